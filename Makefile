@@ -120,6 +120,7 @@ compiled-core: $(VENV)/.compile
 
 lint: $(VENV)/.lint
 	$(IN) -m ruff check .
+	$(IN) -m ruff format --check --quiet .
 	$(IN) -m mypy edgeserve
 
 soak: $(VENV)/.test

@@ -50,13 +50,20 @@ def translate(files, library):
     # What is installed beside it must not decide whether it compiles: types of other packages are left to `make lint`.
     # No cache: mypyc leaves the C files of what it finds there out of the library, silently.
     options = ["--config-file=", "--no-site-packages", "--ignore-missing-imports", "--cache-dir=" + os.devnull]
-    return mypycify([*options, *files], separate=[(files, library)], debug_level="0",
-                    opt_level=os.environ.get("EDGESERVE_COMPILE_LEVEL", "2"))
+    return mypycify(
+        [*options, *files],
+        separate=[(files, library)],
+        debug_level="0",
+        opt_level=os.environ.get("EDGESERVE_COMPILE_LEVEL", "2"),
+    )
 
 
 if os.environ.get("EDGESERVE_COMPILE", "0") in ("", "0"):
     setup()
 else:
     os.chdir(HERE)
-    setup(setup_requires=[MYPY], cmdclass={"build_ext": CompileCore},
-          ext_modules=[Extension("edgeserve.not_yet_translated", [])])  # CompileCore replaces it: mypyc comes later
+    setup(
+        setup_requires=[MYPY],
+        cmdclass={"build_ext": CompileCore},
+        ext_modules=[Extension("edgeserve.not_yet_translated", [])],
+    )  # CompileCore replaces it: mypyc comes later

@@ -18,20 +18,37 @@ if TYPE_CHECKING:
     from edgeserve.runtime import Runtime
 
 __version__ = "0.1.0"
-__all__ = ["Answer", "AsyncClient", "AsyncRuntime", "Client", "Config", "Runtime", "__version__", "errors",
-           "load_config"]
+__all__ = [
+    "Answer",
+    "AsyncClient",
+    "AsyncRuntime",
+    "Client",
+    "Config",
+    "Runtime",
+    "__version__",
+    "errors",
+    "load_config",
+]
 
-_HOMES = {"Answer": "edgeserve.answers", "AsyncClient": "edgeserve.client", "AsyncRuntime": "edgeserve.async_runtime",
-          "Client": "edgeserve.client", "Config": "edgeserve.config.schema", "Runtime": "edgeserve.runtime",
-          "load_config": "edgeserve.config.loading"}
+_HOMES = {
+    "Answer": "edgeserve.answers",
+    "AsyncClient": "edgeserve.client",
+    "AsyncRuntime": "edgeserve.async_runtime",
+    "Client": "edgeserve.client",
+    "Config": "edgeserve.config.schema",
+    "Runtime": "edgeserve.runtime",
+    "load_config": "edgeserve.config.loading",
+}
 
 if os.environ.get("EDGESERVE_CORE"):
     from edgeserve import compiled
+
     compiled.choose(os.environ["EDGESERVE_CORE"])
 
 
 def __getattr__(name: str) -> Any:
     import importlib
+
     if name == "errors":
         return importlib.import_module("edgeserve.errors")
     if name not in _HOMES:

@@ -33,9 +33,18 @@ class Answer(Mapping[str, Any]):
 
     __slots__ = ("outputs", "outcome", "late", "reason", "breakdown_ms", "total_ms", "id", "quality", "branches")
 
-    def __init__(self, outputs: Dict[str, Any], outcome: str = "completed", late: bool = False,
-                 breakdown_ms: Mapping[str, float] | None = None, total_ms: float = 0.0, reason: str = "",
-                 id: int = 0, quality: float = 1.0, branches: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        outputs: Dict[str, Any],
+        outcome: str = "completed",
+        late: bool = False,
+        breakdown_ms: Mapping[str, float] | None = None,
+        total_ms: float = 0.0,
+        reason: str = "",
+        id: int = 0,
+        quality: float = 1.0,
+        branches: Sequence[str] = (),
+    ) -> None:
         self.outputs = outputs
         self.outcome = outcome
         self.late = late
@@ -53,8 +62,9 @@ class Answer(Mapping[str, Any]):
             return self.outputs[name]
         except KeyError:
             has = ", ".join(map(repr, sorted(self.outputs))) or "no output at all"
-            raise UnknownOutput(f"the answer has no output {name!r}{did_you_mean(str(name), self.outputs)} It has "
-                                f"{has}") from None
+            raise UnknownOutput(
+                f"the answer has no output {name!r}{did_you_mean(str(name), self.outputs)} It has {has}"
+            ) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.outputs)
@@ -116,8 +126,9 @@ class AnswerStream(Iterator[Dict[str, Any]]):
                 piece = self._pieces.get(timeout=self._timeout_s)
             except queue.Empty:
                 self.cancel()
-                raise TimedOut(f"no piece of the answer within {self._timeout_s:g} s; the request was cancelled") \
-                    from None
+                raise TimedOut(
+                    f"no piece of the answer within {self._timeout_s:g} s; the request was cancelled"
+                ) from None
             if piece is not _End:
                 return dict(piece)
             self._over = True
@@ -186,8 +197,9 @@ class AsyncAnswerStream:
                 piece: Optional[Dict[str, Any]] = await asyncio.wait_for(self._pieces.get(), self._timeout_s)
             except asyncio.TimeoutError:
                 self.cancel()
-                raise TimedOut(f"no piece of the answer within {self._timeout_s:g} s; the request was cancelled") \
-                    from None
+                raise TimedOut(
+                    f"no piece of the answer within {self._timeout_s:g} s; the request was cancelled"
+                ) from None
             if piece is not None:
                 self._taken += 1
                 return piece
@@ -200,8 +212,7 @@ class AsyncAnswerStream:
         if self._pending.cancelled():
             raise Cancelled("the request was cancelled by its caller")
         try:
-            answer: Answer = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._pending)),
-                                                    self._timeout_s)
+            answer: Answer = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._pending)), self._timeout_s)
         except asyncio.TimeoutError:
             self.cancel()
             raise TimedOut(f"no answer within {self._timeout_s:g} s; the request was cancelled") from None

@@ -31,13 +31,32 @@ class AsyncRuntime:
         made.runtime = Runtime.from_config(path, serve=serve)
         return made
 
-    async def infer(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None,
-                    klass: str | None = None, value: float | None = None, stream: str | None = None,
-                    on_late: str | None = None, hints: Mapping[str, float] | None = None,
-                    quality_min: float | None = None, timeout_ms: float | None = None) -> Answer:
+    async def infer(
+        self,
+        app: str,
+        inputs: Mapping[str, Any],
+        *,
+        slo_ms: float | None = None,
+        klass: str | None = None,
+        value: float | None = None,
+        stream: str | None = None,
+        on_late: str | None = None,
+        hints: Mapping[str, float] | None = None,
+        quality_min: float | None = None,
+        timeout_ms: float | None = None,
+    ) -> Answer:
         """See :meth:`Runtime.infer`."""
-        pending = self.runtime.submit(app, inputs, slo_ms=slo_ms, klass=klass, value=value, stream=stream,
-                                      on_late=on_late, hints=hints, quality_min=quality_min)
+        pending = self.runtime.submit(
+            app,
+            inputs,
+            slo_ms=slo_ms,
+            klass=klass,
+            value=value,
+            stream=stream,
+            on_late=on_late,
+            hints=hints,
+            quality_min=quality_min,
+        )
         future = asyncio.wrap_future(pending)
         try:
             done, _ = await asyncio.wait({future}, timeout=None if timeout_ms is None else timeout_ms / 1000)
@@ -50,15 +69,36 @@ class AsyncRuntime:
         error.id = pending.id
         raise error
 
-    def stream(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
-               value: float | None = None, stream: str | None = None, on_late: str | None = None,
-               hints: Mapping[str, float] | None = None, quality_min: float | None = None,
-               timeout_ms: float | None = None) -> AsyncAnswerStream:
+    def stream(
+        self,
+        app: str,
+        inputs: Mapping[str, Any],
+        *,
+        slo_ms: float | None = None,
+        klass: str | None = None,
+        value: float | None = None,
+        stream: str | None = None,
+        on_late: str | None = None,
+        hints: Mapping[str, float] | None = None,
+        quality_min: float | None = None,
+        timeout_ms: float | None = None,
+    ) -> AsyncAnswerStream:
         """See :meth:`Runtime.stream`. To be called while the event loop runs; iterate with ``async for``."""
         pieces = AsyncAnswerStream(None if timeout_ms is None else timeout_ms / 1000)
-        return pieces.follow(self.runtime.submit_pieces(pieces, app, inputs, slo_ms=slo_ms, klass=klass, value=value,
-                                                        stream=stream, on_late=on_late, hints=hints,
-                                                        quality_min=quality_min))
+        return pieces.follow(
+            self.runtime.submit_pieces(
+                pieces,
+                app,
+                inputs,
+                slo_ms=slo_ms,
+                klass=klass,
+                value=value,
+                stream=stream,
+                on_late=on_late,
+                hints=hints,
+                quality_min=quality_min,
+            )
+        )
 
     async def start(self) -> AsyncRuntime:
         """See :meth:`Runtime.start`. A task that is cancelled meanwhile calls the start off."""

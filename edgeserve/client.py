@@ -88,8 +88,9 @@ class _Courier:
     pops a key ends that request.
     """
 
-    def __init__(self, make_link: Callable[[zmq.Context[Any]], Link], endpoint: str,
-                 context: zmq.Context[Any] | None) -> None:
+    def __init__(
+        self, make_link: Callable[[zmq.Context[Any]], Link], endpoint: str, context: zmq.Context[Any] | None
+    ) -> None:
         self.endpoint = endpoint
         self.waiting: Dict[int, _Pending] = {}
         self.closed = False
@@ -286,8 +287,13 @@ class _Courier:
         if pending.key not in self.waiting:
             return False  # cancelled before it was sent
         if pending.lease is not None and pending.lease.slab is not link.memory:
-            self.end(pending.key, ServerGone(f"the server at {self.endpoint} is gone, with what lay in the memory that "
-                                             "was shared with it"), None)
+            self.end(
+                pending.key,
+                ServerGone(
+                    f"the server at {self.endpoint} is gone, with what lay in the memory that was shared with it"
+                ),
+                None,
+            )
             return False
         try:
             if link.check_size(frames) >= LARGE_BYTES:
@@ -349,10 +355,19 @@ class _Courier:
             pending.set_exception(error)
         elif type(value) is Reply:
             pending.id = value.request_id
-            pending.set_result(Answer(
-                value.outputs, value.outcome, value.late, {name: ns_to_ms(part) for name, part in zip(
-                    BREAKDOWN_KEYS, value.breakdown)}, ns_to_ms(value.total_ns), value.reason,
-                value.request_id, value.quality, value.branches))
+            pending.set_result(
+                Answer(
+                    value.outputs,
+                    value.outcome,
+                    value.late,
+                    {name: ns_to_ms(part) for name, part in zip(BREAKDOWN_KEYS, value.breakdown)},
+                    ns_to_ms(value.total_ns),
+                    value.reason,
+                    value.request_id,
+                    value.quality,
+                    value.branches,
+                )
+            )
         else:
             pending.set_result(value)
 
@@ -373,9 +388,18 @@ class Client:
     for as long as they live; copy those that you keep for long.
     """
 
-    def __init__(self, endpoint: str | None = None, *, timeout_ms: float = 30_000.0, connect_ms: float = CONNECT_MS,
-                 name: str = "", server_key: str = "", client_key: str = "", shared_memory: bool = True,
-                 context: zmq.Context[Any] | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: str | None = None,
+        *,
+        timeout_ms: float = 30_000.0,
+        connect_ms: float = CONNECT_MS,
+        name: str = "",
+        server_key: str = "",
+        client_key: str = "",
+        shared_memory: bool = True,
+        context: zmq.Context[Any] | None = None,
+    ) -> None:
         self.endpoint = endpoint if endpoint is not None else default_endpoint()
         self.timeout_ms = timeout_ms
         self._name = name
@@ -386,22 +410,41 @@ class Client:
         public_key = read_public_key(server_key).decode("ascii") if server_key else ""
         if client_key:
             if not server_key:
-                raise ConfigError(f"client_key = {client_key!r} without server_key: a client's own keys need the "
-                                  "server's public key; give server_key, too")
+                raise ConfigError(
+                    f"client_key = {client_key!r} without server_key: a client's own keys need the "
+                    "server's public key; give server_key, too"
+                )
             read_client_keys(client_key)  # what is wrong with it is said here, not by the connection's thread
 
         def make_link(link_context: zmq.Context[Any]) -> Link:
-            return Link(place, link_context, time.monotonic_ns, connect_ns=ms_to_ns(connect_ms),
-                        silence_ns=SILENCE_NS, server_key=public_key, client_key=client_key,
-                        shared_memory=shared_memory)
+            return Link(
+                place,
+                link_context,
+                time.monotonic_ns,
+                connect_ns=ms_to_ns(connect_ms),
+                silence_ns=SILENCE_NS,
+                server_key=public_key,
+                client_key=client_key,
+                shared_memory=shared_memory,
+            )
 
         self._courier = _Courier(make_link, place, context)
         self._finalizer = weakref.finalize(self, self._courier.stop)
 
-    def infer(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
-              value: float | None = None, stream: str | None = None, on_late: str | None = None,
-              hints: Mapping[str, float] | None = None, quality_min: float | None = None,
-              timeout_ms: float | None = None) -> Answer:
+    def infer(
+        self,
+        app: str,
+        inputs: Mapping[str, Any],
+        *,
+        slo_ms: float | None = None,
+        klass: str | None = None,
+        value: float | None = None,
+        stream: str | None = None,
+        on_late: str | None = None,
+        hints: Mapping[str, float] | None = None,
+        quality_min: float | None = None,
+        timeout_ms: float | None = None,
+    ) -> Answer:
         """Ask an app and wait for the answer. ``inputs`` maps names to numpy arrays, numbers or strings.
 
         ``slo_ms`` counts from now; ``klass``, ``value``, ``on_late`` default to the app's own. ``quality_min`` (0 to 1)
@@ -413,10 +456,21 @@ class Client:
         answer: Answer = self._wait(pending, timeout_ms, f"app {app!r}")
         return answer
 
-    def submit(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
-               value: float | None = None, stream: str | None = None, on_late: str | None = None,
-               hints: Mapping[str, float] | None = None, quality_min: float | None = None,
-               copy: bool = True, origin: str | None = None) -> Future[Answer]:
+    def submit(
+        self,
+        app: str,
+        inputs: Mapping[str, Any],
+        *,
+        slo_ms: float | None = None,
+        klass: str | None = None,
+        value: float | None = None,
+        stream: str | None = None,
+        on_late: str | None = None,
+        hints: Mapping[str, float] | None = None,
+        quality_min: float | None = None,
+        copy: bool = True,
+        origin: str | None = None,
+    ) -> Future[Answer]:
         """Like :meth:`infer`, but returns a future at once; its ``cancel()`` cancels on the server. Its ``id`` is the
         server's number of the request, 0 until the reply is there.
 
@@ -426,16 +480,27 @@ class Client:
         """
         return self._ask(app, inputs, copy, slo_ms, klass, value, stream, on_late, hints, quality_min, origin=origin)
 
-    def stream(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
-               value: float | None = None, stream: str | None = None, on_late: str | None = None,
-               hints: Mapping[str, float] | None = None, quality_min: float | None = None,
-               timeout_ms: float | None = None) -> AnswerStream:
+    def stream(
+        self,
+        app: str,
+        inputs: Mapping[str, Any],
+        *,
+        slo_ms: float | None = None,
+        klass: str | None = None,
+        value: float | None = None,
+        stream: str | None = None,
+        on_late: str | None = None,
+        hints: Mapping[str, float] | None = None,
+        quality_min: float | None = None,
+        timeout_ms: float | None = None,
+    ) -> AnswerStream:
         """Ask an app for an answer in pieces, as its model works them out (a language model's words): an
         :class:`~edgeserve.answers.AnswerStream`. An app without such a model brings none, only the answer.
         ``timeout_ms`` (default: the client's) bounds the wait for each piece."""
         pieces = AnswerStream((self.timeout_ms if timeout_ms is None else timeout_ms) / 1000)
-        return pieces.follow(self._ask(app, inputs, True, slo_ms, klass, value, stream, on_late, hints, quality_min,
-                                       pieces))
+        return pieces.follow(
+            self._ask(app, inputs, True, slo_ms, klass, value, stream, on_late, hints, quality_min, pieces)
+        )
 
     def buffer(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> np.ndarray:
         """An array of any content, to be filled and sent as an input. Where this client and its server share memory it
@@ -451,9 +516,21 @@ class Client:
         made = None if slab is None else slab.buffer(extents, kind)
         return np.empty(extents, kind) if made is None else made
 
-    def _ask(self, app: str, inputs: Mapping[str, Any], copy: bool, slo_ms: Any, klass: Any, value: Any, stream: Any,
-             on_late: Any, hints: Any, quality_min: Any = None, pieces: Optional[_TakesPieces] = None,
-             origin: str | None = None) -> _Pending:
+    def _ask(
+        self,
+        app: str,
+        inputs: Mapping[str, Any],
+        copy: bool,
+        slo_ms: Any,
+        klass: Any,
+        value: Any,
+        stream: Any,
+        on_late: Any,
+        hints: Any,
+        quality_min: Any = None,
+        pieces: Optional[_TakesPieces] = None,
+        origin: str | None = None,
+    ) -> _Pending:
         options: Dict[str, Any] = {}
         if pieces is not None:
             options["pieces"] = True
@@ -497,16 +574,25 @@ class Client:
     def _check(self) -> None:
         courier = self._courier
         if os.getpid() != self._process:
-            raise RequestError(f"this client was made in process {self._process} and cannot be used in "
-                               f"{os.getpid()}: make a new Client after the fork")
+            raise RequestError(
+                f"this client was made in process {self._process} and cannot be used in "
+                f"{os.getpid()}: make a new Client after the fork"
+            )
         if courier.closed:
             raise RequestError("this client is closed; make a new Client")
         if len(courier.waiting) >= IN_FLIGHT_MAX:
-            raise Rejected(f"this client has {IN_FLIGHT_MAX} requests without a reply; wait for some first",
-                           "too many in flight")
+            raise Rejected(
+                f"this client has {IN_FLIGHT_MAX} requests without a reply; wait for some first", "too many in flight"
+            )
 
-    def _post(self, key: int, frames: List[Any], pieces: Optional[_TakesPieces] = None, app: str = "",
-              lease: Optional[Lease] = None) -> _Pending:
+    def _post(
+        self,
+        key: int,
+        frames: List[Any],
+        pieces: Optional[_TakesPieces] = None,
+        app: str = "",
+        lease: Optional[Lease] = None,
+    ) -> _Pending:
         self._check()
         courier = self._courier
         pending = _Pending(courier, key, app)
@@ -627,10 +713,20 @@ class AsyncClient:
         """See :meth:`Client.buffer`."""
         return await asyncio.get_running_loop().run_in_executor(None, self._client.buffer, shape, dtype)
 
-    async def infer(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None,
-                    klass: str | None = None, value: float | None = None, stream: str | None = None,
-                    on_late: str | None = None, hints: Mapping[str, float] | None = None,
-                    quality_min: float | None = None, timeout_ms: float | None = None) -> Answer:
+    async def infer(
+        self,
+        app: str,
+        inputs: Mapping[str, Any],
+        *,
+        slo_ms: float | None = None,
+        klass: str | None = None,
+        value: float | None = None,
+        stream: str | None = None,
+        on_late: str | None = None,
+        hints: Mapping[str, float] | None = None,
+        quality_min: float | None = None,
+        timeout_ms: float | None = None,
+    ) -> Answer:
         """See :meth:`Client.infer`."""
         courier = self._client._courier
         if not courier.stands.is_set():
@@ -639,16 +735,28 @@ class AsyncClient:
         answer: Answer = await self._wait(pending, timeout_ms, f"app {app!r}")
         return answer
 
-    def stream(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
-               value: float | None = None, stream: str | None = None, on_late: str | None = None,
-               hints: Mapping[str, float] | None = None, quality_min: float | None = None,
-               timeout_ms: float | None = None, origin: str | None = None) -> AsyncAnswerStream:
+    def stream(
+        self,
+        app: str,
+        inputs: Mapping[str, Any],
+        *,
+        slo_ms: float | None = None,
+        klass: str | None = None,
+        value: float | None = None,
+        stream: str | None = None,
+        on_late: str | None = None,
+        hints: Mapping[str, float] | None = None,
+        quality_min: float | None = None,
+        timeout_ms: float | None = None,
+        origin: str | None = None,
+    ) -> AsyncAnswerStream:
         """See :meth:`Client.stream`, and :meth:`Client.submit` for ``origin``. To be called while the event loop runs;
         iterate over it with ``async for``."""
         client = self._client
         pieces = AsyncAnswerStream((client.timeout_ms if timeout_ms is None else timeout_ms) / 1000)
-        return pieces.follow(client._ask(app, inputs, True, slo_ms, klass, value, stream, on_late, hints, quality_min,
-                                         pieces, origin))
+        return pieces.follow(
+            client._ask(app, inputs, True, slo_ms, klass, value, stream, on_late, hints, quality_min, pieces, origin)
+        )
 
     async def _wait(self, pending: _Pending, timeout_ms: float | None, what: str) -> Any:
         wait_ms = self._client.timeout_ms if timeout_ms is None else timeout_ms

@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING, List, NamedTuple
 if TYPE_CHECKING:
     from mypy_extensions import mypyc_attr as mypyc_attr  # mypyc knows the decorator by this name
 else:
+
     def mypyc_attr(**_options):
         """Means something to the compiler alone; a copy of ``mypy_extensions.mypyc_attr``, which is not required."""
         return lambda kind: kind
+
 
 ROOMS = ("sched",)
 """Packages and modules below ``edgeserve`` that are compiled."""
@@ -51,8 +53,11 @@ def sources(package: str = HERE) -> List[str]:
         if os.path.isfile(whole + ".py"):
             found.append(os.path.relpath(whole + ".py", package))
         for folder, _, names in os.walk(whole):
-            found += [os.path.relpath(os.path.join(folder, name), package) for name in names
-                      if name.endswith(".py") and name != "__init__.py"]
+            found += [
+                os.path.relpath(os.path.join(folder, name), package)
+                for name in names
+                if name.endswith(".py") and name != "__init__.py"
+            ]
     return sorted(found)
 
 
@@ -68,7 +73,7 @@ def digest(package: str = HERE) -> str:
 @functools.lru_cache(maxsize=None)
 def running() -> Core:
     """The core of this process, as its loaded modules say. It cannot change while the process runs."""
-    names = ["edgeserve." + path[:-len(".py")].replace(os.sep, ".") for path in sources()]
+    names = ["edgeserve." + path[: -len(".py")].replace(os.sep, ".") for path in sources()]
     compiled = sum(_is_compiled(name) for name in names)
     kind = "mixed" if 0 < compiled < len(names) else "compiled" if compiled else "interpreted"
     return Core(kind, compiled, len(names))
@@ -90,11 +95,18 @@ def choose(choice: str) -> None:
         sys.path_hooks.insert(0, _only_sources)
         sys.path_importer_cache.clear()
     elif choice == "compiled":
-        bare = [path for path in sources() if not any(
-            os.path.exists(os.path.join(HERE, path[:-len(".py")] + suffix)) for suffix in EXTENSION_SUFFIXES)]
+        bare = [
+            path
+            for path in sources()
+            if not any(
+                os.path.exists(os.path.join(HERE, path[: -len(".py")] + suffix)) for suffix in EXTENSION_SUFFIXES
+            )
+        ]
         if bare:
-            raise ImportError(f"{CHOICE}=compiled, but {len(bare)} modules of {HERE} are not compiled for this Python "
-                              f"(first: {bare[0]}); install with EDGESERVE_COMPILE=1, or unset {CHOICE}")
+            raise ImportError(
+                f"{CHOICE}=compiled, but {len(bare)} modules of {HERE} are not compiled for this Python "
+                f"(first: {bare[0]}); install with EDGESERVE_COMPILE=1, or unset {CHOICE}"
+            )
     else:
         raise ImportError(f"{CHOICE}={choice!r}: expected interpreted or compiled, or leave it unset")
 

@@ -203,9 +203,25 @@ class UnknownOutput(EdgeServeError, KeyError):
         return str(self.args[0]) if self.args else ""
 
 
-REQUEST_ERRORS = {kind.code: kind for kind in (
-    RequestError, Malformed, WrongVersion, TooLarge, BadInput, UnknownApp, DeadlineExpired, Rejected, Dropped,
-    Cancelled, Failed, Quarantined, NotAllowed, ServerGone)}
+REQUEST_ERRORS = {
+    kind.code: kind
+    for kind in (
+        RequestError,
+        Malformed,
+        WrongVersion,
+        TooLarge,
+        BadInput,
+        UnknownApp,
+        DeadlineExpired,
+        Rejected,
+        Dropped,
+        Cancelled,
+        Failed,
+        Quarantined,
+        NotAllowed,
+        ServerGone,
+    )
+}
 
 
 def sent_instead(missing: str, sent: Iterable[str], known: Iterable[str]) -> str:
@@ -223,8 +239,11 @@ def told(error: BaseException, where: str = "") -> str:
     """An exception of somebody's code in a message: its type and text. Of a ``KeyError`` the text is only the key."""
     if type(error) is KeyError and len(error.args) == 1:
         key = error.args[0]
-        return f"KeyError{where}: {key}" if isinstance(key, str) and " " in key else \
-            f"KeyError{where}: there is no {key!r}"
+        return (
+            f"KeyError{where}: {key}"
+            if isinstance(key, str) and " " in key
+            else f"KeyError{where}: there is no {key!r}"
+        )
     return f"{type(error).__name__}{where}: {error}"
 
 

@@ -127,15 +127,34 @@ class Runtime:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def infer(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
-              value: float | None = None, stream: str | None = None, on_late: str | None = None,
-              hints: Mapping[str, float] | None = None, quality_min: float | None = None,
-              timeout_ms: float | None = None) -> Answer:
+    def infer(
+        self,
+        app: str,
+        inputs: Mapping[str, Any],
+        *,
+        slo_ms: float | None = None,
+        klass: str | None = None,
+        value: float | None = None,
+        stream: str | None = None,
+        on_late: str | None = None,
+        hints: Mapping[str, float] | None = None,
+        quality_min: float | None = None,
+        timeout_ms: float | None = None,
+    ) -> Answer:
         """Ask ``app`` and wait for its :class:`~edgeserve.answers.Answer`. Raises a
         :class:`~edgeserve.errors.RequestError` when there is none. After ``timeout_ms`` (no bound by default: the
         deadline is one) the request is cancelled."""
-        future = self.submit(app, inputs, slo_ms=slo_ms, klass=klass, value=value, stream=stream, on_late=on_late,
-                             hints=hints, quality_min=quality_min)
+        future = self.submit(
+            app,
+            inputs,
+            slo_ms=slo_ms,
+            klass=klass,
+            value=value,
+            stream=stream,
+            on_late=on_late,
+            hints=hints,
+            quality_min=quality_min,
+        )
         try:
             return future.result(None if timeout_ms is None else timeout_ms / 1000)
         except FutureTimeout:
@@ -145,9 +164,19 @@ class Runtime:
             error.id = future.id
             raise error from None
 
-    def submit(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
-               value: float | None = None, stream: str | None = None, on_late: str | None = None,
-               hints: Mapping[str, float] | None = None, quality_min: float | None = None) -> RequestFuture:
+    def submit(
+        self,
+        app: str,
+        inputs: Mapping[str, Any],
+        *,
+        slo_ms: float | None = None,
+        klass: str | None = None,
+        value: float | None = None,
+        stream: str | None = None,
+        on_late: str | None = None,
+        hints: Mapping[str, float] | None = None,
+        quality_min: float | None = None,
+    ) -> RequestFuture:
         """Ask ``app`` without waiting: a future whose ``cancel()`` takes the request out of the queue, and whose ``id``
         is the request's number, for :meth:`story`.
 
@@ -156,20 +185,41 @@ class Runtime:
         """
         return self.submit_pieces(None, app, inputs, slo_ms, klass, value, stream, on_late, hints, quality_min)
 
-    def stream(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
-               value: float | None = None, stream: str | None = None, on_late: str | None = None,
-               hints: Mapping[str, float] | None = None, quality_min: float | None = None,
-               timeout_ms: float | None = None) -> AnswerStream:
+    def stream(
+        self,
+        app: str,
+        inputs: Mapping[str, Any],
+        *,
+        slo_ms: float | None = None,
+        klass: str | None = None,
+        value: float | None = None,
+        stream: str | None = None,
+        on_late: str | None = None,
+        hints: Mapping[str, float] | None = None,
+        quality_min: float | None = None,
+        timeout_ms: float | None = None,
+    ) -> AnswerStream:
         """Ask ``app`` for an answer in pieces, as its model works them out (a language model's words): an
         :class:`~edgeserve.answers.AnswerStream`. An app without such a model brings none, only the answer.
         ``timeout_ms`` bounds the wait for each piece."""
         pieces = AnswerStream(None if timeout_ms is None else timeout_ms / 1000)
-        return pieces.follow(self.submit_pieces(pieces, app, inputs, slo_ms, klass, value, stream, on_late, hints,
-                                                quality_min))
+        return pieces.follow(
+            self.submit_pieces(pieces, app, inputs, slo_ms, klass, value, stream, on_late, hints, quality_min)
+        )
 
-    def submit_pieces(self, pieces: TakesPieces | None, app: str, inputs: Mapping[str, Any], slo_ms: Any = None,
-                      klass: Any = None, value: Any = None, stream: Any = None, on_late: Any = None, hints: Any = None,
-                      quality_min: Any = None) -> RequestFuture:
+    def submit_pieces(
+        self,
+        pieces: TakesPieces | None,
+        app: str,
+        inputs: Mapping[str, Any],
+        slo_ms: Any = None,
+        klass: Any = None,
+        value: Any = None,
+        stream: Any = None,
+        on_late: Any = None,
+        hints: Any = None,
+        quality_min: Any = None,
+    ) -> RequestFuture:
         """Like :meth:`submit`; ``pieces`` takes what comes ahead of the answer, on the loop's thread."""
         now_ns = clock_ns()
         validator = self._validators.get(app) if isinstance(app, str) else None
@@ -177,9 +227,18 @@ class Runtime:
             raise self._numbered(app, unknown_app(app, self._validators))
         future = RequestFuture(self._cancel)
         future.stream = pieces
-        request = future.request = request_of_call(app, inputs, slo_ms=slo_ms, klass=klass, value=value, stream=stream,
-                                                   on_late=on_late, hints=hints, quality_min=quality_min,
-                                                   pieces=pieces is not None)
+        request = future.request = request_of_call(
+            app,
+            inputs,
+            slo_ms=slo_ms,
+            klass=klass,
+            value=value,
+            stream=stream,
+            on_late=on_late,
+            hints=hints,
+            quality_min=quality_min,
+            pieces=pieces is not None,
+        )
         try:
             validator.check(request, future, now_ns)
         except RequestError as error:
@@ -240,8 +299,10 @@ class Runtime:
         except queue.Empty:
             if self._ask(lambda core: core.call_off()):
                 core.discard(prepared.started)
-                raise EdgeServeError(f"the configuration has not changed: accepted requests had not ended after "
-                                     f"{drain_s:g} s, [server] drain; try again when fewer are open") from None
+                raise EdgeServeError(
+                    f"the configuration has not changed: accepted requests had not ended after "
+                    f"{drain_s:g} s, [server] drain; try again when fewer are open"
+                ) from None
             error = done.get(timeout=CALL_S_MAX)  # it took over at the last moment
         if error is not None:
             core.discard(prepared.started)
@@ -303,8 +364,12 @@ class Runtime:
             self._is_told = self._ready.is_set() and self._serve  # before, start() raises it; in process, stop() does
             self._error = error
             if self._is_told:
-                log.error("the loop ended because of a fault: %s: %s", type(error).__name__, error,
-                          exc_info=not isinstance(error, EdgeServeError))
+                log.error(
+                    "the loop ended because of a fault: %s: %s",
+                    type(error).__name__,
+                    error,
+                    exc_info=not isinstance(error, EdgeServeError),
+                )
         finally:
             core.close(self._why_closed())
             self._closed = True

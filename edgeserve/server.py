@@ -46,10 +46,18 @@ STUCK_STATUS = 70
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", help="the configuration file, such as edge.toml")
-    parser.add_argument("--endpoint", default="", help="serve here instead of [server] endpoint, such as "
-                                                       "ipc:///run/user/1000/edgeserve/bus or tcp://127.0.0.1:5555")
-    parser.add_argument("--record", default="", metavar="FILE",
-                        help="write every decision here (edgeserve simulate --replay, edgeserve tune)")
+    parser.add_argument(
+        "--endpoint",
+        default="",
+        help="serve here instead of [server] endpoint, such as "
+        "ipc:///run/user/1000/edgeserve/bus or tcp://127.0.0.1:5555",
+    )
+    parser.add_argument(
+        "--record",
+        default="",
+        metavar="FILE",
+        help="write every decision here (edgeserve simulate --replay, edgeserve tune)",
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="log more")
 
 
@@ -58,8 +66,9 @@ def main(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.DEBUG if args.verbose else logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
     config = load_config(args.config)
     if not config.apps:
-        raise ConfigError(f"{args.config} has no [app.NAME]: there is nothing to serve; write one "
-                          "(docs/configuration.md)")
+        raise ConfigError(
+            f"{args.config} has no [app.NAME]: there is nothing to serve; write one (docs/configuration.md)"
+        )
     changes: Dict[str, Any] = {}
     if args.endpoint:
         changes["endpoint"] = args.endpoint
@@ -67,6 +76,7 @@ def main(args: argparse.Namespace) -> int:
         changes["record"] = os.path.abspath(args.record)
     if changes:
         from dataclasses import replace
+
         config = replace(config, server=replace(config.server, **changes))
     return serve(config)
 
@@ -84,8 +94,10 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
         asked.append(number)
         heartbeat.stopping()
         if len(asked) == 1:
-            log.info("stopping: what was accepted may end within %s; a second signal cancels it",
-                     format_duration(config.server.drain_ns))
+            log.info(
+                "stopping: what was accepted may end within %s; a second signal cancels it",
+                format_duration(config.server.drain_ns),
+            )
         else:
             for each in signals:  # a third ends the process, whatever hangs
                 signal.signal(each, signal.SIG_DFL)
@@ -148,6 +160,7 @@ def reload_signals(runtime: Runtime, config: Config) -> Dict[int, Callable[[int,
 def read_again(runtime: Runtime) -> None:
     """Read the configuration again, on a thread of its own: a signal handler must not wait. The log says what became of
     it."""
+
     def work() -> None:
         try:
             log.info("reading the configuration again")
@@ -155,6 +168,7 @@ def read_again(runtime: Runtime) -> None:
             log.info("the configuration was read again")
         except Exception as error:  # noqa: BLE001 the server goes on with what it has
             log.error("the configuration has not changed: %s", error)
+
     threading.Thread(target=work, name="edgeserve-reload", daemon=True).start()
 
 
@@ -163,6 +177,7 @@ def front_of(config: Config) -> Optional[FrontProcess]:
     if config.http is None:
         return None
     from edgeserve.http.process import FrontProcess
+
     front = FrontProcess(config)
     front.check()
     return front
@@ -175,8 +190,9 @@ def metrics_of(runtime: Runtime, config: Config) -> Optional[MetricsEndpoint]:
     try:
         from edgeserve.metrics.endpoint import MetricsEndpoint
     except ImportError as error:
-        raise ConfigError(f"[server] metrics needs the package prometheus-client ({error}): "
-                          "pip install 'edgeserve-runtime[metrics]'") from None
+        raise ConfigError(
+            f"[server] metrics needs the package prometheus-client ({error}): pip install 'edgeserve-runtime[metrics]'"
+        ) from None
     endpoint = MetricsEndpoint(config.server.metrics, runtime.stats, __version__)
     log.info("metrics on %s", endpoint.url)
     return endpoint
@@ -186,8 +202,11 @@ def _end_by_force(runtime: Runtime) -> None:
     """A second signal asks to stop at once: where the loop does not, it is stuck, and the process ends without it."""
     if not runtime.is_alive or runtime.wait(STOP_GRACE_S):
         return
-    log.error("the loop did not stop within %.0f s of the second signal: it is stuck, and the process ends; this is "
-              "where its threads are:", STOP_GRACE_S)
+    log.error(
+        "the loop did not stop within %.0f s of the second signal: it is stuck, and the process ends; this is "
+        "where its threads are:",
+        STOP_GRACE_S,
+    )
     faulthandler.dump_traceback(all_threads=True)
     remove_sockets(runtime.endpoints)
     logging.shutdown()

@@ -12,10 +12,16 @@ NS_PER_US: Final = 1_000
 NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
 
-_DURATION_NS: Final = {"ns": 1, "us": NS_PER_US, "µs": NS_PER_US, "ms": NS_PER_MS, "s": NS_PER_S,
-                       "min": 60 * NS_PER_S, "h": 3600 * NS_PER_S}
-_SIZE_BYTES: Final = {"b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3,
-                      "kib": 1024, "mib": 1024**2, "gib": 1024**3}
+_DURATION_NS: Final = {
+    "ns": 1,
+    "us": NS_PER_US,
+    "µs": NS_PER_US,
+    "ms": NS_PER_MS,
+    "s": NS_PER_S,
+    "min": 60 * NS_PER_S,
+    "h": 3600 * NS_PER_S,
+}
+_SIZE_BYTES: Final = {"b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
 _QUANTITY: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zµ]+)\s*\Z", re.IGNORECASE)
 
 

@@ -31,8 +31,15 @@ ENDED_S_MAX = 15.0  # more than the server's own bound for draining
 
 def start(endpoint: str, log: IO[bytes]) -> subprocess.Popen[bytes]:
     """The server, in a session of its own: the terminal's Ctrl-C reaches this process only, which then ends both."""
-    command = [sys.executable, "-m", "edgeserve.cli", "serve", os.path.join(READER, "edge.toml"),
-               "--endpoint", endpoint]
+    command = [
+        sys.executable,
+        "-m",
+        "edgeserve.cli",
+        "serve",
+        os.path.join(READER, "edge.toml"),
+        "--endpoint",
+        endpoint,
+    ]
     return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
 
 

@@ -36,10 +36,12 @@ from edgeserve.errors import EngineError
 
 ROOT = Path(__file__).resolve().parents[1]
 NO_GPU = 3
-BENCHES = {"overhead": "the torch engine beside the bare call, by batch size",
-           "overlap": "batches with large inputs and outputs, one or two launched at a time",
-           "profile": "the device's time of a batch by its size",
-           "predictability": "one batch at a time against 2 to 16 at once (Clockwork, Figure 2)"}
+BENCHES = {
+    "overhead": "the torch engine beside the bare call, by batch size",
+    "overlap": "batches with large inputs and outputs, one or two launched at a time",
+    "profile": "the device's time of a batch by its size",
+    "predictability": "one batch at a time against 2 to 16 at once (Clockwork, Figure 2)",
+}
 OVERHEAD_MAX = 0.05
 CALL_MS = 5.0
 """The bound on the overhead is for calls of this length."""
@@ -61,6 +63,7 @@ def libraries() -> Dict[str, str]:
             found[name] = str(getattr(module, "__version__", getattr(module, "VERSION_TEXT", "installed")))
     if "not usable" not in found["onnxruntime"]:
         import onnxruntime
+
         found["onnxruntime"] += f" ({', '.join(onnxruntime.get_available_providers())})"
     return found
 
@@ -74,9 +77,14 @@ def device_of_torch() -> Optional[Dict[str, Any]]:
     if not torch.cuda.is_available():
         return None
     about = torch.cuda.get_device_properties(0)
-    return {"name": about.name, "compute_capability": f"{about.major}.{about.minor}",
-            "multiprocessors": about.multi_processor_count, "memory_bytes": about.total_memory,
-            "integrated": bool(getattr(about, "is_integrated", False)), "cuda": torch.version.cuda}
+    return {
+        "name": about.name,
+        "compute_capability": f"{about.major}.{about.minor}",
+        "multiprocessors": about.multi_processor_count,
+        "memory_bytes": about.total_memory,
+        "integrated": bool(getattr(about, "is_integrated", False)),
+        "cuda": torch.version.cuda,
+    }
 
 
 def device_of_driver() -> Any:
@@ -92,12 +100,24 @@ def run_tests(quick: bool) -> Dict[str, Any]:
     """``tests/gpu`` in a process of its own: how many passed, what failed, and what was skipped for which reason."""
     with tempfile.TemporaryDirectory() as directory:
         report = Path(directory) / "report.xml"
-        command = [sys.executable, "-m", "pytest", str(ROOT / "tests" / "gpu"), "-p", "no:cacheprovider",
-                   f"--junit-xml={report}", *(["-x"] if quick else [])]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            str(ROOT / "tests" / "gpu"),
+            "-p",
+            "no:cacheprovider",
+            f"--junit-xml={report}",
+            *(["-x"] if quick else []),
+        ]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if not report.is_file():
-            return {"passed": 0, "failed": ["pytest itself"], "skipped": {},
-                    "output": (done.stdout + done.stderr)[-4000:]}
+            return {
+                "passed": 0,
+                "failed": ["pytest itself"],
+                "skipped": {},
+                "output": (done.stdout + done.stderr)[-4000:],
+            }
         return read_report(xml.etree.ElementTree.parse(report).getroot())
 
 
@@ -121,8 +141,13 @@ def power_and_clocks() -> List[str]:
     """What ``nvidia-smi`` says of clocks, heat and power limits; empty where it is not there."""
     query = "name,driver_version,clocks.sm,clocks.max.sm,temperature.gpu,power.draw,power.limit"
     try:
-        done = subprocess.run(["nvidia-smi", f"--query-gpu={query}", "--format=csv"], capture_output=True, text=True,
-                              timeout=30, check=False)
+        done = subprocess.run(
+            ["nvidia-smi", f"--query-gpu={query}", "--format=csv"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return []
     return done.stdout.strip().splitlines() if done.returncode == 0 else []
@@ -132,8 +157,11 @@ def check(results: Mapping[str, Any], checks: Checks) -> None:
     """What the benches must show."""
     for row in results.get("overhead", {}).get("rows", ()):
         if row["bare_ms"] >= CALL_MS:
-            checks.at_most(f"batch {row['batch']} of {row['bare_ms']:.1f} ms: overhead of the engine", row["overhead"],
-                           OVERHEAD_MAX)
+            checks.at_most(
+                f"batch {row['batch']} of {row['bare_ms']:.1f} ms: overhead of the engine",
+                row["overhead"],
+                OVERHEAD_MAX,
+            )
     if "overlap" in results:
         checks.at_least("batches a second, two launched to one", results["overlap"]["gain"], 1.0)
     rows = results.get("profile", {}).get("rows", ())
@@ -142,30 +170,49 @@ def check(results: Mapping[str, Any], checks: Checks) -> None:
     rows = results.get("predictability", {}).get("rows", ())
     if rows:
         checks.at_most("one at a time: p99.9 to median", rows[0]["p999_to_median"], ALONE_MAX)
-        checks.at_least("16 at once: p99.9 to median, to one at a time",
-                        rows[-1]["p999_to_median"] / rows[0]["p999_to_median"], 1.0)
+        checks.at_least(
+            "16 at once: p99.9 to median, to one at a time", rows[-1]["p999_to_median"] / rows[0]["p999_to_median"], 1.0
+        )
 
 
 def page(report: Mapping[str, Any], checks: Checks) -> str:
     """The report for people."""
-    lines = [f"# GPU check: {report['device']['name']}", "",
-             f"`{report['command']}`, {report['day']}. Written by `scripts/gpu_check.py`; the numbers are in the JSON "
-             "file beside it.", "", "| | |", "| --- | --- |"]
+    lines = [
+        f"# GPU check: {report['device']['name']}",
+        "",
+        f"`{report['command']}`, {report['day']}. Written by `scripts/gpu_check.py`; the numbers are in the JSON "
+        "file beside it.",
+        "",
+        "| | |",
+        "| --- | --- |",
+    ]
     lines += [f"| {key} | {value} |" for key, value in {**report["device"], **report["libraries"]}.items()]
     tests = report["tests"]
     if tests is not None:
-        lines += ["", "## Tests", "", f"{tests['passed']} passed, {len(tests['failed'])} failed, "
-                  f"{sum(tests['skipped'].values())} skipped.", ""]
+        lines += [
+            "",
+            "## Tests",
+            "",
+            f"{tests['passed']} passed, {len(tests['failed'])} failed, {sum(tests['skipped'].values())} skipped.",
+            "",
+        ]
         lines += [f"* failed: {text}" for text in tests["failed"]]
         lines += [f"* skipped ({count}): {why}" for why, count in tests["skipped"].items()]
     for name, result in report["results"].items():
         rows = result["rows"]
-        lines += ["", f"## {name.capitalize()}: {BENCHES[name]}", "", "| " + " | ".join(rows[0]) + " |",
-                  "| ---: " * len(rows[0]) + "|"]
+        lines += [
+            "",
+            f"## {name.capitalize()}: {BENCHES[name]}",
+            "",
+            "| " + " | ".join(rows[0]) + " |",
+            "| ---: " * len(rows[0]) + "|",
+        ]
         lines += ["| " + " | ".join(f"{value:.4g}" for value in row.values()) + " |" for row in rows]
     lines += ["", "## Checks", "", "| check | value | must be | |", "| --- | ---: | ---: | --- |"]
-    lines += [f"| {row.name} | {row.value:.3g} | {row.bound} | {'holds' if row.holds else '**falls short**'} |"
-              for row in checks.rows]
+    lines += [
+        f"| {row.name} | {row.value:.3g} | {row.bound} | {'holds' if row.holds else '**falls short**'} |"
+        for row in checks.rows
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -179,8 +226,10 @@ def say_what_would_run(names: Sequence[str], found: Mapping[str, str]) -> int:
     print("  tests/gpu: the conformance of torch, onnx on CUDA and TensorRT, and tensorrt; CUDA itself; a full device")
     for name in names:
         print(f"  {name}: {BENCHES[name]}")
-    print("and writes docs/results/gpu_check_DEVICE.json and .md. It needs torch with CUDA; --rehearse runs the "
-          "benches on the CPU.")
+    print(
+        "and writes docs/results/gpu_check_DEVICE.json and .md. It needs torch with CUDA; --rehearse runs the "
+        "benches on the CPU."
+    )
     return NO_GPU
 
 
@@ -188,6 +237,7 @@ def run_benches(names: Sequence[str], kind: str, quick: bool) -> Dict[str, Any]:
     """The results of the benches by name."""
     from lib.gpu_benches import BENCHES as CALLS
     from lib.gpu_benches import Setting
+
     small = kind == "cpu"
     setting = Setting(kind, 0, 32 if small else 224, 20 if small else (100 if quick else 1000))
     results = {}
@@ -218,13 +268,23 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     print(f"{device['name']}: {', '.join(f'{name} {version}' for name, version in found.items())}", flush=True)
     tests = None if arguments.only or arguments.rehearse else run_tests(arguments.quick)
     if tests is not None:
-        print(f"tests/gpu: {tests['passed']} passed, {len(tests['failed'])} failed, "
-              f"{sum(tests['skipped'].values())} skipped", *tests["failed"], sep="\n  ", flush=True)
+        print(
+            f"tests/gpu: {tests['passed']} passed, {len(tests['failed'])} failed, "
+            f"{sum(tests['skipped'].values())} skipped",
+            *tests["failed"],
+            sep="\n  ",
+            flush=True,
+        )
     report: Dict[str, Any] = {
-        "device": device, "cuda_module": device_of_driver(), "libraries": found, "day": time.strftime("%Y-%m-%d"),
+        "device": device,
+        "cuda_module": device_of_driver(),
+        "libraries": found,
+        "day": time.strftime("%Y-%m-%d"),
         "command": " ".join(["python scripts/gpu_check.py", *(words if words is not None else sys.argv[1:])]),
-        "nvidia_smi": power_and_clocks(), "tests": tests,
-        "results": run_benches(names, "cpu" if arguments.rehearse else "cuda", arguments.quick)}
+        "nvidia_smi": power_and_clocks(),
+        "tests": tests,
+        "results": run_benches(names, "cpu" if arguments.rehearse else "cuda", arguments.quick),
+    }
     checks = Checks("scripts/gpu_check.py")
     if tests is not None:
         checks.at_most("tests of tests/gpu that failed", len(tests["failed"]), 0)
@@ -242,8 +302,11 @@ def write(report: Mapping[str, Any], checks: Checks, arguments: argparse.Namespa
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"gpu_check_{name}.json"
     path.with_suffix(".md").write_text(page(report, checks), encoding="utf-8")
-    status = checks.finish(str(path), {"device": report["device"]["name"]},
-                           **{key: value for key, value in json.loads(json.dumps(report)).items() if key != "command"})
+    status = checks.finish(
+        str(path),
+        {"device": report["device"]["name"]},
+        **{key: value for key, value in json.loads(json.dumps(report)).items() if key != "command"},
+    )
     print(f"wrote {path} and {path.with_suffix('.md').name}")
     return status
 

@@ -118,15 +118,29 @@ def profile_config(path: str, args: argparse.Namespace, drawn: Dict[str, Profile
 # --- rounds -----------------------------------------------------------------------------------------------------------
 
 
-def rounds(path: str, name: str, out: str, device: str, mode: str, args: argparse.Namespace,
-           machine: bool) -> Tuple[int, Medians]:
+def rounds(
+    path: str, name: str, out: str, device: str, mode: str, args: argparse.Namespace, machine: bool
+) -> Tuple[int, Medians]:
     """Measure one model ``--rounds`` times and keep the round in the middle: the worst exit status, the medians."""
     final, status, found = profile_path(out, device, name, mode), 0, []
     for number in range(max(1, args.rounds)):
         with tempfile.TemporaryDirectory() as place:
             folder = out if number == 0 else place
-            command = [sys.executable, "-m", "edgeserve.cli", "profile", path, "--model", name, "--out", folder,
-                       "--device", device, "--seconds", str(QUICK_SECONDS if args.quick else args.seconds)]
+            command = [
+                sys.executable,
+                "-m",
+                "edgeserve.cli",
+                "profile",
+                path,
+                "--model",
+                name,
+                "--out",
+                folder,
+                "--device",
+                device,
+                "--seconds",
+                str(QUICK_SECONDS if args.quick else args.seconds),
+            ]
             command += ["--force"] * args.force + ["--no-machine"] * (not machine or number > 0)
             status = max(status, subprocess.run(command, check=False).returncode)
             try:
@@ -155,9 +169,18 @@ def middle(found: Sequence[Profile]) -> int:
     """The round whose medians, each over the median of all rounds, are on average in the middle."""
     medians = medians_of(found)
     usual = {key: statistics.median(times) for key, times in medians.items()}
-    ratios = [statistics.fmean([timing.median_ns / usual[lane, size] for lane, known in profile.lanes.items()
-                                for size, timing in known.timings.items() if usual[lane, size]] or [1.0])
-              for profile in found]
+    ratios = [
+        statistics.fmean(
+            [
+                timing.median_ns / usual[lane, size]
+                for lane, known in profile.lanes.items()
+                for size, timing in known.timings.items()
+                if usual[lane, size]
+            ]
+            or [1.0]
+        )
+        for profile in found
+    ]
     return sorted(range(len(found)), key=lambda number: (ratios[number], number))[(len(found) - 1) // 2]
 
 
@@ -165,15 +188,26 @@ def _round_checks(name: str, medians: Medians) -> List[Check]:
     """How far the rounds lie apart, by the worst batch size of each lane; and in which direction they went."""
     checks = []
     for lane in sorted({lane for lane, _ in medians}):
-        spreads = {size: max(times) / min(times) - 1 for (where, size), times in medians.items()
-                   if where == lane and len(times) > 1 and min(times) > 0}
+        spreads = {
+            size: max(times) / min(times) - 1
+            for (where, size), times in medians.items()
+            if where == lane and len(times) > 1 and min(times) > 0
+        }
         if spreads:
             size = max(spreads, key=lambda key: (spreads[key], key))
             times = medians[lane, size]
-            print(f"{name} on {lane}, batch {size}, round by round: {', '.join(map(format_duration, times))} "
-                  f"({times[-1] / times[0] - 1:+.1%} from the first to the last)")
-            checks.append(Check(f"{name} on {lane}: rounds differ by", f"{spreads[size]:.1%}", f"<= {ROUNDS_MAX:.0%}",
-                                spreads[size] <= ROUNDS_MAX))
+            print(
+                f"{name} on {lane}, batch {size}, round by round: {', '.join(map(format_duration, times))} "
+                f"({times[-1] / times[0] - 1:+.1%} from the first to the last)"
+            )
+            checks.append(
+                Check(
+                    f"{name} on {lane}: rounds differ by",
+                    f"{spreads[size]:.1%}",
+                    f"<= {ROUNDS_MAX:.0%}",
+                    spreads[size] <= ROUNDS_MAX,
+                )
+            )
     return checks
 
 
@@ -197,14 +231,17 @@ def checks_of(config: Config, name: str, path: str, status: int, drift_max: floa
     return checks
 
 
-def _lane_checks(name: str, lane: str, profile: Profile, circumstances: Dict[str, Any],
-                 drift_max: float) -> List[Check]:
+def _lane_checks(
+    name: str, lane: str, profile: Profile, circumstances: Dict[str, Any], drift_max: float
+) -> List[Check]:
     drift, share = circumstances["drift"], circumstances["cpu_share"]
-    checks = [Check(f"{name} on {lane}: slower at the end", f"{drift:+.1%}", f"<= {drift_max:.0%}",
-                    drift <= drift_max)]
+    checks = [Check(f"{name} on {lane}: slower at the end", f"{drift:+.1%}", f"<= {drift_max:.0%}", drift <= drift_max)]
     if circumstances["settings"]["device_kind"] == "cpu" and profile.circumstances["same"]["engine"] != "synthetic":
-        checks.append(Check(f"{name} on {lane}: share of a core", f"{share:.0%}", f">= {CPU_SHARE_MIN:.0%}",
-                            share >= CPU_SHARE_MIN))
+        checks.append(
+            Check(
+                f"{name} on {lane}: share of a core", f"{share:.0%}", f">= {CPU_SHARE_MIN:.0%}", share >= CPU_SHARE_MIN
+            )
+        )
     return checks + _clock_checks(name, lane, circumstances.get("device", {}))
 
 

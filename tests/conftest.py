@@ -38,11 +38,26 @@ WORLDS = ("test_rules_hold", "test_its_records_hold", "test_decisions_do_not_dep
 """Tests of the conformance suite that this project's own policies pass in whole simulated worlds (the marker
 ``worlds``): the suite is also for users' policies and marks nothing itself."""
 
-WALL_TIME = ("tests/live/", "tests/hostile/", "tests/test_docs.py", "tests/unit/tools/test_machine.py",
-             "tests/unit/tools/test_profile.py")  # the first process takes these first
-PROCESSES = ("tests/jetson/", "tests/unit/offload/", "tests/unit/device/", "tests/unit/engines/", "tests/unit/lanes/",
-             "tests/unit/ray/", "tests/unit/testing/", "tests/unit/live/", "tests/unit/test_cli.py",
-             "tests/unit/config/test_profile_match.py", "tests/unit/tools/test_doctor_device.py")
+WALL_TIME = (
+    "tests/live/",
+    "tests/hostile/",
+    "tests/test_docs.py",
+    "tests/unit/tools/test_machine.py",
+    "tests/unit/tools/test_profile.py",
+)  # the first process takes these first
+PROCESSES = (
+    "tests/jetson/",
+    "tests/unit/offload/",
+    "tests/unit/device/",
+    "tests/unit/engines/",
+    "tests/unit/lanes/",
+    "tests/unit/ray/",
+    "tests/unit/testing/",
+    "tests/unit/live/",
+    "tests/unit/test_cli.py",
+    "tests/unit/config/test_profile_match.py",
+    "tests/unit/tools/test_doctor_device.py",
+)
 """Tests that start processes and wait for them, or measure times, on machines that others share: a failure counts when
 it comes twice in a row. Those that passed at the second time are counted in pytest's closing line (``rerun``) and named
 with ``-rR``."""

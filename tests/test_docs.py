@@ -46,8 +46,15 @@ READY_S_MAX = 60.0
 
 
 def pages():
-    patterns = ("*.md", "docs/*.md", "docs/policies/*.md", "docs/tutorials/*.md", "examples/*/*.md", "jetson/*.md",
-                "profiles/*.md")
+    patterns = (
+        "*.md",
+        "docs/*.md",
+        "docs/policies/*.md",
+        "docs/tutorials/*.md",
+        "examples/*/*.md",
+        "jetson/*.md",
+        "profiles/*.md",
+    )
     found = [path for pattern in patterns for path in glob.glob(os.path.join(ROOT, pattern))]
     return sorted(os.path.relpath(path, ROOT) for path in found)
 
@@ -104,8 +111,13 @@ def place():
 
 
 def environment(place):
-    return {**os.environ, "XDG_RUNTIME_DIR": place, "PYTHONPATH": ROOT, "PYTHONDONTWRITEBYTECODE": "1",
-            "PATH": os.path.join(place, "bin") + os.pathsep + os.environ.get("PATH", "")}
+    return {
+        **os.environ,
+        "XDG_RUNTIME_DIR": place,
+        "PYTHONPATH": ROOT,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PATH": os.path.join(place, "bin") + os.pathsep + os.environ.get("PATH", ""),
+    }
 
 
 def write_command(place):
@@ -129,8 +141,9 @@ def run(place, *command):
         write_command(place)
         program, command = "sh", ("-e", *command)
     for _ in range(HURRIED.get(command[0], 1)):
-        done = subprocess.run([program, *command], cwd=place, env=environment(place), capture_output=True,
-                              text=True, timeout=100)
+        done = subprocess.run(
+            [program, *command], cwd=place, env=environment(place), capture_output=True, text=True, timeout=100
+        )
         if done.returncode == 0:
             break
     assert done.returncode == 0, done.stdout + done.stderr
@@ -139,8 +152,13 @@ def run(place, *command):
 
 @contextlib.contextmanager
 def served(place, file):
-    server = subprocess.Popen([sys.executable, "-m", "edgeserve.cli", "serve", file], cwd=place, env=environment(place),
-                              stderr=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "edgeserve.cli", "serve", file],
+        cwd=place,
+        env=environment(place),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         end_s = time.monotonic() + READY_S_MAX
         while not os.path.exists(os.path.join(place, "edgeserve", "bus")):
@@ -164,8 +182,10 @@ def test_the_pages_that_promise_running_examples_have_them():
 
 def test_conformance_on_a_page_is_run():
     marks = {path: [block.mark for block in blocks(read(path)) if "Conformance)" in block.text] for path in PAGES}
-    assert {path for path, found in marks.items() if found} >= {os.path.join("docs", "engines.md"),
-                                                               os.path.join("docs", "policies", "write-a-policy.md")}
+    assert {path for path, found in marks.items() if found} >= {
+        os.path.join("docs", "engines.md"),
+        os.path.join("docs", "policies", "write-a-policy.md"),
+    }
     assert [mark for found in marks.values() for mark in found if not mark.startswith("file: test_")] == []
 
 
@@ -192,8 +212,13 @@ def test_examples_run_and_print_what_the_page_says(path, place):
 
 def test_the_first_app_has_at_most_20_lines():
     app = ("file: edge.toml", "file: model.py", "run: app.py")
-    lines = [line for block in blocks(read("README.md")) if block.mark in app
-             for line in block.text.splitlines() if line.strip()]
+    lines = [
+        line
+        for block in blocks(read("README.md"))
+        if block.mark in app
+        for line in block.text.splitlines()
+        if line.strip()
+    ]
     assert 10 < len(lines) <= 20
 
 
@@ -201,8 +226,13 @@ def test_the_first_app_has_at_most_20_lines():
 def test_python_on_the_page_is_python(path):
     for block in blocks(read(path)):
         if block.language == "python":
-            compile(block.text, f"{path}, line {block.line}", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
-                    dont_inherit=True)
+            compile(
+                block.text,
+                f"{path}, line {block.line}",
+                "exec",
+                flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
+                dont_inherit=True,
+            )
 
 
 # --- configurations --------------------------------------------------------------------------------------------------
@@ -246,8 +276,10 @@ def test_the_example_of_the_configuration_page_is_complete():
 def anchors(page):
     """Names of a page's headings, as hosts of Markdown make them."""
     prose = re.sub(r"(?ms)^```.*?^```$", "", page)
-    return {re.sub(r"[^\w\- ]", "", re.sub(r"[`*]", "", title).lower()).replace(" ", "-")
-            for title in re.findall(r"(?m)^#+ (.*?)\s*$", prose)}
+    return {
+        re.sub(r"[^\w\- ]", "", re.sub(r"[`*]", "", title).lower()).replace(" ", "-")
+        for title in re.findall(r"(?m)^#+ (.*?)\s*$", prose)
+    }
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -317,6 +349,7 @@ def test_every_key_of_the_configuration_is_on_its_page():
 
 def test_options_of_a_policy_are_on_its_page():
     from edgeserve.sched.policies import POLICIES
+
     for kind, policy in POLICIES.items():
         if policy.__module__.startswith("edgeserve."):  # the tutorial adds one of its own
             name = configuration.page_of(kind)
@@ -328,6 +361,7 @@ def test_options_of_a_policy_are_on_its_page():
 
 def test_the_indexes_lead_to_every_policy_and_to_every_page_of_one():
     from edgeserve.sched.policies import POLICIES
+
     own = {name for name in os.listdir(os.path.join(ROOT, "docs", "policies")) if name.endswith(".md")} - {"README.md"}
     table = read(os.path.join("docs", "policies", "README.md"))
     index = read(os.path.join("docs", "README.md"))
@@ -339,19 +373,27 @@ def test_the_indexes_lead_to_every_policy_and_to_every_page_of_one():
 
 def test_every_page_of_the_docs_is_in_the_index():
     index = read(os.path.join("docs", "README.md"))
-    own = {os.path.relpath(path, "docs") for path in PAGES if os.path.dirname(path) in (
-        "docs", os.path.join("docs", "tutorials"))} - {"README.md"}
+    own = {
+        os.path.relpath(path, "docs")
+        for path in PAGES
+        if os.path.dirname(path) in ("docs", os.path.join("docs", "tutorials"))
+    } - {"README.md"}
     assert [name for name in sorted(own) if f"]({name}" not in index] == []
 
 
 def reasons_in_the_code():
     """What ``Rejected`` and ``Dropped`` may carry: the hints of the live side, and what is raised with a reason."""
     from edgeserve.live.errors import HINTS
+
     found = set(HINTS)
     for path in glob.glob(os.path.join(ROOT, "edgeserve", "**", "*.py"), recursive=True):
         for node in ast.walk(ast.parse(read(path))):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Rejected", "Dropped") \
-                    and len(node.args) == 2 and isinstance(node.args[1], ast.Constant):
+            if (
+                isinstance(node, ast.Call)
+                and getattr(node.func, "id", "") in ("Rejected", "Dropped")
+                and len(node.args) == 2
+                and isinstance(node.args[1], ast.Constant)
+            ):
                 found.add(node.args[1].value)
     return found
 
@@ -385,16 +427,49 @@ def test_architecture_names_every_place():
 
 INTERFACE = {  # heading of docs/policies/interface.md -> class, and what of it is not for policies
     "Board": (Board, {"connect", "ends_ns"}),
-    "Job": (Job, {"id", "demand_ns", "breakdown", "queued", "state_bytes", "state_device", "cuts",
-                  "has_state", "tokens_in", "steps_total"}),
-    "Request": (RequestRecord, {"joins", "scopes", "chosen", "breakdown", "log", "done_exits", "failure", "left_out",
-                                "leave_out", "part_hints", "fate", "fates", "skipped",
-                                "learn", "hints_at", "note"}),
+    "Job": (
+        Job,
+        {
+            "id",
+            "demand_ns",
+            "breakdown",
+            "queued",
+            "state_bytes",
+            "state_device",
+            "cuts",
+            "has_state",
+            "tokens_in",
+            "steps_total",
+        },
+    ),
+    "Request": (
+        RequestRecord,
+        {
+            "joins",
+            "scopes",
+            "chosen",
+            "breakdown",
+            "log",
+            "done_exits",
+            "failure",
+            "left_out",
+            "leave_out",
+            "part_hints",
+            "fate",
+            "fates",
+            "skipped",
+            "learn",
+            "hints_at",
+            "note",
+        },
+    ),
     "Bid": (Bid, {"policy", "open_steps"}),
     "Expected end": (ExpectedEnd, {"count", "index"}),
     "Change": (Change, set()),
-    "Latency": (ModelLatency, {"observe", "forget", "set_speed", "model", "lane", "age_ns", "version", "learns_work",
-                               "phases", "figures"}),
+    "Latency": (
+        ModelLatency,
+        {"observe", "forget", "set_speed", "model", "lane", "age_ns", "version", "learns_work", "phases", "figures"},
+    ),
 }
 
 
@@ -417,9 +492,14 @@ def test_the_changelog_knows_this_version():
 
 
 def test_results_name_their_command_and_hide_nothing(tmp_path):
-    result = {"script": "scripts/bench/bus.py", "circumstances": {"python": "3.11", "cores": 2}, "checks": [
-        {"name": "echo | rate", "value": 0.512, "bound": ">= 0.3", "holds": True},
-        {"name": "p50", "value": 3456.7, "bound": "<= 3000", "holds": False}]}
+    result = {
+        "script": "scripts/bench/bus.py",
+        "circumstances": {"python": "3.11", "cores": 2},
+        "checks": [
+            {"name": "echo | rate", "value": 0.512, "bound": ">= 0.3", "holds": True},
+            {"name": "p50", "value": 3456.7, "bound": "<= 3000", "holds": False},
+        ],
+    }
     (tmp_path / "bench_bus.json").write_text(json.dumps(result))
     text = results.parts(str(tmp_path))["results"]
     assert "`python scripts/bench/bus.py --json docs/results/bench_bus.json`: 1 of 2 checks hold. Python 3.11; " in text
@@ -453,6 +533,7 @@ def test_numbers_in_tables_of_the_readme_name_the_command_that_makes_them():
 
 def test_the_picture_says_in_words_what_it_shows():
     import xml.etree.ElementTree as ET
+
     picture = ET.fromstring(read(os.path.join("docs", "picture.svg")))
     names = [item.tag.split("}")[1] for item in picture.iter()]
     assert "title" in names and "desc" in names and "image" not in names

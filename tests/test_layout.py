@@ -19,21 +19,40 @@ from parsed import tree_of
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 FUNCTION_LINES_MAX = 60  # docstring and signature included: a longer function does two things
 # Files of the package's top: the public ones.
-LOOSE = {"", "__main__", "answers", "async_runtime", "cli", "client", "compiled", "errors", "runtime", "server",
-         "units"}
+LOOSE = {
+    "",
+    "__main__",
+    "answers",
+    "async_runtime",
+    "cli",
+    "client",
+    "compiled",
+    "errors",
+    "runtime",
+    "server",
+    "units",
+}
 
 GROUND = {"units", "errors", "answers", "config", "compiled"}  # level 0
 OUTSIDE = {"engines", "lanes", "offload", "ipc", "device"}  # level 2: threads, sockets, engines
 
 # Room -> what it may import besides itself and the ground. The package itself ("") gives its version.
 ROOMS = {
-    "units": set(), "errors": set(), "answers": set(), "config": set(), "compiled": set(),
+    "units": set(),
+    "errors": set(),
+    "answers": set(),
+    "config": set(),
+    "compiled": set(),
     "sched": set(),
-    "engines": {"", "ensembles"}, "ipc": set(),
+    "engines": {"", "ensembles"},
+    "ipc": set(),
     "lanes": {"engines.base"},
     "offload": {"lanes", "engines"},
-    "device": {"sched.protocol"}, "language": set(), "ensembles": {"language"},
-    "recording": {"sched"}, "metrics": {"sched"},
+    "device": {"sched.protocol"},
+    "language": set(),
+    "ensembles": {"language"},
+    "recording": {"sched"},
+    "metrics": {"sched"},
     "sim": {"sched", "recording"},
     "testing": {"sched", "sim", "engines.base"},
     "live": {"sched", "recording", "metrics", "language", "ensembles", ""} | OUTSIDE,
@@ -43,8 +62,8 @@ ROOMS = {
     "client": {"ipc", ""},
     "http": {"client", "ipc.wire", ""},
     "ray": {"async_runtime", "runtime", "live.errors", ""},
-    "tools": {"sched", "sim", "language", "ensembles", "live", "recording", "metrics", "runtime", "client",
-              "http", ""} | OUTSIDE,
+    "tools": {"sched", "sim", "language", "ensembles", "live", "recording", "metrics", "runtime", "client", "http", ""}
+    | OUTSIDE,
     "cli": {"server", "tools", ""},
     "__main__": {"cli"},
     "": {"runtime", "async_runtime", "client"},
@@ -62,26 +81,77 @@ SCHED_ROOMS = {
 }
 
 # And inside ``sched/policies``: which rooms of other policies a policy's room uses.
-POLICY_ROOMS = {"common": set(), "orloj": {"common"}, "pard": {"common"}, "pard_local": {"common", "pard"},
-                "rtlm": {"common", "edf"}, "schemble": {"common", "edf"}}
+POLICY_ROOMS = {
+    "common": set(),
+    "orloj": {"common"},
+    "pard": {"common"},
+    "pard_local": {"common", "pard"},
+    "rtlm": {"common", "edf"},
+    "schemble": {"common", "edf"},
+}
 
 # Library -> the only modules that may import it.
-OPTIONAL = {"onnxruntime": {"engines.onnx", "engines.lm"}, "tensorrt": {"engines.tensorrt"},
-            "torch": {"engines.torch", "engines.lm"}, "pycuda": {"engines.cuda"}, "cuda": {"engines.cuda"},
-            "pynvml": {"device.nvml"}, "onnx": {"tools.fit", "tools.lm_model"},
-            "matplotlib": {"tools.plots"}, "sklearn": {"tools.fit"}, "threadpoolctl": {"tools.fit"},
-            "starlette": {"http.kserve_routes", "http.chat_routes", "http.front"}, "uvicorn": {"http.front"},
-            "uvloop": {"http.front"}, "grpc": {"http.grpc_service"},
-            "google": {"http.grpc_messages", "http.grpc_service"}, "PIL": {"http.images", "tools"},
-            "prometheus_client": {"metrics"}, "pytest": {"testing"}, "transformers": {"engines.lm"},
-            "tokenizers": {"engines.lm", "tools.lm_model"}, "jinja2": {"engines.lm"}, "llama_cpp": {"engines.lm"},
-            "gguf": {"tools.lm_model"}, "ray": {"ray.deployment"}, "hypothesis": set()}
+OPTIONAL = {
+    "onnxruntime": {"engines.onnx", "engines.lm"},
+    "tensorrt": {"engines.tensorrt"},
+    "torch": {"engines.torch", "engines.lm"},
+    "pycuda": {"engines.cuda"},
+    "cuda": {"engines.cuda"},
+    "pynvml": {"device.nvml"},
+    "onnx": {"tools.fit", "tools.lm_model"},
+    "matplotlib": {"tools.plots"},
+    "sklearn": {"tools.fit"},
+    "threadpoolctl": {"tools.fit"},
+    "starlette": {"http.kserve_routes", "http.chat_routes", "http.front"},
+    "uvicorn": {"http.front"},
+    "uvloop": {"http.front"},
+    "grpc": {"http.grpc_service"},
+    "google": {"http.grpc_messages", "http.grpc_service"},
+    "PIL": {"http.images", "tools"},
+    "prometheus_client": {"metrics"},
+    "pytest": {"testing"},
+    "transformers": {"engines.lm"},
+    "tokenizers": {"engines.lm", "tools.lm_model"},
+    "jinja2": {"engines.lm"},
+    "llama_cpp": {"engines.lm"},
+    "gguf": {"tools.lm_model"},
+    "ray": {"ray.deployment"},
+    "hypothesis": set(),
+}
 
 METHODS_TOO = GROUND | {"sched", "recording", "sim", "runtime"}  # what others write code against
-MAY_READ_THE_CLOCK = ("live", "client", "ipc.link", "ray.calls", "tools", "testing.engine_conformance",
-                      "engines.tensorrt.build_process")  # a program of its own
-IMPURE = {"time", "datetime", "threading", "socket", "select", "selectors", "asyncio", "multiprocessing", "subprocess",
-          "queue", "concurrent", "signal", "os", "io", "random", "zmq", "ssl", "ctypes", "mmap", "secrets", "uuid"}
+MAY_READ_THE_CLOCK = (
+    "live",
+    "client",
+    "ipc.link",
+    "ray.calls",
+    "tools",
+    "testing.engine_conformance",
+    "engines.tensorrt.build_process",
+)  # a program of its own
+IMPURE = {
+    "time",
+    "datetime",
+    "threading",
+    "socket",
+    "select",
+    "selectors",
+    "asyncio",
+    "multiprocessing",
+    "subprocess",
+    "queue",
+    "concurrent",
+    "signal",
+    "os",
+    "io",
+    "random",
+    "zmq",
+    "ssl",
+    "ctypes",
+    "mmap",
+    "secrets",
+    "uuid",
+}
 
 
 def sources(*folders):
@@ -99,8 +169,8 @@ def sources(*folders):
 
 def module_of(path):
     """``edgeserve/sched/resources/lanes.py`` -> ``sched.lanes``; the package itself is ``""``."""
-    name = path[len("edgeserve" + os.sep):-len(".py")].replace(os.sep, ".")
-    return name[:-len("__init__")].rstrip(".") if name.endswith("__init__") else name
+    name = path[len("edgeserve" + os.sep) : -len(".py")].replace(os.sep, ".")
+    return name[: -len("__init__")].rstrip(".") if name.endswith("__init__") else name
 
 
 def is_for_type_checkers(node):
@@ -142,8 +212,12 @@ EVERYTHING = sources("edgeserve", "scripts", "tests", "examples")
 PATHS = {module_of(path): path for path in SOURCES}
 TREES = Parsed(PATHS, lambda module: tree_of(SOURCES[PATHS[module]]))
 WATCHED = (ast.ImportFrom, ast.ExceptHandler, ast.Call, ast.FunctionDef, ast.AsyncFunctionDef)
-STATEMENTS = Parsed(EVERYTHING, lambda path: [  # what the tests of all files look at
-    node for node in ast.walk(tree_of(EVERYTHING[path])) if isinstance(node, WATCHED)])
+STATEMENTS = Parsed(
+    EVERYTHING,
+    lambda path: [  # what the tests of all files look at
+        node for node in ast.walk(tree_of(EVERYTHING[path])) if isinstance(node, WATCHED)
+    ],
+)
 
 
 def imports_of(module, everything=False):
@@ -156,7 +230,7 @@ def imports_of(module, everything=False):
             assert node.level == 0, f"{module}: relative import; write the whole name"
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
-                inner = whole[len("edgeserve."):] if whole.startswith("edgeserve.") else None
+                inner = whole[len("edgeserve.") :] if whole.startswith("edgeserve.") else None
                 found.add(whole if inner in TREES else node.module)
     return found
 
@@ -166,7 +240,7 @@ IMPORTS = Parsed(PATHS, imports_of)
 
 def inner(module):
     """The imports of a module from this package, without the package's name."""
-    return {name[len("edgeserve"):].lstrip(".") for name in IMPORTS[module] if name.split(".")[0] == "edgeserve"}
+    return {name[len("edgeserve") :].lstrip(".") for name in IMPORTS[module] if name.split(".")[0] == "edgeserve"}
 
 
 def within(name, room):
@@ -206,8 +280,10 @@ def test_only_public_modules_lie_at_the_top():
 
 def test_no_two_modules_import_each_other_not_even_for_type_checkers():
     graph = {module: imports_of(module, everything=True) for module in TREES if module}  # the package is its version
-    graph = {module: {name[len("edgeserve."):] for name in names if name[len("edgeserve."):] in TREES} - {module}
-             for module, names in graph.items()}
+    graph = {
+        module: {name[len("edgeserve.") :] for name in names if name[len("edgeserve.") :] in TREES} - {module}
+        for module, names in graph.items()
+    }
     assert cycles(graph) == []
 
 
@@ -227,8 +303,11 @@ def test_sched_has_no_clock_no_thread_and_no_io(module):
     outside = {name.split(".")[0] for name in IMPORTS[module]} - {"edgeserve"}
     assert not outside & IMPURE, f"{module} imports {sorted(outside & IMPURE)}"
     assert not {name for name in outside if name == "numpy" or name in OPTIONAL} - {"numpy"}
-    calls = {node.func.id for node in nodes_of(TREES[module])
-             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    calls = {
+        node.func.id
+        for node in nodes_of(TREES[module])
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
     assert not calls & {"open", "print", "input", "exec", "eval", "__import__"}
 
 
@@ -257,17 +336,25 @@ def test_unit_tests_never_sleep():
     quiet = [path for path in EVERYTHING if path.startswith(rooms) and path != waits_for_children]
     assert len(quiet) > 50
     for path in quiet:
-        sleeps = [node.lineno for node in STATEMENTS[path] if isinstance(node, ast.Call)
-                  and isinstance(node.func, ast.Attribute) and node.func.attr == "sleep"
-                  and not (isinstance(node.args[0], ast.Constant) and node.args[0].value == 0)]  # lets others run
+        sleeps = [
+            node.lineno
+            for node in STATEMENTS[path]
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr == "sleep"
+            and not (isinstance(node.args[0], ast.Constant) and node.args[0].value == 0)
+        ]  # lets others run
         assert sleeps == [], path
 
 
 def test_functions_are_of_a_size_that_fits_the_head():
-    too_long = [f"{path}:{node.lineno} {node.name}: {node.end_lineno - node.lineno + 1} lines"
-                for path in EVERYTHING for node in STATEMENTS[path]
-                if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-                and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX]
+    too_long = [
+        f"{path}:{node.lineno} {node.name}: {node.end_lineno - node.lineno + 1} lines"
+        for path in EVERYTHING
+        for node in STATEMENTS[path]
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX
+    ]
     assert too_long == []
 
 
@@ -320,15 +407,24 @@ def test_every_planted_bug_still_fits_its_line_and_is_python():
 
 
 def test_importing_the_package_is_quick_and_brings_no_engine():
-    code = ("import sys; before = set(sys.modules); import edgeserve; "
-            "print(sorted(name for name in set(sys.modules) - before if name.startswith('edgeserve')), "
-            "sorted({name.split('.')[0] for name in sys.modules} & {'numpy', 'zmq', 'onnxruntime', 'torch', 'rich'}))")
+    code = (
+        "import sys; before = set(sys.modules); import edgeserve; "
+        "print(sorted(name for name in set(sys.modules) - before if name.startswith('edgeserve')), "
+        "sorted({name.split('.')[0] for name in sys.modules} & {'numpy', 'zmq', 'onnxruntime', 'torch', 'rich'}))"
+    )
     # Choosing a core brings the module that chooses it.
     env = {key: value for key, value in os.environ.items() if key != "EDGESERVE_CORE"}
     took_us = []
     for _ in range(3):
-        done = subprocess.run([sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True,
-                              timeout=60, check=True, cwd=ROOT, env=env)
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+            cwd=ROOT,
+            env=env,
+        )
         assert done.stdout.strip() == "['edgeserve'] []"
         line = next(line for line in done.stderr.splitlines() if line.split("|")[-1].strip() == "edgeserve")
         took_us.append(int(line.split("|")[1]))

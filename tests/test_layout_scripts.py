@@ -17,10 +17,19 @@ from parsed import tree_of
 ROOT = Path(__file__).resolve().parents[1]
 
 # Room of scripts -> the rooms that it may import besides itself. Papers know nothing of each other.
-PAPERS = sorted(f"replicate/{path.name}" for path in (ROOT / "scripts" / "replicate").iterdir()
-                if path.is_dir() and path.name != "__pycache__")
-ROOMS = {"lib": set(), "bench": {"lib"}, "dev": {"lib"}, "draw": {"lib", *PAPERS}, "plans": {"lib"},
-         **{paper: {"lib"} for paper in PAPERS}}
+PAPERS = sorted(
+    f"replicate/{path.name}"
+    for path in (ROOT / "scripts" / "replicate").iterdir()
+    if path.is_dir() and path.name != "__pycache__"
+)
+ROOMS = {
+    "lib": set(),
+    "bench": {"lib"},
+    "dev": {"lib"},
+    "draw": {"lib", *PAPERS},
+    "plans": {"lib"},
+    **{paper: {"lib"} for paper in PAPERS},
+}
 BY_NAME = {"demo.py", "gpu_check.py", "profile_device.py"}  # people start these by their names
 
 TEST_ROOMS = {"jetson", "unit", "sim", "live", "hostile", "conformance", "golden", "gpu", "lib"}
@@ -29,8 +38,10 @@ OF_THE_PROJECT = {"conftest.py", "test_docs.py", "test_layout.py", "test_layout_
 
 def sources(folder):
     """Path below the folder -> source."""
-    return {path.relative_to(ROOT / folder).as_posix(): path.read_text(encoding="utf-8")
-            for path in sorted((ROOT / folder).rglob("*.py"))}
+    return {
+        path.relative_to(ROOT / folder).as_posix(): path.read_text(encoding="utf-8")
+        for path in sorted((ROOT / folder).rglob("*.py"))
+    }
 
 
 SCRIPTS, TESTS = sources("scripts"), sources("tests")
@@ -70,7 +81,7 @@ def test_every_script_lies_in_a_room_and_does_not_repeat_its_name(path):
         assert room in {*ROOMS, "replicate"}, f"scripts/{room} has no line in ROOMS"
         return
     assert room in ROOMS or path in BY_NAME, f"scripts/{path} lies in no room: {sorted(ROOMS)}"
-    words = name[:-len(".py")].split("_")
+    words = name[: -len(".py")].split("_")
     assert not set(words) & set(room.split("/")), f"scripts/{path}: the folder says {sorted(words)} already"
 
 
@@ -99,12 +110,13 @@ def test_every_test_lies_in_a_room(path):
         assert name in OF_THE_PROJECT, f"tests/{name} belongs into a room: {sorted(TEST_ROOMS)}"
         return
     assert room.split("/")[0] in TEST_ROOMS, f"tests/{room} is no room: {sorted(TEST_ROOMS)}"
-    assert name.startswith("test_") != (room == "lib"), \
+    assert name.startswith("test_") != (room == "lib"), (
         f"tests/{path}: what tests share lies in tests/lib, no test does"
+    )
     if room == "unit":
-        assert (ROOT / "edgeserve" / name[len("test_"):]).exists(), f"tests/{path}: edgeserve/ has no such file"
+        assert (ROOT / "edgeserve" / name[len("test_") :]).exists(), f"tests/{path}: edgeserve/ has no such file"
     elif room.startswith("unit/") and room != "unit/scripts":
-        assert (ROOT / "edgeserve" / room[len("unit/"):]).is_dir(), f"tests/{room}: edgeserve/ has no such room"
+        assert (ROOT / "edgeserve" / room[len("unit/") :]).is_dir(), f"tests/{room}: edgeserve/ has no such room"
 
 
 @for_each(lambda: sorted(TESTS))

@@ -90,8 +90,10 @@ class EnsembleProfile:
         bins = len(self.agreement)
         shares = self.shares or (1.0 / bins,) * bins
         total = sum(shares)
-        mean = [sum([share * row[subset] for share, row in zip(shares, self.agreement)]) / total
-                for subset in range(1 << len(self.models))]
+        mean = [
+            sum([share * row[subset] for share, row in zip(shares, self.agreement)]) / total
+            for subset in range(1 << len(self.models))
+        ]
         mean[-1] = 1.0
         return tuple(mean)
 
@@ -171,13 +173,22 @@ def dump_ensemble(profile: EnsembleProfile, **sections: Mapping[str, Any]) -> st
 def ensemble_table(profile: EnsembleProfile) -> Dict[str, Any]:
     """A profile as plain values, as :func:`parse_ensemble` reads them."""
     table: Dict[str, Any] = {
-        "models": list(profile.models), "join": profile.join, "score": profile.score, "edges": list(profile.edges),
-        "agreement": [list(row) for row in profile.agreement], "shares": list(profile.shares),
-        "weights": list(profile.weights), "score_edges": list(profile.score_edges)}
+        "models": list(profile.models),
+        "join": profile.join,
+        "score": profile.score,
+        "edges": list(profile.edges),
+        "agreement": [list(row) for row in profile.agreement],
+        "shares": list(profile.shares),
+        "weights": list(profile.weights),
+        "score_edges": list(profile.score_edges),
+    }
     table["observed"] = {
-        str(answered): {"edges": list(known.edges),
-                        "agreement": [[list(row) for row in rows] for rows in known.agreement]}
-        for answered, known in sorted(profile.observed.items())}
+        str(answered): {
+            "edges": list(known.edges),
+            "agreement": [[list(row) for row in rows] for rows in known.agreement],
+        }
+        for answered, known in sorted(profile.observed.items())
+    }
     return table
 
 
@@ -197,19 +208,28 @@ def parse_ensemble(table: Any, where: str) -> EnsembleProfile:
             raise ConfigError(f"{where}: profile {key} = {table[key]!r}: expected a name")
     try:
         return EnsembleProfile(
-            tuple(names), _numbers(table.get("edges", ()), "edges"), _rows(table.get("agreement"), "agreement"),
-            str(table.get("score", "difficulty")), str(table.get("join", "")),
-            _numbers(table.get("shares", ()), "shares"), _numbers(table.get("weights", ()), "weights"),
-            {int(answered): _observed(item, f"observed.{answered}")
-             for answered, item in dict(table.get("observed", {})).items()},
-            _numbers(table.get("score_edges", ()), "score_edges"))
+            tuple(names),
+            _numbers(table.get("edges", ()), "edges"),
+            _rows(table.get("agreement"), "agreement"),
+            str(table.get("score", "difficulty")),
+            str(table.get("join", "")),
+            _numbers(table.get("shares", ()), "shares"),
+            _numbers(table.get("weights", ()), "weights"),
+            {
+                int(answered): _observed(item, f"observed.{answered}")
+                for answered, item in dict(table.get("observed", {})).items()
+            },
+            _numbers(table.get("score_edges", ()), "score_edges"),
+        )
     except (ConfigError, ValueError, TypeError, AttributeError) as error:
         raise ConfigError(f"{where}: profile {error}") from None
 
 
 def _observed(item: Any, what: str) -> ObservedTable:
-    return ObservedTable(_numbers(item.get("edges", ()), f"{what}.edges"), tuple(
-        _rows(rows, f"{what}.agreement") for rows in item.get("agreement", ())))
+    return ObservedTable(
+        _numbers(item.get("edges", ()), f"{what}.edges"),
+        tuple(_rows(rows, f"{what}.agreement") for rows in item.get("agreement", ())),
+    )
 
 
 def _rows(value: Any, what: str) -> Tuple[Row, ...]:
@@ -220,7 +240,8 @@ def _rows(value: Any, what: str) -> Tuple[Row, ...]:
 
 def _numbers(value: Any, what: str) -> Row:
     if not isinstance(value, (list, tuple)) or any(
-            isinstance(item, bool) or not isinstance(item, (int, float)) or not math.isfinite(item) for item in value):
+        isinstance(item, bool) or not isinstance(item, (int, float)) or not math.isfinite(item) for item in value
+    ):
         raise ConfigError(f"{what} = {value!r}: expected a list of finite numbers")
     return tuple(float(item) for item in value)
 
@@ -247,11 +268,15 @@ def check_nodes(profile: EnsembleProfile, after: Mapping[str, Sequence[str]], wh
     """The profile must be one of this app: its models are nodes, and one node joins them."""
     missing = [name for name in profile.models if name not in after]
     if missing:
-        raise ConfigError(f"{where} ensemble: it was fitted for the models {', '.join(profile.models)}, and the app "
-                          f"has no node {', '.join(missing)}; name the nodes so, or fit it again")
+        raise ConfigError(
+            f"{where} ensemble: it was fitted for the models {', '.join(profile.models)}, and the app "
+            f"has no node {', '.join(missing)}; name the nodes so, or fit it again"
+        )
     if not join_of(profile, after):
-        raise ConfigError(f"{where} ensemble: {profile.join or 'exactly one node'} must stand behind all of "
-                          f"{', '.join(profile.models)}; expected a node with after = {list(profile.models)}")
+        raise ConfigError(
+            f"{where} ensemble: {profile.join or 'exactly one node'} must stand behind all of "
+            f"{', '.join(profile.models)}; expected a node with after = {list(profile.models)}"
+        )
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------
@@ -266,12 +291,15 @@ def _check(profile: EnsembleProfile) -> None:
     _check_rising(profile.score_edges, "score_edges")
     bins = len(profile.edges) + 1
     if len(profile.agreement) != bins or bins > BINS_MAX:
-        raise ConfigError(f"agreement has {len(profile.agreement)} rows, and {len(profile.edges)} edges make {bins} "
-                          f"bins: expected a row per bin, {BINS_MAX} at most")
+        raise ConfigError(
+            f"agreement has {len(profile.agreement)} rows, and {len(profile.edges)} edges make {bins} "
+            f"bins: expected a row per bin, {BINS_MAX} at most"
+        )
     for index, row in enumerate(profile.agreement):
         if len(row) == subsets and abs(row[-1] - 1.0) > ROUNDING:
-            raise ConfigError(f"agreement[{index}][{subsets - 1}] = {row[-1]}: expected 1: all models agree with "
-                              "themselves")
+            raise ConfigError(
+                f"agreement[{index}][{subsets - 1}] = {row[-1]}: expected 1: all models agree with themselves"
+            )
         _check_row(row, 0, subsets, f"agreement[{index}]")
     for name, values, expected in (("shares", profile.shares, bins), ("weights", profile.weights, count)):
         if values and (len(values) != expected or min(values) < 0.0 or sum(values) <= 0.0):
@@ -286,12 +314,16 @@ def _check_observed(profile: EnsembleProfile, answered: int, table: ObservedTabl
         raise ConfigError(f"{what}: expected the number of some models, from 1 to {profile.all_models - 1}")
     _check_rising(table.edges, f"{what}.edges")
     if len(table.agreement) != len(table.edges) + 1:
-        raise ConfigError(f"{what}.agreement has {len(table.agreement)} tables: expected {len(table.edges) + 1}, one "
-                          "per bin of the lead")
+        raise ConfigError(
+            f"{what}.agreement has {len(table.agreement)} tables: expected {len(table.edges) + 1}, one "
+            "per bin of the lead"
+        )
     for rows in table.agreement:
         if len(rows) != len(profile.score_edges) + 1:
-            raise ConfigError(f"{what}.agreement has {len(rows)} rows: expected {len(profile.score_edges) + 1}, one "
-                              "per bin of score_edges")
+            raise ConfigError(
+                f"{what}.agreement has {len(rows)} rows: expected {len(profile.score_edges) + 1}, one "
+                "per bin of score_edges"
+            )
         for row in rows:
             _check_row(row, answered, profile.all_models + 1, f"{what}.agreement")
 
@@ -313,5 +345,7 @@ def _check_row(row: Row, base: int, subsets: int, what: str) -> None:
         for model in range(subsets.bit_length() - 1):
             part = subset & ~(1 << model)
             if subset & base == base and part & base == base and row[part] > value + ROUNDING:
-                raise ConfigError(f"{what}[{subset}] = {value} is below [{part}] = {row[part]}, a part of it: expected "
-                                  "numbers that rise with the models (ensemble_profile.monotone makes them)")
+                raise ConfigError(
+                    f"{what}[{subset}] = {value} is below [{part}] = {row[part]}, a part of it: expected "
+                    "numbers that rise with the models (ensemble_profile.monotone makes them)"
+                )

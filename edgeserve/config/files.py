@@ -35,33 +35,40 @@ def resolve_path(file: str, directory: str) -> str:
 
 
 def _in_cache(file: str) -> str:
-    parts = file[len(CACHE_PREFIX):].split("/")
+    parts = file[len(CACHE_PREFIX) :].split("/")
     cache = cache_directory()
     path = os.path.join(cache, *parts)
     if not set(parts).intersection(("", ".", "..")) and "\0" not in file:
         real = os.path.realpath(cache)
         if os.path.commonpath([real, os.path.realpath(path)]) == real:  # no link leads out of it either
             return path
-    raise ConfigError(f"{file!r} leads out of the asset cache {cache}: expected '{CACHE_PREFIX}NAME/FILE' with plain "
-                      "names and no links out of it; a file elsewhere is named by its own path")
+    raise ConfigError(
+        f"{file!r} leads out of the asset cache {cache}: expected '{CACHE_PREFIX}NAME/FILE' with plain "
+        "names and no links out of it; a file elsewhere is named by its own path"
+    )
 
 
 def model_path(model: ModelConfig, directory: str) -> str:
     """The existing file of a model; :class:`EngineError` says where it was looked for and what to do."""
     if not model.file:
-        raise EngineError(f"model {model.name!r}: engine {model.engine!r} needs a file; "
-                          f"set [model.{model.name}] file = '...'")
+        raise EngineError(
+            f"model {model.name!r}: engine {model.engine!r} needs a file; set [model.{model.name}] file = '...'"
+        )
     path = resolve_path(model.file, directory)
     if not os.path.isfile(path):
-        mend = ("fetch the assets first (or point EDGESERVE_CACHE at the cache that has them)"
-                if model.file.startswith(CACHE_PREFIX) else
-                f"correct [model.{model.name}] file = {model.file!r} (relative to the configuration file)")
+        mend = (
+            "fetch the assets first (or point EDGESERVE_CACHE at the cache that has them)"
+            if model.file.startswith(CACHE_PREFIX)
+            else f"correct [model.{model.name}] file = {model.file!r} (relative to the configuration file)"
+        )
         raise EngineError(f"model {model.name!r}: there is no file {path}; {mend}")
     if model.sha256:
         found = file_sha256(path)
         if found != model.sha256:
-            raise EngineError(f"model {model.name!r}: {path} has sha256 {found}, expected {model.sha256}: it is not "
-                              f"the file that was meant. If it can be trusted, change [model.{model.name}] sha256")
+            raise EngineError(
+                f"model {model.name!r}: {path} has sha256 {found}, expected {model.sha256}: it is not "
+                f"the file that was meant. If it can be trusted, change [model.{model.name}] sha256"
+            )
     return path
 
 

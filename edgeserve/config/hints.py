@@ -20,8 +20,10 @@ def known_hints(nodes: Sequence[NodeConfig]) -> Dict[str, str]:
     ``steps`` is for the app of one plain node, where ``NODE.steps`` would say the same; with more nodes each has its
     own. ``parts`` and ``route`` belong to the nodes that make parts and choose a successor.
     """
-    known = {"length": "how long it is, in a unit of the app's own: more takes longer",
-             "work": "its work at every node relative to the usual, which is 1.0"}
+    known = {
+        "length": "how long it is, in a unit of the app's own: more takes longer",
+        "work": "its work at every node relative to the usual, which is 1.0",
+    }
     alone = len(nodes) == 1 and not nodes[0].fan_out and nodes[0].route == "all"
     if alone:
         known["steps"] = "runs that it needs, of an iterative model: tokens of the answer, of a language model"
@@ -69,8 +71,12 @@ def check_predicted(app: AppConfig, policy: PolicyConfig) -> None:
         known[str(policy.options["hint"])] = "what the policy takes for the length"
     for hint in app.predict:
         if hint not in known and ":" not in policy.kind:
-            raise ConfigError(f"[app.{app.name}.predict] {hint!r}: no policy reads such a hint"
-                              f"{did_you_mean(hint, known)} Those of this app are {', '.join(known)}")
+            raise ConfigError(
+                f"[app.{app.name}.predict] {hint!r}: no policy reads such a hint"
+                f"{did_you_mean(hint, known)} Those of this app are {', '.join(known)}"
+            )
         if hint == "length" and app.length is not None:
-            raise ConfigError(f"[app.{app.name}] length = '{app.length[0]}[{app.length[1]}]' and a predictor of "
-                              "'length' say the same hint twice; take one of them away")
+            raise ConfigError(
+                f"[app.{app.name}] length = '{app.length[0]}[{app.length[1]}]' and a predictor of "
+                "'length' say the same hint twice; take one of them away"
+            )

@@ -46,8 +46,10 @@ def load_config(path: str) -> Config:
     """Read and check one TOML file. Raises :class:`ConfigError` with the file, the key and the mend."""
     table = read_toml(path)
     if not table:
-        raise ConfigError(f"{path}: there is nothing in it; it needs at least a [model.NAME] and an [app.NAME] "
-                          "(docs/configuration.md). 'edgeserve init MODEL_FILE' writes them")
+        raise ConfigError(
+            f"{path}: there is nothing in it; it needs at least a [model.NAME] and an [app.NAME] "
+            "(docs/configuration.md). 'edgeserve init MODEL_FILE' writes them"
+        )
     try:
         return parse_config(table, directory=os.path.dirname(os.path.abspath(path)), source=path)
     except ConfigError as error:
@@ -107,9 +109,11 @@ def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "
             _refers(section["model"], models, f"[app.{name}] model")
     monitor = read_table(MonitorConfig, table.get("monitor", {}), "[monitor]")
     if monitor.interval_ns < MONITOR_INTERVAL_NS_MIN:
-        raise ConfigError(f"[monitor] interval = {format_duration(monitor.interval_ns)!r}: expected at least "
-                          f"{format_duration(MONITOR_INTERVAL_NS_MIN)}; more often, the monitor itself is what is "
-                          "measured")
+        raise ConfigError(
+            f"[monitor] interval = {format_duration(monitor.interval_ns)!r}: expected at least "
+            f"{format_duration(MONITOR_INTERVAL_NS_MIN)}; more often, the monitor itself is what is "
+            "measured"
+        )
     http = read_table(HttpConfig, table["http"], "[http]") if "http" in table else None
     config = Config(server, devices, lanes, models, policies, apps, directory, source, monitor, http)
     _check_left_out(written, config)
@@ -122,21 +126,27 @@ def _check_left_out(table: Mapping[str, Any], config: Config) -> None:
     is none that its writer knows."""
     for name, section in _named(table, "lane").items():
         if "device" not in section and config.lanes[name].device not in config.devices:
-            raise ConfigError(f"[lane.{name}] lacks device = '...'; the file has {_listed(config.devices)} (left out "
-                              f"means {config.lanes[name].device!r}, which it does not have)")
+            raise ConfigError(
+                f"[lane.{name}] lacks device = '...'; the file has {_listed(config.devices)} (left out "
+                f"means {config.lanes[name].device!r}, which it does not have)"
+            )
     for name, section in _named(table, "app").items():
         nodes = section.get("node", ())
         for node in nodes if isinstance(nodes, list) else ():
             if "model" not in node and node.get("name") not in config.models:
-                raise ConfigError(f"[[app.{name}.node]] name = {node.get('name')!r} has no model = '...', so it means "
-                                  f"a model of its own name, and there is none"
-                                  f"{nearest(str(node.get('name')), config.models)}")
+                raise ConfigError(
+                    f"[[app.{name}.node]] name = {node.get('name')!r} has no model = '...', so it means "
+                    f"a model of its own name, and there is none"
+                    f"{nearest(str(node.get('name')), config.models)}"
+                )
         if isinstance(section.get("pipeline"), str):
             for own in config.apps[name].nodes:
                 if own.model not in config.models:
-                    raise ConfigError(f"[app.{name}] pipeline = {section['pipeline']!r} has a module {own.model!r}, "
-                                      f"which means a model of that name, and there is none"
-                                      f"{nearest(own.model, config.models)}")
+                    raise ConfigError(
+                        f"[app.{name}] pipeline = {section['pipeline']!r} has a module {own.model!r}, "
+                        f"which means a model of that name, and there is none"
+                        f"{nearest(own.model, config.models)}"
+                    )
 
 
 def _listed(names: Mapping[str, Any]) -> str:
@@ -160,8 +170,10 @@ def read_table(kind: Type[T], table: Any, where: str, also: Sequence[str] = (), 
         values[item.name] = item.metadata["read"](value, f"{where} {key}")
     for key, item in readers.items():
         if item.name not in values and item.default is MISSING and item.default_factory is MISSING:
-            raise ConfigError(f"{where} lacks the key {key!r}; it needs {', '.join(_needed(readers))}, and may have "
-                              f"{', '.join(name for name in readers if name not in _needed(readers))}")
+            raise ConfigError(
+                f"{where} lacks the key {key!r}; it needs {', '.join(_needed(readers))}, and may have "
+                f"{', '.join(name for name in readers if name not in _needed(readers))}"
+            )
     return kind(**values)
 
 
@@ -180,8 +192,10 @@ def _named(table: Mapping[str, Any], section: str) -> Dict[str, Any]:
 
 
 def _sections(kind: Type[T], table: Mapping[str, Any], section: str) -> Dict[str, T]:
-    return {name: read_table(kind, value, f"[{section}.{name}]", name=name)
-            for name, value in _named(table, section).items()}
+    return {
+        name: read_table(kind, value, f"[{section}.{name}]", name=name)
+        for name, value in _named(table, section).items()
+    }
 
 
 def _policy(name: str, section: Mapping[str, Any]) -> PolicyConfig:
@@ -193,18 +207,23 @@ def _app(name: str, section: Mapping[str, Any], directory: str = ".") -> AppConf
     where = f"[app.{name}]"
     rest = {key: value for key, value in section.items() if key not in ("node", "inputs", "model")}
     if ("node" in section) == ("model" in section):
-        raise ConfigError(f"{where} needs either model = '...' (one node), [[app.{name}.node]] tables or "
-                          "pipeline = 'FILE.json'")
+        raise ConfigError(
+            f"{where} needs either model = '...' (one node), [[app.{name}.node]] tables or pipeline = 'FILE.json'"
+        )
     if "model" in section:
         model = string(section["model"], f"{where} model")
         nodes: Tuple[NodeConfig, ...] = (NodeConfig(name=model, model=model),)
     else:
         if not isinstance(section["node"], list) or not section["node"]:
             raise ConfigError(f"{where} node: expected at least one [[app.{name}.node]] table")
-        nodes = tuple(read_table(NodeConfig, item, f"[[app.{name}.node]] number {index + 1}")
-                      for index, item in enumerate(section["node"]))
-    inputs = {key: read_table(TensorConfig, value, f"{where} inputs.{key}")
-              for key, value in table_of(anything)(section.get("inputs", {}), f"{where} inputs").items()}
+        nodes = tuple(
+            read_table(NodeConfig, item, f"[[app.{name}.node]] number {index + 1}")
+            for index, item in enumerate(section["node"])
+        )
+    inputs = {
+        key: read_table(TensorConfig, value, f"{where} inputs.{key}")
+        for key, value in table_of(anything)(section.get("inputs", {}), f"{where} inputs").items()
+    }
     profile = None
     if isinstance(rest.get("ensemble"), Mapping):
         profile = parse_ensemble(rest.pop("ensemble"), f"[app.{name}.ensemble]")
@@ -212,8 +231,9 @@ def _app(name: str, section: Mapping[str, Any], directory: str = ".") -> AppConf
         profile = read_ensemble(resolve_path(string(rest["ensemble"], f"{where} ensemble"), directory))
     if profile is not None:
         check_nodes(profile, {node.name: node.after or () for node in _linked(nodes)}, where)
-    return read_table(AppConfig, rest, where, APP_KEYS, name=name, nodes=_linked(nodes), inputs=inputs,
-                      ensemble_profile=profile)
+    return read_table(
+        AppConfig, rest, where, APP_KEYS, name=name, nodes=_linked(nodes), inputs=inputs, ensemble_profile=profile
+    )
 
 
 def _linked(nodes: Tuple[NodeConfig, ...]) -> Tuple[NodeConfig, ...]:
@@ -234,16 +254,20 @@ def check_config(config: Config) -> None:
         _refers(lane.device, config.devices, f"[lane.{lane.name}] device")
     for model in config.models.values():
         if model.sha256 and not model.file:
-            raise ConfigError(f"[model.{model.name}] sha256 is of its file, and no file is named; set file = '...', or "
-                              "leave sha256 out")
+            raise ConfigError(
+                f"[model.{model.name}] sha256 is of its file, and no file is named; set file = '...', or "
+                "leave sha256 out"
+            )
         for lane_name in model.lanes:
             _refers(lane_name, config.lanes, f"[model.{model.name}] lanes")
     for app in config.apps.values():
         if app.policy:
             _refers(app.policy, config.policies, f"[app.{app.name}] policy")
         elif len(config.policies) > 1:
-            raise ConfigError(f"[app.{app.name}] needs policy = '...', since the file has several: "
-                              f"{', '.join(sorted(config.policies))}")
+            raise ConfigError(
+                f"[app.{app.name}] needs policy = '...', since the file has several: "
+                f"{', '.join(sorted(config.policies))}"
+            )
         if app.length is not None:
             _check_length(app, *app.length)
         if app.predict:
@@ -255,12 +279,16 @@ def check_config(config: Config) -> None:
 def _check_length(app: AppConfig, name: str, axis: int) -> None:
     where = f"[app.{app.name}] length = '{name}[{axis}]'"
     if name not in app.inputs:
-        raise ConfigError(f"{where}: the app declares no input {name!r}{nearest(name, app.inputs)}; "
-                          f"declare it in [app.{app.name}.inputs]")
+        raise ConfigError(
+            f"{where}: the app declares no input {name!r}{nearest(name, app.inputs)}; "
+            f"declare it in [app.{app.name}.inputs]"
+        )
     axes = len(app.inputs[name].shape)
     if axis >= axes:
-        raise ConfigError(f"{where}: input {name!r} has {counted_axes(axes)}, counted from 0, without a batch axis; "
-                          f"correct the axis, or shape in [app.{app.name}.inputs]")
+        raise ConfigError(
+            f"{where}: input {name!r} has {counted_axes(axes)}, counted from 0, without a batch axis; "
+            f"correct the axis, or shape in [app.{app.name}.inputs]"
+        )
 
 
 def _refers(name: str, known: Mapping[str, Any], where: str) -> None:

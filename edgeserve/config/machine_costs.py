@@ -36,8 +36,10 @@ def read_spread_ns(value: Any, where: str) -> Spread:
         return (duration(value, where),) * len(QUANTILES)
     found = tuple(duration(item, f"{where}[{index}]") for index, item in enumerate(value))
     if found and (len(found) != len(QUANTILES) or list(found) != sorted(found)):
-        raise ConfigError(f"{where} = {value!r}: expected one duration, or {len(QUANTILES)} rising ones: the quantiles "
-                          f"{', '.join(f'{item:g}' for item in QUANTILES)}")
+        raise ConfigError(
+            f"{where} = {value!r}: expected one duration, or {len(QUANTILES)} rising ones: the quantiles "
+            f"{', '.join(f'{item:g}' for item in QUANTILES)}"
+        )
     return found
 
 
@@ -51,8 +53,9 @@ class LockUse:
 
 
 def _locks(value: Any, where: str) -> Dict[str, LockUse]:
-    return {name: read_table(LockUse, table, f"{where}.{name}")
-            for name, table in table_of(anything)(value, where).items()}
+    return {
+        name: read_table(LockUse, table, f"{where}.{name}") for name, table in table_of(anything)(value, where).items()
+    }
 
 
 @dataclass(frozen=True)
@@ -93,9 +96,16 @@ def _typical(low_us: float, median_us: float, p90_us: float, p99_us: float, most
 
 
 ASSUMED = MachineCosts(
-    step_ns=250_000, event_ns=10_000, receive_ns=20_000, answer_ns=10_000, send_ns=_typical(20, 40, 80, 200, 1000),
-    wake_ns=_typical(50, 90, 150, 400, 4000), start_ns=_typical(15, 30, 60, 300, 4000), lock_factor=2.0,
-    lock_wait_ns=_typical(0, 5000, 5200, 6000, 10_000))
+    step_ns=250_000,
+    event_ns=10_000,
+    receive_ns=20_000,
+    answer_ns=10_000,
+    send_ns=_typical(20, 40, 80, 200, 1000),
+    wake_ns=_typical(50, 90, 150, 400, 4000),
+    start_ns=_typical(15, 30, 60, 300, 4000),
+    lock_factor=2.0,
+    lock_wait_ns=_typical(0, 5000, 5200, 6000, 10_000),
+)
 """What is charged where nothing was measured: about 0.7 ms for a lone request. Processor times are those of ``edgeserve
 profile`` on two cores of an Intel Xeon with Python 3.11; waits are the lower half of what was measured there, since
 other programs ran. The lock's are two functions in turn, and the interpreter's switch interval of 5 ms."""
@@ -117,8 +127,10 @@ def read_machine(path: str) -> MachineCosts:
         said = str(error) if str(error).startswith(path) else f"{path}: {error}"
         raise ProfileError(f"{said}; measure it again with 'edgeserve profile'") from None
     except (OSError, ValueError) as error:
-        raise ProfileError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}); measure it again "
-                           "with 'edgeserve profile'") from None
+        raise ProfileError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}); measure it again "
+            "with 'edgeserve profile'"
+        ) from None
 
 
 def write_machine(path: str, costs: MachineCosts) -> None:
@@ -153,8 +165,9 @@ def with_overrides(costs: MachineCosts, table: Mapping[str, Any]) -> MachineCost
 def _lines(costs: Any) -> List[str]:
     """The file's text: plain keys first, then the tables."""
     lines = [f"format = {FORMAT}"] + _plain(costs)
-    lines += ["", "[circumstances]"] + [f"{json.dumps(key)} = {json.dumps(value)}"
-                                        for key, value in sorted(costs.circumstances.items())]
+    lines += ["", "[circumstances]"] + [
+        f"{json.dumps(key)} = {json.dumps(value)}" for key, value in sorted(costs.circumstances.items())
+    ]
     for model, use in sorted(costs.lock.items()):
         lines += ["", f"[lock.{json.dumps(model)}]"] + _plain(use)
     return lines

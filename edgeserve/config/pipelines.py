@@ -51,11 +51,14 @@ def expand_pipelines(table: Mapping[str, Any], directory: str) -> Mapping[str, A
     """The table of a configuration with every app's ``pipeline`` read and written out as nodes; models get the lanes
     and the batch bound that modules name. The table itself when no app has one."""
     apps = table.get("app", {})
-    if not isinstance(apps, Mapping) or not any(isinstance(app, Mapping) and "pipeline" in app
-                                                for app in apps.values()):
+    if not isinstance(apps, Mapping) or not any(
+        isinstance(app, Mapping) and "pipeline" in app for app in apps.values()
+    ):
         return table
-    models = {name: dict(model) if isinstance(model, Mapping) else model
-              for name, model in dict(table.get("model", {})).items()}
+    models = {
+        name: dict(model) if isinstance(model, Mapping) else model
+        for name, model in dict(table.get("model", {})).items()
+    }
     expanded = dict(apps)
     lanes: Dict[str, List[str]] = {}
     for name, app in apps.items():
@@ -66,21 +69,25 @@ def expand_pipelines(table: Mapping[str, Any], directory: str) -> Mapping[str, A
     return {**table, "app": expanded, "model": models}
 
 
-def _expanded(name: str, app: Mapping[str, Any], models: Dict[str, Any], lanes: Dict[str, List[str]],
-              directory: str) -> Dict[str, Any]:
+def _expanded(
+    name: str, app: Mapping[str, Any], models: Dict[str, Any], lanes: Dict[str, List[str]], directory: str
+) -> Dict[str, Any]:
     path = app["pipeline"]
     where = f"[app.{name}] pipeline"
     if not isinstance(path, str):
         raise ConfigError(f"{where} = {path!r}: expected the path of a JSON file")
     for key in ("node", "model"):
         if key in app:
-            raise ConfigError(f"[app.{name}] has both pipeline and {key}; the nodes come from one of them, so take the "
-                              "other away")
+            raise ConfigError(
+                f"[app.{name}] has both pipeline and {key}; the nodes come from one of them, so take the other away"
+            )
     pipeline = load_pipeline(os.path.join(directory, path))
     for module in pipeline.modules:
         if not isinstance(models.get(module.name), dict):
-            raise ConfigError(f"{path}: module {module.name!r} names no registered model"
-                              f"{nearest(module.name, models)}; give [model.{module.name}]")
+            raise ConfigError(
+                f"{path}: module {module.name!r} names no registered model"
+                f"{nearest(module.name, models)}; give [model.{module.name}]"
+            )
         _bound(models, module, path)
         if module.lane:
             _bind(models[module.name], module, lanes, path)
@@ -114,8 +121,10 @@ def _bound(models: Dict[str, Any], module: Module, path: str) -> None:
         return  # a value that is no list is refused where models are read
     kept = [size for size in sizes if not isinstance(size, int) or size <= module.max_batch]
     if not kept:
-        raise ConfigError(f"{path}: module {module.name!r} max_batch = {module.max_batch}: the model's batch sizes are "
-                          f"{sizes}; add one that is no larger to [model.{module.name}] batch")
+        raise ConfigError(
+            f"{path}: module {module.name!r} max_batch = {module.max_batch}: the model's batch sizes are "
+            f"{sizes}; add one that is no larger to [model.{module.name}] batch"
+        )
     models[module.name]["batch"] = kept
 
 
@@ -123,9 +132,11 @@ def _bind(model: Mapping[str, Any], module: Module, lanes: Dict[str, List[str]],
     """``lane``: the model runs there; where it stands twice with two lanes, on both."""
     allowed = model.get("lanes", [])
     if allowed and module.lane not in allowed:
-        raise ConfigError(f"{path}: module {module.name!r} lane = {module.lane!r}: [model.{module.name}] lanes = "
-                          f"{allowed!r} does not hold it{nearest(module.lane, allowed)}; add it there, or leave one of "
-                          "the two out")
+        raise ConfigError(
+            f"{path}: module {module.name!r} lane = {module.lane!r}: [model.{module.name}] lanes = "
+            f"{allowed!r} does not hold it{nearest(module.lane, allowed)}; add it there, or leave one of "
+            "the two out"
+        )
     named = lanes.setdefault(module.name, [])
     if module.lane not in named:
         named.append(module.lane)
@@ -134,8 +145,15 @@ def _bind(model: Mapping[str, Any], module: Module, lanes: Dict[str, List[str]],
 def nodes_of(pipeline: Pipeline) -> List[Dict[str, Any]]:
     """The ``[[app.NAME.node]]`` tables of a pipeline."""
     by_id = {module.id: module for module in pipeline.modules}
-    return [{"name": module.node, "model": module.name, "route": module.route,
-             "after": [by_id[pre].node for pre in module.pres]} for module in pipeline.modules]
+    return [
+        {
+            "name": module.node,
+            "model": module.name,
+            "route": module.route,
+            "after": [by_id[pre].node for pre in module.pres],
+        }
+        for module in pipeline.modules
+    ]
 
 
 def load_pipeline(path: str) -> Pipeline:
@@ -144,8 +162,9 @@ def load_pipeline(path: str) -> Pipeline:
         with open(path, encoding="utf-8") as file:
             record = json.load(file)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give the path of a JSON file, relative to the "
-                          "configuration") from None
+        raise ConfigError(
+            f"{path}: cannot be read ({error.strerror}); give the path of a JSON file, relative to the configuration"
+        ) from None
     except ValueError as error:
         raise ConfigError(f"{path}: is not JSON: {error}") from None
     try:
@@ -162,8 +181,10 @@ def parse_pipeline(record: Any) -> Pipeline:
             raise ConfigError(f"the pipeline has no field {key!r}{nearest(key, FILE_KEYS)}")
     rows = head.get("modules")
     if not isinstance(rows, list) or not rows:
-        raise ConfigError("modules: expected a list of at least one module, such as "
-                          '[{"name": "detect", "id": 0, "pres": [], "subs": []}]')
+        raise ConfigError(
+            "modules: expected a list of at least one module, such as "
+            '[{"name": "detect", "id": 0, "pres": [], "subs": []}]'
+        )
     slo_ms = _number(head.get("slo_ms", 0), "slo_ms", "a time in milliseconds")
     names = [row.get("name") for row in rows if isinstance(row, dict)]
     modules = [_module(row, index, names) for index, row in enumerate(rows)]
@@ -200,14 +221,28 @@ def _module(row: Any, index: int, names: List[Any]) -> Module:
         raise ConfigError(f"{where} route = {route!r}: expected 'all' or 'one'")
     work = row.get("work", "")
     if "work" in row and not names_function(work):
-        raise ConfigError(f"{where} work = {work!r}: expected a predictor as 'module:function', looked for beside the "
-                          "configuration; it gets a request's inputs and returns its work relative to the usual (1.0)")
+        raise ConfigError(
+            f"{where} work = {work!r}: expected a predictor as 'module:function', looked for beside the "
+            "configuration; it gets a request's inputs and returns its work relative to the usual (1.0)"
+        )
     if "value" in row and row["subs"]:
-        raise ConfigError(f"{where} value = {row['value']!r}: a request is worth one number, when it is answered; give "
-                          "it to the last module, or to the whole pipeline")
+        raise ConfigError(
+            f"{where} value = {row['value']!r}: a request is worth one number, when it is answered; give "
+            "it to the last module, or to the whole pipeline"
+        )
     node = name if names.count(name) == 1 else f"{name}-{row['id']}"
-    return Module(row["id"], name, node, tuple(row["pres"]), tuple(row["subs"]), lane, max_batch, route,
-                  _number(row.get("value", 1), f"{where} value", "a number"), work)
+    return Module(
+        row["id"],
+        name,
+        node,
+        tuple(row["pres"]),
+        tuple(row["subs"]),
+        lane,
+        max_batch,
+        route,
+        _number(row.get("value", 1), f"{where} value", "a number"),
+        work,
+    )
 
 
 def _check_graph(modules: List[Module]) -> None:
@@ -215,20 +250,26 @@ def _check_graph(modules: List[Module]) -> None:
     by_id: Dict[int, Module] = {}
     for module in modules:
         if module.id in by_id:
-            raise ConfigError(f"modules {by_id[module.id].name!r} and {module.name!r} both have id {module.id}; give "
-                              "one of them another")
+            raise ConfigError(
+                f"modules {by_id[module.id].name!r} and {module.name!r} both have id {module.id}; give "
+                "one of them another"
+            )
         by_id[module.id] = module
     for module in modules:
         for key, ids, back in (("pres", module.pres, "subs"), ("subs", module.subs, "pres")):
             for other in ids:
                 if other not in by_id:
-                    raise ConfigError(f"module {module.name!r} {key} names id {other}, which no module has "
-                                      f"(ids: {', '.join(map(str, sorted(by_id)))})")
+                    raise ConfigError(
+                        f"module {module.name!r} {key} names id {other}, which no module has "
+                        f"(ids: {', '.join(map(str, sorted(by_id)))})"
+                    )
                 theirs = by_id[other].subs if back == "subs" else by_id[other].pres
                 if module.id not in theirs:
-                    raise ConfigError(f"module {module.name!r} (id {module.id}) has {key} {other}, but module "
-                                      f"{by_id[other].name!r} (id {other}) does not have {back} {module.id}; add it "
-                                      "there, or take it away here")
+                    raise ConfigError(
+                        f"module {module.name!r} (id {module.id}) has {key} {other}, but module "
+                        f"{by_id[other].name!r} (id {other}) does not have {back} {module.id}; add it "
+                        "there, or take it away here"
+                    )
             if len(set(ids)) != len(ids):
                 raise ConfigError(f"module {module.name!r} {key} = {list(ids)} names a module twice")
     left = dict(by_id)

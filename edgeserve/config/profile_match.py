@@ -48,15 +48,25 @@ def identity(model: ModelConfig, directory: str, versions: Mapping[str, str]) ->
     """What a model's times depend on, beside its lane, as a profile stores it: engine, content of its files, settings,
     ``versions`` (library -> version). A file that cannot be read is left out."""
     sources = {"file": resolve_path(model.file, directory)} if model.file else {}
-    for key, spec in (("engine", model.engine), ("function", model.function),
-                      ("options.example", str(model.options.get("example", "")))):
+    for key, spec in (
+        ("engine", model.engine),
+        ("function", model.function),
+        ("options.example", str(model.options.get("example", ""))),
+    ):
         if ":" in spec:
             sources[key] = os.path.join(directory, *spec.partition(":")[0].split(".")) + ".py"
-    files = {key: {"name": model.file if key == "file" else os.path.basename(path), "sha256": file_sha256(path)}
-             for key, path in sources.items() if os.path.isfile(path) and os.access(path, os.R_OK)}
+    files = {
+        key: {"name": model.file if key == "file" else os.path.basename(path), "sha256": file_sha256(path)}
+        for key, path in sources.items()
+        if os.path.isfile(path) and os.access(path, os.R_OK)
+    }
     settings: Dict[str, Any] = {
-        "function": model.function, "shapes": model.shapes, "pad": model.pad, "state": model.state,
-        "options": {key: value for key, value in model.options.items() if key not in UNTIMED_OPTIONS}}
+        "function": model.function,
+        "shapes": model.shapes,
+        "pad": model.pad,
+        "state": model.state,
+        "options": {key: value for key, value in model.options.items() if key not in UNTIMED_OPTIONS},
+    }
     if model.engine == "synthetic":
         settings["expected"] = model.expected  # the time that it really takes
     table = {"engine": model.engine, "files": files, "settings": settings, "versions": dict(versions)}
@@ -66,8 +76,11 @@ def identity(model: ModelConfig, directory: str, versions: Mapping[str, str]) ->
 def lane_settings(config: Config, lane: str) -> Dict[str, Any]:
     """What times depend on of a lane, as a profile stores it."""
     settings = config.lanes[lane]
-    return {"device_kind": config.devices[settings.device].kind, "threads": settings.threads,
-            "cores": list(settings.cores)}
+    return {
+        "device_kind": config.devices[settings.device].kind,
+        "threads": settings.threads,
+        "cores": list(settings.cores),
+    }
 
 
 def differences(measured: Mapping[str, Any], now: Mapping[str, Any]) -> List[str]:
@@ -78,17 +91,26 @@ def differences(measured: Mapping[str, Any], now: Mapping[str, Any]) -> List[str
     for key, file in now["files"].items():
         then = _table(_table(measured.get("files")).get(key)).get("sha256", file["sha256"])
         if then != file["sha256"]:
-            found.append(f"{file['name']} has changed (sha256 {file['sha256'][:12]} now, {str(then)[:12]} when "
-                         "measured)")
+            found.append(
+                f"{file['name']} has changed (sha256 {file['sha256'][:12]} now, {str(then)[:12]} when measured)"
+            )
     found = list(dict.fromkeys(found))  # a function and its example are often in one file
     found += _changes(_flat(_table(measured.get("settings"))), _flat(now["settings"]))
     versions = _table(measured.get("versions"))
-    return found + [_changed(name, versions[name], version) for name, version in now["versions"].items()
-                    if name in versions and _minor(versions[name]) != _minor(version)]
+    return found + [
+        _changed(name, versions[name], version)
+        for name, version in now["versions"].items()
+        if name in versions and _minor(versions[name]) != _minor(version)
+    ]
 
 
-def match_profile(profile: Profile, config: Config, versions: Mapping[str, str] | None = None,
-                  clocks_mhz: Mapping[str, float] | None = None, power_mode: str = "") -> ProfileMatch:
+def match_profile(
+    profile: Profile,
+    config: Config,
+    versions: Mapping[str, str] | None = None,
+    clocks_mhz: Mapping[str, float] | None = None,
+    power_mode: str = "",
+) -> ProfileMatch:
     """Compare a profile of a model of ``config`` with that configuration. ``versions``, ``clocks_mhz`` (``"max"``) and
     ``power_mode`` are this machine's; without them they do not count, since the profile may be another machine's."""
     model, known = config.models[profile.model], profile.circumstances
@@ -117,14 +139,18 @@ def match_profile(profile: Profile, config: Config, versions: Mapping[str, str] 
         lanes[lane] = replace(here, alone={app: times for app, times in here.alone.items() if app not in strangers})
         missing = [str(size) for size in model.batch if size not in here.timings]
         if missing:
-            lacking.append(f"no time was measured for batch {', '.join(missing)} on {lane} (measured: "
-                           f"{', '.join(map(str, sorted(here.timings))) or 'none'})")
+            lacking.append(
+                f"no time was measured for batch {', '.join(missing)} on {lane} (measured: "
+                f"{', '.join(map(str, sorted(here.timings))) or 'none'})"
+            )
         doubts += _doubts_of_lane(lane, here, about, config.lanes[lane].threads)
     doubts += _other_inputs(config, model, _table(known.get("inputs")))
     clock, now = _number(_table(known.get("clocks_mhz")).get("max")), (clocks_mhz or {}).get("max", 0)
     if clock and now and abs(now / clock - 1) > CLOCK_MAX:
-        doubts.append(f"the processor's highest clock is {now:.0f} MHz now, it was {clock:.0f} MHz when measured: "
-                      "another power mode, or a cap")
+        doubts.append(
+            f"the processor's highest clock is {now:.0f} MHz now, it was {clock:.0f} MHz when measured: "
+            "another power mode, or a cap"
+        )
     mode = known.get("power_mode")
     if mode and power_mode and mode != power_mode:
         doubts.append(f"the device is in power mode {power_mode} now, it was in {mode} when measured")
@@ -135,8 +161,12 @@ def times_from(config: Config, model: ModelConfig, usable: Profile | None) -> st
     """Where a model's times come from when the server starts: one of the three constants above, the weakest of all its
     lanes and batch sizes."""
     lanes = usable.lanes if usable is not None else {}
-    missing = {size for lane in model.lanes or tuple(config.lanes) for size in model.batch
-               if lane not in lanes or size not in lanes[lane].timings}
+    missing = {
+        size
+        for lane in model.lanes or tuple(config.lanes)
+        for size in model.batch
+        if lane not in lanes or size not in lanes[lane].timings
+    }
     if not missing:
         return MEASURED
     return EXPECTED if missing <= set(model.expected) else AT_START
@@ -152,8 +182,11 @@ def profile_command(config: Config, model: str, force: bool = False) -> str:
 
 
 def _changes(measured: Mapping[str, Any], now: Mapping[str, Any]) -> List[str]:
-    return [_changed(key, measured.get(key), now.get(key)) for key in sorted({*measured, *now})
-            if measured.get(key) != now.get(key)]
+    return [
+        _changed(key, measured.get(key), now.get(key))
+        for key in sorted({*measured, *now})
+        if measured.get(key) != now.get(key)
+    ]
 
 
 def _changed(key: str, measured: Any, now: Any) -> str:
@@ -190,8 +223,13 @@ def _table(value: Any) -> Dict[str, Any]:
 
 def _other_examples(config: Config, lane: LaneProfile, measured: Mapping[str, Any]) -> Tuple[List[str], List[str]]:
     """The apps whose requests alone were measured with other examples, and what has to be said of each."""
-    apps = [name for name in lane.alone if name in config.apps and config.apps[name].examples
-            and measured.get(name, config.apps[name].examples) != config.apps[name].examples]
+    apps = [
+        name
+        for name in lane.alone
+        if name in config.apps
+        and config.apps[name].examples
+        and measured.get(name, config.apps[name].examples) != config.apps[name].examples
+    ]
     return apps, [_changed(f"[app.{name}] examples", measured[name], config.apps[name].examples) for name in apps]
 
 
@@ -202,13 +240,17 @@ def _doubts_of_lane(lane: str, known: LaneProfile, about: Mapping[str, Any], thr
     drifts["all batch sizes were"] = _number(about.get("drift"))
     worst = max(drifts, key=lambda what: abs(drifts[what]))
     if abs(drifts[worst]) > DRIFT_MAX:
-        found.append(f"the device got {abs(drifts[worst]):.0%} {'slower' if drifts[worst] > 0 else 'faster'} while "
-                     f"{worst} measured on {lane} (up to {DRIFT_MAX:.0%} is usual)")
+        found.append(
+            f"the device got {abs(drifts[worst]):.0%} {'slower' if drifts[worst] > 0 else 'faster'} while "
+            f"{worst} measured on {lane} (up to {DRIFT_MAX:.0%} is usual)"
+        )
     load = _table(about.get("load"))
     others, cores = _number(load.get("others")), _number(load.get("cores"))
     if cores and others > LOAD_CORES_MAX and others + threads > cores + LOAD_CORES_MAX:
-        found.append(f"other programs kept {others:.1f} of {cores:.0f} {'core' if cores == 1 else 'cores'} busy while "
-                     f"{lane} was measured with {threads} {'thread' if threads == 1 else 'threads'}")
+        found.append(
+            f"other programs kept {others:.1f} of {cores:.0f} {'core' if cores == 1 else 'cores'} busy while "
+            f"{lane} was measured with {threads} {'thread' if threads == 1 else 'threads'}"
+        )
     return found
 
 
@@ -230,13 +272,18 @@ def _other_inputs(config: Config, model: ModelConfig, inputs: Mapping[str, Any])
                 if declared is None or declared.dtype in ("text", "bytes", "any") or -1 in declared.shape:
                     continue
                 if declared.dtype != dtype or list(declared.shape) != shape:
-                    found.append(f"input {name} is {declared.dtype}{list(declared.shape)} in app {app.name}, it was "
-                                 f"{dtype}{shape} when measured ([model.{model.name}] shapes or options.example "
-                                 "say what is measured)")
+                    found.append(
+                        f"input {name} is {declared.dtype}{list(declared.shape)} in app {app.name}, it was "
+                        f"{dtype}{shape} when measured ([model.{model.name}] shapes or options.example "
+                        "say what is measured)"
+                    )
     return found
 
 
 def _arrays(inputs: Mapping[str, Any]) -> Dict[str, Tuple[str, List[int]]]:
     """The recorded inputs that were arrays: name -> (dtype, shape)."""
-    return {name: (str(value[0]), list(value[1])) for name, value in inputs.items()
-            if isinstance(value, Sequence) and len(value) == 2 and isinstance(value[1], list)}
+    return {
+        name: (str(value[0]), list(value[1]))
+        for name, value in inputs.items()
+        if isinstance(value, Sequence) and len(value) == 2 and isinstance(value[1], list)
+    }

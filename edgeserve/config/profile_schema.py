@@ -36,38 +36,80 @@ _SHARE = {"type": "number", "minimum": 0, "maximum": 1e6}
 
 
 def _object(properties: Mapping[str, Any], optional: Sequence[str] = ()) -> Dict[str, Any]:
-    return {"type": "object", "properties": dict(properties), "additionalProperties": False,
-            "required": [name for name in properties if name not in optional]}
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "additionalProperties": False,
+        "required": [name for name in properties if name not in optional],
+    }
 
 
-_TIMING = _object({
-    "count": {"type": "integer", "minimum": 0, "maximum": 10**9, "description": "runs that were measured"},
-    "median_ns": _TIME, "p99_ns": _TIME, "mean_ns": _TIME, "sd_ns": _TIME,
-    "quantiles_ns": {"type": "array", "items": _TIME, "maxItems": len(QUANTILES),
-                     "description": f"none, or the times at the quantiles {', '.join(map(str, QUANTILES))}: rising"},
-    "drift": {"type": "number", "minimum": -1, "maximum": 1e6,
-              "description": "the last fifth's median over the first fifth's, minus 1"},
-    "p99_error": {**_SHARE, "description": "half the width of the p99's 95 % interval over the p99; 1 = not known"},
-}, optional=["p99_error"])
+_TIMING = _object(
+    {
+        "count": {"type": "integer", "minimum": 0, "maximum": 10**9, "description": "runs that were measured"},
+        "median_ns": _TIME,
+        "p99_ns": _TIME,
+        "mean_ns": _TIME,
+        "sd_ns": _TIME,
+        "quantiles_ns": {
+            "type": "array",
+            "items": _TIME,
+            "maxItems": len(QUANTILES),
+            "description": f"none, or the times at the quantiles {', '.join(map(str, QUANTILES))}: rising",
+        },
+        "drift": {
+            "type": "number",
+            "minimum": -1,
+            "maximum": 1e6,
+            "description": "the last fifth's median over the first fifth's, minus 1",
+        },
+        "p99_error": {**_SHARE, "description": "half the width of the p99's 95 % interval over the p99; 1 = not known"},
+    },
+    optional=["p99_error"],
+)
 
-_LANE = _object({
-    "timings": {"type": "object", "additionalProperties": _TIMING, "propertyNames": {"pattern": "^[1-9][0-9]*$"},
-                "description": f"batch size (1 to {BATCH_MAX}) -> execution times"},
-    "fixed_ns": _TIME, "per_item_ns": _TIME,
-    "fit_error_max": {**_SHARE, "description": "the largest relative error of fixed_ns + per_item_ns * batch"},
-    "load_ns": _TIME,
-    "alone": {"type": "object", "additionalProperties": {"type": "array", "items": _TIME},
-              "propertyNames": {"minLength": 1}, "description": "app -> times of its example requests alone, rising"},
-}, optional=["alone"])
+_LANE = _object(
+    {
+        "timings": {
+            "type": "object",
+            "additionalProperties": _TIMING,
+            "propertyNames": {"pattern": "^[1-9][0-9]*$"},
+            "description": f"batch size (1 to {BATCH_MAX}) -> execution times",
+        },
+        "fixed_ns": _TIME,
+        "per_item_ns": _TIME,
+        "fit_error_max": {**_SHARE, "description": "the largest relative error of fixed_ns + per_item_ns * batch"},
+        "load_ns": _TIME,
+        "alone": {
+            "type": "object",
+            "additionalProperties": {"type": "array", "items": _TIME},
+            "propertyNames": {"minLength": 1},
+            "description": "app -> times of its example requests alone, rising",
+        },
+    },
+    optional=["alone"],
+)
 
 SCHEMA: Dict[str, Any] = {
-    "$schema": "https://json-schema.org/draft/2020-12/schema", "title": "EdgeServe profile",
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "EdgeServe profile",
     "description": "Measured times of one model on one device. Times are nanoseconds, sizes bytes.",
-    **_object({
-        "format": {"const": FORMAT}, "model": _NAME, "device": _NAME, "weights_bytes": _BYTES, "work_bytes": _BYTES,
-        "lanes": {"type": "object", "additionalProperties": _LANE, "propertyNames": {"minLength": 1}},
-        "circumstances": {"type": "object", "description": "how it was measured, or where it was published; compared "
-                                                           "when it is read (docs/profiling.md)"}})}
+    **_object(
+        {
+            "format": {"const": FORMAT},
+            "model": _NAME,
+            "device": _NAME,
+            "weights_bytes": _BYTES,
+            "work_bytes": _BYTES,
+            "lanes": {"type": "object", "additionalProperties": _LANE, "propertyNames": {"minLength": 1}},
+            "circumstances": {
+                "type": "object",
+                "description": "how it was measured, or where it was published; compared "
+                "when it is read (docs/profiling.md)",
+            },
+        }
+    ),
+}
 
 
 class ProfileProblem(NamedTuple):
@@ -117,8 +159,11 @@ def _violations(value: Any, schema: Mapping[str, Any], key: str) -> List[Profile
     if kind == "array":
         if len(value) > schema.get("maxItems", math.inf):
             return [ProfileProblem(key, value, f"at most {schema['maxItems']} values")]
-        return [problem for number, item in enumerate(value)
-                for problem in _violations(item, schema["items"], f"{key}[{number}]")]
+        return [
+            problem
+            for number, item in enumerate(value)
+            for problem in _violations(item, schema["items"], f"{key}[{number}]")
+        ]
     return _of_table(value, schema, key)
 
 
@@ -133,12 +178,15 @@ def _of_number(value: Any, schema: Mapping[str, Any], key: str) -> List[ProfileP
 
 def _of_table(value: Mapping[str, Any], schema: Mapping[str, Any], key: str) -> List[ProfileProblem]:
     properties, others = schema.get("properties", {}), schema.get("additionalProperties", True)
-    found = [ProfileProblem(_below(key, name), None, "a value: it is missing") for name in schema.get("required", ())
-             if name not in value]
+    found = [
+        ProfileProblem(_below(key, name), None, "a value: it is missing")
+        for name in schema.get("required", ())
+        if name not in value
+    ]
     names = schema.get("propertyNames", {})
     for name, item in value.items():
         if "pattern" in names and not re.search(names["pattern"], name):
-            found.append(ProfileProblem(key, name, "batch sizes as keys, such as \"1\" or \"16\""))
+            found.append(ProfileProblem(key, name, 'batch sizes as keys, such as "1" or "16"'))
         elif len(name) < names.get("minLength", 0):
             found.append(ProfileProblem(key, name, "keys that are not empty"))
         elif name in properties:
@@ -170,8 +218,13 @@ def _contradictions(key: str, size: str, timing: Mapping[str, Any]) -> List[Prof
     elif quantiles:
         for name in ("median_ns", "mean_ns", "p99_ns"):
             if not quantiles[0] <= timing[name] <= quantiles[-1]:
-                found.append(ProfileProblem(f"{key}.{name}", timing[name],
-                                            f"a time from {quantiles[0]} to {quantiles[-1]}, as quantiles_ns say"))
+                found.append(
+                    ProfileProblem(
+                        f"{key}.{name}",
+                        timing[name],
+                        f"a time from {quantiles[0]} to {quantiles[-1]}, as quantiles_ns say",
+                    )
+                )
     if timing["p99_ns"] < timing["median_ns"]:
         found.append(ProfileProblem(f"{key}.p99_ns", timing["p99_ns"], f"at least median_ns, {timing['median_ns']}"))
     if timing["median_ns"] == 0 and timing["count"] > 0:

@@ -30,8 +30,10 @@ class InvalidProfile(ProfileError):
 
     def __init__(self, path: str, problems: Sequence[ProfileProblem]) -> None:
         more = f" (and {len(problems) - 3} more)" if len(problems) > 3 else ""
-        super().__init__(f"{path}: is not a profile: {'; '.join(map(str, problems[:3]))}{more}; "
-                         "measure it again with 'edgeserve profile'")
+        super().__init__(
+            f"{path}: is not a profile: {'; '.join(map(str, problems[:3]))}{more}; "
+            "measure it again with 'edgeserve profile'"
+        )
         self.path = path
         self.problems = tuple(problems)
 
@@ -97,19 +99,25 @@ def read_profile(path: str) -> Profile:
     try:
         table = read_json(path)
     except OSError as error:
-        raise ProfileError(f"{path}: cannot be read ({error.strerror}); "
-                           "measure it with 'edgeserve profile'") from None
+        raise ProfileError(f"{path}: cannot be read ({error.strerror}); measure it with 'edgeserve profile'") from None
     except ValueError as error:  # no JSON, or no text
         raise ProfileError(f"{path}: is not a profile ({error}); measure it again with 'edgeserve profile'") from None
     if isinstance(table, dict) and "format" in table and table["format"] != FORMAT:
-        raise ProfileError(f"{path}: format {table['format']!r}, expected {FORMAT}; "
-                           "measure it again with 'edgeserve profile'")
+        raise ProfileError(
+            f"{path}: format {table['format']!r}, expected {FORMAT}; measure it again with 'edgeserve profile'"
+        )
     problems = problems_of(table)
     if problems:
         raise InvalidProfile(path, problems)
     lanes = {name: _lane(lane) for name, lane in table["lanes"].items()}
-    return Profile(table["model"], table["device"], lanes, int(table["weights_bytes"]), int(table["work_bytes"]),
-                   dict(table["circumstances"]))
+    return Profile(
+        table["model"],
+        table["device"],
+        lanes,
+        int(table["weights_bytes"]),
+        int(table["work_bytes"]),
+        dict(table["circumstances"]),
+    )
 
 
 def read_profiles(directory: str) -> List[Profile]:
@@ -137,7 +145,7 @@ def paths_of_mode(folder: str, mode: str) -> List[str]:
     ours = f"{mode_folder(mode)}{os.sep}" if mode else None
     for name, path in found.items():
         if ours is not None and name.startswith(ours):
-            chosen[name[len(ours):]] = path
+            chosen[name[len(ours) :]] = path
     return [chosen[name] for name in sorted(chosen)]
 
 
@@ -145,15 +153,22 @@ def _only_mode(folder: str) -> str:
     """The power mode that a device's profiles are of, where nobody says which is meant; ``""`` without modes."""
     modes = modes_measured(folder)
     if len(modes) > 1 and not paths_of_mode(folder, ""):
-        raise ProfileError(f"{folder} has profiles of several power modes ({', '.join(modes)}): name the directory of "
-                           f"one, such as --profiles {os.path.join(folder, mode_folder(modes[0]))}")
+        raise ProfileError(
+            f"{folder} has profiles of several power modes ({', '.join(modes)}): name the directory of "
+            f"one, such as --profiles {os.path.join(folder, mode_folder(modes[0]))}"
+        )
     return modes[0] if len(modes) == 1 else ""
 
 
 def modes_measured(folder: str) -> List[str]:
     """The power modes of which a device's directory has profiles, as their directories are called."""
-    return sorted({os.path.relpath(path, folder).split(os.sep)[0][len(MODE_FOLDER):] for path in _paths_below(folder)
-                   if os.path.relpath(path, folder).startswith(MODE_FOLDER)})
+    return sorted(
+        {
+            os.path.relpath(path, folder).split(os.sep)[0][len(MODE_FOLDER) :]
+            for path in _paths_below(folder)
+            if os.path.relpath(path, folder).startswith(MODE_FOLDER)
+        }
+    )
 
 
 Parts = Dict[Tuple[str, str], Tuple[str, ...]]
@@ -169,17 +184,25 @@ def restricted(profiles: Sequence[Profile], parts: Parts) -> List[Profile]:
     """The profiles with these parts only; a profile of which nothing is left is left out."""
     found = []
     for profile in profiles:
-        lanes = {name: replace(lane, alone={app: times for app, times in lane.alone.items()
-                                            if app in parts[profile.model, name]})
-                 for name, lane in profile.lanes.items() if (profile.model, name) in parts}
+        lanes = {
+            name: replace(
+                lane, alone={app: times for app, times in lane.alone.items() if app in parts[profile.model, name]}
+            )
+            for name, lane in profile.lanes.items()
+            if (profile.model, name) in parts
+        }
         if lanes:
             found.append(replace(profile, lanes=lanes))
     return found
 
 
 def _paths_below(directory: str) -> List[str]:
-    return sorted(os.path.join(folder, name) for folder, _, names in os.walk(directory)
-                  for name in names if name.endswith(".json") and not name.endswith(SCHEMA_ENDING))
+    return sorted(
+        os.path.join(folder, name)
+        for folder, _, names in os.walk(directory)
+        for name in names
+        if name.endswith(".json") and not name.endswith(SCHEMA_ENDING)
+    )
 
 
 def profile_files(path: str) -> List[str]:
@@ -189,8 +212,9 @@ def profile_files(path: str) -> List[str]:
     return [path]
 
 
-def find_profiles(directory: str, elsewhere: bool = False, mode: str = "",
-                  models: Optional[Container[str]] = None) -> List[Profile]:
+def find_profiles(
+    directory: str, elsewhere: bool = False, mode: str = "", models: Optional[Container[str]] = None
+) -> List[Profile]:
     """The profiles of this machine below a directory of profiles, ``Config.profiles_path``; none where it is absent.
     ``mode`` is its power mode, as for :func:`read_profiles_here`; without one, the only mode that was measured.
     ``models``: those of other models are left out.
@@ -206,9 +230,11 @@ def find_profiles(directory: str, elsewhere: bool = False, mode: str = "",
     profiles = _of_models(read_profiles(directory), models)
     devices = sorted({profile.device for profile in profiles})
     if len(devices) > 1:
-        raise ProfileError(f"{directory} has profiles of {', '.join(devices)}, and none of this machine "
-                           f"({device_slug()}): name the directory of one device, such as --profiles "
-                           f"{os.path.join(directory, devices[0])}, or simulate(profiles=read_profiles(...)) in Python")
+        raise ProfileError(
+            f"{directory} has profiles of {', '.join(devices)}, and none of this machine "
+            f"({device_slug()}): name the directory of one device, such as --profiles "
+            f"{os.path.join(directory, devices[0])}, or simulate(profiles=read_profiles(...)) in Python"
+        )
     if devices and os.path.isdir(os.path.join(directory, devices[0])):
         return _of_models(_of_device(directory, devices[0], mode), models)
     return profiles
@@ -226,11 +252,24 @@ def _of_models(profiles: Sequence[Profile], models: Optional[Container[str]]) ->
 def _lane(table: Mapping[str, Any]) -> LaneProfile:
     timings = {}
     for size, timing in sorted(table["timings"].items(), key=lambda item: int(item[0])):
-        timings[int(size)] = Timing(int(timing["count"]), int(timing["median_ns"]), int(timing["p99_ns"]),
-                                    int(timing["mean_ns"]), int(timing["sd_ns"]),
-                                    tuple(int(value) for value in timing["quantiles_ns"]), float(timing["drift"]),
-                                    float(timing.get("p99_error", 1.0)))
-    alone = {str(app): tuple(sorted(int(time_ns) for time_ns in times)) for app, times in
-             table.get("alone", {}).items()}
-    return LaneProfile(timings, int(table["fixed_ns"]), int(table["per_item_ns"]), float(table["fit_error_max"]),
-                       int(table["load_ns"]), alone)
+        timings[int(size)] = Timing(
+            int(timing["count"]),
+            int(timing["median_ns"]),
+            int(timing["p99_ns"]),
+            int(timing["mean_ns"]),
+            int(timing["sd_ns"]),
+            tuple(int(value) for value in timing["quantiles_ns"]),
+            float(timing["drift"]),
+            float(timing.get("p99_error", 1.0)),
+        )
+    alone = {
+        str(app): tuple(sorted(int(time_ns) for time_ns in times)) for app, times in table.get("alone", {}).items()
+    }
+    return LaneProfile(
+        timings,
+        int(table["fixed_ns"]),
+        int(table["per_item_ns"]),
+        float(table["fit_error_max"]),
+        int(table["load_ns"]),
+        alone,
+    )

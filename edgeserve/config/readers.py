@@ -39,19 +39,23 @@ def boolean(value: Any, where: str) -> bool:
 
 def integer(low: int, high: int = 2**31) -> Reader:
     """A reader of whole numbers from ``low`` to ``high``."""
+
     def read(value: Any, where: str) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise ConfigError(f"{where} = {value!r}: expected a whole number from {low} to {high}")
         return value
+
     return read
 
 
 def number(low: float, high: float = float("inf")) -> Reader:
     """A reader of numbers from ``low`` to ``high``."""
+
     def read(value: Any, where: str) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
             raise ConfigError(f"{where} = {value!r}: expected a number from {low} to {high}")
         return float(value)
+
     return read
 
 
@@ -73,19 +77,23 @@ def size(value: Any, where: str) -> int:
 
 def one_of(*names: str) -> Reader:
     """A reader of one of these strings."""
+
     def read(value: Any, where: str) -> str:
         if value not in names:
             raise ConfigError(f"{where} = {value!r}: expected one of {', '.join(map(repr, names))}")
         return str(value)
+
     return read
 
 
 def tuple_of(reader: Reader) -> Reader:
     """A reader of lists."""
+
     def read(value: Any, where: str) -> Tuple[Any, ...]:
         if not isinstance(value, list):
             raise ConfigError(f"{where} = {value!r}: expected a list")
         return tuple(reader(item, f"{where}[{index}]") for index, item in enumerate(value))
+
     return read
 
 
@@ -99,10 +107,12 @@ def sizes(value: Any, where: str) -> Tuple[int, ...]:
 
 def table_of(reader: Reader) -> Reader:
     """A reader of tables with strings as keys."""
+
     def read(value: Any, where: str) -> Dict[str, Any]:
         if not isinstance(value, dict):
             raise ConfigError(f"{where} = {value!r}: expected a table")
         return {str(key): reader(item, f"{where}.{key}") for key, item in value.items()}
+
     return read
 
 
@@ -153,14 +163,18 @@ def read_predictors(value: Any, where: str) -> Dict[str, str]:
         raise ConfigError(f"{where} = {value!r}: expected a table of hints, such as \"length\" = 'module:function'")
     found: Dict[str, str] = {}
     for name, item in value.items():
-        inner = {f"{name}.{rest}": function for rest, function in read_predictors(item, f"{where}.{name}").items()} \
-            if isinstance(item, Mapping) else {name: item}
+        inner = (
+            {f"{name}.{rest}": function for rest, function in read_predictors(item, f"{where}.{name}").items()}
+            if isinstance(item, Mapping)
+            else {name: item}
+        )
         for hint, function in inner.items():
             if hint in found:
                 raise ConfigError(f"{where}.{hint} is given twice, quoted and not; take one of them away")
             if not names_function(function):
-                raise ConfigError(f"{where}.{hint} = {function!r}: expected 'module:function', looked for beside the "
-                                  "configuration")
+                raise ConfigError(
+                    f"{where}.{hint} = {function!r}: expected 'module:function', looked for beside the configuration"
+                )
             found[hint] = function
     return found
 

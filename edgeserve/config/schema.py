@@ -34,6 +34,7 @@ from edgeserve.config.readers import (
 CLASS_NAMES = ("critical", "normal", "background")
 ON_LATE_NAMES = ("drop", "answer", "partial")
 
+
 @dataclass(frozen=True)
 class ServerConfig:
     """``[server]``: the bus and the bounds of the whole server."""

@@ -15,16 +15,47 @@ from edgeserve.device.files import listing, read_text
 
 PLAIN_CPU, DESKTOP_GPU = "cpu", "desktop-gpu"
 
-JETPACK_OF_L4T = {32: ("4", (3, 6)), 34: ("5", (3, 8)), 35: ("5", (3, 8)), 36: ("6", (3, 10)), 38: ("7", (3, 12)),
-                  39: ("7", (3, 12))}
+JETPACK_OF_L4T = {
+    32: ("4", (3, 6)),
+    34: ("5", (3, 8)),
+    35: ("5", (3, 8)),
+    36: ("6", (3, 10)),
+    38: ("7", (3, 12)),
+    39: ("7", (3, 12)),
+}
 """Major release of L4T -> JetPack and the Python of its system packages. Unknown releases are taken as they come."""
 
 JETPACK_RELEASES = {
-    "32.6.1": "4.6", "32.7.1": "4.6.1", "32.7.2": "4.6.2", "32.7.3": "4.6.3", "32.7.4": "4.6.4", "32.7.5": "4.6.5",
-    "32.7.6": "4.6.6", "35.1.0": "5.0.2", "35.2.1": "5.1", "35.3.1": "5.1.1", "35.4.1": "5.1.2", "35.5.0": "5.1.3",
-    "35.6.0": "5.1.4", "35.6.1": "5.1.5", "35.6.2": "5.1.5", "35.6.3": "5.1.5", "35.6.4": "5.1.6", "36.2.0": "6.0",
-    "36.3.0": "6.0", "36.4.0": "6.1", "36.4.3": "6.2", "36.4.4": "6.2.1", "36.4.7": "6.2.1", "36.5.0": "6.2.2",
-    "38.2.0": "7.0", "38.2.1": "7.0", "38.4.0": "7.1", "39.0.0": "7.2", "39.2.0": "7.2"}
+    "32.6.1": "4.6",
+    "32.7.1": "4.6.1",
+    "32.7.2": "4.6.2",
+    "32.7.3": "4.6.3",
+    "32.7.4": "4.6.4",
+    "32.7.5": "4.6.5",
+    "32.7.6": "4.6.6",
+    "35.1.0": "5.0.2",
+    "35.2.1": "5.1",
+    "35.3.1": "5.1.1",
+    "35.4.1": "5.1.2",
+    "35.5.0": "5.1.3",
+    "35.6.0": "5.1.4",
+    "35.6.1": "5.1.5",
+    "35.6.2": "5.1.5",
+    "35.6.3": "5.1.5",
+    "35.6.4": "5.1.6",
+    "36.2.0": "6.0",
+    "36.3.0": "6.0",
+    "36.4.0": "6.1",
+    "36.4.3": "6.2",
+    "36.4.4": "6.2.1",
+    "36.4.7": "6.2.1",
+    "36.5.0": "6.2.2",
+    "38.2.0": "7.0",
+    "38.2.1": "7.0",
+    "38.4.0": "7.1",
+    "39.0.0": "7.2",
+    "39.2.0": "7.2",
+}
 """Release of L4T -> JetPack, where the two are published together; others are told by their major number."""
 
 
@@ -38,30 +69,61 @@ class BoardKind(NamedTuple):
     dla_cores: int
 
 
-KINDS = {kind.slug: kind for kind in (
-    BoardKind("nano", "Jetson Nano", "tegra210", "5.3", 0), BoardKind("tx1", "Jetson TX1", "tegra210", "5.3", 0),
-    BoardKind("tx2", "Jetson TX2", "tegra186", "6.2", 0),
-    BoardKind("xavier-nx", "Jetson Xavier NX", "tegra194", "7.2", 2),
-    BoardKind("agx-xavier", "Jetson AGX Xavier", "tegra194", "7.2", 2),
-    BoardKind("orin-nano", "Jetson Orin Nano", "tegra234", "8.7", 0),
-    BoardKind("orin-nx", "Jetson Orin NX", "tegra234", "8.7", 2),
-    BoardKind("agx-orin", "Jetson AGX Orin", "tegra234", "8.7", 2),
-    BoardKind("thor", "Jetson Thor", "tegra264", "11.0", 0), BoardKind("jetson", "Jetson", "", "", 0),
-    BoardKind(DESKTOP_GPU, "discrete NVIDIA GPU", "", "", 0), BoardKind(PLAIN_CPU, "no NVIDIA GPU", "", "", 0))}
+KINDS = {
+    kind.slug: kind
+    for kind in (
+        BoardKind("nano", "Jetson Nano", "tegra210", "5.3", 0),
+        BoardKind("tx1", "Jetson TX1", "tegra210", "5.3", 0),
+        BoardKind("tx2", "Jetson TX2", "tegra186", "6.2", 0),
+        BoardKind("xavier-nx", "Jetson Xavier NX", "tegra194", "7.2", 2),
+        BoardKind("agx-xavier", "Jetson AGX Xavier", "tegra194", "7.2", 2),
+        BoardKind("orin-nano", "Jetson Orin Nano", "tegra234", "8.7", 0),
+        BoardKind("orin-nx", "Jetson Orin NX", "tegra234", "8.7", 2),
+        BoardKind("agx-orin", "Jetson AGX Orin", "tegra234", "8.7", 2),
+        BoardKind("thor", "Jetson Thor", "tegra264", "11.0", 0),
+        BoardKind("jetson", "Jetson", "", "", 0),
+        BoardKind(DESKTOP_GPU, "discrete NVIDIA GPU", "", "", 0),
+        BoardKind(PLAIN_CPU, "no NVIDIA GPU", "", "", 0),
+    )
+}
 """Every kind of board by its short name."""
 
 _MODULES = (  # of ``compatible``: the module's number, which the board's name may not tell
-    ("p3701", "agx-orin"), ("p3767-0003", "orin-nano"), ("p3767-0004", "orin-nano"), ("p3767-0005", "orin-nano"),
-    ("p3767", "orin-nx"), ("p2888", "agx-xavier"), ("p3668", "xavier-nx"), ("p3834", "thor"), ("p3310", "tx2"),
-    ("p3489", "tx2"), ("p3636", "tx2"), ("p2180", "tx1"), ("p3448", "nano"))
+    ("p3701", "agx-orin"),
+    ("p3767-0003", "orin-nano"),
+    ("p3767-0004", "orin-nano"),
+    ("p3767-0005", "orin-nano"),
+    ("p3767", "orin-nx"),
+    ("p2888", "agx-xavier"),
+    ("p3668", "xavier-nx"),
+    ("p3834", "thor"),
+    ("p3310", "tx2"),
+    ("p3489", "tx2"),
+    ("p3636", "tx2"),
+    ("p2180", "tx1"),
+    ("p3448", "nano"),
+)
 
 _NAMES = (  # of ``model``, the more special first
-    (r"thor", "thor"), (r"orin nano", "orin-nano"), (r"orin nx", "orin-nx"), (r"orin", "agx-orin"),
-    (r"xavier nx", "xavier-nx"), (r"xavier", "agx-xavier"), (r"jetson-agx", "agx-xavier"), (r"tx2|quill", "tx2"),
-    (r"tx1", "tx1"), (r"nano", "nano"))
+    (r"thor", "thor"),
+    (r"orin nano", "orin-nano"),
+    (r"orin nx", "orin-nx"),
+    (r"orin", "agx-orin"),
+    (r"xavier nx", "xavier-nx"),
+    (r"xavier", "agx-xavier"),
+    (r"jetson-agx", "agx-xavier"),
+    (r"tx2|quill", "tx2"),
+    (r"tx1", "tx1"),
+    (r"nano", "nano"),
+)
 
-_SOCS = (("tegra264", "thor"), ("tegra234", "agx-orin"), ("tegra194", "agx-xavier"), ("tegra186", "tx2"),
-         ("tegra210", "nano"))
+_SOCS = (
+    ("tegra264", "thor"),
+    ("tegra234", "agx-orin"),
+    ("tegra194", "agx-xavier"),
+    ("tegra186", "tx2"),
+    ("tegra210", "nano"),
+)
 
 
 @dataclass(frozen=True)
@@ -99,9 +161,13 @@ def detect_board(root: str = "/", package_version: str = "") -> Board:
     l4t = l4t_of(read_text(root, "etc/nv_tegra_release")) or l4t_of(package_version)
     kernel = read_text(root, "proc/sys/kernel/osrelease")
     tegra = bool(l4t or "tegra" in compatible or "tegra" in kernel or "jetson" in model.lower())
-    kind = KINDS[_kind_of(model.lower(), compatible) if tegra else
-                 DESKTOP_GPU if listing(root, "proc/driver/nvidia/gpus/*") or listing(root, "dev/nvidia[0-9]*")
-                 else PLAIN_CPU]
+    kind = KINDS[
+        _kind_of(model.lower(), compatible)
+        if tegra
+        else DESKTOP_GPU
+        if listing(root, "proc/driver/nvidia/gpus/*") or listing(root, "dev/nvidia[0-9]*")
+        else PLAIN_CPU
+    ]
     return Board(kind, model, l4t, jetpack_of(l4t), is_container(root))
 
 

@@ -10,8 +10,15 @@ from edgeserve.device.power_mode import current_mode
 from edgeserve.device.sources import sources_for
 from edgeserve.device.state import DeviceState, merged
 
-NOTED = ("gpu_clock_hz", "gpu_clock_max_hz", "emc_clock_hz", "temperature_c", "temperature_zone", "power_w",
-         "throttles")
+NOTED = (
+    "gpu_clock_hz",
+    "gpu_clock_max_hz",
+    "emc_clock_hz",
+    "temperature_c",
+    "temperature_zone",
+    "power_w",
+    "throttles",
+)
 """Quantities of a :class:`~edgeserve.device.state.DeviceState` that a measurement notes, where they are known."""
 
 

@@ -26,8 +26,9 @@ class CpuSource:
     def __init__(self, root: str = "/") -> None:
         self._files = PolledFiles(root)
         self._is_here = os.path.realpath(root) == "/"
-        self._clocks = {path.split("/")[-3]: path for path in
-                        listing(root, f"{CPUS}/cpu[0-9]*/cpufreq/scaling_cur_freq")}
+        self._clocks = {
+            path.split("/")[-3]: path for path in listing(root, f"{CPUS}/cpu[0-9]*/cpufreq/scaling_cur_freq")
+        }
         self._before: Optional[Tuple[float, float]] = None
 
     def read(self, now_ns: int) -> DeviceState:
@@ -37,9 +38,12 @@ class CpuSource:
             kilohertz = self._files.integer(path)
             if kilohertz:
                 clocks[core] = kilohertz * 1000
-        return DeviceState(cpu_load=self._load(), cpu_clocks_hz=clocks,
-                           cpu_cores_online=count_cores(self._files.text(f"{CPUS}/online")),
-                           cpu_cores=count_cores(self._files.text(f"{CPUS}/present")))
+        return DeviceState(
+            cpu_load=self._load(),
+            cpu_clocks_hz=clocks,
+            cpu_cores_online=count_cores(self._files.text(f"{CPUS}/online")),
+            cpu_cores=count_cores(self._files.text(f"{CPUS}/present")),
+        )
 
     def _load(self) -> Optional[float]:
         if not self._is_here:

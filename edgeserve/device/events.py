@@ -14,8 +14,13 @@ from edgeserve.sched.protocol.readings import DeviceFilter, DeviceLimits, Readin
 HZ_PER_MHZ = 1e6
 THERMAL, POWER = "thermal", "power"
 
-CAUSES = (("over_current", POWER), ("hw_power_brake", POWER), ("thermal", THERMAL), ("cooling", THERMAL),
-          ("hw_slowdown", THERMAL))
+CAUSES = (
+    ("over_current", POWER),
+    ("hw_power_brake", POWER),
+    ("thermal", THERMAL),
+    ("cooling", THERMAL),
+    ("hw_slowdown", THERMAL),
+)
 """Parts of throttle flags and what they mean, power first: it is the sharper of the two. Flags without any of these
 only say that a clock is lower (``gpu_clock:capped``, a desktop GPU at its ``power_cap``, as it always is when busy):
 the clock itself tells the speed."""
@@ -32,10 +37,18 @@ class DeviceEvents:
         self._filters: List[Tuple[DeviceConfig, bool, bool, bool, DeviceFilter]] = []
         for index, device in enumerate(ordered):
             lanes = [lane.name for lane in config.lanes.values() if lane.device == device.name]
-            limits = DeviceLimits(device.clock_mhz, device.heat_soft_c, device.heat_hard_c, device.power_cap_w,
-                                  device.idle_gap_ns)
-            self._filters.append((device, on_card and device.kind == "cuda", index == 0,
-                                  has_choice(config, device.name), DeviceFilter(device.name, lanes, limits)))
+            limits = DeviceLimits(
+                device.clock_mhz, device.heat_soft_c, device.heat_hard_c, device.power_cap_w, device.idle_gap_ns
+            )
+            self._filters.append(
+                (
+                    device,
+                    on_card and device.kind == "cuda",
+                    index == 0,
+                    has_choice(config, device.name),
+                    DeviceFilter(device.name, lanes, limits),
+                )
+            )
 
     def events(self, state: DeviceState) -> List[Event]:
         """What is news in a state, at its own time."""
@@ -54,8 +67,9 @@ def has_choice(config: Config, name: str) -> bool:
     return any(len(lanes) > 1 and any(config.lanes[lane].device == name for lane in lanes) for lanes in choices)
 
 
-def readings_of(state: DeviceState, device: DeviceConfig, on_card: bool, has_power: bool = True,
-                has_load: bool = False) -> Readings:
+def readings_of(
+    state: DeviceState, device: DeviceConfig, on_card: bool, has_power: bool = True, has_load: bool = False
+) -> Readings:
     """What a state says of one device. A discrete GPU's memory is its card's, an integrated one's the host's; the clock
     of a device of kind ``cpu`` counts only where ``clock`` says at which one it was profiled: the clock of one busy
     core of several, at its turbo, is no measure."""
@@ -66,13 +80,20 @@ def readings_of(state: DeviceState, device: DeviceConfig, on_card: bool, has_pow
         clocks = list(state.cpu_clocks_hz.values()) if device.clock_mhz else []
         clock, allowed, load, locked = max(clocks) if clocks else None, None, state.cpu_load, None
     return Readings(
-        clock_mhz=_mhz(clock), clock_max_mhz=_mhz(allowed), load=load,
-        heat_c=state.temperature_c, heat_soft_c=state.temperature_soft_c, heat_hard_c=state.temperature_hard_c,
+        clock_mhz=_mhz(clock),
+        clock_max_mhz=_mhz(allowed),
+        load=load,
+        heat_c=state.temperature_c,
+        heat_soft_c=state.temperature_soft_c,
+        heat_hard_c=state.temperature_hard_c,
         power_w=state.power_w if has_power else None,
         memory_free_bytes=state.gpu_memory_free_bytes if on_card else state.memory_available_bytes,
         memory_block_bytes=None if on_card else state.largest_free_block_bytes,
-        throttled=_cause(state.throttles), locked=locked, cpu_load=state.cpu_load if has_load else None,
-        cpu_cores=state.cpu_cores_online or state.cpu_cores if has_load else None)
+        throttled=_cause(state.throttles),
+        locked=locked,
+        cpu_load=state.cpu_load if has_load else None,
+        cpu_cores=state.cpu_cores_online or state.cpu_cores if has_load else None,
+    )
 
 
 def _mhz(clock_hz: Optional[int]) -> Optional[float]:

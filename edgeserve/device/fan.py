@@ -21,10 +21,12 @@ class FanSource:
     def __init__(self, root: str = "/") -> None:
         self._files = PolledFiles(root)
         folders = listing(root, "sys/class/hwmon/hwmon*")
-        self.drive = next((f"{folder}/{name}" for folder in folders for name in DRIVES
-                           if read_text(root, f"{folder}/{name}")), "")
-        self.speed = next((f"{folder}/{name}" for folder in folders for name in SPEEDS
-                           if read_text(root, f"{folder}/{name}")), "")
+        self.drive = next(
+            (f"{folder}/{name}" for folder in folders for name in DRIVES if read_text(root, f"{folder}/{name}")), ""
+        )
+        self.speed = next(
+            (f"{folder}/{name}" for folder in folders for name in SPEEDS if read_text(root, f"{folder}/{name}")), ""
+        )
         if not self.drive and read_text(root, "sys/devices/pwm-fan/cur_pwm"):
             self.drive = "sys/devices/pwm-fan/cur_pwm"
             self.speed = self.speed or "sys/devices/generic_pwm_tachometer/hwmon/hwmon1/rpm"

@@ -15,9 +15,14 @@ from edgeserve.units import NS_PER_S
 _NODE = re.compile(r"gv11b|ga10b|gp10b|gm20b|gb10b|gpu")
 _FOLDER = re.compile(r".*\.(gv11b|ga10b|gp10b|gm20b|gb10b|gpu)$|gpu-gpc-[0-9]+$")
 
-LOAD_ALIASES = ("sys/devices/gpu.0/load", "sys/devices/platform/gpu.0/load",
-                "sys/devices/platform/17000000.gpu/load", "sys/devices/17000000.gv11b/load",
-                "sys/devices/17000000.ga10b/load", "sys/devices/17000000.gp10b/load")
+LOAD_ALIASES = (
+    "sys/devices/gpu.0/load",
+    "sys/devices/platform/gpu.0/load",
+    "sys/devices/platform/17000000.gpu/load",
+    "sys/devices/17000000.gv11b/load",
+    "sys/devices/17000000.ga10b/load",
+    "sys/devices/17000000.gp10b/load",
+)
 
 EMC_RATE = "sys/kernel/debug/bpmp/debug/clk/emc/rate"
 EMC_RATE_MAX = "sys/kernel/debug/bpmp/debug/clk/emc/max_rate"
@@ -62,16 +67,24 @@ class GpuClockSource:
         emc_hz, emc_max_hz, emc_load = self._emc()
         mean = sum(load for _, load in self._loads) / len(self._loads) if self._loads else None
         return DeviceState(
-            gpu_load=mean, gpu_clock_hz=clock_hz, gpu_clock_min_hz=min_hz, gpu_clock_max_hz=max_hz,
-            gpu_clock_top_hz=self._top_hz, emc_clock_hz=emc_hz, emc_clock_max_hz=emc_max_hz, emc_load=emc_load,
-            throttles=self._throttles(clock_hz, max_hz, now))
+            gpu_load=mean,
+            gpu_clock_hz=clock_hz,
+            gpu_clock_min_hz=min_hz,
+            gpu_clock_max_hz=max_hz,
+            gpu_clock_top_hz=self._top_hz,
+            emc_clock_hz=emc_hz,
+            emc_clock_max_hz=emc_max_hz,
+            emc_load=emc_load,
+            throttles=self._throttles(clock_hz, max_hz, now),
+        )
 
     def _load_now(self) -> Optional[float]:
         load = self._files.integer(self.load_file) if self.load_file else None
         return load / LOAD_FULL if load is not None and 0 <= load <= LOAD_FULL else None
 
-    def _throttles(self, clock_hz: Optional[int], max_hz: Optional[int],
-                   load: Optional[float]) -> Optional[Tuple[str, ...]]:
+    def _throttles(
+        self, clock_hz: Optional[int], max_hz: Optional[int], load: Optional[float]
+    ) -> Optional[Tuple[str, ...]]:
         """A clock that stays low although the GPU has all to do."""
         if clock_hz is None or max_hz is None or load is None:
             self._held = 0

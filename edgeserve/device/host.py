@@ -35,8 +35,15 @@ class BusyTime(NamedTuple):
 def busy_time(cores: Sequence[int]) -> BusyTime:
     """How long ``cores`` have been busy so far, and how much of it may be this process."""
     per_core = psutil.cpu_times(percpu=True)
-    all_s = sum(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0)
-                - getattr(times, "guest_nice", 0.0) for core, times in enumerate(per_core) if core in cores)
+    all_s = sum(
+        sum(times)
+        - times.idle
+        - getattr(times, "iowait", 0.0)
+        - getattr(times, "guest", 0.0)
+        - getattr(times, "guest_nice", 0.0)
+        for core, times in enumerate(per_core)
+        if core in cores
+    )
     me = psutil.Process()
     own_s = 0.0
     for process in (me, *me.children(recursive=True)):

@@ -45,10 +45,15 @@ class MemorySource:
         if group is not None:
             available = group if available is None else min(available, group)
         block_bytes, count = largest_block(self._files.text(BUDDYINFO), self._page_bytes)
-        return DeviceState(memory_available_bytes=available, memory_total_bytes=fields.get("MemTotal"),
-                           swap_free_bytes=fields.get("SwapFree"), gpu_memory_used_bytes=fields.get("NvMapMemUsed"),
-                           memory_pressure=some_pressure(self._files.text(PRESSURE)),
-                           largest_free_block_bytes=block_bytes, free_blocks=count)
+        return DeviceState(
+            memory_available_bytes=available,
+            memory_total_bytes=fields.get("MemTotal"),
+            swap_free_bytes=fields.get("SwapFree"),
+            gpu_memory_used_bytes=fields.get("NvMapMemUsed"),
+            memory_pressure=some_pressure(self._files.text(PRESSURE)),
+            largest_free_block_bytes=block_bytes,
+            free_blocks=count,
+        )
 
     def _group_bytes(self) -> Optional[int]:
         """What a container may still have (control groups, version 2); None without a bound."""

@@ -44,8 +44,15 @@ class Monitor:
     one turn without a thread. :attr:`state` and :meth:`costs` are for any thread.
     """
 
-    def __init__(self, device: str, sources: Sequence[Source], tell: Callable[[DeviceState], None],
-                 clock_ns: Callable[[], int], cpu_ns: Callable[[], int], interval_ns: int = INTERVAL_NS) -> None:
+    def __init__(
+        self,
+        device: str,
+        sources: Sequence[Source],
+        tell: Callable[[DeviceState], None],
+        clock_ns: Callable[[], int],
+        cpu_ns: Callable[[], int],
+        interval_ns: int = INTERVAL_NS,
+    ) -> None:
         self.device = device
         self.interval_ns = interval_ns
         self.state: Optional[DeviceState] = None
@@ -118,12 +125,24 @@ class Monitor:
         turns.cpu_ns += self._cpu_ns() - began_ns
 
     def _fresh(self, now_ns: int) -> List[DeviceState]:
-        return [turns.state for turns in self._turns if turns.state is not None
-                and now_ns - turns.read_ns <= STALE_TURNS * max(turns.source.every_ns, self.interval_ns)]
+        return [
+            turns.state
+            for turns in self._turns
+            if turns.state is not None
+            and now_ns - turns.read_ns <= STALE_TURNS * max(turns.source.every_ns, self.interval_ns)
+        ]
 
     def costs(self) -> Dict[str, Any]:
         """Processor time: the share of one core since start, and milliseconds per reading of each source."""
         lived_ns = max(1, self._clock_ns() - self._began_ns)
-        return {"core_share": round(self._spent_ns / lived_ns, 5), "sources": {
-            turns.source.name: {"reads": turns.reads, "ms": round(ns_to_ms(turns.cpu_ns) / max(1, turns.reads), 4),
-                                **({"failed": turns.failed} if turns.failed else {})} for turns in self._turns}}
+        return {
+            "core_share": round(self._spent_ns / lived_ns, 5),
+            "sources": {
+                turns.source.name: {
+                    "reads": turns.reads,
+                    "ms": round(ns_to_ms(turns.cpu_ns) / max(1, turns.reads), 4),
+                    **({"failed": turns.failed} if turns.failed else {}),
+                }
+                for turns in self._turns
+            },
+        }

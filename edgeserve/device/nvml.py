@@ -14,8 +14,13 @@ log = logging.getLogger("edgeserve")
 
 THROTTLE = "nvml"
 
-REASONS = {0x4: "power_cap", 0x8: "hw_slowdown", 0x20: "thermal_slowdown", 0x40: "hw_thermal_slowdown",
-           0x80: "hw_power_brake"}
+REASONS = {
+    0x4: "power_cap",
+    0x8: "hw_slowdown",
+    0x20: "thermal_slowdown",
+    0x40: "hw_thermal_slowdown",
+    0x80: "hw_power_brake",
+}
 """Bits of NVML's clock event reasons that lower clocks because something is over a limit. Idle, application clocks and
 sync boost are settings, not limits."""
 
@@ -64,10 +69,15 @@ class NvmlSource:
             self.trouble = f"NVML has no GPU {self._index}: {error}"
             return
         slowdown = self._ask("nvmlDeviceGetTemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
-        self._limits_c = (SOFT_DEFAULT_C, HARD_DEFAULT_C) if not slowdown else (
-            slowdown - SOFT_BELOW_TRIP_C, slowdown - HARD_BELOW_TRIP_C)
-        self._fixed = {"gpu_clock_top_hz": _hertz(self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM)),
-                       "emc_clock_max_hz": _hertz(self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_MEM))}
+        self._limits_c = (
+            (SOFT_DEFAULT_C, HARD_DEFAULT_C)
+            if not slowdown
+            else (slowdown - SOFT_BELOW_TRIP_C, slowdown - HARD_BELOW_TRIP_C)
+        )
+        self._fixed = {
+            "gpu_clock_top_hz": _hertz(self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM)),
+            "emc_clock_max_hz": _hertz(self._ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_MEM)),
+        }
 
     def _ask(self, function: str, *arguments: Any) -> Any:
         """The function's answer; None where this GPU does not support it, or the answer is lost this once."""
@@ -101,10 +111,15 @@ class NvmlSource:
         load = self._ask("nvmlDeviceGetUtilizationRates")
         values: Dict[str, Any] = {} if self._integrated else self._card()
         return DeviceState(
-            gpu_load=None if load is None else load.gpu / 100, emc_load=None if load is None else load.memory / 100,
+            gpu_load=None if load is None else load.gpu / 100,
+            emc_load=None if load is None else load.memory / 100,
             gpu_clock_hz=_hertz(self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM)),
             emc_clock_hz=_hertz(self._ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_MEM)),
-            gpu_clock_max_hz=self._fixed["gpu_clock_top_hz"], throttles=self._throttles(), **self._fixed, **values)
+            gpu_clock_max_hz=self._fixed["gpu_clock_top_hz"],
+            throttles=self._throttles(),
+            **self._fixed,
+            **values,
+        )
 
     def _card(self) -> Dict[str, Any]:
         """Memory, heat, power and fan of a discrete GPU."""
@@ -115,16 +130,24 @@ class NvmlSource:
         fan = self._ask("nvmlDeviceGetFanSpeed")
         found: Dict[str, Any] = {}
         if memory is not None:
-            found.update(gpu_memory_used_bytes=memory.used, gpu_memory_free_bytes=memory.free,
-                         gpu_memory_total_bytes=memory.total)
+            found.update(
+                gpu_memory_used_bytes=memory.used,
+                gpu_memory_free_bytes=memory.free,
+                gpu_memory_total_bytes=memory.total,
+            )
         if milliwatts is not None:
             found.update(power_w=milliwatts / 1000, power_gpu_w=milliwatts / 1000)
         if cap is not None:
             found["power_cap_w"] = cap / 1000
         if celsius is not None and self._limits_c is not None:
             soft_c, hard_c = self._limits_c
-            found.update(temperatures_c={"gpu": float(celsius)}, temperature_c=float(celsius), temperature_zone="gpu",
-                         temperature_soft_c=soft_c, temperature_hard_c=hard_c)
+            found.update(
+                temperatures_c={"gpu": float(celsius)},
+                temperature_c=float(celsius),
+                temperature_zone="gpu",
+                temperature_soft_c=soft_c,
+                temperature_hard_c=hard_c,
+            )
         if fan is not None:
             found["fan"] = min(1.0, fan / 100)
         return found

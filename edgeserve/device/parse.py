@@ -118,21 +118,28 @@ def _form(text: str) -> Pattern[str]:
 
 
 _TIME = _form(r"(?P<time>[0-9]{2,4}[-/][0-9]{2}[-/][0-9]{2,4}\s+[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,9})?)")
-_MEMORY = _form(rf"{_NAME}\s+(?P<used>{_N})\s*(?P<used_unit>{_BYTES})?/(?P<total>{_N})(?P<unit>{_BYTES})?"
-                rf"(?:\s*\(\s*(?P<key>[A-Za-z_]{{1,64}})\s+(?:(?P<count>[0-9]{{1,15}})x)?(?P<size>{_N})"
-                rf"(?P<size_unit>{_BYTES})\s*\))?")
+_MEMORY = _form(
+    rf"{_NAME}\s+(?P<used>{_N})\s*(?P<used_unit>{_BYTES})?/(?P<total>{_N})(?P<unit>{_BYTES})?"
+    rf"(?:\s*\(\s*(?P<key>[A-Za-z_]{{1,64}})\s+(?:(?P<count>[0-9]{{1,15}})x)?(?P<size>{_N})"
+    rf"(?P<size_unit>{_BYTES})\s*\))?"
+)
 _CORES = _form(rf"{_NAME}\s*\[(?P<cores>[^\[\]]{{0,{_CORES_CHARS}}})\](?:@(?P<clock>{_N})(?P<unit>{_CLOCK})?)?")
-_CORE = re.compile(rf"\s*(?:(?P<off>off|{_NONE})|(?P<load>{_N})%(?:@(?P<clock>{_N})(?P<unit>{_CLOCK})?)?)\s*\Z",
-                   re.IGNORECASE)
+_CORE = re.compile(
+    rf"\s*(?:(?P<off>off|{_NONE})|(?P<load>{_N})%(?:@(?P<clock>{_N})(?P<unit>{_CLOCK})?)?)\s*\Z", re.IGNORECASE
+)
 _SHARES = _form(rf"(?P<name>MTS)(?P<shares>(?:\s+[A-Za-z_]+\s+{_N}%)+)")
 _SHARE = re.compile(rf"([A-Za-z_]+)\s+({_N})%")
 _LIMIT = _form(rf"(?P<name>EDP)\s+limit\s+(?P<clock>{_N})(?P<unit>{_CLOCK})?")
-_TEMPERATURE = _form(rf"(?P<name>[A-Za-z0-9_.:+-]{{1,64}})@(?:(?P<none>{_NONE})|(?P<now>-?{_N})(?P<unit>°?[CFK])?"
-                     rf"(?:/(?P<max>-?{_N})(?P<max_unit>°?[CFK])?)?)")
+_TEMPERATURE = _form(
+    rf"(?P<name>[A-Za-z0-9_.:+-]{{1,64}})@(?:(?P<none>{_NONE})|(?P<now>-?{_N})(?P<unit>°?[CFK])?"
+    rf"(?:/(?P<max>-?{_N})(?P<max_unit>°?[CFK])?)?)"
+)
 _RAIL = _form(rf"{_NAME}\s+(?P<powers>-?{_N}(?:{_POWER})?(?:/-?{_N}(?:{_POWER})?){{0,7}})")
 _POWER_VALUE = re.compile(rf"(-?{_N})({_POWER})?", re.IGNORECASE)
-_ENGINE = _form(rf"{_NAME}\s+(?:(?P<off>off|{_NONE})|(?=[0-9@])(?:(?P<load>{_N})%)?"
-                rf"(?:@(?:\[(?P<clocks>[^\[\]]{{0,200}})\]|(?P<clock>{_N})(?P<unit>{_CLOCK})?))?)")
+_ENGINE = _form(
+    rf"{_NAME}\s+(?:(?P<off>off|{_NONE})|(?=[0-9@])(?:(?P<load>{_N})%)?"
+    rf"(?:@(?:\[(?P<clocks>[^\[\]]{{0,200}})\]|(?P<clock>{_N})(?P<unit>{_CLOCK})?))?)"
+)
 _ENGINE_CLOCK = re.compile(rf"\s*({_N})({_CLOCK})?\s*\Z", re.IGNORECASE)
 _WORD = re.compile(r"\S+")
 _SPACE = re.compile(r"\s*")
@@ -156,8 +163,10 @@ def _memory_of(match: Match[str]) -> Optional[List[Value]]:
     unit, key = match.group("unit"), match.group("key")
     if not unit and not key and not MEMORY_NAMES.match(match.group("name")):
         return None  # a rail without units
-    values = [_value("used", match.group("used"), match.group("used_unit") or unit, "MB"),
-              _value("total", match.group("total"), unit, "MB")]
+    values = [
+        _value("used", match.group("used"), match.group("used_unit") or unit, "MB"),
+        _value("total", match.group("total"), unit, "MB"),
+    ]
     if key:
         if match.group("count"):
             values.append(Value(f"{key.lower()}_count", int(match.group("count")), "blocks"))
@@ -197,8 +206,15 @@ def _temperature_of(match: Match[str]) -> Optional[List[Value]]:
     for name, key, unit in (("now", "now", "unit"), ("max", "max", "max_unit")):
         if match.group(key) is not None:
             value = _value(name, match.group(key), match.group(unit), "C")
-            found.append(Value(name, value.value, value.unit.lstrip("°"), OFF if is_gated(value.value) else "",
-                               assumed=value.assumed))
+            found.append(
+                Value(
+                    name,
+                    value.value,
+                    value.unit.lstrip("°"),
+                    OFF if is_gated(value.value) else "",
+                    assumed=value.assumed,
+                )
+            )
     return found
 
 
@@ -240,9 +256,16 @@ def _bare_of(match: Match[str]) -> Optional[List[Value]]:
 _BARE = _form(rf"{_NAME}\s+(?P<clock>{_N})(?P<unit>{_CLOCK})?")
 
 _CLASSES: Tuple[Tuple[str, Pattern[str], Callable[[Match[str]], Optional[List[Value]]]], ...] = (
-    ("time", _TIME, _time_of), ("limit", _LIMIT, _limit_of), ("shares", _SHARES, _shares_of),
-    ("cores", _CORES, _cores_of), ("memory", _MEMORY, _memory_of), ("rail", _RAIL, _rail_of),
-    ("engine", _BARE, _bare_of), ("engine", _ENGINE, _engine_of), ("temperature", _TEMPERATURE, _temperature_of))
+    ("time", _TIME, _time_of),
+    ("limit", _LIMIT, _limit_of),
+    ("shares", _SHARES, _shares_of),
+    ("cores", _CORES, _cores_of),
+    ("memory", _MEMORY, _memory_of),
+    ("rail", _RAIL, _rail_of),
+    ("engine", _BARE, _bare_of),
+    ("engine", _ENGINE, _engine_of),
+    ("temperature", _TEMPERATURE, _temperature_of),
+)
 """Tried in this order. Two forms meet in one place only: a bare number, which the rail's name decides."""
 
 GATED_C = -40
@@ -296,7 +319,7 @@ def _unknown_cores(token: Token) -> List[Tuple[str, int]]:
     if token.kind != "cores" or not any(value.state == UNKNOWN for value in token.values):
         return []
     found, at = [], token.text.index("[") + 1
-    for text in token.text[at:token.text.index("]")].split(","):
+    for text in token.text[at : token.text.index("]")].split(","):
         if _CORE.match(text) is None:
             found.append((text, token.start + at))
         at += len(text) + 1

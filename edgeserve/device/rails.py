@@ -44,8 +44,9 @@ class RailsSource:
             now_w = self._watts(rail)
             if now_w is not None:
                 watts.setdefault(rail.label, now_w)
-        return DeviceState(rails_w=watts, power_w=total_power_w(watts), power_gpu_w=gpu_power_w(watts),
-                           throttles=self._alarms())
+        return DeviceState(
+            rails_w=watts, power_w=total_power_w(watts), power_gpu_w=gpu_power_w(watts), throttles=self._alarms()
+        )
 
     def _watts(self, rail: Rail) -> Optional[float]:
         if rail.power:
@@ -71,8 +72,11 @@ class RailsSource:
 
 def hwmon_rails(root: str) -> List[Rail]:
     """The rails of hwmon. The class folder has them all; the driver's is for kernels that do not fill it."""
-    folders = [folder for folder in listing(root, "sys/class/hwmon/hwmon*")
-               if read_text(root, f"{folder}/name").strip().startswith(CHIPS)]
+    folders = [
+        folder
+        for folder in listing(root, "sys/class/hwmon/hwmon*")
+        if read_text(root, f"{folder}/name").strip().startswith(CHIPS)
+    ]
     folders = folders or listing(root, "sys/bus/i2c/drivers/ina3221/*/hwmon/hwmon*")
     return [rail for folder in folders for rail in _hwmon_folder(root, folder)]
 
@@ -80,7 +84,7 @@ def hwmon_rails(root: str) -> List[Rail]:
 def _hwmon_folder(root: str, folder: str) -> List[Rail]:
     found = []
     for path in listing(root, f"{folder}/in*_label"):
-        number = path[len(folder) + len("/in"):-len("_label")]
+        number = path[len(folder) + len("/in") : -len("_label")]
         label = read_text(root, path).strip()
         if not label or label == NOT_CONNECTED or label.lower() == SUM_LABEL:
             continue

@@ -13,8 +13,17 @@ from edgeserve.device.parse import Line, Token, Value, is_gated
 from edgeserve.device.state import DeviceState
 from edgeserve.device.thermal import heat_state, zone_name
 
-_BYTES = {"b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40,
-          "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
+_BYTES = {
+    "b": 1,
+    "kb": 1 << 10,
+    "mb": 1 << 20,
+    "gb": 1 << 30,
+    "tb": 1 << 40,
+    "kib": 1 << 10,
+    "mib": 1 << 20,
+    "gib": 1 << 30,
+    "tib": 1 << 40,
+}
 """tegrastats counts in powers of two: its total is /proc/meminfo's, shifted."""
 
 _HZ = {"hz": 1, "khz": 10**3, "mhz": 10**6, "ghz": 10**9}
@@ -33,8 +42,18 @@ def state_of_line(line: Line, at_ns: int = 0) -> DeviceState:
     values["rails_w"] = rails = rails_of(line)
     values.update(power_w=total_power_w(rails), power_gpu_w=gpu_power_w(rails))
     heat = heat_state(temperatures_of(line), {})
-    values.update({name: getattr(heat, name) for name in (
-        "temperatures_c", "temperature_c", "temperature_zone", "temperature_soft_c", "temperature_hard_c")})
+    values.update(
+        {
+            name: getattr(heat, name)
+            for name in (
+                "temperatures_c",
+                "temperature_c",
+                "temperature_zone",
+                "temperature_soft_c",
+                "temperature_hard_c",
+            )
+        }
+    )
     return DeviceState(**values)
 
 
@@ -131,9 +150,12 @@ def _cores(line: Line) -> Dict[str, Any]:
     common = next((value for value in token.all("clock") if value.index is None), None)
     if common is not None:
         clocks = {f"cpu{value.index}": hertz_of(common) for value in loads if value.value is not None}
-    return {"cpu_cores": len(loads), "cpu_cores_online": len(shares),
-            "cpu_load": round(sum(shares) / len(shares), 4) if shares else None,
-            "cpu_clocks_hz": {name: hertz for name, hertz in clocks.items() if hertz is not None}}
+    return {
+        "cpu_cores": len(loads),
+        "cpu_cores_online": len(shares),
+        "cpu_load": round(sum(shares) / len(shares), 4) if shares else None,
+        "cpu_clocks_hz": {name: hertz for name, hertz in clocks.items() if hertz is not None},
+    }
 
 
 def _engine(line: Line, names: tuple[str, ...]) -> tuple[Optional[float], Optional[int]]:

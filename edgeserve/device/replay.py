@@ -57,5 +57,12 @@ def line_table(recorded: Recorded) -> Dict[str, Any]:
     readings = state_of_line(line).table()
     del readings["at_ns"]
     time = next((token.text for token in line.of("time")), None)
-    return {**recorded.fields, "number": recorded.number, "line": recorded.text, "time": time,
-            "tokens": [token.table() for token in line.tokens], "readings": readings, "unparsed": line.unknown}
+    return {
+        **recorded.fields,
+        "number": recorded.number,
+        "line": recorded.text,
+        "time": time,
+        "tokens": [token.table() for token in line.tokens],
+        "readings": readings,
+        "unparsed": line.unknown,
+    }

@@ -85,8 +85,9 @@ class DeviceState:
         found: Dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)
-            found[item.name] = dict(value) if item.name in MAPPINGS else list(value) if isinstance(
-                value, tuple) else value
+            found[item.name] = (
+                dict(value) if item.name in MAPPINGS else list(value) if isinstance(value, tuple) else value
+            )
         found["soft_margin_c"], found["hard_margin_c"] = self.soft_margin_c, self.hard_margin_c
         return found
 

@@ -28,8 +28,14 @@ Start = Callable[[Sequence[str]], "subprocess.Popen[bytes]"]
 
 def start_process(command: Sequence[str]) -> subprocess.Popen[bytes]:
     """Start the command with its output in a pipe. Raises OSError where there is no such program."""
-    return subprocess.Popen(list(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                            stderr=subprocess.DEVNULL, bufsize=0, close_fds=True)
+    return subprocess.Popen(
+        list(command),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,
+        close_fds=True,
+    )
 
 
 class TegrastatsSource:

@@ -80,8 +80,13 @@ def heat_state(temperatures_c: Mapping[str, float], trips_c: Mapping[str, float]
     limits = judge(temperatures_c, trips_c)
     if limits is None:
         return DeviceState(temperatures_c=temperatures_c)
-    return DeviceState(temperatures_c=temperatures_c, temperature_c=limits.now_c, temperature_zone=limits.zone,
-                       temperature_soft_c=limits.soft_c, temperature_hard_c=limits.hard_c)
+    return DeviceState(
+        temperatures_c=temperatures_c,
+        temperature_c=limits.now_c,
+        temperature_zone=limits.zone,
+        temperature_soft_c=limits.soft_c,
+        temperature_hard_c=limits.hard_c,
+    )
 
 
 class ThermalSource:
@@ -124,7 +129,7 @@ def clock_trips(root: str) -> Optional[Set[Tuple[str, int]]]:
     bindings = []
     for path in listing(root, "sys/class/thermal/thermal_zone*/cdev*_trip_point"):
         number = read_integer(root, path)
-        kind = read_text(root, f"{path[:-len('_trip_point')]}/type").strip()
+        kind = read_text(root, f"{path[: -len('_trip_point')]}/type").strip()
         if number is not None and kind:
             bindings.append((os.path.dirname(path), number, kind))
     if not bindings:
@@ -149,7 +154,7 @@ def trip_points(root: str, folder: str) -> List[TripPoint]:
     """The trip points of a zone that are switched on and can be read."""
     found = []
     for path in listing(root, f"{folder}/trip_point_*_type"):
-        number, millidegrees = integer_of(path.split("_")[-2]), read_integer(root, path[:-len("type")] + "temp")
+        number, millidegrees = integer_of(path.split("_")[-2]), read_integer(root, path[: -len("type")] + "temp")
         if number is not None and millidegrees is not None and TRIP_C_MIN <= millidegrees / 1000 <= TRIP_C_MAX:
             found.append(TripPoint(number, read_text(root, path).strip(), millidegrees / 1000))
     return found

@@ -69,7 +69,7 @@ def over_current_counters(root: str) -> List[Tuple[str, str]]:
     """(``oc1``, file) per counter: oc1 under-voltage, oc2 average over-current, oc3 instantaneous over-current."""
     for folder in listing(root, "sys/class/hwmon/hwmon*"):
         if read_text(root, f"{folder}/name").strip() == OVER_CURRENT_NAME:
-            return [(path[len(folder) + 1:].split("_")[0], path) for path in listing(root, f"{folder}/oc*_event_cnt")]
+            return [(path[len(folder) + 1 :].split("_")[0], path) for path in listing(root, f"{folder}/oc*_event_cnt")]
     return []
 
 

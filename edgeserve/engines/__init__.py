@@ -57,23 +57,34 @@ def make_engine(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str = 
     try:
         inspect.signature(factory).bind(inner, lanes, directory)
     except TypeError as error:
-        raise ConfigError(f"[model.{model.name}] engine = {model.engine!r} cannot be called with (model, lanes, "
-                          f"directory): {error}. Expected a subclass of edgeserve.engines.base.Engine, or a function "
-                          "that makes one (docs/engines.md). A host function is named by engine = 'python' and "
-                          f"function = {model.engine!r}") from None
+        raise ConfigError(
+            f"[model.{model.name}] engine = {model.engine!r} cannot be called with (model, lanes, "
+            f"directory): {error}. Expected a subclass of edgeserve.engines.base.Engine, or a function "
+            "that makes one (docs/engines.md). A host function is named by engine = 'python' and "
+            f"function = {model.engine!r}"
+        ) from None
     except ValueError:
         pass  # a callable of C has no signature to look at
     engine = factory(inner, lanes, directory)  # for a process too: it checks the options here
     if not isinstance(engine, Engine):
-        raise ConfigError(f"[model.{model.name}] engine = {model.engine!r} made a {type(engine).__name__}; expected an "
-                          "edgeserve.engines.base.Engine (docs/engines.md)")
+        raise ConfigError(
+            f"[model.{model.name}] engine = {model.engine!r} made a {type(engine).__name__}; expected an "
+            "edgeserve.engines.base.Engine (docs/engines.md)"
+        )
     if own.boolean("process", False):
         if engine.makes_sequences:
-            raise ConfigError(f"[model.{model.name}] options.process = true: the model makes sequences, and what it "
-                              "tells between two steps does not cross processes. Take options.process away")
+            raise ConfigError(
+                f"[model.{model.name}] options.process = true: the model makes sequences, and what it "
+                "tells between two steps does not cross processes. Take options.process away"
+            )
         process = importlib.import_module(PROCESS_MODULE)
-        remote: Engine = process.make(inner, lanes, directory, own.duration_ns("process_timeout", process.TIMEOUT_NS),
-                                      own.integer("process_restarts_max", process.RESTARTS_MAX, 0, 1000))
+        remote: Engine = process.make(
+            inner,
+            lanes,
+            directory,
+            own.duration_ns("process_timeout", process.TIMEOUT_NS),
+            own.integer("process_restarts_max", process.RESTARTS_MAX, 0, 1000),
+        )
         remote.variants = engine.variants
         return remote
     return engine
@@ -86,20 +97,25 @@ def check_streams(config: Config, model: ModelConfig, engine: Engine) -> None:
         return
     for app in config.apps.values():
         if app.stream != "none" and any(node.model == model.name for node in app.nodes):
-            raise ConfigError(f"[app.{app.name}] stream = {app.stream!r}: model {model.name!r} makes sequences, and "
-                              "the state of a sequence ends with its answer. Take stream away; a conversation goes "
-                              "along with each request (messages), and pieces of an answer need no stream")
+            raise ConfigError(
+                f"[app.{app.name}] stream = {app.stream!r}: model {model.name!r} makes sequences, and "
+                "the state of a sequence ends with its answer. Take stream away; a conversation goes "
+                "along with each request (messages), and pieces of an answer need no stream"
+            )
 
 
 def _factory(model: ModelConfig, directory: str) -> EngineFactory:
     """What makes the engine that a model names."""
     if ":" in model.engine:
         from edgeserve.engines.python import import_function  # only where it is needed
+
         return import_function(model.engine, directory, f"[model.{model.name}] engine")
     if model.engine not in ENGINES:
-        raise ConfigError(f"[model.{model.name}] engine = {model.engine!r} is no engine"
-                          f"{did_you_mean(model.engine, ENGINES)} Expected one of {', '.join(sorted(ENGINES))}, or "
-                          "'module:Class' of an engine of your own")
+        raise ConfigError(
+            f"[model.{model.name}] engine = {model.engine!r} is no engine"
+            f"{did_you_mean(model.engine, ENGINES)} Expected one of {', '.join(sorted(ENGINES))}, or "
+            "'module:Class' of an engine of your own"
+        )
     try:
         module = importlib.import_module(ENGINES[model.engine])
     except ImportError as error:
@@ -124,5 +140,13 @@ def lane_info(config: Config, lane: str) -> LaneInfo:
     settings = config.lanes[lane]
     device = config.devices[settings.device]
     models = sum(not model.lanes or lane in model.lanes for model in config.models.values())
-    return LaneInfo(device.kind, device.index, settings.threads, settings.cores, lane, settings.depth,
-                    nice=settings.nice, models=models)
+    return LaneInfo(
+        device.kind,
+        device.index,
+        settings.threads,
+        settings.cores,
+        lane,
+        settings.depth,
+        nice=settings.nice,
+        models=models,
+    )

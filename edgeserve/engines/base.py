@@ -103,9 +103,11 @@ class Batch(NamedTuple):
     def without(self, failed: Container[int]) -> Batch:
         """The batch of the other items, at the same size, for engines that find some items wrong before they run."""
         kept = [index for index in range(len(self.items)) if index not in failed]
-        return self._replace(items=[self.items[index] for index in kept],
-                             states=[self.states[index] for index in kept] if self.states else (),
-                             control=None if self.control is None else _ControlOfSome(self.control, kept))
+        return self._replace(
+            items=[self.items[index] for index in kept],
+            states=[self.states[index] for index in kept] if self.states else (),
+            control=None if self.control is None else _ControlOfSome(self.control, kept),
+        )
 
 
 class _ControlOfSome(BatchControl):
@@ -145,12 +147,21 @@ class Result:
     item came with stays as it was.
     """
 
-    __slots__ = ("outputs", "parts", "route", "hints", "state", "state_bytes", "done", "error", "steps",
-                 "turns")
+    __slots__ = ("outputs", "parts", "route", "hints", "state", "state_bytes", "done", "error", "steps", "turns")
 
-    def __init__(self, outputs: Values, parts: List[Values] | None = None, route: str | None = None,
-                 hints: Mapping[str, float] | None = None, state: Any = None, state_bytes: int = 0,
-                 done: bool = True, error: Exception | None = None, steps: int = 1, turns: int = 0) -> None:
+    def __init__(
+        self,
+        outputs: Values,
+        parts: List[Values] | None = None,
+        route: str | None = None,
+        hints: Mapping[str, float] | None = None,
+        state: Any = None,
+        state_bytes: int = 0,
+        done: bool = True,
+        error: Exception | None = None,
+        steps: int = 1,
+        turns: int = 0,
+    ) -> None:
         self.outputs = outputs
         self.parts = parts
         self.route = route
@@ -340,8 +351,9 @@ def with_failures(results: Sequence[Result], failed: Mapping[int, Exception]) ->
     if not failed:
         return list(results)
     ran = iter(results)
-    return [Result({}, error=failed[index]) if index in failed else next(ran)
-            for index in range(len(results) + len(failed))]
+    return [
+        Result({}, error=failed[index]) if index in failed else next(ran) for index in range(len(results) + len(failed))
+    ]
 
 
 def run_batch(session: Session, batch: Batch) -> Tuple[List[Result], Optional[Tuple[int, int]]]:

@@ -46,13 +46,17 @@ def fit(slot: Slot, value: Any) -> np.ndarray:
     if array.dtype != slot.dtype:
         array = _widened(slot, array)
     if array.ndim != len(slot.dims):
-        raise EngineError(f"{slot.where}: input {slot.name!r} has {counted_axes(array.ndim)}, shape {array.shape}; "
-                          f"expected {counted_axes(len(slot.dims))} per item, {dims_text(slot.dims)} (without the "
-                          "batch axis)")
+        raise EngineError(
+            f"{slot.where}: input {slot.name!r} has {counted_axes(array.ndim)}, shape {array.shape}; "
+            f"expected {counted_axes(len(slot.dims))} per item, {dims_text(slot.dims)} (without the "
+            "batch axis)"
+        )
     for have, want in zip(array.shape, slot.dims):
         if want is not None and (have > want or (have < want and slot.pad is None)):
-            raise EngineError(f"{slot.where}: input {slot.name!r} has shape {array.shape}; "
-                              f"expected {dims_text(slot.dims)} per item (without the batch axis)")
+            raise EngineError(
+                f"{slot.where}: input {slot.name!r} has shape {array.shape}; "
+                f"expected {dims_text(slot.dims)} per item (without the batch axis)"
+            )
     return array
 
 
@@ -60,8 +64,10 @@ def _as_array(slot: Slot, value: Any) -> np.ndarray:
     try:
         array: np.ndarray = np.asarray(value)
     except Exception as error:  # a list of unequal rows, an object that cannot be converted: anything may be raised
-        raise EngineError(f"{slot.where}: input {slot.name!r} is a {type(value).__name__} that is no array ({error}); "
-                          f"expected {np.dtype(slot.dtype)} of shape {dims_text(slot.dims)} per item") from error
+        raise EngineError(
+            f"{slot.where}: input {slot.name!r} is a {type(value).__name__} that is no array ({error}); "
+            f"expected {np.dtype(slot.dtype)} of shape {dims_text(slot.dims)} per item"
+        ) from error
     return array
 
 
@@ -72,8 +78,10 @@ def _widened(slot: Slot, array: np.ndarray) -> np.ndarray:
     same_kind = array.dtype.kind == want.kind or (array.dtype.kind in "iu" and want.kind in "iu")
     if same_kind and np.can_cast(array.dtype, want, "safe"):
         return array.astype(want)
-    raise EngineError(f"{slot.where}: input {slot.name!r} is {array.dtype}; expected {want}. "
-                      f"Convert it before it is sent (for example x.astype('{want}')): nothing is cast silently")
+    raise EngineError(
+        f"{slot.where}: input {slot.name!r} is {array.dtype}; expected {want}. "
+        f"Convert it before it is sent (for example x.astype('{want}')): nothing is cast silently"
+    )
 
 
 def dims_text(dims: Sequence[Optional[int]]) -> str:
@@ -87,10 +95,15 @@ def odd_shapes(slot: Slot, shapes: Sequence[Shape]) -> Dict[int, EngineError]:
     if slot.pad is not None or all(shape == shapes[0] for shape in shapes):
         return {}
     usual = max(shapes, key=shapes.count)
-    return {place: EngineError(f"{slot.where}: input {slot.name!r} has items of different shapes in one batch, "
-                               f"{usual} and {shape}; allow padding with pad = {{{slot.name} = 0.0}} "
-                               "or use batch = [1]")
-            for place, shape in enumerate(shapes) if shape != usual}
+    return {
+        place: EngineError(
+            f"{slot.where}: input {slot.name!r} has items of different shapes in one batch, "
+            f"{usual} and {shape}; allow padding with pad = {{{slot.name} = 0.0}} "
+            "or use batch = [1]"
+        )
+        for place, shape in enumerate(shapes)
+        if shape != usual
+    }
 
 
 def common_shape(slot: Slot, shapes: Sequence[Shape]) -> Shape:
@@ -102,12 +115,13 @@ def common_shape(slot: Slot, shapes: Sequence[Shape]) -> Shape:
     longest = [max(lengths) for lengths in zip(*shapes)] if slot.dims else []
     multiples = slot.multiple or (1,) * len(longest)
     # A fixed axis is padded up to what the model wants; the others to the longest item, rounded up.
-    return tuple(dim if dim is not None else -(-length // multiple) * multiple
-                 for length, multiple, dim in zip(longest, multiples, slot.dims))
+    return tuple(
+        dim if dim is not None else -(-length // multiple) * multiple
+        for length, multiple, dim in zip(longest, multiples, slot.dims)
+    )
 
 
-def stack(slot: Slot, arrays: Sequence[np.ndarray], shape: Shape, size: int,
-          room: Optional[Room] = None) -> np.ndarray:
+def stack(slot: Slot, arrays: Sequence[np.ndarray], shape: Shape, size: int, room: Optional[Room] = None) -> np.ndarray:
     """``arrays`` as rows of one array of ``size`` rows: short items filled with the pad value, absent rows zero. It
     lies in ``room``, where there is one."""
     own = room(slot.name, (size, *shape)) if room is not None else None
@@ -125,7 +139,7 @@ def stack(slot: Slot, arrays: Sequence[np.ndarray], shape: Shape, size: int,
         for row, array in enumerate(arrays):
             batch[(row, *(slice(0, length) for length in array.shape))] = array
     if len(arrays) < size:
-        batch[len(arrays):] = "" if batch.dtype.kind == "O" else 0
+        batch[len(arrays) :] = "" if batch.dtype.kind == "O" else 0
     return batch
 
 

@@ -48,8 +48,10 @@ class CombineEngine(Engine):
             except ConfigError as error:
                 raise EngineError(f"{self._where}: {error}") from None
             if len(self._names) != len(self._combiner.weights):
-                raise EngineError(f"{self._where}: {self._path} combines {len(self._combiner.weights)} models and "
-                                  f"names {len(self._names)}; make the file again with 'edgeserve fit'")
+                raise EngineError(
+                    f"{self._where}: {self._path} combines {len(self._combiner.weights)} models and "
+                    f"names {len(self._names)}; make the file again with 'edgeserve fit'"
+                )
         return Footprint(max(4096, os.path.getsize(self._path)))
 
     def unload(self) -> None:
@@ -63,8 +65,10 @@ class CombineEngine(Engine):
         if self._combiner.intercepts is not None:
             shape = (len(self._combiner.intercepts),)
         if shape is None:
-            raise ExampleUnknown(f"{self._where}: the number of classes is not known; give the shape of a model's "
-                                 f"output in [model.{self._model.name}] shapes = {{{self._names[0]} = [10]}}")
+            raise ExampleUnknown(
+                f"{self._where}: the number of classes is not known; give the shape of a model's "
+                f"output in [model.{self._model.name}] shapes = {{{self._names[0]} = [10]}}"
+            )
         return {name: np.full(shape, 1.0 / max(1, int(np.prod(shape))), np.float32) for name in self._names}
 
     def run(self, batch: Batch) -> List[Result]:
@@ -82,8 +86,10 @@ class CombineEngine(Engine):
             answer = combiner.answers(outputs, sum(1 << place for place in present))[0]
         except EngineError as error:
             return Result({}, error=error)
-        values: Values = {"answer": answer.astype(np.float32),
-                          "models": [self._names[place] for place in sorted(present)]}
+        values: Values = {
+            "answer": answer.astype(np.float32),
+            "models": [self._names[place] for place in sorted(present)],
+        }
         if combiner.task == "classification":
             values["label"] = np.int64(answer.argmax())
         return Result(values)
@@ -93,20 +99,26 @@ class CombineEngine(Engine):
         present: Dict[int, np.ndarray] = {}
         for name, value in item.items():
             if name not in self._names:
-                raise EngineError(f"{self._where}: input {name!r} is no model of the ensemble"
-                                  f"{nearest(name, self._names)}; expected some of {', '.join(self._names)}")
+                raise EngineError(
+                    f"{self._where}: input {name!r} is no model of the ensemble"
+                    f"{nearest(name, self._names)}; expected some of {', '.join(self._names)}"
+                )
             try:
                 present[self._names.index(name)] = np.asarray(value, float).reshape(-1)
             except (TypeError, ValueError):
-                raise EngineError(f"{self._where}: input {name!r} is {type(value).__name__}; "
-                                  "expected numbers") from None
+                raise EngineError(
+                    f"{self._where}: input {name!r} is {type(value).__name__}; expected numbers"
+                ) from None
         if not present:
-            raise EngineError(f"{self._where}: no model's output came; "
-                              f"expected at least one of {', '.join(self._names)}")
+            raise EngineError(
+                f"{self._where}: no model's output came; expected at least one of {', '.join(self._names)}"
+            )
         sizes = sorted({array.size for array in present.values()})
         if self._combiner is not None and self._combiner.intercepts is not None:
             sizes = sorted({*sizes, len(self._combiner.intercepts)})
         if len(sizes) != 1:
-            raise EngineError(f"{self._where}: the outputs have {' and '.join(map(str, sizes))} values; "
-                              "expected as many of each model")
+            raise EngineError(
+                f"{self._where}: the outputs have {' and '.join(map(str, sizes))} values; "
+                "expected as many of each model"
+            )
         return present

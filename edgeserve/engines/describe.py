@@ -56,7 +56,9 @@ def describe(path: str) -> FileDescription:
         reader = importlib.import_module(READERS[ending])
     except ImportError as error:
         library = str(error.name).split(".")[0]
-        raise EngineError(f"{path}: reading {ending} needs {library}, which cannot be imported ({error}); "
-                          f"{_INSTALL.get(library, f'install {library}')}") from None
+        raise EngineError(
+            f"{path}: reading {ending} needs {library}, which cannot be imported ({error}); "
+            f"{_INSTALL.get(library, f'install {library}')}"
+        ) from None
     found: FileDescription = reader.describe(path)
     return found

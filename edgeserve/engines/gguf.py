@@ -45,8 +45,11 @@ def describe(path: str) -> FileDescription:
         raise EngineError(f"{path}: its header has no general.architecture; expected a GGUF file of a language model")
     if architecture in ENCODERS or header.get(f"{architecture}.{CAUSAL}") is False:
         raise EngineError(f"{path} {not_a_decoder_alone(architecture)}")
-    facts: Dict[str, Any] = {"architecture": architecture, "name": str(header.get("general.name", "")),
-                             "size_bytes": os.path.getsize(path)}
+    facts: Dict[str, Any] = {
+        "architecture": architecture,
+        "name": str(header.get("general.name", "")),
+        "size_bytes": os.path.getsize(path),
+    }
     for key in FACTS:
         value = header.get(f"{architecture}.{key}")
         if isinstance(value, int):
@@ -58,8 +61,10 @@ def describe(path: str) -> FileDescription:
 
 def not_a_decoder_alone(architecture: str) -> str:
     """Why a model is refused that cannot write token by token."""
-    return (f"is of architecture {architecture!r}, which has an encoder or attention that is not causal; expected a "
-            "decoder alone, which writes token by token, such as llama, qwen2 or gemma3. Choose another file")
+    return (
+        f"is of architecture {architecture!r}, which has an encoder or attention that is not causal; expected a "
+        "decoder alone, which writes token by token, such as llama, qwen2 or gemma3. Choose another file"
+    )
 
 
 def read_header(path: str) -> Dict[str, Any]:
@@ -70,13 +75,16 @@ def read_header(path: str) -> Dict[str, Any]:
             raise EngineError(f"{path}: does not begin with {MAGIC.decode()}; expected a GGUF file")
         version = reader.number("<I")
         if version not in VERSIONS:
-            raise EngineError(f"{path}: GGUF version {version}; expected one of {', '.join(map(str, VERSIONS))}. "
-                              "Convert the model again with a newer llama.cpp")
+            raise EngineError(
+                f"{path}: GGUF version {version}; expected one of {', '.join(map(str, VERSIONS))}. "
+                "Convert the model again with a newer llama.cpp"
+            )
         reader.number("<Q")  # tensors
         entries = reader.number("<Q")
         if entries > ENTRIES_MAX:
-            raise EngineError(f"{path}: its header names {entries} entries; expected at most {ENTRIES_MAX}. Is the "
-                              "file damaged?")
+            raise EngineError(
+                f"{path}: its header names {entries} entries; expected at most {ENTRIES_MAX}. Is the file damaged?"
+            )
         found: Dict[str, Any] = {}
         for _ in range(entries):
             name = reader.text(NAME_BYTES_MAX)
@@ -104,8 +112,10 @@ class _Reader:
     def text(self, bytes_max: int) -> str:
         count = self.number("<Q")
         if count > bytes_max:
-            raise EngineError(f"{self._path}: a text of {count} bytes in its header; expected at most {bytes_max}. Is "
-                              "the file damaged?")
+            raise EngineError(
+                f"{self._path}: a text of {count} bytes in its header; expected at most {bytes_max}. Is "
+                "the file damaged?"
+            )
         return self.take(count).decode("utf-8", "replace")
 
     def value(self, kind: int) -> Any:
@@ -116,8 +126,9 @@ class _Reader:
         if kind == _ARRAY:
             self._skip_array(0)
             return None
-        raise EngineError(f"{self._path}: an entry of type {kind} in its header, which GGUF does not have. Is the file "
-                          "damaged?")
+        raise EngineError(
+            f"{self._path}: an entry of type {kind} in its header, which GGUF does not have. Is the file damaged?"
+        )
 
     def _skip_array(self, depth: int) -> None:
         kind, count = self.number("<I"), self.number("<Q")

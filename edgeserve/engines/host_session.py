@@ -34,5 +34,6 @@ class HostSession(Session):
         packed = ports.pack(batch)
         if self._worker is None:
             return Finished(ports.unpack(engine.arrays_of(packed, threads), packed))
-        return self._worker.launch(lambda: engine.arrays_of(packed, threads),
-                                   lambda arrays: ports.unpack(arrays, packed))
+        return self._worker.launch(
+            lambda: engine.arrays_of(packed, threads), lambda arrays: ports.unpack(arrays, packed)
+        )

@@ -52,8 +52,11 @@ from edgeserve.errors import ConfigError, DeviceMissing, EngineError
 
 KNOWN_OPTIONS = ("providers", "provider_options", "cuda", "threads", "spin", "example", *PORT_OPTIONS)
 
-PROVIDER_NAMES = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider",
-                  "tensorrt": "TensorrtExecutionProvider"}
+PROVIDER_NAMES = {
+    "cpu": "CPUExecutionProvider",
+    "cuda": "CUDAExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+}
 
 GPU_PROVIDERS = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
 
@@ -111,8 +114,11 @@ class OnnxEngine(Engine):
         path = model_path(self._model, self._directory)
         self._check_providers()
         bound = self._bind(path)
-        sessions = {self.threads_of(self._lanes[0]): next(iter(bound.values())).session} if bound else \
-            {threads: self._create(path, threads) for threads in self._threads}
+        sessions = (
+            {self.threads_of(self._lanes[0]): next(iter(bound.values())).session}
+            if bound
+            else {threads: self._create(path, threads) for threads in self._threads}
+        )
         session = sessions[self.threads_of(self._lanes[0])]
         inputs = _ports_of(session, "input", self._name)
         model = replace(self._model, shapes={**usual_shapes(session, inputs), **self._model.shapes})
@@ -161,8 +167,11 @@ class OnnxEngine(Engine):
         """The model's outputs for a packed batch."""
         session = self._sessions.get(threads)
         if session is None:
-            why = "was unloaded; call load() before run()" if not self._sessions else \
-                f"was not made for a lane with {threads}"
+            why = (
+                "was unloaded; call load() before run()"
+                if not self._sessions
+                else f"was not made for a lane with {threads}"
+            )
             raise EngineError(f"model {self._name!r} {why}")
         feeds = packed.feeds
         try:
@@ -222,8 +231,10 @@ class OnnxEngine(Engine):
         session = model.session = self._create(path, threads, model.stream.handle)
         for provider, settings in session.get_provider_options().items():
             if provider in GPU_PROVIDERS and settings.get("has_user_compute_stream", "1") == "0":
-                raise EngineError(f"model {self._name!r}: {provider} of onnxruntime {onnxruntime.__version__} does not "
-                                  f"use the stream that it was given; set [model.{self._name}] options.cuda = 'none'")
+                raise EngineError(
+                    f"model {self._name!r}: {provider} of onnxruntime {onnxruntime.__version__} does not "
+                    f"use the stream that it was given; set [model.{self._name}] options.cuda = 'none'"
+                )
         nodes = [*session.get_inputs(), *session.get_outputs()]
         model.cpu_ports = tuple(node.name for node in nodes if node.type == "tensor(string)")
         model.dtypes = {port.name: port.dtype for port in _ports_of(session, "output", self._name)}
@@ -235,26 +246,37 @@ class OnnxEngine(Engine):
         available = onnxruntime.get_available_providers()
         for provider, _ in self._asked:
             if provider not in available:
-                raise EngineError(f"model {self._name!r}: provider {provider} is not in this build of onnxruntime "
-                                  f"{onnxruntime.__version__} (it has {', '.join(available)}); install a build that "
-                                  f"has it, or set [model.{self._name}] options.providers = ['cpu']")
+                raise EngineError(
+                    f"model {self._name!r}: provider {provider} is not in this build of onnxruntime "
+                    f"{onnxruntime.__version__} (it has {', '.join(available)}); install a build that "
+                    f"has it, or set [model.{self._name}] options.providers = ['cpu']"
+                )
 
     def _create(self, path: str, threads: Threads, stream: int = 0) -> Any:
         own = {"user_compute_stream": str(stream)} if stream else {}
         try:
-            session = made_yielding(threads.nice, lambda: onnxruntime.InferenceSession(
-                path, self._session_options(threads), providers=[
-                    (provider, {**settings, **own} if provider in GPU_PROVIDERS else settings)
-                    for provider, settings in self._asked]))
+            session = made_yielding(
+                threads.nice,
+                lambda: onnxruntime.InferenceSession(
+                    path,
+                    self._session_options(threads),
+                    providers=[
+                        (provider, {**settings, **own} if provider in GPU_PROVIDERS else settings)
+                        for provider, settings in self._asked
+                    ],
+                ),
+            )
         except Exception as error:  # ONNX Runtime raises types of its own, one per status code
             raise EngineError(f"model {self._name!r}: {path} cannot be loaded: {error}") from error
         got = session.get_providers()
         asked = [provider for provider, _ in self._asked]
-        if got[:len(asked)] != asked:
-            raise EngineError(f"model {self._name!r}: asked for {', '.join(asked)} but onnxruntime "
-                              f"{onnxruntime.__version__} fell back to {', '.join(got)}; its libraries (CUDA, cuDNN, "
-                              f"TensorRT) or the device are missing. Mend that, or set [model.{self._name}] "
-                              "options.providers = ['cpu']")
+        if got[: len(asked)] != asked:
+            raise EngineError(
+                f"model {self._name!r}: asked for {', '.join(asked)} but onnxruntime "
+                f"{onnxruntime.__version__} fell back to {', '.join(got)}; its libraries (CUDA, cuDNN, "
+                f"TensorRT) or the device are missing. Mend that, or set [model.{self._name}] "
+                "options.providers = ['cpu']"
+            )
         session.disable_fallback()  # else a failing run would quietly go on with the CPU
         return session
 
@@ -271,7 +293,6 @@ class OnnxEngine(Engine):
         return settings
 
 
-
 def asked_providers(options: Options, lane: LaneInfo) -> List[Tuple[str, Dict[str, Any]]]:
     """The providers that the options or the lane ask for, with their settings, in order of preference."""
     short = options.texts("providers") or (("cuda",) if lane.device_kind == "cuda" else ("cpu",))
@@ -282,9 +303,11 @@ def asked_providers(options: Options, lane: LaneInfo) -> List[Tuple[str, Dict[st
         if name in ("cuda", "tensorrt"):
             own.setdefault("device_id", lane.device_index)
             if str(own.get("enable_cuda_graph", "0")) not in ("0", "False"):
-                raise ConfigError(f"{options.where('provider_options')}.{name}.enable_cuda_graph: a graph needs the "
-                                  "same memory in each run, and each batch has its own; leave it out, or use "
-                                  "engine = 'tensorrt'")
+                raise ConfigError(
+                    f"{options.where('provider_options')}.{name}.enable_cuda_graph: a graph needs the "
+                    "same memory in each run, and each batch has its own; leave it out, or use "
+                    "engine = 'tensorrt'"
+                )
         if name == "cuda":
             own = {**CUDA_DEFAULTS, **own}
         asked.append((PROVIDER_NAMES.get(name, name), {key: str(value) for key, value in own.items()}))
@@ -309,8 +332,9 @@ def describe(path: str) -> FileDescription:
     except Exception as error:  # ONNX Runtime raises types of its own, one per status code
         raise EngineError(f"{path}: cannot be read as an ONNX model: {error}") from error
     inputs = _ports_of(session, "input", path)
-    return FileDescription("onnx", tuple(inputs), tuple(_ports_of(session, "output", path)),
-                           usual_shapes(session, inputs))
+    return FileDescription(
+        "onnx", tuple(inputs), tuple(_ports_of(session, "output", path)), usual_shapes(session, inputs)
+    )
 
 
 def can_use_gpu() -> bool:
@@ -330,24 +354,39 @@ def usual_shapes(session: Any, inputs: Sequence[Port]) -> Dict[str, Tuple[int, .
     for port in inputs:
         dims = port.dims[1:]
         if len(dims) == 3 and None in dims and min(height, width) > 0:
-            found[port.name] = tuple(length if dim is None else dim
-                                     for dim, length in zip(dims, (dims[0] or 3, height, width)))
+            found[port.name] = tuple(
+                length if dim is None else dim for dim, length in zip(dims, (dims[0] or 3, height, width))
+            )
     return found
 
 
-_DTYPES = {"float": np.float32, "double": np.float64, "float16": np.float16, "int8": np.int8, "int16": np.int16,
-           "int32": np.int32, "int64": np.int64, "uint8": np.uint8, "uint16": np.uint16, "uint32": np.uint32,
-           "uint64": np.uint64, "bool": np.bool_, "string": np.object_}
+_DTYPES = {
+    "float": np.float32,
+    "double": np.float64,
+    "float16": np.float16,
+    "int8": np.int8,
+    "int16": np.int16,
+    "int32": np.int32,
+    "int64": np.int64,
+    "uint8": np.uint8,
+    "uint16": np.uint16,
+    "uint32": np.uint32,
+    "uint64": np.uint64,
+    "bool": np.bool_,
+    "string": np.object_,
+}
 
 
 def _ports_of(session: Any, side: str, model: str) -> List[Port]:
     nodes = session.get_inputs() if side == "input" else session.get_outputs()
     ports = []
     for node in nodes:
-        kind = node.type[len("tensor("):-1] if node.type.startswith("tensor(") else ""
+        kind = node.type[len("tensor(") : -1] if node.type.startswith("tensor(") else ""
         if kind not in _DTYPES:
-            raise EngineError(f"model {model!r}: {side} {node.name!r} is {node.type}; only tensors of "
-                              f"{', '.join(sorted(_DTYPES))} can be used. Export the model without it")
+            raise EngineError(
+                f"model {model!r}: {side} {node.name!r} is {node.type}; only tensors of "
+                f"{', '.join(sorted(_DTYPES))} can be used. Export the model without it"
+            )
         dims = tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in node.shape or ())
         ports.append(Port(node.name, np.dtype(_DTYPES[kind]), dims))
     return ports

@@ -81,9 +81,14 @@ class BoundModel:
 class BoundSession(Session):
     """One lane's use of a :class:`BoundModel`. ``find`` gives the model while it is loaded, and raises afterwards."""
 
-    def __init__(self, lane: LaneInfo, choice: str, find: Callable[[], Tuple[BoundModel, Ports]],
-                 failed: Callable[[Exception, Dict[str, np.ndarray]], EngineError],
-                 device: Optional[Device] = None) -> None:
+    def __init__(
+        self,
+        lane: LaneInfo,
+        choice: str,
+        find: Callable[[], Tuple[BoundModel, Ports]],
+        failed: Callable[[Exception, Dict[str, np.ndarray]], EngineError],
+        device: Optional[Device] = None,
+    ) -> None:
         self._shared: LaneStream = lane_stream(lane, choice, device)
         self._find = find
         self._failed = failed
@@ -109,8 +114,13 @@ class BoundSession(Session):
                     shared.clock.drop(span)
                 flight.abandon(shared.copies)
                 raise self._failed(error, packed.feeds) from error
-        return DevicePending(shared.clock, span, lambda: flight.results(ports, packed),
-                             lambda error: self._failed(error, packed.feeds), shared.current)
+        return DevicePending(
+            shared.clock,
+            span,
+            lambda: flight.results(ports, packed),
+            lambda error: self._failed(error, packed.feeds),
+            shared.current,
+        )
 
     def _copy_in(self, flight: Flight, feeds: Dict[str, np.ndarray]) -> None:
         """On the lane's stream for copies, beside the batch before, where there is one."""
@@ -150,8 +160,9 @@ class Flight:
             self._inputs.append(staged)
             staged.array(array.shape, array.dtype)[...] = array
             staged.to_device(stream, array.nbytes)
-            self._binding.bind_input(name, "cuda", self.model.device.index, array.dtype, list(array.shape),
-                                     staged.pointer)
+            self._binding.bind_input(
+                name, "cuda", self.model.device.index, array.dtype, list(array.shape), staged.pointer
+            )
 
     def run(self) -> None:
         """Enqueue the network and the copies of its outputs. ONNX Runtime allocates the outputs on the device, since
@@ -208,10 +219,12 @@ def failure_of(model: str, error: Exception, feeds: Dict[str, np.ndarray]) -> En
     code = re.search(r"CUDA (?:failure|error) (\d+)", text)
     status = int(code.group(1)) if code else None
     if asked or status == 2:
-        return OutOfMemory(f"model {model!r} found no room on the device for {shown}: {text}. Load fewer models at a "
-                           f"time ([device.NAME] memory), use smaller batch sizes, or raise "
-                           f"[model.{model}] options.provider_options.cuda.gpu_mem_limit",
-                           int(asked.group(1)) if asked else None)
+        return OutOfMemory(
+            f"model {model!r} found no room on the device for {shown}: {text}. Load fewer models at a "
+            f"time ([device.NAME] memory), use smaller batch sizes, or raise "
+            f"[model.{model}] options.provider_options.cuda.gpu_mem_limit",
+            int(asked.group(1)) if asked else None,
+        )
     if status is not None:
         kind = error_of("a CUDA call of ONNX Runtime", status, text)
         return type(kind)(f"model {model!r} on {shown}: {kind}")

@@ -23,8 +23,9 @@ class Options:
         names = tuple(known)
         for key in model.options:
             if key not in names:
-                raise ConfigError(f"[model.{model.name}] options (engine {model.engine!r}) has no key "
-                                  f"{key!r}{nearest(key, names)}")
+                raise ConfigError(
+                    f"[model.{model.name}] options (engine {model.engine!r}) has no key {key!r}{nearest(key, names)}"
+                )
 
     def __contains__(self, key: str) -> bool:
         return key in self._model.options
@@ -92,7 +93,8 @@ class Options:
         table = self.table(key)
         for dims in table.values():
             if not isinstance(dims, (list, tuple)) or not all(
-                    isinstance(item, int) and not isinstance(item, bool) and item >= 1 for item in dims):
+                isinstance(item, int) and not isinstance(item, bool) and item >= 1 for item in dims
+            ):
                 raise self._refuse(key, table, "a table of lists of whole numbers, such as {x = [1, 1, 32]}")
         return {name: tuple(dims) for name, dims in table.items()}
 

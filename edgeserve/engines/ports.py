@@ -92,24 +92,44 @@ class Ports:
         by_name = {port.name: port for port in inputs}
         constants = options.table("constants")
         multiples = options.dims_by_name("pad_multiple")
-        for what, names in (("pad", model.pad), ("state", model.state), ("options.constants", constants),
-                            ("options.mask", [*self._masks, *self._masks.values()]),
-                            ("options.pad_multiple", multiples), ("shapes", model.shapes)):
+        for what, names in (
+            ("pad", model.pad),
+            ("state", model.state),
+            ("options.constants", constants),
+            ("options.mask", [*self._masks, *self._masks.values()]),
+            ("options.pad_multiple", multiples),
+            ("shapes", model.shapes),
+        ):
             self._known(what, names, by_name, "input")
         self._known("state", self._states.values(), self._outputs, "output")
         self._constants = {name: self._constant(by_name[name], value) for name, value in constants.items()}
         self._crops = self._read_crops(options.table("crop_outputs"))
         self._hints = self._read_hints(options.table("hints"))
         given = {*self._constants, *self._states, *self._masks.values()}
-        self._given = {name: why for why, names in (
-            ("options.constants", self._constants), ("state", self._states),
-            ("options.mask", self._masks.values())) for name in names}
+        self._given = {
+            name: why
+            for why, names in (
+                ("options.constants", self._constants),
+                ("state", self._states),
+                ("options.mask", self._masks.values()),
+            )
+            for name in names
+        }
         batched = [port for port in inputs if port.name not in given]
         self._state_ports = [by_name[name] for name in self._states]
         self._mask_ports = {name: by_name[masked] for name, masked in self._masks.items()}
         self._fixed_size = self._check_batch(batched)
-        self._slots = [Slot(port.name, port.dtype, port.dims[1:], model.pad.get(port.name),
-                            multiples.get(port.name, ()), self._where) for port in batched]
+        self._slots = [
+            Slot(
+                port.name,
+                port.dtype,
+                port.dims[1:],
+                model.pad.get(port.name),
+                multiples.get(port.name, ()),
+                self._where,
+            )
+            for port in batched
+        ]
         self._state_shapes = {port.name: self._state_shape(port) for port in self._state_ports}
 
     def outputs(self) -> Dict[str, OutputType]:
@@ -120,16 +140,19 @@ class Ports:
                 continue
             shape = [-1 if dim is None else dim for dim in port.dims[1:]]
             for cut in self._crops.get(port.name, ()):
-                shape[cut.axis:cut.axis + 1] = [-1] if cut.axis < len(shape) else []
+                shape[cut.axis : cut.axis + 1] = [-1] if cut.axis < len(shape) else []
             found[port.name] = OutputType(str(port.dtype), tuple(shape))
         return found
 
     def misfits(self, declared: Mapping[str, Optional[OutputType]]) -> List[str]:
         """Why no item that is as an app declares it can run: by input name, its dtype and its shape, -1 for any length
         (``None``: no array, or not known). No sentence where it can."""
-        item = {name: None if kind is None else np.broadcast_to(
-            np.zeros((), kind.dtype), [1 if length < 0 else length for length in kind.shape])
-                for name, kind in declared.items()}
+        item = {
+            name: None
+            if kind is None
+            else np.broadcast_to(np.zeros((), kind.dtype), [1 if length < 0 else length for length in kind.shape])
+            for name, kind in declared.items()
+        }
         wrong = []
         for slot in self._slots:
             kind = declared.get(slot.name)
@@ -149,8 +172,10 @@ class Ports:
         """The model's input arrays for those items of ``batch`` that fit it, and what :meth:`unpack` needs. Inputs that
         items bring are packed into ``room``, where there is one."""
         if not 1 <= len(batch.items) <= batch.size:
-            raise EngineError(f"{self._where}: a batch of size {batch.size} has {len(batch.items)} items; "
-                              "expected at least one and no more than its size")
+            raise EngineError(
+                f"{self._where}: a batch of size {batch.size} has {len(batch.items)} items; "
+                "expected at least one and no more than its size"
+            )
         try:
             return self._packed(batch, {}, room)  # nearly always: all at once costs half as much as one by one
         except EngineError:
@@ -165,8 +190,10 @@ class Ports:
         size = batch.size if self._pad_batch else count
         if self._fixed_size is not None:
             if size > self._fixed_size:
-                raise EngineError(f"{self._where}: batch of {size}, but the model's batch axis is fixed at "
-                                  f"{self._fixed_size}; {self._batch_mend()}")
+                raise EngineError(
+                    f"{self._where}: batch of {size}, but the model's batch axis is fixed at "
+                    f"{self._fixed_size}; {self._batch_mend()}"
+                )
             size = self._fixed_size
         for item in batch.items if self._given else ():
             self._refuse_given(item)
@@ -200,9 +227,11 @@ class Ports:
         for name, array in by_name.items():
             axis = self._state_axis if name in state_outputs else 0
             if np.ndim(array) <= axis or array.shape[axis] < count:
-                raise EngineError(f"{self._where}: output {name!r} has shape {list(np.shape(array))} for a batch of "
-                                  f"{count} items; expected its axis {axis} to be the batch. "
-                                  "Export the model so, or use batch = [1] with a batch axis of 1")
+                raise EngineError(
+                    f"{self._where}: output {name!r} has shape {list(np.shape(array))} for a batch of "
+                    f"{count} items; expected its axis {axis} to be the batch. "
+                    "Export the model so, or use batch = [1] with a batch axis of 1"
+                )
         kept = [(name, array) for name, array in by_name.items() if name not in state_outputs]
         for index in range(count):
             outputs = {name: array[index] for name, array in kept}
@@ -213,10 +242,13 @@ class Ports:
                 results.append(Result(outputs, hints=hints))
                 continue
             # Copied, so that a stream keeps its own state alive and not the whole batch's.
-            state = {name: np.array(by_name[output].take(index, axis=self._state_axis), copy=True)
-                     for name, output in self._states.items()}
-            results.append(Result(outputs, hints=hints, state=state,
-                                  state_bytes=sum(int(part.nbytes) for part in state.values())))
+            state = {
+                name: np.array(by_name[output].take(index, axis=self._state_axis), copy=True)
+                for name, output in self._states.items()
+            }
+            results.append(
+                Result(outputs, hints=hints, state=state, state_bytes=sum(int(part.nbytes) for part in state.values()))
+            )
         return results
 
     def _hints_of(self, outputs: Values) -> Dict[str, float]:
@@ -225,9 +257,11 @@ class Ports:
             values = np.asarray(outputs[output]).reshape(-1)
             if read == "value":
                 if values.size != 1:
-                    raise EngineError(f"{self._where}: options.hints.{hint} = {output!r}, whose shape is "
-                                      f"{list(np.shape(outputs[output]))} per item; expected a single number, or "
-                                      f"'{output}:argmax' or '{output}:margin'")
+                    raise EngineError(
+                        f"{self._where}: options.hints.{hint} = {output!r}, whose shape is "
+                        f"{list(np.shape(outputs[output]))} per item; expected a single number, or "
+                        f"'{output}:argmax' or '{output}:margin'"
+                    )
                 found[hint] = float(values[0])
             elif read == "argmax":
                 found[hint] = float(values.argmax())
@@ -255,8 +289,10 @@ class Ports:
         for slot in self._slots:
             shape = self._model.shapes.get(slot.name) or tuple(dim or 1 for dim in slot.dims)
             total += int(np.prod(shape, dtype=np.int64)) * np.dtype(slot.dtype).itemsize
-        total += sum(int(np.prod(shape, dtype=np.int64)) * np.dtype(port.dtype).itemsize
-                     for port, shape in zip(self._state_ports, self._state_shapes.values()))
+        total += sum(
+            int(np.prod(shape, dtype=np.int64)) * np.dtype(port.dtype).itemsize
+            for port, shape in zip(self._state_ports, self._state_shapes.values())
+        )
         return total * size
 
     # --- helpers of packing ---
@@ -284,23 +320,29 @@ class Ports:
     def _value(self, name: str, item: Values) -> Any:
         if name not in item:
             takes = [slot.name for slot in self._slots]
-            raise EngineError(f"{self._where}: input {name!r} is missing{sent_instead(name, item, takes)}; the model "
-                              f"takes {', '.join(takes)}")
+            raise EngineError(
+                f"{self._where}: input {name!r} is missing{sent_instead(name, item, takes)}; the model "
+                f"takes {', '.join(takes)}"
+            )
         return item[name]
 
     def _refuse_given(self, item: Values) -> None:
         """An input that the configuration provides must not be sent too: one of the two would be ignored."""
         for name, why in self._given.items():
             if name in item:
-                raise EngineError(f"{self._where}: input {name!r} was sent, but [model.{self._model.name}] {why} "
-                                  "provides it; leave it out, or name the node's inputs without it")
+                raise EngineError(
+                    f"{self._where}: input {name!r} was sent, but [model.{self._model.name}] {why} "
+                    "provides it; leave it out, or name the node's inputs without it"
+                )
 
     def _check_state(self, state: Any, index: int) -> None:
         for name, shape in self._state_shapes.items() if state is not None else ():
             own = state.get(name) if isinstance(state, dict) else None
             if getattr(own, "shape", None) != shape:
-                raise EngineError(f"{self._where}: the state of item {index} is not one that this model returned "
-                                  f"({name!r} of shape {list(shape)} was expected)")
+                raise EngineError(
+                    f"{self._where}: the state of item {index} is not one that this model returned "
+                    f"({name!r} of shape {list(shape)} was expected)"
+                )
 
     def _pack_state(self, port: Port, states: Sequence[Any], size: int) -> np.ndarray:
         shape = self._state_shapes[port.name]
@@ -315,9 +357,11 @@ class Ports:
         for cut in self._crops[name]:
             own, common = shapes[cut.like]
             if cut.axis >= array.ndim or cut.of >= len(common):
-                raise EngineError(f"{self._where}: options.crop_outputs.{name} names axis {cut.axis} of an output "
-                                  f"{list(array.shape)} and axis {cut.of} of input {cut.like!r} {list(common)}; "
-                                  "axes are counted per item, from 0")
+                raise EngineError(
+                    f"{self._where}: options.crop_outputs.{name} names axis {cut.axis} of an output "
+                    f"{list(array.shape)} and axis {cut.of} of input {cut.like!r} {list(common)}; "
+                    "axes are counted per item, from 0"
+                )
             array = crop(array, cut.axis, own[index][cut.of], common[cut.of])
         return array
 
@@ -326,20 +370,24 @@ class Ports:
     def _known(self, what: str, names: Any, known: Any, side: str) -> None:
         for name in names:
             if name not in known:
-                raise EngineError(f"{self._where}: {what} names {name!r}, which is no {side} of the model"
-                                  f"{nearest(name, known)}")
+                raise EngineError(
+                    f"{self._where}: {what} names {name!r}, which is no {side} of the model{nearest(name, known)}"
+                )
 
     def _constant(self, port: Port, value: Any) -> np.ndarray:
         try:
             array: np.ndarray = np.asarray(value).astype(port.dtype)
         except (TypeError, ValueError):
-            raise EngineError(f"{self._where}: options.constants.{port.name} = {value!r} cannot be "
-                              f"{port.dtype}") from None
+            raise EngineError(
+                f"{self._where}: options.constants.{port.name} = {value!r} cannot be {port.dtype}"
+            ) from None
         if array.ndim == 0 and port.dims and all(dim in (1, None) for dim in port.dims):
             array = array.reshape((1,) * len(port.dims))
         if array.ndim != len(port.dims) or not np.array_equal(array, np.asarray(value)):
-            raise EngineError(f"{self._where}: options.constants.{port.name} = {value!r}; expected {port.dtype} "
-                              f"of shape {dims_text(port.dims)}")
+            raise EngineError(
+                f"{self._where}: options.constants.{port.name} = {value!r}; expected {port.dtype} "
+                f"of shape {dims_text(port.dims)}"
+            )
         return array
 
     def _check_batch(self, batched: Sequence[Port]) -> Optional[int]:
@@ -347,13 +395,17 @@ class Ports:
         fixed: Optional[int] = None
         for port in batched:
             if not port.dims:
-                raise EngineError(f"{self._where}: input {port.name!r} is a single number without a batch axis; "
-                                  f"give it in [model.{self._model.name}] options.constants = {{{port.name} = ...}}")
+                raise EngineError(
+                    f"{self._where}: input {port.name!r} is a single number without a batch axis; "
+                    f"give it in [model.{self._model.name}] options.constants = {{{port.name} = ...}}"
+                )
             if port.dims[0] is not None:
                 fixed = port.dims[0]
                 if max(self._model.batch) > fixed:
-                    raise EngineError(f"{self._where}: batch = {list(self._model.batch)}, but the batch axis of "
-                                      f"input {port.name!r} is fixed at {fixed}; {self._batch_mend()}")
+                    raise EngineError(
+                        f"{self._where}: batch = {list(self._model.batch)}, but the batch axis of "
+                        f"input {port.name!r} is fixed at {fixed}; {self._batch_mend()}"
+                    )
         return fixed
 
     def _batch_mend(self) -> str:
@@ -362,13 +414,17 @@ class Ports:
     def _state_shape(self, port: Port) -> Shape:
         """Per item: without the batch axis."""
         if len(port.dims) <= self._state_axis:
-            raise EngineError(f"{self._where}: options.state_axis = {self._state_axis}, but state {port.name!r} has "
-                              f"the shape {dims_text(port.dims)}")
-        dims = port.dims[:self._state_axis] + port.dims[self._state_axis + 1:]
+            raise EngineError(
+                f"{self._where}: options.state_axis = {self._state_axis}, but state {port.name!r} has "
+                f"the shape {dims_text(port.dims)}"
+            )
+        dims = port.dims[: self._state_axis] + port.dims[self._state_axis + 1 :]
         given = self._model.shapes.get(port.name, dims)
         if len(given) != len(dims) or None in given:
-            raise EngineError(f"{self._where}: state {port.name!r} has the shape {dims_text(dims)} per item; give its "
-                              f"lengths in [model.{self._model.name}] shapes = {{{port.name} = [...]}}")
+            raise EngineError(
+                f"{self._where}: state {port.name!r} has the shape {dims_text(dims)} per item; give its "
+                f"lengths in [model.{self._model.name}] shapes = {{{port.name} = [...]}}"
+            )
         return tuple(int(dim) for dim in given if dim is not None)
 
     def _example_shape(self, slot: Slot) -> Shape:
@@ -376,8 +432,10 @@ class Ports:
         if shape is None and None not in slot.dims:
             shape = tuple(dim for dim in slot.dims if dim is not None)
         if shape is None or len(shape) != len(slot.dims):
-            raise EngineError(f"{self._where}: input {slot.name!r} has the shape {dims_text(slot.dims)} per item; give "
-                              f"its lengths for warm-up in [model.{self._model.name}] shapes = {{{slot.name} = [...]}}")
+            raise EngineError(
+                f"{self._where}: input {slot.name!r} has the shape {dims_text(slot.dims)} per item; give "
+                f"its lengths for warm-up in [model.{self._model.name}] shapes = {{{slot.name} = [...]}}"
+            )
         return shape
 
     def _read_hints(self, table: Dict[str, Any]) -> List[HintOf]:
@@ -385,8 +443,10 @@ class Ports:
         for hint, source in table.items():
             output, _, read = str(source).partition(":")
             if not isinstance(source, str) or (read or "value") not in READS:
-                raise EngineError(f"{self._where}: options.hints.{hint} = {source!r}; expected an output's name, alone "
-                                  f"or with ':argmax' or ':margin'")
+                raise EngineError(
+                    f"{self._where}: options.hints.{hint} = {source!r}; expected an output's name, alone "
+                    f"or with ':argmax' or ':margin'"
+                )
             self._known(f"options.hints.{hint}", [output], self._outputs, "output")
             hints.append(HintOf(hint, output, read or "value"))
         return hints
@@ -398,8 +458,10 @@ class Ports:
         for name, rows in table.items():
             for row in rows if isinstance(rows, list) else [rows]:
                 if not isinstance(row, dict) or set(row) != {"axis", "like", "of"}:
-                    raise EngineError(f"{self._where}: options.crop_outputs.{name} = {row!r}; expected "
-                                      "{axis = 0, like = 'x', of = 2}")
+                    raise EngineError(
+                        f"{self._where}: options.crop_outputs.{name} = {row!r}; expected "
+                        "{axis = 0, like = 'x', of = 2}"
+                    )
                 self._known(f"options.crop_outputs.{name}.like", [row["like"]], self._model.pad, "padded input (pad)")
                 crops.setdefault(name, []).append(Crop(int(row["axis"]), str(row["like"]), int(row["of"])))
         return crops

@@ -66,8 +66,9 @@ class PythonEngine(Engine):
     def __init__(self, model: ModelConfig, directory: str) -> None:
         options = Options(model, KNOWN_OPTIONS)
         if not model.function:
-            raise ConfigError(f"[model.{model.name}] function is missing: engine 'python' needs "
-                              "function = 'module:name'")
+            raise ConfigError(
+                f"[model.{model.name}] function is missing: engine 'python' needs function = 'module:name'"
+            )
         self._name = model.name
         self._spec = model.function
         self._directory = directory
@@ -96,8 +97,10 @@ class PythonEngine(Engine):
             return item
         if self._shapes:
             return {name: np.zeros(shape, np.float32) for name, shape in self._shapes.items()}
-        raise ExampleUnknown(f"model {self._name!r}: an example input is not known; "
-                             f"give [model.{self._name}] options.example = 'module:function' that returns one item")
+        raise ExampleUnknown(
+            f"model {self._name!r}: an example input is not known; "
+            f"give [model.{self._name}] options.example = 'module:function' that returns one item"
+        )
 
     def run(self, batch: Batch) -> List[Result]:
         function = self._function
@@ -107,10 +110,15 @@ class PythonEngine(Engine):
         if self._batched:
             items = list(batch.items)
             returned = self._call(function, (items, states) if self._stateful else (items,))
-            if not isinstance(returned, (list, tuple)) or len(returned) != len(batch.items) or hasattr(
-                    returned, "_fields"):
-                raise EngineError(f"model {self._name!r}: {self._spec} returned {_brief(returned)} for a batch of "
-                                  f"{len(batch.items)}; expected a list with one entry per item (options.batched)")
+            if (
+                not isinstance(returned, (list, tuple))
+                or len(returned) != len(batch.items)
+                or hasattr(returned, "_fields")
+            ):
+                raise EngineError(
+                    f"model {self._name!r}: {self._spec} returned {_brief(returned)} for a batch of "
+                    f"{len(batch.items)}; expected a list with one entry per item (options.batched)"
+                )
             return [self._settled(value, index) for index, value in enumerate(returned)]
         results = []
         for index, (item, state) in enumerate(zip(batch.items, states)):
@@ -139,13 +147,16 @@ class PythonEngine(Engine):
     def _result(self, returned: Any, index: int) -> Result:
         """What the function returned for one item, checked."""
         if isinstance(returned, Exception):
-            raise EngineError(f"model {self._name!r}: {self._spec} raised {told(returned, f' on item {index}')} "
-                              f"({_place(returned)})") from returned
+            raise EngineError(
+                f"model {self._name!r}: {self._spec} raised {told(returned, f' on item {index}')} ({_place(returned)})"
+            ) from returned
         if not self._stateful:
             return self._plain(returned, index)
         if not isinstance(returned, tuple) or len(returned) != 2 or isinstance(returned, (Parts, Route)):
-            raise EngineError(f"model {self._name!r}: {self._spec} returned {_brief(returned)} for item {index}; "
-                              "expected (outputs, new state), since options.stateful = true")
+            raise EngineError(
+                f"model {self._name!r}: {self._spec} returned {_brief(returned)} for item {index}; "
+                "expected (outputs, new state), since options.stateful = true"
+            )
         result = self._plain(returned[0], index)
         if result.error is not None:
             return result
@@ -158,26 +169,34 @@ class PythonEngine(Engine):
             return Result(self._named(returned, index))
         if isinstance(returned, Parts):
             if not isinstance(returned.items, (list, tuple)):
-                raise EngineError(f"model {self._name!r}: {self._spec} returned Parts of {_brief(returned.items)} for "
-                                  f"item {index}; expected a list of dicts")
+                raise EngineError(
+                    f"model {self._name!r}: {self._spec} returned Parts of {_brief(returned.items)} for "
+                    f"item {index}; expected a list of dicts"
+                )
             parts = [self._named(part, index) for part in returned.items]
             return Result(self._named(returned.shared or {}, index), parts=parts, hints=returned.hints)
         if isinstance(returned, Route):
             if not isinstance(returned.name, str):
-                raise EngineError(f"model {self._name!r}: {self._spec} returned Route({returned.name!r}, ...) for item "
-                                  f"{index}; expected the name of a node")
+                raise EngineError(
+                    f"model {self._name!r}: {self._spec} returned Route({returned.name!r}, ...) for item "
+                    f"{index}; expected the name of a node"
+                )
             return Result(self._named(returned.outputs, index), route=returned.name, hints=returned.hints)
         if isinstance(returned, Result):
             if returned.error is None:
                 self._named(returned.outputs, index)
             return returned
-        raise EngineError(f"model {self._name!r}: {self._spec} returned {_brief(returned)} for item {index}; expected "
-                          "a dict of outputs, Parts(...), Route(...) or Result(...)")
+        raise EngineError(
+            f"model {self._name!r}: {self._spec} returned {_brief(returned)} for item {index}; expected "
+            "a dict of outputs, Parts(...), Route(...) or Result(...)"
+        )
 
     def _named(self, values: Any, index: int) -> Values:
         if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-            raise EngineError(f"model {self._name!r}: {self._spec} gave {_brief(values)} for item {index}; "
-                              "expected a dict whose keys are the outputs' names")
+            raise EngineError(
+                f"model {self._name!r}: {self._spec} gave {_brief(values)} for item {index}; "
+                "expected a dict whose keys are the outputs' names"
+            )
         return values
 
 
@@ -206,21 +225,26 @@ def import_function(spec: str, directory: str, where: str) -> Function:
             importlib.invalidate_caches()
             module = importlib.import_module(module_name)
         except Exception as error:  # a user's module may raise anything while it is imported
-            raise EngineError(f"{where} = {spec!r}: module {module_name!r} cannot be imported from {home} or the "
-                              f"Python path: {type(error).__name__}: {error}") from error
+            raise EngineError(
+                f"{where} = {spec!r}: module {module_name!r} cannot be imported from {home} or the "
+                f"Python path: {type(error).__name__}: {error}"
+            ) from error
         finally:
             sys.path.remove(home)
             if home not in sys.path:
                 sys.path.append(home)
             _imported.setdefault(home, set()).update(
-                key for key in set(sys.modules) - before if _below(home, sys.modules[key]))
+                key for key in set(sys.modules) - before if _below(home, sys.modules[key])
+            )
     _refuse_shadowed(module, module_name, home, where, spec)
     function: Any = module
     for attribute in name.split("."):
         function = getattr(function, attribute, None)
     if not callable(function):
-        raise EngineError(f"{where} = {spec!r}: module {module_name!r} ({getattr(module, '__file__', 'built in')}) "
-                          f"has no function or class {name!r}")
+        raise EngineError(
+            f"{where} = {spec!r}: module {module_name!r} ({getattr(module, '__file__', 'built in')}) "
+            f"has no function or class {name!r}"
+        )
     return function  # type: ignore[no-any-return]
 
 
@@ -246,8 +270,10 @@ def _below(home: str, module: Any) -> bool:
 
 def _refuse_shadowed(module: Any, module_name: str, home: str, where: str, spec: str) -> None:
     if os.path.isfile(os.path.join(home, *module_name.split(".")) + ".py") and not _below(home, module):
-        raise EngineError(f"{where} = {spec!r}: {module_name!r} was already imported from "
-                          f"{getattr(module, '__file__', 'Python itself')}, which hides the one in {home}; rename it")
+        raise EngineError(
+            f"{where} = {spec!r}: {module_name!r} was already imported from "
+            f"{getattr(module, '__file__', 'Python itself')}, which hides the one in {home}; rename it"
+        )
 
 
 # --- small helpers ----------------------------------------------------------------------------------------------------
@@ -274,7 +300,8 @@ def _missing_input(error: KeyError, item: Values) -> Exception:
     if not isinstance(name, str) or name in item:
         return error
     return KeyError(f"{name!r} is not among its inputs ({', '.join(sorted(item)) or 'none'})").with_traceback(
-        error.__traceback__)
+        error.__traceback__
+    )
 
 
 def _place(error: BaseException) -> str:

@@ -40,8 +40,22 @@ from edgeserve.engines.synthetic_sequences import SequenceSession
 from edgeserve.errors import ConfigError, DeviceLost, EngineError, nearest
 from edgeserve.units import NS_PER_S, parse_duration_ns
 
-KNOWN_OPTIONS = ("c0", "c1", "noise", "per_length", "seed", "fail_every", "hang_every", "hang", "fan_out", "steps",
-                 "pack", "lost_at", "variants", "sequence")
+KNOWN_OPTIONS = (
+    "c0",
+    "c1",
+    "noise",
+    "per_length",
+    "seed",
+    "fail_every",
+    "hang_every",
+    "hang",
+    "fan_out",
+    "steps",
+    "pack",
+    "lost_at",
+    "variants",
+    "sequence",
+)
 
 NOMINAL_BYTES = 1 << 20
 """What a synthetic model occupies when ``memory`` is not set."""
@@ -84,8 +98,10 @@ class SyntheticEngine(Engine):
         self._fixed_ns = options.duration_ns("c0", 0)
         self._per_item_ns = options.duration_ns("c1", 0)
         if not self._expected_ns and "c0" not in options and "c1" not in options:
-            raise ConfigError(f"[model.{model.name}] does not say how long it takes; set expected = {{1 = '5ms'}} "
-                              "or options.c0 and options.c1")
+            raise ConfigError(
+                f"[model.{model.name}] does not say how long it takes; set expected = {{1 = '5ms'}} "
+                "or options.c0 and options.c1"
+            )
         self._noise = options.number("noise", 0.0, 0.0, 10.0)
         self._per_length_ns = _durations(options, "per_length")
         self._fail_every = options.integer("fail_every", 0, 0)
@@ -165,8 +181,10 @@ class SyntheticEngine(Engine):
         """Check a batch and draw how it will go."""
         self._must_be_loaded()
         if batch.variant and batch.variant not in self.variants:
-            raise EngineError(f"model {self._name!r} has no variant {batch.variant!r}"
-                              f"{nearest(batch.variant, self.variants)}; see options.variants")
+            raise EngineError(
+                f"model {self._name!r} has no variant {batch.variant!r}"
+                f"{nearest(batch.variant, self.variants)}; see options.variants"
+            )
         failed = self._wrong(batch)
         if failed:
             batch = batch.without(failed)
@@ -180,8 +198,11 @@ class SyntheticEngine(Engine):
         left = [self._left(index, batch) for index in range(len(batch.items))]
         steps = min(max(left, default=1), batch.steps_max or self._steps)
         hangs = bool(self._hang_every) and number % self._hang_every == 0
-        duration_ns = self._hang_ns if hangs else round(
-            self.duration_ns(batch) * steps * factor * self._factors.get(batch.variant, 1.0))
+        duration_ns = (
+            self._hang_ns
+            if hangs
+            else round(self.duration_ns(batch) * steps * factor * self._factors.get(batch.variant, 1.0))
+        )
         return _Planned(number, batch, failed, left, steps, parts, duration_ns, self._trouble(number, hangs))
 
     def finish(self, planned: _Planned) -> List[Result]:
@@ -189,8 +210,10 @@ class SyntheticEngine(Engine):
         if planned.trouble is not None:
             raise planned.trouble
         left, steps = planned.left, planned.steps
-        results = [self._result(index, item, left[index] - steps, planned.parts)
-                   for index, item in enumerate(planned.batch.items)]
+        results = [
+            self._result(index, item, left[index] - steps, planned.parts)
+            for index, item in enumerate(planned.batch.items)
+        ]
         if planned.batch.steps_max:
             for index, result in enumerate(results):
                 result.steps = min(steps, left[index])
@@ -215,8 +238,10 @@ class SyntheticEngine(Engine):
 
     def duration_ns(self, batch: Batch) -> int:
         """The stated time of one step of ``batch``, without noise."""
-        lengths = sum(per_ns * max((len(item[name]) for item in batch.items if name in item), default=0)
-                      for name, per_ns in self._per_length_ns.items())
+        lengths = sum(
+            per_ns * max((len(item[name]) for item in batch.items if name in item), default=0)
+            for name, per_ns in self._per_length_ns.items()
+        )
         if not self._expected_ns:
             return self._fixed_ns + self._per_item_ns * batch.size + lengths
         for size, expected_ns in self._expected_ns.items():
@@ -254,11 +279,14 @@ class SyntheticEngine(Engine):
             raise EngineError(f"model {self._name!r}: input {name!r} is missing (given: {', '.join(sorted(item))})")
         shape = np.shape(item[name])
         if shape != tuple(self._shapes[name]):
-            raise EngineError(f"model {self._name!r}: input {name!r} has shape {shape}; expected "
-                              f"{tuple(self._shapes[name])} ([model.{self._name}] shapes)")
+            raise EngineError(
+                f"model {self._name!r}: input {name!r} has shape {shape}; expected "
+                f"{tuple(self._shapes[name])} ([model.{self._name}] shapes)"
+            )
         if np.asarray(item[name]).dtype.kind not in "biuf":
-            raise EngineError(f"model {self._name!r}: input {name!r} is {np.asarray(item[name]).dtype}; "
-                              "expected numbers")
+            raise EngineError(
+                f"model {self._name!r}: input {name!r} is {np.asarray(item[name]).dtype}; expected numbers"
+            )
 
     def _wait_or_unload(self, seconds: float) -> None:
         if self._unloaded.wait(seconds):
@@ -336,10 +364,13 @@ class DevicePending(Pending):
 def _factors(options: Options) -> Dict[str, float]:
     """``variants``: by name, the factor of a batch's time."""
     table = options.table("variants")
-    if not all(isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1000
-               for value in table.values()):
-        raise ConfigError(f"{options.where('variants')} = {table!r}: expected a table of factors, such as {{half = "
-                          "0.5}")
+    if not all(
+        isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value <= 1000
+        for value in table.values()
+    ):
+        raise ConfigError(
+            f"{options.where('variants')} = {table!r}: expected a table of factors, such as {{half = 0.5}}"
+        )
     return {name: float(value) for name, value in table.items()}
 
 
@@ -349,10 +380,12 @@ def _sequence(options: Options) -> Optional[SequenceInfo]:
         return None
     table = {"context_tokens": 4096, "bytes_per_token": 1024, "slots": 8, **options.table("sequence")}
     unknown = sorted(set(table) - set(SequenceInfo._fields))
-    if unknown or not all(isinstance(value, int) and not isinstance(value, bool) and value >= 0
-                          for value in table.values()):
-        raise ConfigError(f"{options.where('sequence')} = {table!r}: expected whole numbers for "
-                          f"{', '.join(SequenceInfo._fields)}")
+    if unknown or not all(
+        isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in table.values()
+    ):
+        raise ConfigError(
+            f"{options.where('sequence')} = {table!r}: expected whole numbers for {', '.join(SequenceInfo._fields)}"
+        )
     return SequenceInfo(**table)
 
 
@@ -370,7 +403,11 @@ def _range(model: ModelConfig, options: Options) -> Tuple[int, ...]:
     if value is None:
         return ()
     pair = [value, value] if isinstance(value, int) else value
-    if not (isinstance(pair, (list, tuple)) and len(pair) == 2
-            and all(isinstance(item, int) and not isinstance(item, bool) for item in pair) and 0 <= pair[0] <= pair[1]):
+    if not (
+        isinstance(pair, (list, tuple))
+        and len(pair) == 2
+        and all(isinstance(item, int) and not isinstance(item, bool) for item in pair)
+        and 0 <= pair[0] <= pair[1]
+    ):
         raise ConfigError(f"{options.where('fan_out')} = {value!r}: expected a number of parts, or [lowest, highest]")
     return tuple(pair)

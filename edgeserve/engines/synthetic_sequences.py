@@ -85,13 +85,22 @@ class SequenceSession(Session):
                     control.emit(index, Result({"step": np.int64(state.made)}, done=False, state=state))
                 if state.left <= 0:
                     going.remove(index)
-                    results[index] = _told(control, index, Result(
-                        {**batch.items[index], "steps": np.int64(state.made)}, steps=state.made - before[index]))
+                    results[index] = _told(
+                        control,
+                        index,
+                        Result({**batch.items[index], "steps": np.int64(state.made)}, steps=state.made - before[index]),
+                    )
         for index in going:
             state = states[index]
             tokens = len(batch.items[index].get("tokens", ())) + state.made
-            results[index] = Result({}, state=state, state_bytes=tokens * self._info.bytes_per_token, done=False,
-                                    hints={"steps": state.left}, steps=max(1, state.made - before[index]))
+            results[index] = Result(
+                {},
+                state=state,
+                state_bytes=tokens * self._info.bytes_per_token,
+                done=False,
+                hints={"steps": state.left},
+                steps=max(1, state.made - before[index]),
+            )
         return [results[index] for index in range(len(states))]
 
 

@@ -13,8 +13,11 @@ ONNXRUNTIME_BUILDS = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", 
 
 TENSORRT_BUILDS = ("tensorrt", "tensorrt-cu12", "tensorrt-cu13", "tensorrt-rtx-cu13")
 
-_BUILDS_OF = {"onnx": ("onnxruntime", ONNXRUNTIME_BUILDS), "torch": ("torch", ("torch",)),
-              "tensorrt": ("tensorrt", TENSORRT_BUILDS)}
+_BUILDS_OF = {
+    "onnx": ("onnxruntime", ONNXRUNTIME_BUILDS),
+    "torch": ("torch", ("torch",)),
+    "tensorrt": ("tensorrt", TENSORRT_BUILDS),
+}
 """Engine kind -> its library's module, and the packages that bring it."""
 
 

@@ -15,9 +15,16 @@ REPETITIONS = 3
 REPETITIONS_MAX = 12
 
 
-def warm_up(session: Session, example: Values, sizes: Iterable[int], clock_ns: Callable[[], int],
-            repetitions: int = REPETITIONS, spend_ns: int = 0,
-            seen: Optional[Dict[str, Any]] = None, sequences: bool = False) -> Dict[int, List[int]]:
+def warm_up(
+    session: Session,
+    example: Values,
+    sizes: Iterable[int],
+    clock_ns: Callable[[], int],
+    repetitions: int = REPETITIONS,
+    spend_ns: int = 0,
+    seen: Optional[Dict[str, Any]] = None,
+    sequences: bool = False,
+) -> Dict[int, List[int]]:
     """Run each batch size ``repetitions`` times with one item; how long each run took, in nanoseconds. Short runs go
     on, up to :data:`REPETITIONS_MAX`, while a size has taken less than ``spend_ns``. ``seen`` gets the outputs of one
     item. ``sequences``: of an engine that ``makes_sequences``, see :func:`batch_to_time`.
@@ -45,8 +52,9 @@ def batch_to_time(item: Values, size: int, sequences: bool) -> Batch:
     return Batch([item] * size, size, steps_max=1 if sequences else None)
 
 
-def time_run_ns(session: Session, batch: Batch, clock_ns: Callable[[], int],
-                seen: Optional[Dict[str, Any]] = None) -> int:
+def time_run_ns(
+    session: Session, batch: Batch, clock_ns: Callable[[], int], seen: Optional[Dict[str, Any]] = None
+) -> int:
     """How long one batch took: on the device where it can say, else from launch to result. Of a model of sequences
     that counts its turns, how long one of them took. A batch that ``steps_max`` leaves unfinished goes on to its end,
     and how long a turn or step took from then on counts."""

@@ -25,8 +25,9 @@ LEAD_BINS = 5
 SCORE_BINS = 3
 
 
-def agreements(combiner: Combiner, outputs: np.ndarray, subsets: Sequence[int],
-               tolerance: float) -> Dict[int, np.ndarray]:
+def agreements(
+    combiner: Combiner, outputs: np.ndarray, subsets: Sequence[int], tolerance: float
+) -> Dict[int, np.ndarray]:
     """For each subset, per record, whether its answer is that of all models: the same class, or a vector within
     ``tolerance`` (Euclidean distance)."""
     whole = combiner.answers(outputs, (1 << len(combiner.weights)) - 1)
@@ -52,8 +53,9 @@ def bin_of(values: np.ndarray, edges: Sequence[float]) -> np.ndarray:
     return bins
 
 
-def profile_rows(combiner: Combiner, outputs: np.ndarray, bins: np.ndarray, count: int, tolerance: float,
-                 seed: int = 1) -> Tuple[Row, ...]:
+def profile_rows(
+    combiner: Combiner, outputs: np.ndarray, bins: np.ndarray, count: int, tolerance: float, seed: int = 1
+) -> Tuple[Row, ...]:
     """A row for each of ``count`` bins: the agreement of every subset, of the records' ``bins`` (records,)."""
     models = len(combiner.weights)
     full = (1 << models) - 1
@@ -61,12 +63,18 @@ def profile_rows(combiner: Combiner, outputs: np.ndarray, bins: np.ndarray, coun
         table = _smoothed(agreements(combiner, outputs, range(1, full + 1), tolerance), bins, count)
     else:
         table = _extended(combiner, outputs, bins, count, tolerance, seed)
-    return tuple(monotone([0.0, *(float(table[subset][place]) for subset in range(1, full + 1))])
-                 for place in range(count))
+    return tuple(
+        monotone([0.0, *(float(table[subset][place]) for subset in range(1, full + 1))]) for place in range(count)
+    )
 
 
-def observed_tables(combiner: Combiner, outputs: np.ndarray, scores: Optional[np.ndarray], score_edges: Sequence[float],
-                    tolerance: float) -> Dict[int, ObservedTable]:
+def observed_tables(
+    combiner: Combiner,
+    outputs: np.ndarray,
+    scores: Optional[np.ndarray],
+    score_edges: Sequence[float],
+    tolerance: float,
+) -> Dict[int, ObservedTable]:
     """What the answers of finished models say of the rest, for each set of models (classification, few models; empty
     otherwise)."""
     models = len(combiner.weights)
@@ -79,13 +87,26 @@ def observed_tables(combiner: Combiner, outputs: np.ndarray, scores: Optional[np
     tables = {}
     for answered in range(1, full):
         members = [model for model in range(models) if answered >> model & 1]
-        leads = np.array([lead_of([(float(labels[row, model]), float(margins[row, model]), combiner.weights[model])
-                                   for model in members]) for row in range(len(outputs))])
+        leads = np.array(
+            [
+                lead_of(
+                    [
+                        (float(labels[row, model]), float(margins[row, model]), combiner.weights[model])
+                        for model in members
+                    ]
+                )
+                for row in range(len(outputs))
+            ]
+        )
         edges = equal_edges(leads, LEAD_BINS)
         lead_bins = bin_of(leads, edges)
-        rows = tuple(tuple(_observed_row(agree, answered, full, (lead_bins == lead) & (score_bins == score),
-                                         lead_bins == lead)
-                           for score in range(len(score_edges) + 1)) for lead in range(len(edges) + 1))
+        rows = tuple(
+            tuple(
+                _observed_row(agree, answered, full, (lead_bins == lead) & (score_bins == score), lead_bins == lead)
+                for score in range(len(score_edges) + 1)
+            )
+            for lead in range(len(edges) + 1)
+        )
         tables[answered] = ObservedTable(edges, rows)
     return tables
 
@@ -115,12 +136,15 @@ def _observed_row(agree: Dict[int, np.ndarray], answered: int, full: int, inside
 
 def _smoothed(agree: Dict[int, np.ndarray], bins: np.ndarray, count: int) -> Dict[int, np.ndarray]:
     sizes = np.bincount(bins, minlength=count)
-    return {subset: (np.bincount(bins, weights=hits, minlength=count) + hits.mean() * PRIOR) / (sizes + PRIOR)
-            for subset, hits in agree.items()}
+    return {
+        subset: (np.bincount(bins, weights=hits, minlength=count) + hits.mean() * PRIOR) / (sizes + PRIOR)
+        for subset, hits in agree.items()
+    }
 
 
-def _extended(combiner: Combiner, outputs: np.ndarray, bins: np.ndarray, count: int, tolerance: float,
-              seed: int) -> Dict[int, np.ndarray]:
+def _extended(
+    combiner: Combiner, outputs: np.ndarray, bins: np.ndarray, count: int, tolerance: float, seed: int
+) -> Dict[int, np.ndarray]:
     """Eq. 3: subsets of one and two models are counted, larger ones get the mean marginal gain of their pairs, times a
     factor per size that is fitted on a few counted subsets. Models join in order of descending agreement."""
     models = len(combiner.weights)
@@ -136,7 +160,7 @@ def _extended(combiner: Combiner, outputs: np.ndarray, bins: np.ndarray, count: 
         gained = [(table[_without_last(subset, order)], _gain(table, subset, order)) for subset in truth]
         gains = np.concatenate([gain for _, gain in gained])
         true_gains = np.concatenate([values - base for values, (base, _) in zip(truth.values(), gained)])
-        power = float((gains ** 2).sum())
+        power = float((gains**2).sum())
         gamma = float((gains * true_gains).sum()) / power if power > 1e-12 else 0.0
         for subset in targets:
             table[subset] = np.clip(table[_without_last(subset, order)] + gamma * _gain(table, subset, order), 0.0, 1.0)

@@ -36,8 +36,10 @@ class Combiner:
         if self.kind not in KINDS:
             raise ConfigError(f"combiner = {self.kind!r}: expected one of {', '.join(KINDS)}")
         if self.kind.endswith("vote") and self.task != "classification":
-            raise ConfigError(f"combiner = {self.kind!r} needs classes; of a regression expected average, "
-                              "weighted_average or stacking")
+            raise ConfigError(
+                f"combiner = {self.kind!r} needs classes; of a regression expected average, "
+                "weighted_average or stacking"
+            )
         if not self.weights or min(self.weights) < 0 or sum(self.weights) <= 0:
             raise ConfigError(f"weights = {list(self.weights)}: expected numbers from 0, not all of them 0")
 
@@ -105,10 +107,13 @@ def combiner_of(table: Any, where: str) -> Combiner:
         raise ConfigError(f"{where}: combiner = {table!r}: expected a table; make the file with 'edgeserve fit'")
     try:
         weights = tuple(float(weight) for weight in table["weights"])
-        arrays = {name: np.asarray(table[name], float) if name in table else None
-                  for name in ("coefficients", "intercepts", "records")}
-        combiner = Combiner(str(table["kind"]), str(table["task"]), weights, arrays["coefficients"],
-                            arrays["intercepts"], None)
+        arrays = {
+            name: np.asarray(table[name], float) if name in table else None
+            for name in ("coefficients", "intercepts", "records")
+        }
+        combiner = Combiner(
+            str(table["kind"]), str(table["task"]), weights, arrays["coefficients"], arrays["intercepts"], None
+        )
         if combiner.kind != "stacking":
             return combiner
         return _stacking(combiner, arrays)
@@ -125,10 +130,18 @@ def _stacking(combiner: Combiner, arrays: Mapping[str, Optional[np.ndarray]]) ->
         raise ValueError("stacking needs coefficients, intercepts and records")
     values = len(intercepts)
     if coefficients.shape != (models * values, values) or records.shape[1:] != (models * values,):
-        raise ValueError(f"coefficients {list(coefficients.shape)} and records {list(records.shape)} do not fit "
-                         f"{models} models of {values} values")
-    return Combiner(combiner.kind, combiner.task, combiner.weights, coefficients, intercepts,
-                    records.reshape(len(records), models, values))
+        raise ValueError(
+            f"coefficients {list(coefficients.shape)} and records {list(records.shape)} do not fit "
+            f"{models} models of {values} values"
+        )
+    return Combiner(
+        combiner.kind,
+        combiner.task,
+        combiner.weights,
+        coefficients,
+        intercepts,
+        records.reshape(len(records), models, values),
+    )
 
 
 def stacking_inputs(outputs: np.ndarray, task: str) -> np.ndarray:

@@ -36,8 +36,9 @@ class Discrepancy:
         return scores
 
 
-def fit_discrepancy(task: str, outputs: np.ndarray, answers: np.ndarray,
-                    temperatures: Tuple[float, ...]) -> Discrepancy:
+def fit_discrepancy(
+    task: str, outputs: np.ndarray, answers: np.ndarray, temperatures: Tuple[float, ...]
+) -> Discrepancy:
     """The statistics of a history. ``temperatures`` are :func:`fit_temperature`'s, 1.0 each for regression."""
     distances = _distances(task, outputs, answers, temperatures)
     means = distances.mean(axis=0)
@@ -111,5 +112,10 @@ def _distances(task: str, outputs: np.ndarray, answers: np.ndarray, temperatures
     if task == "regression":
         distances: np.ndarray = np.sqrt(((outputs - answers[:, None, :]) ** 2).sum(axis=2))
         return distances
-    return np.stack([jensen_shannon(scale(outputs[:, model], temperature), answers)
-                     for model, temperature in enumerate(temperatures)], axis=1)
+    return np.stack(
+        [
+            jensen_shannon(scale(outputs[:, model], temperature), answers)
+            for model, temperature in enumerate(temperatures)
+        ],
+        axis=1,
+    )

@@ -24,12 +24,15 @@ def image(values: Mapping[str, Any]) -> Dict[str, np.ndarray]:
     pixels = np.asarray(_only(values), np.float32)
     grey = pixels.mean(axis=2) if pixels.ndim == 3 else pixels
     if grey.ndim != 2 or not grey.size:
-        raise ValueError(f"an image of the shape {list(pixels.shape)}; expected (height, width) or "
-                         "(height, width, channels)")
+        raise ValueError(
+            f"an image of the shape {list(pixels.shape)}; expected (height, width) or (height, width, channels)"
+        )
     rows, columns = (np.linspace(0, size, GRID + 1).astype(int) for size in grey.shape)
-    cells = [grey[low:max(high, low + 1), left:max(right, left + 1)].mean()
-             for low, high in zip(np.minimum(rows[:-1], grey.shape[0] - 1), rows[1:])
-             for left, right in zip(np.minimum(columns[:-1], grey.shape[1] - 1), columns[1:])]
+    cells = [
+        grey[low : max(high, low + 1), left : max(right, left + 1)].mean()
+        for low, high in zip(np.minimum(rows[:-1], grey.shape[0] - 1), rows[1:])
+        for left, right in zip(np.minimum(columns[:-1], grey.shape[1] - 1), columns[1:])
+    ]
     down, across = (np.abs(np.diff(grey, axis=axis)) for axis in (0, 1))
     whole = [grey.mean(), grey.std(), down.mean() if down.size else 0.0, across.mean() if across.size else 0.0]
     return {"features": np.asarray(cells + whole, np.float32)}

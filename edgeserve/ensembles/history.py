@@ -41,8 +41,10 @@ class History:
 
     def part(self, rows: np.ndarray) -> History:
         """The records at the places ``rows``."""
+
         def of(array: Optional[np.ndarray]) -> Optional[np.ndarray]:
             return None if array is None else array[rows]
+
         return History(self.models, self.outputs[rows], self.task, of(self.labels), of(self.features), of(self.groups))
 
     def halves(self, seed: int) -> Tuple[np.ndarray, np.ndarray]:
@@ -50,15 +52,17 @@ class History:
         groups = np.arange(len(self)) if self.groups is None else self.groups
         names, members = np.unique(groups, return_inverse=True)
         first: np.ndarray = np.zeros(len(names), bool)
-        first[np.random.default_rng(seed).permutation(len(names))[:len(names) // 2]] = True
+        first[np.random.default_rng(seed).permutation(len(names))[: len(names) // 2]] = True
         inside = first[members]
         return np.flatnonzero(inside), np.flatnonzero(~inside)
 
     def _problem(self) -> str:
         shape = self.outputs.shape
         if len(shape) != 3 or shape[1] != len(self.models) or len(set(self.models)) != len(self.models):
-            return (f"outputs have the shape {list(shape)} for the models {', '.join(self.models)}: "
-                    "expected (records, models, values) and different names")
+            return (
+                f"outputs have the shape {list(shape)} for the models {', '.join(self.models)}: "
+                "expected (records, models, values) and different names"
+            )
         if shape[0] < RECORDS_MIN:
             return f"outputs have {shape[0]} records: expected at least {RECORDS_MIN}"
         if self.task not in TASKS:
@@ -69,8 +73,10 @@ class History:
             wrong = (self.outputs < -1e-6).any(axis=2) | (abs(self.outputs.sum(axis=2) - 1) > ROW_SUM_TOLERANCE)
             if wrong.any():
                 record, model = (int(place) for place in np.argwhere(wrong)[0])
-                return (f"outputs of model {self.models[model]!r}, record {record}: {self.outputs[record, model]} are "
-                        "no probabilities; give the softmax of logits, or task = 'regression'")
+                return (
+                    f"outputs of model {self.models[model]!r}, record {record}: {self.outputs[record, model]} are "
+                    "no probabilities; give the softmax of logits, or task = 'regression'"
+                )
             if self.labels is not None and not self._labels_are_classes(shape[2]):
                 return f"labels: expected whole numbers from 0 to {shape[2] - 1}, one per record"
         for name, array in (("labels", self.labels), ("features", self.features), ("groups", self.groups)):
@@ -82,8 +88,13 @@ class History:
 
     def _labels_are_classes(self, classes: int) -> bool:
         labels = np.asarray(self.labels)
-        return (labels.ndim == 1 and labels.dtype.kind in "iu" and bool(len(labels)) and int(labels.min()) >= 0
-                and int(labels.max()) < classes)
+        return (
+            labels.ndim == 1
+            and labels.dtype.kind in "iu"
+            and bool(len(labels))
+            and int(labels.min()) >= 0
+            and int(labels.max()) < classes
+        )
 
 
 def read_arrays(path: str) -> Dict[str, np.ndarray]:
@@ -104,20 +115,28 @@ def load_history(path: str) -> History:
     odd = [name for name in arrays if name not in known]
     missing = [name for name in ("models", "outputs") if name not in arrays]
     if odd or missing:
-        raise ConfigError(f"history {path!r} has the arrays {', '.join(arrays)}: expected models and outputs, "
-                          f"and may have {', '.join(known[2:])}")
+        raise ConfigError(
+            f"history {path!r} has the arrays {', '.join(arrays)}: expected models and outputs, "
+            f"and may have {', '.join(known[2:])}"
+        )
     try:
-        return History(tuple(str(name) for name in np.atleast_1d(arrays["models"])), arrays["outputs"].astype(float),
-                       str(arrays.get("task", TASKS[0])), arrays.get("labels"), arrays.get("features"),
-                       arrays.get("groups"))
+        return History(
+            tuple(str(name) for name in np.atleast_1d(arrays["models"])),
+            arrays["outputs"].astype(float),
+            str(arrays.get("task", TASKS[0])),
+            arrays.get("labels"),
+            arrays.get("features"),
+            arrays.get("groups"),
+        )
     except (ConfigError, ValueError) as error:
         raise ConfigError(f"history {path!r}: {error}") from None
 
 
 def are_probabilities(outputs: np.ndarray) -> bool:
     """Whether outputs (records, models, values) are probabilities of classes: at least two, none negative, sum 1."""
-    return bool(outputs.shape[2] > 1 and (outputs >= -1e-6).all()
-                and (abs(outputs.sum(axis=2) - 1) <= ROW_SUM_TOLERANCE).all())
+    return bool(
+        outputs.shape[2] > 1 and (outputs >= -1e-6).all() and (abs(outputs.sum(axis=2) - 1) <= ROW_SUM_TOLERANCE).all()
+    )
 
 
 def save_history(path: str, history: History) -> None:

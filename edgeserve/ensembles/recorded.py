@@ -59,8 +59,10 @@ class RecordedHistory:
         or ``""``."""
         said = ""
         if self._records and _shape(self._records[0]) != _shape((outputs, features)):
-            said = self._move_aside(f"history {self.path!r} has records of the sizes {_shape(self._records[0])}, "
-                                    f"new ones {_shape((outputs, features))}")
+            said = self._move_aside(
+                f"history {self.path!r} has records of the sizes {_shape(self._records[0])}, "
+                f"new ones {_shape((outputs, features))}"
+            )
         if not self._records:
             size = outputs.nbytes + (features.nbytes if features is not None else 0)
             self._records = deque(maxlen=max(1, min(self._records_max, BYTES_MAX // max(1, size))))
@@ -71,8 +73,11 @@ class RecordedHistory:
     def write(self) -> None:
         """Put all records into the file. ``OSError`` where that is impossible; the file is as it was then."""
         outputs = np.stack([record[0] for record in self._records])
-        arrays: Dict[str, Any] = {"models": np.array(self.models), "outputs": outputs,
-                                         "task": np.array(TASKS[0] if are_probabilities(outputs) else TASKS[1])}
+        arrays: Dict[str, Any] = {
+            "models": np.array(self.models),
+            "outputs": outputs,
+            "task": np.array(TASKS[0] if are_probabilities(outputs) else TASKS[1]),
+        }
         rows = [record[1] for record in self._records if record[1] is not None]
         if len(rows) == len(outputs):
             arrays["features"] = np.stack(rows)
@@ -86,8 +91,9 @@ class RecordedHistory:
         outputs = arrays["outputs"].astype(np.float32)
         features = arrays.get("features")
         if names != self.models or outputs.ndim != 3 or outputs.shape[1] != len(names):
-            raise ValueError(f"it holds {', '.join(names)} in an array {list(outputs.shape)}, served are "
-                             f"{', '.join(self.models)}")
+            raise ValueError(
+                f"it holds {', '.join(names)} in an array {list(outputs.shape)}, served are {', '.join(self.models)}"
+            )
         if not {*arrays} <= {"models", "outputs", "task", "features"}:
             raise ValueError("it holds labels or groups, which a recording does not know")
         if features is not None and features.shape[0] != len(outputs):

@@ -44,7 +44,7 @@ def combined(said: Sequence[Said], combiner: Combiner) -> Tuple[str, float]:
     texts, rows = classes(said)
     subset = sum([1 << model for model, item in enumerate(said) if item is not None])
     shares = combiner.answers(rows[None].astype(float), subset)[0]
-    place = int(shares[:len(texts)].argmax())
+    place = int(shares[: len(texts)].argmax())
     return texts[place], float(shares[place])
 
 

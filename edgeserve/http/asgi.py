@@ -125,8 +125,14 @@ class Call:
     async def answer(self, body: Any = None, status: int = 200, headers: Sequence[Tuple[bytes, bytes]] = ()) -> None:
         """Send JSON, or ``bytes`` as they are with the ``content-type`` that is in ``headers``."""
         data = body if isinstance(body, bytes) else b"" if body is None else to_json(body)
-        await self.start(status, [*([] if isinstance(body, bytes) else [(b"content-type", JSON)]), *headers,
-                                  (b"content-length", str(len(data)).encode())])
+        await self.start(
+            status,
+            [
+                *([] if isinstance(body, bytes) else [(b"content-type", JSON)]),
+                *headers,
+                (b"content-length", str(len(data)).encode()),
+            ],
+        )
         await self.send({"type": "http.response.body", "body": data})
 
     async def start(self, status: int, headers: Headers) -> None:
@@ -158,8 +164,9 @@ def error_body(error: BaseException) -> Dict[str, Any]:
 class Endpoint:
     """A route's ASGI application: calls ``handler`` and answers what it raises. ``tokens``: what clients must show."""
 
-    def __init__(self, handler: Handler, bounds: Bounds, tokens: Optional[Tokens] = None,
-                 body: ErrorBody = error_body) -> None:
+    def __init__(
+        self, handler: Handler, bounds: Bounds, tokens: Optional[Tokens] = None, body: ErrorBody = error_body
+    ) -> None:
         self._handler = handler
         self._bounds = bounds
         self._tokens = tokens or None
@@ -171,13 +178,17 @@ class Endpoint:
         try:
             if self._tokens is None:
                 if call.header(b"origin"):
-                    raise Forbidden("pages in a browser may ask a front that was started with a token, and send it; "
-                                    "this one has none")
+                    raise Forbidden(
+                        "pages in a browser may ask a front that was started with a token, and send it; "
+                        "this one has none"
+                    )
             else:
                 name = self._tokens.name_of(call.header(b"authorization"))
                 if name is None:
-                    raise Unauthorized("this front needs the header 'Authorization: Bearer TOKEN' with a token that it "
-                                       "was started with")
+                    raise Unauthorized(
+                        "this front needs the header 'Authorization: Bearer TOKEN' with a token that it "
+                        "was started with"
+                    )
                 call.token_name = name
             await self._handler(call)
         except EdgeServeError as error:

@@ -33,8 +33,14 @@ class Places:
     the others out. ``lasting``: clients keep their places as long as they like, so that one that is alone has three
     quarters at most. ``key``: the bound's name in ``[http]``."""
 
-    def __init__(self, count_max: int, what: str = "requests without an answer", key: str = "in_flight_max", *,
-                 lasting: bool = False) -> None:
+    def __init__(
+        self,
+        count_max: int,
+        what: str = "requests without an answer",
+        key: str = "in_flight_max",
+        *,
+        lasting: bool = False,
+    ) -> None:
         self.count_max = count_max
         self.count = 0
         self._what = what
@@ -50,8 +56,11 @@ class Places:
         if self.count + count > self.count_max - self.count_max // 4:
             parts = max(self._parts_min, len(self._of) + (0 if held else 1))
             if held + count > max(1, self.count_max // parts):
-                raise self._full(f"{origin} has {held} {self._what} at this front, of {self.count_max} that all its "
-                                 "clients may have", count)
+                raise self._full(
+                    f"{origin} has {held} {self._what} at this front, of {self.count_max} that all its "
+                    "clients may have",
+                    count,
+                )
         self._of[origin] = held + count
         self.count += count
 
@@ -65,8 +74,9 @@ class Places:
             del self._of[origin]
 
     def _full(self, text: str, count: int) -> Rejected:
-        return Rejected(f"{text}: no room for {count} more; send fewer at a time, or raise [http] {self._key}",
-                        "too many in flight")
+        return Rejected(
+            f"{text}: no room for {count} more; send fewer at a time, or raise [http] {self._key}", "too many in flight"
+        )
 
 
 class Backend:
@@ -86,21 +96,29 @@ class Backend:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    async def infer(self, app: str, inputs: Mapping[str, Any], options: Mapping[str, Any],
-                    gone: Optional[Gone] = None, origin: str = "") -> Answer:
+    async def infer(
+        self,
+        app: str,
+        inputs: Mapping[str, Any],
+        options: Mapping[str, Any],
+        gone: Optional[Gone] = None,
+        origin: str = "",
+    ) -> Answer:
         """Ask an app. ``options`` are arguments of :meth:`Client.submit`. When ``gone`` returns first, or the waiting
         task is cancelled, so is the request. ``origin``: whose request it is."""
         self.places.enter(origin)
         try:
-            answer = await self._settled(self.client.submit(app, inputs, copy=False, origin=origin, **options), app,
-                                         gone)
+            answer = await self._settled(
+                self.client.submit(app, inputs, copy=False, origin=origin, **options), app, gone
+            )
         finally:
             self.places.leave(origin)
         self._learn(app, answer)
         return answer
 
-    async def stream(self, app: str, inputs: Mapping[str, Any], options: Mapping[str, Any],
-                     origin: str = "") -> AsyncGenerator[Any, None]:
+    async def stream(
+        self, app: str, inputs: Mapping[str, Any], options: Mapping[str, Any], origin: str = ""
+    ) -> AsyncGenerator[Any, None]:
         """Ask an app whose answer comes in pieces: yields each piece as a table of values, and last the
         :class:`Answer`. Closing the iterator cancels the request."""
         self.places.enter(origin)
@@ -141,8 +159,9 @@ class Backend:
         except asyncio.CancelledError:
             pending.cancel()
             if why == ["timed out"]:
-                raise TimedOut(f"app {app!r}: no answer within {self._timeout_ms:g} ms ([http] timeout); the request "
-                               "was cancelled") from None
+                raise TimedOut(
+                    f"app {app!r}: no answer within {self._timeout_ms:g} ms ([http] timeout); the request was cancelled"
+                ) from None
             if why:
                 raise ClientGone(f"app {app!r}: the client went away") from None
             raise
@@ -207,6 +226,7 @@ def _ended(pending: Any, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None
             loop.call_soon_threadsafe(settle, pending)
         except RuntimeError:
             pass  # the loop is closed: nobody waits any more
+
     pending.add_done_callback(ended)
     return future
 

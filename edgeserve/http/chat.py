@@ -23,13 +23,16 @@ OBJECTS = ("text", "any")
 NUMBERS = {"max_tokens": np.int32, "temperature": np.float32, "top_p": np.float32, "seed": np.int64}
 """Options of a request that become inputs, with the dtype where the app declares none."""
 
-WHOLE = {"max_tokens": 1, "seed": -2**31}
+WHOLE = {"max_tokens": 1, "seed": -(2**31)}
 """Those that are whole numbers, and the smallest."""
 
 NUMBER = (int, float)
 EXTENSIONS: Dict[str, Tuple[str, Tuple[type, ...]]] = {
-    "deadline_ms": ("slo_ms", NUMBER), "class": ("klass", (str,)), "value": ("value", NUMBER),
-    "on_late": ("on_late", (str,))}
+    "deadline_ms": ("slo_ms", NUMBER),
+    "class": ("klass", (str,)),
+    "value": ("value", NUMBER),
+    "on_late": ("on_late", (str,)),
+}
 """Fields of ours -> arguments of :meth:`Client.submit` and their types."""
 
 NOT_SERVED = ("tools", "functions", "logprobs", "logit_bias", "audio", "modalities")
@@ -70,8 +73,11 @@ def read_request(body: Any, inputs: Mapping[str, Any]) -> ChatRequest:
     stream, with_usage = body.get("stream") or False, body.get("stream_options") or {}
     if not isinstance(stream, bool) or not isinstance(with_usage, dict):
         raise BadInput("stream is true or false, stream_options an object")
-    options = {argument: _extension(field, kinds, body[field]) for field, (argument, kinds) in EXTENSIONS.items()
-               if body.get(field) is not None}
+    options = {
+        argument: _extension(field, kinds, body[field])
+        for field, (argument, kinds) in EXTENSIONS.items()
+        if body.get(field) is not None
+    }
     values = _conversation(body.get("messages"), inputs)
     _add_numbers(body, inputs, values)
     _add_stop(body.get("stop"), inputs, values)
@@ -99,8 +105,10 @@ def _message(index: int, message: Any) -> Dict[str, str]:
         raise BadInput(f"messages[{index}]: expected an object whose role is one of {', '.join(ROLES)}")
     content = message.get("content")
     if isinstance(content, list):
-        if not all(isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
-                   for part in content):
+        if not all(
+            isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+            for part in content
+        ):
             raise NotServed(f"messages[{index}].content: only parts of type text are served")
         content = "".join([part["text"] for part in content])
     if not isinstance(content, str):
@@ -147,8 +155,13 @@ class Completion:
     def whole(self, outputs: Mapping[str, Any], late: bool) -> Dict[str, Any]:
         """The completion of an answer."""
         message = {"role": "assistant", "content": text_of(outputs), "refusal": None}
-        return {**self._head, "object": "chat.completion", "usage": usage_of(outputs), "edgeserve": {"late": late},
-                "choices": [{"index": 0, "message": message, "finish_reason": finish_of(outputs), "logprobs": None}]}
+        return {
+            **self._head,
+            "object": "chat.completion",
+            "usage": usage_of(outputs),
+            "edgeserve": {"late": late},
+            "choices": [{"index": 0, "message": message, "finish_reason": finish_of(outputs), "logprobs": None}],
+        }
 
     def piece(self, outputs: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
         """A chunk with the text of a piece; None for one without text."""
@@ -163,7 +176,7 @@ class Completion:
         text = text_of(outputs)
         chunks = []
         if text.startswith(self._sent_text) and len(text) > len(self._sent_text):
-            chunks.append(self._chunk({"content": text[len(self._sent_text):]}))
+            chunks.append(self._chunk({"content": text[len(self._sent_text) :]}))
         elif not self._begun:
             chunks.append(self._chunk({"content": ""}))
         chunks.append(self._chunk({}, finish_of(outputs)))
@@ -209,6 +222,9 @@ def count_of(tokens: Any) -> int:
 def error_body(error: BaseException) -> Dict[str, Any]:
     """An error as OpenAI's clients read it."""
     status, details = status_of(error), details_of(error)
-    kind = ("invalid_request_error" if status < 500 and status not in (401, 429) else
-            {401: "authentication_error", 429: "rate_limit_error"}.get(status, "server_error"))
+    kind = (
+        "invalid_request_error"
+        if status < 500 and status not in (401, 429)
+        else {401: "authentication_error", 429: "rate_limit_error"}.get(status, "server_error")
+    )
     return {"error": {"message": message_of(error), "type": kind, "param": None, **details}}

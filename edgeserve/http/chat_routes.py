@@ -30,16 +30,22 @@ class ChatRoutes:
 
     def routes(self) -> List[Route]:
         """All of them."""
-        table = [("/v1/chat/completions", "POST", self.complete), ("/v1/models", "GET", self.models),
-                 ("/v1/models/{name}", "GET", self.model)]
-        return [Route(path, Endpoint(handler, self._bounds, self._tokens, error_body), methods=[method])
-                for path, method, handler in table]
+        table = [
+            ("/v1/chat/completions", "POST", self.complete),
+            ("/v1/models", "GET", self.models),
+            ("/v1/models/{name}", "GET", self.model),
+        ]
+        return [
+            Route(path, Endpoint(handler, self._bounds, self._tokens, error_body), methods=[method])
+            for path, method, handler in table
+        ]
 
     async def models(self, call: Call) -> None:
         """The apps that can chat."""
         apps = await self._backend.apps()
-        await call.answer({"object": "list", "data": [self._model(name) for name,
-                                                      app in apps.items() if can_chat(app)]})
+        await call.answer(
+            {"object": "list", "data": [self._model(name) for name, app in apps.items() if can_chat(app)]}
+        )
 
     async def model(self, call: Call) -> None:
         """One of them."""
@@ -54,8 +60,9 @@ class ChatRoutes:
             raise BadInput("model: expected the name of an app")
         apps = {key: app for key, app in (await self._backend.apps()).items() if can_chat(app)}
         if name not in apps:
-            raise UnknownApp(f"no app {name[:128]!r} that takes messages or a prompt is served here"
-                             f"{nearest(name[:128], apps)}")
+            raise UnknownApp(
+                f"no app {name[:128]!r} that takes messages or a prompt is served here{nearest(name[:128], apps)}"
+            )
         app: Dict[str, Any] = apps[name]
         return app
 
@@ -70,8 +77,7 @@ class ChatRoutes:
         if request.stream:
             await self._stream(call, request, completion)
             return
-        answer = await self._backend.infer(request.model, request.inputs, request.options, call.gone,
-                                           call.origin)
+        answer = await self._backend.infer(request.model, request.inputs, request.options, call.gone, call.origin)
         await call.answer(completion.whole(answer.outputs, answer.late))
 
     async def _stream(self, call: Call, request: ChatRequest, completion: Completion) -> None:
@@ -105,8 +111,9 @@ class ChatRoutes:
             watching.cancel()
             await chunks.aclose()
 
-    async def _chunks(self, request: ChatRequest, completion: Completion,
-                      origin: str) -> AsyncGenerator[Dict[str, Any], None]:
+    async def _chunks(
+        self, request: ChatRequest, completion: Completion, origin: str
+    ) -> AsyncGenerator[Dict[str, Any], None]:
         pieces = self._backend.stream(request.model, request.inputs, request.options, origin)
         try:
             async for piece in pieces:

@@ -10,22 +10,51 @@ from typing import Any, Dict
 from edgeserve.errors import REFUSAL_NUMBERS, Cancelled, EdgeServeError, Refusal, RequestError
 
 BY_CODE = {
-    "malformed": 400, "bad_input": 400, "too_large": 413, "unknown_app": 404, "deadline_expired": 504, "rejected": 503,
-    "dropped": 504, "cancelled": 499, "failed": 500, "server_gone": 502, "wrong_version": 502,
-    "not_allowed": 502, "quarantined": 503, "timed_out": 504, "not_served": 501, "unauthorized": 401,
-    "forbidden": 403}
+    "malformed": 400,
+    "bad_input": 400,
+    "too_large": 413,
+    "unknown_app": 404,
+    "deadline_expired": 504,
+    "rejected": 503,
+    "dropped": 504,
+    "cancelled": 499,
+    "failed": 500,
+    "server_gone": 502,
+    "wrong_version": 502,
+    "not_allowed": 502,
+    "quarantined": 503,
+    "timed_out": 504,
+    "not_served": 501,
+    "unauthorized": 401,
+    "forbidden": 403,
+}
 """Code of an error -> HTTP status. 499 is what proxies call a request whose client went away."""
 
 BY_REASON = {
-    "queue_full": 429, "over_share": 429, "too many in flight": 429,  # this client, or all of them, ask too much
-    "superseded": 409, "quality_too_low": 422}
+    "queue_full": 429,
+    "over_share": 429,
+    "too many in flight": 429,  # this client, or all of them, ask too much
+    "superseded": 409,
+    "quality_too_low": 422,
+}
 """Reason of a refusal -> HTTP status, where it says more than the code."""
 
 GRPC_OF_HTTP = {
-    400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND", 409: "ABORTED",
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ABORTED",
     413: "OUT_OF_RANGE",
-    422: "FAILED_PRECONDITION", 429: "RESOURCE_EXHAUSTED", 499: "CANCELLED", 500: "INTERNAL", 501: "UNIMPLEMENTED",
-    502: "UNAVAILABLE", 503: "UNAVAILABLE", 504: "DEADLINE_EXCEEDED"}
+    422: "FAILED_PRECONDITION",
+    429: "RESOURCE_EXHAUSTED",
+    499: "CANCELLED",
+    500: "INTERNAL",
+    501: "UNIMPLEMENTED",
+    502: "UNAVAILABLE",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
 
 UNKNOWN_MODEL = "Request for unknown model: "
 """How the message of an unknown app begins: existing clients look for these words."""

@@ -44,8 +44,10 @@ def check_http(config: HttpConfig) -> None:
     for key, place in places:
         split_place(key, place)
         if not place.startswith(LOOPBACK) and not config.token_file:
-            raise ConfigError(f"[http] {key} = {place!r} can be reached from other machines: set token_file to a file "
-                              f"with a token that clients must send, or listen on 127.0.0.1")
+            raise ConfigError(
+                f"[http] {key} = {place!r} can be reached from other machines: set token_file to a file "
+                f"with a token that clients must send, or listen on 127.0.0.1"
+            )
 
 
 def split_place(key: str, place: str) -> Tuple[str, int]:
@@ -64,10 +66,12 @@ class Front:
         self.config = config
         self._tokens = read_tokens(config.token_file)
         self._clock_s = clock_s
-        self._backend = Backend(client, streams, in_flight_max=config.in_flight_max,
-                                timeout_ms=ns_to_ms(config.timeout_ns))
-        self._service = OpenInference(self._backend, Regions(FOLDER if config.shared_memory else None),
-                                      config.server_name)
+        self._backend = Backend(
+            client, streams, in_flight_max=config.in_flight_max, timeout_ms=ns_to_ms(config.timeout_ns)
+        )
+        self._service = OpenInference(
+            self._backend, Regions(FOLDER if config.shared_memory else None), config.server_name
+        )
 
     def app(self) -> Any:
         """The ASGI application."""
@@ -76,6 +80,7 @@ class Front:
         from edgeserve.http.asgi import Bounds
         from edgeserve.http.chat_routes import ChatRoutes
         from edgeserve.http.kserve_routes import KServeRoutes
+
         bounds = Bounds(self.config.body_bytes_max, ns_to_s(self.config.body_timeout_ns))
         kserve = KServeRoutes(self._service, bounds, self._tokens)
         routes = kserve.routes() + ChatRoutes(self._backend, bounds, self._tokens, self._clock_s).routes()
@@ -84,13 +89,21 @@ class Front:
     async def serve(self, stopped: asyncio.Event, ready: Callable[[List[str]], None]) -> None:
         """Serve until ``stopped``. ``ready`` hears where. Raises :class:`ConfigError` when a port cannot be had."""
         import uvicorn
+
         config = self.config
         listener = bind("listen", config.listen)
-        settings = uvicorn.Config(self.app(), lifespan="off", log_level="warning", access_log=False,
-                                  server_header=False,
-                                  date_header=False, proxy_headers=False, limit_concurrency=config.connections_max,
-                                  timeout_keep_alive=KEEP_ALIVE_S,
-                                  timeout_graceful_shutdown=int(ns_to_s(config.drain_ns)) + 1)
+        settings = uvicorn.Config(
+            self.app(),
+            lifespan="off",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            limit_concurrency=config.connections_max,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=int(ns_to_s(config.drain_ns)) + 1,
+        )
         server = uvicorn.Server(settings)
         server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]  # of older ones: signals are ours
         server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]  # and of newer ones
@@ -112,6 +125,7 @@ class Front:
         if not self.config.grpc:
             return None, []
         from edgeserve.http.grpc_service import start_grpc
+
         server, port = await start_grpc(self._service, self.config, self._tokens)
         return server, [f"grpc://{self.config.grpc.rpartition(':')[0]}:{port}"]
 
@@ -132,8 +146,10 @@ def bind(key: str, place: str) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise ConfigError(f"[http] {key} = {place!r}: cannot listen there ({error.strerror}); another program may, or "
-                          "another front; give another port") from None
+        raise ConfigError(
+            f"[http] {key} = {place!r}: cannot listen there ({error.strerror}); another program may, or "
+            "another front; give another port"
+        ) from None
     listener.set_inheritable(False)
     return listener
 
@@ -144,9 +160,13 @@ def place_of(listener: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def run(front: Front, stopped: Callable[[asyncio.AbstractEventLoop, asyncio.Event], None],
-        ready: Callable[[List[str]], None]) -> None:
+def run(
+    front: Front,
+    stopped: Callable[[asyncio.AbstractEventLoop, asyncio.Event], None],
+    ready: Callable[[List[str]], None],
+) -> None:
     """Serve on an event loop of this thread. ``stopped`` arranges that the event is set when it should end."""
+
     async def serve() -> None:
         event = asyncio.Event()
         stopped(asyncio.get_running_loop(), event)
@@ -154,5 +174,6 @@ def run(front: Front, stopped: Callable[[asyncio.AbstractEventLoop, asyncio.Even
 
     if importlib.util.find_spec("uvloop") is not None:
         import uvloop
+
         uvloop.install()
     asyncio.run(serve())

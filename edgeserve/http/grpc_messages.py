@@ -14,48 +14,53 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 PACKAGE = "inference"
 SERVICE = PACKAGE + ".GRPCInferenceService"
 
-_TENSOR = ("name string 1; datatype string 2; shape int64* 3; parameters {InferParameter} 4; "
-           "contents InferTensorContents 5")
+_TENSOR = (
+    "name string 1; datatype string 2; shape int64* 3; parameters {InferParameter} 4; contents InferTensorContents 5"
+)
 _DURATIONS = "success fail queue compute_input compute_infer compute_output cache_hit cache_miss"
 _PARAMETER = "bool_param bool 1 |; int64_param int64 2 |; string_param string 3 |"
 
 MESSAGES: Dict[str, str] = {
-    "ServerLiveRequest": "", "ServerLiveResponse": "live bool 1",
-    "ServerReadyRequest": "", "ServerReadyResponse": "ready bool 1",
-    "ModelReadyRequest": "name string 1; version string 2", "ModelReadyResponse": "ready bool 1",
+    "ServerLiveRequest": "",
+    "ServerLiveResponse": "live bool 1",
+    "ServerReadyRequest": "",
+    "ServerReadyResponse": "ready bool 1",
+    "ModelReadyRequest": "name string 1; version string 2",
+    "ModelReadyResponse": "ready bool 1",
     "ServerMetadataRequest": "",
     "ServerMetadataResponse": "name string 1; version string 2; extensions string* 3",
     "ModelMetadataRequest": "name string 1; version string 2",
     "ModelMetadataResponse.TensorMetadata": "name string 1; datatype string 2; shape int64* 3",
     "ModelMetadataResponse": "name string 1; versions string* 2; platform string 3; "
-                             "inputs ModelMetadataResponse.TensorMetadata* 4; "
-                             "outputs ModelMetadataResponse.TensorMetadata* 5",
+    "inputs ModelMetadataResponse.TensorMetadata* 4; "
+    "outputs ModelMetadataResponse.TensorMetadata* 5",
     "InferParameter": _PARAMETER + "; double_param double 4 |; uint64_param uint64 5 |",
     "InferTensorContents": "bool_contents bool* 1; int_contents int32* 2; int64_contents int64* 3; uint_contents "
-                           "uint32* 4; uint64_contents uint64* 5; fp32_contents float* 6; fp64_contents double* 7; "
-                           "bytes_contents bytes* 8",
+    "uint32* 4; uint64_contents uint64* 5; fp32_contents float* 6; fp64_contents double* 7; "
+    "bytes_contents bytes* 8",
     "ModelInferRequest.InferInputTensor": _TENSOR,
     "ModelInferRequest.InferRequestedOutputTensor": "name string 1; parameters {InferParameter} 2",
     "ModelInferRequest": "model_name string 1; model_version string 2; id string 3; parameters {InferParameter} 4; "
-                         "inputs ModelInferRequest.InferInputTensor* 5; "
-                         "outputs ModelInferRequest.InferRequestedOutputTensor* 6; raw_input_contents bytes* 7",
+    "inputs ModelInferRequest.InferInputTensor* 5; "
+    "outputs ModelInferRequest.InferRequestedOutputTensor* 6; raw_input_contents bytes* 7",
     "ModelInferResponse.InferOutputTensor": _TENSOR,
     "ModelInferResponse": "model_name string 1; model_version string 2; id string 3; parameters {InferParameter} 4; "
-                          "outputs ModelInferResponse.InferOutputTensor* 5; raw_output_contents bytes* 6",
+    "outputs ModelInferResponse.InferOutputTensor* 5; raw_output_contents bytes* 6",
     "ModelStreamInferResponse": "error_message string 1; infer_response ModelInferResponse 2",
     "ModelConfigRequest": "name string 1; version string 2",
     # Of Triton's model_config.proto, the fields that say something here.
     "ModelInput": "name string 1; data_type int32 2; dims int64* 4",
     "ModelOutput": "name string 1; data_type int32 2; dims int64* 3",
     "ModelConfig": "name string 1; platform string 2; backend string 17; max_batch_size int32 4; input ModelInput* 5; "
-                   "output ModelOutput* 6",
+    "output ModelOutput* 6",
     "ModelConfigResponse": "config ModelConfig 1",
     "ModelStatisticsRequest": "name string 1; version string 2",
     "StatisticDuration": "count uint64 1; ns uint64 2",
-    "InferStatistics": "; ".join(f"{name} StatisticDuration {number}" for number, name in
-                                 enumerate(_DURATIONS.split(), 1)),
+    "InferStatistics": "; ".join(
+        f"{name} StatisticDuration {number}" for number, name in enumerate(_DURATIONS.split(), 1)
+    ),
     "ModelStatistics": "name string 1; version string 2; last_inference uint64 3; inference_count uint64 4; "
-                       "execution_count uint64 5; inference_stats InferStatistics 6",
+    "execution_count uint64 5; inference_stats InferStatistics 6",
     "ModelStatisticsResponse": "model_stats ModelStatistics* 1",
     "RepositoryIndexRequest": "repository_name string 1; ready bool 2",
     "RepositoryIndexResponse.ModelIndex": "name string 1; version string 2; state string 3; reason string 4",
@@ -65,20 +70,48 @@ MESSAGES: Dict[str, str] = {
     "SystemSharedMemoryStatusResponse": "regions {SystemSharedMemoryStatusResponse.RegionStatus} 1",
     "SystemSharedMemoryRegisterRequest": "name string 1; key string 2; offset uint64 3; byte_size uint64 4",
     "SystemSharedMemoryRegisterResponse": "",
-    "SystemSharedMemoryUnregisterRequest": "name string 1", "SystemSharedMemoryUnregisterResponse": "",
-    "CudaSharedMemoryStatusRequest": "name string 1", "CudaSharedMemoryStatusResponse": "",
-    "CudaSharedMemoryUnregisterRequest": "name string 1", "CudaSharedMemoryUnregisterResponse": "",
+    "SystemSharedMemoryUnregisterRequest": "name string 1",
+    "SystemSharedMemoryUnregisterResponse": "",
+    "CudaSharedMemoryStatusRequest": "name string 1",
+    "CudaSharedMemoryStatusResponse": "",
+    "CudaSharedMemoryUnregisterRequest": "name string 1",
+    "CudaSharedMemoryUnregisterResponse": "",
 }
 """Message -> its fields: name, type, number; ``*`` is repeated, ``{...}`` a map from string, ``|`` one of several. A
 message inside another has its name before the dot."""
 
-DATA_TYPES = ("INVALID", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16",
-              "FP32",
-              "FP64", "STRING")
+DATA_TYPES = (
+    "INVALID",
+    "BOOL",
+    "UINT8",
+    "UINT16",
+    "UINT32",
+    "UINT64",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "FP16",
+    "FP32",
+    "FP64",
+    "STRING",
+)
 """Numbers of Triton's ``DataType``, in their order."""
 
-_PLAIN = {name: number for number, name in ((1, "double"), (2, "float"), (3, "int64"), (4, "uint64"), (5, "int32"),
-                                            (8, "bool"), (9, "string"), (12, "bytes"), (13, "uint32"))}
+_PLAIN = {
+    name: number
+    for number, name in (
+        (1, "double"),
+        (2, "float"),
+        (3, "int64"),
+        (4, "uint64"),
+        (5, "int32"),
+        (8, "bool"),
+        (9, "string"),
+        (12, "bytes"),
+        (13, "uint32"),
+    )
+}
 _MESSAGE, _OPTIONAL, _REPEATED = 11, 1, 3
 
 

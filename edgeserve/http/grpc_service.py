@@ -39,9 +39,19 @@ QUESTIONS_AT_ONCE_MAX = 4
 """Messages received at a time of verbs that do not infer. They are small, and do not wait behind large ones."""
 
 CONTENTS = {
-    "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
-    "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
-    "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents"}
+    "BOOL": "bool_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+    "BYTES": "bytes_contents",
+}
 
 Verb = Callable[[Any, str], Awaitable[Any]]
 """What a request asks, and whose it is -> the answer's message."""
@@ -57,9 +67,21 @@ class GrpcService:
     def questions(self) -> Dict[str, Callable[[Any], Awaitable[Any]]]:
         """The verbs that do not infer."""
         found = {}
-        for name in ("ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelConfig",
-                     "ModelStatistics", "RepositoryIndex", "SystemSharedMemoryStatus", "SystemSharedMemoryRegister",
-                     "SystemSharedMemoryUnregister", "CudaSharedMemoryStatus", "CudaSharedMemoryUnregister"):
+        for name in (
+            "ServerLive",
+            "ServerReady",
+            "ModelReady",
+            "ServerMetadata",
+            "ModelMetadata",
+            "ModelConfig",
+            "ModelStatistics",
+            "RepositoryIndex",
+            "SystemSharedMemoryStatus",
+            "SystemSharedMemoryRegister",
+            "SystemSharedMemoryUnregister",
+            "CudaSharedMemoryStatus",
+            "CudaSharedMemoryUnregister",
+        ):
             verb = "".join(["_" + letter.lower() if letter.isupper() else letter for letter in name])[1:]
             found[name] = getattr(self, verb)
         return found
@@ -92,7 +114,7 @@ class GrpcService:
         """An app in the words of Triton's configuration."""
         config = await self._service.model_config(message.name, message.version)
         for tensor in config["input"] + config["output"]:
-            tensor["data_type"] = DATA_TYPES.index(tensor["data_type"][len("TYPE_"):])
+            tensor["data_type"] = DATA_TYPES.index(tensor["data_type"][len("TYPE_") :])
         return KINDS["ModelConfigResponse"](config=KINDS["ModelConfig"](**config))
 
     async def model_statistics(self, message: Any) -> Any:
@@ -176,31 +198,40 @@ def read_request(message: Any) -> InferRequest:
     if raw:
         raise BadInput(f"raw_input_contents has {len(raw)} entries more than there are inputs without shared memory")
     wishes = [OutputWish(output.name, read_parameters(output.parameters)) for output in message.outputs] or None
-    return InferRequest(message.model_name, message.model_version, message.id, inputs,
-                        read_parameters(message.parameters),
-                        wishes)
+    return InferRequest(
+        message.model_name, message.model_version, message.id, inputs, read_parameters(message.parameters), wishes
+    )
 
 
 def _contents(tensor: Any) -> Sequence[Any]:
     field = CONTENTS.get(tensor.datatype)
     if field is None:
-        raise BadInput(f"input {tensor.name!r}: datatype {tensor.datatype!r} has no field in contents; send "
-                       "raw_input_contents")
+        raise BadInput(
+            f"input {tensor.name!r}: datatype {tensor.datatype!r} has no field in contents; send raw_input_contents"
+        )
     values: List[Any] = list(getattr(tensor.contents, field))
     if field != "bytes_contents":
         return values
     try:
         return [value.decode("utf-8") for value in values]
     except UnicodeDecodeError as error:
-        raise BadInput(f"input {tensor.name!r}: its BYTES are no UTF-8 text ({error.reason}); send raw bytes as "
-                       "UINT8") from None
+        raise BadInput(
+            f"input {tensor.name!r}: its BYTES are no UTF-8 text ({error.reason}); send raw bytes as UINT8"
+        ) from None
 
 
 def write_parameters(parameters: Mapping[str, Any], into: Any) -> None:
     """Plain values as a message's parameters."""
     for name, value in parameters.items():
-        kind = ("bool_param" if isinstance(value, bool) else "int64_param" if isinstance(value, int) else
-                "double_param" if isinstance(value, float) else "string_param")
+        kind = (
+            "bool_param"
+            if isinstance(value, bool)
+            else "int64_param"
+            if isinstance(value, int)
+            else "double_param"
+            if isinstance(value, float)
+            else "string_param"
+        )
         setattr(into[name], kind, value)
 
 
@@ -265,8 +296,9 @@ class Stream:
     A request counts from when it was read until its answer is written: a client that does not read its answers is not
     read either. ``held``: the bytes of these requests and answers; more are read only below ``bytes_max``."""
 
-    def __init__(self, infer: Callable[[InferRequest, str], Awaitable[Any]], origin: str, held: Held,
-                 bytes_max: int) -> None:
+    def __init__(
+        self, infer: Callable[[InferRequest, str], Awaitable[Any]], origin: str, held: Held, bytes_max: int
+    ) -> None:
         self._infer = infer
         self._origin = origin
         self._held = held
@@ -356,8 +388,9 @@ class _Calls:
         self._config = config
         self._calls = Places(config.connections_max, "calls over gRPC", "connections_max", lasting=True)
         self._streams = Places(config.grpc_receive_max, "calls of ModelStreamInfer", "grpc_receive_max", lasting=True)
-        self._bytes = Places(config.grpc_bytes_max, "bytes of requests and unread answers over gRPC", "grpc_bytes_max",
-                             lasting=True)
+        self._bytes = Places(
+            config.grpc_bytes_max, "bytes of requests and unread answers over gRPC", "grpc_bytes_max", lasting=True
+        )
         self._requests = Turns(config.grpc_receive_max)
         self._questions = Turns(QUESTIONS_AT_ONCE_MAX)
 
@@ -397,6 +430,7 @@ class _Calls:
 
     def stream(self, infer: Callable[[InferRequest, str], Awaitable[Any]]) -> Any:
         """A call of many requests."""
+
         async def call(_: Any, context: Any) -> None:
             try:
                 origin = self._origin(context)
@@ -432,8 +466,9 @@ class _Calls:
             shown = [str(value) for key, value in context.invocation_metadata() or () if key == "authorization"]
             name = self._tokens.name_of(shown[0]) if shown else None
             if name is None:
-                raise Unauthorized("this front needs the metadata 'authorization: Bearer TOKEN' with a token that it "
-                                   "was started with")
+                raise Unauthorized(
+                    "this front needs the metadata 'authorization: Bearer TOKEN' with a token that it was started with"
+                )
         return origin_of(name or "", address_of(context.peer()))
 
 
@@ -456,20 +491,28 @@ async def start_grpc(service: OpenInference, config: HttpConfig, tokens: Tokens)
     calls = _Calls(tokens, config)
     verbs = GrpcService(service)
     # Also verbs of one request are streams to gRPC, which reads the message of any other before it calls the handler.
-    handlers = {name: grpc.stream_unary_rpc_method_handler(calls.question(name + "Request", verb))
-                for name, verb in verbs.questions().items()}
+    handlers = {
+        name: grpc.stream_unary_rpc_method_handler(calls.question(name + "Request", verb))
+        for name, verb in verbs.questions().items()
+    }
     handlers["ModelInfer"] = grpc.stream_unary_rpc_method_handler(calls.infer(verbs.model_infer))
     handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(calls.stream(verbs.model_infer))
-    server = grpc.aio.server(options=[("grpc.max_receive_message_length", config.body_bytes_max),
-                                      ("grpc.max_send_message_length", -1), ("grpc.so_reuseport", 0),
-                                      ("grpc.http2.bdp_probe", 0)])  # else it takes 8 MiB of a call that is not read
+    server = grpc.aio.server(
+        options=[
+            ("grpc.max_receive_message_length", config.body_bytes_max),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.so_reuseport", 0),
+            ("grpc.http2.bdp_probe", 0),
+        ]
+    )  # else it takes 8 MiB of a call that is not read
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
     try:
         port = server.add_insecure_port(place)
     except RuntimeError:
         port = 0
     if not port:
-        raise ConfigError(f"[http] grpc = {place!r}: cannot listen there; another program may, or another front; give "
-                          "another port")
+        raise ConfigError(
+            f"[http] grpc = {place!r}: cannot listen there; another program may, or another front; give another port"
+        )
     await server.start()
     return server, port

@@ -53,23 +53,27 @@ def the_image_input(app: str, inputs: Mapping[str, Mapping[str, Any]]) -> str:
     fitting = [name for name, tensor in inputs.items() if form_of(tensor) is not None]
     if len(fitting) != 1:
         found = f"it has {', '.join(fitting)}" if fitting else "none does" if inputs else "it declares no inputs"
-        raise BadInput(f"app {app!r}: a body that is an image needs exactly one input that holds one (uint8 or float, "
-                       f"[height, width, 3], [3, height, width] or [height, width]); {found}. Name the input with a "
-                       "multipart form instead: curl -F NAME=@FILE")
+        raise BadInput(
+            f"app {app!r}: a body that is an image needs exactly one input that holds one (uint8 or float, "
+            f"[height, width, 3], [3, height, width] or [height, width]); {found}. Name the input with a "
+            "multipart form instead: curl -F NAME=@FILE"
+        )
     return fitting[0]
 
 
 def decode_file(name: str, data: bytes, tensor: Mapping[str, Any], bytes_max: int) -> np.ndarray:
     """A file's array: a ``.npy`` file as it is (never a pickle), an image in the input's form."""
-    if data[:len(NPY)] == NPY:
+    if data[: len(NPY)] == NPY:
         try:
             return np.load(io.BytesIO(data), allow_pickle=False)  # type: ignore[no-any-return]  # a .npy holds an array
         except (ValueError, OSError, EOFError) as error:
             raise BadInput(f"input {name!r}: the file is no .npy file without objects: {error}") from None
     form = form_of(tensor)
     if form is None:
-        raise BadInput(f"input {name!r} is {tensor['dtype']} {list(tensor['shape'])}, which holds no image; send a "
-                       f".npy file or JSON")
+        raise BadInput(
+            f"input {name!r} is {tensor['dtype']} {list(tensor['shape'])}, which holds no image; send a "
+            f".npy file or JSON"
+        )
     return in_form(_pixels(name, data, form, bytes_max), form)
 
 
@@ -78,14 +82,18 @@ def _pixels(name: str, data: bytes, form: Form, bytes_max: int) -> np.ndarray:
     try:
         from PIL import Image
     except ImportError:
-        raise NotServed(f"input {name!r}: reading images needs pillow where the front runs (pip install "
-                        "'edgeserve-runtime[http]'); or send a .npy file") from None
+        raise NotServed(
+            f"input {name!r}: reading images needs pillow where the front runs (pip install "
+            "'edgeserve-runtime[http]'); or send a .npy file"
+        ) from None
     try:
         with Image.open(io.BytesIO(data)) as image:
             width, height = image.size
             if width * height * COLOURS > bytes_max:  # before anything is unpacked
-                raise TooLarge(f"input {name!r}: an image of {width} x {height} needs {width * height * COLOURS} "
-                               f"bytes, at most {bytes_max} are allowed; raise [http] body_max")
+                raise TooLarge(
+                    f"input {name!r}: an image of {width} x {height} needs {width * height * COLOURS} "
+                    f"bytes, at most {bytes_max} are allowed; raise [http] body_max"
+                )
             size = _size(form, width, height)
             image = image.convert("L" if form.grey else "RGB")
             return np.asarray(image if size == (width, height) else image.resize(size, Image.Resampling.BILINEAR))

@@ -23,8 +23,21 @@ EXTENSIONS = ("binary_tensor_data", "statistics", "model_repository", "system_sh
 OF_PRIORITY = {1: "critical", 2: "normal"}
 """Triton's ``priority`` (1 is the highest) -> class; greater numbers are ``background``, 0 is the app's own class."""
 
-PARAMETERS = ("slo_ms", "timeout_ms", "timeout", "class", "priority", "value", "stream", "sequence_id", "on_late",
-              "quality_min", "sequence_start", "sequence_end", "binary_data_output")
+PARAMETERS = (
+    "slo_ms",
+    "timeout_ms",
+    "timeout",
+    "class",
+    "priority",
+    "value",
+    "stream",
+    "sequence_id",
+    "on_late",
+    "quality_min",
+    "sequence_start",
+    "sequence_end",
+    "binary_data_output",
+)
 HINT = "hint."
 """Parameters that begin so are hints: ``hint.length``."""
 
@@ -84,7 +97,7 @@ def options_of(parameters: Mapping[str, Any]) -> Dict[str, Any]:
     options: Dict[str, Any] = {}
     for name, value in parameters.items():
         if name.startswith(HINT):
-            options.setdefault("hints", {})[name[len(HINT):]] = _number(name, value)
+            options.setdefault("hints", {})[name[len(HINT) :]] = _number(name, value)
             continue
         if name not in PARAMETERS:
             raise BadInput(f"parameter {name[:128]!r} is unknown{nearest(name[:128], [*PARAMETERS, HINT + 'NAME'])}")
@@ -151,8 +164,11 @@ class OpenInference:
         shape = check_shape(tensor.name, tensor.shape)
         region = tensor.parameters.get("shared_memory_region")
         if region is not None:
-            raw = self.regions.read(region, tensor.parameters.get("shared_memory_offset", 0),
-                                    tensor.parameters.get("shared_memory_byte_size", -1))
+            raw = self.regions.read(
+                region,
+                tensor.parameters.get("shared_memory_offset", 0),
+                tensor.parameters.get("shared_memory_byte_size", -1),
+            )
             return from_raw(tensor.name, tensor.datatype, shape, raw)
         if tensor.raw is not None:
             return from_raw(tensor.name, tensor.datatype, shape, tensor.raw)
@@ -209,12 +225,18 @@ class OpenInference:
         """An app's inputs and outputs; a size of -1 is any. An output that neither a model's file nor its warm-up has
         told is known once the app has answered."""
         app = await self.backend.app(name, version)
-        inputs = [{"name": key, "datatype": datatype_of(tensor["dtype"]), "shape": _shape(tensor)}
-                  for key, tensor in app["inputs"].items()]
-        seen = {**{key: (datatype_of(tensor["dtype"]), _shape(tensor)) for key, tensor in app["output_types"].items()},
-                **self.backend.seen.get(name, {})}
-        outputs = [{"name": key, "datatype": seen.get(key, ("", []))[0], "shape": seen.get(key, ("", [-1]))[1]}
-                   for key in [output.rpartition(".")[2] for output in app["outputs"]] or seen]
+        inputs = [
+            {"name": key, "datatype": datatype_of(tensor["dtype"]), "shape": _shape(tensor)}
+            for key, tensor in app["inputs"].items()
+        ]
+        seen = {
+            **{key: (datatype_of(tensor["dtype"]), _shape(tensor)) for key, tensor in app["output_types"].items()},
+            **self.backend.seen.get(name, {}),
+        }
+        outputs = [
+            {"name": key, "datatype": seen.get(key, ("", []))[0], "shape": seen.get(key, ("", [-1]))[1]}
+            for key in [output.rpartition(".")[2] for output in app["outputs"]] or seen
+        ]
         return {"name": name, "versions": [VERSION], "platform": NAME, "inputs": inputs, "outputs": outputs}
 
     async def model_config(self, name: str, version: str = "") -> Dict[str, Any]:
@@ -223,17 +245,32 @@ class OpenInference:
         table = await self.model(name, version)
 
         def tensors(part: str) -> List[Dict[str, Any]]:
-            return [{"name": tensor["name"], "data_type": data_type(tensor["datatype"]), "dims": tensor["shape"]}
-                    for tensor in table[part]]
+            return [
+                {"name": tensor["name"], "data_type": data_type(tensor["datatype"]), "dims": tensor["shape"]}
+                for tensor in table[part]
+            ]
 
-        return {"name": name, "platform": NAME, "backend": NAME, "max_batch_size": 0, "input": tensors("inputs"),
-                "output": tensors("outputs")}
+        return {
+            "name": name,
+            "platform": NAME,
+            "backend": NAME,
+            "max_batch_size": 0,
+            "input": tensors("inputs"),
+            "output": tensors("outputs"),
+        }
 
     async def index(self, ready_only: bool = False) -> List[Dict[str, str]]:
         """Every app and whether it can be asked."""
         health = await self._health()
-        rows = [{"name": name, "version": VERSION, "state": "READY" if _could_run(name, health) else "UNAVAILABLE",
-                 "reason": str(health.get("blocked", {}).get(name, ""))} for name in await self.backend.apps()]
+        rows = [
+            {
+                "name": name,
+                "version": VERSION,
+                "state": "READY" if _could_run(name, health) else "UNAVAILABLE",
+                "reason": str(health.get("blocked", {}).get(name, "")),
+            }
+            for name in await self.backend.apps()
+        ]
         return [row for row in rows if row["state"] == "READY" or not ready_only]
 
     async def statistics(self, name: str = "", version: str = "") -> List[Dict[str, Any]]:
@@ -281,11 +318,21 @@ def statistics_of(name: str, app: Mapping[str, Any]) -> Dict[str, Any]:
     def duration(count: int, *parts: str) -> Dict[str, int]:
         return {"count": count, "ns": int(sum([mean_ms[part] for part in parts], 0.0) * 1e6 * count)}
 
-    return {"name": name, "version": VERSION, "last_inference": 0, "inference_count": done, "execution_count": done,
-            "inference_stats": {
-                "success": duration(done, *mean_ms),
-                "fail": {"count": sum(outcomes.values()) - done, "ns": 0},
-                "queue": duration(done, "queue", "load", "batch"), "compute_input": duration(0),
-                "compute_infer": duration(done, "execute"), "compute_output": duration(0),
-                "cache_hit": duration(0), "cache_miss": duration(0)},
-            "batch_stats": []}
+    return {
+        "name": name,
+        "version": VERSION,
+        "last_inference": 0,
+        "inference_count": done,
+        "execution_count": done,
+        "inference_stats": {
+            "success": duration(done, *mean_ms),
+            "fail": {"count": sum(outcomes.values()) - done, "ns": 0},
+            "queue": duration(done, "queue", "load", "batch"),
+            "compute_input": duration(0),
+            "compute_infer": duration(done, "execute"),
+            "compute_output": duration(0),
+            "cache_hit": duration(0),
+            "cache_miss": duration(0),
+        },
+        "batch_stats": [],
+    }

@@ -48,11 +48,15 @@ class KServeRoutes:
         """All of them; the one that is asked most comes first."""
         found = []
         for path, methods in self._table():
-            handlers = {method: Endpoint(handler, self._bounds,
-                                         None if path.startswith("/v2/health") else self._tokens)
-                        for method, handler in methods.items()}
-            for place in [path, path.replace("{name}", "{name}/versions/{version}")] if "/models/{name}" in path and \
-                    "repository" not in path else [path]:
+            handlers = {
+                method: Endpoint(handler, self._bounds, None if path.startswith("/v2/health") else self._tokens)
+                for method, handler in methods.items()
+            }
+            for place in (
+                [path, path.replace("{name}", "{name}/versions/{version}")]
+                if "/models/{name}" in path and "repository" not in path
+                else [path]
+            ):
                 found += [Route(place, endpoint, methods=[method]) for method, endpoint in handlers.items()]
         return found
 
@@ -63,7 +67,7 @@ class KServeRoutes:
         async def application(scope: Any, receive: Any, send: Any) -> None:
             path = scope.get("path", "")
             if path.endswith(INFER_END) and path.startswith(INFER_BEGIN) and scope.get("method") == "POST":
-                name = path[len(INFER_BEGIN):-len(INFER_END)]
+                name = path[len(INFER_BEGIN) : -len(INFER_END)]
                 if name and "/" not in name:
                     scope["path_params"] = {"name": name}
                     await endpoint(scope, receive, send)
@@ -76,16 +80,22 @@ class KServeRoutes:
         regions = "/v2/systemsharedmemory/"
         return [
             ("/v2/models/{name}/infer", {"POST": self.infer}),
-            ("/v2/health/live", {"GET": self.live}), ("/v2/health/ready", {"GET": self.ready}),
-            ("/v2", {"GET": self.server}), ("/v2/models/stats", {"GET": self.statistics}),
-            ("/v2/models/{name}", {"GET": self.model}), ("/v2/models/{name}/ready", {"GET": self.model_ready}),
-            ("/v2/models/{name}/config", {"GET": self.config}), ("/v2/models/{name}/stats", {"GET": self.statistics}),
+            ("/v2/health/live", {"GET": self.live}),
+            ("/v2/health/ready", {"GET": self.ready}),
+            ("/v2", {"GET": self.server}),
+            ("/v2/models/stats", {"GET": self.statistics}),
+            ("/v2/models/{name}", {"GET": self.model}),
+            ("/v2/models/{name}/ready", {"GET": self.model_ready}),
+            ("/v2/models/{name}/config", {"GET": self.config}),
+            ("/v2/models/{name}/stats", {"GET": self.statistics}),
             ("/v2/repository/index", {"POST": self.index, "GET": self.index}),
-            (regions + "status", {"GET": self.regions}), (regions + "region/{name}/status", {"GET": self.regions}),
+            (regions + "status", {"GET": self.regions}),
+            (regions + "region/{name}/status", {"GET": self.regions}),
             (regions + "region/{name}/register", {"POST": self.register}),
             (regions + "unregister", {"POST": self.unregister}),
             (regions + "region/{name}/unregister", {"POST": self.unregister}),
-            ("/v2/{rest:path}", {"GET": self.nothing, "POST": self.nothing})]
+            ("/v2/{rest:path}", {"GET": self.nothing, "POST": self.nothing}),
+        ]
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -113,10 +123,17 @@ class KServeRoutes:
         parameters = {**in_query(call), **_table_of(header, "parameters")}
         wishes = header.get("outputs")
         if wishes is not None:
-            wishes = [OutputWish(_named(item, "outputs"), _table_of(item,
-                                                                    "parameters")) for item in _list(wishes)] or None
-        return InferRequest(call.path("name"), call.path("version"), str(header.get("id", "")),
-                            read_inputs(header.get("inputs", []), binary), parameters, wishes)
+            wishes = [
+                OutputWish(_named(item, "outputs"), _table_of(item, "parameters")) for item in _list(wishes)
+            ] or None
+        return InferRequest(
+            call.path("name"),
+            call.path("version"),
+            str(header.get("id", "")),
+            read_inputs(header.get("inputs", []), binary),
+            parameters,
+            wishes,
+        )
 
     async def _of_image(self, call: Call) -> InferRequest:
         data = await call.body()
@@ -141,15 +158,24 @@ class KServeRoutes:
                 parameters[key] = value
         return await self._of_files(call, files, app["inputs"], tensors, parameters)
 
-    async def _of_files(self, call: Call, files: Mapping[str, bytes], inputs: Mapping[str, Any],
-                        tensors: List[InputTensor], parameters: Mapping[str, Any]) -> InferRequest:
+    async def _of_files(
+        self,
+        call: Call,
+        files: Mapping[str, bytes],
+        inputs: Mapping[str, Any],
+        tensors: List[InputTensor],
+        parameters: Mapping[str, Any],
+    ) -> InferRequest:
         name = call.path("name")
         for key, data in files.items():
             if key not in inputs:
-                raise BadInput(f"app {name!r} declares no input {key!r} in [app.{name}.inputs], so what a file would "
-                               f"be is not known; declared: {', '.join(inputs) or 'none'}")
+                raise BadInput(
+                    f"app {name!r} declares no input {key!r} in [app.{name}.inputs], so what a file would "
+                    f"be is not known; declared: {', '.join(inputs) or 'none'}"
+                )
             value = await asyncio.get_running_loop().run_in_executor(
-                None, images.decode_file, key, data, inputs[key], self._bounds.body_bytes_max)
+                None, images.decode_file, key, data, inputs[key], self._bounds.body_bytes_max
+            )
             little = value.astype(value.dtype.newbyteorder("<"), copy=False)
             tensors.append(InputTensor(key, datatype_of(str(value.dtype)), list(value.shape), {}, to_raw(little)))
         return InferRequest(name, call.path("version"), "", tensors, parameters, None)
@@ -229,12 +255,14 @@ def split_body(body: bytes, header_length: str) -> Tuple[Mapping[str, Any], memo
     if header_length:
         if not header_length.isdigit() or int(header_length) > len(body):
             raise Malformed(f"inference-header-content-length = {header_length[:20]!r}, the body has {len(body)} bytes")
-        table, rest = parse_json(view[:int(header_length)]), view[int(header_length):]
+        table, rest = parse_json(view[: int(header_length)]), view[int(header_length) :]
     else:
         table, rest = parse_json(view), view[:0]
     if not isinstance(table, dict):
-        raise Malformed("the body is no JSON object with 'inputs'; send an image with its content-type (image/jpeg), "
-                        "files as a multipart form")
+        raise Malformed(
+            "the body is no JSON object with 'inputs'; send an image with its content-type (image/jpeg), "
+            "files as a multipart form"
+        )
     return table, rest
 
 
@@ -246,9 +274,11 @@ def read_inputs(inputs: Any, binary: memoryview) -> List[InputTensor]:
         size, raw = parameters.get("binary_data_size"), None
         if size is not None:
             if type(size) is not int or not 0 <= size <= len(binary) - at:
-                raise Malformed(f"input {name!r}: binary_data_size = {str(size)[:40]}, {len(binary) - at} bytes are "
-                                f"left of the body")
-            raw, at = binary[at:at + size], at + size
+                raise Malformed(
+                    f"input {name!r}: binary_data_size = {str(size)[:40]}, {len(binary) - at} bytes are "
+                    f"left of the body"
+                )
+            raw, at = binary[at : at + size], at + size
         tensors.append(InputTensor(name, item.get("datatype"), item.get("shape"), parameters, raw, item.get("data")))
     if at != len(binary):
         raise Malformed(f"{len(binary) - at} bytes of the body belong to no input")
@@ -274,15 +304,21 @@ def written(response: InferResponse, header: Mapping[str, Any]) -> Tuple[bytes, 
         if parameters:
             table["parameters"] = parameters
         outputs.append(table)
-    answer = {"model_name": response.model, "model_version": VERSION, "parameters": response.parameters,
-              "outputs": outputs}
+    answer = {
+        "model_name": response.model,
+        "model_version": VERSION,
+        "parameters": response.parameters,
+        "outputs": outputs,
+    }
     if response.id:
         answer["id"] = response.id
     try:
         head = to_json(answer)
     except ValueError:
-        raise Failed("an output holds an infinity or NaN, for which JSON has no word; ask for binary data "
-                     '("parameters": {"binary_data_output": true})') from None
+        raise Failed(
+            "an output holds an infinity or NaN, for which JSON has no word; ask for binary data "
+            '("parameters": {"binary_data_output": true})'
+        ) from None
     return (b"".join([head, *blobs]), len(head)) if blobs else (head, None)
 
 
@@ -303,8 +339,10 @@ def _of_field(key: str, text: str, tensor: Mapping[str, Any]) -> InputTensor:
     try:
         data = json.loads(text)
     except ValueError:
-        raise BadInput(f"input {key!r} = {text[:40]!r}: expected {tensor['dtype']} {tensor['shape']} as JSON, or a "
-                       f"file (-F {key}=@FILE)") from None
+        raise BadInput(
+            f"input {key!r} = {text[:40]!r}: expected {tensor['dtype']} {tensor['shape']} as JSON, or a "
+            f"file (-F {key}=@FILE)"
+        ) from None
     shape, inner = [], data
     while isinstance(inner, list):
         shape.append(len(inner))
@@ -314,6 +352,7 @@ def _of_field(key: str, text: str, tensor: Mapping[str, Any]) -> InputTensor:
 
 async def _fields(call: Call, body: bytes) -> List[Tuple[str, Union[str, bytes]]]:
     """The fields of a multipart form: texts, and files as bytes."""
+
     async def receive() -> Dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}
 

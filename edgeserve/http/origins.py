@@ -56,11 +56,15 @@ def read_tokens(path: str) -> Tokens:
     for words in lines:
         name, token = words if len(words) == 2 else ("", words[0])
         if len(words) > 2 or len(token) < TOKEN_CHARS_MIN or not token.isprintable():
-            raise ConfigError(f"[http] token_file = {path!r}: expected a token of at least {TOKEN_CHARS_MIN} letters "
-                              "and digits, such as 'openssl rand -hex 24' prints, or lines of NAME TOKEN")
+            raise ConfigError(
+                f"[http] token_file = {path!r}: expected a token of at least {TOKEN_CHARS_MIN} letters "
+                "and digits, such as 'openssl rand -hex 24' prints, or lines of NAME TOKEN"
+            )
         if (name or len(lines) > 1) and not _NAME.match(name):
-            raise ConfigError(f"[http] token_file = {path!r}: with several tokens each line is NAME TOKEN, the name of "
-                              "letters, digits, '.', '_' and '-'")
+            raise ConfigError(
+                f"[http] token_file = {path!r}: with several tokens each line is NAME TOKEN, the name of "
+                "letters, digits, '.', '_' and '-'"
+            )
         if token in names or name in names.values():
             raise ConfigError(f"[http] token_file = {path!r}: {name} or its token is there twice")
         names[token] = name

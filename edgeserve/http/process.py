@@ -51,8 +51,16 @@ class FrontProcess:
 
     def start(self, endpoint: str) -> None:
         """Start the front of the server at ``endpoint``."""
-        self._command = [sys.executable, "-m", "edgeserve.cli", "http", self._config.source, "--endpoint", endpoint,
-                         "--with-stdin"]
+        self._command = [
+            sys.executable,
+            "-m",
+            "edgeserve.cli",
+            "http",
+            self._config.source,
+            "--endpoint",
+            endpoint,
+            "--with-stdin",
+        ]
         http = self._config.http
         if self._config.curve_secret_key_path and http is not None and not http.server_key:
             self._command += ["--server-key", self._config.curve_secret_key_path]

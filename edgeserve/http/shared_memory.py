@@ -19,8 +19,10 @@ FOLDER = "/dev/shm"
 REGIONS_MAX = 256
 _KEY = re.compile(r"/?[A-Za-z0-9_.-]{1,200}")
 
-OFF = ("shared memory is off: start the front with --shared-memory (or [http] shared_memory = true), which lets "
-       "clients name shared memory of the user that it runs as")
+OFF = (
+    "shared memory is off: start the front with --shared-memory (or [http] shared_memory = true), which lets "
+    "clients name shared memory of the user that it runs as"
+)
 
 
 class Region(NamedTuple):
@@ -51,11 +53,14 @@ class Regions:
         if len(self._regions) >= REGIONS_MAX:
             raise BadInput(f"{REGIONS_MAX} shared memory regions are registered, the most there may be; forget some")
         if not isinstance(key, str) or not _KEY.fullmatch(key) or set(key) <= {"/", "."}:
-            raise BadInput(f"shared memory key {str(key)[:40]!r}: expected '/' and a name of letters, digits, '_', '-' "
-                           "and '.'")
+            raise BadInput(
+                f"shared memory key {str(key)[:40]!r}: expected '/' and a name of letters, digits, '_', '-' and '.'"
+            )
         if not all(type(number) is int and number >= 0 for number in (offset, byte_size)) or not byte_size:
-            raise BadInput(f"shared memory region {name!r}: offset {offset!r} and byte_size {byte_size!r}: expected "
-                           f"whole numbers of bytes, the size above 0")
+            raise BadInput(
+                f"shared memory region {name!r}: offset {offset!r} and byte_size {byte_size!r}: expected "
+                f"whole numbers of bytes, the size above 0"
+            )
         self._regions[name] = Region(name, key, offset, byte_size, self._open(name, key, offset + byte_size))
 
     def _open(self, name: str, key: str, end: int) -> int:
@@ -64,13 +69,17 @@ class Regions:
         try:
             file = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
-            raise BadInput(f"shared memory region {name!r}: key {key!r} cannot be opened ({error.strerror}); create it "
-                           "first, as this front's user") from None
+            raise BadInput(
+                f"shared memory region {name!r}: key {key!r} cannot be opened ({error.strerror}); create it "
+                "first, as this front's user"
+            ) from None
         facts = os.fstat(file)
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_size < end:
             os.close(file)
-            raise BadInput(f"shared memory region {name!r}: key {key!r} is not a file of this front's user with at "
-                           f"least {end} bytes")
+            raise BadInput(
+                f"shared memory region {name!r}: key {key!r} is not a file of this front's user with at "
+                f"least {end} bytes"
+            )
         return file
 
     def unregister(self, name: str = "") -> None:
@@ -84,23 +93,29 @@ class Regions:
         """What is registered: all regions or one."""
         if name:
             self._get(name)
-        return [{"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.byte_size}
-                for region in self._regions.values() if name in ("", region.name)]
+        return [
+            {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.byte_size}
+            for region in self._regions.values()
+            if name in ("", region.name)
+        ]
 
     def read(self, name: Any, offset: int, byte_size: int) -> bytes:
         """A copy of a part of a region."""
         region = self._part(name, offset, byte_size)
         data = os.pread(region.file, byte_size, region.offset + offset)
         if len(data) != byte_size:
-            raise BadInput(f"shared memory region {name!r} was made smaller than {offset + byte_size} bytes since it "
-                           f"was registered")
+            raise BadInput(
+                f"shared memory region {name!r} was made smaller than {offset + byte_size} bytes since it "
+                f"was registered"
+            )
         return data
 
     def write(self, name: Any, offset: int, byte_size: int, data: bytes) -> None:
         """Put an output into a part of a region."""
         if len(data) > byte_size:
-            raise BadInput(f"shared memory region {name!r}: the output has {len(data)} bytes, its part of the region "
-                           f"{byte_size}")
+            raise BadInput(
+                f"shared memory region {name!r}: the output has {len(data)} bytes, its part of the region {byte_size}"
+            )
         region = self._part(name, offset, byte_size)
         if os.fstat(region.file).st_size < region.offset + offset + byte_size:
             raise BadInput(f"shared memory region {name!r} was made smaller since it was registered")
@@ -109,11 +124,15 @@ class Regions:
     def _part(self, name: Any, offset: int, byte_size: int) -> Region:
         region = self._get(name)
         if not all(type(number) is int and number >= 0 for number in (offset, byte_size)):
-            raise BadInput(f"shared memory region {name!r}: offset {offset!r} and byte size {byte_size!r}, expected "
-                           f"whole numbers from 0")
+            raise BadInput(
+                f"shared memory region {name!r}: offset {offset!r} and byte size {byte_size!r}, expected "
+                f"whole numbers from 0"
+            )
         if offset + byte_size > region.byte_size:
-            raise BadInput(f"shared memory region {name!r} has {region.byte_size} bytes, a tensor names {byte_size} "
-                           f"from {offset} on")
+            raise BadInput(
+                f"shared memory region {name!r} has {region.byte_size} bytes, a tensor names {byte_size} "
+                f"from {offset} on"
+            )
         return region
 
     def _get(self, name: Any) -> Region:

@@ -15,9 +15,19 @@ import numpy as np
 from edgeserve.errors import BadInput, Malformed, TooLarge, nearest
 
 DTYPES: Dict[str, np.dtype] = {
-    "BOOL": np.dtype(np.bool_), "INT8": np.dtype("<i1"), "INT16": np.dtype("<i2"), "INT32": np.dtype("<i4"),
-    "INT64": np.dtype("<i8"), "UINT8": np.dtype("<u1"), "UINT16": np.dtype("<u2"), "UINT32": np.dtype("<u4"),
-    "UINT64": np.dtype("<u8"), "FP16": np.dtype("<f2"), "FP32": np.dtype("<f4"), "FP64": np.dtype("<f8")}
+    "BOOL": np.dtype(np.bool_),
+    "INT8": np.dtype("<i1"),
+    "INT16": np.dtype("<i2"),
+    "INT32": np.dtype("<i4"),
+    "INT64": np.dtype("<i8"),
+    "UINT8": np.dtype("<u1"),
+    "UINT16": np.dtype("<u2"),
+    "UINT32": np.dtype("<u4"),
+    "UINT64": np.dtype("<u8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+}
 """The protocol's names of what a tensor may hold. ``BYTES`` is none of them: its elements are texts here."""
 
 DATATYPES = {dtype: name for name, dtype in DTYPES.items()}
@@ -41,8 +51,11 @@ def datatype_of(dtype: str) -> str:
 
 def check_shape(name: str, shape: Any) -> Tuple[int, ...]:
     """A request's shape, if it is one."""
-    if not isinstance(shape, (list, tuple)) or len(shape) > RANK_MAX or not all(
-            type(size) is int and size >= 0 for size in shape):
+    if (
+        not isinstance(shape, (list, tuple))
+        or len(shape) > RANK_MAX
+        or not all(type(size) is int and size >= 0 for size in shape)
+    ):
         raise BadInput(f"tensor {name!r}: shape {shape!r}, expected a list of at most {RANK_MAX} whole numbers from 0")
     count = 1
     for size in shape:
@@ -55,8 +68,9 @@ def check_shape(name: str, shape: Any) -> Tuple[int, ...]:
 def _dtype(name: str, datatype: Any) -> np.dtype:
     dtype = DTYPES.get(datatype) if isinstance(datatype, str) else None
     if dtype is None:
-        raise BadInput(f"tensor {name!r}: datatype {datatype!r} is not served"
-                       f"{nearest(str(datatype)[:64], [*DTYPES, TEXT])}")
+        raise BadInput(
+            f"tensor {name!r}: datatype {datatype!r} is not served{nearest(str(datatype)[:64], [*DTYPES, TEXT])}"
+        )
     return dtype
 
 
@@ -69,8 +83,9 @@ def from_raw(name: str, datatype: Any, shape: Tuple[int, ...], raw: Any) -> Any:
     for size in shape:
         count *= size
     if len(raw) != count * dtype.itemsize:
-        raise BadInput(f"tensor {name!r}: {len(raw)} bytes of data, {datatype} {list(shape)} needs "
-                       f"{count * dtype.itemsize}")
+        raise BadInput(
+            f"tensor {name!r}: {len(raw)} bytes of data, {datatype} {list(shape)} needs {count * dtype.itemsize}"
+        )
     array = np.frombuffer(raw, dtype) if count else np.zeros(0, dtype)
     if dtype.kind == "b" and count and array.view(np.uint8).max() > 1:
         raise BadInput(f"tensor {name!r}: a BOOL may hold only the bytes 0 and 1")
@@ -108,16 +123,18 @@ def _whole(name: str, datatype: str, dtype: np.dtype, values: np.ndarray) -> np.
     if dtype.kind != "b" and flat:
         bounds = np.iinfo(dtype)
         if min(flat) < bounds.min or max(flat) > bounds.max:
-            raise BadInput(f"tensor {name!r}: data from {min(flat)} to {max(flat)}, {datatype} holds {bounds.min} to "
-                           f"{bounds.max}")
+            raise BadInput(
+                f"tensor {name!r}: data from {min(flat)} to {max(flat)}, {datatype} holds {bounds.min} to {bounds.max}"
+            )
     return np.array(flat, dtype)
 
 
 def one_text(name: str, shape: Tuple[int, ...], texts: Sequence[str]) -> str:
     """The text of a ``BYTES`` tensor: an input of the bus is one text."""
     if len(texts) != 1 or any(size != 1 for size in shape):
-        raise BadInput(f"tensor {name!r}: BYTES {list(shape)} with {len(texts)} elements; a text input is one element, "
-                       "shape [1]")
+        raise BadInput(
+            f"tensor {name!r}: BYTES {list(shape)} with {len(texts)} elements; a text input is one element, shape [1]"
+        )
     return texts[0]
 
 
@@ -132,10 +149,11 @@ def split_texts(name: str, raw: Any) -> List[str]:
         if length > end - at:
             raise BadInput(f"tensor {name!r}: an element of its BYTES claims {length} bytes, {end - at} are left")
         try:
-            texts.append(bytes(raw[at:at + length]).decode("utf-8"))
+            texts.append(bytes(raw[at : at + length]).decode("utf-8"))
         except UnicodeDecodeError as error:
-            raise BadInput(f"tensor {name!r}: its BYTES are no UTF-8 text ({error.reason}); send raw bytes as "
-                           "UINT8") from None
+            raise BadInput(
+                f"tensor {name!r}: its BYTES are no UTF-8 text ({error.reason}); send raw bytes as UINT8"
+            ) from None
         at += length
     return texts
 

@@ -115,12 +115,25 @@ class Bus:
     host may share for its large tensors, all together ``pending_bytes_max``; 0 for none.
     """
 
-    def __init__(self, endpoints: Sequence[str], *, clock_ns: Callable[[], int], message_bytes_max: int,
-                 clients_max: int, client_silence_ns: int, curve_secret_key_file: str = "",
-                 client_keys: str = "", control_keys: Sequence[str] = (), ask_type: Callable[[], Ask] = Ask,
-                 context: zmq.Context[Any] | None = None, pending_bytes_max: int = BYTES_MAX,
-                 client_bytes_max: int = BYTES_MAX, unread_bytes_max: int = BYTES_MAX,
-                 app_bytes_max: Mapping[str, int] | None = None, shared_memory_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        clock_ns: Callable[[], int],
+        message_bytes_max: int,
+        clients_max: int,
+        client_silence_ns: int,
+        curve_secret_key_file: str = "",
+        client_keys: str = "",
+        control_keys: Sequence[str] = (),
+        ask_type: Callable[[], Ask] = Ask,
+        context: zmq.Context[Any] | None = None,
+        pending_bytes_max: int = BYTES_MAX,
+        client_bytes_max: int = BYTES_MAX,
+        unread_bytes_max: int = BYTES_MAX,
+        app_bytes_max: Mapping[str, int] | None = None,
+        shared_memory_bytes: int = 0,
+    ) -> None:
         self._clock_ns = clock_ns
         self._ask_type = ask_type
         self._message_bytes_max = message_bytes_max
@@ -144,10 +157,18 @@ class Bus:
         self._here = [(self.socket, _POLLIN)]
         pending_bytes_max = max(pending_bytes_max, message_bytes_max)
         self._peers = Peers(
-            self.socket, self._context, self._in_flight, credentials, clock_ns=clock_ns, endpoints=endpoints,
-            count_max=clients_max, silence_ns=client_silence_ns,
-            message_bytes_max=message_bytes_max, unread_bytes_max=max(unread_bytes_max, 2 * message_bytes_max),
-            all_bytes_max=pending_bytes_max)
+            self.socket,
+            self._context,
+            self._in_flight,
+            credentials,
+            clock_ns=clock_ns,
+            endpoints=endpoints,
+            count_max=clients_max,
+            silence_ns=client_silence_ns,
+            message_bytes_max=message_bytes_max,
+            unread_bytes_max=max(unread_bytes_max, 2 * message_bytes_max),
+            all_bytes_max=pending_bytes_max,
+        )
         self._offers: Offers | None = None
         self._pack = msgpack.Packer().pack
         self._recv = self.socket.recv
@@ -188,9 +209,11 @@ class Bus:
         prepare_endpoint(endpoint, bool(secret_key_file))
         secure = transport == "tcp" and bool(secret_key_file)
         if transport == "tcp" and self._authenticator is not None and not secure:
-            raise ConfigError(f"[server] endpoint = {endpoint!r}: curve_client_keys is set, and without "
-                              "curve_secret_key_file no client has to prove its key; set [server] "
-                              "curve_secret_key_file, or leave curve_client_keys out")
+            raise ConfigError(
+                f"[server] endpoint = {endpoint!r}: curve_client_keys is set, and without "
+                "curve_secret_key_file no client has to prove its key; set [server] "
+                "curve_secret_key_file, or leave curve_client_keys out"
+            )
         if secure:
             self.socket.curve_publickey, self.socket.curve_secretkey = read_server_keys(secret_key_file)
         if zmq.has("curve"):
@@ -204,8 +227,9 @@ class Bus:
             self.socket.bind(endpoint)
         except zmq.ZMQError as error:
             taken = " (another server listens there already)" if error.errno == errno.EADDRINUSE else ""
-            raise ConfigError(f"[server] endpoint = {endpoint!r} cannot be bound: {error.strerror}{taken}; "
-                              "give another endpoint") from None
+            raise ConfigError(
+                f"[server] endpoint = {endpoint!r} cannot be bound: {error.strerror}{taken}; give another endpoint"
+            ) from None
         if transport == "ipc":
             os.chmod(address, socket_mode(address))
             self._paths[address] = os.stat(address).st_ino
@@ -220,8 +244,9 @@ class Bus:
     def has_more(self) -> bool:
         """Something waits for :meth:`receive`."""
         peers = self._peers
-        return bool(peers.news or peers.stirred or zmq.zmq_poll(self._here, 0)) \
-            or self._clock_ns() >= min(peers.check_at_ns, peers.unfinished.look_at_ns)
+        return bool(peers.news or peers.stirred or zmq.zmq_poll(self._here, 0)) or self._clock_ns() >= min(
+            peers.check_at_ns, peers.unfinished.look_at_ns
+        )
 
     def wait(self, file: int, now_ns: int, until_ns: int) -> Tuple[bool, bool]:
         """Sleep until ``file`` can be read, :meth:`receive` wants to be called, or ``until_ns``; whether the first,
@@ -269,8 +294,10 @@ class Bus:
         peers = self._peers
         if peers.news:
             return peers.looked_ns
-        return min(peers.looked_ns + (peers.look_busy_ns if self._in_flight.count else LOOK_IDLE_NS),
-                   peers.unfinished.look_at_ns)
+        return min(
+            peers.looked_ns + (peers.look_busy_ns if self._in_flight.count else LOOK_IDLE_NS),
+            peers.unfinished.look_at_ns,
+        )
 
     def receive(self, count_max: int = 64) -> List[News]:
         """What waits, at most about ``count_max`` at a time; never blocks."""
@@ -378,8 +405,17 @@ class Bus:
             return self._refuse(peer, is_req, key, error)
         news.append(ask)
 
-    def _read_any(self, peer: Peer, header: Any, buffers: List[Any], total: int, is_req: bool, now_ns: int,
-                  news: List[News], refusal: RequestError | None) -> None:
+    def _read_any(
+        self,
+        peer: Peer,
+        header: Any,
+        buffers: List[Any],
+        total: int,
+        is_req: bool,
+        now_ns: int,
+        news: List[News],
+        refusal: RequestError | None,
+    ) -> None:
         """A message that has not the form of an earlier one."""
         key: Any = None  # of a request that shall be answered, also with an error
         try:
@@ -445,8 +481,17 @@ class Bus:
                 return
         self._surplus = Peer(client, None)
 
-    def _read_other(self, peer: Peer, kind: str, key: Any, fields: Dict[str, Any], buffers: List[Any], is_req: bool,
-                    news: List[News], refusal: RequestError | None) -> None:
+    def _read_other(
+        self,
+        peer: Peer,
+        kind: str,
+        key: Any,
+        fields: Dict[str, Any],
+        buffers: List[Any],
+        is_req: bool,
+        news: List[News],
+        refusal: RequestError | None,
+    ) -> None:
         """Everything but requests to infer: ``beat`` and ``bye`` end here, the others become news."""
         number = wire.take_request_id(fields) if kind == "story" else wire.take_after(fields) if kind == "trace" else 0
         name = wire.take_model(fields) if kind == "reload" else ""
@@ -459,9 +504,19 @@ class Bus:
         if refusal is not None:
             raise refusal
         if kind == "beat":
-            self._send(peer, is_req, (wire.pack_header({
-                "kind": "beat", "silence_ms": ns_to_ms(self._client_silence_ns),
-                "message_bytes_max": self._message_bytes_max}),))
+            self._send(
+                peer,
+                is_req,
+                (
+                    wire.pack_header(
+                        {
+                            "kind": "beat",
+                            "silence_ms": ns_to_ms(self._client_silence_ns),
+                            "message_bytes_max": self._message_bytes_max,
+                        }
+                    ),
+                ),
+            )
         elif kind == "bye":
             self._peers.part(peer, "it said goodbye")
         elif kind == "cancel":
@@ -488,9 +543,18 @@ class Bus:
 
     # --- what goes out ------------------------------------------------------------------------------------------------
 
-    def answer(self, ask: Ask, outputs: Mapping[str, Any], reason: str = "", late: bool = False, finished_ns: int = 0,
-               total_ns: int = 0, breakdown: Sequence[int] = (0, 0, 0, 0), quality: float = 1.0,
-               branches: Sequence[str] = ()) -> None:
+    def answer(
+        self,
+        ask: Ask,
+        outputs: Mapping[str, Any],
+        reason: str = "",
+        late: bool = False,
+        finished_ns: int = 0,
+        total_ns: int = 0,
+        breakdown: Sequence[int] = (0, 0, 0, 0),
+        quality: float = 1.0,
+        branches: Sequence[str] = (),
+    ) -> None:
         """The one reply to a request that completed. Large arrays are not copied: they must not change afterwards.
 
         An output that cannot travel is answered with ``failed`` instead; a client that is gone meanwhile gets nothing.
@@ -506,8 +570,22 @@ class Bus:
             in_flight.app_bytes[ask.app] -= size
         try:
             room = None if ask.room is None or peer.memory is None else peer.memory.room(ask.room)
-            frames = wire.encode_answer(key, outputs, self._message_bytes_max, reason, late, finished_ns, total_ns,
-                                        breakdown, ask.id, self._pack, quality, branches, room, self._tables)
+            frames = wire.encode_answer(
+                key,
+                outputs,
+                self._message_bytes_max,
+                reason,
+                late,
+                finished_ns,
+                total_ns,
+                breakdown,
+                ask.id,
+                self._pack,
+                quality,
+                branches,
+                room,
+                self._tables,
+            )
         except RequestError as error:
             error.id = ask.id
             frames = [wire.encode_error(key, error)]
@@ -611,8 +689,9 @@ def _wait_readable(files: Sequence[int], timeout_ns: int) -> Sequence[int]:
     return [file for file, _ in poll.poll(timeout_ns / NS_PER_MS)]
 
 
-def _read_ask(ask: Ask, fields: Any, buffers: List[Any], message_bytes_max: int, is_req: bool, peer: Peer,
-              header: Any) -> None:
+def _read_ask(
+    ask: Ask, fields: Any, buffers: List[Any], message_bytes_max: int, is_req: bool, peer: Peer, header: Any
+) -> None:
     """A request of no known form."""
     if peer.memory is not None:
         peer.memory.copy(buffers)

@@ -109,9 +109,13 @@ class Connections:
     def _count_refused(self, owner: str) -> None:
         self.refused += 1
         if self.refused & (self.refused - 1) == 0:  # at 1, 2, 4, 8, ...: an attack must not fill the log
-            log.warning("%d connections are open, the most there may be: one of %s is ended (%d so far); raise "
-                        "[server] clients_max or the limit of open files (ulimit -n)", self.count_max, owner,
-                        self.refused)
+            log.warning(
+                "%d connections are open, the most there may be: one of %s is ended (%d so far); raise "
+                "[server] clients_max or the limit of open files (ulimit -n)",
+                self.count_max,
+                owner,
+                self.refused,
+            )
 
     def closed(self, file: int) -> None:
         """A connection is no more."""
@@ -149,8 +153,10 @@ class Connections:
         greediest = max(sorted(self._owners), key=self._owners.__getitem__)
         if self._owners[new.owner] >= self._owners[greediest]:
             return new
-        return max([connection for connection in self.by_file.values() if connection.owner == greediest],
-                   key=lambda connection: (self._is_idle(connection.file), connection.number))
+        return max(
+            [connection for connection in self.by_file.values() if connection.owner == greediest],
+            key=lambda connection: (self._is_idle(connection.file), connection.number),
+        )
 
 
 def borrowed(file: int, same_host: bool) -> Optional[socket.socket]:
@@ -241,6 +247,11 @@ def connections_max(clients_max: int) -> int:
     in_use = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     room = connections_below(files, in_use)
     if room < clients_max:
-        log.warning("only %d connections fit below the limit of %d open files, [server] clients_max is %d; raise the "
-                    "limit (ulimit -n, LimitNOFILE=)", room, files, clients_max)
+        log.warning(
+            "only %d connections fit below the limit of %d open files, [server] clients_max is %d; raise the "
+            "limit (ulimit -n, LimitNOFILE=)",
+            room,
+            files,
+            clients_max,
+        )
     return min(2 * clients_max, room)

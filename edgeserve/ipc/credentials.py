@@ -60,8 +60,10 @@ class AllowedKeys:
         self._names: Dict[str, str] = {}
         self.names()
         if not os.path.isdir(folder):
-            raise ConfigError(f"[server] curve_client_keys = {folder!r} is no folder; make a key for each client with: "
-                              f"edgeserve keys client NAME --folder {folder}")
+            raise ConfigError(
+                f"[server] curve_client_keys = {folder!r} is no folder; make a key for each client with: "
+                f"edgeserve keys client NAME --folder {folder}"
+            )
 
     def names(self) -> Dict[str, str]:
         """Public key -> name of its file, as the folder is now."""
@@ -97,7 +99,7 @@ class AllowedKeys:
                 key = read_certificate(os.path.join(self._folder, file))[0]
             except ConfigError:
                 continue  # half copied, or something else: it lets nobody in
-            names[key.decode("ascii")] = file[:-len(KEY_SUFFIX)]
+            names[key.decode("ascii")] = file[: -len(KEY_SUFFIX)]
         return names
 
 
@@ -105,15 +107,18 @@ class Credentials:
     """Tells the credential of each connection. ``control_keys`` are names of client keys that may control the server;
     ``allowed`` the folder's keys, ``None`` without one. Belongs to the loop's thread."""
 
-    def __init__(self, allowed: Optional[AllowedKeys] = None, control_keys: Sequence[str] = (),
-                 owner_uid: int | None = None) -> None:
+    def __init__(
+        self, allowed: Optional[AllowedKeys] = None, control_keys: Sequence[str] = (), owner_uid: int | None = None
+    ) -> None:
         self._allowed = allowed
         self._names = {} if allowed is None else allowed.names()
         self._control_keys: FrozenSet[str] = frozenset(control_keys)
         self._owners = {os.geteuid() if owner_uid is None else owner_uid, 0}
         if self._control_keys and allowed is None:
-            raise ConfigError(f"[server] control_keys = {list(control_keys)!r} names client keys, and there is no "
-                              "folder of them; set [server] curve_client_keys, or leave control_keys out")
+            raise ConfigError(
+                f"[server] control_keys = {list(control_keys)!r} names client keys, and there is no "
+                "folder of them; set [server] curve_client_keys, or leave control_keys out"
+            )
 
     def of(self, frame: Any, connection: str, in_process: bool) -> Credential:
         """The credential of the connection that a message's ``frame`` came by. ``connection`` names that connection
@@ -174,6 +179,7 @@ class Authenticator:
 
     def __init__(self, context: zmq.Context[Any], allowed: AllowedKeys) -> None:
         from zmq.auth.thread import ThreadAuthenticator  # brings asyncio, which a bus without keys spares
+
         self._thread = ThreadAuthenticator(context)
         self._thread.start()
         self._thread.configure_curve_callback(domain=ZAP_DOMAIN, credentials_provider=allowed)

@@ -55,8 +55,10 @@ def prepare_endpoint(endpoint: str, has_keys: bool) -> None:
     if transport == "ipc":
         _prepare_ipc(endpoint, address)
     elif transport == "tcp" and not has_keys and not _is_loopback(address):
-        raise ConfigError(f"[server] endpoint = {endpoint!r} can be reached from other machines, which needs keys: set "
-                          "[server] curve_secret_key_file, or bind to tcp://127.0.0.1:PORT")
+        raise ConfigError(
+            f"[server] endpoint = {endpoint!r} can be reached from other machines, which needs keys: set "
+            "[server] curve_secret_key_file, or bind to tcp://127.0.0.1:PORT"
+        )
 
 
 def split_endpoint(endpoint: str) -> Tuple[str, str]:
@@ -68,8 +70,10 @@ def split_endpoint(endpoint: str) -> Tuple[str, str]:
         if address.startswith("@"):
             raise ConfigError(f"endpoint {endpoint!r}: abstract sockets have no permissions; give a path")
         if len(os.fsencode(address)) > IPC_PATH_BYTES_MAX:
-            raise ConfigError(f"endpoint {endpoint!r}: the path has {len(os.fsencode(address))} bytes, the system "
-                              f"takes {IPC_PATH_BYTES_MAX}; give a shorter one")
+            raise ConfigError(
+                f"endpoint {endpoint!r}: the path has {len(os.fsencode(address))} bytes, the system "
+                f"takes {IPC_PATH_BYTES_MAX}; give a shorter one"
+            )
     elif transport == "tcp" and not re.search(r":([0-9]{1,5}|\*)\Z", address):
         raise ConfigError(f"endpoint {endpoint!r}: expected a port, such as tcp://127.0.0.1:5555 (or :* for any free)")
     return transport, address
@@ -91,16 +95,21 @@ def _prepare_ipc(endpoint: str, path: str) -> None:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         status = os.stat(directory)
     except OSError as error:
-        raise ConfigError(f"endpoint {endpoint!r}: directory {directory} cannot be made ({error.strerror}); "
-                          "give another path") from None
+        raise ConfigError(
+            f"endpoint {endpoint!r}: directory {directory} cannot be made ({error.strerror}); give another path"
+        ) from None
     mode = stat.S_IMODE(status.st_mode)
     own = endpoint == default_endpoint()
     if status.st_uid != os.getuid() and (own or status.st_uid != 0):
-        raise ConfigError(f"endpoint {endpoint!r}: directory {directory} belongs to user id {status.st_uid}, not to "
-                          f"{os.getuid()}; give another path")
+        raise ConfigError(
+            f"endpoint {endpoint!r}: directory {directory} belongs to user id {status.st_uid}, not to "
+            f"{os.getuid()}; give another path"
+        )
     if mode & 0o077 if own else mode & 0o022 and not mode & stat.S_ISVTX:
-        raise ConfigError(f"endpoint {endpoint!r}: directory {directory} has mode {mode:04o}, so others could reach or "
-                          f"replace the bus; run: chmod 700 {directory}")
+        raise ConfigError(
+            f"endpoint {endpoint!r}: directory {directory} has mode {mode:04o}, so others could reach or "
+            f"replace the bus; run: chmod 700 {directory}"
+        )
     _clear_stale(endpoint, path)
 
 
@@ -126,8 +135,9 @@ def look_for_server(endpoint: str, path: str) -> bool:
     finally:
         probe.close()
     if code not in (errno.ECONNREFUSED, errno.ENOENT):
-        raise ConfigError(f"endpoint {endpoint!r}: another server listens there already; stop it, or give another "
-                          "[server] endpoint")
+        raise ConfigError(
+            f"endpoint {endpoint!r}: another server listens there already; stop it, or give another [server] endpoint"
+        )
     return code == errno.ECONNREFUSED
 
 
@@ -159,9 +169,11 @@ def _check_port(endpoint: str) -> None:
         try:
             probe.bind(place)
         except OSError as error:
-            why = {errno.EADDRINUSE: "another program listens there already",
-                   errno.EADDRNOTAVAIL: "it is no address of this machine",
-                   errno.EACCES: "this user may not use that port"}.get(error.errno or 0, os.strerror(error.errno or 0))
+            why = {
+                errno.EADDRINUSE: "another program listens there already",
+                errno.EADDRNOTAVAIL: "it is no address of this machine",
+                errno.EACCES: "this user may not use that port",
+            }.get(error.errno or 0, os.strerror(error.errno or 0))
             raise ConfigError(f"[server] endpoint = {endpoint!r}: {why}; stop it, or give another endpoint") from None
 
 
@@ -181,8 +193,10 @@ def why_nobody_answers(endpoint: str) -> str:
                 one.settimeout(0)
                 one.connect(address)
         except PermissionError:
-            return (f"permission denied: user id {os.geteuid()} may not open its socket, which is for the user that "
-                    "runs the server; ask as that user, or over TCP with keys, or over HTTP")
+            return (
+                f"permission denied: user id {os.geteuid()} may not open its socket, which is for the user that "
+                "runs the server; ask as that user, or over TCP with keys, or over HTTP"
+            )
         except OSError:
             pass
     return "nobody listens there"
@@ -251,8 +265,9 @@ def read_certificate(path: str) -> Tuple[bytes, Optional[bytes]]:
     try:
         return zmq.auth.load_certificate(path)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as a CURVE certificate ({error}); make one with: "
-                          "edgeserve keys server") from None
+        raise ConfigError(
+            f"{path}: cannot be read as a CURVE certificate ({error}); make one with: edgeserve keys server"
+        ) from None
 
 
 _monitor_numbers = itertools.count(1)

@@ -61,4 +61,3 @@ class Flood:
         counts, self.counts = self.counts, {}
         least = MOST_SHARE * max(counts.values())
         return [client for client, count in counts.items() if count >= least]
-

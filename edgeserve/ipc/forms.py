@@ -32,12 +32,33 @@ OFFSET_TRIES_MAX = 36
 """The same for all offsets of a request together: others may be the same number. Each try decodes the header, so a
 client must not make the server try often. Eight equal offsets are found."""
 
-_WIDTHS: Mapping[int, Tuple[str, int]] = {0xCC: ("B", 1), 0xCD: ("H", 2), 0xCE: ("I", 4), 0xCF: ("Q", 8),
-                                          0xD3: ("Q", 8)}
+_WIDTHS: Mapping[int, Tuple[str, int]] = {
+    0xCC: ("B", 1),
+    0xCD: ("H", 2),
+    0xCE: ("I", 4),
+    0xCF: ("Q", 8),
+    0xD3: ("Q", 8),
+}
 """How msgpack writes whole numbers from 0: first byte -> (form, bytes that follow)."""
 
-_CONSTANT = frozenset(("kind", "id", "app", "tensors", "sent_ns", "slo_ms", "class", "value", "stream", "on_late",
-                       "client", "origin", "quality_min", "room"))
+_CONSTANT = frozenset(
+    (
+        "kind",
+        "id",
+        "app",
+        "tensors",
+        "sent_ns",
+        "slo_ms",
+        "class",
+        "value",
+        "stream",
+        "on_late",
+        "client",
+        "origin",
+        "quality_min",
+        "room",
+    )
+)
 """Keys of the headers that forms are made of."""
 
 _NUMBER_MAX = 2**63 - 1
@@ -60,13 +81,43 @@ class Form:
     its inputs were found good last. ``key_at`` and ``sent_at`` say where the numbers stand in what :meth:`match` found
     (``sent_at`` 0: the form has no ``sent_ns``). ``placed_bytes``: of its tensors that lie in shared memory."""
 
-    __slots__ = ("checked", "key_at", "sent_at", "placed_bytes", "_size", "_unpack", "_parts", "_key_max", "_tensors",
-                 "_sizes", "_places", "_room", "_bounds", "_app", "_slo_ms", "_klass", "_value", "_stream", "_on_late",
-                 "_client", "_origin", "_quality_min")
+    __slots__ = (
+        "checked",
+        "key_at",
+        "sent_at",
+        "placed_bytes",
+        "_size",
+        "_unpack",
+        "_parts",
+        "_key_max",
+        "_tensors",
+        "_sizes",
+        "_places",
+        "_room",
+        "_bounds",
+        "_app",
+        "_slo_ms",
+        "_klass",
+        "_value",
+        "_stream",
+        "_on_late",
+        "_client",
+        "_origin",
+        "_quality_min",
+    )
 
-    def __init__(self, parts: Sequence[bytes], kinds: Sequence[str], key_at: int, sent_at: int, key_max: int,
-                 ask: Ask, places: Sequence[_Placed] = (), room: Optional[Tuple[int, int]] = None,
-                 memory_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        parts: Sequence[bytes],
+        kinds: Sequence[str],
+        key_at: int,
+        sent_at: int,
+        key_max: int,
+        ask: Ask,
+        places: Sequence[_Placed] = (),
+        room: Optional[Tuple[int, int]] = None,
+        memory_bytes: int = 0,
+    ) -> None:
         self.checked: Any = None
         self.key_at = key_at
         self.sent_at = sent_at
@@ -93,8 +144,11 @@ class Form:
         if len(header) != self._size or list(map(len, buffers)) != self._sizes:
             return None
         found = self._unpack(header)
-        if found[::2] != self._parts or found[self.key_at] > self._key_max \
-                or (self.sent_at and found[self.sent_at] > _NUMBER_MAX):
+        if (
+            found[::2] != self._parts
+            or found[self.key_at] > self._key_max
+            or (self.sent_at and found[self.sent_at] > _NUMBER_MAX)
+        ):
             return None
         for at, last in self._bounds:
             if found[at] > last:
@@ -114,8 +168,9 @@ class Form:
             name, shape, dtype = self._tensors[0]
             ask.inputs = {name: np.ndarray(shape, dtype, buffers[0])}
         else:
-            ask.inputs = {name: np.ndarray(shape, dtype, buffer)
-                          for (name, shape, dtype), buffer in zip(self._tensors, buffers)}
+            ask.inputs = {
+                name: np.ndarray(shape, dtype, buffer) for (name, shape, dtype), buffer in zip(self._tensors, buffers)
+            }
         ask.sent_ns = found[self.sent_at] if self.sent_at else None
         ask.slo_ms, ask.klass, ask.value, ask.stream = self._slo_ms, self._klass, self._value, self._stream
         ask.on_late, ask.client, ask.origin = self._on_late, self._client, self._origin
@@ -152,15 +207,24 @@ def learn_form(header: Any, ask: Ask, memory_bytes: int = 0) -> Optional[Form]:
     parts: List[bytes] = []
     begin = 0
     for number in numbers:
-        parts.append(header[begin:number.begin])
+        parts.append(header[begin : number.begin])
         begin = number.begin + number.width
     parts.append(header[begin:])
     at = {number.begin: 2 * index + 1 for index, number in enumerate(numbers)}
     ats = [at[offset.begin] for offset in offsets]
     places = [_Placed(index, where, fields["tensors"][index][4]) for index, where in zip(placed, ats)]
     room = None if ask.room is None else (ats[-1], ask.room[1])
-    return Form(parts, [number.kind for number in numbers], at[key.begin], 0 if sent is None else at[sent.begin],
-                key.most, ask, places, room, memory_bytes)
+    return Form(
+        parts,
+        [number.kind for number in numbers],
+        at[key.begin],
+        0 if sent is None else at[sent.begin],
+        key.most,
+        ask,
+        places,
+        room,
+        memory_bytes,
+    )
 
 
 class _Number(NamedTuple):
@@ -201,15 +265,16 @@ def _number_at(header: bytes, at: int) -> Optional[_Number]:
 def _is_of(number: _Number, header: bytes, fields: Mapping[str, Any], name: str) -> bool:
     """Whether another number in this place changes this field and nothing else."""
     other = (fields[name] + 1) & _SMALL_MAX
-    changed = header[:number.begin] + other.to_bytes(number.width, "big") + header[number.begin + number.width:]
+    changed = header[: number.begin] + other.to_bytes(number.width, "big") + header[number.begin + number.width :]
     try:
         return unpack_header(changed) == {**fields, name: other}
     except RequestError:
         return False
 
 
-def _find_offsets(header: bytes, fields: Mapping[str, Any], paths: Sequence[Tuple[Any, ...]]) \
-        -> Optional[List[_Number]]:
+def _find_offsets(
+    header: bytes, fields: Mapping[str, Any], paths: Sequence[Tuple[Any, ...]]
+) -> Optional[List[_Number]]:
     """Where offsets in shared memory stand; ``None`` where that is not sure of each, or one has not four bytes."""
     found: List[_Number] = []
     tries = OFFSET_TRIES_MAX
@@ -221,7 +286,7 @@ def _find_offsets(header: bytes, fields: Mapping[str, Any], paths: Sequence[Tupl
         at = header.find(mark)
         while at >= 0 and tries:
             tries -= 1
-            changed = unpack_header(header[:at + 1] + (value - 1).to_bytes(4, "big") + header[at + 5:])
+            changed = unpack_header(header[: at + 1] + (value - 1).to_bytes(4, "big") + header[at + 5 :])
             if _at(changed, path) == value - 1:
                 break
             at = header.find(mark, at + 1)

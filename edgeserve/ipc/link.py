@@ -37,8 +37,12 @@ CLOSE_LINGER_MS = 100  # the goodbye still goes out
 MEMORY_LOOK_NS = 2 * NS_PER_MS  # how often to see whether shared memory has come, while it is wished for
 MEMORY_NS_MAX = 2 * NS_PER_S  # how long to wait for it; frames do until then, and afterwards
 _MEMORY_KEY = b"memory"  # the id of the claim: no request's, those are numbers
-_WATCHED = (zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-            | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+_WATCHED = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+)
 _NOBLOCK = int(zmq.NOBLOCK)
 _MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
 _EVENT = struct.Struct("=HI")
@@ -53,8 +57,18 @@ class Link:
     ``shared_memory`` says whether it may.
     """
 
-    def __init__(self, endpoint: str, context: zmq.Context[Any], clock_ns: Callable[[], int], *, connect_ns: int,
-                 silence_ns: int, server_key: str = "", client_key: str = "", shared_memory: bool = False) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        context: zmq.Context[Any],
+        clock_ns: Callable[[], int],
+        *,
+        connect_ns: int,
+        silence_ns: int,
+        server_key: str = "",
+        client_key: str = "",
+        shared_memory: bool = False,
+    ) -> None:
         self._clock_ns = clock_ns
         self._endpoint = endpoint
         self._connect_ns = connect_ns
@@ -111,8 +125,9 @@ class Link:
         """How many bytes a message has. Raises :class:`TooLarge` for what the server would refuse unread."""
         total = sum(frame.nbytes if type(frame) is memoryview else len(frame) for frame in frames)
         if total > self.message_bytes_max:
-            raise TooLarge(f"the request has {total} bytes, the server takes {self.message_bytes_max}; "
-                           "raise [server] message_max")
+            raise TooLarge(
+                f"the request has {total} bytes, the server takes {self.message_bytes_max}; raise [server] message_max"
+            )
         return total
 
     def receive(self, count_max: int = 64) -> List[Reply]:
@@ -124,8 +139,9 @@ class Link:
             self._heard_ns = self._clock_ns()
             self._connected = True
             try:
-                reply = wire.decode_reply(frames, self.message_bytes_max,
-                                          wire.NO_WINDOWS if self.memory is None else self.memory.lent)
+                reply = wire.decode_reply(
+                    frames, self.message_bytes_max, wire.NO_WINDOWS if self.memory is None else self.memory.lent
+                )
             except RequestError as error:
                 # Not one request's fault: nothing that follows on this connection can be trusted.
                 self.lost = f"it answered with something that is no reply: {error}"
@@ -218,8 +234,9 @@ class Link:
             return
         bound_ns = self._silence_ns if self._connected else self._connect_ns
         if now_ns - max(self._heard_ns, self._since_ns) > bound_ns:
-            self.lost = (f"it said nothing for {format_duration(bound_ns)}" if self._connected else
-                         self._unheard(bound_ns))
+            self.lost = (
+                f"it said nothing for {format_duration(bound_ns)}" if self._connected else self._unheard(bound_ns)
+            )
         elif now_ns - self._said_ns >= self._beat_ns:
             self._said_ns = now_ns
             self.send((wire.encode_plain("beat"),))
@@ -227,8 +244,11 @@ class Link:
 
     def _unheard(self, bound_ns: int) -> str:
         why = why_nobody_answers(self._endpoint)
-        return why if why.startswith("permission") else (f"{why} (waited {format_duration(bound_ns)}); start it with: "
-                                                         "edgeserve serve")
+        return (
+            why
+            if why.startswith("permission")
+            else (f"{why} (waited {format_duration(bound_ns)}); start it with: edgeserve serve")
+        )
 
     def _watch(self) -> None:
         """What libzmq's monitor tells of the connection."""
@@ -241,8 +261,10 @@ class Link:
             elif self._connected:
                 self.lost = "it closed the connection"
             else:
-                self.lost = ("the handshake failed; a server with CURVE keys needs server_key = its public key, one "
-                             "without needs none; one with a list of clients needs client_key, too")
+                self.lost = (
+                    "the handshake failed; a server with CURVE keys needs server_key = its public key, one "
+                    "without needs none; one with a list of clients needs client_key, too"
+                )
 
     def close(self, goodbye: bool = False) -> None:
         """Give the socket back; with ``goodbye`` the server is told. Idempotent."""

@@ -24,8 +24,24 @@ class Peer:
     their client. ``key`` is its public key, where keys are allowed. ``patient``: one request came from a REQ socket,
     which cannot send heartbeats while it waits. ``memory``: what its connection shares with this process."""
 
-    __slots__ = ("client", "name", "open", "seen_ns", "file", "same_host", "patient", "credential", "owner", "uid",
-                 "bytes", "unread", "key", "memory", "form", "unformed")
+    __slots__ = (
+        "client",
+        "name",
+        "open",
+        "seen_ns",
+        "file",
+        "same_host",
+        "patient",
+        "credential",
+        "owner",
+        "uid",
+        "bytes",
+        "unread",
+        "key",
+        "memory",
+        "form",
+        "unformed",
+    )
 
     def __init__(self, client: bytes, connection: Connection | None, credential: Credential = NOBODY) -> None:
         self.client = client

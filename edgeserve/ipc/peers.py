@@ -75,14 +75,54 @@ class Peers:
     last. The bus reads and sets these itself, so that a turn without trouble costs no call.
     """
 
-    __slots__ = ("by_id", "news", "dead", "flood", "stirred", "looked_ns", "look_busy_ns", "check_ns", "check_at_ns",
-                 "received_ns", "unfinished", "connections", "monitor_file", "_credentials", "_first_id", "_awake_ns",
-                 "_files", "_names", "_flooders", "_in_flight", "_monitor", "_socket", "_clock_ns", "_count_max",
-                 "_silence_ns", "_silence", "_unread_bytes_max", "_all_bytes_max", "_has_inproc", "_has_tcp")
+    __slots__ = (
+        "by_id",
+        "news",
+        "dead",
+        "flood",
+        "stirred",
+        "looked_ns",
+        "look_busy_ns",
+        "check_ns",
+        "check_at_ns",
+        "received_ns",
+        "unfinished",
+        "connections",
+        "monitor_file",
+        "_credentials",
+        "_first_id",
+        "_awake_ns",
+        "_files",
+        "_names",
+        "_flooders",
+        "_in_flight",
+        "_monitor",
+        "_socket",
+        "_clock_ns",
+        "_count_max",
+        "_silence_ns",
+        "_silence",
+        "_unread_bytes_max",
+        "_all_bytes_max",
+        "_has_inproc",
+        "_has_tcp",
+    )
 
-    def __init__(self, socket: zmq.Socket[Any], context: zmq.Context[Any], in_flight: InFlight,
-                 credentials: Credentials, *, clock_ns: Callable[[], int], endpoints: Sequence[str], count_max: int,
-                 silence_ns: int, message_bytes_max: int, unread_bytes_max: int, all_bytes_max: int) -> None:
+    def __init__(
+        self,
+        socket: zmq.Socket[Any],
+        context: zmq.Context[Any],
+        in_flight: InFlight,
+        credentials: Credentials,
+        *,
+        clock_ns: Callable[[], int],
+        endpoints: Sequence[str],
+        count_max: int,
+        silence_ns: int,
+        message_bytes_max: int,
+        unread_bytes_max: int,
+        all_bytes_max: int,
+    ) -> None:
         self.by_id: Dict[bytes, Peer] = {}
         self.news: List[Any] = []
         self.dead: Dict[bytes, int] = {}
@@ -148,15 +188,19 @@ class Peers:
             return Peer(client, None), DEAD
         peer = self._new_peer(client, connection, frame)
         if client[0] != 0:
-            return peer, Malformed("a client may not choose its routing id; leave the socket's option ROUTING_ID "
-                                   "(IDENTITY) unset")
+            return peer, Malformed(
+                "a client may not choose its routing id; leave the socket's option ROUTING_ID (IDENTITY) unset"
+            )
         if self._is_chosen(client) or (peer.key and not self._credentials.is_allowed(peer.key)):
             if connection is not None:
                 hang_up(connection)
             return peer, DEAD
         if len(self.by_id) >= self._count_max and not self._forget_idle() and not self._make_room(peer.owner):
-            return peer, Rejected(f"the server remembers {self._count_max} clients and each has requests in flight; "
-                                  "raise [server] clients_max", "too many clients")
+            return peer, Rejected(
+                f"the server remembers {self._count_max} clients and each has requests in flight; "
+                "raise [server] clients_max",
+                "too many clients",
+            )
         if file is None:
             self.by_id[client] = peer
         else:
@@ -183,7 +227,8 @@ class Peers:
     def _is_chosen(self, client: bytes) -> bool:
         """Whether a routing id that begins as libzmq's own do is none of these."""
         return not self._has_inproc and (
-            len(client) != 5 or not 0 < self._number_of(client) <= self.connections.accepted)
+            len(client) != 5 or not 0 < self._number_of(client) <= self.connections.accepted
+        )
 
     def _number_of(self, client: bytes) -> int:
         """libzmq's number of a connection, from the first on."""
@@ -331,8 +376,7 @@ class Peers:
             for other in self.by_id.values():
                 other.unread.look()
             most = max(self.by_id.values(), key=lambda other: other.unread.total)
-            if most.unread.total and sum([other.unread.total for other in self.by_id.values()]
-                                         ) > self._all_bytes_max:
+            if most.unread.total and sum([other.unread.total for other in self.by_id.values()]) > self._all_bytes_max:
                 self.cut(most, f"of all clients it left the most unread, {format_size(most.unread.total)}")
         return peer.client in self.by_id
 

@@ -98,8 +98,10 @@ class Segment:
         if total:
             for place in buffers:
                 if type(place) is Place and place.offset + place.nbytes > self.bytes:
-                    raise Malformed(f"tensors: bytes {place.offset} to {place.offset + place.nbytes} of the shared "
-                                    f"memory, which has {self.bytes}")
+                    raise Malformed(
+                        f"tensors: bytes {place.offset} to {place.offset + place.nbytes} of the shared "
+                        f"memory, which has {self.bytes}"
+                    )
         return total
 
     def copy(self, buffers: List[Any]) -> None:
@@ -107,7 +109,7 @@ class Segment:
         assert self._map is not None, "opened when it was claimed"
         for index, place in enumerate(buffers):
             if type(place) is Place:
-                buffers[index] = self._copies.of(self._map[place.offset:place.offset + place.nbytes])
+                buffers[index] = self._copies.of(self._map[place.offset : place.offset + place.nbytes])
 
     def room(self, place: Sequence[int]) -> Optional[Room]:
         """Where tensors of an answer may be put."""
@@ -200,8 +202,9 @@ class Offers:
     ``uids``: whose processes get one; this process's user alone, unless told otherwise.
     """
 
-    def __init__(self, endpoint: str, segment_bytes: int, bytes_max: int, clock_ns: Callable[[], int],
-                 uids: Sequence[int] = ()) -> None:
+    def __init__(
+        self, endpoint: str, segment_bytes: int, bytes_max: int, clock_ns: Callable[[], int], uids: Sequence[int] = ()
+    ) -> None:
         self.path = split_endpoint(endpoint)[1] + SUFFIX
         self._segment_bytes = -(-segment_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
         self._segments_max = bytes_max // self._segment_bytes
@@ -221,8 +224,10 @@ class Offers:
         :class:`NotAllowed` for a token that was not given, was shown before, or was given to another."""
         offer = self._offers.pop(token, None)
         if offer is None or (f"pid:{offer.pid}", offer.uid) != (owner, uid):
-            raise NotAllowed("token: no shared memory was given to this process with it (or it is too old); connect to "
-                             f"{self.path} first")
+            raise NotAllowed(
+                "token: no shared memory was given to this process with it (or it is too old); connect to "
+                f"{self.path} first"
+            )
         offer.segment.open()
         return offer.segment
 
@@ -286,8 +291,10 @@ class Offers:
         self._segments.add(segment)
         self._offers[token] = _Offer(segment, pid, uid, until_ns)
         try:
-            connection.sendmsg([OFFER.pack(token, segment.bytes)],
-                               [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", segment.file))])
+            connection.sendmsg(
+                [OFFER.pack(token, segment.bytes)],
+                [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", segment.file))],
+            )
         except OSError:
             self._offers.pop(token, None)
             raise
@@ -300,8 +307,9 @@ class Offers:
         self._offers.pop(token, None)  # not there where it was claimed
 
 
-def offers_for(endpoints: Sequence[str], segment_bytes: int, bytes_max: int,
-               clock_ns: Callable[[], int]) -> Optional[Offers]:
+def offers_for(
+    endpoints: Sequence[str], segment_bytes: int, bytes_max: int, clock_ns: Callable[[], int]
+) -> Optional[Offers]:
     """What passes segments beside the first ``ipc`` endpoint; ``None`` where it is off or this system cannot."""
     local = [endpoint for endpoint in endpoints if endpoint.startswith("ipc://")]
     if not segment_bytes or not local or not is_supported():

@@ -165,11 +165,13 @@ class Lease:
         """A part of the answer. The room is free again when the last array over it is gone."""
         begin, size = self.room or (0, 0)
         if place.offset < begin or place.offset + place.nbytes > begin + size:
-            raise Malformed(f"tensors: bytes {place.offset} to {place.offset + place.nbytes} of the shared memory, the "
-                            f"room for this answer is {begin} to {begin + size}")
+            raise Malformed(
+                f"tensors: bytes {place.offset} to {place.offset + place.nbytes} of the shared memory, the "
+                f"room for this answer is {begin} to {begin + size}"
+            )
         if self._block is None:
             self._block = self.slab.lend_block(begin, size)
-        return self._block.data[place.offset - begin:place.offset - begin + place.nbytes].toreadonly()
+        return self._block.data[place.offset - begin : place.offset - begin + place.nbytes].toreadonly()
 
     def end(self) -> None:
         """The reply has come, or nobody will send one. Idempotent."""
@@ -201,13 +203,14 @@ class Wish:
         """Whether the memory has come. Raises :class:`OSError` when none will."""
         files = array.array("i")
         try:
-            said, ancillary, _, _ = self._socket.recvmsg(OFFER.size, socket.CMSG_SPACE(files.itemsize),
-                                                         getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+            said, ancillary, _, _ = self._socket.recvmsg(
+                OFFER.size, socket.CMSG_SPACE(files.itemsize), getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+            )
         except (BlockingIOError, InterruptedError):
             return False
         for level, kind, content in ancillary:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                files.frombytes(content[:len(content) - len(content) % files.itemsize])
+                files.frombytes(content[: len(content) - len(content) % files.itemsize])
         try:
             if len(said) != OFFER.size or len(files) != 1:
                 raise OSError("the server gives no shared memory")

@@ -129,8 +129,12 @@ class Unfinished:
         """Who has sent more of one message than a message may have, or takes too long; and where all together have too
         much, who has most."""
         sure = {file: one for file, one in self._arrivals.items() if one.from_bytes >= 0 or one.hits >= HITS_MIN}
-        over = [file for file, one in sure.items() if one.bytes > self._one_bytes_max
-                or (one.from_bytes < 0 and one.last_ns - one.since_ns > UNFINISHED_NS_MAX)]
+        over = [
+            file
+            for file, one in sure.items()
+            if one.bytes > self._one_bytes_max
+            or (one.from_bytes < 0 and one.last_ns - one.since_ns > UNFINISHED_NS_MAX)
+        ]
         if not over and sum([one.bytes for one in sure.values()]) > self._all_bytes_max:
             over = [max(sure, key=lambda file: sure[file].bytes)]
         for file in over:

@@ -79,8 +79,26 @@ class Ask:
     """
 
     fields: ClassVar[Tuple[str, ...]] = (
-        "id", "peer", "key", "is_req", "app", "inputs", "slo_ms", "sent_ns", "klass", "value", "stream",
-        "on_late", "hints", "client", "origin", "quality_min", "pieces", "bytes", "room")
+        "id",
+        "peer",
+        "key",
+        "is_req",
+        "app",
+        "inputs",
+        "slo_ms",
+        "sent_ns",
+        "klass",
+        "value",
+        "stream",
+        "on_late",
+        "hints",
+        "client",
+        "origin",
+        "quality_min",
+        "pieces",
+        "bytes",
+        "room",
+    )
     __slots__ = (*fields, "form")
 
     id: int
@@ -105,16 +123,31 @@ class Ask:
     form: Any
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(" + ", ".join(
-            f"{slot}={getattr(self, slot, None)!r}" for slot in Ask.fields) + ")"
+        return (
+            f"{type(self).__name__}(" + ", ".join(f"{slot}={getattr(self, slot, None)!r}" for slot in Ask.fields) + ")"
+        )
 
 
 class Reply:
     """One reply as the client reads it. ``kind`` is ``answer``, ``piece``, ``error``, ``info`` or ``beat``; the
     fields of the other kinds stay at their defaults."""
 
-    __slots__ = ("kind", "key", "request_id", "outcome", "reason", "late", "finished_ns", "total_ns", "breakdown",
-                 "outputs", "error", "info", "quality", "branches")
+    __slots__ = (
+        "kind",
+        "key",
+        "request_id",
+        "outcome",
+        "reason",
+        "late",
+        "finished_ns",
+        "total_ns",
+        "breakdown",
+        "outputs",
+        "error",
+        "info",
+        "quality",
+        "branches",
+    )
 
     def __init__(self, kind: str, key: Key | None) -> None:
         self.kind = kind
@@ -141,8 +174,9 @@ def pack_header(fields: Mapping[str, Any]) -> bytes:
     return _VERSION_BYTE + msgpack.packb(fields)
 
 
-def unpack_header(frame: Buffer, array_len_max: int = _REQUEST_ARRAY_LEN_MAX,
-                  map_len_max: int = _REQUEST_MAP_LEN_MAX) -> Dict[str, Any]:
+def unpack_header(
+    frame: Buffer, array_len_max: int = _REQUEST_ARRAY_LEN_MAX, map_len_max: int = _REQUEST_MAP_LEN_MAX
+) -> Dict[str, Any]:
     """The map of a header frame. Lists and maps that claim to be longer than the bounds are refused unread."""
     size = len(frame)
     if size < 2:
@@ -150,11 +184,18 @@ def unpack_header(frame: Buffer, array_len_max: int = _REQUEST_ARRAY_LEN_MAX,
     if frame[0] != VERSION:
         raise WrongVersion(f"the message speaks protocol version {frame[0]}, this side speaks {VERSION}")
     if size > HEADER_BYTES_MAX:
-        raise TooLarge(f"the header has {size} bytes, at most {HEADER_BYTES_MAX} are allowed; "
-                       "send long data as tensors")
+        raise TooLarge(
+            f"the header has {size} bytes, at most {HEADER_BYTES_MAX} are allowed; send long data as tensors"
+        )
     try:
-        fields = msgpack.unpackb(memoryview(frame)[1:], raw=False, strict_map_key=True, max_array_len=array_len_max,
-                                 max_map_len=map_len_max, max_ext_len=0)
+        fields = msgpack.unpackb(
+            memoryview(frame)[1:],
+            raw=False,
+            strict_map_key=True,
+            max_array_len=array_len_max,
+            max_map_len=map_len_max,
+            max_ext_len=0,
+        )
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
         # msgpack reports each kind of damage with another of these; none of them says which bytes.
         why = str(error) or type(error).__name__
@@ -199,12 +240,35 @@ def refuse_rest(fields: Mapping[Any, Any], known: Sequence[str], where: str) -> 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 _ORIGIN = re.compile(rf"[A-Za-z0-9.:/_-]{{1,{NAME_CHARS_MAX}}}\Z")
-_INFER_KEYS = ("kind", "id", "app", "tensors", "texts", "slo_ms", "sent_ns", "class", "value", "stream", "on_late",
-               "hints", "client", "origin", "quality_min", "pieces", "room")
+_INFER_KEYS = (
+    "kind",
+    "id",
+    "app",
+    "tensors",
+    "texts",
+    "slo_ms",
+    "sent_ns",
+    "class",
+    "value",
+    "stream",
+    "on_late",
+    "hints",
+    "client",
+    "origin",
+    "quality_min",
+    "pieces",
+    "room",
+)
 
 
-def encode_request(key: Key, app: str, inputs: Mapping[str, Any], sent_ns: int | None = None,
-                   options: Mapping[str, Any] | None = None, places: Optional[Places] = None) -> List[Any]:
+def encode_request(
+    key: Key,
+    app: str,
+    inputs: Mapping[str, Any],
+    sent_ns: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    places: Optional[Places] = None,
+) -> List[Any]:
     """An inference request as frames: header, then one buffer per tensor. ``options`` are header keys
     (``slo_ms``, ``class``, ...) that are not ``None``. Raises :class:`BadInput` for a value that cannot travel.
 
@@ -223,8 +287,10 @@ def encode_request(key: Key, app: str, inputs: Mapping[str, Any], sent_ns: int |
     except (TypeError, ValueError, OverflowError) as error:
         raise BadInput(f"the request for app {app!r} cannot be sent: {error}") from None
     if len(header) > HEADER_BYTES_MAX:
-        raise TooLarge(f"texts and names take {len(header)} bytes, at most {HEADER_BYTES_MAX} fit; "
-                       "send long data as a uint8 tensor")
+        raise TooLarge(
+            f"texts and names take {len(header)} bytes, at most {HEADER_BYTES_MAX} fit; "
+            "send long data as a uint8 tensor"
+        )
     return frames
 
 
@@ -270,14 +336,18 @@ def _take_options(fields: Dict[str, Any], ask: Ask) -> None:
     client = take("client", None)
     if client is not None:
         if type(client) is not str or len(client) > NAME_CHARS_MAX or not _is_client(client):
-            raise Malformed(f"client = {show(client)}: expected a name of printable characters other than # and @, at "
-                            f"most {NAME_CHARS_MAX} of them")
+            raise Malformed(
+                f"client = {show(client)}: expected a name of printable characters other than # and @, at "
+                f"most {NAME_CHARS_MAX} of them"
+            )
         ask.client = client
     origin = take("origin", None)
     if origin is not None:
         if type(origin) is not str or not _ORIGIN.match(origin):
-            raise Malformed(f"origin = {show(origin)}: expected a name of letters, digits and any of . : / _ -, at "
-                            f"most {NAME_CHARS_MAX} of them")
+            raise Malformed(
+                f"origin = {show(origin)}: expected a name of letters, digits and any of . : / _ -, at "
+                f"most {NAME_CHARS_MAX} of them"
+            )
         ask.origin = origin
     value = take("value", None)
     ask.value = None if value is None else _number(value, "value")
@@ -348,11 +418,22 @@ Table = Tuple[Any, Tuple[int, ...], bytes]
 TABLES_MAX = 256
 
 
-def encode_answer(key: Key, outputs: Mapping[str, Any], message_bytes_max: int, reason: str = "", late: bool = False,
-                  finished_ns: int = 0, total_ns: int = 0, breakdown: Sequence[int] = (0, 0, 0, 0),
-                  request_id: int = 0, pack: Callable[[Any], bytes] = msgpack.packb, quality: float = 1.0,
-                  branches: Sequence[str] = (), places: Optional[Places] = None,
-                  tables: Optional[Dict[str, Table]] = None) -> List[Any]:
+def encode_answer(
+    key: Key,
+    outputs: Mapping[str, Any],
+    message_bytes_max: int,
+    reason: str = "",
+    late: bool = False,
+    finished_ns: int = 0,
+    total_ns: int = 0,
+    breakdown: Sequence[int] = (0, 0, 0, 0),
+    request_id: int = 0,
+    pack: Callable[[Any], bytes] = msgpack.packb,
+    quality: float = 1.0,
+    branches: Sequence[str] = (),
+    places: Optional[Places] = None,
+    tables: Optional[Dict[str, Table]] = None,
+) -> List[Any]:
     """An answer as frames: header, then one buffer per tensor. Raises :class:`Failed` when an output cannot travel.
     ``pack`` is msgpack's, or that of a packer which only one thread uses. ``quality`` travels with the names of the
     ``branches`` that took part, where there are any. Large tensors go where ``places`` has room. ``tables`` keeps what
@@ -362,7 +443,7 @@ def encode_answer(key: Key, outputs: Mapping[str, Any], message_bytes_max: int, 
     try:
         table, is_plain = None, tables is not None and len(outputs) == 1 and not reason and not branches
         if is_plain:
-            (name, value), = outputs.items()
+            ((name, value),) = outputs.items()
             table = tables.get(name)  # type: ignore[union-attr]
         if table is not None and type(value) is np.ndarray and value.dtype is table[0] and value.shape == table[1]:
             count, tail, total = 1, table[2], value.nbytes
@@ -375,16 +456,40 @@ def encode_answer(key: Key, outputs: Mapping[str, Any], message_bytes_max: int, 
             count, tail = len(rest), pack(rest)[1:]
             if is_plain and type(value) is np.ndarray and total < LARGE_BYTES and value.dtype in DTYPE_NAMES:
                 _keep_table(tables, name, (value.dtype, value.shape, tail))
-        frames[0] = header = _ANSWER.pack(
-            VERSION, 0x88 + count, b"\xa4kind\xa6answer", b"\xa7outcome\xa9completed", b"\xa4late",
-            0xc3 if late else 0xc2, b"\xabfinished_ns\xd3", finished_ns, b"\xa8total_ns\xd3", total_ns,
-            b"\xacbreakdown_ns\x94\xd3", queue_ns, b"\xd3", load_ns, b"\xd3", batch_ns, b"\xd3", execute_ns,
-            b"\xaarequest_id\xd3", request_id, b"\xa2id") + pack(key) + tail
+        frames[0] = header = (
+            _ANSWER.pack(
+                VERSION,
+                0x88 + count,
+                b"\xa4kind\xa6answer",
+                b"\xa7outcome\xa9completed",
+                b"\xa4late",
+                0xC3 if late else 0xC2,
+                b"\xabfinished_ns\xd3",
+                finished_ns,
+                b"\xa8total_ns\xd3",
+                total_ns,
+                b"\xacbreakdown_ns\x94\xd3",
+                queue_ns,
+                b"\xd3",
+                load_ns,
+                b"\xd3",
+                batch_ns,
+                b"\xd3",
+                execute_ns,
+                b"\xaarequest_id\xd3",
+                request_id,
+                b"\xa2id",
+            )
+            + pack(key)
+            + tail
+        )
     except (TypeError, ValueError, OverflowError, struct.error) as error:
         raise Failed(f"the answer cannot be sent: {error}") from None
     if total + len(header) > message_bytes_max:
-        raise Failed(f"the answer takes {total + len(header)} bytes, at most {message_bytes_max} are allowed; "
-                     "raise [server] message_max")
+        raise Failed(
+            f"the answer takes {total + len(header)} bytes, at most {message_bytes_max} are allowed; "
+            "raise [server] message_max"
+        )
     return frames
 
 
@@ -398,8 +503,13 @@ _PIECE = b"\xa4kind\xa5piece\xa2id"
 _TEXTS = b"\xa5texts"
 
 
-def encode_piece(key: Key, outputs: Mapping[str, Any], message_bytes_max: int,
-                 pack: Callable[[Any], bytes] = msgpack.packb, tables: Optional[Dict[str, Table]] = None) -> List[Any]:
+def encode_piece(
+    key: Key,
+    outputs: Mapping[str, Any],
+    message_bytes_max: int,
+    pack: Callable[[Any], bytes] = msgpack.packb,
+    tables: Optional[Dict[str, Table]] = None,
+) -> List[Any]:
     """A piece of an answer as frames, as :func:`encode_answer`. ``tables`` keeps what pieces of one small tensor, and
     of texts, say of the tensor."""
     fields: Dict[str, Any] = {"kind": "piece", "id": key}
@@ -419,13 +529,16 @@ def encode_piece(key: Key, outputs: Mapping[str, Any], message_bytes_max: int,
         if value.dtype in DTYPE_NAMES:
             _keep_table(tables, tensors[0][0], (value.dtype, value.shape, pack({"tensors": tensors})[1:]))
     if total + len(header) > message_bytes_max:
-        raise Failed(f"a piece of the answer takes {total + len(header)} bytes, at most {message_bytes_max} are "
-                     "allowed; raise [server] message_max")
+        raise Failed(
+            f"a piece of the answer takes {total + len(header)} bytes, at most {message_bytes_max} are "
+            "allowed; raise [server] message_max"
+        )
     return frames
 
 
-def _known_piece(key: Key, outputs: Mapping[str, Any], pack: Callable[[Any], bytes],
-                 tables: Mapping[str, Table]) -> Optional[List[Any]]:
+def _known_piece(
+    key: Key, outputs: Mapping[str, Any], pack: Callable[[Any], bytes], tables: Mapping[str, Table]
+) -> Optional[List[Any]]:
     """A piece of one tensor as an earlier one had it, and of texts; None where it is anything else."""
     texts: Optional[Dict[str, Any]] = None
     tail, frame = b"", b""
@@ -478,8 +591,9 @@ def encode_info(key: Key, payload: Mapping[str, Any]) -> bytes:
     would give up its connection, and all its requests with it."""
     try:
         fields = {"kind": "info", "id": key, "info": payload}
-        header = _VERSION_BYTE + msgpack.packb(fields, default=lambda value: value.item() if hasattr(value, "item")
-                                               else str(value))
+        header = _VERSION_BYTE + msgpack.packb(
+            fields, default=lambda value: value.item() if hasattr(value, "item") else str(value)
+        )
         unpack_header(header, TEXT_ITEMS_MAX, TEXT_ITEMS_MAX)
     except (TypeError, ValueError, OverflowError, RecursionError, RequestError) as error:
         raise Failed(f"the answer to this question cannot be sent: {error}") from None
@@ -555,8 +669,9 @@ class Windows(Protocol):
 NO_WINDOWS: Mapping[Any, Windows] = {}
 
 
-def decode_reply(frames: Sequence[Buffer], message_bytes_max: int,
-                 windows: Mapping[Any, Windows] = NO_WINDOWS) -> Reply:
+def decode_reply(
+    frames: Sequence[Buffer], message_bytes_max: int, windows: Mapping[Any, Windows] = NO_WINDOWS
+) -> Reply:
     """What a client got. Raises :class:`Malformed` (or its kin) when a server sent something that is no reply.
 
     Keys that this version does not know are passed over: a newer server may say more. ``windows``: by the id of a

@@ -31,8 +31,17 @@ class Work:
 
     __slots__ = ("work_id", "start_after_ns", "start_before_ns", "expected_ns", "engine", "call", "argument", "tag")
 
-    def __init__(self, work_id: int, start_after_ns: int, start_before_ns: int, call: Optional[Callable[[Any], Any]],
-                 argument: Any, tag: Any = None, engine: Optional[Engine] = None, expected_ns: int = 0) -> None:
+    def __init__(
+        self,
+        work_id: int,
+        start_after_ns: int,
+        start_before_ns: int,
+        call: Optional[Callable[[Any], Any]],
+        argument: Any,
+        tag: Any = None,
+        engine: Optional[Engine] = None,
+        expected_ns: int = 0,
+    ) -> None:
         self.work_id = work_id
         self.start_after_ns = start_after_ns
         self.start_before_ns = start_before_ns
@@ -49,8 +58,9 @@ class WorkDone:
 
     __slots__ = ("work", "started_ns", "finished_ns", "value", "error")
 
-    def __init__(self, work: Work, started_ns: int, finished_ns: int, value: Any,
-                 error: Optional[BaseException]) -> None:
+    def __init__(
+        self, work: Work, started_ns: int, finished_ns: int, value: Any, error: Optional[BaseException]
+    ) -> None:
         self.work = work
         self.started_ns = started_ns
         self.finished_ns = finished_ns
@@ -126,9 +136,15 @@ class Lane:
     The inbox is as short as the scheduler keeps it; the lane itself does not bound it.
     """
 
-    def __init__(self, name: str, post: Callable[[LaneMail], None], clock_ns: Callable[[], int],
-                 prepare: Callable[[], None] | None = None, info: LaneInfo | None = None,
-                 hang_ns: int = HANG_NS) -> None:
+    def __init__(
+        self,
+        name: str,
+        post: Callable[[LaneMail], None],
+        clock_ns: Callable[[], int],
+        prepare: Callable[[], None] | None = None,
+        info: LaneInfo | None = None,
+        hang_ns: int = HANG_NS,
+    ) -> None:
         self.name = name
         self.info = (info or LaneInfo())._replace(name=name, clock_ns=clock_ns, common={})
         self._post = post
@@ -254,8 +270,13 @@ class Lane:
                 launched.pending.abort()
             while flight:
                 launched = flight.popleft()
-                self._answer(launched.work, launched.launched_ns, self._clock_ns(), None, EngineError(
-                    f"lane {self.name} was given up while its batch ran"))
+                self._answer(
+                    launched.work,
+                    launched.launched_ns,
+                    self._clock_ns(),
+                    None,
+                    EngineError(f"lane {self.name} was given up while its batch ran"),
+                )
         elif not oldest.abort_tried and self._clock_ns() > oldest.due_ns + self._hang_ns:
             oldest.abort_tried = True
             oldest.pending.abort()
@@ -318,8 +339,9 @@ class Lane:
         self._free_ns = finished_ns
         self._answer(launched.work, min(max(times[0], launched.launched_ns), finished_ns), finished_ns, value, raised)
 
-    def _answer(self, work: Work, started_ns: int, finished_ns: int, value: Any,
-                raised: Optional[BaseException]) -> None:
+    def _answer(
+        self, work: Work, started_ns: int, finished_ns: int, value: Any, raised: Optional[BaseException]
+    ) -> None:
         """Post what became of a work that was started. News that the lane is lost go first, so that nobody gives it
         another work for this one. SystemExit and its like are a failure as any other: an engine's code, or an input
         that makes it call ``sys.exit``, has no say in whether the lane goes on."""

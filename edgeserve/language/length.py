@@ -56,7 +56,7 @@ class LengthPrediction(NamedTuple):
         above = 1 - normal.cdf(z)
         if above < 1e-9:  # far beyond what was predicted: the answer's own length is the only evidence
             return max(1.0, min(float(generated), self.tokens_max - generated))
-        mean = math.exp(min(self.log_mean + self.sigma ** 2 / 2, LOG_MAX)) * (1 - normal.cdf(z - self.sigma)) / above
+        mean = math.exp(min(self.log_mean + self.sigma**2 / 2, LOG_MAX)) * (1 - normal.cdf(z - self.sigma)) / above
         return max(1.0, min(mean, float(self.tokens_max)) - generated)
 
     def _cut(self, tokens: float) -> float:
@@ -73,8 +73,16 @@ class LengthModel:
 
     __slots__ = ("_shift", "_scale", "_layers", "_scorer", "sigma", "tokens_max", "about")
 
-    def __init__(self, shift: np.ndarray, scale: np.ndarray, layers: Sequence[Tuple[np.ndarray, np.ndarray]],
-                 sigma: float, tokens_max: int, about: Dict[str, Any], scorer: RuleScorer | None = None) -> None:
+    def __init__(
+        self,
+        shift: np.ndarray,
+        scale: np.ndarray,
+        layers: Sequence[Tuple[np.ndarray, np.ndarray]],
+        sigma: float,
+        tokens_max: int,
+        about: Dict[str, Any],
+        scorer: RuleScorer | None = None,
+    ) -> None:
         self._shift, self._scale = np.asarray(shift, float), np.asarray(scale, float)
         self._layers = [(np.asarray(weights, float), np.asarray(biases, float)) for weights, biases in layers]
         self._scorer = RuleScorer() if scorer is None else scorer
@@ -106,8 +114,14 @@ class LengthModel:
 
     def save(self, path: str) -> None:
         """Write the model; a reader sees the old file or the new one, never half of it."""
-        header = {"format": FORMAT, "version": VERSION, "sigma": self.sigma, "tokens_max": self.tokens_max,
-                  "layers": len(self._layers), "about": self.about}
+        header = {
+            "format": FORMAT,
+            "version": VERSION,
+            "sigma": self.sigma,
+            "tokens_max": self.tokens_max,
+            "layers": len(self._layers),
+            "about": self.about,
+        }
         arrays = {"shift": self._shift, "scale": self._scale}
         for index, (weights, biases) in enumerate(self._layers):
             arrays[f"weights_{index}"] = weights.astype(np.float32)
@@ -125,8 +139,10 @@ class LengthModel:
 
     def _problem(self) -> str:
         if self._shift.shape != (FEATURES,) or self._scale.shape != (FEATURES,) or not (self._scale > 0).all():
-            return (f"shift and scale have shapes {self._shift.shape} and {self._scale.shape}, "
-                    f"expected ({FEATURES},), scale > 0")
+            return (
+                f"shift and scale have shapes {self._shift.shape} and {self._scale.shape}, "
+                f"expected ({FEATURES},), scale > 0"
+            )
         width = FEATURES
         for index, (weights, biases) in enumerate(self._layers):
             if weights.ndim != 2 or weights.shape[0] != width or biases.shape != (weights.shape[1],):
@@ -147,13 +163,17 @@ def load_length_model(path: str) -> LengthModel:
         with np.load(path, allow_pickle=False) as stored:
             header = json.loads(bytes(stored["header"]).decode())
             if header.get("format") != FORMAT or header.get("version") != VERSION:
-                raise ValueError(f"it is {header.get('format')!r} version {header.get('version')!r}, "
-                                 f"expected {FORMAT!r} version {VERSION}")
+                raise ValueError(
+                    f"it is {header.get('format')!r} version {header.get('version')!r}, "
+                    f"expected {FORMAT!r} version {VERSION}"
+                )
             layers = [(stored[f"weights_{index}"], stored[f"biases_{index}"]) for index in range(int(header["layers"]))]
-            return LengthModel(stored["shift"], stored["scale"], layers, header["sigma"], header["tokens_max"],
-                               header["about"])
+            return LengthModel(
+                stored["shift"], stored["scale"], layers, header["sigma"], header["tokens_max"], header["about"]
+            )
     except OSError as error:
         raise ConfigError(f"length model {path!r} cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"length model {path!r} cannot be used: {error}; "
-                          "'edgeserve fit-length' writes a new one") from None
+        raise ConfigError(
+            f"length model {path!r} cannot be used: {error}; 'edgeserve fit-length' writes a new one"
+        ) from None

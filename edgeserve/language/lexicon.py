@@ -51,8 +51,9 @@ def load(path: str = PACKAGED) -> Lexicon:
     except OSError as error:
         raise ConfigError(f"lexicon {path!r} cannot be read: {error.strerror or error}") from None
     except (_BadRow, csv.Error, UnicodeDecodeError) as error:
-        raise ConfigError(f"lexicon {path!r}: {error}; "
-                          f"expected the columns list,entry,value as in {PACKAGED!r}") from None
+        raise ConfigError(
+            f"lexicon {path!r}: {error}; expected the columns list,entry,value as in {PACKAGED!r}"
+        ) from None
     return _lexicon(words, numbers)
 
 
@@ -87,12 +88,17 @@ def _lexicon(words: Dict[str, List[str]], numbers: Dict[str, Dict[str, float]]) 
     phrases = "|".join(re.escape(phrase) for phrase in words["VAGUE_PHRASE"])
     closed = "|".join(f"(?:{pattern})" for pattern in words["CLOSED_PATTERN"])
     return Lexicon(
-        determiners=frozenset(words["DET"]), prepositions=frozenset(words["PREP"]), pronouns=frozenset(words["PRON"]),
-        auxiliaries=frozenset(words["AUX"]), question_words=frozenset(words["WH"]), stop_words=stop,
+        determiners=frozenset(words["DET"]),
+        prepositions=frozenset(words["PREP"]),
+        pronouns=frozenset(words["PRON"]),
+        auxiliaries=frozenset(words["AUX"]),
+        question_words=frozenset(words["WH"]),
+        stop_words=stop,
         past_verbs=frozenset(words["PASTV"]),
         multipos={word: int(count) for word, count in numbers["MULTIPOS"].items()},
         poly={word: int(count) for word, count in numbers["POLY"].items()},
         vague_words=frozenset(words["VAGUE"]),
         vague_phrases=re.compile(rf"\b(?:{phrases})\b") if phrases else None,
         open_patterns=tuple((re.compile(pattern), weight) for pattern, weight in numbers["OPEN_PATTERN"].items()),
-        closed_question=re.compile(closed) if closed else None)
+        closed_question=re.compile(closed) if closed else None,
+    )

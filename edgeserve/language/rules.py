@@ -46,8 +46,9 @@ class RuleScorer:
     def __init__(self, lexicon: Optional[Lexicon] = None) -> None:
         self._lexicon = load() if lexicon is None else lexicon
         closed = self._lexicon.auxiliaries | self._lexicon.prepositions | self._lexicon.determiners
-        self._ambiguous = {word: count for word, count in self._lexicon.multipos.items()
-                           if word not in closed and count > 1}
+        self._ambiguous = {
+            word: count for word, count in self._lexicon.multipos.items() if word not in closed and count > 1
+        }
 
     def scores(self, text: str) -> Scores:
         """The scores of ``text`` (English; any other text scores by its punctuation and length)."""
@@ -56,9 +57,15 @@ class RuleScorer:
         words = [token for token in tokens if token not in PUNCTUATION]
         content = [word for word in words if not self._is_stop(word)]
         joined = " ".join(words)
-        return Scores(self._structural(words, joined), self._syntactic(words), self._semantic(content),
-                      self._vague(words, len(content), joined), self._open_ended(lowered),
-                      self._multi_part(lowered, tokens, words), len(words))
+        return Scores(
+            self._structural(words, joined),
+            self._syntactic(words),
+            self._semantic(content),
+            self._vague(words, len(content), joined),
+            self._open_ended(lowered),
+            self._multi_part(lowered, tokens, words),
+            len(words),
+        )
 
     def _is_stop(self, word: str) -> bool:
         stop = self._lexicon.stop_words
@@ -74,7 +81,7 @@ class RuleScorer:
         if verb is None:
             return score
         phrases, behind_content = 0, False
-        for word in words[verb + 1:]:
+        for word in words[verb + 1 :]:
             if word in self._lexicon.prepositions and word not in ("of", "about"):
                 phrases += behind_content
             elif not self._is_stop(word):
@@ -101,7 +108,7 @@ class RuleScorer:
                 settled_somewhere = True
             senses = self._ambiguous.get(word)
             if senses is not None:
-                settled = (before in lexicon.determiners or before in lexicon.auxiliaries or before in ("of", "to"))
+                settled = before in lexicon.determiners or before in lexicon.auxiliaries or before in ("of", "to")
                 if not settled and (senses < PARTICLE_SENSES or seen):
                     score += 1.0
                 seen = True
@@ -144,7 +151,7 @@ class RuleScorer:
         asked = [index for index, word in enumerate(words) if self._asks(word)]
         score = 1.5 * max(0, questions - 1) + (commas if commas >= 2 else 0) + max(0, len(asked) - 1)
         score += 0.7 * len(LISTED.findall(lowered)) + 0.7 * (COMPARED.search(lowered) is not None)
-        if len(asked) > 1 and "and" in words[asked[0]:asked[-1]]:
+        if len(asked) > 1 and "and" in words[asked[0] : asked[-1]]:
             score += 1.0
         return score
 

@@ -38,8 +38,11 @@ class AppFit(NamedTuple):
         """What a request could expect that arrived ``since_ns`` after this was worked out."""
         wait_ns = max(0, self.wait_ns - since_ns)
         known = self.alone_ns is not None
-        return {**self.table(), "wait_ms": ns_to_ms(wait_ns) if known else None,
-                "slo_ms_min": ns_to_ms(wait_ns + self.needs_ns) if known else None}
+        return {
+            **self.table(),
+            "wait_ms": ns_to_ms(wait_ns) if known else None,
+            "slo_ms_min": ns_to_ms(wait_ns + self.needs_ns) if known else None,
+        }
 
 
 def app_fit(state: State, app: App, by_policy: bool = False) -> AppFit:
@@ -61,10 +64,12 @@ def expected_text(fit: AppFit) -> str:
 
 def too_slow(fit: AppFit) -> str:
     """That a lone request cannot make its deadline, and what to change."""
-    return (f"app {fit.app}: {expected_text(fit)}, more than its slo of {format_duration(fit.slo_ns)} allows: unless "
-            f"it turns out faster, no request of it can be in time; set [app.{fit.app}] slo = "
-            f"\"{format_duration(fit.needs_ns, round_up=True)}\" or more, or, where that time is wrong, mend [model.*] "
-            "expected or run 'edgeserve profile'")
+    return (
+        f"app {fit.app}: {expected_text(fit)}, more than its slo of {format_duration(fit.slo_ns)} allows: unless "
+        f"it turns out faster, no request of it can be in time; set [app.{fit.app}] slo = "
+        f'"{format_duration(fit.needs_ns, round_up=True)}" or more, or, where that time is wrong, mend [model.*] '
+        "expected or run 'edgeserve profile'"
+    )
 
 
 def log_fits(state: State, told: Collection[str] = ()) -> None:

@@ -63,21 +63,25 @@ class RunningStarter(Starter):
                 answers.put((call(here), None))
             except Exception as error:  # noqa: BLE001 it belongs to the thread that waits
                 answers.put((None, error))
+
         self._lanes[lane].give(Work(0, 0, START_ANY_TIME_NS, run, self._lanes[lane]))
         while True:
             try:
                 value, error = answers.get(timeout=LOOK_S)
             except queue.Empty:
                 if self._called_off() or not self.usable(lane):
-                    raise EngineError(f"model {model.name!r} could not be {what}: lane {lane!r} does not answer, or "
-                                      "the server stops") from None
+                    raise EngineError(
+                        f"model {model.name!r} could not be {what}: lane {lane!r} does not answer, or the server stops"
+                    ) from None
                 continue
             if error is None:
                 return value
             if isinstance(error, (EngineError, ConfigError)):
                 raise error
-            raise EngineError(f"model {model.name!r} could not be {what}: {type(error).__name__}: {error}; look at "
-                              f"[model.{model.name}]") from error
+            raise EngineError(
+                f"model {model.name!r} could not be {what}: {type(error).__name__}: {error}; look at "
+                f"[model.{model.name}]"
+            ) from error
 
 
 def compatible(old: Config, new: Config) -> Config:
@@ -91,22 +95,33 @@ def compatible(old: Config, new: Config) -> Config:
             changed.append(f"[server] {item.metadata.get('key') or item.name}")
     changed += [f"[{name}]" for name in ("monitor", "http") if getattr(old, name, None) != getattr(new, name, None)]
     if changed:
-        raise ConfigError(f"{new.source}: {', '.join(changed)} changed; a reload changes apps, policies and models. "
-                          "Restart the server for the rest")
+        raise ConfigError(
+            f"{new.source}: {', '.join(changed)} changed; a reload changes apps, policies and models. "
+            "Restart the server for the rest"
+        )
     if old.server.record:
-        raise ConfigError(f"[server] record = {old.server.record!r}: a recording is of one configuration; stop the "
-                          "server to change it")
+        raise ConfigError(
+            f"[server] record = {old.server.record!r}: a recording is of one configuration; stop the "
+            "server to change it"
+        )
     return replace(new, server=old.server)
 
 
 def kept_models(old: Config, new: Config) -> Set[str]:
     """Models that are the same in both."""
-    return {name for name, model in new.models.items() if old.models.get(name) == model
-            and old.directory == new.directory}
+    return {
+        name for name, model in new.models.items() if old.models.get(name) == model and old.directory == new.directory
+    }
 
 
-def prepare(old: Config, new: Config, profiles: Sequence[Profile], engines: Mapping[Key, Engine],
-            validators: Mapping[str, RequestValidator], make_starter: Callable[..., RunningStarter]) -> Prepared:
+def prepare(
+    old: Config,
+    new: Config,
+    profiles: Sequence[Profile],
+    engines: Mapping[Key, Engine],
+    validators: Mapping[str, RequestValidator],
+    make_starter: Callable[..., RunningStarter],
+) -> Prepared:
     """Check ``new``, then load and warm what is new in it. Raises what makes it impossible; nothing has changed then.
     ``engines`` are those of the running server."""
     config = compatible(old, new)
@@ -123,15 +138,19 @@ def prepare(old: Config, new: Config, profiles: Sequence[Profile], engines: Mapp
     return Prepared(config, fresh, profiles, starter.start(), kept, problems)
 
 
-def merged(running: Started, prepared: Prepared, engines: Mapping[Key, Engine],
-           resident: Mapping[str, Sequence[str]]) -> Started:
+def merged(
+    running: Started, prepared: Prepared, engines: Mapping[Key, Engine], resident: Mapping[str, Sequence[str]]
+) -> Started:
     """What the new scheduler and world are made of: of the models that stay, what is there now."""
     new, kept = prepared.started, prepared.kept
     return Started(
         {**{key: engine for key, engine in engines.items() if key[0] in kept}, **new.engines},
         {**{key: value for key, value in running.footprints.items() if key[0] in kept}, **new.footprints},
         {**{key: value for key, value in running.measured.items() if key[0] in kept}, **new.measured},
-        {device: [*(name for name in resident.get(device, ()) if name in kept), *names]
-         for device, names in new.resident.items()},
+        {
+            device: [*(name for name in resident.get(device, ()) if name in kept), *names]
+            for device, names in new.resident.items()
+        },
         {**{name: value for name, value in running.sequences.items() if name in kept}, **new.sequences},
-        {**{name: value for name, value in running.outputs.items() if name in kept}, **new.outputs})
+        {**{name: value for name, value in running.outputs.items() if name in kept}, **new.outputs},
+    )

@@ -49,6 +49,8 @@ def warning_text(config: Config, model: str, lane: str, found: Contradiction) ->
     else:
         believed, mend = f"the runs at start took {began}", f"else {command}, so that it need not measure at start"
     factor = max(found.served_ns, found.began_ns) / max(1, min(found.served_ns, found.began_ns))
-    return (f"model {model} on lane {lane}: batches of {found.size} take {served}, {believed} (a factor of "
-            f"{factor:.1f}, as most of the last {found.batches} batches looked at). Estimates follow what is served, "
-            f"but fall back after a pause and at the next start. Look for throttling and other load; {mend}")
+    return (
+        f"model {model} on lane {lane}: batches of {found.size} take {served}, {believed} (a factor of "
+        f"{factor:.1f}, as most of the last {found.batches} batches looked at). Estimates follow what is served, "
+        f"but fall back after a pause and at the next start. Look for throttling and other load; {mend}"
+    )

@@ -39,8 +39,14 @@ class DeviceWatch:
     """All monitors of one runtime. ``post`` puts mail into the loop's mailbox. :meth:`start` and :meth:`stop` are for
     the loop's thread."""
 
-    def __init__(self, config: Config, post: Callable[[Any], None], clock_ns: Callable[[], int],
-                 sources: Optional[SourcesOf] = None, board: Optional[Board] = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        post: Callable[[Any], None],
+        clock_ns: Callable[[], int],
+        sources: Optional[SourcesOf] = None,
+        board: Optional[Board] = None,
+    ) -> None:
         self._post = post
         self.board = board if board is not None else detect_board()
         setting = config.monitor
@@ -52,11 +58,20 @@ class DeviceWatch:
         make = sources or (lambda board, gpu: sources_for(board, "/", gpu, setting.tegrastats))
         gpus = sorted({device.index for device in config.devices.values() if device.kind == "cuda"}) or [0]
         for gpu in gpus:
-            self._devices[gpu] = [device for device in config.devices.values() if (
-                device.index == gpu if device.kind == "cuda" else gpu == gpus[0])]
+            self._devices[gpu] = [
+                device
+                for device in config.devices.values()
+                if (device.index == gpu if device.kind == "cuda" else gpu == gpus[0])
+            ]
             listener = _Listener(DeviceEvents(config, self._devices[gpu], not self.board.is_jetson), post)
-            self._monitors[gpu] = Monitor(f"gpu{gpu}" if has_gpu else "cpu", make(self.board, gpu), listener.tell,
-                                          clock_ns, time.thread_time_ns, setting.interval_ns)
+            self._monitors[gpu] = Monitor(
+                f"gpu{gpu}" if has_gpu else "cpu",
+                make(self.board, gpu),
+                listener.tell,
+                clock_ns,
+                time.thread_time_ns,
+                setting.interval_ns,
+            )
 
     def start(self) -> None:
         """Begin to read."""
@@ -70,11 +85,20 @@ class DeviceWatch:
 
     def table(self) -> Dict[str, Any]:
         """The board and, per monitor, what it read last and what reading costs: for ``stats()``."""
-        return {"board": self.board.kind.slug, "model": self.board.model, "l4t": self.board.l4t,
-                "jetpack": self.board.jetpack, "monitors": {
-                    monitor.device: {"devices": [device.name for device in self._devices[gpu]],
-                                     "readings": monitor.state.table() if monitor.state is not None else None,
-                                     **monitor.costs()} for gpu, monitor in self._monitors.items()}}
+        return {
+            "board": self.board.kind.slug,
+            "model": self.board.model,
+            "l4t": self.board.l4t,
+            "jetpack": self.board.jetpack,
+            "monitors": {
+                monitor.device: {
+                    "devices": [device.name for device in self._devices[gpu]],
+                    "readings": monitor.state.table() if monitor.state is not None else None,
+                    **monitor.costs(),
+                }
+                for gpu, monitor in self._monitors.items()
+            },
+        }
 
 
 class _Listener:

@@ -32,8 +32,13 @@ class EarlyRefusals:
         if not error.id:
             error.id = next(self._ids)
         name = app if isinstance(app, str) else show(app)
-        self._kept[error.id % EARLY_KEPT] = (error.id, name[:TEXT_CHARS_MAX], error.code,
-                                             str(error)[:TEXT_CHARS_MAX], owner)
+        self._kept[error.id % EARLY_KEPT] = (
+            error.id,
+            name[:TEXT_CHARS_MAX],
+            error.code,
+            str(error)[:TEXT_CHARS_MAX],
+            owner,
+        )
 
     def story(self, request_id: int) -> List[str]:
         """What happened to a request; no line when it is not among these."""
@@ -41,8 +46,10 @@ class EarlyRefusals:
         if kept is None or kept[0] != request_id:
             return []
         _, app, code, text, _ = kept
-        return [f"request {request_id}{f' of app {app}' if app else ''}: ended before it was scheduled: {code}",
-                f"  {text}"]
+        return [
+            f"request {request_id}{f' of app {app}' if app else ''}: ended before it was scheduled: {code}",
+            f"  {text}",
+        ]
 
     def owner(self, request_id: int) -> Optional[str]:
         """Whose request it was; None when it is not among these."""

@@ -30,7 +30,7 @@ HINTS: Dict[str, str] = {
     "queue_full": "the app has as many requests in flight as [app.{app}] pending_max allows; send fewer at a time",
     "over_share": "this client has more than its share of the app's places or of its lanes' time; others were waiting",
     "server_full": "the server has as many requests that have not ended as [server] pending_max allows; send fewer "
-                   "at a time",
+    "at a time",
     "expired": "the deadline passed before it could run; allow more time (slo) or send less",
     "superseded": "a newer request of the same stream took its place ([app.{app}] stream = 'newest_wins')",
     "draining": "the server is shutting down and accepts nothing more",
@@ -136,11 +136,19 @@ class EngineFailures:
 
     def reason(self, action: Any, error: BaseException) -> str:
         """Why ``action`` (a load, an eviction, a batch, or one item of it) failed, as the client reads it."""
-        reason = cut(_said(error) if isinstance(error, EngineError) else
-                     f"model {action.model!r} raised {_told(error)}")
+        reason = cut(
+            _said(error) if isinstance(error, EngineError) else f"model {action.model!r} raised {_told(error)}"
+        )
         count = self._counts[action.model] = self._counts.get(action.model, 0) + 1
-        log.log(logging.WARNING if count == 1 else logging.DEBUG, "lane %s, work %d (failure %d of this model): %s%s",
-                action.lane, action.work_id, count, reason, _trace(error) if count == 1 else "")
+        log.log(
+            logging.WARNING if count == 1 else logging.DEBUG,
+            "lane %s, work %d (failure %d of this model): %s%s",
+            action.lane,
+            action.work_id,
+            count,
+            reason,
+            _trace(error) if count == 1 else "",
+        )
         _let_go(error)
         return reason
 
@@ -169,7 +177,7 @@ def _trace(error: BaseException) -> str:
         return ""
     text = "".join(lines).rstrip()
     if len(text) > TRACE_CHARS_MAX:  # both ends: where it came from, and what it says
-        text = f"{text[:TRACE_CHARS_MAX // 2]}\n... ({len(text)} characters) ...\n{text[-TRACE_CHARS_MAX // 2:]}"
+        text = f"{text[: TRACE_CHARS_MAX // 2]}\n... ({len(text)} characters) ...\n{text[-TRACE_CHARS_MAX // 2 :]}"
     return f"\n{text}"
 
 

@@ -37,8 +37,10 @@ OWNERS_KEPT = 1024
 OWNERS_KINDS = ("drain", "reload", "trace")
 """Questions that change the server for everybody, or tell what others asked."""
 
-_FOR_THE_OWNER = ("is for the server's owner: ask over ipc as the user that runs the server (or root), or with a key "
-                  "that [server] control_keys names")
+_FOR_THE_OWNER = (
+    "is for the server's owner: ask over ipc as the user that runs the server (or root), or with a key "
+    "that [server] control_keys names"
+)
 
 
 class Questions(Protocol):
@@ -56,23 +58,35 @@ class Questions(Protocol):
 class Gateway:
     """The bus of one running server. Knows no policy."""
 
-    def __init__(self, config: Config, validators: Mapping[str, RequestValidator], world: LiveWorld,
-                 questions: Questions, early: EarlyRefusals) -> None:
+    def __init__(
+        self,
+        config: Config,
+        validators: Mapping[str, RequestValidator],
+        world: LiveWorld,
+        questions: Questions,
+        early: EarlyRefusals,
+    ) -> None:
         server = config.server
         self._validators = validators
         self._world = world
         self._questions = questions
         self._early = early
-        self.bus = Bus([server.endpoint or default_endpoint()], clock_ns=clock_ns,
-                       message_bytes_max=server.message_bytes_max, clients_max=server.clients_max,
-                       client_silence_ns=server.client_silence_ns,
-                       curve_secret_key_file=config.curve_secret_key_path,
-                       client_keys=config.curve_client_keys_path, control_keys=server.control_keys,
-                       ask_type=LiveRequest, pending_bytes_max=server.pending_bytes_max,
-                       client_bytes_max=server.client_bytes_max, unread_bytes_max=server.unread_bytes_max,
-                       app_bytes_max={app.name: app.pending_bytes_max for app in config.apps.values()
-                                      if app.pending_bytes_max},
-                       shared_memory_bytes=server.shared_memory_bytes)
+        self.bus = Bus(
+            [server.endpoint or default_endpoint()],
+            clock_ns=clock_ns,
+            message_bytes_max=server.message_bytes_max,
+            clients_max=server.clients_max,
+            client_silence_ns=server.client_silence_ns,
+            curve_secret_key_file=config.curve_secret_key_path,
+            client_keys=config.curve_client_keys_path,
+            control_keys=server.control_keys,
+            ask_type=LiveRequest,
+            pending_bytes_max=server.pending_bytes_max,
+            client_bytes_max=server.client_bytes_max,
+            unread_bytes_max=server.unread_bytes_max,
+            app_bytes_max={app.name: app.pending_bytes_max for app in config.apps.values() if app.pending_bytes_max},
+            shared_memory_bytes=server.shared_memory_bytes,
+        )
         self.bus.refused = lambda error, owner: early.add("", error, owner)
         self._critical_for = frozenset(server.critical_for)
         self._owners: List[Tuple[int, str]] = [(0, "")] * (server.pending_max + OWNERS_KEPT)
@@ -140,8 +154,9 @@ class Gateway:
                 self.bus.refuse(control, NotAllowed(f"{control.kind} {_FOR_THE_OWNER}"))
                 return
             if control.kind == "story" and self._owner_of(number) != credential.owner:
-                self.bus.refuse(control, NotAllowed(f"the story of a request that this client did not send "
-                                                    f"{_FOR_THE_OWNER}"))
+                self.bus.refuse(
+                    control, NotAllowed(f"the story of a request that this client did not send {_FOR_THE_OWNER}")
+                )
                 return
         if control.kind != "reload":
             self.bus.control_reply(control, self._questions.ask(control.kind, number))
@@ -162,16 +177,23 @@ class Gateway:
         # A front that asks for others may not lend them what it may itself.
         names = (request.origin,) if request.origin else (peer.owner, f"uid:{peer.uid}")
         if self._critical_for.isdisjoint(names):
-            raise Rejected(f"app {request.app!r}: class 'critical' is not for {' or '.join(names)}; add "
-                           "it to [server] critical_for, or ask with class = 'normal'", "class_not_allowed")
+            raise Rejected(
+                f"app {request.app!r}: class 'critical' is not for {' or '.join(names)}; add "
+                "it to [server] critical_for, or ask with class = 'normal'",
+                "class_not_allowed",
+            )
 
     def _gone(self, gone: ClientGone, events: List[Event]) -> None:
         self._gone_count += 1
         now_ns = clock_ns()
         if now_ns >= self._tell_gone_ns:  # clients that vanish by the hundred must not fill the log
-            log.info("client %s is gone (%s): %s cancelled%s", gone.client.hex(), gone.reason,
-                     counted(len(gone.asks), "request"),
-                     f"; {counted(self._gone_count, 'client')} since the last line" if self._gone_count > 1 else "")
+            log.info(
+                "client %s is gone (%s): %s cancelled%s",
+                gone.client.hex(),
+                gone.reason,
+                counted(len(gone.asks), "request"),
+                f"; {counted(self._gone_count, 'client')} since the last line" if self._gone_count > 1 else "",
+            )
             self._tell_gone_ns = now_ns + TELL_GONE_NS
             self._gone_count = 0
         for request in gone.asks:

@@ -51,8 +51,12 @@ class IgnoredHints:
             if hint not in self._counts and len(self._counts) >= COUNTED_MAX:
                 hint = OTHER_HINTS
             count = self._counts[hint] = self._counts.get(hint, 0) + 1
-        log.log(logging.WARNING if count == 1 else logging.DEBUG, message, *arguments,
-                exc_info=error if count == 1 else None)
+        log.log(
+            logging.WARNING if count == 1 else logging.DEBUG,
+            message,
+            *arguments,
+            exc_info=error if count == 1 else None,
+        )
 
     def counts(self) -> Dict[str, int]:
         """Hint -> how often it was left out since start."""
@@ -74,14 +78,16 @@ class ResultHints:
         found: Dict[str, float] = {}
         try:
             if not isinstance(said, Mapping) or len(said) > HINTS_MAX:
-                self._ignore(model, ALL_HINTS, f"{show(said)}, expected at most {HINTS_MAX} names with a number "
-                                                  "each")
+                self._ignore(model, ALL_HINTS, f"{show(said)}, expected at most {HINTS_MAX} names with a number each")
                 return None
             for name, value in said.items():
                 number = number_of(value)
                 if not is_name(name):
-                    self._ignore(model, NAMELESS, f"{show(name)}: {show(value)}, expected a name of 1 to "
-                                                     f"{NAME_CHARS_MAX} printable characters")
+                    self._ignore(
+                        model,
+                        NAMELESS,
+                        f"{show(name)}: {show(value)}, expected a name of 1 to {NAME_CHARS_MAX} printable characters",
+                    )
                 elif number is None:
                     self._ignore(model, str(name), f"{show(name)}: {show(value)}, expected {A_NUMBER}")
                 else:
@@ -98,8 +104,13 @@ class ResultHints:
 
     def _ignore(self, model: str, hint: str, what: str, error: Optional[BaseException] = None) -> None:
         self._ignored.setdefault(model, IgnoredHints()).add(
-            hint, error, "model %r returned hints that cannot be used: %s; the request goes on without, and stats() "
-                         "counts it under 'ignored_hints'", model, what)
+            hint,
+            error,
+            "model %r returned hints that cannot be used: %s; the request goes on without, and stats() "
+            "counts it under 'ignored_hints'",
+            model,
+            what,
+        )
 
 
 def is_name(name: Any) -> bool:

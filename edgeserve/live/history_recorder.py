@@ -77,8 +77,10 @@ class AppRecords:
                 values = request.inputs if owner is None else request.values.get((owner, ()), {})
                 features = _numbers(values.get(name))
                 if features is None:
-                    self._leave_out(f"{name!r} of [app.{self.app}] history_features is no array of finite numbers, "
-                                    f"{VALUES_MAX} at most")
+                    self._leave_out(
+                        f"{name!r} of [app.{self.app}] history_features is no array of finite numbers, "
+                        f"{VALUES_MAX} at most"
+                    )
                     return False
             if len(self._open) >= OPEN_MAX:
                 del self._open[next(iter(self._open))]
@@ -97,8 +99,10 @@ class AppRecords:
         outputs, features = entry
         if value is None or any(other is not None and len(other) != len(value) for other in outputs):
             del self._open[job.request_id]
-            self._leave_out(f"output {name!r} of node {job.node!r} is no array of finite numbers, or not of the size "
-                            "of the other models'")
+            self._leave_out(
+                f"output {name!r} of node {job.node!r} is no array of finite numbers, or not of the size "
+                "of the other models'"
+            )
             return None
         outputs[place] = value
         rows = [row for row in outputs if row is not None]
@@ -152,8 +156,14 @@ class HistoryRecorder:
         records = self._apps.get(app)
         if records is None:
             return {}
-        return {"history": {"file": records.file.path, "records": records.records, "left_out": records.left_out,
-                            "stopped": records.stopped}}
+        return {
+            "history": {
+                "file": records.file.path,
+                "records": records.records,
+                "left_out": records.left_out,
+                "stopped": records.stopped,
+            }
+        }
 
     def close(self, wait: bool = True) -> None:
         """Write what is not written yet; with ``wait`` until that is done."""
@@ -200,8 +210,9 @@ class HistoryRecorder:
             records.file.write()
         except OSError as error:
             records.stopped = f"{records.file.path!r} cannot be written: {error.strerror or error}"
-            log.warning("app %s: its history is not recorded any more, serving goes on: %s", records.app,
-                        records.stopped)
+            log.warning(
+                "app %s: its history is not recorded any more, serving goes on: %s", records.app, records.stopped
+            )
 
     @staticmethod
     def _tell(records: AppRecords, said: str) -> None:
@@ -243,12 +254,17 @@ def _features_of(config: AppConfig, app: App, ensemble: Ensemble) -> Optional[Tu
             raise ConfigError(f"{where}: [app.{config.name}.inputs] declares no {name!r}{nearest(name, config.inputs)}")
         return None, name
     if not name or owner not in ensemble.leads:
-        raise ConfigError(f"{where}: expected 'request.NAME', or 'NODE.NAME' of a node before the models"
-                          f"{nearest(owner, ensemble.leads)}")
+        raise ConfigError(
+            f"{where}: expected 'request.NAME', or 'NODE.NAME' of a node before the models"
+            f"{nearest(owner, ensemble.leads)}"
+        )
     plan = AppPlan(config).nodes[owner]
     if plan.needed and name not in plan.needed:
-        log.warning("%s: no other node reads this output of node %r; if it returns none of that name, nothing is "
-                    "recorded", where, owner)
+        log.warning(
+            "%s: no other node reads this output of node %r; if it returns none of that name, nothing is recorded",
+            where,
+            owner,
+        )
     return owner, name
 
 

@@ -123,8 +123,14 @@ class LoopIO:
 
     __slots__ = ("mailbox", "source", "coalescing", "idle_lanes", "_handlers", "_looks_ahead", "_bell")
 
-    def __init__(self, mailbox: Mailbox, handlers: Mapping[type, MailHandler], coalescing: ReceiveCoalescing,
-                 idle_lanes: int, looks_ahead: bool) -> None:
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        handlers: Mapping[type, MailHandler],
+        coalescing: ReceiveCoalescing,
+        idle_lanes: int,
+        looks_ahead: bool,
+    ) -> None:
         self.mailbox = mailbox
         self.source: Optional[MessageSource] = None
         self.coalescing = coalescing

@@ -23,8 +23,10 @@ def import_policies(config: Config) -> None:
         where = f"[policy.{policy.name}] kind"
         found: Any = import_function(policy.kind, config.directory, where)
         if not (isinstance(found, type) and issubclass(found, Policy)):
-            raise ConfigError(f"{where} = {policy.kind!r} is a {type(found).__name__}; expected a subclass of "
-                              "edgeserve.sched.policy_api.policy.Policy (docs/policies/write-a-policy.md)")
+            raise ConfigError(
+                f"{where} = {policy.kind!r} is a {type(found).__name__}; expected a subclass of "
+                "edgeserve.sched.policy_api.policy.Policy (docs/policies/write-a-policy.md)"
+            )
         _check_hooks(found, f"{where} = {policy.kind!r}")
         POLICIES[policy.kind] = found  # again for every configuration: two may each have a module of this name
 
@@ -42,5 +44,7 @@ def _check_hooks(kind: Type[Policy], where: str) -> None:
         try:
             inspect.signature(getattr(kind, name)).bind(*expected)
         except TypeError as error:
-            raise ConfigError(f"{where}: {name}() cannot be called with ({', '.join(expected[1:])}): {error} "
-                              "(docs/policies/interface.md)") from None
+            raise ConfigError(
+                f"{where}: {name}() cannot be called with ({', '.join(expected[1:])}): {error} "
+                "(docs/policies/interface.md)"
+            ) from None

@@ -62,8 +62,9 @@ class Predictors:
         """Whether a request with these hints leaves anything to predict."""
         return not hints or any(predictor.hint not in hints for predictor in self._predictors)
 
-    def complete(self, hints: Optional[Mapping[str, float]], inputs: Mapping[str, Any],
-                 clock_ns: Callable[[], int]) -> Optional[Dict[str, float]]:
+    def complete(
+        self, hints: Optional[Mapping[str, float]], inputs: Mapping[str, Any], clock_ns: Callable[[], int]
+    ) -> Optional[Dict[str, float]]:
         """``hints`` and what is predicted besides (``None`` for nothing at all); what the request says of itself stays.
         Never raises."""
         began_ns = clock_ns()
@@ -91,8 +92,13 @@ class Predictors:
         with self._lock:
             self._without += 1
             first = self._without == 1
-        log.log(logging.WARNING if first else logging.DEBUG, "[app.%s.predict]: a request goes on without its "
-                "prediction: %s; stats() counts these requests under 'predictions'", self._app, why)
+        log.log(
+            logging.WARNING if first else logging.DEBUG,
+            "[app.%s.predict]: a request goes on without its "
+            "prediction: %s; stats() counts these requests under 'predictions'",
+            self._app,
+            why,
+        )
 
     def failed(self) -> Dict[str, int]:
         """How many requests went without a hint since start, because its predictor failed."""
@@ -101,13 +107,23 @@ class Predictors:
     def table(self) -> Dict[str, Any]:
         """How many requests were predicted for, how long that took on average, and how many did not wait for it."""
         with self._lock:
-            return {"count": self._count, "mean_ms": ns_to_ms(self._took_ns) / max(1, self._count),
-                    "went_without": self._without}
+            return {
+                "count": self._count,
+                "mean_ms": ns_to_ms(self._took_ns) / max(1, self._count),
+                "went_without": self._without,
+            }
 
     def _fail(self, predictor: Predictor, reason: str, error: BaseException | None) -> None:
-        self._ignored.add(predictor.hint, error, "[app.%s.predict] %r = %r failed: %s; the request goes on without "
-                           "this hint, and stats() counts it under 'failed_predictions'", self._app, predictor.hint,
-                           predictor.spec, reason)
+        self._ignored.add(
+            predictor.hint,
+            error,
+            "[app.%s.predict] %r = %r failed: %s; the request goes on without "
+            "this hint, and stats() counts it under 'failed_predictions'",
+            self._app,
+            predictor.hint,
+            predictor.spec,
+            reason,
+        )
 
 
 def prompt_counters(app: AppConfig, config: Config) -> List[Predictor]:
@@ -133,8 +149,10 @@ NOT_PREDICTED: Dict[str, Any] = {"count": 0, "mean_ms": 0.0, "went_without": 0}
 
 def load_predictors(app: AppConfig, directory: str) -> List[Predictor]:
     """The functions of ``[app.NAME.predict]``, imported. What cannot be raises an error that names the key."""
-    return [Predictor(hint, spec, import_function(spec, directory, f"[app.{app.name}.predict] {hint!r}"))
-            for hint, spec in app.predict.items()]
+    return [
+        Predictor(hint, spec, import_function(spec, directory, f"[app.{app.name}.predict] {hint!r}"))
+        for hint, spec in app.predict.items()
+    ]
 
 
 class Prediction:
@@ -184,8 +202,10 @@ class PredictionWorker:
         stuck_ns = now_ns - self._running_since_ns if self._running_since_ns else 0
         if stuck_ns > WAIT_NS_MAX or len(self.waiting) >= WAITING_MAX:
             request.predictors.went_without(
-                f"a predictor has been running for {ns_to_ms(stuck_ns):.0f} ms" if stuck_ns > WAIT_NS_MAX else
-                f"{WAITING_MAX} requests wait for theirs")
+                f"a predictor has been running for {ns_to_ms(stuck_ns):.0f} ms"
+                if stuck_ns > WAIT_NS_MAX
+                else f"{WAITING_MAX} requests wait for theirs"
+            )
             return [*self._release_stream(request, now_ns), request]
         left_ns = request.deadline_ns - now_ns
         limit_ns = min(WAIT_NS_MAX, left_ns // WAIT_SHARE) if left_ns > 0 else WAIT_NS_MAX  # late answers count
@@ -213,7 +233,8 @@ class PredictionWorker:
                 gone += self._release_stream(prediction.request, now_ns, "an earlier one of its stream waits")
                 self._leave(prediction, now_ns)
                 prediction.request.predictors.went_without(
-                    f"it did not come within {ns_to_ms(prediction.due_ns - prediction.asked_ns):.1f} ms")
+                    f"it did not come within {ns_to_ms(prediction.due_ns - prediction.asked_ns):.1f} ms"
+                )
                 gone.append(prediction.request)
         return gone
 
@@ -245,7 +266,8 @@ class PredictionWorker:
     def _has_stream(self, request: Any) -> bool:
         return request.stream is not None and any(
             other.request.stream == request.stream and other.request.app == request.app
-            for other in self.waiting.values())
+            for other in self.waiting.values()
+        )
 
     def _release_stream(self, request: Any, now_ns: int, why: str = "a later one of its stream goes on") -> List[Any]:
         """Those of the stream of ``request`` that came before it and still wait."""

@@ -36,12 +36,16 @@ class Problem(NamedTuple):
     error: Optional[EdgeServeError] = None
 
 
-def check_before_loading(config: Config, profiles: Sequence[Profile] = (),
-                         engines: Dict[Tuple[str, str], Engine] | None = None) -> List[Problem]:
+def check_before_loading(
+    config: Config, profiles: Sequence[Profile] = (), engines: Dict[Tuple[str, str], Engine] | None = None
+) -> List[Problem]:
     """Everything but the endpoint. Nothing is loaded. The engines that are made for it are kept in ``engines``, by
     (model, device)."""
-    return [*check_cores(config), *check_models(config, {} if engines is None else engines),
-            *check_apps(config, profiles)]
+    return [
+        *check_cores(config),
+        *check_models(config, {} if engines is None else engines),
+        *check_apps(config, profiles),
+    ]
 
 
 def raise_or_tell(problems: Sequence[Problem], tell: Any) -> None:
@@ -63,14 +67,25 @@ def check_cores(config: Config) -> List[Problem]:
     for lane in config.lanes.values():
         missing = [core for core in lane.cores if core not in cores]
         if missing and cores:
-            found.append(Problem("cores", f"[lane.{lane.name}] cores = {list(lane.cores)}: this process may not use "
-                                          f"{'core' if len(missing) == 1 else 'cores'} {_few(missing)}; it has "
-                                          f"{counted(len(cores), 'core')}: {_few(cores)}. The lane is not pinned",
-                                 False))
+            found.append(
+                Problem(
+                    "cores",
+                    f"[lane.{lane.name}] cores = {list(lane.cores)}: this process may not use "
+                    f"{'core' if len(missing) == 1 else 'cores'} {_few(missing)}; it has "
+                    f"{counted(len(cores), 'core')}: {_few(cores)}. The lane is not pinned",
+                    False,
+                )
+            )
         if lane.threads > len(cores) > 0 and config.devices[lane.device].kind == "cpu":
-            found.append(Problem("threads", f"[lane.{lane.name}] threads = {lane.threads}, on "
-                                          f"{counted(len(cores), 'core')}: threads wait for each other, and times "
-                                          f"vary; set threads = {len(cores)} or fewer", False))
+            found.append(
+                Problem(
+                    "threads",
+                    f"[lane.{lane.name}] threads = {lane.threads}, on "
+                    f"{counted(len(cores), 'core')}: threads wait for each other, and times "
+                    f"vary; set threads = {len(cores)} or fewer",
+                    False,
+                )
+            )
     return found
 
 
@@ -104,11 +119,18 @@ def check_apps(config: Config, profiles: Sequence[Profile] = ()) -> List[Problem
     """Can a scheduler be made: policies with their options, and the graphs of the apps? And which apps could not be in
     time even alone, by profiles and ``expected``: apps with a model of unknown times are left out of that."""
     profiled = profiled_lanes(profiles)
-    known = {(model.name, lane): {*model.expected, *(profiled[model.name, lane].timings
-                                                      if (model.name, lane) in profiled else ())}
-             for model in config.models.values() for lane in model_lanes(config, model)}
-    assumed = {(name, lane): {size: [NS_PER_MS] for size in config.models[name].batch if size not in sizes}
-               for (name, lane), sizes in known.items()}
+    known = {
+        (model.name, lane): {
+            *model.expected,
+            *(profiled[model.name, lane].timings if (model.name, lane) in profiled else ()),
+        }
+        for model in config.models.values()
+        for lane in model_lanes(config, model)
+    }
+    assumed = {
+        (name, lane): {size: [NS_PER_MS] for size in config.models[name].batch if size not in sizes}
+        for (name, lane), sizes in known.items()
+    }
     try:
         import_policies(config)
         state = build_scheduler(config, profiles, measured=assumed).state

@@ -36,8 +36,11 @@ def matched_profiles(config: Config) -> Tuple[List[ProfileMatch], List[ProfileEr
     mode = power_mode()
     profiles, errors = read_profiles_here(config.profiles_path, mode)
     clocks = clocks_mhz()
-    return [match_profile(profile, config, engine_versions(config.models[profile.model].engine), clocks, mode)
-            for profile in profiles if profile.model in config.models], errors
+    return [
+        match_profile(profile, config, engine_versions(config.models[profile.model].engine), clocks, mode)
+        for profile in profiles
+        if profile.model in config.models
+    ], errors
 
 
 def usable_profiles(config: Config) -> List[Profile]:
@@ -59,9 +62,13 @@ def _report_modes(config: Config) -> None:
     mode, folder = power_mode(), os.path.join(config.profiles_path, device_slug())
     modes = modes_measured(folder)
     if mode and modes and not os.path.isdir(os.path.join(folder, mode_folder(mode))):
-        log.warning("the device is in power mode %s, and its profiles are of %s: they are not used. Run "
-                    "'edgeserve profile %s' in this mode, or set one of those", mode, ", ".join(modes),
-                    config.source if not config.source.startswith("(") else "CONFIG")
+        log.warning(
+            "the device is in power mode %s, and its profiles are of %s: they are not used. Run "
+            "'edgeserve profile %s' in this mode, or set one of those",
+            mode,
+            ", ".join(modes),
+            config.source if not config.source.startswith("(") else "CONFIG",
+        )
 
 
 def instead(config: Config, match: ProfileMatch) -> str:
@@ -78,8 +85,17 @@ def _report(config: Config, match: ProfileMatch) -> None:
     name = match.profile.model
     reasons = (*match.mismatches, *match.lacking)
     if reasons:
-        log.warning("the profile of model %s does not hold: %s; %s. Run '%s'", name, "; ".join(reasons),
-                    instead(config, match), profile_command(config, name))
+        log.warning(
+            "the profile of model %s does not hold: %s; %s. Run '%s'",
+            name,
+            "; ".join(reasons),
+            instead(config, match),
+            profile_command(config, name),
+        )
     if match.doubts and match.usable.lanes:
-        log.warning("the profile of model %s may be off: %s. It is used; to measure again, run '%s' in a quiet moment",
-                    name, "; ".join(match.doubts), profile_command(config, name, force=True))
+        log.warning(
+            "the profile of model %s may be off: %s. It is used; to measure again, run '%s' in a quiet moment",
+            name,
+            "; ".join(match.doubts),
+            profile_command(config, name, force=True),
+        )

@@ -64,8 +64,15 @@ class Reloads:
 
     TAGS = (Reload, _Retired)
 
-    def __init__(self, config: Config, lanes: MutableMapping[str, Lane], engines: MutableMapping[Key, Engine],
-                 warming: Warming, failures: EngineFailures, usable: Callable[[str, str], List[str]]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        lanes: MutableMapping[str, Lane],
+        engines: MutableMapping[Key, Engine],
+        warming: Warming,
+        failures: EngineFailures,
+        usable: Callable[[str, str], List[str]],
+    ) -> None:
         self._config = config
         self._lanes = lanes
         self._engines = engines

@@ -28,7 +28,10 @@ from edgeserve.sched.protocol.events import CLASSES, ON_LATE, Part
 from edgeserve.units import NS_PER_S, counted_axes, format_duration, ms_to_ns
 
 OBJECT_KINDS: Mapping[str, Tuple[type, ...]] = {
-    "text": (str,), "bytes": (bytes, bytearray, memoryview), "any": (object,)}
+    "text": (str,),
+    "bytes": (bytes, bytearray, memoryview),
+    "any": (object,),
+}
 """Input dtypes that are no arrays."""
 
 STAMP_BEHIND_NS_MAX = NS_PER_S
@@ -50,8 +53,22 @@ class LiveRequest(Ask):
     plain app returned, ``values`` what the other nodes did.
     """
 
-    __slots__ = ("plan", "responder", "asked_ns", "arrival_ns", "deadline_ns", "predictors", "predicted_ns", "running",
-                 "ended", "outputs", "values", "parts", "states", "left_out")
+    __slots__ = (
+        "plan",
+        "responder",
+        "asked_ns",
+        "arrival_ns",
+        "deadline_ns",
+        "predictors",
+        "predicted_ns",
+        "running",
+        "ended",
+        "outputs",
+        "values",
+        "parts",
+        "states",
+        "left_out",
+    )
 
     plan: AppPlan
     responder: Responder
@@ -69,9 +86,19 @@ class LiveRequest(Ask):
     left_out: Tuple[ValueKey, ...]  # jobs whose results are for nobody
 
 
-def request_of_call(app: str, inputs: Any, *, slo_ms: Any = None, klass: Any = None, value: Any = None,
-                    stream: Any = None, on_late: Any = None, hints: Any = None, quality_min: Any = None,
-                    pieces: bool = False) -> LiveRequest:
+def request_of_call(
+    app: str,
+    inputs: Any,
+    *,
+    slo_ms: Any = None,
+    klass: Any = None,
+    value: Any = None,
+    stream: Any = None,
+    on_late: Any = None,
+    hints: Any = None,
+    quality_min: Any = None,
+    pieces: bool = False,
+) -> LiveRequest:
     """The record of a request that a caller in this process makes, still to be checked. The table of inputs is its own;
     the values are not copied."""
     request = LiveRequest()
@@ -111,8 +138,10 @@ class InputRule:
         try:
             self.dtype: Optional[np.dtype[Any]] = None if self.kinds else np.dtype(config.dtype)
         except TypeError:
-            raise ConfigError(f"[app.{app}] inputs.{name} dtype = {config.dtype!r}: expected a numpy dtype such as "
-                              f"'float32' or 'uint8', or one of {', '.join(sorted(OBJECT_KINDS))}") from None
+            raise ConfigError(
+                f"[app.{app}] inputs.{name} dtype = {config.dtype!r}: expected a numpy dtype such as "
+                f"'float32' or 'uint8', or one of {', '.join(sorted(OBJECT_KINDS))}"
+            ) from None
 
     def fits(self, value: Any) -> bool:
         if self.kinds is not None:
@@ -122,7 +151,8 @@ class InputRule:
         if self.exact:
             return value.shape == self.shape
         return len(value.shape) == len(self.shape) and all(
-            want in (-1, have) for want, have in zip(self.shape, value.shape))
+            want in (-1, have) for want, have in zip(self.shape, value.shape)
+        )
 
     def mismatch(self, value: Any) -> str:
         """Why a value does not fit: what it is, and what was expected."""
@@ -131,8 +161,11 @@ class InputRule:
             return told
         have, want = value.ndim, len(self.shape)
         if have != want:
-            batch = f"; leave the batch axis out: a request is one item, such as {self.name}[0]" \
-                if have == want + 1 and value.shape[0] == 1 else ""
+            batch = (
+                f"; leave the batch axis out: a request is one item, such as {self.name}[0]"
+                if have == want + 1 and value.shape[0] == 1
+                else ""
+            )
             return f"{describe(value)} with {counted_axes(have)}, expected {counted_axes(want)}: {self}{batch}"
         if value.dtype != self.dtype:
             return f"{told}; nothing is cast silently: send {self.name}.astype('{self.dtype}')"
@@ -140,8 +173,9 @@ class InputRule:
 
     def __str__(self) -> str:
         if self.kinds is not None:
-            return {"text": "a string", "bytes": "bytes"}.get(next(
-                name for name, kinds in OBJECT_KINDS.items() if kinds is self.kinds), "anything")
+            return {"text": "a string", "bytes": "bytes"}.get(
+                next(name for name, kinds in OBJECT_KINDS.items() if kinds is self.kinds), "anything"
+            )
         shape = ", ".join("any" if size < 0 else str(size) for size in self.shape)
         return f"a numpy array {self.dtype} [{shape}]"
 
@@ -154,8 +188,14 @@ class RequestValidator:
 
     __slots__ = ("plan", "config", "inputs", "predictors", "_length", "_ids", "_hints", "_strange", "_hint_bounds")
 
-    def __init__(self, plan: AppPlan, directory: str = ".", ids: Iterator[int] | None = None,
-                 hints: Collection[str] = (), counters: Sequence[Predictor] = ()) -> None:
+    def __init__(
+        self,
+        plan: AppPlan,
+        directory: str = ".",
+        ids: Iterator[int] | None = None,
+        hints: Collection[str] = (),
+        counters: Sequence[Predictor] = (),
+    ) -> None:
         self.plan = plan
         self._hints = frozenset(hints)
         self._strange: Set[str] = set()  # hints that nobody reads and that are like none that somebody does
@@ -216,8 +256,10 @@ class RequestValidator:
         slo_ns = config.slo_ns if request.slo_ms is None else self._slo_ns(request.slo_ms)
         deadline_ns = request.deadline_ns = asked_ns + slo_ns
         if deadline_ns <= now_ns and request.on_late != "answer":
-            raise DeadlineExpired(f"app {config.name!r}: the deadline ({format_duration(slo_ns)} after sending) had "
-                                  f"passed {format_duration(now_ns - deadline_ns)} before the request was received")
+            raise DeadlineExpired(
+                f"app {config.name!r}: the deadline ({format_duration(slo_ns)} after sending) had "
+                f"passed {format_duration(now_ns - deadline_ns)} before the request was received"
+            )
         request.plan = self.plan
         request.responder = responder
         request.predictors = self.predictors
@@ -239,15 +281,17 @@ class RequestValidator:
         if not rules:
             for name in inputs:
                 if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARS_MAX:
-                    raise BadInput(f"app {app!r}: input {show(name)}, expected a name of 1 to {NAME_CHARS_MAX} "
-                                   "characters")
+                    raise BadInput(
+                        f"app {app!r}: input {show(name)}, expected a name of 1 to {NAME_CHARS_MAX} characters"
+                    )
             return
         for name, rule in rules.items():
             if name not in inputs:
                 if rule.optional:
                     continue
-                raise BadInput(f"app {app!r}: input {name!r} is missing, expected {rule}"
-                               f"{sent_instead(name, inputs, rules)}")
+                raise BadInput(
+                    f"app {app!r}: input {name!r} is missing, expected {rule}{sent_instead(name, inputs, rules)}"
+                )
             if not rule.fits(inputs[name]):
                 raise BadInput(f"app {app!r}: input {name!r} is {rule.mismatch(inputs[name])}")
         for name in inputs:
@@ -272,8 +316,10 @@ class RequestValidator:
     def _check_stream(self, stream: Any) -> None:
         app = self.config.name
         if self.config.stream == "none":
-            raise BadInput(f"app {app!r} keeps no streams but the request names stream {show(stream)}; "
-                           f"set [app.{app}] stream = 'in_order' or 'newest_wins', or leave the stream out")
+            raise BadInput(
+                f"app {app!r} keeps no streams but the request names stream {show(stream)}; "
+                f"set [app.{app}] stream = 'in_order' or 'newest_wins', or leave the stream out"
+            )
         if not isinstance(stream, str) or not 0 < len(stream) <= NAME_CHARS_MAX:
             self._refuse("stream", stream, f"a name of 1 to {NAME_CHARS_MAX} characters")
 
@@ -285,14 +331,18 @@ class RequestValidator:
         for name, value in hints.items():
             number = number_of(value)
             if not is_name(name) or number is None:
-                raise BadInput(f"app {self.config.name!r}: hint {show(name)} = {show(value)}, expected a name of 1 to "
-                               f"{NAME_CHARS_MAX} printable characters and {A_NUMBER}")
+                raise BadInput(
+                    f"app {self.config.name!r}: hint {show(name)} = {show(value)}, expected a name of 1 to "
+                    f"{NAME_CHARS_MAX} printable characters and {A_NUMBER}"
+                )
             if name not in self._hints and self._hints and name not in self._strange:
                 self._check_spelling(name)
             most = self._hint_bounds.get(name)
             if most is not None and number > most:
-                raise BadInput(f"app {self.config.name!r}: hint {name} = {show(value)}, expected at most {most:g}; "
-                               f"raise {self._where(name)}")
+                raise BadInput(
+                    f"app {self.config.name!r}: hint {name} = {show(value)}, expected at most {most:g}; "
+                    f"raise {self._where(name)}"
+                )
             declared[name] = number
         return declared
 
@@ -300,8 +350,10 @@ class RequestValidator:
         """Raises :class:`BadInput` for a hint that is nearly one that is read: it would do nothing, and not say so."""
         for known in difflib.get_close_matches(name, sorted(self._hints), n=1, cutoff=HINT_LIKENESS):
             if abs(len(known) - len(name)) <= 2:
-                raise BadInput(f"app {self.config.name!r}: hint {show(name)}: its policy reads no such hint; did you "
-                               f"mean {known!r}? (It reads {', '.join(sorted(self._hints))})")
+                raise BadInput(
+                    f"app {self.config.name!r}: hint {show(name)}: its policy reads no such hint; did you "
+                    f"mean {known!r}? (It reads {', '.join(sorted(self._hints))})"
+                )
         if len(self._strange) < STRANGE_HINTS_MAX:
             self._strange.add(name)
 
@@ -315,8 +367,9 @@ class RequestValidator:
         if number is None or number > SLO_MS_MAX:
             self._refuse("slo_ms", slo_ms, f"a number of milliseconds up to {SLO_MS_MAX:.0f}")
         if number <= 0:
-            raise DeadlineExpired(f"app {self.config.name!r}: slo_ms = {show(slo_ms)}: the deadline had passed when "
-                                  "the request was sent")
+            raise DeadlineExpired(
+                f"app {self.config.name!r}: slo_ms = {show(slo_ms)}: the deadline had passed when the request was sent"
+            )
         return ms_to_ns(number)
 
 
@@ -324,9 +377,12 @@ def request_validators(config: Config, ids: Iterator[int] | None = None) -> Dict
     """The validator of every app, their predictors imported; raises :class:`ConfigError` or :class:`EngineError` for
     what cannot work. ``ids``: where the requests were numbered from before."""
     ids = itertools.count(1) if ids is None else ids
-    return {name: RequestValidator(AppPlan(app), config.directory, ids, read_hints(app, config),
-                                   prompt_counters(app, config))
-            for name, app in config.apps.items()}
+    return {
+        name: RequestValidator(
+            AppPlan(app), config.directory, ids, read_hints(app, config), prompt_counters(app, config)
+        )
+        for name, app in config.apps.items()
+    }
 
 
 def unknown_app(app: Any, validators: Mapping[str, RequestValidator]) -> UnknownApp:

@@ -19,8 +19,18 @@ class Responder(Protocol):
     """Answers the client or caller. ``request`` is the live record of the request; the bus (``ipc/bus.py``) is a
     responder for all of its requests, a :class:`RequestFuture` for its own."""
 
-    def answer(self, request: Any, outputs: Values, reason: str, late: bool, finished_ns: int, total_ns: int,
-               breakdown: LatencyBreakdown, quality: float = 1.0, branches: Sequence[str] = ()) -> None:
+    def answer(
+        self,
+        request: Any,
+        outputs: Values,
+        reason: str,
+        late: bool,
+        finished_ns: int,
+        total_ns: int,
+        breakdown: LatencyBreakdown,
+        quality: float = 1.0,
+        branches: Sequence[str] = (),
+    ) -> None:
         """The request completed. ``quality`` and ``branches`` are those of :class:`FinishRequest`."""
 
     def refuse(self, request: Any, error: RequestError) -> None:
@@ -65,15 +75,37 @@ class RequestFuture(AnswerFuture):
             self._on_cancel(self)
         return cancelled
 
-    def answer(self, request: Any, outputs: Values, reason: str, late: bool, finished_ns: int, total_ns: int,
-               breakdown: LatencyBreakdown, quality: float = 1.0, branches: Sequence[str] = ()) -> None:
+    def answer(
+        self,
+        request: Any,
+        outputs: Values,
+        reason: str,
+        late: bool,
+        finished_ns: int,
+        total_ns: int,
+        breakdown: LatencyBreakdown,
+        quality: float = 1.0,
+        branches: Sequence[str] = (),
+    ) -> None:
         """See :class:`Responder`."""
         if self.set_running_or_notify_cancel():
-            self.set_result(Answer(
-                outputs, id=request.id, late=late, reason=reason, total_ms=total_ns / NS_PER_MS, quality=quality,
-                branches=branches, breakdown_ms={
-                    BREAKDOWN_KEYS[0]: breakdown[0] / NS_PER_MS, BREAKDOWN_KEYS[1]: breakdown[1] / NS_PER_MS,
-                    BREAKDOWN_KEYS[2]: breakdown[2] / NS_PER_MS, BREAKDOWN_KEYS[3]: breakdown[3] / NS_PER_MS}))
+            self.set_result(
+                Answer(
+                    outputs,
+                    id=request.id,
+                    late=late,
+                    reason=reason,
+                    total_ms=total_ns / NS_PER_MS,
+                    quality=quality,
+                    branches=branches,
+                    breakdown_ms={
+                        BREAKDOWN_KEYS[0]: breakdown[0] / NS_PER_MS,
+                        BREAKDOWN_KEYS[1]: breakdown[1] / NS_PER_MS,
+                        BREAKDOWN_KEYS[2]: breakdown[2] / NS_PER_MS,
+                        BREAKDOWN_KEYS[3]: breakdown[3] / NS_PER_MS,
+                    },
+                )
+            )
 
     def piece(self, request: Any, outputs: Values) -> str:
         """See :class:`Responder`."""

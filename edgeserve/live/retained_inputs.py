@@ -2,7 +2,7 @@
 
 They are references to what the jobs were gathered from: only their memory is held for longer. Arrays that a caller
 in this process handed in are copied, since it may write into them once it has its answer; those of the bus are
-read-only. What a probe returns is thrown away. Belongs to the loop's thread. """
+read-only. What a probe returns is thrown away. Belongs to the loop's thread."""
 
 from __future__ import annotations
 
@@ -54,8 +54,10 @@ class RetainedInputs:
         """The answer to a probe whose inputs found no room; ``None`` for any other batch."""
         if not action.probe or action.jobs[0] in self._inputs:
             return None
-        return WorkNotStarted(Work(action.work_id, 0, 0, _nothing, None, action),
-                              f"its inputs were not kept: all together would hold more than {self._bytes_max} bytes")
+        return WorkNotStarted(
+            Work(action.work_id, 0, 0, _nothing, None, action),
+            f"its inputs were not kept: all together would hold more than {self._bytes_max} bytes",
+        )
 
     def launch(self, job: JobId) -> Tuple[Values, Any]:
         """The inputs of a job, which the batch holds from now on; a probe has no state."""

@@ -23,8 +23,19 @@ class RunningBatch(BatchControl):
     could go on, by their last pieces. ``over``: items whose end the scheduler knows. ``sent``: items of which pieces
     were sent on."""
 
-    __slots__ = ("action", "listens", "states", "over", "sent", "closed", "_stop", "_post", "_emitted",
-                 "_told", "_dropped")
+    __slots__ = (
+        "action",
+        "listens",
+        "states",
+        "over",
+        "sent",
+        "closed",
+        "_stop",
+        "_post",
+        "_emitted",
+        "_told",
+        "_dropped",
+    )
 
     def __init__(self, action: RunBatch, listens: Sequence[bool], post: Callable[[Any], None]) -> None:
         self.action = action
@@ -87,8 +98,9 @@ CancelRequest = Callable[[LiveRequest, List[Event], str], None]
 class RunningBatches:
     """All batches of sequence models that lanes have. Belongs to the loop's thread."""
 
-    def __init__(self, values: RequestValues, post: Callable[[Any], None], reason: Reason,
-                 cancel: CancelRequest) -> None:
+    def __init__(
+        self, values: RequestValues, post: Callable[[Any], None], reason: Reason, cancel: CancelRequest
+    ) -> None:
         self.by_id: Dict[int, RunningBatch] = {}
         self._values = values
         self._post = post
@@ -130,9 +142,16 @@ class RunningBatches:
         jobs, kept = batch.action.jobs, []
         for index, result in enumerate(results):
             if index not in batch.over:
-                kept.append(Result({}, error=EngineError(
-                    f"model {batch.action.model!r} returned ANSWERED for an item that it did not emit as done"))
-                    if result is ANSWERED else result)
+                kept.append(
+                    Result(
+                        {},
+                        error=EngineError(
+                            f"model {batch.action.model!r} returned ANSWERED for an item that it did not emit as done"
+                        ),
+                    )
+                    if result is ANSWERED
+                    else result
+                )
         return tuple([job for index, job in enumerate(jobs) if index not in batch.over]), kept
 
     def cut(self, action: CutBatch) -> None:
@@ -170,8 +189,11 @@ class RunningBatches:
                     self._values.keep_emitted(job, batch.states[index])
                 elif index in batch.sent:
                     batch.over.add(index)
-                    failed.append(self._values.returned(job, None, f"lane {lane} was lost after a part of the answer "
-                                                                   "had been sent"))
+                    failed.append(
+                        self._values.returned(
+                            job, None, f"lane {lane} was lost after a part of the answer had been sent"
+                        )
+                    )
             if failed:
                 events.append(BatchProgress(batch.action.work_id, clock_ns(), tuple(failed)))
 
@@ -180,8 +202,10 @@ class RunningBatches:
         if request is None or request.ended or not request.pieces:
             return
         if not are_values(result.outputs):
-            problem = self._reason(batch.action, EngineError(
-                f"model {batch.action.model!r} emitted a piece whose outputs are no dict of named values"))
+            problem = self._reason(
+                batch.action,
+                EngineError(f"model {batch.action.model!r} emitted a piece whose outputs are no dict of named values"),
+            )
         else:
             batch.sent.add(index)
             problem = request.responder.piece(request, result.outputs)

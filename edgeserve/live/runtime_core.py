@@ -57,8 +57,9 @@ LANES_GIVE_UP_S = 0.2
 class RuntimeCore:
     """One running runtime's parts. ``mailbox`` and :meth:`sweep` are for any thread, the rest for the loop's."""
 
-    def __init__(self, config: Config, validators: Mapping[str, RequestValidator], serve: bool,
-                 called_off: Callable[[], bool]) -> None:
+    def __init__(
+        self, config: Config, validators: Mapping[str, RequestValidator], serve: bool, called_off: Callable[[], bool]
+    ) -> None:
         self.mailbox = Mailbox()
         self.config = config
         self.validators = validators
@@ -86,32 +87,47 @@ class RuntimeCore:
         problems = check_before_loading(config, profiles, engines)
         if self._serve:
             from edgeserve.ipc.endpoints import check_endpoint
+
             check_endpoint(config.server.endpoint, config.curve_secret_key_path)
         raise_or_tell(problems, log.warning)
         lanes = make_lanes(config, self.mailbox, clock_ns)
         for lane in lanes.values():
             lane.start()
         self._lanes = lanes
-        self._started = started = Starter(config, profiles, lanes, self.mailbox, clock_ns, self._called_off,
-                                            engines).start()
-        self.scheduler = build_scheduler(config, profiles, footprints=started.footprints, measured=started.measured,
-                                         resident=started.resident, sequences=started.sequences)
+        self._started = started = Starter(
+            config, profiles, lanes, self.mailbox, clock_ns, self._called_off, engines
+        ).start()
+        self.scheduler = build_scheduler(
+            config,
+            profiles,
+            footprints=started.footprints,
+            measured=started.measured,
+            resident=started.resident,
+            sequences=started.sequences,
+        )
         log_fits(self.scheduler.state, [problem.app for problem in problems])
-        self.world = LiveWorld(config, lanes, started.engines, self.mailbox,
-                               lambda name: make_lane(config, name, self.mailbox, clock_ns),
-                               started.sequences)
+        self.world = LiveWorld(
+            config,
+            lanes,
+            started.engines,
+            self.mailbox,
+            lambda name: make_lane(config, name, self.mailbox, clock_ns),
+            started.sequences,
+        )
         self.world.early = self.early
         self.world.contradictions = ContradictionLog(config, self.scheduler.state.latency)
         if recorded:
             self.world.history = HistoryRecorder(recorded)
         if config.server.record:
             path = os.path.join(config.directory, config.server.record)
-            self._recorder = Recorder(path, start_of(started.footprints, started.resident, started.measured,
-                                                     parts_of(profiles), started.sequences))
+            self._recorder = Recorder(
+                path,
+                start_of(started.footprints, started.resident, started.measured, parts_of(profiles), started.sequences),
+            )
         if self._serve:
             from edgeserve.live.gateway import Gateway  # opens a socket library that an embedded runtime spares
-            self._gateway = self.world.io.source = Gateway(config, self.validators, self.world, self,
-                                                               self.early)
+
+            self._gateway = self.world.io.source = Gateway(config, self.validators, self.world, self, self.early)
         self._watch = DeviceWatch(config, self.mailbox.post, clock_ns)
         self._watch.start()
 
@@ -170,14 +186,29 @@ class RuntimeCore:
     def _successors(self, prepared: Prepared) -> Tuple[Scheduler, LiveWorld, Started]:
         assert self._started is not None, "asked when it has started"
         config = prepared.config
-        resident = {name: [model for model in device.placements if device.is_resident(model)]
-                    for name, device in self.scheduler.devices.items()}
+        resident = {
+            name: [model for model in device.placements if device.is_resident(model)]
+            for name, device in self.scheduler.devices.items()
+        }
         started = merged(self._started, prepared, self.world.engines, resident)
         learnt = {key: latency for key, latency in self.scheduler.state.latency.items() if key[0] in prepared.kept}
-        scheduler = build_scheduler(config, prepared.profiles, footprints=started.footprints, measured=started.measured,
-                                    resident=started.resident, sequences=started.sequences, learnt=learnt)
-        world = LiveWorld(config, self._lanes, dict(started.engines), self.mailbox,
-                          lambda name: make_lane(config, name, self.mailbox, clock_ns), started.sequences)
+        scheduler = build_scheduler(
+            config,
+            prepared.profiles,
+            footprints=started.footprints,
+            measured=started.measured,
+            resident=started.resident,
+            sequences=started.sequences,
+            learnt=learnt,
+        )
+        world = LiveWorld(
+            config,
+            self._lanes,
+            dict(started.engines),
+            self.mailbox,
+            lambda name: make_lane(config, name, self.mailbox, clock_ns),
+            started.sequences,
+        )
         world.contradictions = ContradictionLog(config, scheduler.state.latency)
         world.adopt = partial(self._adopt, prepared.validators)
         world.early = self.early
@@ -211,14 +242,17 @@ class RuntimeCore:
         starters: List[RunningStarter] = []
 
         def make_starter(others: Config, profiles: Any, engines: Any) -> RunningStarter:
-            starter = RunningStarter(others, profiles, self._lanes, self.mailbox, clock_ns, lambda: self.world.stopping,
-                                     engines)
+            starter = RunningStarter(
+                others, profiles, self._lanes, self.mailbox, clock_ns, lambda: self.world.stopping, engines
+            )
             starter.usable = lambda lane: self.world.lane_counts[lane].up
             starters.append(starter)
             return starter
+
         try:
-            return prepare(self.config, config, usable_profiles(config), self.world.engines, self.validators,
-                           make_starter)
+            return prepare(
+                self.config, config, usable_profiles(config), self.world.engines, self.validators, make_starter
+            )
         except BaseException:
             for starter in starters:
                 self.discard(starter.begun)
@@ -247,6 +281,7 @@ class RuntimeCore:
         def both(now_ns: int, events: Any, actions: Any) -> None:
             for tap in taps:
                 tap(now_ns, events, actions)
+
         while True:
             drive(self.scheduler, self.world, both if len(taps) > 1 else taps[0])
             if self.world.held is None or self.world.stopping:
@@ -275,16 +310,17 @@ class RuntimeCore:
 
     def _end_lanes(self) -> None:
         due_ns = clock_ns() + int(LANES_END_S * 1e9)
-        hung = [name for name, lane in self._lanes.items()
-                if not lane.join(max(0.0, ns_to_s(due_ns - clock_ns())))]
+        hung = [name for name, lane in self._lanes.items() if not lane.join(max(0.0, ns_to_s(due_ns - clock_ns())))]
         for name in hung:
             self._lanes[name].give_up()
         hung = [name for name in hung if not self._lanes[name].join(LANES_GIVE_UP_S)]
         if hung:
-            log.warning("lanes %s still run a work after %.0f s; their threads are abandoned", ", ".join(hung),
-                        LANES_END_S)
-        devices = {self.config.lanes[name].device if name in self.config.lanes else name.split(":", 1)[1]
-                   for name in hung}
+            log.warning(
+                "lanes %s still run a work after %.0f s; their threads are abandoned", ", ".join(hung), LANES_END_S
+            )
+        devices = {
+            self.config.lanes[name].device if name in self.config.lanes else name.split(":", 1)[1] for name in hung
+        }
         for (model, device), engine in (self._started.engines if self._started is not None else {}).items():
             if device in devices:
                 continue  # a hung work may still be inside the engine
@@ -312,7 +348,11 @@ class RuntimeCore:
             self.mailbox.post(StopAsked(self.config.server.drain_ns))
             return {"draining": True, "open": self.world.open_count}
         answers: Dict[str, Callable[[], Dict[str, Any]]] = {
-            "stats": self.stats, "models": self.models, "apps": self.apps, "health": self.health}
+            "stats": self.stats,
+            "models": self.models,
+            "apps": self.apps,
+            "health": self.health,
+        }
         return answers[kind]()
 
     def story(self, request_id: int) -> List[str]:
@@ -333,10 +373,16 @@ class RuntimeCore:
         """``ready``: it accepts requests, and every app could run now; else ``stopping`` or ``blocked`` says why not
         (app -> why). And which lanes are up."""
         blocked = self.blocked_apps()
-        return {"ready": not self.world.stopping and not blocked, "stopping": self.world.stopping,
-                "blocked": blocked, "version": __version__, "core": compiled.running().kind,
-                "pid": os.getpid(), "open": self.world.open_count,
-                "lanes": {name: lane["state"] for name, lane in self._lane_tables().items()}}
+        return {
+            "ready": not self.world.stopping and not blocked,
+            "stopping": self.world.stopping,
+            "blocked": blocked,
+            "version": __version__,
+            "core": compiled.running().kind,
+            "pid": os.getpid(),
+            "open": self.world.open_count,
+            "lanes": {name: lane["state"] for name, lane in self._lane_tables().items()},
+        }
 
     def blocked_apps(self) -> Dict[str, str]:
         """Apps that could not run now -> why: no lane is up for a model, its process is down, it cannot be loaded."""
@@ -376,8 +422,9 @@ class RuntimeCore:
             threading.Thread(target=self._reload_file, args=(told,), name="edgeserve-reload", daemon=True).start()
             return
         if model not in self.config.models:
-            raise BadInput(f"no model {show(model)} is served here"
-                           f"{nearest(model[:NAME_CHARS_MAX], self.config.models)}")
+            raise BadInput(
+                f"no model {show(model)} is served here{nearest(model[:NAME_CHARS_MAX], self.config.models)}"
+            )
         devices = [device for device in self.config.devices if self.world.engine(model, device) is not None]
         left, failed = set(devices), {}
 
@@ -387,6 +434,7 @@ class RuntimeCore:
                 failed[device] = reason
             if not left:
                 told({"model": model, "devices": devices, "failed": failed})
+
         for device in devices:
             resident = self.scheduler.devices[device].is_resident(model)
             self.world.reloads.begin(model, device, resident, partial(ended, device))
@@ -398,28 +446,45 @@ class RuntimeCore:
         except Exception as error:  # noqa: BLE001 whoever asked is told
             failed["configuration"] = str(error)
         apps = list(self.config.apps)
-        self.mailbox.post(CallAsked(lambda: told({"model": "", "devices": ["configuration"], "failed": failed,
-                                                  "apps": apps})))
+        self.mailbox.post(
+            CallAsked(lambda: told({"model": "", "devices": ["configuration"], "failed": failed, "apps": apps}))
+        )
 
     def stats(self) -> Dict[str, Any]:
         """Counts per app, model, lane and device, and what policies have learnt, as plain numbers and strings."""
         world, energy = self.world, self.scheduler.energy(clock_ns())
-        return {"uptime_s": ns_to_s(clock_ns() - world.started_ns), "open": world.open_count,
-                "pending_max": self.config.server.pending_max,
-                "apps": {name: {**counts.table(), **self._predictions(name), **self._expected(name),
-                                **self._history(name), **energy_of(name, energy, counts)}
-                         for name, counts in world.app_counts.items()},
-                "models": {name: {"ignored_hints": world.values.result_hints.ignored_hints(name),
-                                  "latency": self._latency(name)} for name in self.config.models},
-                "policies": figures_of(self.scheduler.policies), "trials": self.scheduler.trials(),
-                "lanes": self._lane_tables(), "devices": self._devices(energy),
-                "device": self._watch.table() if self._watch is not None else {},
-                "streams_with_state": world.values.state_count()}
+        return {
+            "uptime_s": ns_to_s(clock_ns() - world.started_ns),
+            "open": world.open_count,
+            "pending_max": self.config.server.pending_max,
+            "apps": {
+                name: {
+                    **counts.table(),
+                    **self._predictions(name),
+                    **self._expected(name),
+                    **self._history(name),
+                    **energy_of(name, energy, counts),
+                }
+                for name, counts in world.app_counts.items()
+            },
+            "models": {
+                name: {"ignored_hints": world.values.result_hints.ignored_hints(name), "latency": self._latency(name)}
+                for name in self.config.models
+            },
+            "policies": figures_of(self.scheduler.policies),
+            "trials": self.scheduler.trials(),
+            "lanes": self._lane_tables(),
+            "devices": self._devices(energy),
+            "device": self._watch.table() if self._watch is not None else {},
+            "streams_with_state": world.values.state_count(),
+        }
 
     def _predictions(self, app: str) -> Dict[str, Any]:
         predictors = self.validators[app].predictors
-        return {"failed_predictions": predictors.failed() if predictors is not None else {},
-                "predictions": predictors.table() if predictors is not None else NOT_PREDICTED}
+        return {
+            "failed_predictions": predictors.failed() if predictors is not None else {},
+            "predictions": predictors.table() if predictors is not None else NOT_PREDICTED,
+        }
 
     def _history(self, app: str) -> Mapping[str, Any]:
         return self.world.history.table(app) if self.world.history is not None else {}
@@ -436,8 +501,10 @@ class RuntimeCore:
 
     def _lane_tables(self) -> Dict[str, Dict[str, Any]]:
         now_ns, lanes = clock_ns(), self.config.lanes
-        return {name: counts.table(now_ns, self.world.started_ns, lanes[name].hang_ns if name in lanes else 0)
-                for name, counts in self.world.lane_counts.items()}
+        return {
+            name: counts.table(now_ns, self.world.started_ns, lanes[name].hang_ns if name in lanes else 0)
+            for name, counts in self.world.lane_counts.items()
+        }
 
     def _latency(self, model: str) -> Dict[str, Any]:
         """What is believed of a model's times, per lane, and what that stands on."""
@@ -445,30 +512,61 @@ class RuntimeCore:
         return {lane.name: state.latency[model, lane.name].figures(now_ns) for lane in state.lanes_of[model]}
 
     def _devices(self, energy: Mapping[str, Any]) -> Dict[str, Any]:
-        return {name: {"models": [model for model in device.placements if device.is_resident(model)],
-                       "used_bytes": device.used_bytes, "state_bytes": device.state_bytes,
-                       "budget_bytes": device.budget_bytes, "free_bytes": device.free_bytes,
-                       "thermal": device.thermal, "power": device.power, **energy.get(name, {})}
-                for name, device in self.scheduler.devices.items()}
+        return {
+            name: {
+                "models": [model for model in device.placements if device.is_resident(model)],
+                "used_bytes": device.used_bytes,
+                "state_bytes": device.state_bytes,
+                "budget_bytes": device.budget_bytes,
+                "free_bytes": device.free_bytes,
+                "thermal": device.thermal,
+                "power": device.power,
+                **energy.get(name, {}),
+            }
+            for name, device in self.scheduler.devices.items()
+        }
 
     def models(self) -> Dict[str, Any]:
         """What can run, where, in which batch sizes, and whether it is in memory."""
-        return {model.name: {"engine": model.engine, "batch": list(model.batch), "pinned": model.pinned,
-                             "lanes": model_lanes(self.config, model),
-                             "resident": [device.name for device in self.scheduler.devices.values()
-                                          if model.name in device.placements and device.is_resident(model.name)]}
-                for model in self.config.models.values()}
+        return {
+            model.name: {
+                "engine": model.engine,
+                "batch": list(model.batch),
+                "pinned": model.pinned,
+                "lanes": model_lanes(self.config, model),
+                "resident": [
+                    device.name
+                    for device in self.scheduler.devices.values()
+                    if model.name in device.placements and device.is_resident(model.name)
+                ],
+            }
+            for model in self.config.models.values()
+        }
 
     def apps(self) -> Dict[str, Any]:
         """What can be asked: inputs, outputs, deadline."""
-        return {app.name: {"nodes": [node.name for node in app.nodes], "policy": app.policy,
-                           **self._expected(app.name), "class": app.klass, "stream": app.stream,
-                           "on_late": app.on_late, "outputs": list(app.outputs),
-                           "output_types": self._output_types(app.name),
-                           "inputs": {name: {"dtype": tensor.dtype, "shape": list(tensor.shape),
-                                             "optional": tensor.optional, **self._usual(app, name)}
-                                      for name, tensor in app.inputs.items()}}
-                for app in self.config.apps.values()}
+        return {
+            app.name: {
+                "nodes": [node.name for node in app.nodes],
+                "policy": app.policy,
+                **self._expected(app.name),
+                "class": app.klass,
+                "stream": app.stream,
+                "on_late": app.on_late,
+                "outputs": list(app.outputs),
+                "output_types": self._output_types(app.name),
+                "inputs": {
+                    name: {
+                        "dtype": tensor.dtype,
+                        "shape": list(tensor.shape),
+                        "optional": tensor.optional,
+                        **self._usual(app, name),
+                    }
+                    for name, tensor in app.inputs.items()
+                },
+            }
+            for app in self.config.apps.values()
+        }
 
     def _output_types(self, app: str) -> Dict[str, Any]:
         known = self._started.outputs if self._started is not None else {}

@@ -39,11 +39,14 @@ class ServiceManager:
     def from_environment(cls, environ: MutableMapping[str, str], pid: int) -> ServiceManager:
         """The one that started process ``pid``, as its environment says. The variables are taken out, so that no child
         process speaks in the server's name."""
-        address, asked_us, whose = [environ.pop(name, "") for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC",
-                                                                      "WATCHDOG_PID")]
+        address, asked_us, whose = [
+            environ.pop(name, "") for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
+        ]
         if address and not address.startswith(("/", "@")):
-            log.warning("NOTIFY_SOCKET is %r, expected a path or a name that begins with @: the service manager hears "
-                        "nothing", address)
+            log.warning(
+                "NOTIFY_SOCKET is %r, expected a path or a name that begins with @: the service manager hears nothing",
+                address,
+            )
             address = ""
         watchdog_ns = int(asked_us) * NS_PER_US if asked_us.isdigit() and whose in ("", str(pid)) else 0
         return cls(address, watchdog_ns)
@@ -91,8 +94,11 @@ class ServiceManager:
         except OSError as error:
             if not self._complained:
                 self._complained = True
-                log.warning("the service manager at NOTIFY_SOCKET=%s cannot be told (%s); the server goes on",
-                            self._address.replace("\0", "@"), error.strerror or error)
+                log.warning(
+                    "the service manager at NOTIFY_SOCKET=%s cannot be told (%s); the server goes on",
+                    self._address.replace("\0", "@"),
+                    error.strerror or error,
+                )
 
 
 class RunningServer(Protocol):

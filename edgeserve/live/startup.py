@@ -75,8 +75,9 @@ def make_lanes(config: Config, mailbox: Mailbox, clock_ns: Callable[[], int]) ->
 
 def make_lane(config: Config, name: str, mailbox: Mailbox, clock_ns: Callable[[], int]) -> Lane:
     """One lane of the configuration, not started."""
-    return Lane(name, mailbox.post, clock_ns, _pinning(config, name), lane_info(config, name),
-                config.lanes[name].hang_ns)
+    return Lane(
+        name, mailbox.post, clock_ns, _pinning(config, name), lane_info(config, name), config.lanes[name].hang_ns
+    )
 
 
 def _pinning(config: Config, lane: str) -> Callable[[], None]:
@@ -90,6 +91,7 @@ def _pinning(config: Config, lane: str) -> Callable[[], None]:
         why_not = yield_to_others(nice)
         if why_not:
             log.warning("lane %s does not yield to others: %s", lane, why_not)
+
     return prepare
 
 
@@ -99,13 +101,21 @@ class Starter:
     Knows no request. ``called_off()`` is asked between models; other mail that arrives meanwhile stays for the loop.
     """
 
-    def __init__(self, config: Config, profiles: Sequence[Profile], lanes: Mapping[str, Lane], mailbox: Mailbox,
-                 clock_ns: Callable[[], int], called_off: Callable[[], bool],
-                 engines: Mapping[Tuple[str, str], Engine] | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        profiles: Sequence[Profile],
+        lanes: Mapping[str, Lane],
+        mailbox: Mailbox,
+        clock_ns: Callable[[], int],
+        called_off: Callable[[], bool],
+        engines: Mapping[Tuple[str, str], Engine] | None = None,
+    ) -> None:
         self._config = config
         self._made = dict(engines or {})
-        self._profiled = {(profile.model, lane): timings.timings
-                          for profile in profiles for lane, timings in profile.lanes.items()}
+        self._profiled = {
+            (profile.model, lane): timings.timings for profile in profiles for lane, timings in profile.lanes.items()
+        }
         self._bytes = {profile.model: profile.weights_bytes + profile.work_bytes for profile in profiles}
         self._lanes = lanes
         self._mailbox = mailbox
@@ -136,19 +146,33 @@ class Starter:
             if not lanes:
                 continue
             engine = self._made.get((model.name, device)) or make_engine(
-                model, [lane_info(config, lane) for lane in lanes], config.directory)
+                model, [lane_info(config, lane) for lane in lanes], config.directory
+            )
             check_streams(config, model, engine)
             self._started.engines[model.name, device] = engine
             missing = [lane for lane in lanes if not self._is_timed(model, lane)]
             known_bytes = model.memory_bytes or self._bytes.get(model.name, 0)
             if not missing and known_bytes > left:
-                log.info("model %s (%s) is not loaded at start: device %s has %s left", model.name,
-                         format_size(known_bytes), device, format_size(left))
+                log.info(
+                    "model %s (%s) is not loaded at start: device %s has %s left",
+                    model.name,
+                    format_size(known_bytes),
+                    device,
+                    format_size(left),
+                )
                 continue
             left = self._start_model(model, device, engine, lanes, missing, left, budget)
 
-    def _start_model(self, model: ModelConfig, device: str, engine: Engine, lanes: Sequence[str],
-                     missing: Sequence[str], left: int, budget: int) -> int:
+    def _start_model(
+        self,
+        model: ModelConfig,
+        device: str,
+        engine: Engine,
+        lanes: Sequence[str],
+        missing: Sequence[str],
+        left: int,
+        budget: int,
+    ) -> int:
         """Load one model and warm it on its lanes; returns the memory that is left then."""
         copy_lane = copy_lane_name(device)
         footprint: Footprint = self._call(copy_lane, model, "loaded", lambda _: engine.load())
@@ -158,17 +182,29 @@ class Starter:
         for lane in lanes:
             try:
                 times: Dict[int, List[int]] = self._call(
-                    lane, model, f"warmed up on lane {lane}", lambda here: warm_up(
-                        here.open(engine), engine.example(), model.batch, self._clock_ns, spend_ns=MEASURE_NS,
-                        seen=seen, sequences=engine.makes_sequences))
+                    lane,
+                    model,
+                    f"warmed up on lane {lane}",
+                    lambda here: warm_up(
+                        here.open(engine),
+                        engine.example(),
+                        model.batch,
+                        self._clock_ns,
+                        spend_ns=MEASURE_NS,
+                        seen=seen,
+                        sequences=engine.makes_sequences,
+                    ),
+                )
                 how = "measured a few runs of each batch size at start; run 'edgeserve profile'"
             except ExampleUnknown as unknown:
                 times = {}
                 how = f"{format_duration(ASSUMED_NS)} is assumed until it has run ({unknown})"
             if lane in missing:
-                self._started.measured[model.name, lane] = steadied(
-                    {size: runs[1:] or runs for size, runs in times.items()}) if times else {
-                        size: [] for size in model.batch}
+                self._started.measured[model.name, lane] = (
+                    steadied({size: runs[1:] or runs for size, runs in times.items()})
+                    if times
+                    else {size: [] for size in model.batch}
+                )
                 log.info("no profile for model %s on lane %s: %s", model.name, lane, how)
         self._started.outputs[model.name] = {**output_types(seen), **engine.outputs()}
         sequence = engine.sequence()  # its sessions may have measured some of it
@@ -176,11 +212,18 @@ class Starter:
             self._started.sequences[model.name] = sequence
         needed = model.memory_bytes or sum(footprint)
         if budget and needed > budget:
-            raise ConfigError(f"model {model.name!r} needs {format_size(needed)} on device {device!r}, more than "
-                              f"[device.{device}] memory = {format_size(budget)}")
+            raise ConfigError(
+                f"model {model.name!r} needs {format_size(needed)} on device {device!r}, more than "
+                f"[device.{device}] memory = {format_size(budget)}"
+            )
         if needed > left:
-            log.info("model %s (%s) is unloaded again: device %s has %s left", model.name, format_size(needed), device,
-                     format_size(left))
+            log.info(
+                "model %s (%s) is unloaded again: device %s has %s left",
+                model.name,
+                format_size(needed),
+                device,
+                format_size(left),
+            )
             for lane in lanes:
                 self._lanes[lane].forget(engine)
             self._call(copy_lane, model, "unloaded", lambda _: engine.unload())
@@ -215,12 +258,16 @@ def check_inputs(config: Config, model: ModelConfig, engine: Engine) -> None:
     for app in config.apps.values():
         if len(app.nodes) != 1 or app.nodes[0].model != model.name or app.nodes[0].inputs or not app.inputs:
             continue
-        declared = {name: OutputType(tensor.dtype, tensor.shape) if tensor.dtype not in OBJECT_KINDS else None
-                    for name, tensor in app.inputs.items()}
+        declared = {
+            name: OutputType(tensor.dtype, tensor.shape) if tensor.dtype not in OBJECT_KINDS else None
+            for name, tensor in app.inputs.items()
+        }
         wrong = engine.misfits(declared)
         if wrong:
-            raise ConfigError(f"[app.{app.name}.inputs] declares what its model does not take: {'; '.join(wrong)}. "
-                              f"Correct it, or leave [app.{app.name}.inputs] out")
+            raise ConfigError(
+                f"[app.{app.name}.inputs] declares what its model does not take: {'; '.join(wrong)}. "
+                f"Correct it, or leave [app.{app.name}.inputs] out"
+            )
 
 
 def output_types(outputs: Mapping[str, Any]) -> Dict[str, OutputType]:
@@ -259,5 +306,7 @@ def _value_of(done: WorkDone, model: ModelConfig, what: str) -> Any:
         return done.value
     if isinstance(done.error, (EngineError, ConfigError)):
         raise done.error
-    raise EngineError(f"model {model.name!r} could not be {what}: {type(done.error).__name__}: {done.error}; "
-                      f"look at [model.{model.name}]") from done.error
+    raise EngineError(
+        f"model {model.name!r} could not be {what}: {type(done.error).__name__}: {done.error}; "
+        f"look at [model.{model.name}]"
+    ) from done.error

@@ -47,8 +47,18 @@ MORE = "..."
 class AppCounts:
     """One app's counts since start."""
 
-    __slots__ = ("received", "outcomes", "reasons", "late", "_latencies_ns", "_latency_sum_ns", "_buckets",
-                 "_breakdown_ns", "_completed", "_rated")
+    __slots__ = (
+        "received",
+        "outcomes",
+        "reasons",
+        "late",
+        "_latencies_ns",
+        "_latency_sum_ns",
+        "_buckets",
+        "_breakdown_ns",
+        "_completed",
+        "_rated",
+    )
 
     def __init__(self) -> None:
         self.received = 0  # found good when they were checked: those accepted, and those refused at arrival
@@ -101,13 +111,32 @@ class AppCounts:
             "outcomes": dict(self.outcomes),
             "reasons": {outcome: dict(table) for outcome, table in self.reasons.items()},
             "late": self.late,
-            "latency_ms": percentiles_ms(self._latencies_ns[:self._completed]),
-            "latency_histogram": {"bounds_ms": list(BUCKETS_MS), "counts": list(self._buckets),
-                                  "sum_ms": ns_to_ms(self._latency_sum_ns)},
-            "breakdown_ms": dict(zip(BREAKDOWN_KEYS, [ns_to_ms(total) / count for total in (
-                *self._breakdown_ns, max(0, self._latency_sum_ns - sum(self._breakdown_ns)))])),
-            **({"quality": {"answers": self._rated[0], "mean": self._rated[1] / self._rated[0],
-                            "branches": self._rated[2] / self._rated[0]}} if self._rated[0] else {}),
+            "latency_ms": percentiles_ms(self._latencies_ns[: self._completed]),
+            "latency_histogram": {
+                "bounds_ms": list(BUCKETS_MS),
+                "counts": list(self._buckets),
+                "sum_ms": ns_to_ms(self._latency_sum_ns),
+            },
+            "breakdown_ms": dict(
+                zip(
+                    BREAKDOWN_KEYS,
+                    [
+                        ns_to_ms(total) / count
+                        for total in (*self._breakdown_ns, max(0, self._latency_sum_ns - sum(self._breakdown_ns)))
+                    ],
+                )
+            ),
+            **(
+                {
+                    "quality": {
+                        "answers": self._rated[0],
+                        "mean": self._rated[1] / self._rated[0],
+                        "branches": self._rated[2] / self._rated[0],
+                    }
+                }
+                if self._rated[0]
+                else {}
+            ),
         }
 
 
@@ -136,11 +165,18 @@ class LaneCounts:
 
     def table(self, now_ns: int, started_ns: int, hang_ns: int) -> Dict[str, Any]:
         oldest_ns = now_ns - min(self.in_flight.values()) if self.in_flight else 0
-        return {"works": self.works, "jobs": self.jobs, "probes": self.probes,
-                "busy": self.busy_ns / max(1, now_ns - started_ns),
-                "refused": self.refused, "failed": self.failed, "replaced": self.replaced,
-                "in_flight": len(self.in_flight),
-                "oldest_ms": ns_to_ms(oldest_ns), "state": self._state(oldest_ns, hang_ns)}
+        return {
+            "works": self.works,
+            "jobs": self.jobs,
+            "probes": self.probes,
+            "busy": self.busy_ns / max(1, now_ns - started_ns),
+            "refused": self.refused,
+            "failed": self.failed,
+            "replaced": self.replaced,
+            "in_flight": len(self.in_flight),
+            "oldest_ms": ns_to_ms(oldest_ns),
+            "state": self._state(oldest_ns, hang_ns),
+        }
 
     def _state(self, oldest_ns: int, hang_ns: int) -> str:
         if not self.up:
@@ -163,8 +199,9 @@ def percentiles_ms(values_ns: Iterable[int], percentiles: Sequence[int] = PERCEN
     ordered: List[int] = sorted(values_ns)
     if not ordered:
         return {}
-    table = {f"p{percent}": ordered[max(0, -(-percent * len(ordered) // 100) - 1)] / NS_PER_MS
-             for percent in percentiles}
+    table = {
+        f"p{percent}": ordered[max(0, -(-percent * len(ordered) // 100) - 1)] / NS_PER_MS for percent in percentiles
+    }
     table["max"] = ordered[-1] / NS_PER_MS
     return table
 
@@ -205,7 +242,7 @@ class _Plain:
         self._left -= 9  # a number; what an empty text, list or table takes is less
         if value is None or isinstance(value, (bool, float)):
             return value
-        if isinstance(value, int) and -2**63 <= value < 2**63:
+        if isinstance(value, int) and -(2**63) <= value < 2**63:
             return int(value)
         if depth > 0 and isinstance(value, Mapping):
             return self.table(value, depth)
@@ -234,5 +271,5 @@ def _text(value: Any) -> str:
     except Exception:  # noqa: BLE001 somebody's own __str__, or a whole number of too many digits
         text = f"({type(value).__name__})"
     if len(text) > FIGURE_CHARS_MAX:
-        text = text[:FIGURE_CHARS_MAX - len(MORE)] + MORE
+        text = text[: FIGURE_CHARS_MAX - len(MORE)] + MORE
     return text.encode(errors="replace").decode()

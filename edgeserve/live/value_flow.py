@@ -31,8 +31,19 @@ class NodePlan:
     inputs as they are.
     """
 
-    __slots__ = ("name", "model", "fan_out", "route_one", "successors", "openers", "value_openers", "sources",
-                 "predecessors", "needed", "is_plain_entry")
+    __slots__ = (
+        "name",
+        "model",
+        "fan_out",
+        "route_one",
+        "successors",
+        "openers",
+        "value_openers",
+        "sources",
+        "predecessors",
+        "needed",
+        "is_plain_entry",
+    )
 
     def __init__(self, node: Node, sources: Optional[Tuple[Source, ...]]) -> None:
         self.name = node.name
@@ -60,9 +71,13 @@ class AppPlan:
         inputs = {node.name: node.inputs for node in config.nodes}
         self.nodes: Dict[str, NodePlan] = {}
         for node in app.nodes:
-            self.nodes[node.name] = NodePlan(node, tuple(
-                _source(config, app, node, argument, reference)
-                for argument, reference in inputs[node.name].items()) or None)
+            self.nodes[node.name] = NodePlan(
+                node,
+                tuple(
+                    _source(config, app, node, argument, reference) for argument, reference in inputs[node.name].items()
+                )
+                or None,
+            )
         self.exits = tuple(node.name for node in app.exits)
         self.outputs = tuple(_output(config, app, name) for name in config.outputs)
         plain = not self.outputs and len(self.exits) == 1 and not self.nodes[self.exits[0]].value_openers
@@ -116,8 +131,10 @@ def _source(config: AppConfig, app: App, node: Node, argument: str, reference: s
     if owner not in app.by_name:
         raise ConfigError(f"{where}: no node {owner!r}{nearest(owner, app.by_name)}")
     if not _runs_before(app.by_name[owner], node):
-        raise ConfigError(f"{where}: {owner!r} does not run before {node.name!r}; add it to the 'after' of that node "
-                          "or of one before it")
+        raise ConfigError(
+            f"{where}: {owner!r} does not run before {node.name!r}; add it to the 'after' of that node "
+            "or of one before it"
+        )
     _check_scopes(app.by_name[owner], node, where)
     return Source(argument, owner, name)
 
@@ -127,8 +144,9 @@ def _check_scopes(owner: Node, node: Node, where: str) -> None:
     around_value, around_reader = _openers(owner.scope_after()), _openers(node.scope)
     depth = min(len(around_value), len(around_reader))
     if around_value[:depth] != around_reader[:depth]:
-        raise ConfigError(f"{where}: the parts of {owner.name!r} and of {node.name!r} come from different fan-outs; "
-                          "gather them first")
+        raise ConfigError(
+            f"{where}: the parts of {owner.name!r} and of {node.name!r} come from different fan-outs; gather them first"
+        )
 
 
 def _output(config: AppConfig, app: App, name: str) -> Source:

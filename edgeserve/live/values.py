@@ -92,8 +92,17 @@ class RequestValues:
                 _keep_values(request, node, job.part, result)
         parts = len(result.parts) if result.parts is not None else None
         hints = self.result_hints.of(node.model, result.hints) if result.hints is not None else None
-        return JobResult(job, "done" if result.done else "unfinished", parts, result.route, hints, "",
-                         int(result.state_bytes), int(result.steps), int(result.turns))
+        return JobResult(
+            job,
+            "done" if result.done else "unfinished",
+            parts,
+            result.route,
+            hints,
+            "",
+            int(result.state_bytes),
+            int(result.steps),
+            int(result.turns),
+        )
 
     def leave_out(self, action: LeaveOut) -> None:
         """What this job returns, should it run on a lane, is for nobody."""
@@ -191,10 +200,20 @@ def item_error(model: str, result: Any) -> Optional[Exception]:
     if isinstance(result.error, Exception):
         return result.error
     outputs = result.outputs
-    if type(outputs) is dict and set(map(type, outputs)) <= _TEXT and result.error is None and result.parts is None \
-            and result.route is None and result.done is True and type(result.state_bytes) is int \
-            and result.state_bytes >= 0 and type(result.steps) is int and result.steps >= 1 \
-            and type(result.turns) is int and result.turns >= 0:
+    if (
+        type(outputs) is dict
+        and set(map(type, outputs)) <= _TEXT
+        and result.error is None
+        and result.parts is None
+        and result.route is None
+        and result.done is True
+        and type(result.state_bytes) is int
+        and result.state_bytes >= 0
+        and type(result.steps) is int
+        and result.steps >= 1
+        and type(result.turns) is int
+        and result.turns >= 0
+    ):
         return None  # most results: only outputs
     wrong = _wrong_field(result)
     return EngineError(f"model {model!r} returned a Result with {wrong}") if wrong else None
@@ -259,8 +278,10 @@ def _unusable(node: NodePlan, result: Result) -> str:
             continue
         known = sorted(set(result.outputs).union(*(result.parts or ({},))))
         at = "" if node.name == node.model else f" at node {node.name!r}"
-        return (f"model {node.model!r}{at} returned no {name!r}, which the app's outputs or a node's inputs name"
-                f"{did_you_mean(name, known)} It returned {', '.join(map(repr, known)) or 'nothing'}")
+        return (
+            f"model {node.model!r}{at} returned no {name!r}, which the app's outputs or a node's inputs name"
+            f"{did_you_mean(name, known)} It returned {', '.join(map(repr, known)) or 'nothing'}"
+        )
     return ""
 
 
@@ -310,7 +331,7 @@ def _find(request: LiveRequest, source: Source, part: Part) -> Any:
     assert source.node is not None, "inputs of the request are looked up by name"
     openers = request.plan.nodes[source.node].value_openers
     if len(openers) <= len(part):
-        values = request.values.get((source.node, part[:len(openers)]))
+        values = request.values.get((source.node, part[: len(openers)]))
         return _ABSENT if values is None else values.get(source.name, _ABSENT)
     return _gathered(request, source.node, source.name, openers, part)
 
@@ -330,7 +351,11 @@ def _everything_of(request: LiveRequest, node: NodePlan, part: Part) -> Values:
     """All outputs of a node as a reader at ``part`` sees them."""
     openers = node.value_openers
     if len(openers) <= len(part):
-        return request.values.get((node.name, part[:len(openers)])) or {}
-    names = dict.fromkeys(key for (name, inner), values in request.values.items()
-                          if name == node.name and inner[:len(part)] == part for key in values)
+        return request.values.get((node.name, part[: len(openers)])) or {}
+    names = dict.fromkeys(
+        key
+        for (name, inner), values in request.values.items()
+        if name == node.name and inner[: len(part)] == part
+        for key in values
+    )
     return {key: _gathered(request, node.name, key, openers, part) for key in names}

@@ -2,7 +2,7 @@
 
 It implements :class:`edgeserve.sched.core.loop.World` and takes no decision: it counts what comes in, assembles the
 inputs of jobs, hands works to lanes, and tells the client or caller how a request ended. How it sleeps is
-``loop_io.py``'s. Everything but :meth:`LiveWorld.post` belongs to the loop's thread. """
+``loop_io.py``'s. Everything but :meth:`LiveWorld.post` belongs to the loop's thread."""
 
 from __future__ import annotations
 
@@ -123,8 +123,9 @@ class CallAsked:
 
     def result(self, timeout_s: float) -> Any:
         if not self._done.wait(timeout_s):
-            raise EdgeServeError(f"the loop did not answer within {timeout_s:.0f} s; is an engine holding the "
-                                 "interpreter's lock?")
+            raise EdgeServeError(
+                f"the loop did not answer within {timeout_s:.0f} s; is an engine holding the interpreter's lock?"
+            )
         if self._error is not None:
             raise self._error
         return self._value
@@ -139,10 +140,15 @@ class LiveWorld:
     mailbox, and for a server the gateway. ``make_lane`` makes another lane of a name, for one that hangs.
     """
 
-    def __init__(self, config: Config, lanes: MutableMapping[str, Lane],
-                 engines: MutableMapping[Tuple[str, str], Engine], mailbox: Mailbox,
-                 make_lane: Callable[[str], Lane],
-                 sequences: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        config: Config,
+        lanes: MutableMapping[str, Lane],
+        engines: MutableMapping[Tuple[str, str], Engine],
+        mailbox: Mailbox,
+        make_lane: Callable[[str], Lane],
+        sequences: Iterable[str] = (),
+    ) -> None:
         self.config = config
         self.values = RequestValues()
         self.retained = RetainedInputs(self.values)
@@ -181,18 +187,36 @@ class LiveWorld:
         self._look_ns = self.started_ns + LOOK_NS
         self._to_finish: List[FinishRequest] = []
         self._perform: Dict[type, Callable[[Any], None]] = {
-            RunBatch: self._run_batch, FinishRequest: self._to_finish.append, LoadModel: self._load,
-            EvictModel: self._evict, DropState: self._drop_state, LeaveOut: self._leave_out,
-            CutBatch: self._batches.cut, ReleaseState: self._release_state,
-            RetainInputs: self._retain, ReleaseInputs: self.retained.release}
-        self.io = LoopIO(mailbox, {
-            RunningBatch: self._batches.look, WorkDone: self._work_done, WorkNotStarted: self._work_not_started,
-            LaneDown: self._lane_down,
-            LiveRequest: self.accept, CancelAsked: self._cancel_asked, StopAsked: self._stop_asked,
-            CallAsked: self._call_asked, Prediction: self._predicted, DeviceNews: _take_news,
-            LaneBack: self._lane_back},
-            self._coalescing, idle_lanes=len(config.lanes),
-            looks_ahead=any(lane.ahead_ns for lane in config.lanes.values()))
+            RunBatch: self._run_batch,
+            FinishRequest: self._to_finish.append,
+            LoadModel: self._load,
+            EvictModel: self._evict,
+            DropState: self._drop_state,
+            LeaveOut: self._leave_out,
+            CutBatch: self._batches.cut,
+            ReleaseState: self._release_state,
+            RetainInputs: self._retain,
+            ReleaseInputs: self.retained.release,
+        }
+        self.io = LoopIO(
+            mailbox,
+            {
+                RunningBatch: self._batches.look,
+                WorkDone: self._work_done,
+                WorkNotStarted: self._work_not_started,
+                LaneDown: self._lane_down,
+                LiveRequest: self.accept,
+                CancelAsked: self._cancel_asked,
+                StopAsked: self._stop_asked,
+                CallAsked: self._call_asked,
+                Prediction: self._predicted,
+                DeviceNews: _take_news,
+                LaneBack: self._lane_back,
+            },
+            self._coalescing,
+            idle_lanes=len(config.lanes),
+            looks_ahead=any(lane.ahead_ns for lane in config.lanes.values()),
+        )
 
     # --- the loop's side ----------------------------------------------------------------------------------------------
 
@@ -204,8 +228,12 @@ class LiveWorld:
     @property
     def is_quiet(self) -> bool:
         """Whether no request is open and no lane has a work: another scheduler could take over."""
-        return self.open_count == 0 and not self._to_finish and not self.reloads.open_count and not any(
-            counts.in_flight for counts in self.lane_counts.values())
+        return (
+            self.open_count == 0
+            and not self._to_finish
+            and not self.reloads.open_count
+            and not any(counts.in_flight for counts in self.lane_counts.values())
+        )
 
     @property
     def engines(self) -> Mapping[Tuple[str, str], Engine]:
@@ -282,19 +310,31 @@ class LiveWorld:
         predicted, if that is still to be done."""
         limit = self._pending_max
         count = self.values.open_count + len(self.predictions.waiting)
-        if request.predictors is None and count < limit and self.held is None and self.adopt is None \
-                and not self.stopping:
+        if (
+            request.predictors is None
+            and count < limit
+            and self.held is None
+            and self.adopt is None
+            and not self.stopping
+        ):
             self._arrive(request, events)  # as most requests do
         elif self.held is not None and len(self.held) < limit and not self.stopping:
             self.held.append(request)
         elif self.adopt is not None and not self.adopt(request):
             return
-        elif count >= limit and (request.predictors is not None or self.predictions.waiting
-                                 or count >= limit + ARRIVING_MAX):
+        elif count >= limit and (
+            request.predictors is not None or self.predictions.waiting or count >= limit + ARRIVING_MAX
+        ):
             # Else the scheduler decides, which may give it another client's place: it does not know of those that wait
             # for their prediction.
-            self._turn_away(request, Rejected(f"the server has {limit} requests that have not ended, its bound; send "
-                                              "fewer at a time or raise [server] pending_max", "server_full"))
+            self._turn_away(
+                request,
+                Rejected(
+                    f"the server has {limit} requests that have not ended, its bound; send "
+                    "fewer at a time or raise [server] pending_max",
+                    "server_full",
+                ),
+            )
         elif self.stopping:
             self._turn_away(request, Rejected("the server is shutting down and accepts nothing more", "draining"))
         elif request.predictors is None:
@@ -311,9 +351,24 @@ class LiveWorld:
         planned_ns = self._response_overhead.planned_ns(request.arrival_ns, request.deadline_ns)
         klass, value, on_late = request.klass, request.value, request.on_late
         assert klass is not None and value is not None and on_late is not None, "resolved when it was checked"
-        events.append(RequestArrived(Request(request.id, app, request.arrival_ns, planned_ns, request.client, klass,
-                                             value, request.stream, on_late, request.hints,
-                                             request.quality_min or 0.0, request.deadline_ns - planned_ns)))
+        events.append(
+            RequestArrived(
+                Request(
+                    request.id,
+                    app,
+                    request.arrival_ns,
+                    planned_ns,
+                    request.client,
+                    klass,
+                    value,
+                    request.stream,
+                    on_late,
+                    request.hints,
+                    request.quality_min or 0.0,
+                    request.deadline_ns - planned_ns,
+                )
+            )
+        )
 
     def _predicted(self, prediction: Prediction, events: List[Event]) -> None:
         if self.predictions.finish(prediction, clock_ns()):
@@ -387,8 +442,12 @@ class LiveWorld:
         self._replaced = [lane for lane in self._replaced if not lane.join(0.0)]
         if len(self._replaced) >= HUNG_THREADS_MAX:
             if self.lane_counts[name].up:
-                log.error("lane %s hangs, and so do %d threads that were replaced: it stays as it is; restart the "
-                          "server, or set options.process = true for the models that hang", name, HUNG_THREADS_MAX)
+                log.error(
+                    "lane %s hangs, and so do %d threads that were replaced: it stays as it is; restart the "
+                    "server, or set options.process = true for the models that hang",
+                    name,
+                    HUNG_THREADS_MAX,
+                )
             return
         counts = self.lane_counts[name]
         taken = self._hung.take(name)
@@ -413,8 +472,9 @@ class LiveWorld:
         lane.start()
         self._coming_back.add(name)
         events.append(LaneChanged(name, up=False, reason=f"it hangs in model {model!r} and is replaced"))
-        self.reloads.begin(model, self._devices[name], True, lambda failed: self.post(LaneBack(name, failed)),
-                           stuck=True)
+        self.reloads.begin(
+            model, self._devices[name], True, lambda failed: self.post(LaneBack(name, failed)), stuck=True
+        )
 
     def _lane_back(self, mail: LaneBack, events: List[Event]) -> None:
         if mail.failed:
@@ -427,8 +487,11 @@ class LiveWorld:
     def _usable_lanes(self, device: str, model: str) -> List[str]:
         """The lanes of a device that could run a model now, or could once its engine is there."""
         now_ns = clock_ns()
-        return [name for name in self._lanes_of(model, device) if name in self._coming_back
-                or not self.lane_counts[name].is_stuck(now_ns, self.config.lanes[name].hang_ns)]
+        return [
+            name
+            for name in self._lanes_of(model, device)
+            if name in self._coming_back or not self.lane_counts[name].is_stuck(now_ns, self.config.lanes[name].hang_ns)
+        ]
 
     def _is_internal(self, mail: Union[WorkDone, WorkNotStarted], action: Any, events: List[Event]) -> bool:
         """Whether the scheduler knows nothing of a work, or not any more."""
@@ -570,10 +633,18 @@ class LiveWorld:
         now_ns = clock_ns()
         self._coalescing.launched(now_ns, expected_ns)
         self._count_given(action, now_ns)
-        self._lanes[action.lane].give(Work(
-            action.work_id, action.start_after_ns, action.start_before_ns, None,
-            Batch(items, action.size, states, action.steps_max, action.variant, control), action, engine,
-            action.expected_ns))
+        self._lanes[action.lane].give(
+            Work(
+                action.work_id,
+                action.start_after_ns,
+                action.start_before_ns,
+                None,
+                Batch(items, action.size, states, action.steps_max, action.variant, control),
+                action,
+                engine,
+                action.expected_ns,
+            )
+        )
 
     def _retain(self, action: RetainInputs) -> None:
         if self.history is None or self.history.begin(action.job, self.values.requests[action.job.request_id]):
@@ -647,15 +718,18 @@ class LiveWorld:
                 request.responder.answer(request, outputs, action.reason, late, now_ns, total_ns, breakdown)
             else:
                 counts.rated(action.quality, len(action.branches))
-                request.responder.answer(request, outputs, action.reason, late, now_ns, total_ns, breakdown,
-                                         action.quality, action.branches)
+                request.responder.answer(
+                    request, outputs, action.reason, late, now_ns, total_ns, breakdown, action.quality, action.branches
+                )
             self._has_answered = True
         else:
             if request.running and self._batches.by_id:
                 self._batches.drop(request.id)
             counts.ended(action.outcome, action.reason)
-            request.responder.refuse(request, refusal(request.app, action.outcome, action.reason, request.id,
-                                                      self._as_asked(action.shortfall)))
+            request.responder.refuse(
+                request,
+                refusal(request.app, action.outcome, action.reason, request.id, self._as_asked(action.shortfall)),
+            )
         values.end(request)
 
     def _as_asked(self, shortfall: Optional[Shortfall]) -> Optional[Shortfall]:

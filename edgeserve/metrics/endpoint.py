@@ -41,8 +41,10 @@ class MetricsEndpoint:
         try:
             self._server, self._thread = start_http_server(port, addr=host, registry=registry)
         except OSError as error:
-            raise ConfigError(f"[server] metrics = {address!r}: cannot listen there: {error.strerror or error}; choose "
-                              "another port, or end the program that has it") from None
+            raise ConfigError(
+                f"[server] metrics = {address!r}: cannot listen there: {error.strerror or error}; choose "
+                "another port, or end the program that has it"
+            ) from None
 
     @property
     def url(self) -> str:

@@ -26,12 +26,15 @@ LEVELS = ("none", "soft", "hard")
 def families(stats: Stats, version: str) -> Iterator[Metric]:
     """Every metric of one answer of ``stats()``."""
     yield InfoMetricFamily("edgeserve", "The server.", value={"version": version})
-    yield GaugeMetricFamily("edgeserve_uptime_seconds", "Time since the server began to serve.",
-                            value=float(stats["uptime_s"]))
-    yield GaugeMetricFamily("edgeserve_requests_open", "Accepted requests that have not ended, over all apps.",
-                            value=float(stats["open"]))
-    yield GaugeMetricFamily("edgeserve_requests_open_max", "How many may be open at a time.",
-                            value=float(stats["pending_max"]))
+    yield GaugeMetricFamily(
+        "edgeserve_uptime_seconds", "Time since the server began to serve.", value=float(stats["uptime_s"])
+    )
+    yield GaugeMetricFamily(
+        "edgeserve_requests_open", "Accepted requests that have not ended, over all apps.", value=float(stats["open"])
+    )
+    yield GaugeMetricFamily(
+        "edgeserve_requests_open_max", "How many may be open at a time.", value=float(stats["pending_max"])
+    )
     yield from _of_apps(stats["apps"])
     yield from _of_lanes(stats["lanes"], float(stats["uptime_s"]))
     yield from _of_models(stats["models"])
@@ -42,18 +45,25 @@ def families(stats: Stats, version: str) -> Iterator[Metric]:
 def _of_apps(apps: Stats) -> Iterator[Metric]:
     accepted = CounterMetricFamily("edgeserve_requests_accepted", "Requests given to the scheduler.", labels=["app"])
     ended = CounterMetricFamily("edgeserve_requests", "Requests that ended, by outcome.", labels=["app", "outcome"])
-    reasons = CounterMetricFamily("edgeserve_requests_unanswered", "Requests without an answer, by outcome and reason.",
-                                  labels=["app", "outcome", "reason"])
+    reasons = CounterMetricFamily(
+        "edgeserve_requests_unanswered",
+        "Requests without an answer, by outcome and reason.",
+        labels=["app", "outcome", "reason"],
+    )
     late = CounterMetricFamily("edgeserve_requests_late", "Answers after their deadline.", labels=["app"])
-    took = HistogramMetricFamily("edgeserve_request_duration_seconds", "From arrival to answer, of answered requests.",
-                                 labels=["app"])
-    phases = CounterMetricFamily("edgeserve_request_phase_seconds", "Where the time of answered requests went.",
-                                 labels=["app", "phase"])
-    expected = GaugeMetricFamily("edgeserve_request_expected_seconds", "What one request is expected to take alone.",
-                                 labels=["app"])
+    took = HistogramMetricFamily(
+        "edgeserve_request_duration_seconds", "From arrival to answer, of answered requests.", labels=["app"]
+    )
+    phases = CounterMetricFamily(
+        "edgeserve_request_phase_seconds", "Where the time of answered requests went.", labels=["app", "phase"]
+    )
+    expected = GaugeMetricFamily(
+        "edgeserve_request_expected_seconds", "What one request is expected to take alone.", labels=["app"]
+    )
     slo = GaugeMetricFamily("edgeserve_request_slo_seconds", "The deadline of the app, from arrival.", labels=["app"])
-    energy = CounterMetricFamily("edgeserve_request_energy_joules", "Energy of the app's work, where power is known.",
-                                 labels=["app"])
+    energy = CounterMetricFamily(
+        "edgeserve_request_energy_joules", "Energy of the app's work, where power is known.", labels=["app"]
+    )
     for app, row in apps.items():
         accepted.add_metric([app], row["accepted"])
         late.add_metric([app], row["late"])
@@ -93,14 +103,22 @@ def _bound(seconds: float) -> str:
 
 def _of_lanes(lanes: Stats, uptime_s: float) -> Iterator[Metric]:
     busy = CounterMetricFamily("edgeserve_lane_busy_seconds", "Time in which the lane ran something.", labels=["lane"])
-    counters = {key: CounterMetricFamily(f"edgeserve_lane_{key}", text, labels=["lane"]) for key, text in (
-        ("works", "Batches, loads and evictions that the lane finished."), ("jobs", "Jobs in the lane's batches."),
-        ("probes", "Batches that measured and answered nobody."), ("refused", "Works that the lane did not start."),
-        ("failed", "Works that failed."))}
-    in_flight = GaugeMetricFamily("edgeserve_lane_in_flight", "Works given to the lane and not answered.",
-                                  labels=["lane"])
-    oldest = GaugeMetricFamily("edgeserve_lane_oldest_seconds", "How long the oldest of them has been there.",
-                               labels=["lane"])
+    counters = {
+        key: CounterMetricFamily(f"edgeserve_lane_{key}", text, labels=["lane"])
+        for key, text in (
+            ("works", "Batches, loads and evictions that the lane finished."),
+            ("jobs", "Jobs in the lane's batches."),
+            ("probes", "Batches that measured and answered nobody."),
+            ("refused", "Works that the lane did not start."),
+            ("failed", "Works that failed."),
+        )
+    }
+    in_flight = GaugeMetricFamily(
+        "edgeserve_lane_in_flight", "Works given to the lane and not answered.", labels=["lane"]
+    )
+    oldest = GaugeMetricFamily(
+        "edgeserve_lane_oldest_seconds", "How long the oldest of them has been there.", labels=["lane"]
+    )
     state = GaugeMetricFamily("edgeserve_lane_state", "1 for the state that the lane is in.", labels=["lane", "state"])
     for lane, row in lanes.items():
         busy.add_metric([lane], row["busy"] * uptime_s)
@@ -114,10 +132,14 @@ def _of_lanes(lanes: Stats, uptime_s: float) -> Iterator[Metric]:
 
 
 def _of_models(models: Stats) -> Iterator[Metric]:
-    typical = GaugeMetricFamily("edgeserve_batch_expected_seconds", "Typical time of a batch, as believed now.",
-                                labels=["model", "lane", "size"])
-    pace = GaugeMetricFamily("edgeserve_model_pace_ratio", "Measured to expected time of late; 1 = as expected.",
-                             labels=["model", "lane"])
+    typical = GaugeMetricFamily(
+        "edgeserve_batch_expected_seconds",
+        "Typical time of a batch, as believed now.",
+        labels=["model", "lane", "size"],
+    )
+    pace = GaugeMetricFamily(
+        "edgeserve_model_pace_ratio", "Measured to expected time of late; 1 = as expected.", labels=["model", "lane"]
+    )
     for model, row in models.items():
         for lane, figures in row["latency"].items():
             pace.add_metric([model, lane], figures["pace"])
@@ -127,12 +149,15 @@ def _of_models(models: Stats) -> Iterator[Metric]:
 
 
 def _of_devices(devices: Stats) -> Iterator[Metric]:
-    memory = GaugeMetricFamily("edgeserve_device_memory_bytes", "Memory by use: models and states, budget, free.",
-                               labels=["device", "use"])
-    resident = GaugeMetricFamily("edgeserve_model_resident", "1 for a model that is in the device's memory.",
-                                 labels=["device", "model"])
-    limits = GaugeMetricFamily("edgeserve_device_limit_level", "Nearness to a limit: 0 below, 1 soft, 2 hard.",
-                               labels=["device", "limit"])
+    memory = GaugeMetricFamily(
+        "edgeserve_device_memory_bytes", "Memory by use: models and states, budget, free.", labels=["device", "use"]
+    )
+    resident = GaugeMetricFamily(
+        "edgeserve_model_resident", "1 for a model that is in the device's memory.", labels=["device", "model"]
+    )
+    limits = GaugeMetricFamily(
+        "edgeserve_device_limit_level", "Nearness to a limit: 0 below, 1 soft, 2 hard.", labels=["device", "limit"]
+    )
     for device, row in devices.items():
         for use in ("used", "state", "budget", "free"):
             if row.get(f"{use}_bytes") is not None:
@@ -153,7 +178,8 @@ READINGS: Sequence[Tuple[str, str, str]] = (
     ("memory_total_bytes", "memory_total_bytes", "Memory of the host."),
     ("gpu_memory_free_bytes", "gpu_memory_free_bytes", "Free memory of a discrete GPU."),
     ("power_w", "power_watts", "Power of the whole module or card."),
-    ("fan", "fan_ratio", "Share of the fan's full drive."))
+    ("fan", "fan_ratio", "Share of the fan's full drive."),
+)
 """Field of :class:`~edgeserve.device.state.DeviceState`, name of its metric, help."""
 
 

@@ -34,15 +34,25 @@ def pin_thread(cores: Iterable[int]) -> Pinned:
         return Pinned(False, allowed_cores(), "this operating system cannot pin a thread; leave 'cores' out")
     have = os.cpu_count() or 1
     if wanted[-1] >= have:
-        return Pinned(False, allowed_cores(), f"core {wanted[-1]} does not exist (this machine has {have}, counted "
-                                              "from 0); correct [lane.NAME] cores")
+        return Pinned(
+            False,
+            allowed_cores(),
+            f"core {wanted[-1]} does not exist (this machine has {have}, counted from 0); correct [lane.NAME] cores",
+        )
     try:
         os.sched_setaffinity(0, wanted)
     except OSError as error:
-        return Pinned(False, allowed_cores(), f"cores {list(wanted)} are refused ({error.strerror}): a container or "
-                                              f"cgroup allows {list(allowed_cores())}; correct [lane.NAME] cores")
+        return Pinned(
+            False,
+            allowed_cores(),
+            f"cores {list(wanted)} are refused ({error.strerror}): a container or "
+            f"cgroup allows {list(allowed_cores())}; correct [lane.NAME] cores",
+        )
     got = allowed_cores()
     if got != wanted:  # a cgroup may cut the set without an error
-        return Pinned(False, got, f"asked for cores {list(wanted)} and got {list(got)}: a cgroup allows no others; "
-                                  "correct [lane.NAME] cores")
+        return Pinned(
+            False,
+            got,
+            f"asked for cores {list(wanted)} and got {list(got)}: a cgroup allows no others; correct [lane.NAME] cores",
+        )
     return Pinned(True, got)

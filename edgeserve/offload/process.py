@@ -63,8 +63,7 @@ GOODBYE_S = 1.0
 """How long a child may take to end by itself before it is killed."""
 
 
-def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str, timeout_ns: int,
-         restarts_max: int) -> Engine:
+def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str, timeout_ns: int, restarts_max: int) -> Engine:
     """The registry's entry for ``options.process = true``; ``model`` has its engine's own options only."""
     return ProcessEngine(model, lanes, directory, timeout_ns, restarts_max)
 
@@ -74,11 +73,18 @@ class ProcessEngine(Engine):
 
     ends_calls = True
 
-    def __init__(self, model: ModelConfig, lanes: Sequence[LaneInfo], directory: str, timeout_ns: int = TIMEOUT_NS,
-                 restarts_max: int = RESTARTS_MAX) -> None:
+    def __init__(
+        self,
+        model: ModelConfig,
+        lanes: Sequence[LaneInfo],
+        directory: str,
+        timeout_ns: int = TIMEOUT_NS,
+        restarts_max: int = RESTARTS_MAX,
+    ) -> None:
         self._quarantine = Quarantine()
         self._remotes: Dict[str, _Remote] = {
-            lane.name: _Remote(model, lane, directory, timeout_ns, restarts_max, self._quarantine) for lane in lanes}
+            lane.name: _Remote(model, lane, directory, timeout_ns, restarts_max, self._quarantine) for lane in lanes
+        }
         self._first = self._remotes[lanes[0].name]
         self._name = model.name
 
@@ -91,8 +97,9 @@ class ProcessEngine(Engine):
         """Start the children; together they occupy what the engine does in each."""
         self._quarantine.clear()
         footprints = [remote.load() for remote in self._remotes.values()]
-        return Footprint(sum([item.weights_bytes for item in footprints]),
-                         sum([item.work_bytes for item in footprints]))
+        return Footprint(
+            sum([item.weights_bytes for item in footprints]), sum([item.work_bytes for item in footprints])
+        )
 
     def unload(self) -> None:
         """End the children; a call that is running in another thread fails with an :class:`EngineError`."""
@@ -112,8 +119,10 @@ class ProcessEngine(Engine):
         """A session whose batches run in the lane's own child."""
         remote = self._remotes.get(lane.name)
         if remote is None:
-            raise EngineError(f"model {self._name!r} was not made for lane {lane.name!r} (made for "
-                              f"{', '.join(map(repr, self._remotes))})")
+            raise EngineError(
+                f"model {self._name!r} was not made for lane {lane.name!r} (made for "
+                f"{', '.join(map(repr, self._remotes))})"
+            )
         remote.must_be_loaded("open")
         return _RemoteSession(remote)
 
@@ -132,8 +141,15 @@ class _RemoteSession(Session):
 class _Remote:
     """The engine in one child process. Calls from several threads wait for each other."""
 
-    def __init__(self, model: ModelConfig, lane: LaneInfo, directory: str, timeout_ns: int, restarts_max: int,
-                 quarantine: Quarantine) -> None:
+    def __init__(
+        self,
+        model: ModelConfig,
+        lane: LaneInfo,
+        directory: str,
+        timeout_ns: int,
+        restarts_max: int,
+        quarantine: Quarantine,
+    ) -> None:
         self._quarantine = quarantine
         self._name = model.name
         self._timeout_ns = timeout_ns
@@ -187,8 +203,9 @@ class _Remote:
         found: Dict[int, Result] = {}
         rest = batch.without(suspects)
         if rest.items:
-            found = dict(zip([index for index in range(len(strikes)) if index not in suspects],
-                             self._run_together(rest)))
+            found = dict(
+                zip([index for index in range(len(strikes)) if index not in suspects], self._run_together(rest))
+            )
         for index in sorted(suspects):
             found[index] = self._run_alone(batch, index, strikes[index])
         return [found[index] for index in range(len(strikes))]
@@ -229,8 +246,10 @@ class _Remote:
                 yield self._unsendable(error)
 
     def _unsendable(self, error: Exception) -> _CannotTravel:
-        return _CannotTravel(f"model {self._name!r}: its items cannot be sent to its process ({error}); "
-                             "let them be arrays, numbers, strings and containers of them")
+        return _CannotTravel(
+            f"model {self._name!r}: its items cannot be sent to its process ({error}); "
+            "let them be arrays, numbers, strings and containers of them"
+        )
 
     def must_be_loaded(self, verb: str) -> None:
         if not self._loaded:
@@ -250,9 +269,11 @@ class _Remote:
 
     def _start_for_a_call(self) -> None:
         if self._pause_s:
-            raise EngineError(f"model {self._name!r}: {self.trouble()} and is started again within "
-                              f"{self._pause_s:g} s; mend the function (the first {self._restarts_max} starts in a row "
-                              f"are at once: [model.{self._name}] options.process_restarts_max)")
+            raise EngineError(
+                f"model {self._name!r}: {self.trouble()} and is started again within "
+                f"{self._pause_s:g} s; mend the function (the first {self._restarts_max} starts in a row "
+                f"are at once: [model.{self._name}] options.process_restarts_max)"
+            )
         try:
             self._start()
         except EngineError as error:
@@ -271,10 +292,19 @@ class _Remote:
         over = self._ends - self._restarts_max
         self._pause_s = min(PAUSE_S * 2.0 ** min(over - 1, 16), PAUSE_S_MAX) if over > 0 else 0.0
         if self._pause_s:
-            log.warning("model %s: its process ended %d times in a row (%s); it is started again in %g s", self._name,
-                        self._ends, why, self._pause_s)
-        threading.Thread(target=self._come_back, args=(self._pause_s, self._ends, self._unloaded),
-                         name=f"edgeserve-{self._name}-restart", daemon=True).start()
+            log.warning(
+                "model %s: its process ended %d times in a row (%s); it is started again in %g s",
+                self._name,
+                self._ends,
+                why,
+                self._pause_s,
+            )
+        threading.Thread(
+            target=self._come_back,
+            args=(self._pause_s, self._ends, self._unloaded),
+            name=f"edgeserve-{self._name}-restart",
+            daemon=True,
+        ).start()
 
     def _come_back(self, pause_s: float, ends: int, unloaded: threading.Event) -> None:
         """Start the child again, on a thread of its own: calls need not wait for it, nor must one come first."""
@@ -308,8 +338,11 @@ class _Remote:
         except _TookTooLong:
             child.kill()
             self._forget()
-            raise self._gone(verb, f"{verb}() did not answer within {format_duration(self._timeout_ns)} and its "
-                             f"process was killed (bound: [model.{self._name}] options.process_timeout)") from None
+            raise self._gone(
+                verb,
+                f"{verb}() did not answer within {format_duration(self._timeout_ns)} and its "
+                f"process was killed (bound: [model.{self._name}] options.process_timeout)",
+            ) from None
         except Exception as error:  # pickle raises many kinds: the items cannot travel, and nothing was sent
             raise self._unsendable(error) from error
         if not fine:
@@ -317,7 +350,6 @@ class _Remote:
                 self._forget()
             raise value
         return value
-
 
     def _gone(self, verb: str, what: str) -> EngineError:
         """The error of a call whose process went away; another is started, unless this one was to be the first."""
@@ -339,8 +371,11 @@ class _TookTooLong(Exception):
     """No answer within the bound."""
 
 
-_START = ("-c", "import sys; sys.path[:1] = [path for path in sys.path[:1] if path]; "
-                "from edgeserve.offload.process import serve_child; serve_child()")
+_START = (
+    "-c",
+    "import sys; sys.path[:1] = [path for path in sys.path[:1] if path]; "
+    "from edgeserve.offload.process import serve_child; serve_child()",
+)
 """How a child begins: ``-c`` and ``-m`` put the working directory first on the path of imports, and the first thing
 that the child does is take it off (``-P`` does the same, from Python 3.11 on)."""
 
@@ -352,8 +387,11 @@ def _environment() -> Dict[str, str]:
     home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     here = os.getcwd()
     paths = [path for path in sys.path if path and (path != here or path in named or path == home)]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths if home in paths else [*paths, home]),
-            "PYTHONSAFEPATH": "1"}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths if home in paths else [*paths, home]),
+        "PYTHONSAFEPATH": "1",
+    }
 
 
 class _Child:
@@ -365,7 +403,10 @@ class _Child:
         try:
             self._process = subprocess.Popen(
                 [sys.executable, *_START, str(theirs.fileno()), str(lifeline_read)],
-                pass_fds=(theirs.fileno(), lifeline_read), stdin=subprocess.DEVNULL, env=_environment())
+                pass_fds=(theirs.fileno(), lifeline_read),
+                stdin=subprocess.DEVNULL,
+                env=_environment(),
+            )
         except BaseException:
             ours.close()
             os.close(self._lifeline)
@@ -450,8 +491,10 @@ def _serve(channel: Channel, lifeline: int) -> None:
                 engine = _made(*argument)
                 answer = (True, engine.load())
                 if engine.sequence() is not None:
-                    raise EngineError(f"model {name!r} makes sequences, whose pieces do not cross processes; take "
-                                      f"[model.{name}] options.process away")
+                    raise EngineError(
+                        f"model {name!r} makes sequences, whose pieces do not cross processes; take "
+                        f"[model.{name}] options.process away"
+                    )
                 session = engine.open(argument[1][0])
             elif engine is None or session is None:
                 answer = (False, EngineError(f"model {name!r} was asked to {verb} before it was loaded"))
@@ -482,12 +525,15 @@ def _sendable(result: Result, name: str) -> Result:
 
 
 def _not_returned(name: str, error: Exception) -> EngineError:
-    return EngineError(f"model {name!r}: what it returned cannot be sent between processes ({error}); "
-                       "return arrays, numbers, strings and containers of them")
+    return EngineError(
+        f"model {name!r}: what it returned cannot be sent between processes ({error}); "
+        "return arrays, numbers, strings and containers of them"
+    )
 
 
 def _made(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:
     from edgeserve.engines import make_engine  # here, since that registry is what names this module
+
     pin_thread(lanes[0].cores)
     yield_to_others(lanes[0].nice)
     return make_engine(model, lanes, directory)
@@ -503,6 +549,7 @@ def _end_with(lifeline: int) -> None:
     function holds the interpreter lock: a signal with its default action needs no interpreter. Where the system has no
     such signal, the end of the channel is noticed when the running call returns."""
     import fcntl
+
     if hasattr(fcntl, "F_SETOWN") and hasattr(os, "O_ASYNC"):
         signal.signal(signal.SIGIO, signal.SIG_DFL)
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())

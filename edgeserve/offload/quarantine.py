@@ -90,9 +90,11 @@ class Quarantine:
     def refusal(self, model: str, item: Any) -> PoisonInput:
         """The error of a request whose input is refused."""
         digest = _digest(_blocks(item)).hex()[:16]
-        return PoisonInput(f"quarantined: model {model!r} does not run this input again (sha256 {digest}...), its "
-                           f"process ended with it {STRIKES_MAX} times; mend the function or the input, then reload "
-                           "the model")
+        return PoisonInput(
+            f"quarantined: model {model!r} does not run this input again (sha256 {digest}...), its "
+            f"process ended with it {STRIKES_MAX} times; mend the function or the input, then reload "
+            "the model"
+        )
 
     def _drop(self, key: Key) -> None:
         del self._strikes[key]

@@ -38,37 +38,93 @@ class ClusterClient:
         self._handle = handle
         self._lost = lost
 
-    def infer(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
-              value: float | None = None, stream: str | None = None, on_late: str | None = None,
-              hints: Mapping[str, float] | None = None, quality_min: float | None = None,
-              timeout_ms: float | None = None) -> Answer:
+    def infer(
+        self,
+        app: str,
+        inputs: Mapping[str, Any],
+        *,
+        slo_ms: float | None = None,
+        klass: str | None = None,
+        value: float | None = None,
+        stream: str | None = None,
+        on_late: str | None = None,
+        hints: Mapping[str, float] | None = None,
+        quality_min: float | None = None,
+        timeout_ms: float | None = None,
+    ) -> Answer:
         """See :meth:`Runtime.infer`. The deadline counts from here, over every hop. :meth:`reply`
         also says which replicas had the request."""
-        call = call_of(app, inputs, slo_ms, klass=klass, value=value, stream=stream, on_late=on_late, hints=hints,
-                       quality_min=quality_min)
+        call = call_of(
+            app,
+            inputs,
+            slo_ms,
+            klass=klass,
+            value=value,
+            stream=stream,
+            on_late=on_late,
+            hints=hints,
+            quality_min=quality_min,
+        )
         return answer_of(self.reply(call, timeout_ms), call)
 
-    async def infer_async(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None,
-                          klass: str | None = None, value: float | None = None, stream: str | None = None,
-                          on_late: str | None = None, hints: Mapping[str, float] | None = None,
-                          quality_min: float | None = None) -> Answer:
+    async def infer_async(
+        self,
+        app: str,
+        inputs: Mapping[str, Any],
+        *,
+        slo_ms: float | None = None,
+        klass: str | None = None,
+        value: float | None = None,
+        stream: str | None = None,
+        on_late: str | None = None,
+        hints: Mapping[str, float] | None = None,
+        quality_min: float | None = None,
+    ) -> Answer:
         """The same, awaited. Cancelling the task that waits cancels the request."""
-        call = call_of(app, inputs, slo_ms, klass=klass, value=value, stream=stream, on_late=on_late, hints=hints,
-                       quality_min=quality_min)
+        call = call_of(
+            app,
+            inputs,
+            slo_ms,
+            klass=klass,
+            value=value,
+            stream=stream,
+            on_late=on_late,
+            hints=hints,
+            quality_min=quality_min,
+        )
         try:
             reply = await self._handle.infer.remote(call)
         except self._lost as error:
             raise self._gone(call, error) from error
         return answer_of(reply, call)
 
-    def stream(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None, klass: str | None = None,
-               value: float | None = None, stream: str | None = None, on_late: str | None = None,
-               hints: Mapping[str, float] | None = None, quality_min: float | None = None,
-               timeout_ms: float | None = None) -> AnswerStream:
+    def stream(
+        self,
+        app: str,
+        inputs: Mapping[str, Any],
+        *,
+        slo_ms: float | None = None,
+        klass: str | None = None,
+        value: float | None = None,
+        stream: str | None = None,
+        on_late: str | None = None,
+        hints: Mapping[str, float] | None = None,
+        quality_min: float | None = None,
+        timeout_ms: float | None = None,
+    ) -> AnswerStream:
         """See :meth:`Runtime.stream`; a thread of its own reads what comes. A request whose replica refuses it or dies
         is tried elsewhere as long as no piece has come."""
-        call = call_of(app, inputs, slo_ms, klass=klass, value=value, stream=stream, on_late=on_late, hints=hints,
-                       quality_min=quality_min)
+        call = call_of(
+            app,
+            inputs,
+            slo_ms,
+            klass=klass,
+            value=value,
+            stream=stream,
+            on_late=on_late,
+            hints=hints,
+            quality_min=quality_min,
+        )
         coming = _Coming(self._handle.options(stream=True).stream.remote(call))
         pieces = AnswerStream(None if timeout_ms is None else timeout_ms / 1000).follow(coming)
         threading.Thread(target=self._read, args=(coming, pieces, call), name="edgeserve-pieces", daemon=True).start()
@@ -82,13 +138,32 @@ class ClusterClient:
         except BaseException as error:  # noqa: BLE001 who waits must be told
             coming.end(self._gone(call, error) if isinstance(error, self._lost) else error)
 
-    def stream_async(self, app: str, inputs: Mapping[str, Any], *, slo_ms: float | None = None,
-                     klass: str | None = None, value: float | None = None, stream: str | None = None,
-                     on_late: str | None = None, hints: Mapping[str, float] | None = None,
-                     quality_min: float | None = None, timeout_ms: float | None = None) -> AsyncAnswerStream:
+    def stream_async(
+        self,
+        app: str,
+        inputs: Mapping[str, Any],
+        *,
+        slo_ms: float | None = None,
+        klass: str | None = None,
+        value: float | None = None,
+        stream: str | None = None,
+        on_late: str | None = None,
+        hints: Mapping[str, float] | None = None,
+        quality_min: float | None = None,
+        timeout_ms: float | None = None,
+    ) -> AsyncAnswerStream:
         """The same for other deployments: to be called while the event loop runs, iterated with ``async for``."""
-        call = call_of(app, inputs, slo_ms, klass=klass, value=value, stream=stream, on_late=on_late, hints=hints,
-                       quality_min=quality_min)
+        call = call_of(
+            app,
+            inputs,
+            slo_ms,
+            klass=klass,
+            value=value,
+            stream=stream,
+            on_late=on_late,
+            hints=hints,
+            quality_min=quality_min,
+        )
         coming = _Coming(self._handle.options(stream=True).stream.remote(call))
         pieces = AsyncAnswerStream(None if timeout_ms is None else timeout_ms / 1000).follow(coming)
         coming.reader = asyncio.ensure_future(self._read_async(coming, pieces, call))
@@ -114,8 +189,9 @@ class ClusterClient:
             reply: Reply = pending.result(timeout_s=None if timeout_ms is None else timeout_ms / 1000)
         except TimeoutError:
             pending.cancel()
-            raise TimedOut(f"app {call.app!r}: no answer within timeout_ms = {timeout_ms}; the request was cancelled") \
-                from None
+            raise TimedOut(
+                f"app {call.app!r}: no answer within timeout_ms = {timeout_ms}; the request was cancelled"
+            ) from None
         except self._lost as error:
             raise self._gone(call, error) from error
         return reply

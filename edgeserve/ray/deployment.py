@@ -42,12 +42,16 @@ class RayMeters:
     ``deployment`` (here the device) and ``replica``."""
 
     def __init__(self) -> None:
-        self._ended = metrics.Counter("edgeserve_requests", "Requests that ended, by outcome and reason.",
-                                      tag_keys=("app", "outcome", "reason"))
-        self._late = metrics.Counter("edgeserve_requests_late", "Answers after their deadline.",
-                                     tag_keys=("app",))
-        self._took = metrics.Histogram("edgeserve_request_duration_seconds", "From sending to answer.",
-                                       boundaries=list(BOUNDS_S), tag_keys=("app",))
+        self._ended = metrics.Counter(
+            "edgeserve_requests", "Requests that ended, by outcome and reason.", tag_keys=("app", "outcome", "reason")
+        )
+        self._late = metrics.Counter("edgeserve_requests_late", "Answers after their deadline.", tag_keys=("app",))
+        self._took = metrics.Histogram(
+            "edgeserve_request_duration_seconds",
+            "From sending to answer.",
+            boundaries=list(BOUNDS_S),
+            tag_keys=("app",),
+        )
         self._open = metrics.Gauge("edgeserve_requests_open", "Requests at the replica that have not ended.")
 
     def ended(self, app: str, outcome: str, reason: str, late: bool, total_ms: float) -> None:
@@ -104,8 +108,9 @@ class Front:
 
     def __init__(self, handles: Mapping[str, Any]) -> None:
         self._handles = dict(handles)
-        self._retries = metrics.Counter("edgeserve_retries", "Requests tried a second time elsewhere.",
-                                        tag_keys=("first", "second", "why"))
+        self._retries = metrics.Counter(
+            "edgeserve_retries", "Requests tried a second time elsewhere.", tag_keys=("first", "second", "why")
+        )
         self._dispatcher: Optional[Dispatcher] = None
 
     async def infer(self, call: Call) -> Reply:
@@ -123,8 +128,9 @@ class Front:
 
     async def _started(self) -> Dispatcher:
         if self._dispatcher is None:
-            self._dispatcher = Dispatcher({name: RayHandle(handle) for name, handle in self._handles.items()}, LOST,
-                                          self._retried)
+            self._dispatcher = Dispatcher(
+                {name: RayHandle(handle) for name, handle in self._handles.items()}, LOST, self._retried
+            )
         await self._dispatcher.start()
         return self._dispatcher
 
@@ -160,13 +166,22 @@ def application(devices: Mapping[str, Device], fronts: int = 1) -> Any:
     for name, device in devices.items():
         path = os.path.abspath(device.config)
         pending_max = load_config(path).server.pending_max
-        one = serve.deployment(DeviceReplica, name=name, num_replicas=1,
-                               max_ongoing_requests=pending_max + CONTROL_MAX,
-                               ray_actor_options=dict(device.ray_actor_options))
+        one = serve.deployment(
+            DeviceReplica,
+            name=name,
+            num_replicas=1,
+            max_ongoing_requests=pending_max + CONTROL_MAX,
+            ray_actor_options=dict(device.ray_actor_options),
+        )
         replicas[name] = one.bind(path)
     total = sum(load_config(device.config).server.pending_max for device in devices.values())
-    front = serve.deployment(Front, name="front", num_replicas=fronts, max_ongoing_requests=total + CONTROL_MAX,
-                             ray_actor_options={"num_cpus": 0})
+    front = serve.deployment(
+        Front,
+        name="front",
+        num_replicas=fronts,
+        max_ongoing_requests=total + CONTROL_MAX,
+        ray_actor_options={"num_cpus": 0},
+    )
     return front.bind(replicas)
 
 

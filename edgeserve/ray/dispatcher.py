@@ -86,8 +86,12 @@ class Dispatcher:
     replica is gone; anything else is a fault and goes to the asker. ``retried`` hears (from, to, why) of every second
     try."""
 
-    def __init__(self, handles: Mapping[str, Handle], lost: Tuple[Type[BaseException], ...],
-                 retried: Callable[[str, str, str], None] = lambda first, second, why: None) -> None:
+    def __init__(
+        self,
+        handles: Mapping[str, Handle],
+        lost: Tuple[Type[BaseException], ...],
+        retried: Callable[[str, str, str], None] = lambda first, second, why: None,
+    ) -> None:
         self._members = {name: Member(name, handles[name]) for name in sorted(handles)}
         self._lost = lost
         self._silent_or_lost: Tuple[Type[BaseException], ...] = (asyncio.TimeoutError, *lost)
@@ -113,8 +117,15 @@ class Dispatcher:
 
     def table(self) -> Dict[str, Dict[str, Any]]:
         """Per replica: whether it answers, the calls that it has, how often it came back, which apps it serves."""
-        return {member.name: {"up": member.is_up, "in_flight": member.in_flight, "returns": member.returns,
-                              "apps": sorted(member.outlooks)} for member in self._members.values()}
+        return {
+            member.name: {
+                "up": member.is_up,
+                "in_flight": member.in_flight,
+                "returns": member.returns,
+                "apps": sorted(member.outlooks),
+            }
+            for member in self._members.values()
+        }
 
     # --- one call -----------------------------------------------------------------------------------------------------
 
@@ -136,8 +147,12 @@ class Dispatcher:
         try:
             again = await self._ask(second, call)
         except Lost as error:
-            again = Reply(error=ServerGone(f"app {call.app!r}: {error}, after replica {first.name!r} "
-                                           f"{'was lost' if why == 'lost' else 'had refused it'}"))
+            again = Reply(
+                error=ServerGone(
+                    f"app {call.app!r}: {error}, after replica {first.name!r} "
+                    f"{'was lost' if why == 'lost' else 'had refused it'}"
+                )
+            )
         again.tried = (first.name, second.name)
         if again.answer is not None:
             self._remember(call, second)
@@ -177,8 +192,9 @@ class Dispatcher:
         yield reply
 
     def _nobody(self, call: Call) -> Reply:
-        return Reply(error=ServerGone(f"no replica of app {call.app!r} answers now "
-                                      f"(replicas: {', '.join(self._members)})"))
+        return Reply(
+            error=ServerGone(f"no replica of app {call.app!r} answers now (replicas: {', '.join(self._members)})")
+        )
 
     async def _follow(self, member: Member, call: Call) -> AsyncGenerator[Any, None]:
         """What a replica sends of a call's answer. Raises :class:`Lost`."""
@@ -274,8 +290,11 @@ class Dispatcher:
         could make its deadline. A stream that still has its state stays where that is."""
         if stream_of(call) is not None and first.is_up:
             return None
-        others = [member for member in self._members.values()
-                  if member is not first and member.is_up and call.app in member.outlooks]
+        others = [
+            member
+            for member in self._members.values()
+            if member is not first and member.is_up and call.app in member.outlooks
+        ]
         found = await asyncio.gather(*(self._fresh(member) for member in others))
         able: List[Tuple[float, str, Member]] = []
         for member, outlooks in zip(others, found):
@@ -314,8 +333,11 @@ class Dispatcher:
     def _fail(self, member: Member, gone: asyncio.Event | None, error: BaseException) -> None:
         """The question what a replica expects failed in a way that is nobody's loss: a fault, told once in a row."""
         if not member.failed:
-            log.error("asking replica %s what it expects failed; it gets no call until it answers", member.name,
-                      exc_info=error)
+            log.error(
+                "asking replica %s what it expects failed; it gets no call until it answers",
+                member.name,
+                exc_info=error,
+            )
         member.failed = True
         self._lose(member, gone, error)
 

@@ -83,8 +83,9 @@ class Replica:
         options, slo_ms = dict(call.options), self._slo_ms(call)
         if isinstance(slo_ms, (int, float)) and slo_ms > 0:  # anything else is the runtime's to refuse
             left_ms = slo_ms - age_ms
-            on_late = options.get("on_late") or self._config.apps[call.app].on_late if call.app in self._config.apps \
-                else ""
+            on_late = (
+                options.get("on_late") or self._config.apps[call.app].on_late if call.app in self._config.apps else ""
+            )
             slo_ms = max(LEFT_MS_MIN, left_ms) if on_late == "answer" else left_ms
         return {**options, "slo_ms": slo_ms}
 
@@ -96,8 +97,10 @@ class Replica:
     async def outlook(self) -> Outlooks:
         """Per app, what a request that arrived now could expect."""
         expected = await self._runtime.expected()
-        return {app: Outlook(row["slo_ms"], row["expected_ms"], row["slo_ms_min"], self._open)
-                for app, row in expected.items()}
+        return {
+            app: Outlook(row["slo_ms"], row["expected_ms"], row["slo_ms_min"], self._open)
+            for app, row in expected.items()
+        }
 
     async def stats(self) -> Dict[str, Any]:
         """See :meth:`Runtime.stats`."""
@@ -121,8 +124,10 @@ def _worded(call: Call, reply: Reply, age_ms: float, error: RequestError) -> Req
     """The error of a runtime, its deadline told as the asker gave it."""
     if not isinstance(error, DeadlineExpired) or not 0 < reply.slo_ms <= age_ms:
         return error
-    told = DeadlineExpired(f"app {call.app!r}: the deadline ({reply.slo_ms:g} ms after sending) had passed "
-                           f"{age_ms - reply.slo_ms:.1f} ms before the request reached a replica")
+    told = DeadlineExpired(
+        f"app {call.app!r}: the deadline ({reply.slo_ms:g} ms after sending) had passed "
+        f"{age_ms - reply.slo_ms:.1f} ms before the request reached a replica"
+    )
     told.id = error.id
     return told
 

@@ -69,8 +69,11 @@ class Past:
     @property
     def in_time(self) -> bool:
         """Whether it was answered by the deadline that the scheduler was told."""
-        return self.outcome == Outcome.COMPLETED and self.ended_ns is not None \
+        return (
+            self.outcome == Outcome.COMPLETED
+            and self.ended_ns is not None
             and self.ended_ns <= self.request.deadline_ns
+        )
 
 
 class Ran(NamedTuple):
@@ -208,8 +211,17 @@ class _Reader:
         members = tuple(self._places.get(job.request_id, -1) for job in action.jobs)
         if any(result.status != "failed" for result in event.results):  # a batch that raised says nothing of its time
             speed = self._speeds.get(action.lane, 1.0)
-            self.history.batches.append(Ran(action.model, action.lane, action.size, members, max(1, steps),
-                                            event.started_ns, max(1, round(took_ns * speed))))
+            self.history.batches.append(
+                Ran(
+                    action.model,
+                    action.lane,
+                    action.size,
+                    members,
+                    max(1, steps),
+                    event.started_ns,
+                    max(1, round(took_ns * speed)),
+                )
+            )
         if not action.probe:
             for result in event.results:
                 self._told(result.job, result, action.steps_max is not None)

@@ -20,8 +20,10 @@ class Difference(NamedTuple):
     replayed: Optional[Action]
 
     def __str__(self) -> str:
-        return (f"step {self.step_index} at {self.now_ns} ns differs:\n  recorded: {self.recorded}\n"
-                f"  replayed: {self.replayed}")
+        return (
+            f"step {self.step_index} at {self.now_ns} ns differs:\n  recorded: {self.recorded}\n"
+            f"  replayed: {self.replayed}"
+        )
 
 
 def replay(scheduler: Any, steps: Iterable[Step]) -> Optional[Difference]:

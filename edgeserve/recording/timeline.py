@@ -43,8 +43,16 @@ class Timeline:
                 self._refused(now_ns, event)
             elif isinstance(event, LaneChanged):
                 state = "down" if event.up is False else "up" if event.speed is None else f"speed {event.speed:g}"
-                self._put({"ph": "i", "s": "t", "name": f"{state} {event.reason}".strip(), "ts": now_ns / 1000,
-                           "pid": _LANES, "tid": self._lane(event.lane)})
+                self._put(
+                    {
+                        "ph": "i",
+                        "s": "t",
+                        "name": f"{state} {event.reason}".strip(),
+                        "ts": now_ns / 1000,
+                        "pid": _LANES,
+                        "tid": self._lane(event.lane),
+                    }
+                )
         for action in actions:
             if isinstance(action, (RunBatch, LoadModel, EvictModel)):
                 self._works[action.work_id] = action
@@ -53,8 +61,11 @@ class Timeline:
 
     def table(self) -> Mapping[str, Any]:
         """The Chrome trace: lanes, apps, and how many entries did not fit."""
-        return {"displayTimeUnit": "ms", "otherData": {"left_out": self.left_out},
-                "traceEvents": self._names + self._entries}
+        return {
+            "displayTimeUnit": "ms",
+            "otherData": {"left_out": self.left_out},
+            "traceEvents": self._names + self._entries,
+        }
 
     def write(self, path: str) -> None:
         """Write the trace as JSON."""
@@ -70,21 +81,42 @@ class Timeline:
         if isinstance(action, RunBatch):
             name = f"probe {action.model}" if action.probe else f"{action.model} x{len(action.jobs)}"
             bad = sum(1 for result in event.results if result.status != "done")
-            arguments.update(size=action.size, requests=[job.request_id for job in action.jobs[:64]], not_done=bad,
-                             expected_ms=action.expected_ns / 1e6, probe=action.probe)
+            arguments.update(
+                size=action.size,
+                requests=[job.request_id for job in action.jobs[:64]],
+                not_done=bad,
+                expected_ms=action.expected_ns / 1e6,
+                probe=action.probe,
+            )
         else:
             name = f"{'load' if isinstance(action, LoadModel) else 'evict'} {action.model}"
             if event.failed:
                 arguments["failed"] = event.failed
-        self._put({"ph": "X", "name": name, "ts": event.started_ns / 1000,
-                   "dur": (event.finished_ns - event.started_ns) / 1000, "pid": _LANES,
-                   "tid": self._lane(action.lane), "args": arguments})
+        self._put(
+            {
+                "ph": "X",
+                "name": name,
+                "ts": event.started_ns / 1000,
+                "dur": (event.finished_ns - event.started_ns) / 1000,
+                "pid": _LANES,
+                "tid": self._lane(action.lane),
+                "args": arguments,
+            }
+        )
 
     def _refused(self, now_ns: int, event: WorkRefused) -> None:
         action = self._works.pop(event.work_id, None)
         if action is not None:
-            self._put({"ph": "i", "s": "t", "name": f"refused {action.model}: {event.reason}", "ts": now_ns / 1000,
-                       "pid": _LANES, "tid": self._lane(action.lane)})
+            self._put(
+                {
+                    "ph": "i",
+                    "s": "t",
+                    "name": f"refused {action.model}: {event.reason}",
+                    "ts": now_ns / 1000,
+                    "pid": _LANES,
+                    "tid": self._lane(action.lane),
+                }
+            )
 
     def _ended(self, now_ns: int, action: FinishRequest) -> None:
         request = self._requests.pop(action.request_id, None)
@@ -93,8 +125,13 @@ class Timeline:
         process = self._app(request.app)
         late_ns = now_ns - request.deadline_ns
         breakdown = {name.replace("_ns", "_ms"): value / 1e6 for name, value in action.breakdown._asdict().items()}
-        arguments = {"outcome": action.outcome, "reason": action.reason, "class": request.klass,
-                     "slack_ms": -late_ns / 1e6, **breakdown}
+        arguments = {
+            "outcome": action.outcome,
+            "reason": action.reason,
+            "class": request.klass,
+            "slack_ms": -late_ns / 1e6,
+            **breakdown,
+        }
         common = {"cat": request.app, "id": request.id, "pid": process, "tid": 0, "name": f"request {request.id}"}
         self._put({"ph": "b", "ts": request.arrival_ns / 1000, "args": arguments, **common})
         self._put({"ph": "e", "ts": now_ns / 1000, **common})
@@ -104,8 +141,17 @@ class Timeline:
         elif late_ns > 0:
             label = f"late by {format_duration(late_ns)}"
         if label:
-            self._put({"ph": "i", "s": "p", "name": label, "ts": now_ns / 1000, "pid": process, "tid": 0,
-                       "args": {"request": request.id}})
+            self._put(
+                {
+                    "ph": "i",
+                    "s": "p",
+                    "name": label,
+                    "ts": now_ns / 1000,
+                    "pid": process,
+                    "tid": 0,
+                    "args": {"request": request.id},
+                }
+            )
 
     def _lane(self, lane: str) -> int:
         if lane not in self._lanes:

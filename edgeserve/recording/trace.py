@@ -88,10 +88,13 @@ class Recording(NamedTuple):
     steps: List[Step]
 
 
-def start_of(footprints: Mapping[Tuple[str, str], Tuple[int, int]], resident: Mapping[str, Sequence[str]],
-             measured: Mapping[Tuple[str, str], Mapping[int, Sequence[int]]] | None = None,
-             profiled: Parts | None = None,
-             sequences: Mapping[str, Tuple[int, ...]] | None = None) -> Dict[str, Any]:
+def start_of(
+    footprints: Mapping[Tuple[str, str], Tuple[int, int]],
+    resident: Mapping[str, Sequence[str]],
+    measured: Mapping[Tuple[str, str], Mapping[int, Sequence[int]]] | None = None,
+    profiled: Parts | None = None,
+    sequences: Mapping[str, Tuple[int, ...]] | None = None,
+) -> Dict[str, Any]:
     """The first line's table of a recording, from what was given to ``build_scheduler``. ``profiled`` are the
     parts of profiles that were used."""
     known: Dict[str, Any] = {}
@@ -99,10 +102,14 @@ def start_of(footprints: Mapping[Tuple[str, str], Tuple[int, int]], resident: Ma
         known["profiled"] = [[*key, list(apps)] for key, apps in profiled.items()]
     if sequences:
         known["sequences"] = {name: list(facts) for name, facts in sequences.items()}
-    return {"footprints": [[*key, *value] for key, value in footprints.items()],
-            "resident": {name: list(models) for name, models in resident.items()},
-            "measured": [[*key, {str(size): list(times) for size, times in value.items()}]
-                         for key, value in (measured or {}).items()], **known}
+    return {
+        "footprints": [[*key, *value] for key, value in footprints.items()],
+        "resident": {name: list(models) for name, models in resident.items()},
+        "measured": [
+            [*key, {str(size): list(times) for size, times in value.items()}] for key, value in (measured or {}).items()
+        ],
+        **known,
+    }
 
 
 def used_profiles(start: Mapping[str, Any], profiles: Sequence[Profile]) -> List[Profile]:
@@ -115,11 +122,15 @@ def used_profiles(start: Mapping[str, Any], profiles: Sequence[Profile]) -> List
 
 def build_inputs(start: Mapping[str, Any]) -> Dict[str, Any]:
     """The keyword arguments of ``build_scheduler`` back from a recording's first line."""
-    return {"footprints": {(row[0], row[1]): (row[2], row[3]) for row in start.get("footprints", ())},
-            "resident": {name: list(models) for name, models in start.get("resident", {}).items()},
-            "measured": {(row[0], row[1]): {int(size): list(times) for size, times in row[2].items()}
-                         for row in start.get("measured", ())},
-            "sequences": {name: tuple(facts) for name, facts in start.get("sequences", {}).items()}}
+    return {
+        "footprints": {(row[0], row[1]): (row[2], row[3]) for row in start.get("footprints", ())},
+        "resident": {name: list(models) for name, models in start.get("resident", {}).items()},
+        "measured": {
+            (row[0], row[1]): {int(size): list(times) for size, times in row[2].items()}
+            for row in start.get("measured", ())
+        },
+        "sequences": {name: tuple(facts) for name, facts in start.get("sequences", {}).items()},
+    }
 
 
 def read_recording(path: str) -> Recording:
@@ -142,14 +153,15 @@ def read_recording(path: str) -> Recording:
     except OSError as error:
         raise TraceError(f"{path}: cannot be read ({error.strerror}); give the path of a recording") from None
     if not start:
-        raise TraceError(f"{path}: is empty; a recording starts with a line {{\"format\": {FORMAT}}}")
+        raise TraceError(f'{path}: is empty; a recording starts with a line {{"format": {FORMAT}}}')
     return Recording(start, steps)
 
 
 def step_line(now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> str:
     """One step as its line of the recording, the same bytes on every Python."""
-    return dumps({"now": now_ns, "events": [_table(item) for item in events],
-                  "actions": [_table(item) for item in actions]})
+    return dumps(
+        {"now": now_ns, "events": [_table(item) for item in events], "actions": [_table(item) for item in actions]}
+    )
 
 
 def step_of(line: str) -> Step:
@@ -184,9 +196,11 @@ _FIELDS: Dict[type, Sequence[Tuple[str, Any]]] = {}
 
 
 def _fields_of(kind: type) -> Sequence[Tuple[str, Any]]:
-    _FIELDS[kind] = [(name, field.default if field.metadata else _WRITTEN)
-                     for name, field in kind.__dataclass_fields__.items()  # type: ignore[attr-defined]
-                     if field.compare]  # others explain a decision and are none
+    _FIELDS[kind] = [
+        (name, field.default if field.metadata else _WRITTEN)
+        for name, field in kind.__dataclass_fields__.items()  # type: ignore[attr-defined]
+        if field.compare
+    ]  # others explain a decision and are none
     return _FIELDS[kind]
 
 
@@ -215,8 +229,11 @@ def _plain(value: Any) -> Any:
 
 
 def _step(table: Mapping[str, Any]) -> Step:
-    return Step(int(table["now"]), tuple(_event(item) for item in table["events"]),
-                tuple(_action(item) for item in table["actions"]))
+    return Step(
+        int(table["now"]),
+        tuple(_event(item) for item in table["events"]),
+        tuple(_action(item) for item in table["actions"]),
+    )
 
 
 def _event(table: Dict[str, Any]) -> Event:

@@ -3,7 +3,7 @@
 Counted from what passed between the loop and the scheduler alone, one request at a time, so it agrees with the
 report (made by the world) and with a policy's own counts only if all three counted every request once: also one whose
 branches ran apart, two of which were given up, or whose join never fired. ``scripts/soak.py`` checks it after every
-run, per app and per policy kind. """
+run, per app and per policy kind."""
 
 from __future__ import annotations
 
@@ -74,8 +74,9 @@ class Accounts:
         found: Dict[str, Account] = {}
         for name, account in self.by_app().items():
             before = found.get(self._kind_of[name], Account(0, {}))
-            found[self._kind_of[name]] = Account(before.arrived + account.arrived,
-                                                 dict(Counter(before.ends) + Counter(account.ends)))
+            found[self._kind_of[name]] = Account(
+                before.arrived + account.arrived, dict(Counter(before.ends) + Counter(account.ends))
+            )
         return found
 
     def check(self, world: SimWorld, scheduler: Any) -> None:
@@ -83,12 +84,14 @@ class Accounts:
         that count for themselves agree."""
         report = report_of([world], 0, max(1, world.now_ns))
         if self._open:
-            self._broken(f"{counted(len(self._open), 'request')} without an end, such as "
-                         f"{list(self._open.values())[:1]}")
+            self._broken(
+                f"{counted(len(self._open), 'request')} without an end, such as {list(self._open.values())[:1]}"
+            )
         for name, account in self.by_app().items():
             if account.arrived != sum(account.ends.values()):
-                self._broken(f"app {name!r}: {account.arrived} came, {sum(account.ends.values())} ended: "
-                             f"{account.ends}")
+                self._broken(
+                    f"app {name!r}: {account.arrived} came, {sum(account.ends.values())} ended: {account.ends}"
+                )
             self._reported(name, account, report.apps[name])
         if report.total.offered != sum(self._arrived.values()):
             self._broken(f"the report has {report.total.offered} requests in all, {sum(self._arrived.values())} came")
@@ -99,8 +102,10 @@ class Accounts:
     def _reported(self, name: str, account: Account, said: AppReport) -> None:
         ends = +Counter({"completed": said.in_time + said.late, **said.ended})  # without zeros
         if said.offered != account.arrived or ends != account.ends:
-            self._broken(f"app {name!r}: {account.arrived} came and ended so: {account.ends}; the report has "
-                         f"{said.offered} of which {said.in_time} in time, {said.late} late, otherwise {said.ended}")
+            self._broken(
+                f"app {name!r}: {account.arrived} came and ended so: {account.ends}; the report has "
+                f"{said.offered} of which {said.in_time} in time, {said.late} late, otherwise {said.ended}"
+            )
         self._ends[name] = +Counter({IN_TIME: said.in_time, LATE: said.late, **said.ended})
 
     def _counted(self, policy: Pard) -> None:

@@ -43,8 +43,14 @@ class _Model(NamedTuple):
 class TrueTimes:
     """Draws durations. ``noise`` and faults are drawn from ``draw``, in the order in which works start."""
 
-    def __init__(self, config: Config, truths: Mapping[str, TruthConfig], profiles: Sequence[Profile],
-                 noise: float, draw: random.Random) -> None:
+    def __init__(
+        self,
+        config: Config,
+        truths: Mapping[str, TruthConfig],
+        profiles: Sequence[Profile],
+        noise: float,
+        draw: random.Random,
+    ) -> None:
         self._draw = draw
         self._models: Dict[str, _Model] = {}
         self._bends: Dict[Timing, float] = {}
@@ -58,10 +64,18 @@ class TrueTimes:
             self._bends.update({timing: bend_of(timing) for item in timings.values() for timing in item.values()})
             times = dict(truth.times or model.expected)
             if not times and not timings and not truth.per_unit_ns and not truth.fixed_ns and truth.step is None:
-                raise ConfigError(f"model {name!r} has no time to simulate: give [truth.{name}] times = {{1 = '5ms'}}, "
-                                  f"[model.{name}] expected, or a profile")
-            self._models[name] = _Model(model, truth, truth.noise if truth.noise >= 0 else noise,
-                                        tuple(sorted(times)) if truth.step is None else model.batch, times, timings)
+                raise ConfigError(
+                    f"model {name!r} has no time to simulate: give [truth.{name}] times = {{1 = '5ms'}}, "
+                    f"[model.{name}] expected, or a profile"
+                )
+            self._models[name] = _Model(
+                model,
+                truth,
+                truth.noise if truth.noise >= 0 else noise,
+                tuple(sorted(times)) if truth.step is None else model.batch,
+                times,
+                timings,
+            )
 
     def batch_ns(self, model: str, lane: str, size: int, hints: Sequence[Mapping[str, float]], steps: int) -> int:
         """The true time of a batch padded to ``size`` whose jobs declare ``hints``, for ``steps`` steps."""
@@ -153,21 +167,29 @@ class TrueResults:
     """What each job really returns: parts, route, steps, failure. Drawn from the seed and the request's place in its
     workload alone, so that two policies meet the same requests."""
 
-    def __init__(self, config: Config, truths: Mapping[str, TruthConfig], seed: Any,
-                 laws: Optional[Laws] = None) -> None:
+    def __init__(
+        self, config: Config, truths: Mapping[str, TruthConfig], seed: Any, laws: Optional[Laws] = None
+    ) -> None:
         self._seed = seed
         self._truths = truths
-        self._nodes = {(app.name, node.name): (node, truths.get(node.model, _NO_TRUTH))
-                       for app in config.apps.values() for node in app.nodes}
-        self._hidden = {app.name: {hint for node in app.nodes for hint in _hidden(self._nodes[app.name, node.name][1])}
-                        for app in config.apps.values()}
+        self._nodes = {
+            (app.name, node.name): (node, truths.get(node.model, _NO_TRUTH))
+            for app in config.apps.values()
+            for node in app.nodes
+        }
+        self._hidden = {
+            app.name: {hint for node in app.nodes for hint in _hidden(self._nodes[app.name, node.name][1])}
+            for app in config.apps.values()
+        }
         self._predictors: Dict[str, List[Predictor]] = {name: [] for name in config.apps}
         for (name, node_name), (_, truth) in self._nodes.items():
             if truth.predict is not None:
                 hint = hint_of(config.apps[name], node_name, "steps", truth.predict.hint)
                 self._predictors[name].append(Predictor(truth, hint, laws or {}))
-        self._tokens = {key: hint_of(config.apps[key[0]], key[1], "tokens", truth.tokens_hint)
-                        for key, (_, truth) in self._nodes.items()}
+        self._tokens = {
+            key: hint_of(config.apps[key[0]], key[1], "tokens", truth.tokens_hint)
+            for key, (_, truth) in self._nodes.items()
+        }
 
     def declared(self, request: Request, place: str) -> Request:
         """The request as the scheduler is to see it: without the hints that only results will tell, and with what is
@@ -179,8 +201,19 @@ class TrueResults:
         for predictor in self._predictors[request.app]:
             uniform = random.Random(f"{self._seed}/truth/{place}/{predictor.hint}").random()
             hints.update(predictor.says(request.hints, place.rpartition("/")[0], uniform))
-        return Request(request.id, request.app, request.arrival_ns, request.deadline_ns, request.client, request.klass,
-                       request.value, request.stream, request.on_late, hints, request.quality_min)
+        return Request(
+            request.id,
+            request.app,
+            request.arrival_ns,
+            request.deadline_ns,
+            request.client,
+            request.klass,
+            request.value,
+            request.stream,
+            request.on_late,
+            hints,
+            request.quality_min,
+        )
 
     def said(self, app: str, job: JobId, hints: Mapping[str, float]) -> Optional[Mapping[str, float]]:
         """Which of the request's true hints the job's result tells."""

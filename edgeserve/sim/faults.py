@@ -79,16 +79,22 @@ class Trouble:
         config, found = self.config, list(self._also)
         for lane in lanes:
             found += self._losses(lane)
-            found += [Happening(at_ns, SPEED, lane, config.speed_min + (1.0 - config.speed_min) * draw.random())
-                      for at_ns, draw in self._times(f"speed/{lane}", config.speed_every_ns)]
+            found += [
+                Happening(at_ns, SPEED, lane, config.speed_min + (1.0 - config.speed_min) * draw.random())
+                for at_ns, draw in self._times(f"speed/{lane}", config.speed_every_ns)
+            ]
             found.append(Happening(self.heals_ns, SPEED, lane, 1.0))
-        found += [Happening(at_ns, BURST, "", float(draw.randrange(1, config.burst_max + 1)))
-                  for at_ns, draw in self._times("burst", config.burst_every_ns)]
+        found += [
+            Happening(at_ns, BURST, "", float(draw.randrange(1, config.burst_max + 1)))
+            for at_ns, draw in self._times("burst", config.burst_every_ns)
+        ]
         for device, budget in devices:
             found += self._resets(device)
             if budget and config.memory_every_ns:
-                found += [Happening(at_ns, MEMORY, device, draw.random())
-                          for at_ns, draw in self._times(f"memory/{device}", config.memory_every_ns)]
+                found += [
+                    Happening(at_ns, MEMORY, device, draw.random())
+                    for at_ns, draw in self._times(f"memory/{device}", config.memory_every_ns)
+                ]
                 found.append(Happening(self.heals_ns, MEMORY, device, 1.0))
         return sorted(found)
 

@@ -64,9 +64,17 @@ class SimHardware:
         self._running: Tuple[str, ...] = ()  # lanes that work
         self._used_core_ns = 0.0  # of the processor, since the last reading
         self.top_mhz = hardware.clocks[-1]
-        self.filter = DeviceFilter(device.name, self.lanes, DeviceLimits(
-            device.clock_mhz or self.top_mhz, device.heat_soft_c, device.heat_hard_c, device.power_cap_w,
-            device.idle_gap_ns))
+        self.filter = DeviceFilter(
+            device.name,
+            self.lanes,
+            DeviceLimits(
+                device.clock_mhz or self.top_mhz,
+                device.heat_soft_c,
+                device.heat_hard_c,
+                device.power_cap_w,
+                device.idle_gap_ns,
+            ),
+        )
         self._draw = random.Random(f"{seed}/hardware/{device.name}")
         self._wobble = 1.0
         self._wobbles_ns = 0  # when it is drawn anew
@@ -150,8 +158,11 @@ class SimHardware:
         if hot or over:
             self._limit = max(0, self._limit - 1)
             self._throttled = "thermal" if hot else "power"
-        elif not warm and self._limit < len(self.config.clocks) - 1 and not (
-                self._throttled == "power" and self._would_draw_w() > power.limit_w):
+        elif (
+            not warm
+            and self._limit < len(self.config.clocks) - 1
+            and not (self._throttled == "power" and self._would_draw_w() > power.limit_w)
+        ):
             self._limit += 1
             if self._limit == len(self.config.clocks) - 1:
                 self._throttled = ""
@@ -209,8 +220,9 @@ class SimHardware:
         processor = self.config.processor
         if processor is None or self.healed:
             return 0.0
-        return next((change.others for change in reversed(processor.changes) if change.at_ns <= self._now_ns),
-                    processor.others)
+        return next(
+            (change.others for change in reversed(processor.changes) if change.at_ns <= self._now_ns), processor.others
+        )
 
     # --- memory -------------------------------------------------------------------------------------------------------
 
@@ -252,19 +264,23 @@ class SimHardware:
         thermal, memory, processor = self.config.thermal, self.config.memory, self.config.processor
         core_ns = self._used_core_ns
         self._read_ns, self._read_j, self._busy_ns, self._used_core_ns = self._now_ns, self.energy_j, 0, 0.0
-        capped = next((cap.why for cap in self.config.caps
-                       if cap.why and cap.at_ns <= self._now_ns < cap.at_ns + cap.for_ns), "")
+        capped = next(
+            (cap.why for cap in self.config.caps if cap.why and cap.at_ns <= self._now_ns < cap.at_ns + cap.for_ns), ""
+        )
         return Readings(
-            clock_mhz=self.clock_mhz(), clock_max_mhz=self._allowed_mhz() * self._wobble, load=load,
+            clock_mhz=self.clock_mhz(),
+            clock_max_mhz=self._allowed_mhz() * self._wobble,
+            load=load,
             heat_c=None if thermal is None else self.heat_c,
             heat_soft_c=None if thermal is None else thermal.trip_c - SOFT_BELOW_C,
             heat_hard_c=None if thermal is None else thermal.trip_c - HARD_BELOW_C,
             power_w=watts,
-            memory_free_bytes=None if memory is None else max(
-                0, memory.total_bytes - used_bytes - self.others_bytes()),
-            throttled=self._throttled or capped, locked=self.config.governor == "locked",
+            memory_free_bytes=None if memory is None else max(0, memory.total_bytes - used_bytes - self.others_bytes()),
+            throttled=self._throttled or capped,
+            locked=self.config.governor == "locked",
             cpu_load=None if processor is None or passed_ns <= 0 else min(1.0, core_ns / passed_ns / processor.cores),
-            cpu_cores=None if processor is None else processor.cores)
+            cpu_cores=None if processor is None else processor.cores,
+        )
 
     def heal(self, now_ns: int, used_bytes: int) -> List[Event]:
         """The run is over: full clock, cool, all memory. No energy is counted from now on."""
@@ -276,6 +292,15 @@ class SimHardware:
         memory, calm = self.config.memory, LEVELS[0]
         free = None if memory is None else max(0, memory.total_bytes - used_bytes)
         cores = None if self.config.processor is None else self.config.processor.cores
-        return [*[LaneChanged(lane, None, 1.0, "as profiled", now_ns) for lane in self.lanes],
-                DeviceChanged(self.filter.device, free, thermal=calm, power=calm, idle_gap_ns=0,
-                              cpu_load=None if cores is None else 0.0, cpu_cores=cores)]
+        return [
+            *[LaneChanged(lane, None, 1.0, "as profiled", now_ns) for lane in self.lanes],
+            DeviceChanged(
+                self.filter.device,
+                free,
+                thermal=calm,
+                power=calm,
+                idle_gap_ns=0,
+                cpu_load=None if cores is None else 0.0,
+                cpu_cores=cores,
+            ),
+        ]

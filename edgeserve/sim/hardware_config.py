@@ -84,12 +84,14 @@ class ProcessorConfig:
     cores: int = entry(integer(1, 1024))
     others: float = entry(number(0.0, 1024.0), 0.0)  # cores that other programs would keep busy, at the start
     changes: Tuple[OtherThreadsConfig, ...] = entry(
-        tuple_of(lambda value, where: read_table(OtherThreadsConfig, value, where)), ())
+        tuple_of(lambda value, where: read_table(OtherThreadsConfig, value, where)), ()
+    )
 
 
 def _optional(kind: Any) -> Any:
     def read(value: Any, where: str) -> Any:
         return read_table(kind, value, where)
+
     return read
 
 
@@ -117,11 +119,13 @@ def check_hardware(hardware: HardwareConfig) -> None:
     """What one key alone does not show."""
     where = f"[hardware.{hardware.device}]"
     if list(hardware.clocks) != sorted(set(hardware.clocks)) or not hardware.clocks:
-        raise ConfigError(f"{where} clocks = {list(hardware.clocks)}: expected MHz in rising order, such as "
-                          "[420.0, 765.0, 1300.0]")
+        raise ConfigError(
+            f"{where} clocks = {list(hardware.clocks)}: expected MHz in rising order, such as [420.0, 765.0, 1300.0]"
+        )
     thermal = hardware.thermal
     if thermal is not None and thermal.released_below_c >= thermal.trip_c:
-        raise ConfigError(f"{where[:-1]}.thermal] release = {thermal.release_c:g}: expected less than trip = "
-                          f"{thermal.trip_c:g}")
+        raise ConfigError(
+            f"{where[:-1]}.thermal] release = {thermal.release_c:g}: expected less than trip = {thermal.trip_c:g}"
+        )
     if hardware.every_ns <= 0:
         raise ConfigError(f"{where} every = '0ms': expected how often the monitor reads, such as '500ms'")

@@ -19,8 +19,9 @@ class HostThreads:
     def __init__(self, machine: Machine, lanes: Mapping[str, SimLane], config: Config) -> None:
         self._machine = machine
         self._lanes = lanes
-        self._contended = {name for name, device in config.devices.items()
-                           if device.kind == "cpu" and device.contention == 1.0}
+        self._contended = {
+            name for name, device in config.devices.items() if device.kind == "cpu" and device.contention == 1.0
+        }
         self._starting: List[Tuple[str, str, int]] = []  # functions of the present step: lane, model, expected time
 
     def begin_step(self) -> None:
@@ -36,14 +37,20 @@ class HostThreads:
 
     def functions(self, at_ns: int) -> List[Function]:
         """The host functions that still run then, as far as is known."""
-        return [(lane.running.action.model, lane.running.ends_ns() - at_ns) for lane in self._lanes.values()
-                if lane.running is not None and lane.running.share and lane.running.ends_ns() > at_ns]
+        return [
+            (lane.running.action.model, lane.running.ends_ns() - at_ns)
+            for lane in self._lanes.values()
+            if lane.running is not None and lane.running.share and lane.running.ends_ns() > at_ns
+        ]
 
     def _starting_beside(self, lane: str, at_ns: int, acts_ns: int) -> List[Function]:
         """Functions of the present step, whose actions take effect at ``acts_ns``, on other lanes; and how much of them
         is left."""
-        return [(model, acts_ns + expected_ns - at_ns) for other, model, expected_ns in self._starting
-                if other != lane and acts_ns + expected_ns > at_ns]
+        return [
+            (model, acts_ns + expected_ns - at_ns)
+            for other, model, expected_ns in self._starting
+            if other != lane and acts_ns + expected_ns > at_ns
+        ]
 
     def start_ns(self, lane: SimLane, action: Any, now_ns: int, acts_ns: int) -> int:
         """From giving an idle lane a work until its thread starts it."""
@@ -75,6 +82,7 @@ class HostThreads:
         if here.share:
             pace = slowed_by_lock(here.share, [other.share for other in others], self._machine.costs.lock_factor)
         if here.shares_cores:
-            pace *= self._machine.beside(here.share > 0.0, [other.share > 0.0 for other in others
-                                                            if other.shares_cores])
+            pace *= self._machine.beside(
+                here.share > 0.0, [other.share > 0.0 for other in others if other.shares_cores]
+            )
         return pace

@@ -89,8 +89,9 @@ class Jobs:
             return 1
         if isinstance(action, LoadModel):
             return self.times.load_ns(action.model)
-        known: List[Optional[OpenRequest]] = [self.probed[action.work_id]] if action.probe else [
-            self.open.get(job.request_id) for job in action.jobs]
+        known: List[Optional[OpenRequest]] = (
+            [self.probed[action.work_id]] if action.probe else [self.open.get(job.request_id) for job in action.jobs]
+        )
         hints = [entry.request.hints if entry is not None else {} for entry in known]
         takes_ns: int = self.times.batch_ns(action.model, lane, action.size, hints, self._steps(action))
         return takes_ns + self.times.prefill_ns(action.model, lane, self.prompts(lane, action))
@@ -132,8 +133,9 @@ class Jobs:
         longest, bound = 1, action.steps_max or 0
         if action.probe:  # from its beginning, whatever the request's own job had behind it
             app, job = self.probed[action.work_id].request.app, action.jobs[0]
-            longest = self._results.steps(app, self.probed[action.work_id].place, job,
-                                          self.probed[action.work_id].request.hints)
+            longest = self._results.steps(
+                app, self.probed[action.work_id].place, job, self.probed[action.work_id].request.hints
+            )
             bound = self._results.steps_per_run(app, job.node)
             return min(longest, bound) if bound else longest
         for job in action.jobs:
@@ -166,14 +168,24 @@ class Jobs:
         broken = self._trouble is not None and not action.probe and self._trouble.batch_fails(now_ns)
         if run is not None:
             places = [place for place in range(len(action.jobs)) if place not in run.told]
-            return tuple(JobResult(action.jobs[place], "failed", reason=RAISED) if broken
-                         else self.sequence_result(now_ns, lane, running, run, place, True) for place in places)
+            return tuple(
+                JobResult(action.jobs[place], "failed", reason=RAISED)
+                if broken
+                else self.sequence_result(now_ns, lane, running, run, place, True)
+                for place in places
+            )
         steps = self._steps(action)
-        return (self._probe_result(now_ns, action, steps),) if action.probe else tuple(
-            self._result(now_ns, job, lane, steps, broken, action.steps_max is not None) for job in action.jobs)
+        return (
+            (self._probe_result(now_ns, action, steps),)
+            if action.probe
+            else tuple(
+                self._result(now_ns, job, lane, steps, broken, action.steps_max is not None) for job in action.jobs
+            )
+        )
 
-    def sequence_result(self, now_ns: int, lane: str, running: Running, run: SequenceRun, place: int,
-                        is_last: bool) -> JobResult:
+    def sequence_result(
+        self, now_ns: int, lane: str, running: Running, run: SequenceRun, place: int, is_last: bool
+    ) -> JobResult:
         """What one sequence of a batch returns, before the batch is over or with it (``is_last``)."""
         job = running.action.jobs[place]
         in_turns = self.times.turn_tokens(running.action.model) > 0
@@ -199,8 +211,9 @@ class Jobs:
             result.steps = steps
         return result
 
-    def _outcome(self, now_ns: int, entry: OpenRequest, job: JobId, lane: str, steps: int, broken: bool,
-                 is_last: bool = True) -> JobResult:
+    def _outcome(
+        self, now_ns: int, entry: OpenRequest, job: JobId, lane: str, steps: int, broken: bool, is_last: bool = True
+    ) -> JobResult:
         app, trouble = entry.request.app, self._trouble
         if broken or self._results.fails(app, entry.place, job) or (trouble and trouble.job_fails(now_ns)):
             return JobResult(job, "failed", reason=RAISED)
@@ -215,9 +228,14 @@ class Jobs:
             progress.faults += 1
             progress.done = progress.needed - 1
             return JobResult(job, "unfinished", state_bytes=state_bytes)
-        return JobResult(job, "done", self._results.parts(app, entry.place, job, hints),
-                         self._results.route(app, entry.place, job), self._results.said(app, job, hints),
-                         state_bytes=state_bytes if entry.request.stream is not None else 0)
+        return JobResult(
+            job,
+            "done",
+            self._results.parts(app, entry.place, job, hints),
+            self._results.route(app, entry.place, job),
+            self._results.said(app, job, hints),
+            state_bytes=state_bytes if entry.request.stream is not None else 0,
+        )
 
     def _probe_result(self, now_ns: int, action: RunBatch, steps: int) -> JobResult:
         """What the model returns to a probe: nobody uses it."""

@@ -20,11 +20,32 @@ class Running:
     waits for that lock. A batch of sequences goes on in the stretches of its
     ``sequences``, each ``slow`` times as long as they say; ``left_ns`` is then what its present stretch needed."""
 
-    __slots__ = ("action", "started_ns", "left_ns", "since_ns", "pace", "share", "over", "done_ns", "sequences", "slow",
-                 "stretch_ns", "began_ns", "shares_cores")
+    __slots__ = (
+        "action",
+        "started_ns",
+        "left_ns",
+        "since_ns",
+        "pace",
+        "share",
+        "over",
+        "done_ns",
+        "sequences",
+        "slow",
+        "stretch_ns",
+        "began_ns",
+        "shares_cores",
+    )
 
-    def __init__(self, action: Any, started_ns: int, duration_ns: int, share: float = 0.0,
-                 sequences: Optional[SequenceRun] = None, slow: float = 1.0, shares_cores: bool = False) -> None:
+    def __init__(
+        self,
+        action: Any,
+        started_ns: int,
+        duration_ns: int,
+        share: float = 0.0,
+        sequences: Optional[SequenceRun] = None,
+        slow: float = 1.0,
+        shares_cores: bool = False,
+    ) -> None:
         self.action = action
         self.started_ns = started_ns
         self.left_ns = duration_ns
@@ -70,8 +91,27 @@ class SimLane:
     """One lane. Works go from ``inbox`` to ``launched`` (packed by the lane's thread, one at a time) to ``running``, in
     order; at most ``depth`` are launched or running. The world alone changes it."""
 
-    __slots__ = ("name", "device", "copy", "hang_ns", "depth", "inbox", "launched", "running", "packed_ns", "due_ns",
-                 "epoch", "up", "speed", "hangs", "poked_ns", "busy_ns", "works", "awake_ns", "free_ns")
+    __slots__ = (
+        "name",
+        "device",
+        "copy",
+        "hang_ns",
+        "depth",
+        "inbox",
+        "launched",
+        "running",
+        "packed_ns",
+        "due_ns",
+        "epoch",
+        "up",
+        "speed",
+        "hangs",
+        "poked_ns",
+        "busy_ns",
+        "works",
+        "awake_ns",
+        "free_ns",
+    )
 
     def __init__(self, name: str, device: str, hang_ns: int, depth: int = 1, copy: bool = False) -> None:
         self.name = name
@@ -122,9 +162,13 @@ class SimLane:
         return lost
 
 
-def repaced(lanes: Sequence[SimLane], contention: float, now_ns: int,
-            host_pace: Optional[Callable[[SimLane], float]] = None,
-            paces: Optional[Mapping[str, float]] = None) -> List[Tuple[SimLane, int]]:
+def repaced(
+    lanes: Sequence[SimLane],
+    contention: float,
+    now_ns: int,
+    host_pace: Optional[Callable[[SimLane], float]] = None,
+    paces: Optional[Mapping[str, float]] = None,
+) -> List[Tuple[SimLane, int]]:
     """The lanes of one device whose works end at another time than was known, and when. With n works at a time each
     takes ``1 + (n - 1) * (contention - 1)`` times as long as alone, and what the interpreter lock and shared cores
     (``host_pace``) and the device (``paces``, by lane: its clock, and cores that others use) cost besides."""

@@ -64,9 +64,12 @@ def charged(scenario: Scenario, measured: Optional[Measured] = None) -> Charged:
     run: RunConfig = scenario.run
     stated = run.step_cost_ns >= 0 or run.event_cost_ns >= 0
     if stated or (measured is None and not scenario.machine):
-        return Charged(run.step_cost_ns if run.step_cost_ns >= 0 else STEP_NS,
-                       run.event_cost_ns if run.event_cost_ns >= 0 else EVENT_NS, None,
-                       "as [run] says, nothing else" if stated else "per step and event alone")
+        return Charged(
+            run.step_cost_ns if run.step_cost_ns >= 0 else STEP_NS,
+            run.event_cost_ns if run.event_cost_ns >= 0 else EVENT_NS,
+            None,
+            "as [run] says, nothing else" if stated else "per step and event alone",
+        )
     source, costs = measured or NOT_MEASURED
     if scenario.machine:
         costs = with_overrides(costs, scenario.machine)
@@ -79,8 +82,14 @@ class Machine:
     ``lags``: what was recorded of each lane, in place of wake-ups. ``is_planned``: deadlines are those that a scheduler
     was told already, less what answers take."""
 
-    def __init__(self, costs: MachineCosts, config: Config, seed: Any, lags: Optional[Mapping[str, Lags]] = None,
-                 is_planned: bool = False) -> None:
+    def __init__(
+        self,
+        costs: MachineCosts,
+        config: Config,
+        seed: Any,
+        lags: Optional[Mapping[str, Lags]] = None,
+        is_planned: bool = False,
+    ) -> None:
         self.costs = costs
         self.is_planned = is_planned
         self._lags = lags or {}
@@ -93,8 +102,10 @@ class Machine:
         self._lock = random.Random(f"{seed}/machine/lock")
         self._behind = random.Random(f"{seed}/machine/behind")
         self._locks: Dict[str, LockUse] = {
-            name: costs.lock_of(name) for name, model in config.models.items()
-            if model.engine == HOST_ENGINE and not model.options.get("process", False) or name in costs.lock}
+            name: costs.lock_of(name)
+            for name, model in config.models.items()
+            if model.engine == HOST_ENGINE and not model.options.get("process", False) or name in costs.lock
+        }
 
     def share(self, model: str) -> float:
         """The share of its time for which a model's function holds the interpreter lock."""
@@ -126,14 +137,22 @@ class Machine:
 
     def lock_wait_ns(self, running: Sequence[Function], takes: int) -> int:
         """How long a thread waits that takes the lock so often; no function keeps it waiting beyond its own end."""
-        return sum(min(left_ns, sum(_drawn(self._locks[model].wait_ns, self._lock) for _ in range(takes)))
-                   for model, left_ns in running)
+        return sum(
+            min(left_ns, sum(_drawn(self._locks[model].wait_ns, self._lock) for _ in range(takes)))
+            for model, left_ns in running
+        )
 
     def behind_ns(self, starting: Sequence[Function]) -> int:
         """How long a thread waits that needs the lock while functions start that get it first: as long as a function
         keeps it, which the interpreter bounds."""
-        return max([min(left_ns, _longest(self._locks[model].wait_ns)) for model, left_ns in starting
-                    if self._behind.random() < self._locks[model].share], default=0)
+        return max(
+            [
+                min(left_ns, _longest(self._locks[model].wait_ns))
+                for model, left_ns in starting
+                if self._behind.random() < self._locks[model].share
+            ],
+            default=0,
+        )
 
     def beside(self, is_function: bool, others: Sequence[bool]) -> float:
         """How many times longer a batch takes on cores beside others; each says whether it is a host function, of which

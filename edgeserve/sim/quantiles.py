@@ -18,7 +18,7 @@ def value_at(quantiles_ns: Sequence[int], uniform: float, bend: float = 1.0) -> 
             low, high = QUANTILES[index - 1], QUANTILES[index]
             share = (uniform - low) / (high - low)
             if bend != 1.0 and index == len(QUANTILES) - 1:
-                share = share ** bend
+                share = share**bend
             return round(quantiles_ns[index - 1] + share * (quantiles_ns[index] - quantiles_ns[index - 1]))
     return quantiles_ns[-1]
 
@@ -29,8 +29,10 @@ def bend_of(timing: Timing) -> float:
     values = timing.quantiles_ns
     if len(values) != len(QUANTILES):
         return 1.0
-    below = sum((QUANTILES[index] - QUANTILES[index - 1]) * (values[index] + values[index - 1]) / 2
-                for index in range(1, len(QUANTILES) - 1))
+    below = sum(
+        (QUANTILES[index] - QUANTILES[index - 1]) * (values[index] + values[index - 1]) / 2
+        for index in range(1, len(QUANTILES) - 1)
+    )
     last = QUANTILES[-1] - QUANTILES[-2]
     beyond, most = (timing.mean_ns - below) / last - values[-2], float(values[-1] - values[-2])
     if most <= 0:

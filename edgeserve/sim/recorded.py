@@ -78,12 +78,15 @@ def check_belongs(config: Config, recording: Recording, history: History, source
     """Whether the recording is one of this configuration: its apps, nodes, models, lanes and batch sizes."""
     problems = _differences(config, recording.start, history)
     if problems:
-        raise RecordingError(f"{source} is a recording of another configuration than {config.source}: "
-                             f"{'; '.join(problems[:3])}. Give the configuration that it was recorded with")
+        raise RecordingError(
+            f"{source} is a recording of another configuration than {config.source}: "
+            f"{'; '.join(problems[:3])}. Give the configuration that it was recorded with"
+        )
 
 
-def run_recorded(truth: RecordedTruth, config: Config, seed: Any, load: float = 1.0,
-                 requests_max: Optional[int] = None) -> List[Counted]:
+def run_recorded(
+    truth: RecordedTruth, config: Config, seed: Any, load: float = 1.0, requests_max: Optional[int] = None
+) -> List[Counted]:
     """Serve the recorded requests (the first ``requests_max``) under ``config``, ``load`` times as fast as they came.
 
     Equal arguments give equal runs; arrivals do not depend on ``seed``, which draws durations and what was not
@@ -102,10 +105,16 @@ def run_recorded(truth: RecordedTruth, config: Config, seed: Any, load: float = 
     results: Any = RecordedResults(config, history.requests, seed, inputs["sequences"])
     budgets = {name: device.memory_bytes for name, device in config.devices.items()}
     trouble = faults.Trouble(FaultsConfig(), seed, duration_ns, _happenings(truth, load, duration_ns, budgets))
-    world = SimWorld(alone, [source], times, results,
-                     ReferenceModel(config, inputs["footprints"], inputs["resident"], inputs["sequences"]),
-                     trouble=trouble,
-                     duration_ns=duration_ns, machine=Machine(truth.costs, alone, seed, truth.lags, is_planned=True))
+    world = SimWorld(
+        alone,
+        [source],
+        times,
+        results,
+        ReferenceModel(config, inputs["footprints"], inputs["resident"], inputs["sequences"]),
+        trouble=trouble,
+        duration_ns=duration_ns,
+        machine=Machine(truth.costs, alone, seed, truth.lags, is_planned=True),
+    )
     ended_ns: Dict[int, int] = {}
 
     def on_step(now_ns: int, events: Sequence[Any], actions: Sequence[Any]) -> None:
@@ -115,9 +124,14 @@ def run_recorded(truth: RecordedTruth, config: Config, seed: Any, load: float = 
 
     drive(scheduler, world, on_step)
     world.reference_model.closed(world.now_ns)
-    return [Counted(place_of(item.request.id), item.outcome == Outcome.COMPLETED
-                    and ended_ns[item.request.id] <= item.request.deadline_ns, item.cost_share_ns)
-            for item in world.ended]
+    return [
+        Counted(
+            place_of(item.request.id),
+            item.outcome == Outcome.COMPLETED and ended_ns[item.request.id] <= item.request.deadline_ns,
+            item.cost_share_ns,
+        )
+        for item in world.ended
+    ]
 
 
 def place_of(request_id: int) -> int:
@@ -173,25 +187,45 @@ class RecordedSource:
         request = recorded.request
         self.serial += 1
         arrival_ns = max(0, arrival.at_ns - (recorded.seen_ns - request.arrival_ns))
-        return Request(request_id, request.app, arrival_ns, arrival_ns + request.deadline_ns - request.arrival_ns,
-                       request.client, request.klass, request.value, request.stream, request.on_late,
-                       {**request.hints, PLACE_HINT: float(place_of(request_id))})
+        return Request(
+            request_id,
+            request.app,
+            arrival_ns,
+            arrival_ns + request.deadline_ns - request.arrival_ns,
+            request.client,
+            request.klass,
+            request.value,
+            request.stream,
+            request.on_late,
+            {**request.hints, PLACE_HINT: float(place_of(request_id))},
+        )
 
 
 class RecordedResults:
     """What each job returns, in place of :class:`~edgeserve.sim.device.TrueResults`: as recorded where the request got
     to that node, else as one of the recorded jobs of the node, drawn by seed and place."""
 
-    def __init__(self, config: Config, requests: Sequence[Past], seed: Any,
-                 sequences: Optional[Mapping[str, Tuple[int, ...]]] = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        requests: Sequence[Past],
+        seed: Any,
+        sequences: Optional[Mapping[str, Tuple[int, ...]]] = None,
+    ) -> None:
         self._requests = requests
         self._sequences = sequences or {}
         self._seed = seed
         self._nodes = {(app.name, node.name): node for app in config.apps.values() for node in app.nodes}
-        self._tokens = {(app.name, node.name): hint_of(app, node.name, "tokens")
-                        for app in config.apps.values() for node in app.nodes}
-        self._routes = {(app.name, node.name): [item.name for item in app.nodes if node.name in (item.after or ())]
-                        for app in config.apps.values() for node in app.nodes}
+        self._tokens = {
+            (app.name, node.name): hint_of(app, node.name, "tokens")
+            for app in config.apps.values()
+            for node in app.nodes
+        }
+        self._routes = {
+            (app.name, node.name): [item.name for item in app.nodes if node.name in (item.after or ())]
+            for app in config.apps.values()
+            for node in app.nodes
+        }
         self._others: DefaultDict[Tuple[str, str], List[Told]] = defaultdict(list)
         for past in requests:
             for (node, _), told in past.told.items():
@@ -201,8 +235,18 @@ class RecordedResults:
     def declared(self, request: Request, place: str) -> Request:
         """The request as the scheduler is to see it."""
         hints = {name: value for name, value in request.hints.items() if name != PLACE_HINT}
-        return Request(request.id, request.app, request.arrival_ns, request.deadline_ns, request.client, request.klass,
-                       request.value, request.stream, request.on_late, hints)
+        return Request(
+            request.id,
+            request.app,
+            request.arrival_ns,
+            request.deadline_ns,
+            request.client,
+            request.klass,
+            request.value,
+            request.stream,
+            request.on_late,
+            hints,
+        )
 
     def said(self, app: str, job: JobId, hints: Mapping[str, float]) -> Optional[Mapping[str, float]]:
         """The hints that the job's result tells."""
@@ -286,8 +330,11 @@ def _step_ns(history: History) -> int:
 
 def _lags(history: History, step_ns: int) -> Dict[str, Lags]:
     """What starts and ends of works cost on each lane beside the decision."""
-    return {lane: Lags([max(0, item - step_ns) for item in history.starts_ns[lane]], history.news_ns[lane])
-            for lane in sorted(history.news_ns) if len(history.news_ns[lane]) >= LAGS_MIN}
+    return {
+        lane: Lags([max(0, item - step_ns) for item in history.starts_ns[lane]], history.news_ns[lane])
+        for lane in sorted(history.news_ns)
+        if len(history.news_ns[lane]) >= LAGS_MIN
+    }
 
 
 def _happenings(truth: RecordedTruth, load: float, until_ns: int, budgets: Mapping[str, int]) -> List[faults.Happening]:
@@ -329,7 +376,10 @@ def _differences(config: Config, start: Mapping[str, Any], history: History) -> 
             found.append(f"it ran model {model!r}, which the configuration does not have")
         elif lane not in config.lanes or (config.models[model].lanes and lane not in config.models[model].lanes):
             found.append(f"it ran model {model!r} on lane {lane!r}, where the configuration does not run it")
-        elif model not in start.get("sequences", ()) and size not in config.models[model].batch \
-                and size not in config.models[model].expected:
+        elif (
+            model not in start.get("sequences", ())
+            and size not in config.models[model].batch
+            and size not in config.models[model].expected
+        ):
             found.append(f"it ran model {model!r} in batches of {size}, which [model.{model}] batch does not have")
     return found

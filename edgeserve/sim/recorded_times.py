@@ -92,8 +92,10 @@ class TimesModel:
         self.notes: List[str] = []
         self._requests = history.requests
         self._hints = [_hints_of(past) for past in history.requests]
-        self._seeds = {key: {size: (seed.timing.median_ns, seed.source) for size, seed in sizes.items()}
-                       for key, sizes in seed_timings(config, profiles, measured).items()}
+        self._seeds = {
+            key: {size: (seed.timing.median_ns, seed.source) for size, seed in sizes.items()}
+            for key, sizes in seed_timings(config, profiles, measured).items()
+        }
         alone = {(item.model, item.lane) for item in history.batches}
         by_model: DefaultDict[str, List[Ran]] = defaultdict(list)
         for item in history.batches:
@@ -141,7 +143,7 @@ class TimesModel:
         at_ns = self._requests[max(places)].seen_ns if places else known[0].at_ns
         first = bisect_left(known, Deviation(at_ns, 0.0)) - NEAR // 2
         first = max(0, min(first, len(known) - NEAR))
-        near = known[first:first + NEAR]
+        near = known[first : first + NEAR]
         return near[int(uniform * len(near))].ratio
 
     # --- learning -------------------------------------------------------------------------------------------------
@@ -174,14 +176,29 @@ class TimesModel:
         runs: DefaultDict[Tuple[str, int], List[float]] = defaultdict(list)
         for item, factor in zip(batches, factors):
             runs[item.lane, item.size].append(item.duration_ns / item.steps / factor)
-        everywhere = self._pace(model, [(lane, size, value) for (lane, size), values in runs.items()
-                                        for value in values])
+        everywhere = self._pace(
+            model, [(lane, size, value) for (lane, size), values in runs.items() for value in values]
+        )
         for lane in model_lanes(self.config, self.config.models[model]):
             seeds = self._seeds[model, lane]
-            known = {size: median(values) for (where, size), values in runs.items()
-                     if where == lane and len(values) >= RUNS_MIN}
-            here = self._pace(model, [(lane, size, value) for (where, size), values in runs.items() if where == lane
-                                      for value in values]) or everywhere or 1.0
+            known = {
+                size: median(values)
+                for (where, size), values in runs.items()
+                if where == lane and len(values) >= RUNS_MIN
+            }
+            here = (
+                self._pace(
+                    model,
+                    [
+                        (lane, size, value)
+                        for (where, size), values in runs.items()
+                        if where == lane
+                        for value in values
+                    ],
+                )
+                or everywhere
+                or 1.0
+            )
             for size in sorted(set(seeds) | set(known)):
                 near = min(known, key=lambda item: (abs(item - size), item), default=0)
                 pace = known[near] / seeds[near][0] if near in seeds and seeds[near][0] else here
@@ -192,19 +209,26 @@ class TimesModel:
         paces = [1.0] * len(batches)
         for lane in sorted({item.lane for item in batches}):
             here = sorted((item.started_ns, index) for index, item in enumerate(batches) if item.lane == lane)
-            ratios = [batches[index].duration_ns / batches[index].steps
-                      / (self.base_ns(model, lane, batches[index].size) * factors[index]) for _, index in here]
+            ratios = [
+                batches[index].duration_ns
+                / batches[index].steps
+                / (self.base_ns(model, lane, batches[index].size) * factors[index])
+                for _, index in here
+            ]
             for begin in range(0, len(here), PACE_EVERY):
                 first = max(0, min(begin + PACE_EVERY // 2 - NEAR // 2, len(here) - NEAR))
-                pace = median(ratios[first:first + NEAR])
-                for _, index in here[begin:begin + PACE_EVERY]:
+                pace = median(ratios[first : first + NEAR])
+                for _, index in here[begin : begin + PACE_EVERY]:
                     paces[index] = pace
         return paces
 
     def _pace(self, model: str, runs: Sequence[Tuple[str, int, float]]) -> float:
         """How many times the seeds' times recorded batches took; 0 where none ran."""
-        ratios = [value / self._seeds[model, lane][size][0] for lane, size, value in runs
-                  if size in self._seeds.get((model, lane), {}) and self._seeds[model, lane][size][0]]
+        ratios = [
+            value / self._seeds[model, lane][size][0]
+            for lane, size, value in runs
+            if size in self._seeds.get((model, lane), {}) and self._seeds[model, lane][size][0]
+        ]
         return median(ratios) if ratios else 0.0
 
     def _candidates(self, model: str, batches: Sequence[Ran]) -> List[Tuple[str, Mapping[str, float]]]:
@@ -222,14 +246,16 @@ class TimesModel:
             if len(apps) == 1:
                 base_ns = self.base_ns(model, item.lane, item.size)
                 by_app[apps.pop()].append(item.duration_ns / item.steps / base_ns)
-        found: List[Tuple[str, Mapping[str, float]]] = [(name, {}) for name in sorted(counts)
-                                                        if counts[name] >= 0.8 * total]
+        found: List[Tuple[str, Mapping[str, float]]] = [
+            (name, {}) for name in sorted(counts) if counts[name] >= 0.8 * total
+        ]
         if len(by_app) > 1 and all(len(ratios) >= RUNS_MIN for ratios in by_app.values()):
             found.append((APP, {app: median(ratios) for app, ratios in by_app.items()}))
         return found
 
-    def _explain(self, model: str, batches: Sequence[Ran], hint: str, apps: Mapping[str, float],
-                 largest: bool) -> Optional[Explanation]:
+    def _explain(
+        self, model: str, batches: Sequence[Ran], hint: str, apps: Mapping[str, float], largest: bool
+    ) -> Optional[Explanation]:
         """The line through the durations of one hint, if it explains enough of them."""
         trial = Explanation(hint, largest, 1.0, 0.0, 1.0, 0.0, apps)
         rows: List[Tuple[Ran, float]] = []
@@ -263,16 +289,27 @@ class TimesModel:
     def _note(self, model: str, batches: Sequence[Ran]) -> None:
         ran = {(item.lane, item.size) for item in batches}
         if not batches:
-            sources = {source for lane in model_lanes(self.config, self.config.models[model])
-                       for _, source in self._seeds[model, lane].values()}
+            sources = {
+                source
+                for lane in model_lanes(self.config, self.config.models[model])
+                for _, source in self._seeds[model, lane].values()
+            }
             what = "0.1 ms is assumed" if ASSUMED in sources else f"times are those of {' and '.join(sorted(sources))}"
             self.notes.append(f"model {model} never ran to its end in the recording: {what}")
             return
-        missing = sorted({size for lane in model_lanes(self.config, self.config.models[model])
-                          for size in self.config.models[model].batch} - {size for _, size in ran})
+        missing = sorted(
+            {
+                size
+                for lane in model_lanes(self.config, self.config.models[model])
+                for size in self.config.models[model].batch
+            }
+            - {size for _, size in ran}
+        )
         if missing:
-            self.notes.append(f"model {model}: batch sizes {', '.join(map(str, missing))} never ran; their times have "
-                              "the shape of what was known at the start, at the pace of the sizes that ran")
+            self.notes.append(
+                f"model {model}: batch sizes {', '.join(map(str, missing))} never ran; their times have "
+                "the shape of what was known at the start, at the pace of the sizes that ran"
+            )
 
 
 class RecordedTimes:

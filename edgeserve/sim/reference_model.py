@@ -64,9 +64,13 @@ class ReferenceModel:
     ``sequences`` are the models whose sequences hold slots and bytes.
     """
 
-    def __init__(self, config: Config, footprints: Mapping[Tuple[str, str], Tuple[int, int]],
-                 resident: Mapping[str, Sequence[str]],
-                 sequences: Optional[Mapping[str, Tuple[int, ...]]] = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        footprints: Mapping[Tuple[str, str], Tuple[int, int]],
+        resident: Mapping[str, Sequence[str]],
+        sequences: Optional[Mapping[str, Tuple[int, ...]]] = None,
+    ) -> None:
         self.marks: Counter = Counter()  # how often each event, action, outcome was seen
         self._apps = {name: _Graph(app) for name, app in config.apps.items()}
         self._device_of = {name: lane.device for name, lane in config.lanes.items()}
@@ -141,8 +145,11 @@ class ReferenceModel:
             self._release(now_ns, action.job)
         elif isinstance(action, CutBatch):  # it may be over by now, which the scheduler hears only later
             work = self._works.get(action.work_id)
-            if action.work_id not in self._work_ids or work is not None and (
-                    not isinstance(work, RunBatch) or work.lane != action.lane):
+            if (
+                action.work_id not in self._work_ids
+                or work is not None
+                and (not isinstance(work, RunBatch) or work.lane != action.lane)
+            ):
                 self._broken(now_ns, f"{action}: this lane was given no such batch")
         elif isinstance(action, LeaveOut):
             self._leave_out(now_ns, action)
@@ -180,8 +187,9 @@ class ReferenceModel:
             self._running[action.work_id] = (action.lane, now_ns)
             for job in () if action.probe else action.jobs:
                 if self._jobs_out.get(job, action.work_id) != action.work_id:
-                    self._broken(now_ns, f"{job} starts in work {action.work_id} and is in work "
-                                 f"{self._jobs_out.get(job)} too")
+                    self._broken(
+                        now_ns, f"{job} starts in work {action.work_id} and is in work {self._jobs_out.get(job)} too"
+                    )
 
     def answered(self, now_ns: int, action: Action, results: Sequence[JobResult] = (), failed: bool = False) -> None:
         """A lane's answer (finished, refused or lost with its lane) leaves for the scheduler."""
@@ -191,8 +199,11 @@ class ReferenceModel:
         self._on_lane[action.lane] -= 1  # type: ignore[union-attr]
         self._running.pop(work_id, None)
         if isinstance(action, LoadModel):
-            (self._resident[self._device_of[action.lane]].discard if failed else
-             self._ready[self._device_of[action.lane]].add)(action.model)
+            (
+                self._resident[self._device_of[action.lane]].discard
+                if failed
+                else self._ready[self._device_of[action.lane]].add
+            )(action.model)
         if not isinstance(action, RunBatch):
             return
         told = self._told.pop(work_id, ())
@@ -325,8 +336,13 @@ class ReferenceModel:
         self.sequences.gone(job)
         entry = self._entries.get(job.request_id)
         other = self._works.get(self._jobs_out.get(job, -1))
-        if entry is None or entry.finished is not None or other is not None and not self._will_be_refused(
-                now_ns, other) or entry.bound.pop((job.node, job.part), None) is None:
+        if (
+            entry is None
+            or entry.finished is not None
+            or other is not None
+            and not self._will_be_refused(now_ns, other)
+            or entry.bound.pop((job.node, job.part), None) is None
+        ):
             self._broken(now_ns, f"the state of {job} is released, but it runs, has ended or holds none")
 
     def _leave_out(self, now_ns: int, action: LeaveOut) -> None:
@@ -346,8 +362,9 @@ class ReferenceModel:
     def _keep(self, now_ns: int, job: JobId) -> None:
         entry = self._entries.get(job.request_id)
         if entry is None or entry.finished is not None or job in self._retained:
-            self._broken(now_ns, f"{job} is to be retained, but its request has ended or is unknown, or it is "
-                         f"retained already")
+            self._broken(
+                now_ns, f"{job} is to be retained, but its request has ended or is unknown, or it is retained already"
+            )
         if (job.node, job.part) in entry.done or job in self._jobs_out:
             self._broken(now_ns, f"{job} is to be retained, but it has run or is on a lane")
         self._retained[job] = self._apps[entry.request.app].models.get(job.node, "")
@@ -375,13 +392,15 @@ class ReferenceModel:
         stream = (request.app, request.stream)
         return self._streams[request.app, request.stream][0] != request.id or any(
             other.out and other is not entry and (other.request.app, other.request.stream) == stream
-            for other in self._entries.values())
+            for other in self._entries.values()
+        )
 
     def _with_hanging(self, now_ns: int, entry: _Entry) -> Dict[Tuple[str, Part], JobResult]:
         """What is known of a request, with its jobs on a hanging lane counted as failed."""
         known = dict(entry.done)
-        hanging = {lane for lane, since_ns in self._running.values()
-                   if now_ns - since_ns >= self._hang_ns.get(lane, 2**62)}
+        hanging = {
+            lane for lane, since_ns in self._running.values() if now_ns - since_ns >= self._hang_ns.get(lane, 2**62)
+        }
         for job, work_id in self._jobs_out.items():
             if job.request_id == entry.request.id and self._running.get(work_id, ("", 0))[0] in hanging:
                 known.setdefault((job.node, job.part), JobResult(job, "failed"))
@@ -397,8 +416,9 @@ class ReferenceModel:
             return
         waiting = self._streams[request.app, request.stream or ""]
         if waiting[0] != request.id:
-            self._broken(now_ns, f"request {request.id} of stream {request.stream} starts before request "
-                         f"{waiting[0]} has ended")
+            self._broken(
+                now_ns, f"request {request.id} of stream {request.stream} starts before request {waiting[0]} has ended"
+            )
 
     def _finish(self, now_ns: int, action: FinishRequest) -> None:
         entry = self._entries.get(action.request_id)
@@ -409,8 +429,9 @@ class ReferenceModel:
         if action.outcome == Outcome.COMPLETED:
             partial = request.on_late == "partial" and bool(entry.done)
             if not partial and not self._apps[request.app].complete(entry.done):
-                self._broken(now_ns, f"{request} is COMPLETED, but not every node ran that its joins need: "
-                             f"{sorted(entry.done)}")
+                self._broken(
+                    now_ns, f"{request} is COMPLETED, but not every node ran that its joins need: {sorted(entry.done)}"
+                )
         elif action.outcome == Outcome.REJECTED:
             if entry.started:
                 self._broken(now_ns, f"{request} is REJECTED after it had begun")
@@ -440,8 +461,11 @@ class ReferenceModel:
             self._broken(now_ns, f"{action}: {used} bytes exceed the {budget} of {device}")
 
     def _evict(self, now_ns: int, action: EvictModel, device: str) -> None:
-        busy = [work for work in self._works.values() if isinstance(work, RunBatch) and work.model == action.model
-                and self._device_of[work.lane] == device]
+        busy = [
+            work
+            for work in self._works.values()
+            if isinstance(work, RunBatch) and work.model == action.model and self._device_of[work.lane] == device
+        ]
         if busy:
             self._broken(now_ns, f"{action} while {busy[:1]} is out")
         if action.model not in self._resident[device]:
@@ -483,29 +507,42 @@ class _Graph:
         wanted = 1 if node.join == "policy" or PENDING not in tokens else int(node.join)
         return tokens.count(DONE) >= wanted
 
-    def may_want(self, done: Mapping[Tuple[str, Part], JobResult], models: Set[str],
-                 elsewhere: Set[Tuple[str, Part]]) -> bool:
+    def may_want(
+        self, done: Mapping[Tuple[str, Part], JobResult], models: Set[str], elsewhere: Set[Tuple[str, Part]]
+    ) -> bool:
         """Whether a request with no job on a lane waits to run one of these models: some node that may run now, and
         not ``elsewhere`` only, needs one of them, and nothing behind it may run already (then the join was satisfied
         without it). A join that its policy may still leave open is no such node."""
-        ready = {node.name for node in self.nodes.values() for part in self._parts_of(done, self._scope(node))
-                 if (node.name, part) not in done and (node.name, part) not in elsewhere
-                 and self.may_run(done, node.name, part, False)}
+        ready = {
+            node.name
+            for node in self.nodes.values()
+            for part in self._parts_of(done, self._scope(node))
+            if (node.name, part) not in done
+            and (node.name, part) not in elsewhere
+            and self.may_run(done, node.name, part, False)
+        }
         behind = {name: {other.name for other in self.nodes.values() if name in (other.after or ())} for name in ready}
         begun = {name for name, _ in done}
-        return any(self.models[name] in models for name in ready
-                   if not behind[name] & (ready | begun) and not self._is_left_open(done, name))
+        return any(
+            self.models[name] in models
+            for name in ready
+            if not behind[name] & (ready | begun) and not self._is_left_open(done, name)
+        )
 
     def _is_left_open(self, done: Mapping[Tuple[str, Part], JobResult], name: str) -> bool:
         """Whether a join waits for its policy to settle it, as far as can be seen from outside."""
         node = self.nodes[name]
-        return node.join == "policy" and any(PENDING in self._tokens(done, node, part)
-                                             for part in self._parts_of(done, self._scope(node)))
+        return node.join == "policy" and any(
+            PENDING in self._tokens(done, node, part) for part in self._parts_of(done, self._scope(node))
+        )
 
     def complete(self, done: Mapping[Tuple[str, Part], JobResult]) -> bool:
         """Whether every last node ran, for every part, where the route led to it."""
-        return bool(done) and all(self._status(done, node, part) in (DONE, SKIPPED)
-                                  for node in self.exits for part in self._parts_of(done, self._scope(node)))
+        return bool(done) and all(
+            self._status(done, node, part) in (DONE, SKIPPED)
+            for node in self.exits
+            for part in self._parts_of(done, self._scope(node))
+        )
 
     def _parts_of(self, done: Mapping[Tuple[str, Part], JobResult], scope: Tuple[str, ...]) -> List[Part]:
         parts: List[Part] = [()]

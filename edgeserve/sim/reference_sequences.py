@@ -68,8 +68,11 @@ class ReferenceSequences:
 
     def _within(self, one: _SequenceState) -> str:
         device, bound = self._device_of[one.lane], self._bounds[one.model]
-        used = sum(held.bytes for held in self._states.values()
-                   if held.model == one.model and self._device_of[held.lane] == device)
+        used = sum(
+            held.bytes
+            for held in self._states.values()
+            if held.model == one.model and self._device_of[held.lane] == device
+        )
         if bound and used > bound:
             return f"the states of model {one.model} occupy {used} bytes of device {device}, and may occupy {bound}"
         return ""

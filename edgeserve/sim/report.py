@@ -102,9 +102,18 @@ class Report:
     def as_table(self) -> Dict[str, Any]:
         """Everything as plain values for JSON."""
         devices = {"devices": self.devices} if self.devices else {}
-        return {**devices, "seeds": self.seeds, "counted_s": self.counted_s, "goodput": self.goodput,
-                "lanes": self.lanes, "lanes_lost": self.lanes_lost, "batches": self.batches, "costs": self.costs,
-                "total": _app_table(self.total), "apps": {name: _app_table(app) for name, app in self.apps.items()}}
+        return {
+            **devices,
+            "seeds": self.seeds,
+            "counted_s": self.counted_s,
+            "goodput": self.goodput,
+            "lanes": self.lanes,
+            "lanes_lost": self.lanes_lost,
+            "batches": self.batches,
+            "costs": self.costs,
+            "total": _app_table(self.total),
+            "apps": {name: _app_table(app) for name, app in self.apps.items()},
+        }
 
 
 def report_of(worlds: Sequence[SimWorld], warmup_ns: int, duration_ns: int) -> Report:
@@ -127,17 +136,25 @@ def report_of(worlds: Sequence[SimWorld], warmup_ns: int, duration_ns: int) -> R
             busy[name] += lane.busy_ns / max(1, world.now_ns)
         for (model, jobs), count in world.usage.batches.items():
             batches.setdefault(model, Counter())[jobs] += count
-    lanes = {name: round(share / len(worlds), 4) for name, share in sorted(busy.items())
-             if share or not name.startswith("copy:")}
+    lanes = {
+        name: round(share / len(worlds), 4)
+        for name, share in sorted(busy.items())
+        if share or not name.startswith("copy:")
+    }
     energy_j = _energy_by_app(worlds)
     everything = [item for items in ended.values() for item in items]
     window = (warmup_ns, max(warmup_ns + 1, duration_ns))
     apps = {name: _app_report(items, window, energy_j.get(name, 0.0)) for name, items in ended.items()}
-    return Report(apps, _app_report(everything, window, sum(energy_j.values())),
-                  lanes, len(worlds), (duration_ns - warmup_ns) / NS_PER_S,
-                  {model: dict(sorted(sizes.items())) for model, sizes in sorted(batches.items())},
-                  {name: round(lost[name] / spent[name], 4) for name in sorted(spent) if spent[name]},
-                  devices=_devices(worlds))
+    return Report(
+        apps,
+        _app_report(everything, window, sum(energy_j.values())),
+        lanes,
+        len(worlds),
+        (duration_ns - warmup_ns) / NS_PER_S,
+        {model: dict(sorted(sizes.items())) for model, sizes in sorted(batches.items())},
+        {name: round(lost[name] / spent[name], 4) for name in sorted(spent) if spent[name]},
+        devices=_devices(worlds),
+    )
 
 
 def _energy_by_app(worlds: Sequence[SimWorld]) -> Dict[str, float]:
@@ -160,10 +177,12 @@ def _devices(worlds: Sequence[SimWorld]) -> Dict[str, Dict[str, float]]:
     found: Dict[str, Dict[str, float]] = {}
     for name in worlds[0].hardware:
         devices = [world.hardware[name] for world in worlds]
-        found[name] = {"energy_j": round(sum(item.energy_j for item in devices) / len(devices), 3),
-                       "power_w": round(sum(item.mean_w for item in devices) / len(devices), 3),
-                       "heat_c_max": round(max(item.heat_c_max for item in devices), 1),
-                       "oom_kills": sum(item.oom_kills for item in devices)}
+        found[name] = {
+            "energy_j": round(sum(item.energy_j for item in devices) / len(devices), 3),
+            "power_w": round(sum(item.mean_w for item in devices) / len(devices), 3),
+            "heat_c_max": round(max(item.heat_c_max for item in devices), 1),
+            "oom_kills": sum(item.oom_kills for item in devices),
+        }
     return found
 
 
@@ -192,8 +211,9 @@ def _app_report(items: Sequence[Entry], window: Tuple[int, int], energy_j: float
             breakdown[name] += value
         if in_time:
             report.in_time += 1
-            report.value_in_time_ns += item.cost_share_ns if item.quality == 1.0 else \
-                round(item.cost_share_ns * item.quality)
+            report.value_in_time_ns += (
+                item.cost_share_ns if item.quality == 1.0 else round(item.cost_share_ns * item.quality)
+            )
             quality += item.quality
             report.rated += bool(item.branches)
             report.branches += len(item.branches)
@@ -207,8 +227,9 @@ def _app_report(items: Sequence[Entry], window: Tuple[int, int], energy_j: float
     report.gap_max_ms = _gap_max_ns(items) / NS_PER_MS
     if taken_ns:
         taken_ns.sort()
-        report.p50_ms, report.p90_ms, report.p99_ms = (percentile(taken_ns, share) / NS_PER_MS
-                                                       for share in (0.5, 0.9, 0.99))
+        report.p50_ms, report.p90_ms, report.p99_ms = (
+            percentile(taken_ns, share) / NS_PER_MS for share in (0.5, 0.9, 0.99)
+        )
         report.max_ms = taken_ns[-1] / NS_PER_MS
         report.breakdown_ms = {name[:-3]: value / len(taken_ns) / NS_PER_MS for name, value in breakdown.items()}
     return report
@@ -242,8 +263,7 @@ def _gap_max_ns(items: Iterable[Entry]) -> int:
     longest_ns = 0
     for ended in runs.values():
         marks = sorted(item.end_ns for item in ended if _is_in_time(item))
-        marks = [min(item.request.arrival_ns for item in ended), *marks,
-                 max(item.request.arrival_ns for item in ended)]
+        marks = [min(item.request.arrival_ns for item in ended), *marks, max(item.request.arrival_ns for item in ended)]
         longest_ns = max(longest_ns, *(after - before for before, after in zip(marks, marks[1:])))
     return longest_ns
 
@@ -262,6 +282,7 @@ def _app_table(app: AppReport) -> Dict[str, Any]:
 def print_reports(reports: Mapping[str, Report], console: Any) -> None:
     """A table per policy on a ``rich`` console: a row per app, and what the lanes did."""
     from rich.table import Table  # the one optional look: nothing else in the simulator needs it
+
     for title, report in reports.items():
         table = Table(title=f"{title} ({report.seeds} seeds x {report.counted_s:g} s)", title_justify="left")
         for name in ("app", "offered", "in time", "late", "value", "of seeds", "p50 ms", "p90 ms", "p99 ms", "gap ms"):
@@ -271,10 +292,20 @@ def print_reports(reports: Mapping[str, Report], console: Any) -> None:
         if len(report.apps) > 1:
             rows[f"(all {len(report.apps)})"] = report.total
         for name, app in rows.items():
-            shares = (f"{app.finish_rate:.1%}", str(app.late), f"{app.value_share:.3f}", _range_text(app)) \
-                if app.offered else ("-", str(app.late), "-", "-")
-            table.add_row(name, str(app.offered), *shares, f"{app.p50_ms:.2f}", f"{app.p90_ms:.2f}",
-                          f"{app.p99_ms:.2f}", f"{app.gap_max_ms:.0f}")
+            shares = (
+                (f"{app.finish_rate:.1%}", str(app.late), f"{app.value_share:.3f}", _range_text(app))
+                if app.offered
+                else ("-", str(app.late), "-", "-")
+            )
+            table.add_row(
+                name,
+                str(app.offered),
+                *shares,
+                f"{app.p50_ms:.2f}",
+                f"{app.p90_ms:.2f}",
+                f"{app.p99_ms:.2f}",
+                f"{app.gap_max_ms:.0f}",
+            )
         console.print(table)
         for name, app in rows.items():  # below the table: no row of reasons fits beside its columns
             if app.ended:
@@ -294,19 +325,29 @@ def _remarks(report: Report) -> List[str]:
     for name, share in report.lanes.items():
         lost = report.lanes_lost.get(name, 0.0)
         lanes.append(f"{name} {share:.1%}" + (f" ({lost:.1%} of it lost)" if lost else ""))
-    lines = [f"lanes in use: {', '.join(lanes)}; goodput {report.goodput:.1f}/s",
-             "in time over time: " + " ".join(f"{100 * done / offered:.0f}" if offered else "-"
-                                              for offered, done in report.total.over_time) + " %"]
+    lines = [
+        f"lanes in use: {', '.join(lanes)}; goodput {report.goodput:.1f}/s",
+        "in time over time: "
+        + " ".join(f"{100 * done / offered:.0f}" if offered else "-" for offered, done in report.total.over_time)
+        + " %",
+    ]
     for name, app in report.apps.items():
         if app.rated:
-            lines.append(f"{name}: answers in time are expected to be worth {app.quality:.3f} of a whole one, from "
-                         f"{app.branches:.2f} branches each")
+            lines.append(
+                f"{name}: answers in time are expected to be worth {app.quality:.3f} of a whole one, from "
+                f"{app.branches:.2f} branches each"
+            )
     for name, device in report.devices.items():
-        lines.append(f"device {name}: {device['power_w']:.1f} W on average, {report.total.joules_per_answer:.3g} J per "
-                     f"answer in time, at most {device['heat_c_max']:.0f} C, out of memory {device['oom_kills']:.0f} "
-                     "times")
-    sizes = [f"{model} " + " ".join(f"{jobs}:{count / sum(counts.values()):.0%}" for jobs, count in counts.items())
-             for model, counts in report.batches.items() if len(counts) > 1]
+        lines.append(
+            f"device {name}: {device['power_w']:.1f} W on average, {report.total.joules_per_answer:.3g} J per "
+            f"answer in time, at most {device['heat_c_max']:.0f} C, out of memory {device['oom_kills']:.0f} "
+            "times"
+        )
+    sizes = [
+        f"{model} " + " ".join(f"{jobs}:{count / sum(counts.values()):.0%}" for jobs, count in counts.items())
+        for model, counts in report.batches.items()
+        if len(counts) > 1
+    ]
     if sizes:
         lines.append("jobs in a batch: " + "; ".join(sizes[:ROWS_MAX]))
     return lines + ([f"costs of the loop and the machine: {report.costs}"] if report.costs else [])
@@ -315,12 +356,17 @@ def _remarks(report: Report) -> List[str]:
 def print_sweep(found: Mapping[float, Mapping[str, Report]], console: Any) -> None:
     """A table of what was in time, in percent: a row per app and load, a column per policy, and the range of seeds."""
     from rich.table import Table
+
     first = next(iter(next(iter(found.values())).values()))
     table = Table(title=f"in time by load ({first.seeds} seeds x {first.counted_s:g} s)", title_justify="left")
     for name in ("app", "load", *next(iter(found.values()))):
         table.add_column(name, justify="left" if name == "app" else "right", no_wrap=True)
-    worst = sorted(first.apps, key=lambda name: min(report.apps[name].finish_rate for reports in found.values()
-                                                    for report in reports.values()))[:ROWS_MAX]
+    worst = sorted(
+        first.apps,
+        key=lambda name: min(
+            report.apps[name].finish_rate for reports in found.values() for report in reports.values()
+        ),
+    )[:ROWS_MAX]
     for name in [name for name in first.apps if name in worst] + ["(all)"] * (len(first.apps) > 1):
         for load, reports in found.items():
             cells = []
@@ -330,5 +376,6 @@ def print_sweep(found: Mapping[float, Mapping[str, Report]], console: Any) -> No
             table.add_row(name, f"{load:g}", *cells)
     console.print(table)
     if first.costs:
-        console.print(f"costs of the loop and the machine: {first.costs}", highlight=False, markup=False,
-                      soft_wrap=True)
+        console.print(
+            f"costs of the loop and the machine: {first.costs}", highlight=False, markup=False, soft_wrap=True
+        )

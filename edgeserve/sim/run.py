@@ -70,35 +70,68 @@ def setting_of(config: Config, profiles: Sequence[Profile] = (), cold: bool = Fa
     return Setting(footprints, resident)
 
 
-def make_world(scenario: Scenario, seed: Any, profiles: Sequence[Profile] = (), *, setting: Setting | None = None,
-               measured: Optional[Measured] = None, drain: bool = False,
-               settle: bool = False) -> SimWorld:
+def make_world(
+    scenario: Scenario,
+    seed: Any,
+    profiles: Sequence[Profile] = (),
+    *,
+    setting: Setting | None = None,
+    measured: Optional[Measured] = None,
+    drain: bool = False,
+    settle: bool = False,
+) -> SimWorld:
     """The world of a scenario at one seed. Equal arguments make worlds that behave equally. ``drain`` asks the
     scheduler to drain when the arrivals end; ``settle`` lets its timers run out after that. ``measured``: the costs of
     a machine, and where they come from; see :func:`~edgeserve.sim.machine.charged`."""
     config, run = scenario.config, scenario.run
     setting = setting or setting_of(config, profiles, run.cold)
     begins_ns = origins(scenario.workloads, seed, scenario.directory)
-    sources = [Source(item, config, seed, run.duration_ns, scenario.directory, begins_ns.get(item.axis))
-               for item in scenario.workloads]
+    sources = [
+        Source(item, config, seed, run.duration_ns, scenario.directory, begins_ns.get(item.axis))
+        for item in scenario.workloads
+    ]
     times = TrueTimes(config, scenario.truths, profiles, run.noise, random.Random(f"{seed}/times"))
-    laws = {(item.name, hint): law for item in scenario.workloads for hint, law in item.hints.items()
-            if isinstance(law, Lognormal)}
+    laws = {
+        (item.name, hint): law
+        for item in scenario.workloads
+        for hint, law in item.hints.items()
+        if isinstance(law, Lognormal)
+    }
     costs = charged(scenario, measured)
     machine = Machine(costs.machine, config, seed) if costs.machine is not None else None
-    return SimWorld(config, sources, times, TrueResults(config, scenario.truths, seed, laws),
-                    ReferenceModel(config, setting.footprints, setting.resident, sequences_of(scenario)),
-                    trouble=Trouble(scenario.faults, seed, run.duration_ns), duration_ns=run.duration_ns,
-                    step_cost_ns=costs.step_ns, event_cost_ns=costs.event_ns, machine=machine, drain=drain,
-                    settle=settle,
-                    hardware={name: SimHardware(item, config.devices[name], [
-                        lane for lane in config.lanes.values() if lane.device == name], seed)
-                        for name, item in scenario.hardware.items()})
+    return SimWorld(
+        config,
+        sources,
+        times,
+        TrueResults(config, scenario.truths, seed, laws),
+        ReferenceModel(config, setting.footprints, setting.resident, sequences_of(scenario)),
+        trouble=Trouble(scenario.faults, seed, run.duration_ns),
+        duration_ns=run.duration_ns,
+        step_cost_ns=costs.step_ns,
+        event_cost_ns=costs.event_ns,
+        machine=machine,
+        drain=drain,
+        settle=settle,
+        hardware={
+            name: SimHardware(
+                item, config.devices[name], [lane for lane in config.lanes.values() if lane.device == name], seed
+            )
+            for name, item in scenario.hardware.items()
+        },
+    )
 
 
-def simulate(scenario: Scenario, seed: Any, profiles: Optional[Sequence[Profile]] = None, *,
-             on_step: Optional[OnStep] = None, scheduler: Any = None, drain: bool = False, settle: bool = False,
-             measured: Optional[Measured] = None) -> Run:
+def simulate(
+    scenario: Scenario,
+    seed: Any,
+    profiles: Optional[Sequence[Profile]] = None,
+    *,
+    on_step: Optional[OnStep] = None,
+    scheduler: Any = None,
+    drain: bool = False,
+    settle: bool = False,
+    measured: Optional[Measured] = None,
+) -> Run:
     """Run a scenario to its end: every request has ended and the reference model agrees, or
     :class:`ReferenceModelError` and :class:`SimError` say what went wrong.
 
@@ -114,11 +147,15 @@ def simulate(scenario: Scenario, seed: Any, profiles: Optional[Sequence[Profile]
         measured = measured or machine_to_simulate(scenario.config)
     setting = setting_of(scenario.config, profiles, scenario.run.cold)
     if scheduler is None:
-        scheduler = build_scheduler(scenario.config, profiles, footprints=setting.footprints,
-                                    measured=told_times(scenario, profiles), resident=setting.resident,
-                                    sequences=sequences_of(scenario))
-    world = make_world(scenario, seed, profiles, setting=setting, measured=measured, drain=drain,
-                       settle=settle)
+        scheduler = build_scheduler(
+            scenario.config,
+            profiles,
+            footprints=setting.footprints,
+            measured=told_times(scenario, profiles),
+            resident=setting.resident,
+            sequences=sequences_of(scenario),
+        )
+    world = make_world(scenario, seed, profiles, setting=setting, measured=measured, drain=drain, settle=settle)
     world.thought_ns = scheduler.thought_ns
     drive(scheduler, world, on_step)
     world.reference_model.closed(world.now_ns)
@@ -133,15 +170,21 @@ def told_times(scenario: Scenario, profiles: Sequence[Profile] = ()) -> Dict[Tup
     if not told:
         return {}
     times = TrueTimes(config, scenario.truths, profiles, 0.0, random.Random(0))
-    return {(name, lane): {size: [times.step_ns(name, lane, size)] * TOLD_RUNS for size in config.models[name].batch}
-            for name in told for lane in model_lanes(config, config.models[name])}
+    return {
+        (name, lane): {size: [times.step_ns(name, lane, size)] * TOLD_RUNS for size in config.models[name].batch}
+        for name in told
+        for lane in model_lanes(config, config.models[name])
+    }
 
 
 def sequences_of(scenario: Scenario) -> Dict[str, Tuple[int, int, int, int]]:
     """What the engines say of models whose sequences are answered one by one: tokens of the context, bytes per token of
     their states, as many slots per lane as the largest batch has, and the tokens of prompts that a turn reads."""
-    return {name: (truth.context, truth.state_token_bytes, scenario.config.models[name].batch[-1], truth.prefill_turn)
-            for name, truth in scenario.truths.items() if truth.batching != STATIC}
+    return {
+        name: (truth.context, truth.state_token_bytes, scenario.config.models[name].batch[-1], truth.prefill_turn)
+        for name, truth in scenario.truths.items()
+        if truth.batching != STATIC
+    }
 
 
 def machine_to_simulate(config: Config, directory: str = "") -> Measured:
@@ -171,11 +214,20 @@ def profiles_to_simulate(config: Config, directory: str = "") -> List[Profile]:
         elif not is_whole:
             chosen, what = profile, "it is used all the same, since nothing else is known of the model's times"
         if match.mismatches:
-            log.warning("the profile of model %s (%s) does not hold: %s; %s", model.name, profile.device,
-                        "; ".join(match.mismatches), what)
+            log.warning(
+                "the profile of model %s (%s) does not hold: %s; %s",
+                model.name,
+                profile.device,
+                "; ".join(match.mismatches),
+                what,
+            )
         if match.doubts and chosen.lanes:
-            log.warning("the profile of model %s (%s) may be off: %s; it is used", model.name, profile.device,
-                        "; ".join(match.doubts))
+            log.warning(
+                "the profile of model %s (%s) may be off: %s; it is used",
+                model.name,
+                profile.device,
+                "; ".join(match.doubts),
+            )
         if chosen.lanes:
             used.append(chosen)
     return used
@@ -184,7 +236,9 @@ def profiles_to_simulate(config: Config, directory: str = "") -> List[Profile]:
 def no_workload(scenario: Scenario) -> str:
     """What to write into a scenario in which nobody asks anything."""
     source, app = scenario.config.source, next(iter(scenario.config.apps), "NAME")
-    return (f"{source} has no [workload.NAME]: nobody asks anything, so there is nothing to simulate. Say who asks "
-            "what in a scenario, a file of its own (docs/simulate.md), such as\n"
-            f"  config = \"{os.path.basename(source)}\"\n"
-            f"  [workload.load]\n  app = \"{app}\"\n  rate = 20.0    # requests per second")
+    return (
+        f"{source} has no [workload.NAME]: nobody asks anything, so there is nothing to simulate. Say who asks "
+        "what in a scenario, a file of its own (docs/simulate.md), such as\n"
+        f'  config = "{os.path.basename(source)}"\n'
+        f'  [workload.load]\n  app = "{app}"\n  rate = 20.0    # requests per second'
+    )

@@ -208,16 +208,29 @@ def parse_scenario(table: Mapping[str, Any], directory: str = ".", source: str =
             edge[section] = _merged(edge.get(section, {}), table[section])
     edge = dict(expand_pipelines(edge, config_directory))  # a recording must not need the files
     config = parse_config(edge, config_directory, source)
-    workloads = tuple(read_table(WorkloadConfig, value, f"[workload.{name}]", name=name)
-                      for name, value in _tables(table, "workload").items())
-    truths = {name: read_table(TruthConfig, value, f"[truth.{name}]", model=name)
-              for name, value in _tables(table, "truth").items()}
-    hardware = {name: read_table(HardwareConfig, value, f"[hardware.{name}]", device=name)
-                for name, value in _tables(table, "hardware").items()}
-    scenario = Scenario(config, read_table(RunConfig, table.get("run", {}), "[run]"),
-                        tuple(replace(item, **_app_defaults(item, config)) for item in workloads), truths,
-                        read_table(FaultsConfig, table.get("faults", {}), "[faults]"), directory,
-                        table.get("machine", {}), hardware, edge)
+    workloads = tuple(
+        read_table(WorkloadConfig, value, f"[workload.{name}]", name=name)
+        for name, value in _tables(table, "workload").items()
+    )
+    truths = {
+        name: read_table(TruthConfig, value, f"[truth.{name}]", model=name)
+        for name, value in _tables(table, "truth").items()
+    }
+    hardware = {
+        name: read_table(HardwareConfig, value, f"[hardware.{name}]", device=name)
+        for name, value in _tables(table, "hardware").items()
+    }
+    scenario = Scenario(
+        config,
+        read_table(RunConfig, table.get("run", {}), "[run]"),
+        tuple(replace(item, **_app_defaults(item, config)) for item in workloads),
+        truths,
+        read_table(FaultsConfig, table.get("faults", {}), "[faults]"),
+        directory,
+        table.get("machine", {}),
+        hardware,
+        edge,
+    )
     with_overrides(ASSUMED, scenario.machine)
     _check(scenario)
     return scenario
@@ -227,9 +240,14 @@ def with_policy(scenario: Scenario, kind: str) -> Scenario:
     """The same scenario with every app under one policy of ``kind`` (options of the first such policy are kept)."""
     given = [item for item in scenario.config.policies.values() if item.kind == kind]
     name, options = (given[0].name, given[0].options) if given else (kind.rpartition(":")[2], {})
-    edge = dict(scenario.edge, policy={name: {"kind": kind, **options}},
-                app={app: {**{key: value for key, value in table.items() if key != "predict"}, "policy": name}
-                     for app, table in scenario.edge["app"].items()})  # another policy may read other hints
+    edge = dict(
+        scenario.edge,
+        policy={name: {"kind": kind, **options}},
+        app={
+            app: {**{key: value for key, value in table.items() if key != "predict"}, "policy": name}
+            for app, table in scenario.edge["app"].items()
+        },
+    )  # another policy may read other hints
     return replace(scenario, config=parse_config(edge, scenario.config.directory, scenario.config.source), edge=edge)
 
 
@@ -239,11 +257,14 @@ def with_load(scenario: Scenario, load: float) -> Scenario:
     workloads = []
     for item in scenario.workloads:
         if item.kind == "closed":
-            raise ConfigError(f"[workload.{item.name}] kind = 'closed': its clients wait for their answers, so that it "
-                              "has no rate to multiply; give another kind, or other numbers of clients in other "
-                              "scenarios")
-        changes = tuple(replace(change, rate=change.rate * load) if change.rate > 0 else change
-                        for change in item.changes)
+            raise ConfigError(
+                f"[workload.{item.name}] kind = 'closed': its clients wait for their answers, so that it "
+                "has no rate to multiply; give another kind, or other numbers of clients in other "
+                "scenarios"
+            )
+        changes = tuple(
+            replace(change, rate=change.rate * load) if change.rate > 0 else change for change in item.changes
+        )
         workloads.append(replace(item, rate=item.rate * load, scale=item.scale / load, changes=changes))
     return replace(scenario, workloads=tuple(workloads))
 
@@ -279,8 +300,10 @@ def _check(scenario: Scenario) -> None:
         if name not in scenario.config.models:
             raise ConfigError(f"[machine.lock.{name}]: there is no such model{nearest(name, scenario.config.models)}")
     if scenario.machine and (scenario.run.step_cost_ns >= 0 or scenario.run.event_cost_ns >= 0):
-        raise ConfigError("[run] step_cost or event_cost say that nothing else is charged, and [machine] says what "
-                          "else; give step and event in [machine] instead")
+        raise ConfigError(
+            "[run] step_cost or event_cost say that nothing else is charged, and [machine] says what "
+            "else; give step and event in [machine] instead"
+        )
     for name in scenario.truths:
         if name not in scenario.config.models:
             raise ConfigError(f"[truth.{name}]: there is no such model{nearest(name, scenario.config.models)}")
@@ -298,44 +321,57 @@ def _check_sequences(scenario: Scenario, truth: TruthConfig) -> None:
         if lane not in scenario.config.lanes:
             raise ConfigError(f"{where} lane.{lane}: there is no such lane{nearest(lane, scenario.config.lanes)}")
     if truth.steps is not None and truth.steps_hint:
-        raise ConfigError(f"{where} steps and steps_hint = {truth.steps_hint!r} both say how many steps a job needs; "
-                          "take one of them away")
+        raise ConfigError(
+            f"{where} steps and steps_hint = {truth.steps_hint!r} both say how many steps a job needs; "
+            "take one of them away"
+        )
     if truth.predict is not None and not truth.steps_hint:
         raise ConfigError(f"{where} predict needs steps_hint = '...': the hint that says the true number of steps")
     if truth.batching != STATIC and (truth.steps_per_run or not (truth.steps or truth.steps_hint)):
-        raise ConfigError(f"{where} batching = {truth.batching!r} is for a model with steps or steps_hint, and without "
-                          "steps_per_run: its batches run until all their sequences are over")
+        raise ConfigError(
+            f"{where} batching = {truth.batching!r} is for a model with steps or steps_hint, and without "
+            "steps_per_run: its batches run until all their sequences are over"
+        )
     if truth.prefill_turn and truth.batching == STATIC:
-        raise ConfigError(f"{where} prefill_turn = {truth.prefill_turn} is for batching = 'continuous' or "
-                          "'early_exit': others do not ask between two turns whether they should end")
+        raise ConfigError(
+            f"{where} prefill_turn = {truth.prefill_turn} is for batching = 'continuous' or "
+            "'early_exit': others do not ask between two turns whether they should end"
+        )
     if truth.step is not None and truth.times:
         raise ConfigError(f"{where} times and step both say what a step takes; take one of them away")
     if truth.predict is not None and (truth.predict.sigma < 0 or not truth.predict.median):
         nodes = {app.name for app in scenario.config.apps.values() for node in app.nodes if node.model == truth.model}
         for item in scenario.workloads:
             if nodes & set(item.apps) and not isinstance(item.hints.get(truth.steps_hint), Lognormal):
-                raise ConfigError(f"{where} predict: [workload.{item.name}] draws no hints.{truth.steps_hint} from "
-                                  "{ lognormal = [median, sigma] }; give predict median and sigma of the true numbers")
+                raise ConfigError(
+                    f"{where} predict: [workload.{item.name}] draws no hints.{truth.steps_hint} from "
+                    "{ lognormal = [median, sigma] }; give predict median and sigma of the true numbers"
+                )
 
 
 def _check_changes(item: WorkloadConfig, where: str) -> None:
     before_ns = 0
     for index, change in enumerate(item.changes):
         if change.at_ns <= before_ns:
-            raise ConfigError(f"{where} changes[{index}] at = {format_duration(change.at_ns)!r}: expected a time after "
-                              f"{format_duration(before_ns)}; changes stand in the order of their times")
+            raise ConfigError(
+                f"{where} changes[{index}] at = {format_duration(change.at_ns)!r}: expected a time after "
+                f"{format_duration(before_ns)}; changes stand in the order of their times"
+            )
         before_ns = change.at_ns
         if change.rate >= 0 and item.kind in ("closed", "trace"):
-            raise ConfigError(f"{where} changes[{index}] rate = {change.rate:g}: kind {item.kind!r} has no rate to "
-                              "change")
+            raise ConfigError(
+                f"{where} changes[{index}] rate = {change.rate:g}: kind {item.kind!r} has no rate to change"
+            )
 
 
 def _check_axis(item: WorkloadConfig, where: str) -> None:
     if item.axis and item.kind != "trace":
         raise ConfigError(f"{where} axis = {item.axis!r}: kind {item.kind!r} reads no trace; leave it out")
     if item.axis and item.rate:
-        raise ConfigError(f"{where} rate = {item.rate:g}: a trace on an axis keeps its times; stretch all of the axis "
-                          "by the same scale")
+        raise ConfigError(
+            f"{where} rate = {item.rate:g}: a trace on an axis keeps its times; stretch all of the axis "
+            "by the same scale"
+        )
 
 
 def _check_routes(scenario: Scenario) -> None:

@@ -75,8 +75,16 @@ class SequenceRun:
     any more.
     """
 
-    def __init__(self, needs: Sequence[int], bound: Optional[int], before_ns: int, step_ns: Callable[[int], int],
-                 padded: int = 0, reads: Sequence[int] = (), turn_ns: int = 0) -> None:
+    def __init__(
+        self,
+        needs: Sequence[int],
+        bound: Optional[int],
+        before_ns: int,
+        step_ns: Callable[[int], int],
+        padded: int = 0,
+        reads: Sequence[int] = (),
+        turn_ns: int = 0,
+    ) -> None:
         self.unread = list(reads) or [0] * len(needs)  # turns in which the rest of each prompt is read
         self.turns = 0  # that have passed, steps counted
         self.made = [0] * len(needs)  # steps that each has made

@@ -70,6 +70,8 @@ def read_predict(value: Any, where: str) -> PredictConfig:
 
 def read_lane_truths(value: Any, where: str) -> Dict[str, LaneTruth]:
     """Lane -> what differs there."""
+
     def read(item: Any, inner: str) -> LaneTruth:
         return read_table(LaneTruth, item, inner)
+
     return dict(table_of(read)(value, where))

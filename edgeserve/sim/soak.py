@@ -34,8 +34,13 @@ POLICY_KINDS = (*EXACT_KINDS, *SAMPLING_KINDS, *PARD_KINDS)
 ENSEMBLES = (*ENSEMBLE_KINDS, "edf")
 """Policies of a soak of ensembles: apps of several models behind one join, fitted or not, among apps of all shapes."""
 
-MARKS = tuple([name for name in (*EVENT_KINDS, *ACTION_KINDS, *OUTCOMES, "probe")
-               if name != "LeaveOut" and name not in LANGUAGE_MARKS])
+MARKS = tuple(
+    [
+        name
+        for name in (*EVENT_KINDS, *ACTION_KINDS, *OUTCOMES, "probe")
+        if name != "LeaveOut" and name not in LANGUAGE_MARKS
+    ]
+)
 """What must have occurred at least once over a soak: a fault that never happens tests nothing. (Only the policies of
 ensembles leave branches out, and only batches of language models go on when some of their jobs are over.)"""
 
@@ -51,8 +56,15 @@ class SoakResult(NamedTuple):
     accounts: Dict[str, Account]  # by policy kind: how many requests came, and how they ended
 
 
-def soak(seed: int, record: str = "", policies: Sequence[str] = POLICY_KINDS, deep: bool = False,
-         hardware: bool = False, language: bool = False, pair: bool = False) -> SoakResult:
+def soak(
+    seed: int,
+    record: str = "",
+    policies: Sequence[str] = POLICY_KINDS,
+    deep: bool = False,
+    hardware: bool = False,
+    language: bool = False,
+    pair: bool = False,
+) -> SoakResult:
     """Run one seed, on ``deep`` lanes, on ``hardware`` that gets warm, with ``language`` models or with a ``pair`` of
     ensembles if asked. Raises
     (ReferenceModelError, AccountsError, SimError, PolicyError, AssertionError) when a rule is broken. ``record`` names
@@ -61,18 +73,29 @@ def soak(seed: int, record: str = "", policies: Sequence[str] = POLICY_KINDS, de
     return hold(scenario, seed, drain, record)
 
 
-def hold(scenario: Scenario, seed: int, drain: bool, record: str = "",
-         prepare: Callable[[Any, Any], None] | None = None) -> SoakResult:
+def hold(
+    scenario: Scenario, seed: int, drain: bool, record: str = "", prepare: Callable[[Any, Any], None] | None = None
+) -> SoakResult:
     """Run a scenario and hold it to every rule, as :func:`soak` says. ``prepare`` sees the scheduler and the world
     before the first step."""
     setting = setting_of(scenario.config)
     from edgeserve.sched.core.build import build_scheduler
+
     told = told_times(scenario)
-    scheduler = build_scheduler(scenario.config, (), footprints=setting.footprints, measured=told,
-                                resident=setting.resident, sequences=sequences_of(scenario))
+    scheduler = build_scheduler(
+        scenario.config,
+        (),
+        footprints=setting.footprints,
+        measured=told,
+        resident=setting.resident,
+        sequences=sequences_of(scenario),
+    )
     digest, steps, accounts = hashlib.sha256(), 0, Accounts(scenario.config)
-    recorder = Recorder(record, start_of(setting.footprints, setting.resident, told,
-                                        sequences=sequences_of(scenario))) if record else None
+    recorder = (
+        Recorder(record, start_of(setting.footprints, setting.resident, told, sequences=sequences_of(scenario)))
+        if record
+        else None
+    )
 
     def on_step(now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
         nonlocal steps
@@ -95,12 +118,15 @@ def hold(scenario: Scenario, seed: int, drain: bool, record: str = "",
     scheduler.check()
     accounts.check(world, scheduler)
     if scheduler.open_count or scheduler.busy:
-        raise AssertionError(f"seed {seed}: after draining {scheduler.open_count} requests are open in the scheduler, "
-                             f"busy = {scheduler.busy}")
+        raise AssertionError(
+            f"seed {seed}: after draining {scheduler.open_count} requests are open in the scheduler, "
+            f"busy = {scheduler.busy}"
+        )
     if drain and scheduler.state.retained:
         raise AssertionError(f"seed {seed}: after draining {list(scheduler.state.retained.values())} are still kept")
-    return SoakResult(seed, dict(world.reference_model.marks), len(world.ended), steps, digest.hexdigest(),
-                      accounts.by_kind())
+    return SoakResult(
+        seed, dict(world.reference_model.marks), len(world.ended), steps, digest.hexdigest(), accounts.by_kind()
+    )
 
 
 def missing_marks(results: Sequence[SoakResult]) -> List[str]:
@@ -114,8 +140,14 @@ def missing_marks(results: Sequence[SoakResult]) -> List[str]:
 # --- drawing ----------------------------------------------------------------------------------------------------------
 
 
-def draw_scenario(seed: int, policies: Sequence[str] = POLICY_KINDS, deep: bool = False,
-                  hardware: bool = False, language: bool = False, pair: bool = False) -> Tuple[Scenario, bool]:
+def draw_scenario(
+    seed: int,
+    policies: Sequence[str] = POLICY_KINDS,
+    deep: bool = False,
+    hardware: bool = False,
+    language: bool = False,
+    pair: bool = False,
+) -> Tuple[Scenario, bool]:
     """The scenario of a seed, and whether the run ends with a drain. ``deep``: the same with lanes that hold several
     works launched, times to pack, and devices whose lanes slow each other. ``hardware``: the same on devices whose
     clocks, heat, power and memory change, and that tell the scheduler of it. ``language``: the same and one or two apps
@@ -140,8 +172,12 @@ def draw_scenario(seed: int, policies: Sequence[str] = POLICY_KINDS, deep: bool 
         table["faults"]["reset_every"] = f"{random.Random(f'{seed}/resets').choice((0, 0, 300, 900))}ms"
     if not set(table["policy"]) <= set(EXACT_KINDS):
         _bound(random.Random(f"{seed}/bound"), table)
-    table["run"] = {"duration": f"{draw.randrange(200, 700)}ms", "noise": draw.choice((0.0, 0.03, 0.15)),
-                    "step_cost": f"{draw.choice((0, 0, 20, 300))}us", "event_cost": f"{draw.choice((0, 15))}us"}
+    table["run"] = {
+        "duration": f"{draw.randrange(200, 700)}ms",
+        "noise": draw.choice((0.0, 0.03, 0.15)),
+        "step_cost": f"{draw.choice((0, 0, 20, 300))}us",
+        "event_cost": f"{draw.choice((0, 15))}us",
+    }
     _workloads(draw, random.Random(f"{seed}/work"), table)
     if language:
         draw_language(random.Random(f"{seed}/language"), table)
@@ -162,9 +198,11 @@ def _lanes(draw: random.Random, table: Dict[str, Any]) -> None:
     if draw.random() < 0.25:
         table["device"]["d1"] = {}
     for index in range(draw.choice((1, 1, 2, 3))):
-        table["lane"][f"l{index}"] = {"device": draw.choice(sorted(table["device"])),
-                                      "ahead": draw.choice(("0ms", "0ms", "5ms")),
-                                      "hang": f"{draw.choice((100, 400))}ms"}
+        table["lane"][f"l{index}"] = {
+            "device": draw.choice(sorted(table["device"])),
+            "ahead": draw.choice(("0ms", "0ms", "5ms")),
+            "hang": f"{draw.choice((100, 400))}ms",
+        }
     used = {lane["device"] for lane in table["lane"].values()}
     table["device"] = {name: device for name, device in table["device"].items() if name in used}
 
@@ -183,22 +221,47 @@ def draw_hardware(draw: random.Random, devices: Dict[str, Any]) -> Dict[str, Any
     fall, limits of heat and power are crossed and other programs take the memory."""
     hardware = {}
     for name, device in sorted(devices.items()):
-        device.update(power_cap=draw.choice((0.0, 0.0, 8.0, 16.0)), headroom=f"{draw.choice((0, 0, 30, 150))}MB",
-                      idle_gap=f"{draw.choice((0, 5, 20))}ms", heat_soft=draw.choice((0.0, 45.0)))
+        device.update(
+            power_cap=draw.choice((0.0, 0.0, 8.0, 16.0)),
+            headroom=f"{draw.choice((0, 0, 30, 150))}MB",
+            idle_gap=f"{draw.choice((0, 5, 20))}ms",
+            heat_soft=draw.choice((0.0, 45.0)),
+        )
         total = draw.randrange(300, 900)
         hardware[name] = {
-            "clocks": [400.0, 800.0, 1000.0, 1300.0], "compute": draw.choice((1.0, 0.6)),
-            "governor": draw.choice(("locked", "ondemand")), "idle_after": "4ms", "ramp": f"{draw.choice((0, 3))}ms",
-            "jitter": draw.choice((0.0, 0.05, 0.3)), "every": f"{draw.choice((5, 20, 60))}ms",
-            "caps": [{"at": f"{draw.randrange(400)}ms", "for": f"{draw.randrange(1, 200)}ms",
-                      "clock": draw.choice((0.3, 0.6)), "why": draw.choice(("", "thermal", "power"))}
-                     for _ in range(draw.randrange(4))],
-            "thermal": {"ambient": 30.0, "resistance": 3.0, "time": f"{draw.choice((50, 400))}ms",
-                        "trip": draw.choice((50.0, 80.0)), "release": 45.0},
+            "clocks": [400.0, 800.0, 1000.0, 1300.0],
+            "compute": draw.choice((1.0, 0.6)),
+            "governor": draw.choice(("locked", "ondemand")),
+            "idle_after": "4ms",
+            "ramp": f"{draw.choice((0, 3))}ms",
+            "jitter": draw.choice((0.0, 0.05, 0.3)),
+            "every": f"{draw.choice((5, 20, 60))}ms",
+            "caps": [
+                {
+                    "at": f"{draw.randrange(400)}ms",
+                    "for": f"{draw.randrange(1, 200)}ms",
+                    "clock": draw.choice((0.3, 0.6)),
+                    "why": draw.choice(("", "thermal", "power")),
+                }
+                for _ in range(draw.randrange(4))
+            ],
+            "thermal": {
+                "ambient": 30.0,
+                "resistance": 3.0,
+                "time": f"{draw.choice((50, 400))}ms",
+                "trip": draw.choice((50.0, 80.0)),
+                "release": 45.0,
+            },
             "power": {"static": 4.0, "dynamic": 20.0, "limit": draw.choice((0.0, 18.0))},
-            "memory": {"total": f"{total}MB", "others": "0MB", "changes": [
-                {"at": f"{at}ms", "others": f"{draw.randrange(total)}MB", "over": f"{draw.choice((0, 50))}ms"}
-                for at in sorted(draw.sample(range(450), draw.randrange(4)))]}}
+            "memory": {
+                "total": f"{total}MB",
+                "others": "0MB",
+                "changes": [
+                    {"at": f"{at}ms", "others": f"{draw.randrange(total)}MB", "over": f"{draw.choice((0, 50))}ms"}
+                    for at in sorted(draw.sample(range(450), draw.randrange(4)))
+                ],
+            },
+        }
     return hardware
 
 
@@ -207,9 +270,14 @@ def draw_processors(draw: random.Random, table: Dict[str, Any]) -> None:
     for hardware in table["hardware"].values():
         if draw.random() < 0.5:
             cores = draw.choice((1, 2, 8))
-            hardware["processor"] = {"cores": cores, "others": draw.choice((0.0, cores / 2)), "changes": [
-                {"at": f"{at}ms", "others": draw.choice((0.0, cores / 2, cores * 3.0))}
-                for at in sorted(draw.sample(range(450), draw.randrange(4)))]}
+            hardware["processor"] = {
+                "cores": cores,
+                "others": draw.choice((0.0, cores / 2)),
+                "changes": [
+                    {"at": f"{at}ms", "others": draw.choice((0.0, cores / 2, cores * 3.0))}
+                    for at in sorted(draw.sample(range(450), draw.randrange(4)))
+                ],
+            }
     for lane in table["lane"].values():
         lane.update(threads=draw.choice((1, 1, 2, 4)), nice=draw.choice((0, 0, 10)))
 
@@ -225,8 +293,13 @@ def _model(draw: random.Random, table: Dict[str, Any], stateful: bool = False) -
     sizes = draw.choice(([1], [1, 2, 4], [1, 4, 8], [2, 8]))
     fixed_us, item_us = draw.randrange(200, 6000), draw.randrange(100, 2500)
     expected = {str(size): f"{fixed_us + item_us * size}us" for size in sizes}
-    models[name] = {"engine": "synthetic", "batch": sizes, "expected": expected,
-                    "memory": f"{draw.randrange(10, 120)}MB", "load": f"{draw.randrange(1, 30)}ms"}
+    models[name] = {
+        "engine": "synthetic",
+        "batch": sizes,
+        "expected": expected,
+        "memory": f"{draw.randrange(10, 120)}MB",
+        "load": f"{draw.randrange(1, 30)}ms",
+    }
     lanes = sorted(table["lane"])
     if len(lanes) > 1 and draw.random() < 0.4:
         models[name]["lanes"] = draw.sample(lanes, draw.randrange(1, len(lanes)))
@@ -236,8 +309,9 @@ def _model(draw: random.Random, table: Dict[str, Any], stateful: bool = False) -
     if draw.random() < 0.2:
         truth["fail"] = draw.choice((0.01, 0.2))
     if draw.random() < 0.2:  # the profile is wrong
-        truth["times"] = {str(size): f"{(fixed_us + item_us * size) * draw.choice((50, 150, 250)) // 100}us"
-                          for size in sizes}
+        truth["times"] = {
+            str(size): f"{(fixed_us + item_us * size) * draw.choice((50, 150, 250)) // 100}us" for size in sizes
+        }
     if draw.random() < 0.15:
         truth["steps"], truth["steps_per_run"] = [1, 5], draw.choice((0, 1, 2))
     table["truth"][name] = truth
@@ -246,10 +320,13 @@ def _model(draw: random.Random, table: Dict[str, Any], stateful: bool = False) -
 
 def _app(draw: random.Random, table: Dict[str, Any], name: str) -> None:
     shape = draw.choice((_single, _single, _chain, _fork, _fan, _nested, _routed, _stream, _stream))
-    app: Dict[str, Any] = {"policy": draw.choice(sorted(table["policy"])), "slo": f"{draw.randrange(8, 200)}ms",
-                           "class": draw.choice(("critical", "normal", "normal", "background")),
-                           "on_late": draw.choice(("drop", "drop", "drop", "answer", "partial")),
-                           "value": draw.choice((1.0, 1.0, 0.5, 4.0))}
+    app: Dict[str, Any] = {
+        "policy": draw.choice(sorted(table["policy"])),
+        "slo": f"{draw.randrange(8, 200)}ms",
+        "class": draw.choice(("critical", "normal", "normal", "background")),
+        "on_late": draw.choice(("drop", "drop", "drop", "answer", "partial")),
+        "value": draw.choice((1.0, 1.0, 0.5, 4.0)),
+    }
     if "idle" in table["policy"] and app["on_late"] == "answer":
         app["on_late"] = "drop"  # what is answered however late cannot end under a policy that never moves
     if draw.random() < 0.2:
@@ -262,8 +339,9 @@ def _app(draw: random.Random, table: Dict[str, Any], name: str) -> None:
     table["app"][name] = app
 
 
-def _node(draw: random.Random, table: Dict[str, Any], name: str, after: Optional[List[str]] = None,
-          **keys: Any) -> Dict[str, Any]:
+def _node(
+    draw: random.Random, table: Dict[str, Any], name: str, after: Optional[List[str]] = None, **keys: Any
+) -> Dict[str, Any]:
     node = {"name": name, "model": keys.pop("model", None) or _model(draw, table), **keys}
     if after is not None:
         node["after"] = after
@@ -282,14 +360,19 @@ def _fork(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> No
     branches = [f"b{index}" for index in range(draw.randrange(2, 5))]
     join = draw.choice(("all", "all", 1, len(branches) - 1))
     head = [_node(draw, table, "a", [])] if draw.random() < 0.7 else []
-    app["node"] = head + [_node(draw, table, name, ["a"] if head else []) for name in branches] \
+    app["node"] = (
+        head
+        + [_node(draw, table, name, ["a"] if head else []) for name in branches]
         + [_node(draw, table, "z", branches, join=join)]
+    )
 
 
 def _fan(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> None:
     cut = _own_model(draw, table, parts=draw.choice(([0, 3], [1, 12], 2, [0, 1])))
-    app["node"] = [_node(draw, table, "cut", [], model=cut, fan_out=True, parts_max=draw.choice((256, 10))),
-                   _node(draw, table, "read", ["cut"])]
+    app["node"] = [
+        _node(draw, table, "cut", [], model=cut, fan_out=True, parts_max=draw.choice((256, 10))),
+        _node(draw, table, "read", ["cut"]),
+    ]
     if draw.random() < 0.5:
         app["node"].append(_node(draw, table, "more", ["read"]))
     if draw.random() < 0.8:
@@ -299,16 +382,22 @@ def _fan(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> Non
 
 def _nested(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> None:
     outer, inner = _own_model(draw, table, parts=[0, 3]), _own_model(draw, table, parts=[0, 2])
-    app["node"] = [_node(draw, table, "outer", [], model=outer, fan_out=True),
-                   _node(draw, table, "inner", ["outer"], model=inner, fan_out=True),
-                   _node(draw, table, "leaf", ["inner"]), _node(draw, table, "back", ["leaf"], gather=True),
-                   _node(draw, table, "end", ["back"], gather=True)]
+    app["node"] = [
+        _node(draw, table, "outer", [], model=outer, fan_out=True),
+        _node(draw, table, "inner", ["outer"], model=inner, fan_out=True),
+        _node(draw, table, "leaf", ["inner"]),
+        _node(draw, table, "back", ["leaf"], gather=True),
+        _node(draw, table, "end", ["back"], gather=True),
+    ]
 
 
 def _routed(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> None:
     chooser = _own_model(draw, table, routes={"left": 0.5, "right": 0.3, **({"": 0.2} if draw.random() < 0.3 else {})})
-    app["node"] = [_node(draw, table, "pick", [], model=chooser, route="one"), _node(draw, table, "left", ["pick"]),
-                   _node(draw, table, "right", ["pick"])]
+    app["node"] = [
+        _node(draw, table, "pick", [], model=chooser, route="one"),
+        _node(draw, table, "left", ["pick"]),
+        _node(draw, table, "right", ["pick"]),
+    ]
     if draw.random() < 0.7:
         app["node"].append(_node(draw, table, "z", ["left", "right"]))
 
@@ -316,14 +405,21 @@ def _routed(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> 
 def _mixed(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> None:
     """A fork into a route and a fan-out, which one join closes."""
     app["node"] = draw_mixed(
-        draw, lambda name, after, **keys: _node(draw, table, name, after, **keys),
-        lambda **truth: _own_model(draw, table, **truth))
+        draw,
+        lambda name, after, **keys: _node(draw, table, name, after, **keys),
+        lambda **truth: _own_model(draw, table, **truth),
+    )
 
 
 def _ensemble(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> None:
     """Several models and a join behind them, at times scored first or beside, at times fitted."""
-    draw_ensemble(draw, app, lambda name, after, **keys: _node(draw, table, name, after, **keys),
-                  lambda: _own_model(draw, table), table["truth"])
+    draw_ensemble(
+        draw,
+        app,
+        lambda name, after, **keys: _node(draw, table, name, after, **keys),
+        lambda: _own_model(draw, table),
+        table["truth"],
+    )
 
 
 def _stream(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> None:
@@ -338,8 +434,13 @@ def _stream(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> 
 def _own_model(draw: random.Random, table: Dict[str, Any], **truth: Any) -> str:
     """A model that no other app uses, since what it returns belongs to this graph."""
     name = f"m{len(table['model'])}"
-    table["model"][name] = {"engine": "synthetic", "batch": [1, 4], "memory": "20MB", "load": "5ms",
-                            "expected": {"1": "1500us", "4": "4ms"}}
+    table["model"][name] = {
+        "engine": "synthetic",
+        "batch": [1, 4],
+        "memory": "20MB",
+        "load": "5ms",
+        "expected": {"1": "1500us", "4": "4ms"},
+    }
     table["truth"][name] = {**truth, "state": "0B"}  # the key keeps other apps from sharing it
     return name
 
@@ -361,11 +462,21 @@ def _bound(draw: random.Random, table: Dict[str, Any]) -> None:
         table["device"].setdefault(f"d{index}", {})
         table["lane"][f"b{index}"] = {"device": f"d{index}", "hang": "100ms"}
     for name, lanes, memory in (("bound", ["b0", "b1"], 60), ("rival", ["b0"], 60), ("small", ["b0"], 1)):
-        table["model"][name] = {"engine": "synthetic", "batch": [1, 2], "memory": f"{memory}MB", "load": "2ms",
-                                "expected": {"1": "2ms", "2": f"{draw.randrange(2, 5)}ms"}, "lanes": lanes}
-        table["app"][name] = {"model": name, "policy": draw.choice(sorted(table["policy"])), "slo": "30ms",
-                              "class": "critical" if name == "small" else "normal",
-                              "on_late": "drop" if name == "small" or "idle" in table["policy"] else "answer"}
+        table["model"][name] = {
+            "engine": "synthetic",
+            "batch": [1, 2],
+            "memory": f"{memory}MB",
+            "load": "2ms",
+            "expected": {"1": "2ms", "2": f"{draw.randrange(2, 5)}ms"},
+            "lanes": lanes,
+        }
+        table["app"][name] = {
+            "model": name,
+            "policy": draw.choice(sorted(table["policy"])),
+            "slo": "30ms",
+            "class": "critical" if name == "small" else "normal",
+            "on_late": "drop" if name == "small" or "idle" in table["policy"] else "answer",
+        }
         table["truth"][name] = {"state": "0B"}
     table["truth"]["bound"] = {"steps": [2, 6], "steps_per_run": 1, "state": f"{draw.randrange(1, 40)}MB"}
     table["device"]["d1"].pop("memory", None)  # drawn before it had to hold these
@@ -382,10 +493,22 @@ def _faults(draw: random.Random, badness: float) -> Dict[str, Any]:
     def every(mean_ms: int) -> str:
         return f"{round(mean_ms / badness)}ms" if draw.random() < 0.4 else "0ms"
 
-    return {"slow": some(0.05), "refuse": some(0.05), "fail_job": some(0.03), "fail_batch": some(0.03),
-            "fail_load": some(0.2), "unfinished": some(0.1), "cancel": some(0.1), "lane_loss_every": every(400),
-            "lane_loss": "60ms", "hang": draw.choice((0.0, 0.3)), "speed_every": every(200),
-            "burst_every": every(200), "burst_max": draw.choice((5, 60)), "memory_every": every(150)}
+    return {
+        "slow": some(0.05),
+        "refuse": some(0.05),
+        "fail_job": some(0.03),
+        "fail_batch": some(0.03),
+        "fail_load": some(0.2),
+        "unfinished": some(0.1),
+        "cancel": some(0.1),
+        "lane_loss_every": every(400),
+        "lane_loss": "60ms",
+        "hang": draw.choice((0.0, 0.3)),
+        "speed_every": every(200),
+        "burst_every": every(200),
+        "burst_max": draw.choice((5, 60)),
+        "memory_every": every(150),
+    }
 
 
 def _workloads(draw: random.Random, rich: random.Random, table: Dict[str, Any]) -> None:
@@ -395,9 +518,16 @@ def _workloads(draw: random.Random, rich: random.Random, table: Dict[str, Any]) 
         alone_us = sum(_first_us(table, node) for node in app.get("node", [app]))
         rate = min(1500.0, max(5.0, round(load * 1e6 / alone_us / len(table["app"]), 1)))
         kind = draw.choice(("poisson", "gamma", "onoff", "periodic", "closed"))
-        workload: Dict[str, Any] = {"app": name, "kind": kind, "rate": rate, "window": "100ms", "on": "50ms",
-                                    "off": "50ms", "clients": draw.randrange(1, 20),
-                                    "think": f"{draw.choice((0, 5))}ms"}
+        workload: Dict[str, Any] = {
+            "app": name,
+            "kind": kind,
+            "rate": rate,
+            "window": "100ms",
+            "on": "50ms",
+            "off": "50ms",
+            "clients": draw.randrange(1, 20),
+            "think": f"{draw.choice((0, 5))}ms",
+        }
         if app.get("stream"):
             workload["streams"] = draw.choice((1, 5))
         if draw.random() < 0.2:

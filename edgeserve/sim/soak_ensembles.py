@@ -21,19 +21,33 @@ def draw_ensemble_options(draw: random.Random, kind: str) -> Dict[str, Any]:
     """Some options of ``[policy.*]``; the others stay as they are by default."""
     known: Dict[str, Any] = {"cells_max": draw.choice((10, 500, 20_000)), "margin_ms": draw.choice((0.0, 2.0))}
     if kind == "schemble":
-        known.update(planner=draw.choice(("exact", "published", "greedy")), delta=draw.choice((0.01, 0.2)),
-                     order=draw.choice(("edf", "fifo", "sjf")), mean=draw.random() < 0.3, fast=draw.random() < 0.7,
-                     price=draw.choice((0.0, 0.4)))
+        known.update(
+            planner=draw.choice(("exact", "published", "greedy")),
+            delta=draw.choice((0.01, 0.2)),
+            order=draw.choice(("edf", "fifo", "sjf")),
+            mean=draw.random() < 0.3,
+            fast=draw.random() < 0.7,
+            price=draw.choice((0.0, 0.4)),
+        )
     elif kind == "schemble+":
         known.update(stop=draw.choice((0.0, 0.05, 1.0)), lone=draw.choice(("fastest", "plan")))
     else:
-        known.update(pick=draw.choice(("all", "static", "gating", "des")), models=["b0", "b1"],
-                     threshold=draw.choice((0.0, 0.5)), margin=draw.choice((0.0, 0.5)))
+        known.update(
+            pick=draw.choice(("all", "static", "gating", "des")),
+            models=["b0", "b1"],
+            threshold=draw.choice((0.0, 0.5)),
+            margin=draw.choice((0.0, 0.5)),
+        )
     return {name: value for name, value in known.items() if draw.random() < 0.6}
 
 
-def draw_ensemble(draw: random.Random, app: Dict[str, Any], node: Callable[..., Node], own_model: Callable[[], str],
-                  truths: Dict[str, Any]) -> None:
+def draw_ensemble(
+    draw: random.Random,
+    app: Dict[str, Any],
+    node: Callable[..., Node],
+    own_model: Callable[[], str],
+    truths: Dict[str, Any],
+) -> None:
     """The nodes of an ensemble. ``node(name, after, ...)`` makes one, ``own_model()`` a model of no other app."""
     names = [f"b{index}" for index in range(draw.randrange(2, 5))]
     scored = draw.choice(("", "before", "beside"))
@@ -48,8 +62,12 @@ def draw_ensemble(draw: random.Random, app: Dict[str, Any], node: Callable[..., 
     app["node"] = head + branches + [node("sum", joined, join=draw.choice(("policy", "policy", "all", 1)))]
     if draw.random() < 0.7 and draw_fits(app):
         rows = [[*monotone([draw.random() for _ in range(1 << len(names))])] for _ in range(draw.choice((1, 3)))]
-        app["ensemble"] = {"models": names, "agreement": rows, "edges": [0.3, 0.6][:len(rows) - 1],
-                           **draw_observed(draw, len(names))}
+        app["ensemble"] = {
+            "models": names,
+            "agreement": rows,
+            "edges": [0.3, 0.6][: len(rows) - 1],
+            **draw_observed(draw, len(names)),
+        }
 
 
 def draw_fits(app: Dict[str, Any]) -> bool:
@@ -93,8 +111,13 @@ def draw_pair(draw: random.Random, table: Dict[str, Any]) -> None:
     lanes = sorted(table["lane"])
     for index in range(4):
         table["model"][f"shared{index}"] = {
-            "engine": "synthetic", "batch": [1, 4], "memory": "20MB", "load": "5ms",
-            "expected": {"1": f"{1 + index}ms", "4": f"{3 + 2 * index}ms"}, "lanes": draw.sample(lanes, 1)}
+            "engine": "synthetic",
+            "batch": [1, 4],
+            "memory": "20MB",
+            "load": "5ms",
+            "expected": {"1": f"{1 + index}ms", "4": f"{3 + 2 * index}ms"},
+            "lanes": draw.sample(lanes, 1),
+        }
         table["truth"][f"shared{index}"] = {"state": "0B"}
     for name in ("pair_score", "pair_vote"):
         table["model"][name] = {"engine": "synthetic", "expected": {"1": "1ms"}, "memory": "1MB"}
@@ -114,15 +137,25 @@ def draw_pair(draw: random.Random, table: Dict[str, Any]) -> None:
         names = [f"b{index}" for index in models]
         scored = draw.random() < 0.5
         nodes: List[Dict[str, Any]] = [{"name": "score", "model": "pair_score"}] if scored else []
-        nodes += [{"name": name, "model": f"shared{index}", "after": ["score"] if scored else []}
-                  for name, index in zip(names, models)]
+        nodes += [
+            {"name": name, "model": f"shared{index}", "after": ["score"] if scored else []}
+            for name, index in zip(names, models)
+        ]
         nodes.append({"name": "sum", "model": "pair_vote", "after": names, "join": "policy"})
-        table["app"][app] = {"policy": "pair", "slo": f"{draw.randrange(15, 120)}ms", "node": nodes,
-                             "on_late": draw.choice(("drop", "partial")), "history": "history.npz",
-                             "history_share": draw.choice((0.0, 0.5, 1.0))}
+        table["app"][app] = {
+            "policy": "pair",
+            "slo": f"{draw.randrange(15, 120)}ms",
+            "node": nodes,
+            "on_late": draw.choice(("drop", "partial")),
+            "history": "history.npz",
+            "history_share": draw.choice((0.0, 0.5, 1.0)),
+        }
         if draw.random() < 0.7:
-            table["app"][app]["ensemble"] = {"models": names, "edges": [0.5], "agreement": [
-                [*monotone([draw.random() for _ in range(8)])] for _ in range(2)]}
+            table["app"][app]["ensemble"] = {
+                "models": names,
+                "edges": [0.5],
+                "agreement": [[*monotone([draw.random() for _ in range(8)])] for _ in range(2)],
+            }
         table["workload"][app] = {"app": app, "kind": "poisson", "rate": draw.choice((20.0, 60.0, 150.0))}
     for app in ("pair0", "pair1"):
         table["app"][app]["value"] = draw.choice((1.0, 10.0))

@@ -39,8 +39,12 @@ def _model(draw: random.Random, table: Dict[str, Any], name: str, slow: str) -> 
     sizes = draw.choice(([1, 2, 4], [1, 2, 3, 4, 5, 6, 7, 8], [2, 8], [4]))
     full_us, alone = draw.randrange(300, 4000), draw.choice((0.2, 0.7, 0.95))
     table["model"][name] = {
-        "engine": "synthetic", "batch": sizes, "memory": f"{draw.randrange(5, 40)}MB", "load": "3ms",
-        "expected": {str(size): f"{full_us * draw.choice((50, 100, 100, 200)) // 100}us" for size in sizes}}
+        "engine": "synthetic",
+        "batch": sizes,
+        "memory": f"{draw.randrange(5, 40)}MB",
+        "load": "3ms",
+        "expected": {str(size): f"{full_us * draw.choice((50, 100, 100, 200)) // 100}us" for size in sizes},
+    }
     if draw.random() < 0.5:
         table["model"][name]["slots"] = draw.choice((sizes[-1], sizes[-1] + 3))
     token_kb, most = draw.choice((0, 20, 200)), draw.choice((1, 8, 40))
@@ -48,15 +52,24 @@ def _model(draw: random.Random, table: Dict[str, Any], name: str, slow: str) -> 
         whole_kb = token_kb * (most + 20)
         table["model"][name]["state_memory"] = f"{whole_kb * draw.choice((1, 2, 4))}kB"
     truth: Dict[str, Any] = {
-        "batching": draw.choice((CONTINUOUS, CONTINUOUS, CONTINUOUS, EARLY_EXIT, STATIC)), "steps_hint": "words",
-        "steps_max": most, "step": {"full": f"{full_us}us", "saturates": draw.choice((1, sizes[-1])), "alone": alone},
-        "prefill": f"{draw.choice((0, 500, 4000))}us", "prefill_token": f"{draw.choice((0, 20, 100))}us",
-        "state_token": f"{token_kb}kB", "context": draw.choice((45, 1000)), "told": draw.random() < 0.4}
+        "batching": draw.choice((CONTINUOUS, CONTINUOUS, CONTINUOUS, EARLY_EXIT, STATIC)),
+        "steps_hint": "words",
+        "steps_max": most,
+        "step": {"full": f"{full_us}us", "saturates": draw.choice((1, sizes[-1])), "alone": alone},
+        "prefill": f"{draw.choice((0, 500, 4000))}us",
+        "prefill_token": f"{draw.choice((0, 20, 100))}us",
+        "state_token": f"{token_kb}kB",
+        "context": draw.choice((45, 1000)),
+        "told": draw.random() < 0.4,
+    }
     if truth["batching"] != STATIC and draw.random() < 0.5:
         truth["prefill_turn"] = draw.choice((1, 8, 100))
     if draw.random() < 0.7:
-        truth["predict"] = {"rho": draw.choice((0.0, 0.5, 0.8, 1.0)), "scale": draw.choice((1.0, 1.0, 3.0, 0.33)),
-                            "sd": draw.random() < 0.5}
+        truth["predict"] = {
+            "rho": draw.choice((0.0, 0.5, 0.8, 1.0)),
+            "scale": draw.choice((1.0, 1.0, 3.0, 0.33)),
+            "sd": draw.random() < 0.5,
+        }
     if slow:
         truth["lane"] = {slow: {"slower": draw.choice((1.0, 2.0, 5.0))}}
     table["truth"][name] = truth
@@ -64,9 +77,13 @@ def _model(draw: random.Random, table: Dict[str, Any], name: str, slow: str) -> 
 
 def _app(draw: random.Random, table: Dict[str, Any], name: str) -> None:
     """One node, or behind or before another model."""
-    app: Dict[str, Any] = {"policy": draw.choice(sorted(table["policy"])), "slo": f"{draw.randrange(20, 400)}ms",
-                           "class": draw.choice(("critical", "normal", "normal", "background")),
-                           "on_late": draw.choice(("drop", "drop", "answer", "partial")), "value": 1.0}
+    app: Dict[str, Any] = {
+        "policy": draw.choice(sorted(table["policy"])),
+        "slo": f"{draw.randrange(20, 400)}ms",
+        "class": draw.choice(("critical", "normal", "normal", "background")),
+        "on_late": draw.choice(("drop", "drop", "answer", "partial")),
+        "value": 1.0,
+    }
     if "idle" in table["policy"] and app["on_late"] == "answer":
         app["on_late"] = "drop"
     other = draw.choice(sorted(table["model"]))
@@ -81,10 +98,17 @@ def _app(draw: random.Random, table: Dict[str, Any], name: str) -> None:
         app["model"], hint = name, "tokens"
     table["app"][name] = app
     table["workload"][name] = {
-        "app": name, "kind": draw.choice(("poisson", "gamma", "closed")), "rate": float(draw.randrange(5, 120)),
-        "window": "100ms", "clients": draw.randrange(1, 12), "think": f"{draw.choice((0, 5))}ms",
-        "hints": {"words": {"lognormal": [draw.choice((1.0, 5.0, 12.0)), draw.choice((0.2, 0.5, 0.9))]},
-                  hint: draw.choice((3, [1, 60], {"5": 0.9, "50": 0.1}))}}
+        "app": name,
+        "kind": draw.choice(("poisson", "gamma", "closed")),
+        "rate": float(draw.randrange(5, 120)),
+        "window": "100ms",
+        "clients": draw.randrange(1, 12),
+        "think": f"{draw.choice((0, 5))}ms",
+        "hints": {
+            "words": {"lognormal": [draw.choice((1.0, 5.0, 12.0)), draw.choice((0.2, 0.5, 0.9))]},
+            hint: draw.choice((3, [1, 60], {"5": 0.9, "50": 0.1})),
+        },
+    }
 
 
 def _is_special(table: Dict[str, Any], model: str) -> bool:

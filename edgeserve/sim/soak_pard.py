@@ -26,19 +26,30 @@ def draw_options(draw: random.Random, kind: str) -> Dict[str, Any]:
     half a second to see several."""
     if kind == "pard_local":
         known: Dict[str, Any] = {
-            "margin": draw.choice((0.0, 0.03, 0.5)), "admit": draw.random() < 0.6,
-            "cohorts": draw.choice((1, 2, 2, 5)), "price": draw.choice((0.0, 0.4, 3.0)),
-            "refuse_max": draw.choice((0.0, 0.5, 1.0))}
+            "margin": draw.choice((0.0, 0.03, 0.5)),
+            "admit": draw.random() < 0.6,
+            "cohorts": draw.choice((1, 2, 2, 5)),
+            "price": draw.choice((0.0, 0.4, 3.0)),
+            "refuse_max": draw.choice((0.0, 0.5, 1.0)),
+        }
     else:
         known = {
-            "rule": draw.choice(tuple(rules.RULES)), "order": draw.choice(rules.ORDERS),
-            "collect": draw.choice(rules.COLLECTS), "lead_ms": draw.choice((0.0, 1.0, 20.0)),
-            "across": draw.choice(rules.ACROSS), "batch_times": draw.choice(("full", "measured")),
+            "rule": draw.choice(tuple(rules.RULES)),
+            "order": draw.choice(rules.ORDERS),
+            "collect": draw.choice(rules.COLLECTS),
+            "lead_ms": draw.choice((0.0, 1.0, 20.0)),
+            "across": draw.choice(rules.ACROSS),
+            "batch_times": draw.choice(("full", "measured")),
             "lam": draw.choice((0.0, 0.1, 0.5, 1.0)),
-            "estimator": draw.choice(rules.ESTIMATORS), "window_ms": draw.choice((50.0, 5000.0)),
-            "hbf_from": draw.choice((0.3, 1.0)), "lbf_from": draw.choice((0.3, 1.0)),
-            "recheck": draw.random() < 0.5, "threshold_ms": draw.choice((0.0, 5.0)),
-            "batch_max": draw.choice((0, 1, 3)), "seed": draw.randrange(100)}
+            "estimator": draw.choice(rules.ESTIMATORS),
+            "window_ms": draw.choice((50.0, 5000.0)),
+            "hbf_from": draw.choice((0.3, 1.0)),
+            "lbf_from": draw.choice((0.3, 1.0)),
+            "recheck": draw.random() < 0.5,
+            "threshold_ms": draw.choice((0.0, 5.0)),
+            "batch_max": draw.choice((0, 1, 3)),
+            "seed": draw.randrange(100),
+        }
     options = {name: value for name, value in known.items() if draw.random() < 0.6}
     if kind != "pard_local":  # always: a thousand draws of ten modules each would take longer than the run
         options.update(samples=draw.choice((1, 30, 200)), sync_ms=draw.choice((10.0, 50.0, 300.0)))
@@ -52,8 +63,13 @@ def draw_mixed(draw: random.Random, node: Callable[..., Node], own_model: Callab
     ``node(name, after, ...)`` makes a node, ``own_model(...)`` a model of these results."""
     pick = own_model(routes={"left": 0.5, "end": 0.3, **({"": 0.2} if draw.random() < 0.5 else {})})
     cut = own_model(parts=draw.choice(([0, 4], [1, 3], 1)))
-    nodes = [node("look", []), node("pick", ["look"], model=pick, route="one"), node("left", ["pick"]),
-             node("cut", ["look"], model=cut, fan_out=True), node("read", ["cut"])]
+    nodes = [
+        node("look", []),
+        node("pick", ["look"], model=pick, route="one"),
+        node("left", ["pick"]),
+        node("cut", ["look"], model=cut, fan_out=True),
+        node("read", ["cut"]),
+    ]
     if draw.random() < 0.5:
         nodes.append(node("more", ["read"]))
     nodes.append(node("all", [nodes[-1]["name"]], gather=True, join=draw.choice(("all", 1))))

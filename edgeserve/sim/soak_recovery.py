@@ -29,8 +29,7 @@ AGAIN_NS = 2 * NS_PER_S
 
 AGAIN_REQUESTS = 3
 
-KINDS = tuple(kind for kind, known in POLICIES.items()
-              if kind != "nexus" and known.__module__.startswith("edgeserve."))
+KINDS = tuple(kind for kind, known in POLICIES.items() if kind != "nexus" and known.__module__.startswith("edgeserve."))
 """Policies that are held to it: all but ``nexus``, a published baseline that plans its batches from profiles alone."""
 
 LOST_SHARE = 0.1
@@ -112,8 +111,13 @@ def recover(seed: int, policies: Sequence[str] = KINDS) -> RecoveryResult:
     policy = draw.choice(list(policies))
     scenario, phases, beliefs = draw_recovery(draw, policy, random.Random(f"{seed}/beliefs"))
     setting = setting_of(scenario.config, beliefs.profiles)
-    scheduler = build_scheduler(scenario.config, beliefs.profiles, footprints=setting.footprints,
-                                measured=beliefs.measured, resident=setting.resident)
+    scheduler = build_scheduler(
+        scenario.config,
+        beliefs.profiles,
+        footprints=setting.footprints,
+        measured=beliefs.measured,
+        resident=setting.resident,
+    )
     world = make_world(scenario, seed, setting=setting)
     world.jobs.times = SlowPhases(world.jobs.times, lambda: world.now_ns, phases)
     drive(scheduler, world)
@@ -139,9 +143,11 @@ def judge(seed: int, policy: str, ended: Sequence[Ended], phases: Sequence[Phase
         counts[3] += len(lost)
         if len(lost) > max(LOST_MIN, LOST_SHARE * len(after)):
             story = "\n".join(scheduler.story(lost[-1].request.id))
-            raise RecoveryError(f"seed {seed}, policy {policy}: app {app!r} lost {len(lost)} of {len(after)} requests "
-                                f"that arrived later than {due_ns / NS_PER_S:.1f} s; the cause was over at "
-                                f"{cause_ns / NS_PER_S:.1f} s\n{story}")
+            raise RecoveryError(
+                f"seed {seed}, policy {policy}: app {app!r} lost {len(lost)} of {len(after)} requests "
+                f"that arrived later than {due_ns / NS_PER_S:.1f} s; the cause was over at "
+                f"{cause_ns / NS_PER_S:.1f} s\n{story}"
+            )
     return RecoveryResult(seed, policy, *counts)
 
 
@@ -154,11 +160,17 @@ def draw_recovery(draw: random.Random, policy: str, source: random.Random) -> Tu
     """One or two apps of one to three nodes on one or two lanes, and what is wrong about them. ``source`` draws where
     the believed times come from."""
     lanes = draw.choice((1, 1, 2))
-    table: Dict[str, Any] = {"lane": {f"l{index}": {} for index in range(lanes)}, "model": {}, "truth": {}, "app": {},
-                             "policy": {policy: {}}, "workload": {}}
+    table: Dict[str, Any] = {
+        "lane": {f"l{index}": {} for index in range(lanes)},
+        "model": {},
+        "truth": {},
+        "app": {},
+        "policy": {policy: {}},
+        "workload": {},
+    }
     batch_ms: Dict[str, float] = {}
     path_ms: Dict[str, float] = {}
-    for name in ("first", "second")[:draw.choice((1, 1, 2))]:
+    for name in ("first", "second")[: draw.choice((1, 1, 2))]:
         nodes = []
         for index in range(draw.choice((1, 1, 2, 3))):
             model = f"{name}{index}"
@@ -195,14 +207,18 @@ def _beliefs(draw: random.Random, table: Dict[str, Any]) -> Beliefs:
         if source == "expected":
             continue
         count = PROFILE_RUNS if source == "profile" else START_RUNS
-        runs = {int(size): [round(float(text[:-2]) * draw.uniform(0.97, 1.03) * NS_PER_MS) for _ in range(count)]
-                for size, text in model.pop("expected").items()}
+        runs = {
+            int(size): [round(float(text[:-2]) * draw.uniform(0.97, 1.03) * NS_PER_MS) for _ in range(count)]
+            for size, text in model.pop("expected").items()
+        }
         if source == "start-up":
             measured.update({(name, lane): runs for lane in table["lane"]})
             continue
         asking = [app for app, keys in table["app"].items() if any(node["model"] == name for node in keys["node"])]
-        lane_profile = LaneProfile({size: timing_of(times) for size, times in runs.items()},
-                                   alone={app: tuple(sorted(runs[1])) for app in asking})
+        lane_profile = LaneProfile(
+            {size: timing_of(times) for size, times in runs.items()},
+            alone={app: tuple(sorted(runs[1])) for app in asking},
+        )
         profiles.append(Profile(name, "cpu", dict.fromkeys(table["lane"], lane_profile)))
     return Beliefs(profiles, measured)
 
@@ -210,13 +226,18 @@ def _beliefs(draw: random.Random, table: Dict[str, Any]) -> Beliefs:
 def _model(draw: random.Random, table: Dict[str, Any], model: str) -> Mapping[int, float]:
     """True times of a model, and what the configuration believes of them."""
     first_ms = 2.0 * 30.0 ** draw.random()
-    sizes = (1, 2, 4, 8)[:draw.randrange(1, 5)]
+    sizes = (1, 2, 4, 8)[: draw.randrange(1, 5)]
     share = draw.uniform(0.1, 0.9)  # of the time that grows with the batch
     times = {size: first_ms * (1 - share + share * size) for size in sizes}
     wrong = 0.2 * 50.0 ** draw.random() if draw.random() < 0.7 else 1.0
     each = draw.random() < 0.3  # every size wrong in its own way
-    table["model"][model] = {"engine": "synthetic", "batch": list(sizes), "expected": {
-        str(size): f"{ms * (0.2 * 50.0 ** draw.random() if each else wrong):.4f}ms" for size, ms in times.items()}}
+    table["model"][model] = {
+        "engine": "synthetic",
+        "batch": list(sizes),
+        "expected": {
+            str(size): f"{ms * (0.2 * 50.0 ** draw.random() if each else wrong):.4f}ms" for size, ms in times.items()
+        },
+    }
     table["truth"][model] = {"times": {str(size): f"{ms:.4f}ms" for size, ms in times.items()}}
     return times
 
@@ -230,5 +251,8 @@ def _phases(draw: random.Random, models: Sequence[str], duration_s: float) -> Li
     end_s = start_s + draw.uniform(0.02, 0.2) * duration_s
     every = draw.choice((3, 10)) if what == "outliers" else 1
     factor = draw.uniform(2.0, 12.0)
-    return [Phase(model, round(start_s * NS_PER_S), round(end_s * NS_PER_S), factor, every)
-            for model in models if draw.random() < 0.7]
+    return [
+        Phase(model, round(start_s * NS_PER_S), round(end_s * NS_PER_S), factor, every)
+        for model in models
+        if draw.random() < 0.7
+    ]

@@ -45,8 +45,12 @@ def read_spread(value: Any, where: str) -> Spread:
     """``7`` (always), ``[2, 9]`` (uniform, both ends included) or ``{10 = 0.7, 60 = 0.3}`` (weights)."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return Spread((value,), (1.0,))
-    if isinstance(value, list) and len(value) == 2 and all(type(item) is int for item in value) \
-            and 0 <= value[0] <= value[1] <= value[0] + 100_000:
+    if (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(type(item) is int for item in value)
+        and 0 <= value[0] <= value[1] <= value[0] + 100_000
+    ):
         count = value[1] - value[0] + 1
         return Spread(tuple(range(value[0], value[1] + 1)), tuple((index + 1) / count for index in range(count)))
     if isinstance(value, Mapping) and "lognormal" in value:
@@ -55,8 +59,10 @@ def read_spread(value: Any, where: str) -> Spread:
         weights = _cumulated(value, where)
         if weights:
             return Spread(tuple(int(key) for key in value), weights)
-    raise ConfigError(f"{where} = {value!r}: expected a whole number, [low, high], {{value = weight, ...}} "
-                      "or {lognormal = [median, sigma]}")
+    raise ConfigError(
+        f"{where} = {value!r}: expected a whole number, [low, high], {{value = weight, ...}} "
+        "or {lognormal = [median, sigma]}"
+    )
 
 
 class Range(NamedTuple):
@@ -106,10 +112,17 @@ def read_lognormal(value: Mapping[str, Any], where: str) -> Lognormal:
         if key not in ("lognormal", "max"):
             raise ConfigError(f"{where} has no key {key!r}{nearest(str(key), ('lognormal', 'max'))}")
     given = value["lognormal"]
-    if not isinstance(given, list) or len(given) != 2 or not all(map(_is_hint, given)) or given[0] <= 0 \
-            or not 0 <= given[1] <= SIGMA_MAX:
-        raise ConfigError(f"{where} lognormal = {given!r}: expected [median, sigma], a median above 0 and a sigma from "
-                          f"0 to {SIGMA_MAX:g}, such as [1.0, 0.5]")
+    if (
+        not isinstance(given, list)
+        or len(given) != 2
+        or not all(map(_is_hint, given))
+        or given[0] <= 0
+        or not 0 <= given[1] <= SIGMA_MAX
+    ):
+        raise ConfigError(
+            f"{where} lognormal = {given!r}: expected [median, sigma], a median above 0 and a sigma from "
+            f"0 to {SIGMA_MAX:g}, such as [1.0, 0.5]"
+        )
     most = value.get("max", math.inf)
     if isinstance(most, bool) or not isinstance(most, (int, float)) or not most >= given[0]:
         raise ConfigError(f"{where} max = {most!r}: expected a number, at least the median {given[0]:g}")
@@ -121,21 +134,31 @@ def read_hint(value: Any, where: str) -> Hint:
     ``{"0.5" = 0.7, "2" = 0.3}`` (weights) or ``{ lognormal = [median, sigma] }``."""
     if isinstance(value, Mapping) and "lognormal" in value:
         return read_lognormal(value, where)
-    if isinstance(value, list) and len(value) == 2 and float in map(type, value) and all(map(_is_hint, value)) \
-            and value[0] <= value[1]:
+    if (
+        isinstance(value, list)
+        and len(value) == 2
+        and float in map(type, value)
+        and all(map(_is_hint, value))
+        and value[0] <= value[1]
+    ):
         return Range(float(value[0]), float(value[1]))
     if isinstance(value, float) and _is_hint(value):
         return Range(value, value)
-    if isinstance(value, Mapping) and any(not str(key).isdigit() for key in value) \
-            and all(re.fullmatch(r"-?\d+(\.\d+)?", str(key)) for key in value):
+    if (
+        isinstance(value, Mapping)
+        and any(not str(key).isdigit() for key in value)
+        and all(re.fullmatch(r"-?\d+(\.\d+)?", str(key)) for key in value)
+    ):
         weights = _cumulated(value, where)
         if weights:
             return Chances(tuple(float(key) for key in value), weights)
     try:
         return read_spread(value, where)
     except ConfigError:
-        raise ConfigError(f"{where} = {value!r}: expected a number, [low, high], {{\"number\" = weight, ...}} with a "
-                          "weight above 0, or {lognormal = [median, sigma]}") from None
+        raise ConfigError(
+            f'{where} = {value!r}: expected a number, [low, high], {{"number" = weight, ...}} with a '
+            "weight above 0, or {lognormal = [median, sigma]}"
+        ) from None
 
 
 def _whole(law: Lognormal) -> Spread:

@@ -37,8 +37,15 @@ class Arrival(NamedTuple):
 class Source:
     """One workload. Open ones are an iterator of arrivals; a closed one is asked when each client comes next."""
 
-    def __init__(self, config: WorkloadConfig, edge: Config, seed: Any, duration_ns: int, directory: str = ".",
-                 origin_ns: Optional[int] = None) -> None:
+    def __init__(
+        self,
+        config: WorkloadConfig,
+        edge: Config,
+        seed: Any,
+        duration_ns: int,
+        directory: str = ".",
+        origin_ns: Optional[int] = None,
+    ) -> None:
         self.config = config
         self.serial = 0
         self._phases = phases_of(config)
@@ -71,8 +78,13 @@ class Source:
             arrival = self.next_open()
             return [(arrival, self.config.name)] if arrival is not None else []
         name = self.config.name
-        return [(Arrival(self.config.start_ns + self._draw.randrange(NS_PER_MS), index % len(self._apps)),
-                 f"{name}-{index}") for index in range(self.config.clients)]
+        return [
+            (
+                Arrival(self.config.start_ns + self._draw.randrange(NS_PER_MS), index % len(self._apps)),
+                f"{name}-{index}",
+            )
+            for index in range(self.config.clients)
+        ]
 
     def next_open(self) -> Optional[Arrival]:
         """The next arrival of an open source, or ``None`` at its end."""
@@ -103,10 +115,18 @@ class Source:
         stream = None
         if app.stream != "none" or config.streams:
             stream = f"{config.name}-{serial % max(1, config.streams)}"
-        return Request(request_id, app.name, arrival.at_ns, arrival.at_ns + (config.slo_ns or app.slo_ns), client,
-                       config.klass or app.klass, config.value if config.value >= 0 else app.value, stream,
-                       config.on_late or app.on_late, hints)
-
+        return Request(
+            request_id,
+            app.name,
+            arrival.at_ns,
+            arrival.at_ns + (config.slo_ns or app.slo_ns),
+            client,
+            config.klass or app.klass,
+            config.value if config.value >= 0 else app.value,
+            stream,
+            config.on_late or app.on_late,
+            hints,
+        )
 
     def _hints_at(self, at_ns: int) -> Mapping[str, Any]:
         phases = self._phases
@@ -120,9 +140,14 @@ def phases_of(config: WorkloadConfig) -> List[WorkloadConfig]:
     phases = [config]
     for change in config.changes:
         before = phases[-1]
-        phases.append(replace(before, start_ns=max(change.at_ns, config.start_ns),
-                              rate=before.rate if change.rate < 0 else change.rate,
-                              hints={**before.hints, **change.hints}))
+        phases.append(
+            replace(
+                before,
+                start_ns=max(change.at_ns, config.start_ns),
+                rate=before.rate if change.rate < 0 else change.rate,
+                hints={**before.hints, **change.hints},
+            )
+        )
     return phases
 
 
@@ -141,11 +166,15 @@ def origins(workloads: Sequence[WorkloadConfig], seed: Any, directory: str = "."
         first_ns, other, other_clock = found[item.axis]
         where = f"[workload.{item.name}] axis = {item.axis!r}"
         if clock != other_clock:
-            raise ConfigError(f"{where}: its trace counts time by {clock}, that of [workload.{other.name}] by "
-                              f"{other_clock}; traces on one axis need the same kind of time")
+            raise ConfigError(
+                f"{where}: its trace counts time by {clock}, that of [workload.{other.name}] by "
+                f"{other_clock}; traces on one axis need the same kind of time"
+            )
         if item.scale != other.scale:
-            raise ConfigError(f"{where}: scale = {item.scale:g}, and {other.scale:g} in [workload.{other.name}]; an "
-                              "axis is stretched as a whole")
+            raise ConfigError(
+                f"{where}: scale = {item.scale:g}, and {other.scale:g} in [workload.{other.name}]; an "
+                "axis is stretched as a whole"
+            )
         found[item.axis] = (min(first_ns, begins_ns), other, clock)
     return {axis: first_ns for axis, (first_ns, _, _) in found.items()}
 
@@ -206,11 +235,13 @@ def _path_of(config: WorkloadConfig, directory: str) -> str:
     return os.path.join(directory, os.path.expanduser(config.file))
 
 
-def _trace(config: WorkloadConfig, draw: random.Random, stop_ns: int, directory: str,
-           origin_ns: Optional[int]) -> Iterator[Arrival]:
+def _trace(
+    config: WorkloadConfig, draw: random.Random, stop_ns: int, directory: str, origin_ns: Optional[int]
+) -> Iterator[Arrival]:
     """Replay of a CSV: recorded times, stretched by ``scale`` (or to ``rate``), never resampled."""
-    rows = read_trace(_path_of(config, directory), draw, stop_ns if not config.rate and origin_ns is None else None,
-                      origin_ns)
+    rows = read_trace(
+        _path_of(config, directory), draw, stop_ns if not config.rate and origin_ns is None else None, origin_ns
+    )
     scale = config.scale
     if config.rate and len(rows) > 1 and rows[-1].at_ns > 0:
         scale = len(rows) / config.rate * NS_PER_S / rows[-1].at_ns
@@ -219,14 +250,19 @@ def _trace(config: WorkloadConfig, draw: random.Random, stop_ns: int, directory:
 
 
 _OPEN: Dict[str, Callable[[WorkloadConfig, random.Random, int], Iterator[Arrival]]] = {
-    "poisson": _poisson, "periodic": _periodic, "gamma": _gamma, "onoff": _onoff}
+    "poisson": _poisson,
+    "periodic": _periodic,
+    "gamma": _gamma,
+    "onoff": _onoff,
+}
 
 
 # --- traces -----------------------------------------------------------------------------------------------------------
 
 
-def read_trace(path: str, draw: random.Random, stop_ns: Optional[int] = None,
-               origin_ns: Optional[int] = None) -> List[Arrival]:
+def read_trace(
+    path: str, draw: random.Random, stop_ns: Optional[int] = None, origin_ns: Optional[int] = None
+) -> List[Arrival]:
     """Arrivals of a CSV trace, sorted, starting at 0, or at ``origin_ns`` of the trace's own time. The header decides
     the format:
 
@@ -264,8 +300,10 @@ def _rows_of(path: str, draw: random.Random, stop_ns: Optional[int]) -> Tuple[Li
             return list(_servegen(rows, draw, stop_ns)), "seconds from its own beginning"
     except (ValueError, IndexError) as error:
         raise ConfigError(f"{path}: is not a trace of its header's format ({error})") from None
-    raise ConfigError(f"{path}: header {header!r} is of no known trace; expected a column TIMESTAMP, timestamp_ms, "
-                      "end_timestamp, arrival_s or arrival_ms")
+    raise ConfigError(
+        f"{path}: header {header!r} is of no known trace; expected a column TIMESTAMP, timestamp_ms, "
+        "end_timestamp, arrival_s or arrival_ms"
+    )
 
 
 def _azure_llm(header: Sequence[str], row: Sequence[str]) -> Arrival:
@@ -276,8 +314,9 @@ def _azure_llm(header: Sequence[str], row: Sequence[str]) -> Arrival:
     days = datetime.date(*(int(item) for item in day.split("-"))).toordinal()
     at_s = ((days * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(whole)
     at_ns = at_s * NS_PER_S + int((fraction + "0" * 9)[:9])
-    return Arrival(at_ns, 0, {"input_tokens": int(values["ContextTokens"]),
-                              "output_tokens": int(values["GeneratedTokens"])})
+    return Arrival(
+        at_ns, 0, {"input_tokens": int(values["ContextTokens"]), "output_tokens": int(values["GeneratedTokens"])}
+    )
 
 
 def _azure_functions(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[Arrival]:
@@ -286,8 +325,9 @@ def _azure_functions(header: Sequence[str], rows: Sequence[Sequence[str]]) -> It
         values = dict(zip(header, row))
         duration_s = float(values["duration"])
         index = known.setdefault(values["func"], len(known))
-        yield Arrival(round((float(values["end_timestamp"]) - duration_s) * NS_PER_S), index,
-                      {"duration_ms": duration_s * 1000})
+        yield Arrival(
+            round((float(values["end_timestamp"]) - duration_s) * NS_PER_S), index, {"duration_ms": duration_s * 1000}
+        )
 
 
 def _columns(header: Sequence[str], row: Sequence[str], column: str, unit_ns: int) -> Arrival:

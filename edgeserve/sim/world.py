@@ -91,18 +91,32 @@ class SimWorld:
     Knows nothing of policies. ``perform`` and ``wait`` are called by the loop alone.
     """
 
-    def __init__(self, config: Config, sources: Sequence[Source], times: TrueTimes, results: TrueResults,
-                 reference_model: ReferenceModel, *, trouble: faults.Trouble | None = None, duration_ns: int = 0,
-                 step_cost_ns: int = 0, event_cost_ns: int = 0, machine: Machine | None = None, drain: bool = False,
-                 settle: bool = False, hardware: Mapping[str, SimHardware] | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        sources: Sequence[Source],
+        times: TrueTimes,
+        results: TrueResults,
+        reference_model: ReferenceModel,
+        *,
+        trouble: faults.Trouble | None = None,
+        duration_ns: int = 0,
+        step_cost_ns: int = 0,
+        event_cost_ns: int = 0,
+        machine: Machine | None = None,
+        drain: bool = False,
+        settle: bool = False,
+        hardware: Mapping[str, SimHardware] | None = None,
+    ) -> None:
         self.config = config
         self.reference_model = reference_model
         self.stopped = False
         self.now_ns = 0
         self.ended: List[Ended] = []
         self.lanes = {name: SimLane(name, lane.device, lane.hang_ns, lane.depth) for name, lane in config.lanes.items()}
-        self.lanes.update({f"copy:{name}": SimLane(f"copy:{name}", name, 30 * NS_PER_S, copy=True)
-                           for name in config.devices})
+        self.lanes.update(
+            {f"copy:{name}": SimLane(f"copy:{name}", name, 30 * NS_PER_S, copy=True) for name in config.devices}
+        )
         self._contention = {name: device.contention for name, device in config.devices.items()}
         self.jobs = Jobs(times, results, trouble)
         self._results = results
@@ -113,8 +127,9 @@ class SimWorld:
         self._machine = machine
         self._threads = HostThreads(machine, self.lanes, config) if machine is not None else None
         # In a recording requests come when the recorded loop read them.
-        self._messages = Messages(config, machine.costs.cores) if machine is not None and not machine.is_planned \
-            else None
+        self._messages = (
+            Messages(config, machine.costs.cores) if machine is not None and not machine.is_planned else None
+        )
         self._answers = 0  # sent since the loop looked for news
         self._to_finish: List[FinishRequest] = []  # answers that the loop sends after the present step
         self.usage = Usage()
@@ -358,8 +373,10 @@ class SimWorld:
     def _watch(self, events: Sequence[Event]) -> None:
         self._idle_steps = 0 if events else self._idle_steps + 1
         if self._idle_steps > IDLE_STEPS_MAX:
-            raise SimError(f"{IDLE_STEPS_MAX} timer steps brought nothing; the last at {self.now_ns} ns with "
-                           f"{self.reference_model.open_count} requests open")
+            raise SimError(
+                f"{IDLE_STEPS_MAX} timer steps brought nothing; the last at {self.now_ns} ns with "
+                f"{self.reference_model.open_count} requests open"
+            )
         for event in events:
             self.reference_model.marks[type(event).__name__] += 1
             if isinstance(event, RequestArrived):
@@ -401,8 +418,19 @@ class SimWorld:
         if self._machine is None or self._machine.is_planned or not self._machine.overhead.margin_ns:
             return request
         due_ns = self._machine.overhead.planned_ns(request.arrival_ns, request.deadline_ns)
-        return Request(request.id, request.app, request.arrival_ns, due_ns, request.client, request.klass,
-                       request.value, request.stream, request.on_late, request.hints, request.quality_min)
+        return Request(
+            request.id,
+            request.app,
+            request.arrival_ns,
+            due_ns,
+            request.client,
+            request.klass,
+            request.value,
+            request.stream,
+            request.on_late,
+            request.hints,
+            request.quality_min,
+        )
 
     def _finish(self, action: FinishRequest) -> None:
         entry = self.jobs.open.pop(action.request_id)
@@ -414,8 +442,18 @@ class SimWorld:
             self._free_ns += self._threads.answer_ns(self._free_ns, self._acts_ns)
             if action.outcome == Outcome.COMPLETED:
                 self._machine.overhead.took(self._free_ns - self._overhead_from_ns)
-        self.ended.append(Ended(request, action.outcome, action.reason, self._free_ns, action.breakdown,
-                                round(self._share(request) * request.value), action.quality, action.branches))
+        self.ended.append(
+            Ended(
+                request,
+                action.outcome,
+                action.reason,
+                self._free_ns,
+                action.breakdown,
+                round(self._share(request) * request.value),
+                action.quality,
+                action.branches,
+            )
+        )
         if source is not None and source.config.kind == "closed":
             answered = action.outcome == Outcome.COMPLETED
             arrival = source.next_closed(self._free_ns, entry.arrival.app_index, answered)
@@ -538,15 +576,22 @@ class SimWorld:
         reads, turn_ns = self.jobs.reads(lane.name, action)
         prompts = [] if turn_ns else self.jobs.prompts(lane.name, action)
         before_ns = 0 if turn_ns else self.jobs.times.prefill_ns(action.model, lane.name, prompts)
-        run = SequenceRun(needs, action.steps_max, before_ns + round(hangs_ns / slow),
-                          lambda count: int(self.jobs.times.step_ns(action.model, lane.name, count)),
-                          action.size if self.jobs.times.batching(action.model) == EARLY_EXIT else 0, reads, turn_ns)
+        run = SequenceRun(
+            needs,
+            action.steps_max,
+            before_ns + round(hangs_ns / slow),
+            lambda count: int(self.jobs.times.step_ns(action.model, lane.name, count)),
+            action.size if self.jobs.times.batching(action.model) == EARLY_EXIT else 0,
+            reads,
+            turn_ns,
+        )
         stretch_ns = run.begin()
         if action.work_id in self._cut:
             self._cut.discard(action.work_id)
             stretch_ns = run.stop(0)
-        lane.running = Running(action, self.now_ns, max(1, round(stretch_ns * slow)), share, run, slow,
-                               self._shares_cores(lane, action))
+        lane.running = Running(
+            action, self.now_ns, max(1, round(stretch_ns * slow)), share, run, slow, self._shares_cores(lane, action)
+        )
         lane.works += 1
         self._repace(lane)
 
@@ -557,12 +602,15 @@ class SimWorld:
         ended = run.pass_stretch()
         self.usage.charge(lane.name, [action.jobs[place] for place in computed], self.now_ns - running.began_ns)
         running.began_ns = self.now_ns
-        self.reference_model.grew(self.now_ns, {
-            action.jobs[place]: self.jobs.held_bytes(action.jobs[place], run.made[place]) for place in computed})
+        self.reference_model.grew(
+            self.now_ns,
+            {action.jobs[place]: self.jobs.held_bytes(action.jobs[place], run.made[place]) for place in computed},
+        )
         goes_on = run.begin() > 0
         if ended and (goes_on or self.jobs.times.batching(action.model) == CONTINUOUS):
-            results = tuple(self.jobs.sequence_result(self.now_ns, lane.name, running, run, place, False)
-                            for place in ended)
+            results = tuple(
+                self.jobs.sequence_result(self.now_ns, lane.name, running, run, place, False) for place in ended
+            )
             run.told += ended
             self.reference_model.progressed(self.now_ns, action, results)
             self._events.append(BatchProgress(action.work_id, self.now_ns, results))
@@ -599,36 +647,54 @@ class SimWorld:
         self._at(running.ends_ns(), self._finished, (lane, lane.epoch))
 
     def _shares_cores(self, lane: SimLane, action: Any) -> bool:
-        return self._threads is not None and isinstance(action, RunBatch) and self._threads.shares_cores(
-            lane, self.jobs.times.is_measured(action.model, lane.name))
+        return (
+            self._threads is not None
+            and isinstance(action, RunBatch)
+            and self._threads.shares_cores(lane, self.jobs.times.is_measured(action.model, lane.name))
+        )
 
     def _repace(self, changed: SimLane, over: Optional[Running] = None) -> None:
         """A work of a lane began, or was ``over``: those that run on its device go on slower or faster, and if it holds
         the interpreter lock or shares cores, all that do."""
         work = over or changed.running
         everywhere = work is not None and (work.share > 0.0 or work.shares_cores)
-        groups = [[changed]] if changed.copy else [
-            [lane for lane in self.lanes.values() if lane.device == device and not lane.copy]
-            for device in self.config.devices if device == changed.device or everywhere]
+        groups = (
+            [[changed]]
+            if changed.copy
+            else [
+                [lane for lane in self.lanes.values() if lane.device == device and not lane.copy]
+                for device in self.config.devices
+                if device == changed.device or everywhere
+            ]
+        )
         for beside in groups:
             device = beside[0].device
             paces: Dict[str, float] = {}
             if device in self.hardware and not changed.copy:
                 self._load(device)
                 paces = {lane.name: self.hardware[device].pace_of(lane.name) for lane in beside}
-            for lane, finish_ns in repaced(beside, self._contention[device], self.now_ns,
-                                           self._threads.pace if self._threads is not None else None, paces):
+            for lane, finish_ns in repaced(
+                beside,
+                self._contention[device],
+                self.now_ns,
+                self._threads.pace if self._threads is not None else None,
+                paces,
+            ):
                 self._at(finish_ns, self._finished, (lane, lane.epoch))
 
     def _load(self, name: str) -> None:
         """Tell a device what runs on it now. Its governor acts some time after it turned busy or idle."""
         device = self.hardware[name]
-        lanes = [lane for lane in self.lanes.values()
-                 if lane.device == name and not lane.copy and lane.running is not None]
+        lanes = [
+            lane for lane in self.lanes.values() if lane.device == name and not lane.copy and lane.running is not None
+        ]
         running = [lane.running.action for lane in lanes if lane.running is not None]
         was_busy = device.is_busy
-        device.runs(self.now_ns, [(action.size, self.config.models[action.model].batch[-1]) for action in running],
-                    [lane.name for lane in lanes])
+        device.runs(
+            self.now_ns,
+            [(action.size, self.config.models[action.model].batch[-1]) for action in running],
+            [lane.name for lane in lanes],
+        )
         if device.config.governor == "ondemand" and device.is_busy != was_busy:
             after_ns = device.config.ramp_ns if device.is_busy else device.config.idle_after_ns
             self._at(self.now_ns + after_ns, self._govern, (name, device.turns))
@@ -758,8 +824,9 @@ class SimWorld:
             self._given_ns.pop(action.work_id, None)
             self._cut.discard(action.work_id)
             jobs = [job for job in action.jobs if job not in told] if isinstance(action, RunBatch) else ()
-            self.reference_model.answered(self.now_ns, action, [JobResult(job, "failed", reason=LOST) for job in jobs],
-                                          True)
+            self.reference_model.answered(
+                self.now_ns, action, [JobResult(job, "failed", reason=LOST) for job in jobs], True
+            )
             if amount < 0.5:
                 answer = WorkRefused(action.work_id, "the lane was lost")
                 self._at(self.now_ns + round(amount * 1e6), self._emit, answer)
@@ -775,5 +842,3 @@ class SimWorld:
             self._request(source, Arrival(self.now_ns, source.serial), "burst", echo=False)
         # A client that cancels what never was must not disturb anybody.
         self._emit(RequestCancelled(self._request_id + 1_000_000_000, "unknown"))
-
-

@@ -64,8 +64,9 @@ class ListeningControl(BatchControl):
     def ends(self, results: Sequence[Result]) -> List[Result]:
         """How each item of a batch ended: as was told while it ran, else as it returned."""
         for index, result in enumerate(results):
-            assert (result is ANSWERED) == (index in self.ended), \
+            assert (result is ANSWERED) == (index in self.ended), (
                 f"item {index}: exactly those that were told to be over hold ANSWERED, this one is {_shown(result)}"
+            )
         return [self.ended.get(index, result) for index, result in enumerate(results)]
 
     @property
@@ -263,8 +264,13 @@ class EngineConformance:
         assert all(result.done or result.state_bytes > 0 for result in cut), "an unfinished item's state has bytes"
         assert all(1 <= result.steps <= 2 for result in cut), "steps_max = 2 bounds the steps of the call"
         left = [index for index, result in enumerate(cut) if not result.done][::-1]  # in other places
-        ends = self._run(engine, Batch([items[index] for index in left], max(self.sizes),
-                                       [cut[index].state for index in left])) if left else []
+        ends = (
+            self._run(
+                engine, Batch([items[index] for index in left], max(self.sizes), [cut[index].state for index in left])
+            )
+            if left
+            else []
+        )
         for index, result in zip(left, ends):
             self._assert_alike(result, self._single(engine, items[index]))
 
@@ -373,8 +379,10 @@ class EngineConformance:
         expected = [self._single(engine, item) for item in self.items(2)]
         session = engine.open(self._lane())
         for _ in range(3):
-            launched = [session.launch(Batch([item], size))
-                        for item, size in zip(self.items(2), (max(self.sizes), min(self.sizes)))]
+            launched = [
+                session.launch(Batch([item], size))
+                for item, size in zip(self.items(2), (max(self.sizes), min(self.sizes)))
+            ]
             while not launched[1].done():
                 launched[0].wait(0.001)
             assert launched[0].done(), "the second batch of a session was over before the first"
@@ -387,8 +395,10 @@ class EngineConformance:
         other.load()
         try:
             sessions = [engine.open(self._lane()), other.open(self._lane())]
-            launched = [session.launch(Batch(self.items(1), size))
-                        for session, size in zip(sessions, (max(self.sizes), min(self.sizes)))]
+            launched = [
+                session.launch(Batch(self.items(1), size))
+                for session, size in zip(sessions, (max(self.sizes), min(self.sizes)))
+            ]
             while not launched[1].done():
                 launched[0].wait(0.001)
             assert launched[0].done(), "a later batch of the lane was over first; share one stream in LaneInfo.common"
@@ -415,8 +425,9 @@ class EngineConformance:
         before = {name: np.copy(value) for name, value in result.outputs.items()}
         run_whole(session, Batch([second], min(self.sizes)))
         for name, value in before.items():
-            np.testing.assert_array_equal(result.outputs[name], value, f"output {name!r} lies in a buffer that the "
-                                          "next batch writes to; copy it")
+            np.testing.assert_array_equal(
+                result.outputs[name], value, f"output {name!r} lies in a buffer that the next batch writes to; copy it"
+            )
 
     def test_device_times_are_of_this_batch_alone(self, engine: Engine) -> None:
         session, clock_ns = engine.open(self._lane()), time.monotonic_ns
@@ -441,8 +452,9 @@ class EngineConformance:
                 pending.result()
         else:
             self._assert_alike(pending.result()[0], self._single(engine, self.items(1)[0]))
-        self._assert_alike(run_whole(session, Batch(self.items(1), min(self.sizes)))[0][0],
-                           self._single(engine, self.items(1)[0]))
+        self._assert_alike(
+            run_whole(session, Batch(self.items(1), min(self.sizes)))[0][0], self._single(engine, self.items(1)[0])
+        )
 
     def test_a_failed_batch_leaves_those_beside_it_alone(self, engine: Engine) -> None:
         before, after = self.items(2)
@@ -526,8 +538,10 @@ class EngineConformance:
         try:
             return self._run(engine, Batch(items, size))
         except EngineError as error:
-            raise AssertionError(f"{why}: the item failed its whole batch ({error}); expected Result({{}}, error=...) "
-                                 "in its place, and the others' results") from error
+            raise AssertionError(
+                f"{why}: the item failed its whole batch ({error}); expected Result({{}}, error=...) "
+                "in its place, and the others' results"
+            ) from error
 
     def _single(self, engine: Engine, item: Values) -> Result:
         return self._run(engine, Batch([item], min(self.sizes)))[0]
@@ -536,9 +550,14 @@ class EngineConformance:
         assert self._alike(one, other), f"{_shown(one)}\nis not\n{_shown(other)}"
 
     def _alike(self, one: Result, other: Result) -> bool:
-        return (one.error is None and other.error is None and one.done == other.done and one.route == other.route
-                and self._close(one.outputs, other.outputs)
-                and self._close_lists(one.parts or [], other.parts or []))
+        return (
+            one.error is None
+            and other.error is None
+            and one.done == other.done
+            and one.route == other.route
+            and self._close(one.outputs, other.outputs)
+            and self._close_lists(one.parts or [], other.parts or [])
+        )
 
     def _close_lists(self, ones: Sequence[Values], others: Sequence[Values]) -> bool:
         return len(ones) == len(others) and all(self._close(one, other) for one, other in zip(ones, others))
@@ -558,5 +577,7 @@ class EngineConformance:
 
 
 def _shown(result: Result) -> str:
-    return (f"outputs={result.outputs!r} parts={result.parts!r} route={result.route!r} done={result.done!r} "
-            f"error={result.error!r}")
+    return (
+        f"outputs={result.outputs!r} parts={result.parts!r} route={result.route!r} done={result.done!r} "
+        f"error={result.error!r}"
+    )

@@ -56,9 +56,13 @@ class Plain(Policy):
 
     def runnable(self, lane: Lane, board: Board) -> List[Job]:
         """The jobs that could run on a lane now, oldest first."""
-        return [job for _, job in sorted(self.jobs.items())
-                if job.node.model in lane.models and board.is_resident(job.node.model, lane)
-                and (not job.lane or job.lane == lane.name)]
+        return [
+            job
+            for _, job in sorted(self.jobs.items())
+            if job.node.model in lane.models
+            and board.is_resident(job.node.model, lane)
+            and (not job.lane or job.lane == lane.name)
+        ]
 
 
 class Idle(Plain):
@@ -103,8 +107,12 @@ class Random(Plain):
         elif what == "rate":
             board.rate(request, self._draw.choice((0.0, 0.5, 1.0)))
         elif what == "choose" and job.node in request.app.entries and not job.part:
-            states = {branch.node: branch.state for node in request.app.nodes if node.is_join and node.depth == 0
-                      for branch in board.branches(request, node.name)}
+            states = {
+                branch.node: branch.state
+                for node in request.app.nodes
+                if node.is_join and node.depth == 0
+                for branch in board.branches(request, node.name)
+            }
             if states.get(job.node.name) == "waiting":
                 board.choose(request, [job.node.name])
         elif what == "settle" and joining:
@@ -223,8 +231,12 @@ class PolicyConformance:
 
     def _world(self, seed: int) -> WorldResult:
         """The same of a world of ``policy_worlds``."""
-        return self._once(("world", seed), lambda: run_world(  # type: ignore[no-any-return]
-            seed, self.kind, self.options, remembered_max=self.remembered_max))
+        return self._once(
+            ("world", seed),
+            lambda: run_world(  # type: ignore[no-any-return]
+                seed, self.kind, self.options, remembered_max=self.remembered_max
+            ),
+        )
 
     def _once(self, key: Tuple[str, int], run: Callable[[], Any]) -> Any:
         done = _DONE.setdefault(type(self), {})
@@ -236,9 +248,15 @@ class PolicyConformance:
         """A scheduler with one app of one model of batch sizes 1, 2, 4 (2, 3, 5 ms) under this policy."""
         app = {"model": "m", "slo": "50ms", **changes}
         expected = {"1": "2ms", "2": "3ms", "4": "5ms"}
-        return build_scheduler(parse_config({
-            "model": {"m": {"engine": "synthetic", "batch": [1, 2, 4], "expected": expected}},
-            "policy": {"p": {"kind": self.kind, **self.options}}, "app": {"a": app}}))
+        return build_scheduler(
+            parse_config(
+                {
+                    "model": {"m": {"engine": "synthetic", "batch": [1, 2, 4], "expected": expected}},
+                    "policy": {"p": {"kind": self.kind, **self.options}},
+                    "app": {"a": app},
+                }
+            )
+        )
 
     def test_an_unknown_option_is_refused_by_name(self) -> None:
         with pytest.raises(ConfigError, match="no option 'no_such_option'"):
@@ -270,10 +288,13 @@ class PolicyConformance:
 
     def test_the_deadline_that_a_refusal_says_would_do_is_not_refused(self) -> None:
         """A policy that judges deadlines by rules of its own says so in ``expected_end``."""
-        config = parse_config({
-            "model": {"m": {"engine": "synthetic", "batch": [1, 2], "expected": {"1": "4ms", "2": "6ms"}}},
-            "policy": {"p": {"kind": self.kind, **self.options, "trials": False}},  # a trial is no refusal
-            "app": {"a": {"model": "m", "slo": "50ms"}}})
+        config = parse_config(
+            {
+                "model": {"m": {"engine": "synthetic", "batch": [1, 2], "expected": {"1": "4ms", "2": "6ms"}}},
+                "policy": {"p": {"kind": self.kind, **self.options, "trials": False}},  # a trial is no refusal
+                "app": {"a": {"model": "m", "slo": "50ms"}},
+            }
+        )
         for before in (0, 1, 6):
             for slo_ms in (1, 2, 3, 5, 7):
                 end = _end_at_arrival(config, before, slo_ms * NS_PER_MS)
@@ -297,8 +318,11 @@ class PolicyConformance:
             while out and out[0][0] <= now_ns:
                 done_ns, work = out.pop(0)
                 events.append(finished(work, done_ns - NS_PER_MS, done_ns))
-            out += [(now_ns + 3 * NS_PER_MS, action) for action in scheduler.step(now_ns, events)
-                    if isinstance(action, RunBatch)]
+            out += [
+                (now_ns + 3 * NS_PER_MS, action)
+                for action in scheduler.step(now_ns, events)
+                if isinstance(action, RunBatch)
+            ]
             scheduler.check()
             now_ns += NS_PER_MS
         assert count[0] > 10
@@ -350,14 +374,33 @@ class PolicyConformance:
     def test_a_join_that_waits_in_vain_ends_at_the_deadline(self) -> None:
         """One branch is done, the other's lane refuses each batch: the policy may settle the join, and else the request
         ends when its deadline has passed."""
-        scheduler = build_scheduler(parse_config({
-            "lane": {"l0": {}, "l1": {}},
-            "model": {name: {"engine": "synthetic", "batch": [2, 4], "expected": {"2": "3ms", "4": "5ms"},
-                             "lanes": [lane]} for name, lane in (("m", "l0"), ("other", "l1"))},
-            "policy": {"p": {"kind": self.kind, **self.options}},
-            "app": {"a": {"slo": "50ms", "node": [
-                {"name": "left", "model": "m", "after": []}, {"name": "right", "model": "other", "after": []},
-                {"name": "end", "model": "m", "after": ["left", "right"], "join": "policy"}]}}}))
+        scheduler = build_scheduler(
+            parse_config(
+                {
+                    "lane": {"l0": {}, "l1": {}},
+                    "model": {
+                        name: {
+                            "engine": "synthetic",
+                            "batch": [2, 4],
+                            "expected": {"2": "3ms", "4": "5ms"},
+                            "lanes": [lane],
+                        }
+                        for name, lane in (("m", "l0"), ("other", "l1"))
+                    },
+                    "policy": {"p": {"kind": self.kind, **self.options}},
+                    "app": {
+                        "a": {
+                            "slo": "50ms",
+                            "node": [
+                                {"name": "left", "model": "m", "after": []},
+                                {"name": "right", "model": "other", "after": []},
+                                {"name": "end", "model": "m", "after": ["left", "right"], "join": "policy"},
+                            ],
+                        }
+                    },
+                }
+            )
+        )
         takes_ns, ended_ns = 3 * NS_PER_MS, 0
         coming: List[Tuple[int, Event]] = [(0, RequestArrived(Request(1, "a", 0, 50 * NS_PER_MS)))]
         for _ in range(1000):
@@ -367,9 +410,16 @@ class PolicyConformance:
             events = [event for at_ns, event in coming if at_ns <= now_ns]
             actions = scheduler.step(now_ns, events)
             scheduler.check()
-            coming = coming[len(events):] + [
-                (now_ns + takes_ns, finished(work, now_ns, now_ns + takes_ns) if work.lane == "l0"
-                 else WorkRefused(work.work_id, "not now")) for work in actions if isinstance(work, RunBatch)]
+            coming = coming[len(events) :] + [
+                (
+                    now_ns + takes_ns,
+                    finished(work, now_ns, now_ns + takes_ns)
+                    if work.lane == "l0"
+                    else WorkRefused(work.work_id, "not now"),
+                )
+                for work in actions
+                if isinstance(work, RunBatch)
+            ]
             if any(isinstance(action, FinishRequest) for action in actions):
                 ended_ns = now_ns
                 break
@@ -377,6 +427,7 @@ class PolicyConformance:
 
     def test_nothing_is_queued_after_draining(self) -> None:
         from edgeserve.sim.run import simulate
+
         scenario, _ = draw_scenario(self.soak_seeds[-1], (self.kind,))
         run = simulate(scenario, self.soak_seeds[-1], (), drain=True, settle=True)
         assert [job for policy in run.scheduler.policies for job in policy.queued()] == []
@@ -388,11 +439,15 @@ def imported(kind: str) -> Type[Policy]:
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"PolicyConformance: kind = {kind!r} cannot be imported: {error}. Expected 'module:Class' of "
-                          f"a module on the Python path, or one of {', '.join(sorted(POLICIES))}") from None
+        raise ConfigError(
+            f"PolicyConformance: kind = {kind!r} cannot be imported: {error}. Expected 'module:Class' of "
+            f"a module on the Python path, or one of {', '.join(sorted(POLICIES))}"
+        ) from None
     if not (isinstance(found, type) and issubclass(found, Policy)):
-        raise ConfigError(f"PolicyConformance: kind = {kind!r} is a {type(found).__name__}; expected a subclass of "
-                          "edgeserve.sched.policy_api.policy.Policy")
+        raise ConfigError(
+            f"PolicyConformance: kind = {kind!r} is a {type(found).__name__}; expected a subclass of "
+            "edgeserve.sched.policy_api.policy.Policy"
+        )
     return found
 
 
@@ -421,6 +476,7 @@ def _end_at_arrival(config: Config, before: int, slo_ns: int) -> FinishRequest |
 
 def _asked_twice(kind: Type[Policy], count: List[int]) -> Type[Policy]:
     """A policy that asks ``kind`` for each bid twice, compares the answers, and counts the bids."""
+
     class AskedTwice(kind):  # type: ignore[valid-type,misc]
         def bid(self, lane: Lane, board: Board) -> Bid | None:
             first, second = super().bid(lane, board), super().bid(lane, board)
@@ -428,4 +484,5 @@ def _asked_twice(kind: Type[Policy], count: List[int]) -> Type[Policy]:
             assert first is None or second is None or list(first.jobs) == list(second.jobs)
             count[0] += first is not None
             return first  # type: ignore[no-any-return]
+
     return AskedTwice

@@ -30,8 +30,22 @@ LANGUAGE_MARKS = ("BatchProgress", "CutBatch", "ReleaseState")
 """What must have occurred over a few worlds with a language model: jobs that were over before their batch, batches that
 were cut, and states that were released."""
 
-MARKS = ("on_finished", "on_refused", "on_lost", "settled", "in part", "bound", "deep", "without 1", "left out",
-         "disowned", "settled alone", "not wanted", "branch failed", "branch lost")
+MARKS = (
+    "on_finished",
+    "on_refused",
+    "on_lost",
+    "settled",
+    "in part",
+    "bound",
+    "deep",
+    "without 1",
+    "left out",
+    "disowned",
+    "settled alone",
+    "not wanted",
+    "branch failed",
+    "branch lost",
+)
 """What must have occurred at least once over a few worlds: a trouble that never happens tests nothing."""
 
 FIRST_ID = 10**15
@@ -40,8 +54,9 @@ FIRST_ID = 10**15
 WALK_MAX = 1_000_000
 """Objects looked at below one policy."""
 
-SHARED_ROOMS = tuple(f"edgeserve.sched.{room}" for room in (
-    "core", "latency", "policy_api.board", "requests.graph", "resources"))
+SHARED_ROOMS = tuple(
+    f"edgeserve.sched.{room}" for room in ("core", "latency", "policy_api.board", "requests.graph", "resources")
+)
 """A policy may hold what is defined here: what lies below such an object is the scheduler's."""
 
 ELSEWHERE_S_MAX = 120.0
@@ -61,42 +76,88 @@ def draw_world(seed: int, kind: str, options: Mapping[str, Any], language: bool 
     depths = draw.choice(((2, 1), (2, 2), (1, 3)))
     devices = draw.choice((("d0", "d0"), ("d0", "d1")))
     models: Dict[str, Any] = {}
-    for name, lists in (("pair", ([2, 4],)), ("left", ([2, 8], [1, 4])), ("right", ([2, 4], [4], [1])),
-                        ("tail", ([3, 6], [1, 2])), ("cut", ([1, 4], [2])), ("read", ([2, 4, 8], [1, 8])),
-                        ("step", ([2, 4], [1, 2]))):
+    for name, lists in (
+        ("pair", ([2, 4],)),
+        ("left", ([2, 8], [1, 4])),
+        ("right", ([2, 4], [4], [1])),
+        ("tail", ([3, 6], [1, 2])),
+        ("cut", ([1, 4], [2])),
+        ("read", ([2, 4, 8], [1, 8])),
+        ("step", ([2, 4], [1, 2])),
+    ):
         sizes, fixed_us, item_us = draw.choice(lists), draw.randrange(300, 2500), draw.randrange(100, 700)
-        models[name] = {"engine": "synthetic", "batch": sizes, "memory": "20MB", "load": "2ms",
-                        "expected": {str(size): f"{fixed_us + item_us * size}us" for size in sizes}}
+        models[name] = {
+            "engine": "synthetic",
+            "batch": sizes,
+            "memory": "20MB",
+            "load": "2ms",
+            "expected": {str(size): f"{fixed_us + item_us * size}us" for size in sizes},
+        }
     late = draw.choice(("drop", "partial", "partial"))
     apps: Dict[str, Any] = {
         "lone": {"model": "pair", "on_late": draw.choice(("drop", "answer")), "slo": f"{draw.randrange(15, 80)}ms"},
-        "fork": {"on_late": late, "slo": f"{draw.randrange(20, 90)}ms", "node": [
-            {"name": "left", "model": "left", "after": []}, {"name": "right", "model": "right", "after": []},
-            {"name": "end", "model": "tail", "after": ["left", "right"], "join": "policy"}]},
-        "fan": {"on_late": draw.choice(("drop", "partial")), "slo": f"{draw.randrange(30, 90)}ms", "node": [
-            {"name": "cut", "model": "cut", "fan_out": True}, {"name": "read", "model": "read"},
-            {"name": "all", "model": "tail", "gather": True, "join": "policy"}]},
-        "loop": {"model": "step", "on_late": draw.choice(("drop", "answer")), "slo": f"{draw.randrange(20, 90)}ms"}}
+        "fork": {
+            "on_late": late,
+            "slo": f"{draw.randrange(20, 90)}ms",
+            "node": [
+                {"name": "left", "model": "left", "after": []},
+                {"name": "right", "model": "right", "after": []},
+                {"name": "end", "model": "tail", "after": ["left", "right"], "join": "policy"},
+            ],
+        },
+        "fan": {
+            "on_late": draw.choice(("drop", "partial")),
+            "slo": f"{draw.randrange(30, 90)}ms",
+            "node": [
+                {"name": "cut", "model": "cut", "fan_out": True},
+                {"name": "read", "model": "read"},
+                {"name": "all", "model": "tail", "gather": True, "join": "policy"},
+            ],
+        },
+        "loop": {"model": "step", "on_late": draw.choice(("drop", "answer")), "slo": f"{draw.randrange(20, 90)}ms"},
+    }
     rates = {"lone": (60, 200), "fork": (60, 160), "fan": (30, 80), "loop": (30, 90), "vote": (20, 60)}
     votes = random.Random(f"{seed}/votes")
-    apps["vote"] = {"on_late": votes.choice(("drop", "partial")), "slo": f"{votes.randrange(25, 90)}ms", "node": [
-        {"name": "score", "model": "read", "after": []},
-        *[{"name": name, "model": model, "after": ["score"]} for name, model in (("v0", "left"), ("v1", "right"),
-                                                                                 ("v2", "pair"))],
-        {"name": "sum", "model": "tail", "after": ["v0", "v1", "v2"], "join": "policy"}]}
+    apps["vote"] = {
+        "on_late": votes.choice(("drop", "partial")),
+        "slo": f"{votes.randrange(25, 90)}ms",
+        "node": [
+            {"name": "score", "model": "read", "after": []},
+            *[
+                {"name": name, "model": model, "after": ["score"]}
+                for name, model in (("v0", "left"), ("v1", "right"), ("v2", "pair"))
+            ],
+            {"name": "sum", "model": "tail", "after": ["v0", "v1", "v2"], "join": "policy"},
+        ],
+    }
     table = {
         "device": {name: {"contention": 1.2} for name in sorted(set(devices))},
-        "lane": {f"l{index}": {"device": device, "depth": depth, "ahead": draw.choice(("0ms", "0ms", "4ms")),
-                               "hang": "40ms"} for index, (device, depth) in enumerate(zip(devices, depths))},
-        "model": models, "app": apps, "policy": {"p": {"kind": kind, **options}},
-        "truth": {"cut": {"parts": [1, 4], "state": "0B"},
-                  "step": {"steps": [2, 5], "steps_per_run": 1, "state": f"{draw.randrange(10, 900)}kB"},
-                  **{name: {"pack": "100us"} for name in ("pair", "left")}},
+        "lane": {
+            f"l{index}": {"device": device, "depth": depth, "ahead": draw.choice(("0ms", "0ms", "4ms")), "hang": "40ms"}
+            for index, (device, depth) in enumerate(zip(devices, depths))
+        },
+        "model": models,
+        "app": apps,
+        "policy": {"p": {"kind": kind, **options}},
+        "truth": {
+            "cut": {"parts": [1, 4], "state": "0B"},
+            "step": {"steps": [2, 5], "steps_per_run": 1, "state": f"{draw.randrange(10, 900)}kB"},
+            **{name: {"pack": "100us"} for name in ("pair", "left")},
+        },
         "workload": {name: {"app": name, "rate": float(draw.randrange(*rates[name]))} for name in apps},
-        "faults": {"lane_loss_every": f"{draw.randrange(40, 90)}ms", "lane_loss": "15ms",
-                   "hang": draw.choice((0.0, 0.3)), "refuse": 0.04, "fail_job": 0.02, "unfinished": 0.05,
-                   "cancel": 0.05, "slow": 0.05, "speed_every": "100ms"},
-        "run": {"duration": "300ms", "noise": 0.03, "step_cost": "20us", "event_cost": "15us"}}
+        "faults": {
+            "lane_loss_every": f"{draw.randrange(40, 90)}ms",
+            "lane_loss": "15ms",
+            "hang": draw.choice((0.0, 0.3)),
+            "refuse": 0.04,
+            "fail_job": 0.02,
+            "unfinished": 0.05,
+            "cancel": 0.05,
+            "slow": 0.05,
+            "speed_every": "100ms",
+        },
+        "run": {"duration": "300ms", "noise": 0.03, "step_cost": "20us", "event_cost": "15us"},
+    }
     if language:
         _draw_language(random.Random(f"{seed}/language"), table)
     return parse_scenario(table, source=f"(policy world of seed {seed})")
@@ -106,22 +167,47 @@ def _draw_language(draw: random.Random, table: Dict[str, Any]) -> None:
     """An app whose answers end one by one, with memory for some of them only, lengths that are predicted well, wrongly
     or not at all, and prompts of which some are too long."""
     step_us, most = draw.randrange(300, 1500), draw.choice((6, 20))
-    table["model"]["talk"] = {"engine": "synthetic", "batch": draw.choice(([1, 2, 4], [2, 4])), "memory": "20MB",
-                              "load": "2ms", "expected": {str(size): f"{step_us}us" for size in (1, 2, 4)},
-                              "slots": draw.choice((4, 6)), "state_memory": f"{(most + 30) * draw.choice((10, 25))}kB"}
+    table["model"]["talk"] = {
+        "engine": "synthetic",
+        "batch": draw.choice(([1, 2, 4], [2, 4])),
+        "memory": "20MB",
+        "load": "2ms",
+        "expected": {str(size): f"{step_us}us" for size in (1, 2, 4)},
+        "slots": draw.choice((4, 6)),
+        "state_memory": f"{(most + 30) * draw.choice((10, 25))}kB",
+    }
     table["truth"]["talk"] = {
-        "batching": "continuous", "steps_hint": "words", "steps_max": most, "context": 45, "state_token": "10kB",
-        "step": {"full": f"{step_us}us", "saturates": 4, "alone": 0.6}, "prefill": "200us", "prefill_token": "20us"}
+        "batching": "continuous",
+        "steps_hint": "words",
+        "steps_max": most,
+        "context": 45,
+        "state_token": "10kB",
+        "step": {"full": f"{step_us}us", "saturates": 4, "alone": 0.6},
+        "prefill": "200us",
+        "prefill_token": "20us",
+    }
     if draw.random() < 0.7:
         table["truth"]["talk"]["predict"] = {"rho": draw.choice((0.3, 1.0)), "scale": draw.choice((1.0, 3.0, 0.33))}
-    table["app"]["talk"] = {"model": "talk", "on_late": draw.choice(("drop", "answer")),
-                            "slo": f"{draw.randrange(20, 90)}ms"}
-    table["workload"]["talk"] = {"app": "talk", "rate": float(draw.randrange(60, 200)), "hints": {
-        "words": {"lognormal": [5.0, 0.7]}, "tokens": {"3": 0.5, "20": 0.48, "44": 0.02}}}
+    table["app"]["talk"] = {
+        "model": "talk",
+        "on_late": draw.choice(("drop", "answer")),
+        "slo": f"{draw.randrange(20, 90)}ms",
+    }
+    table["workload"]["talk"] = {
+        "app": "talk",
+        "rate": float(draw.randrange(60, 200)),
+        "hints": {"words": {"lognormal": [5.0, 0.7]}, "tokens": {"3": 0.5, "20": 0.48, "44": 0.02}},
+    }
 
 
-def run_world(seed: int, kind: str, options: Mapping[str, Any], twice: bool = False,
-              remembered_max: int = 0, language: bool = False) -> WorldResult:
+def run_world(
+    seed: int,
+    kind: str,
+    options: Mapping[str, Any],
+    twice: bool = False,
+    remembered_max: int = 0,
+    language: bool = False,
+) -> WorldResult:
     """Run one world. AssertionError, PolicyError or whatever the policy raises says which rule was broken. ``twice``:
     the policy is asked for each bid twice, which must change neither the bid nor anything that is decided later.
     ``remembered_max``: how many records of what has ended the policy may hold at the end. ``language``: with an app of
@@ -144,12 +230,23 @@ def run_elsewhere(seed: int, kind: str, options: Mapping[str, Any], remembered_m
     """The digest of one world in another process with another order of sets."""
     policy = POLICIES[kind]
     hash_seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
-    job = {"path": sys.path, "module": policy.__module__, "name": policy.__qualname__, "seed": seed, "kind": kind,
-           "options": dict(options), "remembered_max": remembered_max}
-    done = subprocess.run([sys.executable, "-c", f"from {__name__} import _elsewhere; _elsewhere()"],
-                          input=json.dumps(job), env={**os.environ, "PYTHONHASHSEED": hash_seed,
-                                                      "PYTHONPATH": os.pathsep.join(sys.path)},
-                          capture_output=True, text=True, timeout=ELSEWHERE_S_MAX)
+    job = {
+        "path": sys.path,
+        "module": policy.__module__,
+        "name": policy.__qualname__,
+        "seed": seed,
+        "kind": kind,
+        "options": dict(options),
+        "remembered_max": remembered_max,
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", f"from {__name__} import _elsewhere; _elsewhere()"],
+        input=json.dumps(job),
+        env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=ELSEWHERE_S_MAX,
+    )
     assert done.returncode == 0, f"world {seed} of policy {kind!r} failed in another process:\n{done.stderr}"
     return done.stdout.split()[-1]
 
@@ -204,8 +301,10 @@ class Watch:
         """A batch ended, by one hook of three."""
         if work.probe is not None:
             return
-        assert self._on_lanes.pop(work.id, None) is work, f"{hook} was called for work {work.id}, which had not " \
+        assert self._on_lanes.pop(work.id, None) is work, (
+            f"{hook} was called for work {work.id}, which had not "
             "started or had ended: exactly one of on_finished, on_refused and on_lost ends a batch"
+        )
         assert work.lost == (hook == "on_lost"), f"{hook} was called for work {work.id} with lost = {work.lost}"
         self.marks[hook] += 1
 
@@ -216,8 +315,12 @@ class Watch:
                 del self._joining[request.id]
             elif request.app.name == "vote":
                 self._decide(request, board)
-            elif request.state == OPEN and any(row[1] and not row[2] for row in (request.joins or {}).values()) \
-                    and request.id % 3 and random.Random(f"{self.seed}/{board.now_ns}/{request.id}").random() < 0.4:
+            elif (
+                request.state == OPEN
+                and any(row[1] and not row[2] for row in (request.joins or {}).values())
+                and request.id % 3
+                and random.Random(f"{self.seed}/{board.now_ns}/{request.id}").random() < 0.4
+            ):
                 board.settle(request)
                 self.marks["settled"] += 1
 
@@ -257,7 +360,8 @@ class Watch:
             assert len(left) <= remembered_max, (
                 f"policy {policy.name!r} still holds {len(left)} records of requests, jobs or works after all have "
                 f"ended, such as {left[:3]}: on_gone, on_started, on_finished, on_refused or on_lost has to forget "
-                f"each (at most {remembered_max} may stay: remembered_max of the suite)")
+                f"each (at most {remembered_max} may stay: remembered_max of the suite)"
+            )
 
 
 def leftovers(policy: Policy, ids: Set[int]) -> List[str]:
@@ -281,6 +385,7 @@ def leftovers(policy: Policy, ids: Set[int]) -> List[str]:
 
 def _watched(kind: Type[Policy], watch: Watch) -> Type[Policy]:
     """The policy with a watch on its hooks."""
+
     class Watched(kind):  # type: ignore[valid-type,misc]
         def on_request(self, request: RequestRecord, board: Board) -> str | None:
             watch.asked(request)
@@ -315,4 +420,5 @@ def _watched(kind: Type[Policy], watch: Watch) -> Type[Policy]:
             if watch.twice:
                 super().bid(lane, board)
             return bid  # type: ignore[no-any-return]
+
     return Watched

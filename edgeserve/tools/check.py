@@ -67,10 +67,19 @@ class Break(NamedTuple):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", metavar="CONFIG", help="the configuration file, such as edge.toml")
     parser.add_argument("--rate", action="append", default=[], metavar="APP=N", help="requests per second of an app")
-    parser.add_argument("--arrivals", choices=("poisson", "periodic"), default="poisson",
-                        help="at random times (default), or evenly, as a camera sends them")
-    parser.add_argument("--in-time", type=float, default=100 * IN_TIME_MIN, metavar="PERCENT",
-                        help="how many of an app's requests must be in time (default: 99)")
+    parser.add_argument(
+        "--arrivals",
+        choices=("poisson", "periodic"),
+        default="poisson",
+        help="at random times (default), or evenly, as a camera sends them",
+    )
+    parser.add_argument(
+        "--in-time",
+        type=float,
+        default=100 * IN_TIME_MIN,
+        metavar="PERCENT",
+        help="how many of an app's requests must be in time (default: 99)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
 
@@ -81,8 +90,9 @@ def main(args: argparse.Namespace) -> int:
     config = parse_config(table, directory, args.config)
     if not args.rate:
         apps = " ".join(f"--rate {name}=10" for name in config.apps)
-        raise ConfigError(f"say how often each app is asked, in requests per second, such as: edgeserve check "
-                          f"{args.config} {apps}")
+        raise ConfigError(
+            f"say how often each app is asked, in requests per second, such as: edgeserve check {args.config} {apps}"
+        )
     if not 0 < args.in_time <= 100:
         raise ConfigError(f"--in-time {args.in_time:g}: expected a percentage above 0 and at most 100")
     rates = read_rates(args.rate, list(config.apps), optional_app=False)
@@ -114,17 +124,31 @@ def with_times(table: Mapping[str, Any], config: Config, profiles: Sequence[Prof
 
     def lacks(name: str, lane: str) -> bool:
         measured = profiled[name, lane].timings if (name, lane) in profiled else {}
-        return any(size not in measured and size not in config.models[name].expected for size in
-                   config.models[name].batch)
+        return any(
+            size not in measured and size not in config.models[name].expected for size in config.models[name].batch
+        )
 
-    missing = [model.name for model in config.models.values()
-               if any(lacks(model.name, lane) for lane in model_lanes(config, model))]
-    sources = [word for word, used in (("profiles", profiles), ("[model.*] expected", any(
-        model.expected for model in config.models.values()))) if used]
+    missing = [
+        model.name
+        for model in config.models.values()
+        if any(lacks(model.name, lane) for lane in model_lanes(config, model))
+    ]
+    sources = [
+        word
+        for word, used in (
+            ("profiles", profiles),
+            ("[model.*] expected", any(model.expected for model in config.models.values())),
+        )
+        if used
+    ]
     if not missing:
         return dict(table), " and ".join(sources)
-    print(f"no times are known of {', '.join(missing)}: running {'it' if len(missing) == 1 else 'them'} a few times "
-          f"now (edgeserve profile {config.source} measures properly)", file=sys.stderr, flush=True)
+    print(
+        f"no times are known of {', '.join(missing)}: running {'it' if len(missing) == 1 else 'them'} a few times "
+        f"now (edgeserve profile {config.source} measures properly)",
+        file=sys.stderr,
+        flush=True,
+    )
     models = {name: dict(section) for name, section in table["model"].items()}
     for (name, _), times in measure_at_start(config).items():
         if name in missing and times:
@@ -137,26 +161,36 @@ def with_times(table: Mapping[str, Any], config: Config, profiles: Sequence[Prof
             models[name]["expected"] = expected
     lacking = [name for name in missing if not models[name].get("expected")]
     if lacking:
-        raise ConfigError(f"the times of {', '.join(lacking)} are not known, and without an example input they cannot "
-                          "be measured; give [model.NAME] options.example or [model.NAME.expected]")
+        raise ConfigError(
+            f"the times of {', '.join(lacking)} are not known, and without an example input they cannot "
+            "be measured; give [model.NAME] options.example or [model.NAME.expected]"
+        )
     return {**table, "model": models}, " and ".join([*sources, "a few runs now"])
 
 
 def measure_at_start(config: Config) -> Mapping[Tuple[str, str], Mapping[int, Sequence[int]]]:
     """What the models take, as a server measures it at its start."""
     from edgeserve.runtime import Runtime
+
     with Runtime(config) as runtime:
         return runtime.measured_at_start()
 
 
-def scenario_of(table: Mapping[str, Any], rates: Mapping[str, float], arrivals: str, directory: str, source: str,
-                profiled: bool) -> Scenario:
+def scenario_of(
+    table: Mapping[str, Any], rates: Mapping[str, float], arrivals: str, directory: str, source: str, profiled: bool
+) -> Scenario:
     """The scenario in which each app is asked at its rate."""
     workloads = {f"{app}-load": {"app": app, "kind": arrivals, "rate": rate} for app, rate in rates.items()}
-    edge = {key: value for key, value in table.items() if key in (
-        "server", "device", "lane", "model", "policy", "app", "monitor")}
-    return parse_scenario({**edge, "workload": workloads, "run": {
-        "seeds": SEEDS, **({} if profiled else {"noise": NOISE})}}, directory, source)
+    edge = {
+        key: value
+        for key, value in table.items()
+        if key in ("server", "device", "lane", "model", "policy", "app", "monitor")
+    }
+    return parse_scenario(
+        {**edge, "workload": workloads, "run": {"seeds": SEEDS, **({} if profiled else {"noise": NOISE})}},
+        directory,
+        source,
+    )
 
 
 def simulate_load(scenario: Scenario, load: float, profiles: Sequence[Profile], costs: Measured) -> Report:
@@ -216,22 +250,39 @@ class Result(NamedTuple):
 
     def as_table(self) -> Dict[str, Any]:
         """For programs."""
-        return {"holds": not self.short, "in_time_min": self.least, "times_from": self.source,
-                "apps": {name: {"rate": rate, "in_time": self.now.apps[name].finish_rate,
-                                "p99_ms": self.now.apps[name].p99_ms,
-                                "slo_ms": self.config.apps[name].slo_ns / 1e6} for name, rate in self.rates.items()},
-                "lanes": self.now.lanes, "first_break": {"app": self.found.app, "load": self.found.load},
-                "change": self.advice()}
+        return {
+            "holds": not self.short,
+            "in_time_min": self.least,
+            "times_from": self.source,
+            "apps": {
+                name: {
+                    "rate": rate,
+                    "in_time": self.now.apps[name].finish_rate,
+                    "p99_ms": self.now.apps[name].p99_ms,
+                    "slo_ms": self.config.apps[name].slo_ns / 1e6,
+                }
+                for name, rate in self.rates.items()
+            },
+            "lanes": self.now.lanes,
+            "first_break": {"app": self.found.app, "load": self.found.load},
+            "change": self.advice(),
+        }
 
     def text(self, columns: int = 0) -> str:
         """For people. Sentences are wrapped at ``columns``; with 0 each is one line."""
         rows = [("app", "rate", "in time", "p99", "slo", "")]
         for name, rate in self.rates.items():
             app = self.now.apps[name]
-            rows.append((name, f"{rate:g}/s", f"{app.finish_rate:.1%}",
-                         format_duration(ms_to_ns(app.p99_ms)) if app.in_time + app.late else "-",
-                         format_duration(self.config.apps[name].slo_ns),
-                         "falls short" if name in self.short else "holds"))
+            rows.append(
+                (
+                    name,
+                    f"{rate:g}/s",
+                    f"{app.finish_rate:.1%}",
+                    format_duration(ms_to_ns(app.p99_ms)) if app.in_time + app.late else "-",
+                    format_duration(self.config.apps[name].slo_ns),
+                    "falls short" if name in self.short else "holds",
+                )
+            )
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = [f"{self.config.source} on {device_name()}, simulated with {self.source}:"]
         lines += ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
@@ -242,8 +293,9 @@ class Result(NamedTuple):
         silent = [name for name in self.config.apps if name not in self.rates]
         if silent:
             them = "it" if len(silent) == 1 else "them"
-            lines += wrapped(f"not asked in this simulation, since no --rate names {them}: {', '.join(silent)}", "",
-                             columns)
+            lines += wrapped(
+                f"not asked in this simulation, since no --rate names {them}: {', '.join(silent)}", "", columns
+            )
         return "\n".join(lines)
 
     def _verdict(self) -> str:
@@ -251,8 +303,10 @@ class Result(NamedTuple):
         if not app:
             return f"holds: no app falls short up to {load:g} times these rates"
         share = self.found.report.apps[app].finish_rate
-        breaks = f"{app} is the first to break, at {self.rates[app] * load:.3g}/s ({load:.2g} times these rates): " \
-                 f"{share:.1%} in time"
+        breaks = (
+            f"{app} is the first to break, at {self.rates[app] * load:.3g}/s ({load:.2g} times these rates): "
+            f"{share:.1%} in time"
+        )
         return f"falls short: {breaks}" if self.short else f"holds; {breaks}"
 
     def advice(self) -> List[str]:
@@ -269,12 +323,16 @@ class Result(NamedTuple):
         if busy >= BUSY:
             sizes = [size for node in self.config.apps[app].nodes for size in self.config.models[node.model].batch]
             more = "" if max(sizes) > 1 else "; larger batch sizes (batch = [1, 2, 4] of its models), where they pay"
-            lines.append(f"the lane is full: a faster or smaller model, another lane{more}, or fewer requests: about "
-                         f"{self.rates[app] * self.found.load * 0.9:.3g}/s hold")
+            lines.append(
+                f"the lane is full: a faster or smaller model, another lane{more}, or fewer requests: about "
+                f"{self.rates[app] * self.found.load * 0.9:.3g}/s hold"
+            )
         else:
-            lines.append(f"the lane has room, so requests that come together wait for each other: a longer deadline, "
-                         f"such as [app.{app}] slo = \"{format_duration(self._slo_ns(said, app))}\"; or a lane of its "
-                         "own beside what it waits for")
+            lines.append(
+                f"the lane has room, so requests that come together wait for each other: a longer deadline, "
+                f'such as [app.{app}] slo = "{format_duration(self._slo_ns(said, app))}"; or a lane of its '
+                "own beside what it waits for"
+            )
         return lines
 
     def _slo_ns(self, said: AppReport, app: str) -> int:
@@ -285,5 +343,8 @@ class Result(NamedTuple):
 
 def lanes_of(config: Config, app: str) -> List[str]:
     """The lanes that an app's models may run on."""
-    return list(dict.fromkeys(lane for node in config.apps[app].nodes
-                              for lane in model_lanes(config, config.models[node.model])))
+    return list(
+        dict.fromkeys(
+            lane for node in config.apps[app].nodes for lane in model_lanes(config, config.models[node.model])
+        )
+    )

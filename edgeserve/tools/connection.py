@@ -10,8 +10,9 @@ from edgeserve.client import Client
 def add_connection_arguments(parser: argparse.ArgumentParser, client_key: str = "this client's own keys") -> None:
     """``--endpoint``, ``--server-key`` and ``--client-key``; ``client_key`` says whose keys the command needs."""
     parser.add_argument("--endpoint", default=None, help="where the server listens (default: this user's own bus)")
-    parser.add_argument("--server-key", default="", metavar="KEY",
-                        help="public key of a server with CURVE keys, or its file")
+    parser.add_argument(
+        "--server-key", default="", metavar="KEY", help="public key of a server with CURVE keys, or its file"
+    )
     parser.add_argument("--client-key", default="", metavar="FILE", help=f"{client_key} (NAME.key_secret)")
 
 

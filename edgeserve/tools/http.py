@@ -35,23 +35,42 @@ SWITCH_S = 0.0005
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``edgeserve http``."""
-    parser.add_argument("config", nargs="?", default="", help="the server's configuration file: its [http] table and "
-                                                              "its endpoint (default: this user's own bus)")
+    parser.add_argument(
+        "config",
+        nargs="?",
+        default="",
+        help="the server's configuration file: its [http] table and its endpoint (default: this user's own bus)",
+    )
     parser.add_argument("--endpoint", default="", help="where the server listens, such as tcp://127.0.0.1:5555")
-    parser.add_argument("--server-key", default="", metavar="KEY",
-                        help="public key of a server with CURVE keys, or its file")
-    parser.add_argument("--client-key", default="", metavar="FILE",
-                        help="this front's own CURVE keys, for a server that lets in listed clients")
-    parser.add_argument("--listen", default="", metavar="HOST:PORT",
-                        help="default: 127.0.0.1:8000; port 0: any free one")
+    parser.add_argument(
+        "--server-key", default="", metavar="KEY", help="public key of a server with CURVE keys, or its file"
+    )
+    parser.add_argument(
+        "--client-key",
+        default="",
+        metavar="FILE",
+        help="this front's own CURVE keys, for a server that lets in listed clients",
+    )
+    parser.add_argument(
+        "--listen", default="", metavar="HOST:PORT", help="default: 127.0.0.1:8000; port 0: any free one"
+    )
     parser.add_argument("--grpc", default="", metavar="HOST:PORT", help="serve gRPC too, such as 127.0.0.1:8001")
-    parser.add_argument("--token-file", default="", metavar="FILE",
-                        help="clients must send 'Authorization: Bearer' and the token in this file, or one of several "
-                             "(lines of NAME TOKEN)")
-    parser.add_argument("--server-name", default="", metavar="NAME",
-                        help="what /v2 says of the server (default: edgeserve); some clients insist on triton")
-    parser.add_argument("--shared-memory", action="store_true",
-                        help="let clients name shared memory of the user that this runs as")
+    parser.add_argument(
+        "--token-file",
+        default="",
+        metavar="FILE",
+        help="clients must send 'Authorization: Bearer' and the token in this file, or one of several "
+        "(lines of NAME TOKEN)",
+    )
+    parser.add_argument(
+        "--server-name",
+        default="",
+        metavar="NAME",
+        help="what /v2 says of the server (default: edgeserve); some clients insist on triton",
+    )
+    parser.add_argument(
+        "--shared-memory", action="store_true", help="let clients name shared memory of the user that this runs as"
+    )
     parser.add_argument("--with-stdin", action="store_true", help="end when standard input ends")
     parser.add_argument("-v", "--verbose", action="store_true", help="log more")
 

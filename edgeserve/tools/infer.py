@@ -28,17 +28,29 @@ SHOWN_CHARS_MAX = 2000  # of a text
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``edgeserve infer``."""
     parser.add_argument("app", metavar="APP", help="the app to ask")
-    parser.add_argument("--in", dest="inputs", metavar="NAME=FILE", action="append", default=[],
-                        help="a tensor from a .npy file, or an image (needs pillow) as uint8 height x width x 3")
+    parser.add_argument(
+        "--in",
+        dest="inputs",
+        metavar="NAME=FILE",
+        action="append",
+        default=[],
+        help="a tensor from a .npy file, or an image (needs pillow) as uint8 height x width x 3",
+    )
     parser.add_argument("--text", dest="texts", metavar="NAME=TEXT", action="append", default=[], help="a text input")
-    parser.add_argument("--example", action="store_true",
-                        help="make up what is not given, as the app declares its inputs")
+    parser.add_argument(
+        "--example", action="store_true", help="make up what is not given, as the app declares its inputs"
+    )
     parser.add_argument("--slo", metavar="TIME", help="deadline, such as 200ms (default: the app's own)")
     parser.add_argument("--class", dest="klass", choices=CLASS_NAMES, help="urgency (default: the app's own)")
     parser.add_argument("--on-late", choices=ON_LATE_NAMES, help="what to do when it is late (default: the app's own)")
     parser.add_argument("--stream", metavar="ID", help="the stream that this request continues")
-    parser.add_argument("--out", metavar="NAME=FILE", action="append", default=[],
-                        help="write an output to a .npy file (a text to any file)")
+    parser.add_argument(
+        "--out",
+        metavar="NAME=FILE",
+        action="append",
+        default=[],
+        help="write an output to a .npy file (a text to any file)",
+    )
     parser.add_argument("--timeout", metavar="TIME", default="30s", help="wait at most this long (default 30s)")
     add_connection_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
@@ -52,13 +64,19 @@ def main(args: argparse.Namespace) -> int:
     try:
         with connected(args) as client:
             _complete(client, args, inputs)
-            answer = client.infer(args.app, inputs, slo_ms=slo_ms, klass=args.klass, on_late=args.on_late,
-                                  stream=args.stream, timeout_ms=_milliseconds("--timeout", args.timeout))
+            answer = client.infer(
+                args.app,
+                inputs,
+                slo_ms=slo_ms,
+                klass=args.klass,
+                on_late=args.on_late,
+                stream=args.stream,
+                timeout_ms=_milliseconds("--timeout", args.timeout),
+            )
     except RequestError as error:
         reason = getattr(error, "reason", "")
         if args.json:
-            numbers = {name: getattr(error, name) for name in REFUSAL_NUMBERS
-                       if getattr(error, name, None) is not None}
+            numbers = {name: getattr(error, name) for name in REFUSAL_NUMBERS if getattr(error, name, None) is not None}
             print(json.dumps({"error": error.code, "message": str(error), "reason": reason, "id": error.id, **numbers}))
         else:
             print(f"{error.code}{f' ({reason})' if reason else ''}: {error}{why(error.id)}", file=sys.stderr)
@@ -148,8 +166,15 @@ def write_output(answer: Answer, name: str, path: str) -> None:
 def as_json(answer: Answer) -> Dict[str, Any]:
     """The whole answer as plain values."""
     outputs = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in answer.items()}
-    return {"outcome": answer.outcome, "late": answer.late, "reason": answer.reason, "outputs": outputs,
-            "id": answer.id, "total_ms": answer.total_ms, "breakdown_ms": dict(answer.breakdown_ms)}
+    return {
+        "outcome": answer.outcome,
+        "late": answer.late,
+        "reason": answer.reason,
+        "outputs": outputs,
+        "id": answer.id,
+        "total_ms": answer.total_ms,
+        "breakdown_ms": dict(answer.breakdown_ms),
+    }
 
 
 def as_text(answer: Answer) -> str:

@@ -14,8 +14,9 @@ OPEN_LENGTH = 128
 """For an axis that may have any length, where the server knows no usual one."""
 
 
-def example_inputs(app: str, declared: Mapping[str, Any], given: Mapping[str, Any], seed: int,
-                   guess: bool = False) -> Dict[str, Any]:
+def example_inputs(
+    app: str, declared: Mapping[str, Any], given: Mapping[str, Any], seed: int, guess: bool = False
+) -> Dict[str, Any]:
     """``given``, and drawn values for what else the app declares with a known shape. ``guess``: for open axes, texts
     and bytes too."""
     draw = np.random.RandomState(seed % 2**32)
@@ -28,16 +29,17 @@ def example_inputs(app: str, declared: Mapping[str, Any], given: Mapping[str, An
             inputs[name] = EXAMPLE_TEXT if dtype == "text" else EXAMPLE_TEXT.encode()
             continue
         if dtype in ("text", "bytes", "any") or (-1 in shape and not guess):
-            raise BadInput(f"app {app!r}: input {name!r} ({dtype} {tensor['shape']}) cannot be made up; give "
-                           f"--in {name}=FILE or --text {name}=TEXT")
+            raise BadInput(
+                f"app {app!r}: input {name!r} ({dtype} {tensor['shape']}) cannot be made up; give "
+                f"--in {name}=FILE or --text {name}=TEXT"
+            )
         inputs[name] = draw.random_sample([OPEN_LENGTH if size < 0 else size for size in shape]).astype(dtype)
     if not inputs:
         raise BadInput(f"app {app!r} declares no inputs; give --in NAME=FILE, or declare [app.{app}.inputs]")
     return inputs
 
 
-def images_as_declared(declared: Mapping[str, Any], inputs: Dict[str, Any],
-                       images: Sequence[str]) -> List[str]:
+def images_as_declared(declared: Mapping[str, Any], inputs: Dict[str, Any], images: Sequence[str]) -> List[str]:
     """Bring the inputs named by ``images`` (height x width x 3, uint8) to the size, order of axes and type that the app
     declares, where that is an image of floats or of another size; in place. What was done, a line each."""
     done = []
@@ -78,6 +80,7 @@ def _layout(tensor: Mapping[str, Any]) -> Optional[Tuple[bool, int, int]]:
 
 def _resized(value: np.ndarray, height: int, width: int) -> np.ndarray:
     from PIL import Image  # it has just read the image
+
     return np.asarray(Image.fromarray(value).resize((width, height), Image.Resampling.BILINEAR))
 
 
@@ -86,7 +89,8 @@ def read_image(path: str) -> np.ndarray:
     try:
         from PIL import Image
     except ImportError:
-        raise BadInput(f"--in {path}: reading images needs pillow: pip install 'edgeserve-runtime[images]'; or give a "
-                       ".npy file") from None
+        raise BadInput(
+            f"--in {path}: reading images needs pillow: pip install 'edgeserve-runtime[images]'; or give a .npy file"
+        ) from None
     with Image.open(path) as image:
         return np.asarray(image.convert("RGB"))

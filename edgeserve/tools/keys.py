@@ -25,12 +25,18 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}\Z")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``edgeserve keys``."""
-    parser.add_argument("whose", choices=("server", "client"), metavar="server|client",
-                        help="the server's pair of keys, or one of a client")
-    parser.add_argument("name", nargs="?", default="",
-                        help="what the client is called (letters, digits, '_', '-', '.')")
-    parser.add_argument("--folder", default="keys", help="where the files are written (default: keys); it is made with "
-                                                         "mode 0700")
+    parser.add_argument(
+        "whose",
+        choices=("server", "client"),
+        metavar="server|client",
+        help="the server's pair of keys, or one of a client",
+    )
+    parser.add_argument(
+        "name", nargs="?", default="", help="what the client is called (letters, digits, '_', '-', '.')"
+    )
+    parser.add_argument(
+        "--folder", default="keys", help="where the files are written (default: keys); it is made with mode 0700"
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -57,13 +63,16 @@ def make_keys(folder: str, name: str) -> Sequence[str]:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         for path in paths:
             if os.path.lexists(path):
-                raise ConfigError(f"{path} exists and is not overwritten: clients that know it would be locked out. "
-                                  "Remove it first, or give another name")
+                raise ConfigError(
+                    f"{path} exists and is not overwritten: clients that know it would be locked out. "
+                    "Remove it first, or give another name"
+                )
         write_new_file(paths[1], _certificate(name, public, secret))
         write_new_file(paths[0], _certificate(name, public))
     except OSError as error:
-        raise ConfigError(f"keys: {error.filename or folder} cannot be written ({error.strerror}); give another "
-                          "--folder") from None
+        raise ConfigError(
+            f"keys: {error.filename or folder} cannot be written ({error.strerror}); give another --folder"
+        ) from None
     return paths
 
 
@@ -72,15 +81,19 @@ def _certificate(name: str, public: bytes, secret: bytes = b"") -> str:
     lines = [f"#   {'Both keys' if secret else 'The public key'} of {name}, made by 'edgeserve keys'"]
     if secret:
         lines.append("#   DO NOT give this file to anybody")
-    lines += ["", "metadata", "curve", f"    public-key = \"{public.decode()}\""]
+    lines += ["", "metadata", "curve", f'    public-key = "{public.decode()}"']
     if secret:
-        lines.append(f"    secret-key = \"{secret.decode()}\"")
+        lines.append(f'    secret-key = "{secret.decode()}"')
     return "\n".join(lines) + "\n"
 
 
 def _next_steps(whose: str, public: str, secret: str) -> List[str]:
     if whose == "server":
-        return [f"On the server: [server] curve_secret_key_file = {secret!r}",
-                f"To each client: {public}, for server_key"]
-    return [f"On the server: put {public} into the folder [server] curve_client_keys; a running server finds it there",
-            f"To the client: {secret}, for client_key, and the server's public key, for server_key"]
+        return [
+            f"On the server: [server] curve_secret_key_file = {secret!r}",
+            f"To each client: {public}, for server_key",
+        ]
+    return [
+        f"On the server: put {public} into the folder [server] curve_client_keys; a running server finds it there",
+        f"To the client: {secret}, for client_key, and the server's public key, for server_key",
+    ]

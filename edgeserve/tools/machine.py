@@ -169,10 +169,14 @@ class Watch:
 def measure_loop(seconds: float) -> MachineCosts:
     """Ask a small server of this process for so long, and say what its loop and its wake-ups took."""
     with tempfile.TemporaryDirectory(prefix="edgeserve-") as folder:
-        config = parse_config({
-            "server": {"endpoint": f"ipc://{folder}/bus", "profiles": "none"},
-            "model": {"product": {"engine": f"{__name__}:Product", "batch": [1, 2, 4, BURST]}},
-            "app": {"probe": {"model": "product", "slo": "10s", "inputs": {"x": {"shape": [WIDTH]}}}}}, folder)
+        config = parse_config(
+            {
+                "server": {"endpoint": f"ipc://{folder}/bus", "profiles": "none"},
+                "model": {"product": {"engine": f"{__name__}:Product", "batch": [1, 2, 4, BURST]}},
+                "app": {"probe": {"model": "product", "slo": "10s", "inputs": {"x": {"shape": [WIDTH]}}}},
+            },
+            folder,
+        )
         with _quiet():  # a warning about the times of this model is about nobody's model
             watch = _watched(config, lambda endpoint: _ask_for(endpoint, seconds))
     return costs_of_loop(watch)
@@ -222,9 +226,13 @@ def _watched(config: Config, use: Callable[[str], None]) -> Watch:
 
 
 def _ask_for(endpoint: str, seconds: float) -> None:
-    done = subprocess.run([sys.executable, "-m", __name__, endpoint, str(seconds)], capture_output=True, text=True,
-                          timeout=seconds + CLIENT_S_MAX,
-                          env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)})
+    done = subprocess.run(
+        [sys.executable, "-m", __name__, endpoint, str(seconds)],
+        capture_output=True,
+        text=True,
+        timeout=seconds + CLIENT_S_MAX,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
     if done.returncode:
         raise EdgeServeError(f"the client of the measurement failed:\n{done.stderr[-2000:]}")
 
@@ -232,6 +240,7 @@ def _ask_for(endpoint: str, seconds: float) -> None:
 def ask(endpoint: str, seconds: float) -> None:
     """The client's process: one request alone and several at once, in turn, with pauses."""
     from edgeserve.client import Client
+
     draw, inputs = random.Random("machine/pauses"), {"x": np.ones(WIDTH, np.float32)}
     with Client(endpoint) as client:
         begun_s, rounds = time.monotonic(), 0
@@ -251,11 +260,18 @@ def costs_of_loop(watch: Watch) -> MachineCosts:
     wait_ns, answer_ns, receive_ns = _parts(waits[:, 0], waits[:, 1:])
     wake_ns = spread_of(watch.wake_ns)
     # From the client's stamp until the loop is woken: the wake-up and the reading are counted by themselves.
-    send_ns = tuple(max(0, total - wake - receive_ns - wait_ns)
-                    for total, wake in zip(spread_of(watch.arrive_ns), wake_ns))
-    return MachineCosts(step_ns=step_ns + wait_ns, event_ns=event_ns, receive_ns=receive_ns, answer_ns=answer_ns,
-                        send_ns=tuple(np.maximum.accumulate(send_ns).tolist()) if send_ns else (), wake_ns=wake_ns,
-                        start_ns=spread_of(watch.start_ns))
+    send_ns = tuple(
+        max(0, total - wake - receive_ns - wait_ns) for total, wake in zip(spread_of(watch.arrive_ns), wake_ns)
+    )
+    return MachineCosts(
+        step_ns=step_ns + wait_ns,
+        event_ns=event_ns,
+        receive_ns=receive_ns,
+        answer_ns=answer_ns,
+        send_ns=tuple(np.maximum.accumulate(send_ns).tolist()) if send_ns else (),
+        wake_ns=wake_ns,
+        start_ns=spread_of(watch.start_ns),
+    )
 
 
 def _parts(times: np.ndarray, counts: np.ndarray) -> Tuple[int, ...]:
@@ -309,8 +325,9 @@ def measure_lock(seconds: float) -> Tuple[float, Spread]:
     up waits for one."""
     alone = _calls(pure_python, seconds)
     counts: List[int] = []
-    threads = [threading.Thread(target=lambda: counts.append(_calls(pure_python, seconds)), daemon=True)
-               for _ in range(2)]
+    threads = [
+        threading.Thread(target=lambda: counts.append(_calls(pure_python, seconds)), daemon=True) for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -388,8 +405,9 @@ def lock_waits(call: Callable[[], Any], seconds: float) -> Tuple[Spread, float]:
     return waits_of(idle, calls, found)
 
 
-def waits_of(idle_ns: Sequence[int], calls: Sequence[Tuple[int, int]],
-             wake_ups: Sequence[Tuple[int, int]]) -> Tuple[Spread, float]:
+def waits_of(
+    idle_ns: Sequence[int], calls: Sequence[Tuple[int, int]], wake_ups: Sequence[Tuple[int, int]]
+) -> Tuple[Spread, float]:
     """From how late threads wake up without the function, when its calls began and ended, and when other threads were
     due and how late they were: by how much those due during a call are later, quantile by quantile (what is late on the
     machine anyhow is no wait for the lock), and the share that waited because of it. Too few of them, as with a
@@ -440,10 +458,14 @@ def _calls(call: Callable[[], Any], seconds: float) -> int:
 
 def circumstances() -> Dict[str, Any]:
     """What the numbers depend on; ``same`` has to be equal for them to count."""
-    return {"same": f"edgeserve {__version__}, python {platform.python_version()}, numpy {np.__version__}, "
-                    f"{os.cpu_count() or 1} cores, switch interval {sys.getswitchinterval() * 1000:g} ms",
-            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "device_name": device_name(), "system": platform.platform(), "others_busy": 0.0}
+    return {
+        "same": f"edgeserve {__version__}, python {platform.python_version()}, numpy {np.__version__}, "
+        f"{os.cpu_count() or 1} cores, switch interval {sys.getswitchinterval() * 1000:g} ms",
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "device_name": device_name(),
+        "system": platform.platform(),
+        "others_busy": 0.0,
+    }
 
 
 def measure_machine(seconds: float) -> MachineCosts:
@@ -454,12 +476,26 @@ def measure_machine(seconds: float) -> MachineCosts:
     factor, wait_ns = measure_lock(seconds / 2)
     around["others_busy"] = round(others_busy(before, busy_time(cores), time.monotonic() - begun_s), 2)
     contention = measure_contention(seconds / 2)
-    return replace(measure_loop(2 * seconds), stall_every_ns=stall_every_ns, stall_ns=stall_ns, lock_factor=factor,
-                   lock_wait_ns=wait_ns, contention=contention, cores=len(allowed_cores()), circumstances=around)
+    return replace(
+        measure_loop(2 * seconds),
+        stall_every_ns=stall_every_ns,
+        stall_ns=stall_ns,
+        lock_factor=factor,
+        lock_wait_ns=wait_ns,
+        contention=contention,
+        cores=len(allowed_cores()),
+        circumstances=around,
+    )
 
 
-def profile_machine(config: Config, models: Sequence[str], path: str, seconds: float, force: bool = False,
-                    progress: Callable[[str], None] = lambda text: None) -> Tuple[MachineCosts, List[str]]:
+def profile_machine(
+    config: Config,
+    models: Sequence[str],
+    path: str,
+    seconds: float,
+    force: bool = False,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Tuple[MachineCosts, List[str]]:
     """Measure what the file at ``path`` lacks, and write it: all where there is none of the same versions, and the host
     functions among ``models`` that it does not know. Returns the costs, and what could not be measured and why."""
     costs = None if force else _found(path)
@@ -503,20 +539,31 @@ def _hash_of(model: ModelConfig, directory: str) -> str:
 def lines_of(costs: MachineCosts) -> List[str]:
     """What the costs say, for people."""
     lone_ns = 2 * (costs.step_ns + costs.event_ns) + costs.receive_ns + costs.answer_ns
-    stalls = "no stalls" if not costs.stall_every_ns else (
-        f"a running thread is held up for {format_duration(_median(costs.stall_ns))} every "
-        f"{format_duration(costs.stall_every_ns)}")
-    lines = [f"the machine: a lone request takes the loop {format_duration(lone_ns)}, waking it up takes "
-             f"{format_duration(_median(costs.wake_ns))} (p99 {format_duration(_p99(costs.wake_ns))}), starting a lane "
-             f"{format_duration(_median(costs.start_ns))} (p99 {format_duration(_p99(costs.start_ns))}); {stalls}; two "
-             f"Python functions at a time take {costs.lock_factor:.2g} times as long"]
+    stalls = (
+        "no stalls"
+        if not costs.stall_every_ns
+        else (
+            f"a running thread is held up for {format_duration(_median(costs.stall_ns))} every "
+            f"{format_duration(costs.stall_every_ns)}"
+        )
+    )
+    lines = [
+        f"the machine: a lone request takes the loop {format_duration(lone_ns)}, waking it up takes "
+        f"{format_duration(_median(costs.wake_ns))} (p99 {format_duration(_p99(costs.wake_ns))}), starting a lane "
+        f"{format_duration(_median(costs.start_ns))} (p99 {format_duration(_p99(costs.start_ns))}); {stalls}; two "
+        f"Python functions at a time take {costs.lock_factor:.2g} times as long"
+    ]
     busy = costs.circumstances.get("others_busy", 0.0)
     if busy > OTHERS_BUSY_MAX:
-        lines.append(f"! other programs kept {busy:g} cores busy, which makes waits and stalls longer; measure again "
-                     "with --force in a quiet moment")
-    return lines + [f"{name} keeps {use.share:.0%} of the threads that wake up waiting, for "
-                    f"{format_duration(_median(use.wait_ns))} (p99 {format_duration(_p99(use.wait_ns))})"
-                    for name, use in sorted(costs.lock.items())]
+        lines.append(
+            f"! other programs kept {busy:g} cores busy, which makes waits and stalls longer; measure again "
+            "with --force in a quiet moment"
+        )
+    return lines + [
+        f"{name} keeps {use.share:.0%} of the threads that wake up waiting, for "
+        f"{format_duration(_median(use.wait_ns))} (p99 {format_duration(_p99(use.wait_ns))})"
+        for name, use in sorted(costs.lock.items())
+    ]
 
 
 def _median(spread: Spread) -> int:

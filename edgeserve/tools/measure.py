@@ -68,10 +68,16 @@ def summarise(samples: Sequence[int]) -> Timing:
     """The record of one batch size from its durations, in the order they were measured."""
     values = np.asarray(samples, dtype=np.float64)
     quantiles = tuple(int(value) for value in np.ceil(np.quantile(values, QUANTILES)))
-    return Timing(count=len(samples), median_ns=quantiles[QUANTILES.index(0.5)],
-                  p99_ns=quantiles[QUANTILES.index(0.99)], mean_ns=math.ceil(float(values.mean())),
-                  sd_ns=math.ceil(float(values.std())), quantiles_ns=quantiles, drift=round(drift(samples), 4),
-                  p99_error=round(p99_error(sorted(samples)), 4))
+    return Timing(
+        count=len(samples),
+        median_ns=quantiles[QUANTILES.index(0.5)],
+        p99_ns=quantiles[QUANTILES.index(0.99)],
+        mean_ns=math.ceil(float(values.mean())),
+        sd_ns=math.ceil(float(values.std())),
+        quantiles_ns=quantiles,
+        drift=round(drift(samples), 4),
+        p99_error=round(p99_error(sorted(samples)), 4),
+    )
 
 
 def fit_affine(medians_ns: Mapping[int, int]) -> Tuple[int, int, float]:
@@ -95,8 +101,15 @@ def fit_affine(medians_ns: Mapping[int, int]) -> Tuple[int, int, float]:
     return math.ceil(round(fixed, 3)), math.ceil(round(per_item, 3)), round(error_max, 4)
 
 
-def measure_size(session: Session, item: Values, size: int, clock_ns: Clock, rule: StopRule,
-                 stopped: Callable[[], bool] = lambda: False, sequences: bool = False) -> List[int]:
+def measure_size(
+    session: Session,
+    item: Values,
+    size: int,
+    clock_ns: Clock,
+    rule: StopRule,
+    stopped: Callable[[], bool] = lambda: False,
+    sequences: bool = False,
+) -> List[int]:
     """Run batches of ``size`` until ``rule`` is content; the durations in the order they were measured. ``stopped``
     is asked between runs (someone pressed Ctrl-C). ``sequences``: of an engine that ``makes_sequences``, see
     :func:`~edgeserve.engines.warm.batch_to_time`."""

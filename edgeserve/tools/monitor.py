@@ -33,17 +33,29 @@ INTERVAL_NS_MIN = 10**7  # 10 ms: more often, the monitor itself is what is meas
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--interval", default="1s", help="between two readings (default: 1s)")
     parser.add_argument("--count", type=int, default=0, help="readings until it ends (default: until interrupted)")
-    parser.add_argument("--changes", action="store_true", help="only what changed enough to matter; with --json each "
-                        "object names it in 'changed'")
+    parser.add_argument(
+        "--changes",
+        action="store_true",
+        help="only what changed enough to matter; with --json each object names it in 'changed'",
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
     form.add_argument("--csv", action="store_true", help="one row a reading, with a header")
-    parser.add_argument("--replay", metavar="FILE", default="", help="read recorded lines of tegrastats instead ('-': "
-                        "standard input): one line each, or a tab-separated table with a column 'line'")
+    parser.add_argument(
+        "--replay",
+        metavar="FILE",
+        default="",
+        help="read recorded lines of tegrastats instead ('-': "
+        "standard input): one line each, or a tab-separated table with a column 'line'",
+    )
     parser.add_argument("--root", default="/", help="read the files of a recorded machine below this directory")
     parser.add_argument("--gpu", type=int, default=0, help="which discrete GPU (default: 0)")
-    parser.add_argument("--tegrastats", choices=TEGRASTATS, default="auto", help="whether tegrastats is started "
-                        "(auto: on a Jetson whose own files tell no GPU load or no power)")
+    parser.add_argument(
+        "--tegrastats",
+        choices=TEGRASTATS,
+        default="auto",
+        help="whether tegrastats is started (auto: on a Jetson whose own files tell no GPU load or no power)",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -92,15 +104,23 @@ def _open(path: str) -> Iterator[IO[str]]:
 def _print_replay(rows: Iterator[Dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
+
     table = Table("line", "time", "GPU", "GPU clock", "CPU", "memory free", "lfb", "hottest", "power", "unparsed")
     for row in rows:
         known = row["readings"]
         block = known["largest_free_block_bytes"]
-        table.add_row(str(row["number"]), row["time"] or "-", _share(known["gpu_load"]), _hertz(known["gpu_clock_hz"]),
-                      _share(known["cpu_load"]), _size(known["memory_available_bytes"]),
-                      "-" if block is None else f"{known['free_blocks']} x {format_size(block)}",
-                      _celsius(known["temperature_c"], known["temperature_zone"]), _watts(known["power_w"]),
-                      " ".join(row["unparsed"]) or "none")
+        table.add_row(
+            str(row["number"]),
+            row["time"] or "-",
+            _share(known["gpu_load"]),
+            _hertz(known["gpu_clock_hz"]),
+            _share(known["cpu_load"]),
+            _size(known["memory_available_bytes"]),
+            "-" if block is None else f"{known['free_blocks']} x {format_size(block)}",
+            _celsius(known["temperature_c"], known["temperature_zone"]),
+            _watts(known["power_w"]),
+            " ".join(row["unparsed"]) or "none",
+        )
     Console().print(table)
 
 
@@ -110,8 +130,14 @@ def _print_replay(rows: Iterator[Dict[str, Any]]) -> None:
 def _watch(args: argparse.Namespace) -> int:
     interval_ns = read_interval_ns(args.interval, INTERVAL_NS_MIN)
     board = detect_board(args.root)
-    monitor = Monitor("here", sources_for(board, args.root, args.gpu, args.tegrastats), lambda state: None, clock_ns,
-                      time.thread_time_ns, interval_ns)
+    monitor = Monitor(
+        "here",
+        sources_for(board, args.root, args.gpu, args.tegrastats),
+        lambda state: None,
+        clock_ns,
+        time.thread_time_ns,
+        interval_ns,
+    )
     try:
         states = _states(monitor, interval_ns, args.count)
         if args.json:
@@ -155,8 +181,14 @@ def _state_table(state: DeviceState, board: Board) -> Dict[str, Any]:
     """One reading for JSON, on the wall clock."""
     readings = state.table()
     del readings["at_ns"]
-    return {"time_s": round(time.time(), 3), "board": board.kind.slug, "model": board.model, "l4t": board.l4t or None,
-            "jetpack": board.jetpack or None, "readings": readings}
+    return {
+        "time_s": round(time.time(), 3),
+        "board": board.kind.slug,
+        "model": board.model,
+        "l4t": board.l4t or None,
+        "jetpack": board.jetpack or None,
+        "readings": readings,
+    }
 
 
 def _cells(readings: Dict[str, Any]) -> List[Any]:
@@ -171,6 +203,7 @@ def _cells(readings: Dict[str, Any]) -> List[Any]:
 def _live_table(states: Iterator[DeviceState], monitor: Monitor, board: Board) -> None:
     from rich.console import Console
     from rich.live import Live
+
     console = Console()
     with Live(console=console, auto_refresh=False) as live:
         for state in states:
@@ -179,8 +212,16 @@ def _live_table(states: Iterator[DeviceState], monitor: Monitor, board: Board) -
 
 def _table(state: DeviceState, monitor: Monitor, board: Board) -> Any:
     from rich.table import Table
-    title = " ".join(part for part in (board.model or board.kind.name, f"L4T {board.l4t}" if board.l4t else "",
-                                       f"JetPack {board.jetpack}" if board.jetpack else "") if part)
+
+    title = " ".join(
+        part
+        for part in (
+            board.model or board.kind.name,
+            f"L4T {board.l4t}" if board.l4t else "",
+            f"JetPack {board.jetpack}" if board.jetpack else "",
+        )
+        if part
+    )
     costs = monitor.costs()
     table = Table("quantity", "now", "limit", title=title, caption=f"reading costs {costs['core_share']:.2%} of a core")
     for name, now, limit in rows_of(state):
@@ -197,19 +238,29 @@ def rows_of(state: DeviceState) -> Sequence[Tuple[str, str, str]]:
     rows = [
         ("GPU load", _share(state.gpu_load), ""),
         ("GPU clock", _hertz(state.gpu_clock_hz), _most(state.gpu_clock_max_hz, state.gpu_clock_top_hz)),
-        ("memory controller", f"{_share(state.emc_load)} at {_hertz(state.emc_clock_hz)}",
-         _hertz(state.emc_clock_max_hz)),
+        (
+            "memory controller",
+            f"{_share(state.emc_load)} at {_hertz(state.emc_clock_hz)}",
+            _hertz(state.emc_clock_max_hz),
+        ),
         ("CPU load", _share(state.cpu_load), cores),
-        ("memory available", _size(state.memory_available_bytes),
-         " ".join(part for part in (f"of {_size(state.memory_total_bytes)}", free) if part)),
+        (
+            "memory available",
+            _size(state.memory_available_bytes),
+            " ".join(part for part in (f"of {_size(state.memory_total_bytes)}", free) if part),
+        ),
         ("memory pressure", _share(state.memory_pressure), ""),
         ("GPU memory free", _size(state.gpu_memory_free_bytes), _size(state.gpu_memory_total_bytes)),
-        ("hottest", _celsius(state.temperature_c, state.temperature_zone),
-         "-" if soft is None or hard is None else f"soft {soft:.0f} C, hard {hard:.0f} C"),
+        (
+            "hottest",
+            _celsius(state.temperature_c, state.temperature_zone),
+            "-" if soft is None or hard is None else f"soft {soft:.0f} C, hard {hard:.0f} C",
+        ),
         ("power", _watts(state.power_w), _watts(state.power_cap_w)),
         ("power mode", state.power_mode or "-", _hertz(state.power_mode_gpu_clock_hz)),
         ("throttling", "-" if state.throttles is None else ", ".join(state.throttles) or "none", ""),
-        ("fan", _share(state.fan), "" if state.fan_rpm is None else f"{state.fan_rpm} rpm")]
+        ("fan", _share(state.fan), "" if state.fan_rpm is None else f"{state.fan_rpm} rpm"),
+    ]
     zones = ", ".join(f"{zone} {value:.1f}" for zone, value in sorted(state.temperatures_c.items()))
     rails = ", ".join(f"{rail} {value:.2f}" for rail, value in sorted(state.rails_w.items()))
     rows += [("zones (C)", zones, "")] if zones else []

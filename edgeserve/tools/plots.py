@@ -26,20 +26,25 @@ def draw_sweep(path: str, found: Mapping[float, Mapping[str, Report]]) -> None:
     loads = list(found)
     first = found[loads[0]]
     names = list(next(iter(first.values())).apps)
-    worst = sorted(names, key=lambda name: min(report.apps[name].finish_rate for reports in found.values()
-                                               for report in reports.values()))[:PANELS_MAX]
+    worst = sorted(
+        names,
+        key=lambda name: min(
+            report.apps[name].finish_rate for reports in found.values() for report in reports.values()
+        ),
+    )[:PANELS_MAX]
     names = [name for name in names if name in worst]
     columns = min(COLUMNS_MAX, len(names))
     rows = -(-len(names) // columns)
-    figure, axes = pyplot.subplots(rows, columns, squeeze=False, sharey=True,
-                                   figsize=(PANEL_IN[0] * columns, PANEL_IN[1] * rows))
+    figure, axes = pyplot.subplots(
+        rows, columns, squeeze=False, sharey=True, figsize=(PANEL_IN[0] * columns, PANEL_IN[1] * rows)
+    )
     for axis, name in zip(axes.flat, names):
         for title in first:
             _line(axis, loads, [found[load][title].apps[name] for load in loads], title)
         axis.set_title(name, fontsize=10)
         axis.set_xlabel("load, times the scenario's rates")
         axis.set_ylim(0, 102)
-    for axis in axes.flat[len(names):]:
+    for axis in axes.flat[len(names) :]:
         axis.set_axis_off()
     axes[0][0].set_ylabel("answered in time, %")
     axes[0][0].legend(fontsize=8, loc="lower left", frameon=False)
@@ -59,14 +64,14 @@ def draw_profiles(path: str, profiles: Mapping[str, Profile]) -> None:
             sizes = sorted(known.timings)
             medians = [ns_to_ms(known.timings[size].median_ns) for size in sizes]
             p99s = [ns_to_ms(known.timings[size].p99_ns) for size in sizes]
-            line, = axis.plot(sizes, medians, marker="o", markersize=3, label=lane)
+            (line,) = axis.plot(sizes, medians, marker="o", markersize=3, label=lane)
             axis.fill_between(sizes, medians, p99s, color=line.get_color(), alpha=0.2, linewidth=0)
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("batch size")
         axis.set_ylabel("ms, median to p99")
         axis.set_ylim(bottom=0)
         axis.legend(fontsize=8)
-    for axis in axes.flat[len(shown):]:
+    for axis in axes.flat[len(shown) :]:
         axis.set_axis_off()
     _save(pyplot, figure, path)
 
@@ -78,9 +83,15 @@ def check_library() -> None:
 
 def _line(axis: Any, loads: Sequence[float], apps: Sequence[Any], title: str) -> None:
     ranges = [app.rate_range for app in apps]
-    line, = axis.plot(loads, [100 * app.finish_rate for app in apps], "o-", markersize=4, linewidth=1.5, label=title)
-    axis.fill_between(loads, [100 * low for low, _, _ in ranges], [100 * high for _, high, _ in ranges], alpha=0.15,
-                      color=line.get_color(), linewidth=0)
+    (line,) = axis.plot(loads, [100 * app.finish_rate for app in apps], "o-", markersize=4, linewidth=1.5, label=title)
+    axis.fill_between(
+        loads,
+        [100 * low for low, _, _ in ranges],
+        [100 * high for _, high, _ in ranges],
+        alpha=0.15,
+        color=line.get_color(),
+        linewidth=0,
+    )
 
 
 def _save(pyplot: Any, figure: Any, path: str) -> None:
@@ -97,10 +108,21 @@ def _pyplot() -> Any:
     try:
         import matplotlib
     except ImportError:
-        raise EdgeServeError("--plot needs matplotlib, which is not installed: pip install 'edgeserve-runtime[plots]'; "
-                             "--json FILE writes the numbers without it") from None
+        raise EdgeServeError(
+            "--plot needs matplotlib, which is not installed: pip install 'edgeserve-runtime[plots]'; "
+            "--json FILE writes the numbers without it"
+        ) from None
     matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "edgeserve", "font.size": 9, "axes.spines.top": False,
-                                "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3})
+    matplotlib.rcParams.update(
+        {
+            "svg.hashsalt": "edgeserve",
+            "font.size": 9,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "grid.alpha": 0.3,
+        }
+    )
     from matplotlib import pyplot
+
     return pyplot

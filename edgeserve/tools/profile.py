@@ -91,12 +91,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", default="", metavar="DIR", help="profiles directory (default: [server] profiles)")
     parser.add_argument("--device", default="", metavar="NAME", help="the device's name (default: from this machine)")
     parser.add_argument("--seconds", type=float, default=3.0, help="longest time per batch size (default: 3)")
-    parser.add_argument("--no-machine", action="store_true",
-                        help="only models: not what the machine and the server's loop cost (machine.toml)")
+    parser.add_argument(
+        "--no-machine",
+        action="store_true",
+        help="only models: not what the machine and the server's loop cost (machine.toml)",
+    )
     parser.add_argument("--force", action="store_true", help="measure again what is there already")
     parser.add_argument("--quiet", action="store_true", help="no progress bar and no table")
-    parser.add_argument("--check", nargs="+", default=[], metavar="FILE",
-                        help="measure nothing: say what is wrong with these profiles (files or directories)")
+    parser.add_argument(
+        "--check",
+        nargs="+",
+        default=[],
+        metavar="FILE",
+        help="measure nothing: say what is wrong with these profiles (files or directories)",
+    )
     parser.add_argument("--schema", action="store_true", help="measure nothing: print the JSON schema of profiles")
 
 
@@ -118,16 +126,25 @@ def main(args: argparse.Namespace) -> int:
     device = args.device or device_slug()
     out = args.out or os.path.join(config.directory, config.server.profiles)
     rule = StopRule(time_ns_max=s_to_ns(args.seconds))
-    plans = [(model, lane, sizes or config.models[model].batch) for model in models
-             for lane in config.models[model].lanes or tuple(config.lanes) if lane in lanes]
+    plans = [
+        (model, lane, sizes or config.models[model].batch)
+        for model in models
+        for lane in config.models[model].lanes or tuple(config.lanes)
+        if lane in lanes
+    ]
     if not plans:
         raise ConfigError(f"nothing to measure: no model of {', '.join(models)} may run on {', '.join(lanes)}")
     machine: List[str] = []
     if not args.no_machine:
         machine = _profile_machine(config, models, machine_path(out, device), args)
     mode = power_mode()
-    outcomes = _with_progress(plans, args.quiet, lambda plan, progress, stopped: profile_model(
-        config, plan[0], plan[1], plan[2], out, device, rule, args.force, progress, stopped, mode))
+    outcomes = _with_progress(
+        plans,
+        args.quiet,
+        lambda plan, progress, stopped: profile_model(
+            config, plan[0], plan[1], plan[2], out, device, rule, args.force, progress, stopped, mode
+        ),
+    )
     if not args.quiet:
         print_outcomes(outcomes, out, device)
         print("\n".join(machine))
@@ -140,9 +157,16 @@ def main(args: argparse.Namespace) -> int:
 def _profile_machine(config: Config, models: Sequence[str], path: str, args: argparse.Namespace) -> List[str]:
     """Measure the machine's own costs where they are not known; what they say, for people."""
     from rich.console import Console
+
     with Console(stderr=True, quiet=args.quiet).status("measuring") as status:
-        costs, lacking = profile_machine(config, models, path, min(args.seconds, MACHINE_S_MAX), args.force,
-                                         lambda text: status.update(f"measuring {text}"))
+        costs, lacking = profile_machine(
+            config,
+            models,
+            path,
+            min(args.seconds, MACHINE_S_MAX),
+            args.force,
+            lambda text: status.update(f"measuring {text}"),
+        )
     for why in lacking:
         print(f"edgeserve: not measured: {why}", file=sys.stderr)
     return lines_of(costs)
@@ -151,9 +175,19 @@ def _profile_machine(config: Config, models: Sequence[str], path: str, args: arg
 # --- one model on one lane --------------------------------------------------------------------------------------------
 
 
-def profile_model(config: Config, model_name: str, lane: str, sizes: Sequence[int], out: str, device: str,
-                  rule: StopRule, force: bool = False, progress: Progress = lambda text, done: None,
-                  stopped: Callable[[], bool] = lambda: False, mode: str = "") -> Outcome:
+def profile_model(
+    config: Config,
+    model_name: str,
+    lane: str,
+    sizes: Sequence[int],
+    out: str,
+    device: str,
+    rule: StopRule,
+    force: bool = False,
+    progress: Progress = lambda text, done: None,
+    stopped: Callable[[], bool] = lambda: False,
+    mode: str = "",
+) -> Outcome:
     """Pin the calling thread as the lane is, measure ``sizes`` of one model on it, and write its profile after every
     size: that of power ``mode``, where the device has some. A model that cannot be measured is an outcome that says
     why, never an exception."""
@@ -164,8 +198,18 @@ def profile_model(config: Config, model_name: str, lane: str, sizes: Sequence[in
         return Outcome(model_name, lane, why=str(error), path=path)
 
 
-def _profile(config: Config, model_name: str, lane: str, sizes: Sequence[int], path: str, device: str,
-             rule: StopRule, force: bool, progress: Progress, stopped: Callable[[], bool]) -> Outcome:
+def _profile(
+    config: Config,
+    model_name: str,
+    lane: str,
+    sizes: Sequence[int],
+    path: str,
+    device: str,
+    rule: StopRule,
+    force: bool,
+    progress: Progress,
+    stopped: Callable[[], bool],
+) -> Outcome:
     clock_ns = time.perf_counter_ns
     pinned = pin_thread(config.lanes[lane].cores)
     model = replace(config.models[model_name], batch=tuple(sizes))
@@ -174,14 +218,20 @@ def _profile(config: Config, model_name: str, lane: str, sizes: Sequence[int], p
     profile, changed = _start_from(path, model, device, config)
     settings = lane_settings(config, lane)
     lane_circumstances = profile.circumstances["lanes"]
-    before = profile.lanes.get(lane, LaneProfile({})) if lane_circumstances.get(lane, {}).get(
-        "settings") == settings else LaneProfile({})
+    before = (
+        profile.lanes.get(lane, LaneProfile({}))
+        if lane_circumstances.get(lane, {}).get("settings") == settings
+        else LaneProfile({})
+    )
     kept = () if force else tuple(size for size in sizes if size in before.timings)
     todo = [size for size in sizes if size not in kept]
     examples = {app: config.apps[app].examples for app in entry_nodes(config, model_name)}
     before_examples = lane_circumstances.get(lane, {}).get("examples", {})
-    alone = {app: times for app, times in before.alone.items()
-             if not force and app in examples and before_examples.get(app) == examples[app]}
+    alone = {
+        app: times
+        for app, times in before.alone.items()
+        if not force and app in examples and before_examples.get(app) == examples[app]
+    }
     strangers = [app for app in examples if app not in alone]
     if not todo and not strangers:
         return Outcome(model_name, lane, kept=kept, path=path)
@@ -213,11 +263,15 @@ def _profile(config: Config, model_name: str, lane: str, sizes: Sequence[int], p
             if stopped():
                 return Outcome(model_name, lane, tuple(todo[:done]), kept, "interrupted; run it again to go on", path)
             timings[size] = summarise(samples)
-            lane_circumstances[lane] = {"settings": settings, "pinned": pinned.why or list(pinned.cores), "drift": 0.0,
-                                        "examples": examples, **noted(),
-                                        "device": {"before": before_all, "after": circumstances()}}
-            profile = _write(path, profile, lane, _fitted(timings, load_ns, alone), footprint.weights_bytes,
-                             work_bytes)
+            lane_circumstances[lane] = {
+                "settings": settings,
+                "pinned": pinned.why or list(pinned.cores),
+                "drift": 0.0,
+                "examples": examples,
+                **noted(),
+                "device": {"before": before_all, "after": circumstances()},
+            }
+            profile = _write(path, profile, lane, _fitted(timings, load_ns, alone), footprint.weights_bytes, work_bytes)
         progress("checking", len(todo))
         lane_circumstances[lane]["drift"] = _drift_over_lane(engine, session, item, todo[0], timings[todo[0]], clock_ns)
         _write(path, profile, lane, profile.lanes[lane], footprint.weights_bytes, work_bytes)
@@ -233,8 +287,11 @@ def _watched(cores: Sequence[int]) -> Callable[[], Dict[str, Any]]:
     def noted() -> Dict[str, Any]:
         elapsed_s = time.perf_counter() - begun_s
         # A share well below the number of threads on a CPU lane: the machine had other work to do.
-        return {"cpu_share": round((time.process_time() - busy_s) / elapsed_s, 3),
-                "load": {"others": round(others_busy(busy, busy_time(cores), elapsed_s), 2), "cores": len(cores)}}
+        return {
+            "cpu_share": round((time.process_time() - busy_s) / elapsed_s, 3),
+            "load": {"others": round(others_busy(busy, busy_time(cores), elapsed_s), 2), "cores": len(cores)},
+        }
+
     return noted
 
 
@@ -243,8 +300,9 @@ def _fitted(timings: Dict[int, Timing], load_ns: int, alone: Dict[str, Tuple[int
     return LaneProfile(dict(sorted(timings.items())), fixed_ns, per_item_ns, error_max, load_ns, alone)
 
 
-def _write(path: str, profile: Profile, lane: str, measured: LaneProfile, weights_bytes: int,
-           work_bytes: int) -> Profile:
+def _write(
+    path: str, profile: Profile, lane: str, measured: LaneProfile, weights_bytes: int, work_bytes: int
+) -> Profile:
     lanes = {**profile.lanes, lane: measured}
     # Working memory belongs to the model, not to a lane: the largest that was seen counts.
     profile = replace(profile, lanes=lanes, weights_bytes=weights_bytes, work_bytes=max(profile.work_bytes, work_bytes))
@@ -256,11 +314,24 @@ def _start_from(path: str, model: ModelConfig, device: str, config: Config) -> T
     """The profile that is there, when it was measured with the same file, versions and settings; else an empty one,
     and what has changed."""
     same = identity(model, config.directory, engine_versions(model.engine))
-    fresh = Profile(model.name, device, {}, circumstances={
-        "same": same, "lanes": {}, "inputs": {}, "device_name": device_name(), "host": platform.node(),
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "clocks_mhz": clocks_mhz(), **circumstances(), "load_average": round(load_average(), 2),
-        "cores": os.cpu_count() or 1, "system": platform.platform()})
+    fresh = Profile(
+        model.name,
+        device,
+        {},
+        circumstances={
+            "same": same,
+            "lanes": {},
+            "inputs": {},
+            "device_name": device_name(),
+            "host": platform.node(),
+            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "clocks_mhz": clocks_mhz(),
+            **circumstances(),
+            "load_average": round(load_average(), 2),
+            "cores": os.cpu_count() or 1,
+            "system": platform.platform(),
+        },
+    )
     if not os.path.exists(path):
         return fresh, ()
     try:
@@ -276,8 +347,10 @@ def _start_from(path: str, model: ModelConfig, device: str, config: Config) -> T
 
 def described(item: Values) -> Dict[str, Any]:
     """The example that was measured: name -> (dtype, shape) of an array, the type's name of anything else."""
-    return {name: [str(value.dtype), list(value.shape)] if isinstance(value, np.ndarray) else type(value).__name__
-            for name, value in item.items()}
+    return {
+        name: [str(value.dtype), list(value.shape)] if isinstance(value, np.ndarray) else type(value).__name__
+        for name, value in item.items()
+    }
 
 
 def _resident_bytes() -> int:
@@ -292,8 +365,9 @@ def _resident_bytes() -> int:
     return total
 
 
-def _measured_work_bytes(engine: Engine, lane: LaneInfo, item: Values, sizes: Sequence[int],
-                         clock_ns: Callable[[], int]) -> int:
+def _measured_work_bytes(
+    engine: Engine, lane: LaneInfo, item: Values, sizes: Sequence[int], clock_ns: Callable[[], int]
+) -> int:
     """Warm the engine up and say its working memory: what the process grows by, beyond the weights, from unloaded to
     warm. The libraries are in memory already (the engine was loaded before), and what earlier models freed goes back
     to the system first. Where growth says nothing (the memory is a GPU's) it is the engine's own estimate."""
@@ -314,8 +388,9 @@ def _give_back() -> None:
         trim(0)
 
 
-def _drift_over_lane(engine: Engine, session: Session, item: Values, size: int, before: Timing,
-                     clock_ns: Callable[[], int]) -> float:
+def _drift_over_lane(
+    engine: Engine, session: Session, item: Values, size: int, before: Timing, clock_ns: Callable[[], int]
+) -> float:
     """The first size once more after all others: its median then over its median before, minus 1."""
     rule = StopRule(runs_min=CHECK_RUNS, runs_max=CHECK_RUNS)
     after = summarise(measure_size(session, item, size, clock_ns, rule, sequences=engine.makes_sequences))
@@ -371,12 +446,14 @@ def _sizes(text: str) -> Tuple[int, ...]:
 Plan = Tuple[str, str, Sequence[int]]
 
 
-def _with_progress(plans: Sequence[Plan], quiet: bool,
-                   measure: Callable[[Plan, Progress, Callable[[], bool]], Outcome]) -> List[Outcome]:
+def _with_progress(
+    plans: Sequence[Plan], quiet: bool, measure: Callable[[Plan, Progress, Callable[[], bool]], Outcome]
+) -> List[Outcome]:
     """Measure every plan on a thread of its own, as lanes do, while this one shows the progress."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
+
     stop = threading.Event()
     outcomes: List[Outcome] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -422,6 +499,7 @@ def print_outcomes(outcomes: Sequence[Outcome], out: str, device: str) -> None:
     """A table of what the profiles say now; ``!`` marks a number that should not be trusted, and a legend says why."""
     from rich.console import Console
     from rich.table import Table
+
     table = Table(title=f"profiles of {device} in {out}", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for column in ("model", "lane", "batch", "runs", "median", "p99", "sd", "drift"):
         table.add_column(column, justify="left" if column in ("model", "lane") else "right", no_wrap=True)
@@ -432,17 +510,21 @@ def print_outcomes(outcomes: Sequence[Outcome], out: str, device: str) -> None:
             continue
         profile = read_profile(outcome.path)
         lane, circumstances = profile.lanes[outcome.lane], profile.circumstances["lanes"][outcome.lane]
-        lines += [f"{app} alone on {outcome.lane}: {alone_text(times)}{'' if app in outcome.alone else ' (kept)'}"
-                  for app, times in sorted(lane.alone.items())]
+        lines += [
+            f"{app} alone on {outcome.lane}: {alone_text(times)}{'' if app in outcome.alone else ' (kept)'}"
+            for app, times in sorted(lane.alone.items())
+        ]
         for size in sorted((*outcome.measured, *outcome.kept)):
             cells, said = _cells(lane.timings[size], size in outcome.kept)
             table.add_row(outcome.model, outcome.lane, str(size), *cells)
             remarks.update(said)
-        lines.append(f"{outcome.model} on {outcome.lane}: {format_duration(lane.fixed_ns)} + "
-                     f"{format_duration(lane.per_item_ns)} * batch (off by up to {lane.fit_error_max:.0%}), loads in "
-                     f"{format_duration(lane.load_ns)}, {format_size(profile.weights_bytes)} of weights, "
-                     f"{format_size(profile.work_bytes)} of work, {circumstances['cpu_share']:.0%} of a core, "
-                     f"{circumstances['drift']:+.1%} from beginning to end{saturation(lane.timings)}")
+        lines.append(
+            f"{outcome.model} on {outcome.lane}: {format_duration(lane.fixed_ns)} + "
+            f"{format_duration(lane.per_item_ns)} * batch (off by up to {lane.fit_error_max:.0%}), loads in "
+            f"{format_duration(lane.load_ns)}, {format_size(profile.weights_bytes)} of weights, "
+            f"{format_size(profile.work_bytes)} of work, {circumstances['cpu_share']:.0%} of a core, "
+            f"{circumstances['drift']:+.1%} from beginning to end{saturation(lane.timings)}"
+        )
         lines += [f"{outcome.model}: all measured again: {text}" for text in outcome.changed]
         remarks.update(remarks_on_clocks(circumstances))
     console = Console(soft_wrap=True)
@@ -466,18 +548,23 @@ def remarks_on_clocks(lane: Mapping[str, Any]) -> List[str]:
     remarks = []
     if False in (before.get("clocks_locked"), after.get("clocks_locked")):
         names = ", ".join(after.get("governors", ())) or "unknown"
-        remarks.append(f"clocks: not locked (governor {names}): times after a pause are longer than these; lock them "
-                       "(Jetson: sudo jetson/power.sh --clocks) and measure again, or serve as they are")
+        remarks.append(
+            f"clocks: not locked (governor {names}): times after a pause are longer than these; lock them "
+            "(Jetson: sudo jetson/power.sh --clocks) and measure again, or serve as they are"
+        )
     if before.get("power_mode") != after.get("power_mode"):
-        remarks.append(f"power mode: changed from {before.get('power_mode')} to {after.get('power_mode')} meanwhile: "
-                       "measure again")
+        remarks.append(
+            f"power mode: changed from {before.get('power_mode')} to {after.get('power_mode')} meanwhile: measure again"
+        )
     return remarks
 
 
 def alone_text(times: Sequence[int]) -> str:
     """The spread of an app's times alone; ``times`` rises."""
-    shown = ", ".join(f"{name} {format_duration(times[min(len(times) - 1, int(q * len(times)))])}" for name, q in (
-        ("least", 0.0), ("median", 0.5), ("p99", 0.99)))
+    shown = ", ".join(
+        f"{name} {format_duration(times[min(len(times) - 1, int(q * len(times)))])}"
+        for name, q in (("least", 0.0), ("median", 0.5), ("p99", 0.99))
+    )
     return f"{counted(len(times), 'request')}, {shown}"
 
 
@@ -488,10 +575,16 @@ def _cells(timing: Timing, kept: bool) -> Tuple[List[str], List[str]]:
     drift = f"{timing.drift:+.1%}"
     if timing.p99_error > StopRule().p99_error_max:
         p99 += "!"
-        remarks.append(f"! p99: fewer runs than it takes to know it within {StopRule().p99_error_max:.0%}; "
-                       "give more --seconds")
+        remarks.append(
+            f"! p99: fewer runs than it takes to know it within {StopRule().p99_error_max:.0%}; give more --seconds"
+        )
     if abs(timing.drift) > DRIFT_MAX:
         drift += "!"
         remarks.append("! drift: the device got slower (+: throttled, or others joined) or faster (-) meanwhile")
-    return [f"{timing.count}{'*' if kept else ''}", format_duration(timing.median_ns), p99,
-            format_duration(timing.sd_ns), drift], remarks
+    return [
+        f"{timing.count}{'*' if kept else ''}",
+        format_duration(timing.median_ns),
+        p99,
+        format_duration(timing.sd_ns),
+        drift,
+    ], remarks

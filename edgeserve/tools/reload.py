@@ -10,11 +10,21 @@ from edgeserve.tools.connection import add_connection_arguments, connected
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``edgeserve reload``."""
-    parser.add_argument("model", nargs="?", default="", help="load this model anew, as [model.NAME] names it (default: "
-                                                             "read the configuration again: apps, policies, models)")
+    parser.add_argument(
+        "model",
+        nargs="?",
+        default="",
+        help="load this model anew, as [model.NAME] names it (default: "
+        "read the configuration again: apps, policies, models)",
+    )
     add_connection_arguments(parser, "a control key")
-    parser.add_argument("--timeout", type=float, default=900.0, metavar="SECONDS",
-                        help="wait at most this long (default 900: an engine may be built)")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=900.0,
+        metavar="SECONDS",
+        help="wait at most this long (default 900: an engine may be built)",
+    )
 
 
 def main(args: argparse.Namespace) -> int:

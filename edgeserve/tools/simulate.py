@@ -49,20 +49,34 @@ WIDTH = 120
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scenario", nargs="?", default="", help="the scenario file (docs/simulate.md)")
-    parser.add_argument("--policy", action="append", default=[], metavar="KIND",
-                        help="put every app under this policy; several times to compare on the same arrivals")
+    parser.add_argument(
+        "--policy",
+        action="append",
+        default=[],
+        metavar="KIND",
+        help="put every app under this policy; several times to compare on the same arrivals",
+    )
     parser.add_argument("--seeds", type=int, default=0, help="how many seeds (default: the scenario's)")
     parser.add_argument("--seed", type=int, default=None, help="the first seed (default: the scenario's)")
-    parser.add_argument("--loads", default="", metavar="0.5,0.7,...",
-                        help="once per load, a multiple of the scenario's rates, and what is in time by load")
+    parser.add_argument(
+        "--loads",
+        default="",
+        metavar="0.5,0.7,...",
+        help="once per load, a multiple of the scenario's rates, and what is in time by load",
+    )
     parser.add_argument("--plot", default="", metavar="FILE.svg", help="with --loads: draw it (extra 'plots')")
     parser.add_argument("--profiles", default="", help="directory of profiles (default: [server] profiles)")
     parser.add_argument("--json", default="", metavar="FILE", help="write the report as JSON ('-': to the screen)")
-    parser.add_argument("--trace", default="", metavar="FILE",
-                        help="write a timeline of the first seed and policy, for ui.perfetto.dev")
+    parser.add_argument(
+        "--trace", default="", metavar="FILE", help="write a timeline of the first seed and policy, for ui.perfetto.dev"
+    )
     parser.add_argument("--record", default="", metavar="FILE", help="record the steps of the first seed and policy")
-    parser.add_argument("--replay", default="", metavar="FILE",
-                        help="replay a recording and compare every decision (with --config, or the recording's own)")
+    parser.add_argument(
+        "--replay",
+        default="",
+        metavar="FILE",
+        help="replay a recording and compare every decision (with --config, or the recording's own)",
+    )
     parser.add_argument("--config", default="", metavar="FILE", help="with --replay: the server's configuration file")
 
 
@@ -74,8 +88,10 @@ def main(args: argparse.Namespace) -> int:
     scenario = load_scenario(args.scenario)
     for kind in args.policy:
         if ":" not in kind and kind not in POLICIES:
-            raise ConfigError(f"--policy {kind}: there is no such policy (known: {', '.join(sorted(POLICIES))}; "
-                              "or 'module:Class' of your own)")
+            raise ConfigError(
+                f"--policy {kind}: there is no such policy (known: {', '.join(sorted(POLICIES))}; "
+                "or 'module:Class' of your own)"
+            )
     profiles = profiles_to_simulate(scenario.config, profiles_directory(scenario.config, args.profiles))
     args.measured = machine_to_simulate(scenario.config, args.profiles)
     compared = [(kind, with_policy(scenario, kind)) for kind in args.policy] or [(_title(scenario), scenario)]
@@ -86,16 +102,19 @@ def main(args: argparse.Namespace) -> int:
     first = scenario.run.seed if args.seed is None else args.seed
     seeds = list(range(first, first + (args.seeds or scenario.run.seeds)))
     if args.plot and not args.loads:
-        raise ConfigError(f"--plot {args.plot}: there is nothing to draw without --loads, such as --loads "
-                          "0.5,0.7,0.9,1.1")
+        raise ConfigError(
+            f"--plot {args.plot}: there is nothing to draw without --loads, such as --loads 0.5,0.7,0.9,1.1"
+        )
     if args.plot:
         plots.check_library()  # before minutes of simulating
     if args.loads:
         return _sweep(compared, read_loads(args.loads), seeds, profiles, args)
     reports = _run_all(compared, seeds, profiles, args)
     if not any(report.total.offered for report in reports.values()):
-        raise ConfigError(f"{args.scenario}: no request arrived in the time that counts; look at [run] duration and "
-                          "warmup, and at rate and start of [workload.*]")
+        raise ConfigError(
+            f"{args.scenario}: no request arrived in the time that counts; look at [run] duration and "
+            "warmup, and at rate and start of [workload.*]"
+        )
     _show(reports, seeds, args.json)
     return 0
 
@@ -112,9 +131,14 @@ def profiles_directory(config: Config, directory: str) -> str:
     return directory or config.profiles_path
 
 
-def _run_all(compared: Sequence[Tuple[str, Scenario]], seeds: Sequence[int], profiles: Sequence[Profile],
-             args: argparse.Namespace) -> Dict[str, Report]:
+def _run_all(
+    compared: Sequence[Tuple[str, Scenario]],
+    seeds: Sequence[int],
+    profiles: Sequence[Profile],
+    args: argparse.Namespace,
+) -> Dict[str, Report]:
     from rich.progress import Progress
+
     reports: Dict[str, Report] = {}
     with Progress(transient=True, disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task("simulating", total=len(compared) * len(seeds))
@@ -122,8 +146,16 @@ def _run_all(compared: Sequence[Tuple[str, Scenario]], seeds: Sequence[int], pro
             worlds: List[SimWorld] = []
             for seed in seeds:
                 watched = index == 0 and seed == seeds[0]
-                worlds.append(_run_one(scenario, seed, profiles, args.measured, args.trace if watched else "",
-                                       args.record if watched else ""))
+                worlds.append(
+                    _run_one(
+                        scenario,
+                        seed,
+                        profiles,
+                        args.measured,
+                        args.trace if watched else "",
+                        args.record if watched else "",
+                    )
+                )
                 progress.advance(bar)
             reports[title] = report_of(worlds, scenario.run.warmup_ns, scenario.run.duration_ns)
             reports[title].costs = charged(scenario, args.measured).source
@@ -139,32 +171,48 @@ def read_loads(text: str) -> List[float]:
         except ValueError:
             load = -1.0
         if not 0 < load <= LOAD_MAX:
-            raise ConfigError(f"--loads {text!r}: {word!r} is no load; expected multiples of the scenario's rates, "
-                              f"above 0 and at most {LOAD_MAX:g}, such as 0.5,0.7,0.9,1.1")
+            raise ConfigError(
+                f"--loads {text!r}: {word!r} is no load; expected multiples of the scenario's rates, "
+                f"above 0 and at most {LOAD_MAX:g}, such as 0.5,0.7,0.9,1.1"
+            )
         found.append(load)
     return sorted(set(found))
 
 
-def _sweep(compared: Sequence[Tuple[str, Scenario]], loads: Sequence[float], seeds: Sequence[int],
-           profiles: Sequence[Profile], args: argparse.Namespace) -> int:
+def _sweep(
+    compared: Sequence[Tuple[str, Scenario]],
+    loads: Sequence[float],
+    seeds: Sequence[int],
+    profiles: Sequence[Profile],
+    args: argparse.Namespace,
+) -> int:
     """Every policy at every load: a row per app and load, and a plot."""
     found: Dict[float, Dict[str, Report]] = {}
     for load in loads:
-        found[load] = _run_all([(title, with_load(scenario, load)) for title, scenario in compared], seeds, profiles,
-                               args)
+        found[load] = _run_all(
+            [(title, with_load(scenario, load)) for title, scenario in compared], seeds, profiles, args
+        )
         args.trace = args.record = ""  # of the first load
     if args.json != "-":
         print_sweep(found, wide_console())
-    write_json(args.json, {"seeds": list(seeds), "loads": {str(load): {title: report.as_table() for title, report in
-                                                                       reports.items()}
-                                                            for load, reports in found.items()}})
+    write_json(
+        args.json,
+        {
+            "seeds": list(seeds),
+            "loads": {
+                str(load): {title: report.as_table() for title, report in reports.items()}
+                for load, reports in found.items()
+            },
+        },
+    )
     if args.plot:
         plots.draw_sweep(args.plot, found)
     return 0
 
 
-def _run_one(scenario: Scenario, seed: int, profiles: Sequence[Profile],
-             measured: Measured, trace: str, record: str) -> SimWorld:
+def _run_one(
+    scenario: Scenario, seed: int, profiles: Sequence[Profile], measured: Measured, trace: str, record: str
+) -> SimWorld:
     setting = setting_of(scenario.config, profiles, scenario.run.cold)
     watchers: List[OnStep] = []
     timeline = Timeline() if trace else None
@@ -172,9 +220,19 @@ def _run_one(scenario: Scenario, seed: int, profiles: Sequence[Profile],
         watchers.append(timeline.add)
     recorder = None
     if record:
-        recorder = Recorder(record, {"config": scenario.edge, **start_of(
-            setting.footprints, setting.resident, told_times(scenario, profiles), parts_of(profiles),
-            sequences_of(scenario))})
+        recorder = Recorder(
+            record,
+            {
+                "config": scenario.edge,
+                **start_of(
+                    setting.footprints,
+                    setting.resident,
+                    told_times(scenario, profiles),
+                    parts_of(profiles),
+                    sequences_of(scenario),
+                ),
+            },
+        )
         watchers.append(recorder.record)
 
     def on_step(now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
@@ -190,8 +248,10 @@ def _run_one(scenario: Scenario, seed: int, profiles: Sequence[Profile],
 
 
 def _show(reports: Dict[str, Report], seeds: Sequence[int], json_file: str) -> None:
-    table: Dict[str, Any] = {"seeds": list(seeds), "policies": {title: report.as_table()
-                                                                for title, report in reports.items()}}
+    table: Dict[str, Any] = {
+        "seeds": list(seeds),
+        "policies": {title: report.as_table() for title, report in reports.items()},
+    }
     if json_file != "-":
         print_reports(reports, wide_console())
     write_json(json_file, table)
@@ -200,6 +260,7 @@ def _show(reports: Dict[str, Report], seeds: Sequence[int], json_file: str) -> N
 def wide_console() -> Any:
     """The terminal, or :data:`WIDTH` columns where there is none."""
     from rich.console import Console
+
     return Console() if sys.stdout.isatty() else Console(width=WIDTH)
 
 
@@ -223,8 +284,9 @@ def _replay(args: argparse.Namespace) -> int:
     else:
         raise ConfigError(f"{args.replay} does not hold its configuration; give the server's with --config edge.toml")
     import_policies(config)
-    profiles = find_profiles(profiles_directory(config, args.profiles), elsewhere=True, mode=power_mode(),
-                             models=config.models)
+    profiles = find_profiles(
+        profiles_directory(config, args.profiles), elsewhere=True, mode=power_mode(), models=config.models
+    )
     scheduler = build_scheduler(config, used_profiles(recording.start, profiles), **build_inputs(recording.start))
     difference = replay(scheduler, recording.steps)
     if args.trace:

@@ -9,8 +9,9 @@ from edgeserve.tools.connection import add_connection_arguments, connected
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("id", type=int, help="the request's id: of an Answer, a future or an error; request_id on the "
-                                             "bus")
+    parser.add_argument(
+        "id", type=int, help="the request's id: of an Answer, a future or an error; request_id on the bus"
+    )
     add_connection_arguments(parser, "a control key")
 
 
@@ -19,8 +20,11 @@ def main(args: argparse.Namespace) -> int:
     with connected(args) as client:
         lines = client.story(args.id)
     if not lines:
-        print(f"edgeserve: the server remembers no request {args.id}: it keeps those that have not ended and the last "
-              "that have", file=sys.stderr)
+        print(
+            f"edgeserve: the server remembers no request {args.id}: it keeps those that have not ended and the last "
+            "that have",
+            file=sys.stderr,
+        )
         return 1
     print("\n".join(lines))
     return 0

@@ -31,6 +31,7 @@ def main(args: argparse.Namespace) -> int:
     """Show tables until interrupted. The first look shows what happened since the server's start."""
     from rich.console import Console, Group
     from rich.live import Live
+
     interval_s = ns_to_s(read_interval_ns(args.interval, INTERVAL_NS_MIN))
     console = Console()
     with connected(args) as client:
@@ -69,9 +70,11 @@ def _looks(client: Client, interval_s: float, count: int) -> Iterator[Tuple[Stat
 
 def _tables(now: Stats, before: Optional[Stats]) -> List[Any]:
     from rich.text import Text
+
     span_s = now["uptime_s"] - (before["uptime_s"] if before else 0.0)
     head = f"up {_span(now['uptime_s'])}, {now['open']} of at most {now['pending_max']} requests open; " + (
-        f"the last {span_s:.1f} s" if before else "since the start")
+        f"the last {span_s:.1f} s" if before else "since the start"
+    )
     why = [Text(line) for line in _why_not(now, before)]
     tables = [Text(head + "; times in ms"), _apps(now, before, span_s), *why, _lanes(now, before, span_s), _models(now)]
     device = _device(now)
@@ -89,9 +92,17 @@ def _apps(now: Stats, before: Optional[Stats], span_s: float) -> Any:
         answered = outcomes["completed"]
         latency = row["latency_ms"]
         table.add_row(
-            name, _rate(ended, span_s), _share(answered - late, ended), _share(late, ended),
-            _share(ended - answered, ended), str(row["open"]), _ms(latency.get("p50")), _ms(latency.get("p99")),
-            _ms(row.get("expected_ms")), _ms(row.get("slo_ms")))
+            name,
+            _rate(ended, span_s),
+            _share(answered - late, ended),
+            _share(late, ended),
+            _share(ended - answered, ended),
+            str(row["open"]),
+            _ms(latency.get("p50")),
+            _ms(latency.get("p99")),
+            _ms(row.get("expected_ms")),
+            _ms(row.get("slo_ms")),
+        )
     return table
 
 
@@ -125,9 +136,16 @@ def _lanes(now: Stats, before: Optional[Stats], span_s: float) -> Any:
         works = row["works"] - (old["works"] if old else 0)
         jobs = row["jobs"] - (old["jobs"] if old else 0)
         busy_s = row["busy"] * now["uptime_s"] - (old["busy"] * before["uptime_s"] if old and before else 0.0)
-        table.add_row(name, row["state"], _share(max(0.0, busy_s), span_s), _rate(works, span_s),
-                      f"{jobs / works:.1f}" if works and jobs else MISSING, str(row["in_flight"]), str(row["refused"]),
-                      str(row["failed"]))
+        table.add_row(
+            name,
+            row["state"],
+            _share(max(0.0, busy_s), span_s),
+            _rate(works, span_s),
+            f"{jobs / works:.1f}" if works and jobs else MISSING,
+            str(row["in_flight"]),
+            str(row["refused"]),
+            str(row["failed"]),
+        )
     return table
 
 
@@ -143,9 +161,16 @@ def _models(now: Stats) -> Any:
             sizes = list(figures["sizes"])
             for size in dict.fromkeys((sizes[0], sizes[-1])) if sizes else ():
                 known = figures["sizes"][size]
-                table.add_row(model, lane, size, _ms(known["typical_ms"]), _ms(known["estimate_ms"]),
-                              f"{figures['pace']:.2f}", known["source"] or MISSING,
-                              ", ".join(places.get(model, ())) or "no")
+                table.add_row(
+                    model,
+                    lane,
+                    size,
+                    _ms(known["typical_ms"]),
+                    _ms(known["estimate_ms"]),
+                    f"{figures['pace']:.2f}",
+                    known["source"] or MISSING,
+                    ", ".join(places.get(model, ())) or "no",
+                )
     return table
 
 
@@ -158,10 +183,12 @@ def _device(now: Stats) -> str:
         said.append(f"{name}: {format_size(row['used_bytes'])}{budget} in use{limits}")
     for name, row in now.get("device", {}).get("monitors", {}).items():
         known = row["readings"] or {}
-        parts = [f"GPU {known['gpu_load']:.0%}" if known.get("gpu_load") is not None else "",
-                 f"CPU {known['cpu_load']:.0%}" if known.get("cpu_load") is not None else "",
-                 f"{known['temperature_c']:.0f} C" if known.get("temperature_c") is not None else "",
-                 f"{known['power_w']:.1f} W" if known.get("power_w") is not None else ""]
+        parts = [
+            f"GPU {known['gpu_load']:.0%}" if known.get("gpu_load") is not None else "",
+            f"CPU {known['cpu_load']:.0%}" if known.get("cpu_load") is not None else "",
+            f"{known['temperature_c']:.0f} C" if known.get("temperature_c") is not None else "",
+            f"{known['power_w']:.1f} W" if known.get("power_w") is not None else "",
+        ]
         said.append(f"{name}: " + (", ".join(part for part in parts if part) or "nothing is known"))
     return "; ".join(said)
 
@@ -169,6 +196,7 @@ def _device(now: Stats) -> str:
 def _table(first: str, *columns: str) -> Any:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
+
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column(first, overflow="fold")
     for column in columns:
@@ -214,5 +242,6 @@ def show_stats(args: argparse.Namespace) -> int:
         print(json.dumps(stats))
         return 0
     from rich.console import Console, Group
+
     Console().print(Group(*_tables(stats, None)))
     return 0

@@ -22,13 +22,24 @@ LOST = "edgeserve trace: {lost} are missing: the server decided more between two
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--seconds", type=float, default=5.0, metavar="S",
-                        help="go on for so long (default: 5; 0: what the server has kept, with [server] trace_steps)")
-    parser.add_argument("--out", default="trace.json", metavar="FILE",
-                        help="the timeline, for ui.perfetto.dev (default: trace.json)")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=5.0,
+        metavar="S",
+        help="go on for so long (default: 5; 0: what the server has kept, with [server] trace_steps)",
+    )
+    parser.add_argument(
+        "--out", default="trace.json", metavar="FILE", help="the timeline, for ui.perfetto.dev (default: trace.json)"
+    )
     parser.add_argument("--recording", default="", metavar="FILE", help="write the steps themselves too, as JSON lines")
-    parser.add_argument("--from", dest="source", default="", metavar="FILE",
-                        help="make the timeline of a recording ([server] record) instead of asking a server")
+    parser.add_argument(
+        "--from",
+        dest="source",
+        default="",
+        metavar="FILE",
+        help="make the timeline of a recording ([server] record) instead of asking a server",
+    )
     add_connection_arguments(parser)
 
 
@@ -38,8 +49,11 @@ def main(args: argparse.Namespace) -> int:
         raise ConfigError(f"--seconds {args.seconds:g}: expected 0 to 3600")
     steps = read_recording(args.source).steps if args.source else _ask(args)
     if not steps:
-        print("edgeserve trace: the server decided nothing in that time; for what was before, let it always keep its "
-              "last decisions ([server] trace_steps)", file=sys.stderr)
+        print(
+            "edgeserve trace: the server decided nothing in that time; for what was before, let it always keep its "
+            "last decisions ([server] trace_steps)",
+            file=sys.stderr,
+        )
         return 1
     if args.recording:
         _write(args.recording, [dumps({"format": FORMAT})] + [step_line(*step) for step in steps])

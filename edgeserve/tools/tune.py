@@ -45,23 +45,49 @@ REQUESTS_MAX = 20_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's arguments."""
     parser.add_argument("config", metavar="CONFIG", help="the server's configuration file, or a scenario")
-    parser.add_argument("--record", default="", metavar="FILE",
-                        help="a recording of this configuration ([server] record); without, CONFIG is a scenario")
-    parser.add_argument("--loads", default="1,1.2,1.5", metavar="1,1.2,...",
-                        help="multiples of what was recorded (default: 1,1.2,1.5)")
-    parser.add_argument("--policy", action="append", default=[], metavar="KIND",
-                        help="try this kind only; several times for several (default: all)")
-    parser.add_argument("--goal", choices=GOALS, default="finish",
-                        help="what to raise: the share in time (default), or the value delivered in time")
-    parser.add_argument("--seeds", type=int, default=0,
-                        help=f"runs that report (default: {SEEDS}); of a scenario, of each part (default: its own)")
+    parser.add_argument(
+        "--record",
+        default="",
+        metavar="FILE",
+        help="a recording of this configuration ([server] record); without, CONFIG is a scenario",
+    )
+    parser.add_argument(
+        "--loads", default="1,1.2,1.5", metavar="1,1.2,...", help="multiples of what was recorded (default: 1,1.2,1.5)"
+    )
+    parser.add_argument(
+        "--policy",
+        action="append",
+        default=[],
+        metavar="KIND",
+        help="try this kind only; several times for several (default: all)",
+    )
+    parser.add_argument(
+        "--goal",
+        choices=GOALS,
+        default="finish",
+        help="what to raise: the share in time (default), or the value delivered in time",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=0,
+        help=f"runs that report (default: {SEEDS}); of a scenario, of each part (default: its own)",
+    )
     parser.add_argument("--seed", type=int, default=None, help="the first seed (default: 0, or the scenario's)")
-    parser.add_argument("--requests", type=int, default=REQUESTS_MAX,
-                        help=f"use so many requests of the recording, from its beginning (default: {REQUESTS_MAX})")
+    parser.add_argument(
+        "--requests",
+        type=int,
+        default=REQUESTS_MAX,
+        help=f"use so many requests of the recording, from its beginning (default: {REQUESTS_MAX})",
+    )
     parser.add_argument("--profiles", default="", help="directory of profiles (default: [server] profiles)")
     parser.add_argument("--json", default="", metavar="FILE", help="write all of it as JSON ('-': to the screen)")
-    parser.add_argument("--write", default="", metavar="FILE",
-                        help="write the configuration with the best policies, if a change is worth it")
+    parser.add_argument(
+        "--write",
+        default="",
+        metavar="FILE",
+        help="write the configuration with the best policies, if a change is worth it",
+    )
 
 
 class Task(NamedTuple):
@@ -78,8 +104,10 @@ def main(args: argparse.Namespace) -> int:
     loads = read_loads(args.loads)
     for kind in args.policy:
         if kind not in POLICIES:
-            raise ConfigError(f"--policy {kind}: there is no such policy (known: {', '.join(sorted(POLICIES))}); one "
-                              "of your own is tried when the configuration names it")
+            raise ConfigError(
+                f"--policy {kind}: there is no such policy (known: {', '.join(sorted(POLICIES))}); one "
+                "of your own is tried when the configuration names it"
+            )
     if not 0 <= args.seeds <= SEEDS_MAX:
         raise ConfigError(f"--seeds {args.seeds}: expected 1 to {SEEDS_MAX}")
     if args.write:
@@ -100,8 +128,9 @@ def _of_recording(args: argparse.Namespace) -> Task:
     config = load_config(args.config)
     edge = dict(expand_pipelines(read_toml(args.config), config.directory))
     import_policies(config)
-    found = find_profiles(profiles_directory(config, args.profiles), elsewhere=True, mode=power_mode(),
-                          models=config.models)
+    found = find_profiles(
+        profiles_directory(config, args.profiles), elsewhere=True, mode=power_mode(), models=config.models
+    )
     profiles = used_profiles(recording.start, found)
     truth = learn(config, recording, profiles, args.record)
     subject = Recorded(truth, args.seeds or SEEDS, args.seed or 0, args.requests, args.record)
@@ -123,9 +152,11 @@ def _replayed(config: Config, recording: Recording, truth: RecordedTruth) -> Lis
     if difference is None:
         return []
     after_s = (difference.now_ns - truth.history.begins_ns) / NS_PER_S
-    return [f"{config.source} decides otherwise than the recorded server from {after_s:.3f} s on: its policies, "
-            "options or profiles were others, or another version recorded. What is called today below is the "
-            "configuration as it is now"]
+    return [
+        f"{config.source} decides otherwise than the recorded server from {after_s:.3f} s on: its policies, "
+        "options or profiles were others, or another version recorded. What is called today below is the "
+        "configuration as it is now"
+    ]
 
 
 def _of_scenario(args: argparse.Namespace) -> Task:
@@ -135,8 +166,10 @@ def _of_scenario(args: argparse.Namespace) -> Task:
     import_policies(scenario.config)
     seeds = args.seeds or scenario.run.seeds
     if seeds < SEEDS_MIN:
-        raise ConfigError(f"{args.config}: {seeds} seeds, and at least {SEEDS_MIN} are needed to say by how much a "
-                          "gain may be off; give --seeds 5")
+        raise ConfigError(
+            f"{args.config}: {seeds} seeds, and at least {SEEDS_MIN} are needed to say by how much a "
+            "gain may be off; give --seeds 5"
+        )
     first = scenario.run.seed if args.seed is None else args.seed
     profiles = profiles_to_simulate(scenario.config, profiles_directory(scenario.config, args.profiles))
     subject = Scenarios(scenario, profiles, machine_to_simulate(scenario.config, args.profiles), seeds, first)
@@ -152,17 +185,24 @@ def _maker(task: Task) -> Any:
     today = repr(todays(task.config))
 
     def made(candidate: Candidate) -> Made:
-        return _made_today(task.config, task.edge) if repr(candidate) == today \
-            else make(candidate, task.edge, task.config)
+        return (
+            _made_today(task.config, task.edge) if repr(candidate) == today else make(candidate, task.edge, task.config)
+        )
+
     return made
 
 
 def _search(task: Task, loads: Sequence[float], args: argparse.Namespace) -> Any:
     """What the search proposes, and the tallies of it on the part that reports."""
     from rich.progress import Progress, SpinnerColumn, TextColumn
+
     made = _maker(task)
-    with Progress(SpinnerColumn(), TextColumn("{task.completed} tried, now {task.description}"), transient=True,
-                  disable=not sys.stderr.isatty()) as progress:
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.completed} tried, now {task.description}"),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    ) as progress:
         bar = progress.add_task("")
 
         def on_trial(name: str) -> None:
@@ -180,16 +220,27 @@ def _outcome(task: Task, found: Found, tallies: Mapping[float, Mapping[str, Tall
     today = {load: tallies[load][repr(found.today)] for load in tallies}
     best = {load: tallies[load][repr(found.best)] for load in tallies}
     best_at = {load: tallies[load][repr(found.best_at[load])] for load in tallies}
-    return Outcome(task.config, task.subject.blocks_name, goal, task.honesty, found, today, best, best_at,
-                   judge(task.config, today, best, goal))
+    return Outcome(
+        task.config,
+        task.subject.blocks_name,
+        goal,
+        task.honesty,
+        found,
+        today,
+        best,
+        best_at,
+        judge(task.config, today, best, goal),
+    )
 
 
 def _check_target(args: argparse.Namespace) -> None:
     """Before minutes of simulating."""
     here, there = (os.path.dirname(os.path.abspath(path)) for path in (args.config, args.write))
     if here != there:
-        raise ConfigError(f"--write {args.write}: its paths are relative to its directory, so it has to lie beside "
-                          f"{args.config}, in {here}")
+        raise ConfigError(
+            f"--write {args.write}: its paths are relative to its directory, so it has to lie beside "
+            f"{args.config}, in {here}"
+        )
 
 
 def _write(task: Task, outcome: Outcome, args: argparse.Namespace) -> None:
@@ -202,8 +253,11 @@ def _write(task: Task, outcome: Outcome, args: argparse.Namespace) -> None:
     with open(args.config, encoding="utf-8") as file:
         text: Optional[str] = rewritten(file.read(), made.policies, made.apps)
     if text is None:
-        print(f"{args.config} is written in a way that this command cannot change; {args.write} is not written. Put "
-              f"this into it:\n\n{snippet(made.policies, made.apps)}", file=say)
+        print(
+            f"{args.config} is written in a way that this command cannot change; {args.write} is not written. Put "
+            f"this into it:\n\n{snippet(made.policies, made.apps)}",
+            file=say,
+        )
         return
     write_whole(args.write, text)
     print(f"{args.write}: {title(outcome.found.best)}", file=say)

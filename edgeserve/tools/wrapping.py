@@ -12,6 +12,9 @@ def wrapped(text: str, before: str, columns: int) -> List[str]:
     lines = text.splitlines() or [""]
     if columns:
         room = max(20, columns - len(before))
-        lines = [line for part in lines for line in textwrap.wrap(part, room, break_long_words=False,
-                                                                  break_on_hyphens=False) or [""]]
+        lines = [
+            line
+            for part in lines
+            for line in textwrap.wrap(part, room, break_long_words=False, break_on_hyphens=False) or [""]
+        ]
     return [(before if index == 0 else " " * len(before)) + line for index, line in enumerate(lines)]

@@ -16,9 +16,14 @@ from edgeserve.language.length import load_length_model
 
 Values = Dict[str, Any]
 
-EXAMPLES = (("It is too dark in the kitchen.", "light"), ("Play some jazz.", "music"),
-            ("I am cold.", "heating"), ("Let the shutters down.", "blinds"),
-            ("Switch the lamp in the hall off.", "light"), ("It is much too warm in here.", "heating"))
+EXAMPLES = (
+    ("It is too dark in the kitchen.", "light"),
+    ("Play some jazz.", "music"),
+    ("I am cold.", "heating"),
+    ("Let the shutters down.", "blinds"),
+    ("Switch the lamp in the hall off.", "light"),
+    ("It is much too warm in here.", "heating"),
+)
 THINGS = ("light", "music", "heating", "blinds")
 INTENT_TOKENS = 3
 

@@ -35,15 +35,27 @@ FRAME_SLO_S = 0.06
 SHORT_BESIDE = 10
 LONG_TOKENS = 160
 
-LONG = ("Why is the sky blue?", "Tell me about the history of bread.", "How does a heat pump work?",
-        "Explain how plants make sugar from light.", "What should I cook with rice, beans and tomatoes?",
-        "Write a short story about a lighthouse.", "What are the causes of inflation?",
-        "Give me advice for growing tomatoes on a balcony.")
+LONG = (
+    "Why is the sky blue?",
+    "Tell me about the history of bread.",
+    "How does a heat pump work?",
+    "Explain how plants make sugar from light.",
+    "What should I cook with rice, beans and tomatoes?",
+    "Write a short story about a lighthouse.",
+    "What are the causes of inflation?",
+    "Give me advice for growing tomatoes on a balcony.",
+)
 BRIEF = ("What is the capital of France?", "What is two plus three?", "Who wrote Hamlet?", "How many days has a week?")
-SAID = (("I can't see anything, make some light.", "light"), ("Play my favourite song.", "music"),
-        ("Turn the heating down.", "heating"), ("Open the blinds in the bedroom.", "blinds"),
-        ("Turn off the lamp on the desk.", "light"), ("Be quiet, no more music.", "music"),
-        ("I am freezing.", "heating"), ("Close the shutters.", "blinds"))
+SAID = (
+    ("I can't see anything, make some light.", "light"),
+    ("Play my favourite song.", "music"),
+    ("Turn the heating down.", "heating"),
+    ("Open the blinds in the bedroom.", "blinds"),
+    ("Turn off the lamp on the desk.", "light"),
+    ("Be quiet, no more music.", "music"),
+    ("I am freezing.", "heating"),
+    ("Close the shutters.", "blinds"),
+)
 
 
 class Question(NamedTuple):
@@ -149,7 +161,7 @@ async def room(bus: Any, number: int, work: asyncio.Future[Any], times: Times) -
     first = number * frames // 3
 
     async def send(frame: int, due_s: float) -> None:
-        window = samples[frame * FRAME:(frame + 1) * FRAME + CONTEXT]
+        window = samples[frame * FRAME : (frame + 1) * FRAME + CONTEXT]
         times.frames_sent += 1
         try:
             await bus.infer("ears", {"input": window}, stream=f"room {number}")
@@ -249,14 +261,24 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """0 when most questions were answered."""
     parser = argparse.ArgumentParser(description="Ask the hub many things at once.")
     parser.add_argument("--endpoint", default="", help="where the server listens (default: this user's own bus)")
-    parser.add_argument("--compare", default="", metavar="KINDS",
-                        help="policies, such as rtlm:fifo,rtlm+ (kind, or kind:method); needs no server")
+    parser.add_argument(
+        "--compare",
+        default="",
+        metavar="KINDS",
+        help="policies, such as rtlm:fifo,rtlm+ (kind, or kind:method); needs no server",
+    )
     parser.add_argument("--one-lane", action="store_true", help="with --compare: voices on the language model's lane")
-    parser.add_argument("--turn", default="20ms",
-                        help="with --one-lane: how long reading prompts may take before the lane can serve others")
+    parser.add_argument(
+        "--turn",
+        default="20ms",
+        help="with --one-lane: how long reading prompts may take before the lane can serve others",
+    )
     parser.add_argument("--together", type=int, default=4, help="with --one-lane: answers that make steps together")
-    parser.add_argument("--one-policy", action="store_true",
-                        help="with --compare: one policy for words and voices, so there is no auction between two")
+    parser.add_argument(
+        "--one-policy",
+        action="store_true",
+        help="with --compare: one policy for words and voices, so there is no auction between two",
+    )
     parser.add_argument("--model", default="", help="with --compare: another file of the language model")
     parser.add_argument("--config", default=os.path.join(HERE, "edge.toml"), help="what --compare serves")
     parser.add_argument("--seconds", type=float, default=20.0, help="of mixed questions")

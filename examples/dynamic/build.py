@@ -40,10 +40,20 @@ SURE_FIRST = 0.9  # the first answer is given from this probability on; chosen o
 SURE_SECOND = 0.5  # the second one, a mean over eight looks, from this
 
 TURN, SHIFT = 0.2, 0.6
-SECOND = ((TURN, 1.0, 0.0, 0.0), (-TURN, 1.0, 0.0, 0.0), (0.0, 1.0, SHIFT, 0.0), (0.0, 1.0, -SHIFT, 0.0),
-          (0.0, 1.0, 0.0, SHIFT), (0.0, 1.0, 0.0, -SHIFT), (0.0, 1.1, 0.0, 0.0))
-THIRD = tuple((angle, 1.0, right * SHIFT, down * SHIFT) for angle in (-0.3, -0.15, 0.15, 0.3)
-              for right, down in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, -1)))
+SECOND = (
+    (TURN, 1.0, 0.0, 0.0),
+    (-TURN, 1.0, 0.0, 0.0),
+    (0.0, 1.0, SHIFT, 0.0),
+    (0.0, 1.0, -SHIFT, 0.0),
+    (0.0, 1.0, 0.0, SHIFT),
+    (0.0, 1.0, 0.0, -SHIFT),
+    (0.0, 1.1, 0.0, 0.0),
+)
+THIRD = tuple(
+    (angle, 1.0, right * SHIFT, down * SHIFT)
+    for angle in (-0.3, -0.15, 0.15, 0.3)
+    for right, down in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, -1))
+)
 """The further views: (angle, scale, shift right, shift down) each."""
 
 AGREE_MAX = 1e-4
@@ -72,8 +82,13 @@ def learn(wide: int = WIDE, seed: int = 1) -> Network:
     images, labels = images[:LEARNT], labels[:LEARNT]
     draw = np.random.RandomState(seed)
     sizes = [PIXELS] + [wide] * DEEP
-    hidden = [(draw.normal(0, np.sqrt(2 / rows), (rows, columns)).astype(np.float32),
-               draw.normal(0, 0.1, columns).astype(np.float32)) for rows, columns in zip(sizes, sizes[1:])]
+    hidden = [
+        (
+            draw.normal(0, np.sqrt(2 / rows), (rows, columns)).astype(np.float32),
+            draw.normal(0, 0.1, columns).astype(np.float32),
+        )
+        for rows, columns in zip(sizes, sizes[1:])
+    ]
     middle = images.mean(axis=0)
     versions = [images, *(distorted(images, draw) for _ in range(COPIES - 1))]
     features = through(hidden, np.concatenate(versions) - middle)
@@ -86,8 +101,12 @@ def learn(wide: int = WIDE, seed: int = 1) -> Network:
         products = features @ features.T
         last = features.T @ np.linalg.solve(products + ridge(products), wanted)
     layers = [*hidden, ((SHARP * last).astype(np.float32), np.zeros(10, np.float32))]
-    return Network(middle, layers, np.concatenate([view(*place) for place in SECOND], axis=1),
-                   np.concatenate([view(*place) for place in THIRD], axis=1))
+    return Network(
+        middle,
+        layers,
+        np.concatenate([view(*place) for place in SECOND], axis=1),
+        np.concatenate([view(*place) for place in THIRD], axis=1),
+    )
 
 
 def ridge(products: np.ndarray) -> np.ndarray:
@@ -98,8 +117,16 @@ def ridge(products: np.ndarray) -> np.ndarray:
 
 def distorted(images: np.ndarray, draw: np.random.RandomState) -> np.ndarray:
     """Every digit a little turned, scaled and shifted."""
-    moved = [image @ view(draw.normal(0, 0.17 * SPREAD), float(np.exp(draw.normal(0, 0.08 * SPREAD))),
-                          draw.normal(0, 0.6 * SPREAD), draw.normal(0, 0.6 * SPREAD)) for image in images]
+    moved = [
+        image
+        @ view(
+            draw.normal(0, 0.17 * SPREAD),
+            float(np.exp(draw.normal(0, 0.08 * SPREAD))),
+            draw.normal(0, 0.6 * SPREAD),
+            draw.normal(0, 0.6 * SPREAD),
+        )
+        for image in images
+    ]
     return np.array(moved, np.float32)
 
 
@@ -186,16 +213,21 @@ class Graph:
     def any(self, flags: str, prefix: str) -> str:
         """One truth value for the batch, which an ``If`` can take."""
         numbers = self.add("Cast", (flags,), f"{prefix}_numbers", to=6)  # int32
-        return self.add("Cast", (self.add("ReduceMax", (numbers,), f"{prefix}_most", keepdims=0),), f"{prefix}_any",
-                        to=9)  # bool
+        return self.add(
+            "Cast", (self.add("ReduceMax", (numbers,), f"{prefix}_most", keepdims=0),), f"{prefix}_any", to=9
+        )  # bool
 
     def branch(self, name: str, outputs: Sequence[str]) -> Any:
         """What was added so far as a branch."""
         from onnx import TensorProto, helper
 
         kinds = (TensorProto.FLOAT, TensorProto.INT64)
-        return helper.make_graph(self.nodes, name, [], [
-            helper.make_tensor_value_info(output, kind, None) for output, kind in zip(outputs, kinds)])
+        return helper.make_graph(
+            self.nodes,
+            name,
+            [],
+            [helper.make_tensor_value_info(output, kind, None) for output, kind in zip(outputs, kinds)],
+        )
 
 
 def export(network: Network) -> bytes:
@@ -203,30 +235,52 @@ def export(network: Network) -> bytes:
     from onnx import TensorProto, checker, helper, numpy_helper
 
     constants: Dict[str, np.ndarray] = {
-        "middle": network.middle, "second": network.second, "third": network.third,
-        "sure_first": np.float32(SURE_FIRST), "sure_second": np.float32(SURE_SECOND),
-        "count_second": np.float32(1 + len(SECOND)), "count_third": np.float32(1 + len(SECOND) + len(THIRD)),
-        "rows": np.array([-1, PIXELS], np.int64), "per_second": np.array([-1, len(SECOND), 10], np.int64),
-        "per_third": np.array([-1, len(THIRD), 10], np.int64), "axis_1": np.array([1], np.int64),
-        "one": np.array(1, np.int64)}
+        "middle": network.middle,
+        "second": network.second,
+        "third": network.third,
+        "sure_first": np.float32(SURE_FIRST),
+        "sure_second": np.float32(SURE_SECOND),
+        "count_second": np.float32(1 + len(SECOND)),
+        "count_third": np.float32(1 + len(SECOND) + len(THIRD)),
+        "rows": np.array([-1, PIXELS], np.int64),
+        "per_second": np.array([-1, len(SECOND), 10], np.int64),
+        "per_third": np.array([-1, len(THIRD), 10], np.int64),
+        "axis_1": np.array([1], np.int64),
+        "one": np.array(1, np.int64),
+    }
     for index, (weights, biases) in enumerate(network.layers):
         constants[f"weights_{index}"], constants[f"biases_{index}"] = weights, biases
     graph = Graph()
     first = graph.look("image", "first")
     unsure = graph.unsure(first, "sure_first", "first")
-    graph.nodes.append(helper.make_node(
-        "If", [graph.any(unsure, "first")], ["probabilities", "exit_column"], name="if_unsure",
-        then_branch=_second_look(), else_branch=_as_it_is("first_look", unsure, "at_first")))
+    graph.nodes.append(
+        helper.make_node(
+            "If",
+            [graph.any(unsure, "first")],
+            ["probabilities", "exit_column"],
+            name="if_unsure",
+            then_branch=_second_look(),
+            else_branch=_as_it_is("first_look", unsure, "at_first"),
+        )
+    )
     graph.add("ArgMax", ("probabilities",), "digit", axis=1, keepdims=0)
     graph.add("ReduceMax", ("probabilities",), "sure", axes=[1], keepdims=0)
     graph.add("Squeeze", ("exit_column", "axis_1"), "exit")
-    model = helper.make_model(helper.make_graph(
-        graph.nodes, "digits", [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["N", PIXELS])],
-        [helper.make_tensor_value_info("digit", TensorProto.INT64, ["N"]),
-         helper.make_tensor_value_info("sure", TensorProto.FLOAT, ["N"]),
-         helper.make_tensor_value_info("exit", TensorProto.INT64, ["N"])],
-        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]),
-        opset_imports=[helper.make_opsetid("", 17)], ir_version=8)  # what onnxruntime 1.16 reads
+    model = helper.make_model(
+        helper.make_graph(
+            graph.nodes,
+            "digits",
+            [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["N", PIXELS])],
+            [
+                helper.make_tensor_value_info("digit", TensorProto.INT64, ["N"]),
+                helper.make_tensor_value_info("sure", TensorProto.FLOAT, ["N"]),
+                helper.make_tensor_value_info("exit", TensorProto.INT64, ["N"]),
+            ],
+            [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )  # what onnxruntime 1.16 reads
     checker.check_model(model)
     serialised: bytes = model.SerializeToString()
     return serialised
@@ -242,9 +296,16 @@ def _second_look() -> Any:
     still = graph.add("And", ("first_unsure", graph.unsure(mean, "sure_second", "second")), "still_unsure")
     kept = graph.add("Where", ("first_unsure", mean, "first_look"), "second_answer")
     graph.add("Add", (graph.add("Cast", ("first_unsure",), "first_more", to=7), "one"), "second_exit")
-    graph.nodes.append(helper.make_node(
-        "If", [graph.any(still, "still")], ["second_out", "second_out_exit"], name="if_still_unsure",
-        then_branch=_third_look(), else_branch=_kept(kept, "second_exit", "at_second")))
+    graph.nodes.append(
+        helper.make_node(
+            "If",
+            [graph.any(still, "still")],
+            ["second_out", "second_out_exit"],
+            name="if_still_unsure",
+            then_branch=_third_look(),
+            else_branch=_kept(kept, "second_exit", "at_second"),
+        )
+    )
     return graph.branch("second_look", ("second_out", "second_out_exit"))
 
 
@@ -269,8 +330,9 @@ def _as_it_is(probabilities: str, unsure: str, name: str) -> Any:
 def _kept(answer: str, exits: str, name: str) -> Any:
     """Nobody needs a third look."""
     graph = Graph()
-    return graph.branch(name, (graph.add("Identity", (answer,), f"{name}_answer"),
-                               graph.add("Identity", (exits,), f"{name}_exit")))
+    return graph.branch(
+        name, (graph.add("Identity", (answer,), f"{name}_answer"), graph.add("Identity", (exits,), f"{name}_exit"))
+    )
 
 
 # --- checking ---------------------------------------------------------------------------------------------------------
@@ -301,12 +363,18 @@ def check(network: Network, path: str) -> Dict[str, Dict[str, float]]:
         same = exits == wanted_exits
         apart = float(np.abs(answer.max(axis=1) - sure)[same].max())
         if apart > AGREE_MAX or same.mean() < SAME_MIN or (answer.argmax(axis=1) != digit)[same].any():
-            raise RuntimeError(f"{path}: ONNX Runtime's answers differ from numpy's on {name} digits by up to {apart}, "
-                               f"its exits in {1 - same.mean():.1%}; at most {AGREE_MAX} and {1 - SAME_MIN:.0%} are "
-                               "expected: another version of onnxruntime, or an export that is not the network")
+            raise RuntimeError(
+                f"{path}: ONNX Runtime's answers differ from numpy's on {name} digits by up to {apart}, "
+                f"its exits in {1 - same.mean():.1%}; at most {AGREE_MAX} and {1 - SAME_MIN:.0%} are "
+                "expected: another version of onnxruntime, or an export that is not the network"
+            )
         first = look(network, asked).argmax(axis=1)
-        report[name] = {"right_first_look": float((first == labels).mean()), "right": float((digit == labels).mean()),
-                        **{f"exit_{number}": float((exits == number).mean()) for number in (1, 2, 3)}, "apart": apart}
+        report[name] = {
+            "right_first_look": float((first == labels).mean()),
+            "right": float((digit == labels).mean()),
+            **{f"exit_{number}": float((exits == number).mean()) for number in (1, 2, 3)},
+            "apart": apart,
+        }
     return report
 
 
@@ -333,8 +401,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     report = build(path, args.wide, args.seed)
     print(f"{path}: {os.path.getsize(path) / 1e6:.1f} MB, built and checked in {time.perf_counter() - started_s:.1f} s")
     for name, row in report.items():
-        print(f"  {name + ' digits':<20} right at the first look {row['right_first_look']:.1%}, in the end "
-              f"{row['right']:.1%}; exits {row['exit_1']:.0%} / {row['exit_2']:.0%} / {row['exit_3']:.0%}")
+        print(
+            f"  {name + ' digits':<20} right at the first look {row['right_first_look']:.1%}, in the end "
+            f"{row['right']:.1%}; exits {row['exit_1']:.0%} / {row['exit_2']:.0%} / {row['exit_3']:.0%}"
+        )
     return 0
 
 

@@ -103,8 +103,20 @@ def config_of(model: str, candidate: Candidate, profiles: str, endpoint: str) ->
 def server(model: str, candidate: Candidate, profiles: str, folder: str) -> Iterator[Client]:
     """A server in a process of its own and a client to it; both are gone afterwards."""
     endpoint = f"ipc://{folder}/bus/socket"
-    process = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--model", model, "--policies",
-                                candidate.name, "--serve", endpoint, "--profiles", profiles])
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            os.path.abspath(__file__),
+            "--model",
+            model,
+            "--policies",
+            candidate.name,
+            "--serve",
+            endpoint,
+            "--profiles",
+            profiles,
+        ]
+    )
     try:
         with Client(endpoint) as bus:
             wait_until_ready(bus, process)
@@ -137,8 +149,19 @@ def wait_until_ready(bus: Client, process: subprocess.Popen[bytes]) -> None:
 
 def profiled(model: str, out: str, seconds: float) -> LaneProfile:
     """The model's profile on this machine, measured now into ``out`` unless it is there."""
-    command = [sys.executable, "-m", "edgeserve.cli", "profile", CONFIG, "--model", model, "--out", out,
-               "--seconds", str(seconds)]
+    command = [
+        sys.executable,
+        "-m",
+        "edgeserve.cli",
+        "profile",
+        CONFIG,
+        "--model",
+        model,
+        "--out",
+        out,
+        "--seconds",
+        str(seconds),
+    ]
     subprocess.run(command, check=True)
     profile = read_profile(profile_path(out, device_slug(), model))
     (lane,) = profile.lanes.values()
@@ -153,8 +176,9 @@ def time_alone(lane: LaneProfile) -> Tuple[float, float]:
     return float(np.mean([times.mean() for times in apps])), float(np.quantile(even, 0.99))
 
 
-def one_server(args: argparse.Namespace, candidate: Candidate, round_number: int, rate: float, p99_ns: float,
-               profiles: str) -> Dict[str, Any]:
+def one_server(
+    args: argparse.Namespace, candidate: Candidate, round_number: int, rate: float, p99_ns: float, profiles: str
+) -> Dict[str, Any]:
     """One policy's share of one round: every deadline once."""
     apps = apps_of(load_config(CONFIG), args.model)
     config = config_of(args.model, candidate, profiles, "")
@@ -168,9 +192,14 @@ def one_server(args: argparse.Namespace, candidate: Candidate, round_number: int
                 due = bursts(config, apps, rate, args.cv, args.seconds, seed)
                 rows[str(factor)] = undisturbed(bus, due, pool, round(factor * p99_ns))
             stats = bus.stats()
-    return {"policy": candidate.name, "round": round_number, "slo": rows, "calibration": calibration_of(stats),
-            "lane_busy": {name: lane["busy"] for name, lane in stats["lanes"].items()},
-            "jobs_per_work": {name: lane["jobs"] / max(1, lane["works"]) for name, lane in stats["lanes"].items()}}
+    return {
+        "policy": candidate.name,
+        "round": round_number,
+        "slo": rows,
+        "calibration": calibration_of(stats),
+        "lane_busy": {name: lane["busy"] for name, lane in stats["lanes"].items()},
+        "jobs_per_work": {name: lane["jobs"] / max(1, lane["works"]) for name, lane in stats["lanes"].items()},
+    }
 
 
 def undisturbed(bus: Client, due: Sequence[Due], pool: Mapping[str, Sequence[Values]], slo_ns: int) -> Dict[str, Any]:
@@ -197,8 +226,11 @@ def calibration_of(stats: Mapping[str, Any]) -> Optional[Dict[str, float]]:
     told = stats.get("policies", {}).get("main", {}).get("calibration")
     if not told or not told["stated"]:
         return None
-    return {"stated": told["stated"], "kept_share": told["kept"] / told["stated"],
-            "uncorrected_share": told["uncorrected"] / told["stated"]}
+    return {
+        "stated": told["stated"],
+        "kept_share": told["kept"] / told["stated"],
+        "uncorrected_share": told["uncorrected"] / told["stated"],
+    }
 
 
 def finish_rates(runs: Sequence[Mapping[str, Any]]) -> Dict[str, Dict[str, List[float]]]:
@@ -213,19 +245,33 @@ def finish_rates(runs: Sequence[Mapping[str, Any]]) -> Dict[str, Dict[str, List[
     return rates
 
 
-def checks_of(rates: Mapping[str, Mapping[str, Sequence[float]]], runs: Sequence[Mapping[str, Any]]) -> List[
-        Dict[str, Any]]:
+def checks_of(
+    rates: Mapping[str, Mapping[str, Sequence[float]]], runs: Sequence[Mapping[str, Any]]
+) -> List[Dict[str, Any]]:
     """What the result should show, in the form of the scripts' results: the first policy is not behind any other, and
     nine of ten batches end by their stated 0.9-quantile."""
     if not next(iter(rates.values())):
         return []  # no round counts
     means = {name: float(np.mean([np.mean(row[factor]) for factor in row])) for name, row in rates.items()}
     first, *others = means
-    checks = [{"name": f"{first} ahead of {other}, mean finish rate", "value": round(means[first] - means[other], 4),
-               "bound": ">= 0", "holds": means[first] >= means[other]} for other in others]
+    checks = [
+        {
+            "name": f"{first} ahead of {other}, mean finish rate",
+            "value": round(means[first] - means[other], 4),
+            "bound": ">= 0",
+            "holds": means[first] >= means[other],
+        }
+        for other in others
+    ]
     for name, (stated, kept) in stated_by_policy(runs).items():
-        checks.append({"name": f"{name}: off nine of ten batches by the stated time", "value": round(
-            abs(kept / stated - 0.9), 4), "bound": f"<= {OFF_MAX}", "holds": abs(kept / stated - 0.9) <= OFF_MAX})
+        checks.append(
+            {
+                "name": f"{name}: off nine of ten batches by the stated time",
+                "value": round(abs(kept / stated - 0.9), 4),
+                "bound": f"<= {OFF_MAX}",
+                "holds": abs(kept / stated - 0.9) <= OFF_MAX,
+            }
+        )
     return checks
 
 
@@ -253,18 +299,26 @@ def as_text(rates: Mapping[str, Mapping[str, Sequence[float]]], runs: Sequence[M
         lines.append(f"{name:<28}" + "".join(f"{rate:>8.3f}" for rate in row) + f"{np.mean(row):>8.3f}{ratio:>8.3f}")
     for name, (stated, kept) in stated_by_policy(runs).items():
         lines.append(f"{name}: {kept / stated:.1%} of {stated:.0f} batches ended by their stated 0.9-quantile")
-    lines += [f"left out, for the machine stood still: round {number + 1} at {float(factor):g}x"
-              for number, factor in left_out(runs)]
+    lines += [
+        f"left out, for the machine stood still: round {number + 1} at {float(factor):g}x"
+        for number, factor in left_out(runs)
+    ]
     return "\n".join(lines)
 
 
 def circumstances(argv: Sequence[str]) -> Dict[str, Any]:
     """What a stored result says of how it came about."""
-    return {"command": shlex.join(["python", "examples/dynamic/compare.py", *argv]), "device": device_name(),
-            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "cores": os.cpu_count(), "load average at the end": round(load_average(), 2),
-            "python": platform.python_version(), "edgeserve": __version__, "numpy": np.__version__,
-            "onnxruntime": importlib.metadata.version("onnxruntime")}
+    return {
+        "command": shlex.join(["python", "examples/dynamic/compare.py", *argv]),
+        "device": device_name(),
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "cores": os.cpu_count(),
+        "load average at the end": round(load_average(), 2),
+        "python": platform.python_version(),
+        "edgeserve": __version__,
+        "numpy": np.__version__,
+        "onnxruntime": importlib.metadata.version("onnxruntime"),
+    }
 
 
 def compare(args: argparse.Namespace, argv: Sequence[str], profiles: str) -> Dict[str, Any]:
@@ -272,27 +326,47 @@ def compare(args: argparse.Namespace, argv: Sequence[str], profiles: str) -> Dic
     lane = profiled(args.model, profiles, args.profile_seconds)
     mean_ns, p99_ns = time_alone(lane)
     rate = args.load * NS_PER_S / mean_ns
-    print(f"{args.model}: alone {ns_to_ms(round(mean_ns)):.2f} ms on average, p99 {ns_to_ms(round(p99_ns)):.2f} ms; "
-          f"{rate:.1f} requests/s for {args.seconds:g} s a run", flush=True)
+    print(
+        f"{args.model}: alone {ns_to_ms(round(mean_ns)):.2f} ms on average, p99 {ns_to_ms(round(p99_ns)):.2f} ms; "
+        f"{rate:.1f} requests/s for {args.seconds:g} s a run",
+        flush=True,
+    )
     runs: List[Dict[str, Any]] = []
     for number in range(args.rounds):
         turn = number % len(args.policies)
         for candidate in [*args.policies[turn:], *args.policies[:turn]]:
             runs.append(one_server(args, candidate, number, rate, p99_ns, profiles))
             rows = runs[-1]["slo"]
-            print(f"round {number + 1}: {candidate.name:<28} " + "  ".join(
-                f"{float(factor):g}x {row['finish_rate']:.3f}" for factor, row in rows.items())
-                + f"  ({sum(row['repeats'] for row in rows.values())} repeated)", flush=True)
+            print(
+                f"round {number + 1}: {candidate.name:<28} "
+                + "  ".join(f"{float(factor):g}x {row['finish_rate']:.3f}" for factor, row in rows.items())
+                + f"  ({sum(row['repeats'] for row in rows.values())} repeated)",
+                flush=True,
+            )
     runs.sort(key=lambda run: (args.policies.index(read_candidate(run["policy"])), run["round"]))
     rates = finish_rates(runs)
     print(as_text(rates, runs))
-    return {"script": "examples/dynamic/compare.py", "circumstances": circumstances(argv),
-            "checks": checks_of(rates, runs), "model": args.model, "alone_mean_ms": mean_ns / 1e6,
-            "alone_p99_ms": p99_ns / 1e6, "rate": rate, "finish_rates": rates, "left_out": left_out(runs), "runs": runs,
-            "profile": {"fixed_ms": lane.fixed_ns / 1e6, "per_item_ms": lane.per_item_ns / 1e6,
-                        "median_ms": {size: timing.median_ns / 1e6 for size, timing in lane.timings.items()},
-                        "alone_ms": {app: {f"p{percent}": float(np.quantile(times, percent / 100)) / 1e6
-                                           for percent in (0, 10, 50, 90, 99)} for app, times in lane.alone.items()}}}
+    return {
+        "script": "examples/dynamic/compare.py",
+        "circumstances": circumstances(argv),
+        "checks": checks_of(rates, runs),
+        "model": args.model,
+        "alone_mean_ms": mean_ns / 1e6,
+        "alone_p99_ms": p99_ns / 1e6,
+        "rate": rate,
+        "finish_rates": rates,
+        "left_out": left_out(runs),
+        "runs": runs,
+        "profile": {
+            "fixed_ms": lane.fixed_ns / 1e6,
+            "per_item_ms": lane.per_item_ns / 1e6,
+            "median_ms": {size: timing.median_ns / 1e6 for size, timing in lane.timings.items()},
+            "alone_ms": {
+                app: {f"p{percent}": float(np.quantile(times, percent / 100)) / 1e6 for percent in (0, 10, 50, 90, 99)}
+                for app, times in lane.alone.items()
+            },
+        },
+    }
 
 
 def written(result: Mapping[str, Any]) -> str:
@@ -310,8 +384,10 @@ def written(result: Mapping[str, Any]) -> str:
 def slim(run: Mapping[str, Any]) -> Dict[str, Any]:
     """A run without what can be computed from the rest, in few digits."""
     kept = ("sent", "in_time", "late", "unanswered", "ended_otherwise", "latency_ms", "breakdown_ms")
-    slo = {factor: {**row, "apps": {app: {key: table[key] for key in kept} for app, table in row["apps"].items()}}
-           for factor, row in run["slo"].items()}
+    slo = {
+        factor: {**row, "apps": {app: {key: table[key] for key in kept} for app, table in row["apps"].items()}}
+        for factor, row in run["slo"].items()
+    }
     text = json.dumps({**run, "slo": slo})
     rounded: Dict[str, Any] = json.loads(text, parse_float=lambda number: round(float(number), 4))
     return rounded
@@ -321,10 +397,21 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments, checked."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", choices=("digits", "recognise"), default="digits")
-    parser.add_argument("--policies", nargs="+", type=read_candidate, metavar="KIND[:key=value,...]",
-                        default=[read_candidate(name) for name in POLICIES])
-    parser.add_argument("--slo", nargs="+", type=float, default=list(FACTORS), metavar="FACTOR",
-                        help="deadlines as multiples of the p99 alone (default: 1.5 2 3 4 5)")
+    parser.add_argument(
+        "--policies",
+        nargs="+",
+        type=read_candidate,
+        metavar="KIND[:key=value,...]",
+        default=[read_candidate(name) for name in POLICIES],
+    )
+    parser.add_argument(
+        "--slo",
+        nargs="+",
+        type=float,
+        default=list(FACTORS),
+        metavar="FACTOR",
+        help="deadlines as multiples of the p99 alone (default: 1.5 2 3 4 5)",
+    )
     parser.add_argument("--load", type=float, default=0.8, help="rate times mean time alone (default 0.8)")
     parser.add_argument("--cv", type=float, default=0.5, help="how much the rate varies (default 0.5)")
     parser.add_argument("--seconds", type=float, default=10.0, help="of load per policy, deadline and round")

@@ -30,8 +30,10 @@ WIDTH_MULTIPLE = 32  # widths are rounded up to this, so that the recogniser see
 WIDTH_MAX = 320  # a longer line is squeezed; bounds the time of one crop
 NARROW = 0.6  # of the drawn width: the letters are drawn wide, and the recogniser reads narrow ones as well
 
-TEXT = ("the answer comes in time or not at all and a short question does not wait behind a long one since nobody "
-        "knows before the work is done how much of it there is we look at what was asked and make a guess")
+TEXT = (
+    "the answer comes in time or not at all and a short question does not wait behind a long one since nobody "
+    "knows before the work is done how much of it there is we look at what was asked and make a guess"
+)
 WORDS = TEXT.split()
 
 
@@ -139,4 +141,4 @@ APPS: Mapping[str, Callable[..., List[Values]]] = {"forms": forms, "meters": met
 def example_digit() -> Values:
     """A digit that needs a second look and no third (a test holds it), to warm up and to measure the batch sizes with:
     the line through their times then fits both the light batches and the heavy ones roughly."""
-    return {"image": photographed(digits()[0][LEARNT:LEARNT + 18], 1)[17]}
+    return {"image": photographed(digits()[0][LEARNT : LEARNT + 18], 1)[17]}

@@ -45,8 +45,9 @@ def apps_of(config: Config, model: str) -> List[str]:
 
 def bursts(config: Config, apps: Sequence[str], rate: float, cv: float, seconds: float, seed: object) -> List[Due]:
     """Poisson arrivals whose rate is drawn anew every half second (gamma, variation ``cv``), each for either app."""
-    source = Source(WorkloadConfig("load", kind="gamma", rate=rate, cv=cv, apps=tuple(apps)), config, seed,
-                    s_to_ns(seconds))
+    source = Source(
+        WorkloadConfig("load", kind="gamma", rate=rate, cv=cv, apps=tuple(apps)), config, seed, s_to_ns(seconds)
+    )
     due: List[Due] = []
     while True:
         arrival = source.next_open()
@@ -95,9 +96,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = send(bus, due, pool_of(apps, args.seed), parse_duration_ns(args.slo))
     for app, table in result["apps"].items():
         latency = table["latency_ms"]
-        print(f"{app:<8} {table['finish_rate']:6.1%} of {table['sent']} in time, "
-              f"p50 {latency.get('p50', 0):.1f} ms, p99 {latency.get('p99', 0):.1f} ms, "
-              f"late {table['late']}, otherwise {table['ended_otherwise'] or 'none'}")
+        print(
+            f"{app:<8} {table['finish_rate']:6.1%} of {table['sent']} in time, "
+            f"p50 {latency.get('p50', 0):.1f} ms, p99 {latency.get('p99', 0):.1f} ms, "
+            f"late {table['late']}, otherwise {table['ended_otherwise'] or 'none'}"
+        )
     return 0
 
 

@@ -41,8 +41,13 @@ SHARP = 8.0
 TURN, SHIFT = 0.2, 0.6
 STEPS = (-1, 0, 1)
 FEW_VIEWS = tuple((0.0, SHIFT * right, SHIFT * down) for right in STEPS for down in STEPS)
-MANY_VIEWS = tuple((TURN * turn, SHIFT * right, SHIFT * down) for turn in STEPS for right in STEPS
-                   for down in STEPS if turn == 0 or (right, down) != (0, 0))
+MANY_VIEWS = tuple(
+    (TURN * turn, SHIFT * right, SHIFT * down)
+    for turn in STEPS
+    for right in STEPS
+    for down in STEPS
+    if turn == 0 or (right, down) != (0, 0)
+)
 """Looks: (angle, shift right, shift down)."""
 
 Layers = List[Tuple[np.ndarray, np.ndarray]]
@@ -63,8 +68,13 @@ def learn_network(wide: int, deep: int, grade: float, seed: int) -> Network:
     images, labels = versions(NETWORK_COPIES, grade, seed)
     draw = np.random.RandomState(seed)
     sizes = [PIXELS] + [wide] * deep
-    hidden = [(draw.normal(0, np.sqrt(2 / rows), (rows, columns)).astype(np.float32),
-               draw.normal(0, 0.1, columns).astype(np.float32)) for rows, columns in zip(sizes, sizes[1:])]
+    hidden = [
+        (
+            draw.normal(0, np.sqrt(2 / rows), (rows, columns)).astype(np.float32),
+            draw.normal(0, 0.1, columns).astype(np.float32),
+        )
+        for rows, columns in zip(sizes, sizes[1:])
+    ]
     middle = images.mean(axis=0)
     rows = images - middle
     for weights, biases in hidden:
@@ -82,7 +92,7 @@ def versions(copies: int, grade: float, seed: int) -> Tuple[np.ndarray, np.ndarr
     draw = np.random.RandomState(seed)
     images, labels = np.tile(plain.images, (copies, 1)), np.tile(plain.labels, copies)
     grades = draw.uniform(0, grade, len(labels))
-    grades[:len(plain.labels)] = 0
+    grades[: len(plain.labels)] = 0
     return corrupted(images, grades, draw), labels
 
 
@@ -110,8 +120,11 @@ class Graph:
         """Scores (rows, 10) of images (rows, 64)."""
         rows = self.add("Sub", (images, self.constant("middle", network.middle)), "centred")
         for index, (weights, biases) in enumerate(network.layers):
-            rows = self.add("Gemm", (rows, self.constant(f"weights_{index}", weights),
-                                     self.constant(f"biases_{index}", biases)), f"layer_{index}")
+            rows = self.add(
+                "Gemm",
+                (rows, self.constant(f"weights_{index}", weights), self.constant(f"biases_{index}", biases)),
+                f"layer_{index}",
+            )
             if index < len(network.layers) - 1:
                 rows = self.add("Relu", (rows,), f"hidden_{index}")
         return rows
@@ -131,9 +144,12 @@ class Graph:
         from onnx import TensorProto, checker, helper, numpy_helper
 
         graph = helper.make_graph(
-            self.nodes, name, [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["N", PIXELS])],
+            self.nodes,
+            name,
+            [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["N", PIXELS])],
             [helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["N", CLASSES])],
-            [numpy_helper.from_array(value, key) for key, value in self.constants.items()])
+            [numpy_helper.from_array(value, key) for key, value in self.constants.items()],
+        )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         checker.check_model(model)
         content: bytes = model.SerializeToString()
@@ -162,21 +178,25 @@ def neighbours() -> bytes:
     learnt_columns = graph.constant("learnt", np.ascontiguousarray(images.T))
     product = graph.add("MatMul", (graph.from_angles(FEW_VIEWS), learnt_columns), "product")
     twice = graph.add("Mul", (product, graph.constant("minus_two", np.float32(-2))), "twice")
-    partial = graph.add("Add", (twice, graph.constant("squares", (images ** 2).sum(axis=1))), "partial")
+    partial = graph.add("Add", (twice, graph.constant("squares", (images**2).sum(axis=1))), "partial")
     own = graph.add("ReduceSumSquare", ("each_view",), "own", axes=[1], keepdims=1)
-    graph.nodes.append(_top(graph.add("Add", (partial, own), "distances"),
-                            graph.constant("count", np.array([NEIGHBOURS], np.int64))))
+    graph.nodes.append(
+        _top(graph.add("Add", (partial, own), "distances"), graph.constant("count", np.array([NEIGHBOURS], np.int64)))
+    )
     near = graph.add("Max", ("nearest", graph.constant("zero", np.float32(0))), "above_zero")
     root = graph.add("Sqrt", (near,), "root")
-    weights = graph.add("Reciprocal", (graph.add("Add", (root, graph.constant("near", np.float32(NEAR))), "apart"),),
-                        "weights")
+    weights = graph.add(
+        "Reciprocal", (graph.add("Add", (root, graph.constant("near", np.float32(NEAR))), "apart"),), "weights"
+    )
     wide = graph.add("Unsqueeze", (weights, graph.constant("axis_1", np.array([1], np.int64))), "weights_row")
     classes = graph.constant("classes", np.eye(CLASSES, dtype=np.float32)[labels])
     votes = graph.add("MatMul", (wide, graph.add("Gather", (classes, "places"), "each_class")), "votes")
     total = graph.add("Squeeze", (votes, "axis_1"), "total")
     smooth = graph.add("Add", (total, graph.constant("floor", np.float32(1e-3))), "smooth")
-    graph.mean(graph.add("Div", (smooth, graph.add("ReduceSum", (smooth, "axis_1"), "sum", keepdims=1)), "single"),
-               len(FEW_VIEWS))
+    graph.mean(
+        graph.add("Div", (smooth, graph.add("ReduceSum", (smooth, "axis_1"), "sum", keepdims=1)), "single"),
+        len(FEW_VIEWS),
+    )
     return graph.bytes("neighbours")
 
 
@@ -197,10 +217,20 @@ def recorded(directory: str) -> History:
     import onnxruntime
 
     shown = history()
-    outputs = [onnxruntime.InferenceSession(os.path.join(directory, f"{name}.onnx"), providers=["CPUExecutionProvider"])
-               .run(None, {"image": shown.images})[0] for name in MODELS]
-    return History(tuple(MODELS), np.stack(outputs, axis=1).astype(float), "classification", shown.labels,
-                   shown.images, shown.numbers)
+    outputs = [
+        onnxruntime.InferenceSession(os.path.join(directory, f"{name}.onnx"), providers=["CPUExecutionProvider"]).run(
+            None, {"image": shown.images}
+        )[0]
+        for name in MODELS
+    ]
+    return History(
+        tuple(MODELS),
+        np.stack(outputs, axis=1).astype(float),
+        "classification",
+        shown.labels,
+        shown.images,
+        shown.numbers,
+    )
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

@@ -77,7 +77,7 @@ def whole_rate(config: Config) -> float:
 def arrivals(rate: float, seconds: float, seed: int) -> List[float]:
     """Poisson arrivals (s) whose rate is drawn from a gamma distribution every half second."""
     draw = np.random.RandomState(seed)
-    shape = 1 / BURST_VARIATION ** 2
+    shape = 1 / BURST_VARIATION**2
     times: List[float] = []
     for start in np.arange(0, seconds, BURST_S):
         count = draw.poisson(draw.gamma(shape, rate / shape) * BURST_S)
@@ -116,9 +116,12 @@ def labels_of_all(config: Config, images: np.ndarray) -> np.ndarray:
     """What all three models say together."""
     import onnxruntime
 
-    outputs = [onnxruntime.InferenceSession(resolve_path(config.models[name].file, HERE),
-                                            providers=["CPUExecutionProvider"]).run(None, {"image": images})[0]
-               for name in MODELS]
+    outputs = [
+        onnxruntime.InferenceSession(
+            resolve_path(config.models[name].file, HERE), providers=["CPUExecutionProvider"]
+        ).run(None, {"image": images})[0]
+        for name in MODELS
+    ]
     path = resolve_path(config.models["together"].file, HERE)
     combiner = combiner_of((read_fit(path) or {})["fit"]["combiner"], path)
     labels: np.ndarray = combiner.answers(np.stack(outputs, axis=1), 7).argmax(axis=1)
@@ -149,9 +152,17 @@ def main() -> int:
         print(f"{name:<22}{row[0]:>9.1%}{row[1]:>9.1%}{row[2]:>9.1%}{row[3]:>9.2f}")
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
-            json.dump({"rate": rate, "load": args.load, "seconds": args.seconds, "seed": args.seed,
-                       "runs": {name: [outcome._asdict() for outcome in outcomes] for name, outcomes in found.items()}},
-                      file, indent=1)
+            json.dump(
+                {
+                    "rate": rate,
+                    "load": args.load,
+                    "seconds": args.seconds,
+                    "seed": args.seed,
+                    "runs": {name: [outcome._asdict() for outcome in outcomes] for name, outcomes in found.items()},
+                },
+                file,
+                indent=1,
+            )
     return 0
 
 

@@ -65,7 +65,7 @@ def corrupted(images: np.ndarray, grades: np.ndarray, draw: np.random.RandomStat
         rows = moved.reshape(SIDE, SIDE)
         if draw.uniform() < 0.5 * grade:
             top, left = draw.randint(0, SIDE - 2, 2)
-            rows[top:top + 3, left:left + 3] = draw.uniform()
+            rows[top : top + 3, left : left + 3] = draw.uniform()
         seen.append(rows.reshape(PIXELS) + grade * draw.normal(0, 0.2, PIXELS))
     return np.clip(np.array(seen), 0, 1).astype(np.float32)
 

@@ -1,7 +1,7 @@
 """Fit the text ensemble: what the three recognisers read on lines whose text is known, and what that says of others.
 
-    python examples/ensemble_text/build.py            # into the asset cache, where edge.toml looks
-    python examples/ensemble_text/build.py --lines 200 --out DIR
+python examples/ensemble_text/build.py            # into the asset cache, where edge.toml looks
+python examples/ensemble_text/build.py --lines 200 --out DIR
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     os.makedirs(directory, exist_ok=True)
     made = recorded(args.lines)
     save_history(os.path.join(directory, "history.npz"), made)
-    about: Dict[str, Any] = fit(made, os.path.join(directory, os.path.basename(FIT)), combiner="weighted_average",
-                                epochs=EPOCHS)
+    about: Dict[str, Any] = fit(
+        made, os.path.join(directory, os.path.basename(FIT)), combiner="weighted_average", epochs=EPOCHS
+    )
     right = (made.outputs.argmax(axis=2) == np.asarray(made.labels)[:, None]).mean(axis=0)
     for name, share in zip(MODELS, right):
         print(f"{name:<24} reads the line right in {share:.1%}")

@@ -9,9 +9,38 @@ import numpy as np
 
 HEIGHT, WIDTH = 48, 320
 FONTS = (cv2.FONT_HERSHEY_SIMPLEX, cv2.FONT_HERSHEY_DUPLEX, cv2.FONT_HERSHEY_COMPLEX, cv2.FONT_HERSHEY_TRIPLEX)
-WORDS = ("answer", "bottle", "copper", "dinner", "engine", "forest", "garden", "harbour", "island", "journey",
-         "kitchen", "lantern", "market", "number", "orange", "pencil", "quarter", "river", "summer", "ticket", "under",
-         "valley", "window", "yellow", "zebra", "before", "country", "driver", "eleven", "father")
+WORDS = (
+    "answer",
+    "bottle",
+    "copper",
+    "dinner",
+    "engine",
+    "forest",
+    "garden",
+    "harbour",
+    "island",
+    "journey",
+    "kitchen",
+    "lantern",
+    "market",
+    "number",
+    "orange",
+    "pencil",
+    "quarter",
+    "river",
+    "summer",
+    "ticket",
+    "under",
+    "valley",
+    "window",
+    "yellow",
+    "zebra",
+    "before",
+    "country",
+    "driver",
+    "eleven",
+    "father",
+)
 
 
 class Lines(NamedTuple):

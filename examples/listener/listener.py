@@ -27,8 +27,9 @@ def windows(inputs: Values) -> Parts:
     spectrum = np.asarray(inputs["mel"], np.float32).reshape(-1, 32) / 10.0 + 2.0
     if len(spectrum) != FRAMES:
         raise ValueError(f"the spectrum has {len(spectrum)} frames, not {FRAMES}; send 31840 samples of sound")
-    return Parts([{"window": np.ascontiguousarray(spectrum[at * HOP:at * HOP + WINDOW, :, np.newaxis])}
-                  for at in range(COUNT)])
+    return Parts(
+        [{"window": np.ascontiguousarray(spectrum[at * HOP : at * HOP + WINDOW, :, np.newaxis])} for at in range(COUNT)]
+    )
 
 
 def stack(inputs: Values) -> Values:

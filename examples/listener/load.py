@@ -32,8 +32,9 @@ def sound() -> np.ndarray:
         return np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(np.float32)
 
 
-async def room(bus: edgeserve.AsyncClient, number: int, seconds: float, every_s: float, ends: Counter,
-               times_ms: List[float]) -> None:
+async def room(
+    bus: edgeserve.AsyncClient, number: int, seconds: float, every_s: float, ends: Counter, times_ms: List[float]
+) -> None:
     """Look at the sound every so often, whether or not the last look was answered."""
     samples = sound()
     start_s = time.monotonic()
@@ -42,7 +43,7 @@ async def room(bus: edgeserve.AsyncClient, number: int, seconds: float, every_s:
         first = (number * 3 * RATE + round(index * every_s * RATE)) % (len(samples) - SAMPLES)
         asked_s = time.monotonic()
         try:
-            answer = await bus.infer("listener", {"sound": samples[first:first + SAMPLES]})
+            answer = await bus.infer("listener", {"sound": samples[first : first + SAMPLES]})
         except RequestError as error:
             ends[f"{error.code} ({error.reason})" if isinstance(error, (Rejected, Dropped)) else error.code] += 1
             return

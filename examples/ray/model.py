@@ -11,7 +11,7 @@ import numpy as np
 def sharpness(inputs: Dict[str, Any]) -> Dict[str, Any]:
     """The variance of the Laplacian: high where there are edges."""
     image = inputs["image"].astype(np.float32)
-    laplacian = (4 * image[1:-1, 1:-1] - image[:-2, 1:-1] - image[2:, 1:-1] - image[1:-1, :-2] - image[1:-1, 2:])
+    laplacian = 4 * image[1:-1, 1:-1] - image[:-2, 1:-1] - image[2:, 1:-1] - image[1:-1, :-2] - image[1:-1, 2:]
     return {"score": float(laplacian.var()), "process": os.getpid()}
 
 

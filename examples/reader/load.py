@@ -77,8 +77,14 @@ class Tally:
         finished = len(self.times_ms)
         p50, p99 = np.percentile(self.times_ms, [50, 99]) if finished else (float("nan"), float("nan"))
         spent = [self.breakdown_ms[key] / max(1, finished) for key in ("queue", "load", "batch", "execute")]
-        return [self.name, str(self.sent), str(finished), str(self.late), str(sum(self.lost.values())),
-                *(f"{time_ms:.0f}" if time_ms >= 100 else f"{time_ms:.1f}" for time_ms in (p50, p99, *spent))]
+        return [
+            self.name,
+            str(self.sent),
+            str(finished),
+            str(self.late),
+            str(sum(self.lost.values())),
+            *(f"{time_ms:.0f}" if time_ms >= 100 else f"{time_ms:.1f}" for time_ms in (p50, p99, *spent)),
+        ]
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------
@@ -90,10 +96,12 @@ def pages() -> List[Page]:
         book = without_profile(file.read())
     pixels = cv2.imdecode(book, cv2.IMREAD_COLOR)
     words = ("Region-based segmentation", "histogram of grey values")
-    return [Page("a book page", book, words),
-            Page("a drawn notice", encoded(drawn(NOTICE)), tuple(NOTICE)),
-            Page("the book page, upside down", encoded(np.ascontiguousarray(pixels[::-1, ::-1])), words),
-            Page("a drawn note", encoded(drawn(NOTE)), tuple(NOTE))]
+    return [
+        Page("a book page", book, words),
+        Page("a drawn notice", encoded(drawn(NOTICE)), tuple(NOTICE)),
+        Page("the book page, upside down", encoded(np.ascontiguousarray(pixels[::-1, ::-1])), words),
+        Page("a drawn note", encoded(drawn(NOTE)), tuple(NOTE)),
+    ]
 
 
 def drawn(lines: Sequence[str]) -> np.ndarray:
@@ -113,9 +121,9 @@ def without_profile(png: bytes) -> np.ndarray:
     """A PNG file without its colour profile: the book page's is faulty, and the decoder would complain each time."""
     kept, at = [png[:8]], 8
     while at < len(png):
-        length = struct.unpack(">I", png[at:at + 4])[0]
-        if png[at + 4:at + 8] != b"iCCP":
-            kept.append(png[at:at + 12 + length])
+        length = struct.unpack(">I", png[at : at + 4])[0]
+        if png[at + 4 : at + 8] != b"iCCP":
+            kept.append(png[at : at + 12 + length])
         at += 12 + length
     return np.frombuffer(b"".join(kept), np.uint8)
 
@@ -125,8 +133,15 @@ def letters(text: str) -> str:
     return "".join(character for character in text.lower() if character.isalnum())
 
 
-async def read_pages(bus: Any, tally: Tally, pages: Sequence[Page], turns: Iterator[Page], until_s: float,
-                     console: Console, read: Set[str]) -> None:
+async def read_pages(
+    bus: Any,
+    tally: Tally,
+    pages: Sequence[Page],
+    turns: Iterator[Page],
+    until_s: float,
+    console: Console,
+    read: Set[str],
+) -> None:
     """Ask for one page after the other until the time is up and each was read right, or really too much time has
     passed; ``read`` collects the names of those read right."""
     for page in turns:
@@ -167,7 +182,7 @@ async def listen(bus: Any, tally: Tally, stream: str, first: int, seconds: float
     heard: List[Tuple[int, bool]] = []
 
     async def send(frame: int) -> None:
-        window = samples[frame * FRAME:(frame + 1) * FRAME + CONTEXT]
+        window = samples[frame * FRAME : (frame + 1) * FRAME + CONTEXT]
         answer, _ = await ask(bus, tally, "ears", {"input": window}, stream=stream)
         if answer is not None:
             heard.append((frame, bool(answer["output"][0] > 0.5)))
@@ -181,8 +196,9 @@ async def listen(bus: Any, tally: Tally, stream: str, first: int, seconds: float
     return heard
 
 
-async def ask(bus: Any, tally: Tally, app: str, inputs: Dict[str, np.ndarray],
-              stream: Optional[str] = None) -> Tuple[Any, float]:
+async def ask(
+    bus: Any, tally: Tally, app: str, inputs: Dict[str, np.ndarray], stream: Optional[str] = None
+) -> Tuple[Any, float]:
     """One request: the answer or ``None``, and the milliseconds until then, counted."""
     tally.sent += 1
     start_s = time.monotonic()
@@ -210,12 +226,18 @@ async def run(endpoint: Optional[str], seconds: float, streams: int, in_flight: 
         until_s = time.monotonic() + seconds
         results = await asyncio.gather(
             *(read_pages(bus, reader, wanted, turns, until_s, console, read) for _ in range(in_flight)),
-            *(listen(bus, ears, f"room {number + 1}", number * len(spoken) // streams, seconds)
-              for number in range(streams)))
+            *(
+                listen(bus, ears, f"room {number + 1}", number * len(spoken) // streams, seconds)
+                for number in range(streams)
+            ),
+        )
     heard = [item for result in results[in_flight:] for item in result]
     agree = sum(voice == spoken[frame] for frame, voice in heard) / max(1, len(heard))
-    console.print(f"\n{streams} streams of sound: {len(heard)} frames answered; where a voice is, the network and the "
-                  f"notes of the recording's publisher agree on {agree:.1%} of them\n", highlight=False)
+    console.print(
+        f"\n{streams} streams of sound: {len(heard)} frames answered; where a voice is, the network and the "
+        f"notes of the recording's publisher agree on {agree:.1%} of them\n",
+        highlight=False,
+    )
     console.print(table([reader, ears]))
     for tally in (reader, ears):
         for why, count in sorted(tally.lost.items()):
@@ -250,10 +272,22 @@ def run_interruptible(work: Coroutine[Any, Any, int]) -> int:
 
 def table(tallies: Sequence[Tally]) -> Table:
     """A row per app; where the time went is the mean over the finished requests, in milliseconds."""
-    shown = Table("app", "sent", "finished", "late", "dropped", "p50 ms", "p99 ms", "queue", "load", "batch", "execute",
-                  padding=0,  # 80 columns in all
-                  caption="p50 and p99 at the client; queue to execute: where a finished request's time went, mean ms "
-                          "along its last branch")
+    shown = Table(
+        "app",
+        "sent",
+        "finished",
+        "late",
+        "dropped",
+        "p50 ms",
+        "p99 ms",
+        "queue",
+        "load",
+        "batch",
+        "execute",
+        padding=0,  # 80 columns in all
+        caption="p50 and p99 at the client; queue to execute: where a finished request's time went, mean ms "
+        "along its last branch",
+    )
     for column in shown.columns[1:]:
         column.justify = "right"
     for tally in tallies:

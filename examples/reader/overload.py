@@ -76,8 +76,12 @@ def served(way: str) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="edgeserve-overload-") as folder:
         endpoint = f"ipc://{folder}/bus"
         with open(os.path.join(folder, "log"), "w+b") as log:
-            server = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--serve", way, endpoint],
-                                      stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+            server = subprocess.Popen(
+                [sys.executable, os.path.abspath(__file__), "--serve", way, endpoint],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
             try:
                 if not wait_until_ready(server, endpoint):
                     log.seek(0)
@@ -117,6 +121,7 @@ async def capacity(bus: Any, wanted: Sequence[Page], seconds: float) -> float:
         while time.monotonic() < end_s:
             await bus.infer("reader", {"image": wanted[(done + number) % len(wanted)].image}, on_late="answer")
             done += 1
+
     began_s = time.monotonic()
     await asyncio.gather(*(one_after_the_other(number) for number in range(IN_FLIGHT)))
     return done / (time.monotonic() - began_s)
@@ -161,8 +166,12 @@ def table(found: Dict[str, List[Ending]], console: Console) -> None:
     for way, endings in found.items():
         told = sorted(ending.told_ms for ending in endings)
         counts = [sum(ending.fate == fate for ending in endings) for fate in FATES]
-        shown.add_row(way, str(len(endings)), *(f"{count} ({count / max(1, len(endings)):.0%})" for count in counts),
-                      *(f"{told[place] / 1000:.2f} s" if told else "-" for place in (len(told) // 2, -1)))
+        shown.add_row(
+            way,
+            str(len(endings)),
+            *(f"{count} ({count / max(1, len(endings)):.0%})" for count in counts),
+            *(f"{told[place] / 1000:.2f} s" if told else "-" for place in (len(told) // 2, -1)),
+        )
     console.print(shown)
 
 
@@ -195,8 +204,11 @@ async def show(seconds: float, console: Console) -> int:
                 if not rate:
                     own = await capacity(bus, wanted, 3.0)
                     rate, slo_ms = OVERLOAD * own, SLO_PAGES * 1000 / own
-                    console.print(f"\nthe machine reads {own:.1f} pages/s; now {rate:.1f} pages/s come for "
-                                  f"{seconds:.0f} s, each to be read within {slo_ms:.0f} ms", highlight=False)
+                    console.print(
+                        f"\nthe machine reads {own:.1f} pages/s; now {rate:.1f} pages/s come for "
+                        f"{seconds:.0f} s, each to be read within {slo_ms:.0f} ms",
+                        highlight=False,
+                    )
                 found[way] = await overload(bus, wanted, rate, slo_ms, seconds)
     found = {way: found[way] for way in WAYS}
     table(found, console)
@@ -213,6 +225,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     args = parser.parse_args(argv)
     if args.serve:
         from edgeserve.server import serve
+
         return serve(config_of(*args.serve))
     console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 80)
     try:

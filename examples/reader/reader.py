@@ -48,11 +48,15 @@ def decode(inputs: Values) -> Result:
     image = np.asarray(inputs["image"], np.uint8)
     page = cv2.imdecode(image, cv2.IMREAD_COLOR) if image.ndim == 1 else image
     if page is None or page.ndim != 3 or page.shape[2] != 3 or 0 in page.shape:
-        raise ValueError(f"input 'image' with shape {image.shape} is neither an image file's bytes nor "
-                         "height x width x 3 pixels; send the bytes of a PNG or JPEG file as uint8")
+        raise ValueError(
+            f"input 'image' with shape {image.shape} is neither an image file's bytes nor "
+            "height x width x 3 pixels; send the bytes of a PNG or JPEG file as uint8"
+        )
     width, height = detector_size(page.shape[1], page.shape[0])
-    return Result({"page": page, "x": normalised(cv2.resize(page, (width, height)))},
-                  hints={"detect.work": width * height / DETECTOR_AREA})
+    return Result(
+        {"page": page, "x": normalised(cv2.resize(page, (width, height)))},
+        hints={"detect.work": width * height / DETECTOR_AREA},
+    )
 
 
 def find_lines(inputs: Values) -> Parts:
@@ -86,9 +90,11 @@ def join(inputs: Values) -> Values:
         text, sure = greedy_ctc(np.asarray(probabilities), dictionary())
         if text and sure >= SURE_MIN:
             read.append((text, box, sure))
-    return {"text": np.frombuffer("\n".join(text for text, _, _ in read).encode(), np.uint8),
-            "boxes": np.array([box for _, box, _ in read], np.float32).reshape(-1, 4, 2),
-            "sure": np.array([sure for _, _, sure in read], np.float32)}
+    return {
+        "text": np.frombuffer("\n".join(text for text, _, _ in read).encode(), np.uint8),
+        "boxes": np.array([box for _, box, _ in read], np.float32).reshape(-1, 4, 2),
+        "sure": np.array([sure for _, _, sure in read], np.float32),
+    }
 
 
 # --- one item for each, to warm up and to measure with (the networks' numbers are made up) ---------------------------
@@ -109,7 +115,7 @@ def example_find_lines() -> Values:
     probability = np.zeros((1, height, width), np.float32)
     for row in range(6):
         middle = (35 + 55 * row) * height // 360
-        probability[0, middle - 8:middle + 8, width // 20:width * 3 // 4] = 1.0
+        probability[0, middle - 8 : middle + 8, width // 20 : width * 3 // 4] = 1.0
     return {"page": decoded["page"], "map": probability}
 
 
@@ -137,8 +143,10 @@ def normalised(pixels: np.ndarray) -> np.ndarray:
 def detector_size(width: int, height: int) -> Tuple[int, int]:
     """Width and height that the detector sees: the page's, brought between the bounds, in multiples of 32."""
     scale = min(max(1.0, SIDE_MIN / min(width, height)), SIDE_MAX / max(width, height))
-    return (max(SIDE_MULTIPLE, round(width * scale / SIDE_MULTIPLE) * SIDE_MULTIPLE),
-            max(SIDE_MULTIPLE, round(height * scale / SIDE_MULTIPLE) * SIDE_MULTIPLE))
+    return (
+        max(SIDE_MULTIPLE, round(width * scale / SIDE_MULTIPLE) * SIDE_MULTIPLE),
+        max(SIDE_MULTIPLE, round(height * scale / SIDE_MULTIPLE) * SIDE_MULTIPLE),
+    )
 
 
 def recogniser_width(line: np.ndarray) -> int:
@@ -167,7 +175,7 @@ def mean_inside(probability: np.ndarray, contour: np.ndarray) -> float:
     left, top, width, height = cv2.boundingRect(contour)
     inside = np.zeros((height, width), np.uint8)
     cv2.drawContours(inside, [contour], -1, 1, cv2.FILLED, offset=(-left, -top))
-    return float(probability[top:top + height, left:left + width][inside.astype(bool)].mean())
+    return float(probability[top : top + height, left : left + width][inside.astype(bool)].mean())
 
 
 def clockwise(corners: np.ndarray) -> np.ndarray:
@@ -196,15 +204,20 @@ def cut_out(page: np.ndarray, box: np.ndarray) -> np.ndarray:
     width = max(1, round(float(max(np.linalg.norm(box[1] - box[0]), np.linalg.norm(box[2] - box[3])))))
     height = max(1, round(float(max(np.linalg.norm(box[3] - box[0]), np.linalg.norm(box[2] - box[1])))))
     target = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float32)
-    line = cv2.warpPerspective(page, cv2.getPerspectiveTransform(box, target), (width, height),
-                               flags=cv2.INTER_CUBIC, borderMode=cv2.BORDER_REPLICATE)
+    line = cv2.warpPerspective(
+        page,
+        cv2.getPerspectiveTransform(box, target),
+        (width, height),
+        flags=cv2.INTER_CUBIC,
+        borderMode=cv2.BORDER_REPLICATE,
+    )
     return np.ascontiguousarray(np.rot90(line)) if height >= 1.5 * width else line
 
 
 def end_of(line: np.ndarray) -> np.ndarray:
     """The last piece of a long line, as much as the classifier sees without squeezing it. On 13 lines, both ways up,
     it judged 26 of 26 right from this piece, 24 from the middle piece and 22 from the whole line, squeezed."""
-    return line[:, max(0, line.shape[1] - line.shape[0] * TURN_WIDTH // LINE_HEIGHT):]
+    return line[:, max(0, line.shape[1] - line.shape[0] * TURN_WIDTH // LINE_HEIGHT) :]
 
 
 def fitted(line: np.ndarray, width: int) -> np.ndarray:

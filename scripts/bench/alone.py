@@ -55,18 +55,28 @@ def measure(config: Config, model: str, batches: int, seed: int) -> Dict[str, An
     try:
         session = engine.open(lane)
         warm_up(session, engine.example(), settings.batch, time.thread_time_ns)
-        items = {app: example_items(config.apps[app], node, config.directory)
-                 for app, node in entry_nodes(config, model).items()}
-        alone = {app: [ms(took) for took in measure_alone(session, rows, time.thread_time_ns, APP_NS_MAX)]
-                 for app, rows in items.items()}
+        items = {
+            app: example_items(config.apps[app], node, config.directory)
+            for app, node in entry_nodes(config, model).items()
+        }
+        alone = {
+            app: [ms(took) for took in measure_alone(session, rows, time.thread_time_ns, APP_NS_MAX)]
+            for app, rows in items.items()
+        }
         rows = measure_batches(session, items, alone, settings.batch, batches, seed)
     finally:
         engine.unload()
     return {"alone_ms": alone, **law_of(rows, min(map(min, alone.values())))}
 
 
-def measure_batches(session: Session, items: Mapping[str, Sequence[Values]],
-                    alone: Mapping[str, Sequence[float]], sizes: Sequence[int], count: int, seed: int) -> List[Row]:
+def measure_batches(
+    session: Session,
+    items: Mapping[str, Sequence[Values]],
+    alone: Mapping[str, Sequence[float]],
+    sizes: Sequence[int],
+    count: int,
+    seed: int,
+) -> List[Row]:
     """``count`` random batches of each size, of requests of any app."""
     draw = random.Random(f"{seed}/batches")
     everything = [(item, took) for app in items for item, took in zip(items[app], alone[app])]
@@ -84,15 +94,23 @@ def measure_batches(session: Session, items: Mapping[str, Sequence[Values]],
 def law_of(rows: Sequence[Row], shortest: float) -> Dict[str, Any]:
     """The fixed part, from 0 to the shortest request, that describes the batches best (median relative error), and how
     far each size is off by it: measured over predicted, at three quantiles."""
+
     def ratios(fixed: float, only: int = 0) -> List[float]:
         return [took / (fixed + size * (longest - fixed)) for size, longest, took in rows if only in (0, size)]
 
-    fixed = min((shortest * step / GRID for step in range(GRID + 1)),
-                key=lambda fixed: float(np.median(np.abs(np.log(ratios(fixed))))))
-    off = {size: [round(float(np.quantile(ratios(fixed, size), q)), 3) for q in (0.1, 0.5, 0.9)]
-           for size in sorted({size for size, _, _ in rows})}
-    return {"fixed_ms": round(fixed, 3), "measured_over_predicted": off,
-            "error_median": round(float(np.median(np.abs(np.array(ratios(fixed)) - 1))), 3)}
+    fixed = min(
+        (shortest * step / GRID for step in range(GRID + 1)),
+        key=lambda fixed: float(np.median(np.abs(np.log(ratios(fixed))))),
+    )
+    off = {
+        size: [round(float(np.quantile(ratios(fixed, size), q)), 3) for q in (0.1, 0.5, 0.9)]
+        for size in sorted({size for size, _, _ in rows})
+    }
+    return {
+        "fixed_ms": round(fixed, 3),
+        "measured_over_predicted": off,
+        "error_median": round(float(np.median(np.abs(np.array(ratios(fixed)) - 1))), 3),
+    }
 
 
 def ms(time_ns: int) -> float:
@@ -119,18 +137,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(words)
     config = load_config(CONFIG)
     table: Dict[str, Any] = {
-        "command": shlex.join(["python", "scripts/bench/alone.py", *words]), "device": device_name(),
-        "clock": "CPU time of the thread that runs the model, one thread", "unit": "ms",
+        "command": shlex.join(["python", "scripts/bench/alone.py", *words]),
+        "device": device_name(),
+        "clock": "CPU time of the thread that runs the model, one thread",
+        "unit": "ms",
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "load_average": round(load_average(), 2), "versions": {
-            "python": platform.python_version(), "numpy": np.__version__, "onnxruntime": onnxruntime.__version__,
-            "edgeserve": __version__}, "cases": {}, "laws": {}}
+        "load_average": round(load_average(), 2),
+        "versions": {
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "onnxruntime": onnxruntime.__version__,
+            "edgeserve": __version__,
+        },
+        "cases": {},
+        "laws": {},
+    }
     for model in args.model or list(config.models):
         result = measure(config, model, args.batches, args.seed)
         table["cases"][model] = result.pop("alone_ms")
         table["laws"][model] = result
-        print(f"{model}: fixed {result['fixed_ms']:.2f} ms; a batch is {result['error_median']:.0%} off the law in the "
-              f"median; 10 / 50 / 90 / 99 % of the times alone:")
+        print(
+            f"{model}: fixed {result['fixed_ms']:.2f} ms; a batch is {result['error_median']:.0%} off the law in the "
+            f"median; 10 / 50 / 90 / 99 % of the times alone:"
+        )
         for app, times in table["cases"][model].items():
             print(describe(app, times), flush=True)
     if args.out:
@@ -146,9 +175,12 @@ def compact(table: Mapping[str, Any]) -> str:
         if key != "cases":
             lines.append(f" {json.dumps(key)}: {json.dumps(value)}")
             continue
-        cases = [f"  {json.dumps(model)}: {{\n" + ",\n".join(
-            f"   {json.dumps(app)}: {json.dumps(times)}" for app, times in apps.items()) + "}"
-            for model, apps in value.items()]
+        cases = [
+            f"  {json.dumps(model)}: {{\n"
+            + ",\n".join(f"   {json.dumps(app)}: {json.dumps(times)}" for app, times in apps.items())
+            + "}"
+            for model, apps in value.items()
+        ]
         lines.append(' "cases": {\n' + ",\n".join(cases) + "}")
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

@@ -41,19 +41,32 @@ def record(args: argparse.Namespace) -> int:
     """Answer what is not in the file yet."""
     known = {row["text"] for row in read(args.file)} if os.path.exists(args.file) else set()
     lane = LaneInfo(threads=args.threads, name="cpu0")
-    engine = make_engine(ModelConfig(name="chat", engine="lm", file=args.model, batch=(1, TOGETHER), slots=TOGETHER,
-                                     options={"chat": True, "context": 512, "max_tokens": TOKENS_MAX}),
-                         [lane], os.getcwd())
+    engine = make_engine(
+        ModelConfig(
+            name="chat",
+            engine="lm",
+            file=args.model,
+            batch=(1, TOGETHER),
+            slots=TOGETHER,
+            options={"chat": True, "context": 512, "max_tokens": TOKENS_MAX},
+        ),
+        [lane],
+        os.getcwd(),
+    )
     engine.load()
     session = engine.open(lane)
     asked = [prompt for prompt in prompts(args.count) if prompt.text not in known]
     for begin in range(0, len(asked), TOGETHER):
-        group = asked[begin:begin + TOGETHER]
+        group = asked[begin : begin + TOGETHER]
         results = session.launch(Batch([{"prompt": prompt.text} for prompt in group], TOGETHER)).result()
         with open(args.file, "a", encoding="utf-8") as file:
             for prompt, result in zip(group, results):
-                file.write(json.dumps({"text": prompt.text, "tokens": int(result.outputs["completion_tokens"]),
-                                       "form": prompt.form}) + "\n")
+                file.write(
+                    json.dumps(
+                        {"text": prompt.text, "tokens": int(result.outputs["completion_tokens"]), "form": prompt.form}
+                    )
+                    + "\n"
+                )
         print(f"{begin + len(group)} of {len(asked)}", flush=True)
     engine.unload()
     return 0
@@ -67,18 +80,25 @@ def read(path: str) -> List[Dict[str, Any]]:
 
 def median_of(ladders: Sequence[Dict[str, Errors]]) -> Dict[str, Dict[str, float]]:
     """Of several splits, the median of each number of each rung."""
-    return {rung: {name: float(np.median([ladder[rung]._asdict()[name] for ladder in ladders]))
-                   for name in Errors._fields} for rung in RUNGS}
+    return {
+        rung: {name: float(np.median([ladder[rung]._asdict()[name] for ladder in ladders])) for name in Errors._fields}
+        for rung in RUNGS
+    }
 
 
 def new_forms(rows: Sequence[Dict[str, Any]], seed: int) -> Dict[str, Errors]:
     """The ladder where a fifth of the forms is held out: no question of these was trained on."""
     order = np.random.default_rng(seed).permutation(len(FORMS))
-    held = {int(form) for form in order[:len(FORMS) // 5]}
+    held = {int(form) for form in order[: len(FORMS) // 5]}
     last = [row for row in rows if row["form"] in held]
     ordered = [row for row in rows if row["form"] not in held] + last
-    return fit([row["text"] for row in ordered], [row["tokens"] for row in ordered], tokens_max=TOKENS_MAX,
-               tested=range(len(ordered) - len(last), len(ordered)), seed=seed)[1]
+    return fit(
+        [row["text"] for row in ordered],
+        [row["tokens"] for row in ordered],
+        tokens_max=TOKENS_MAX,
+        tested=range(len(ordered) - len(last), len(ordered)),
+        seed=seed,
+    )[1]
 
 
 def judge(args: argparse.Namespace) -> int:
@@ -86,8 +106,10 @@ def judge(args: argparse.Namespace) -> int:
     rows = read(args.file)
     texts, lengths = [row["text"] for row in rows], [row["tokens"] for row in rows]
     fitted = [fit(texts, lengths, tokens_max=TOKENS_MAX, seed=seed) for seed in SEEDS]
-    found = {"new prompts": median_of([ladder for _, ladder in fitted]),
-             "new forms of prompts": median_of([new_forms(rows, seed) for seed in SEEDS])}
+    found = {
+        "new prompts": median_of([ladder for _, ladder in fitted]),
+        "new forms of prompts": median_of([new_forms(rows, seed) for seed in SEEDS]),
+    }
     if args.out:
         fitted[0][0].save(args.out)
     for name, ladder in found.items():
@@ -100,12 +122,20 @@ def judge(args: argparse.Namespace) -> int:
     new = found["new prompts"]
     for lower, upper in zip(RUNGS, RUNGS[1:]):
         checks.at_least(f"Pearson of {upper!r} over {lower!r}", new[upper]["pearson"] - new[lower]["pearson"], 0.0)
-    checks.at_most("MAE of the network over that of the input's length",
-                   new[RUNGS[-1]]["mae"] / new[RUNGS[0]]["mae"], 1.0)
-    return checks.finish(args.json, {"python": sys.version.split()[0], "model": args.model, "answers": len(rows),
-                                     "tokens_max": TOKENS_MAX}, found=found, mae_of_the_median=mean,
-                         tokens={"mean": float(np.mean(lengths)), "median": float(np.median(lengths)),
-                                 "cut": sum(length >= TOKENS_MAX for length in lengths)})
+    checks.at_most(
+        "MAE of the network over that of the input's length", new[RUNGS[-1]]["mae"] / new[RUNGS[0]]["mae"], 1.0
+    )
+    return checks.finish(
+        args.json,
+        {"python": sys.version.split()[0], "model": args.model, "answers": len(rows), "tokens_max": TOKENS_MAX},
+        found=found,
+        mae_of_the_median=mean,
+        tokens={
+            "mean": float(np.mean(lengths)),
+            "median": float(np.median(lengths)),
+            "cut": sum(length >= TOKENS_MAX for length in lengths),
+        },
+    )
 
 
 def main() -> int:

@@ -61,17 +61,31 @@ def scenario(load: float, seconds: float, batch: float = BATCH) -> Scenario:
 
     def model(times: Dict[int, int]) -> Dict[str, Any]:
         return {"engine": "synthetic", "batch": sorted(times), "expected": {str(k): f"{t}ms" for k, t in times.items()}}
-    return parse_scenario({
-        "lane": {"gpu0": {}},
-        "model": {"vision": model(VISION), "dyn": model(DYN), "lm": model({1: 8})},
-        "truth": {"lm": {"steps": 20, "steps_per_run": 1}},
-        "policy": {name: {"kind": "edf"} for name in rates},
-        "app": {"vision": {"model": "vision", "slo": "40ms", "policy": "vision"},
+
+    return parse_scenario(
+        {
+            "lane": {"gpu0": {}},
+            "model": {"vision": model(VISION), "dyn": model(DYN), "lm": model({1: 8})},
+            "truth": {"lm": {"steps": 20, "steps_per_run": 1}},
+            "policy": {name: {"kind": "edf"} for name in rates},
+            "app": {
+                "vision": {"model": "vision", "slo": "40ms", "policy": "vision"},
                 "dyn": {"model": "dyn", "slo": "150ms", "policy": "dyn"},
-                "lm": {"model": "lm", "slo": "1500ms", "policy": "lm"}},
-        "workload": {name: {"app": name, "kind": "gamma", "rate": rate, "cv": 0.5,
-                            **({"hints": {"steps": 20}} if name == "lm" else {})} for name, rate in rates.items()},
-        "run": {"duration": f"{seconds}s", "noise": NOISE, "step_cost": "20us", "event_cost": "15us"}})
+                "lm": {"model": "lm", "slo": "1500ms", "policy": "lm"},
+            },
+            "workload": {
+                name: {
+                    "app": name,
+                    "kind": "gamma",
+                    "rate": rate,
+                    "cv": 0.5,
+                    **({"hints": {"steps": 20}} if name == "lm" else {}),
+                }
+                for name, rate in rates.items()
+            },
+            "run": {"duration": f"{seconds}s", "noise": NOISE, "step_cost": "20us", "event_cost": "15us"},
+        }
+    )
 
 
 def value_in_time(report: Report, counted: Dict[str, float]) -> float:
@@ -82,13 +96,18 @@ def value_in_time(report: Report, counted: Dict[str, float]) -> float:
 
 def reachable(worlds: Sequence[Any], seeds: Sequence[int], counted: Dict[str, float]) -> Dict[str, float]:
     """On the same arrivals: the value that the rule delivers with all times known, and the most that can be."""
-    apps = {"vision": App(VISION, 40.0, counted["vision"]), "dyn": App(DYN, 150.0, counted["dyn"]),
-            "lm": App({1: 8.0}, 1500.0, counted["lm"], steps=20)}
+    apps = {
+        "vision": App(VISION, 40.0, counted["vision"]),
+        "dyn": App(DYN, 150.0, counted["dyn"]),
+        "lm": App({1: 8.0}, 1500.0, counted["lm"], steps=20),
+    }
     offered = 0.0
     found = {"rule_times_known": 0.0, "rule_times_known_no_noise": 0.0, "upper_bound": 0.0}
     for world, seed in zip(worlds, seeds):
-        arrivals = {name: sorted([item.request.arrival_ns / 1e6 for item in world.ended if item.request.app == name])
-                    for name in apps}
+        arrivals = {
+            name: sorted([item.request.arrival_ns / 1e6 for item in world.ended if item.request.app == name])
+            for name in apps
+        }
         offered += sum([counted[name] * len(every) for name, every in arrivals.items()])
         for name, noise in (("rule_times_known", NOISE), ("rule_times_known_no_noise", 0.0)):
             in_time = by_rule(apps, arrivals, noise, seed)
@@ -100,8 +119,13 @@ def reachable(worlds: Sequence[Any], seeds: Sequence[int], counted: Dict[str, fl
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="three seeds (same checks, twice the tolerance)")
-    parser.add_argument("--batch", type=float, default=BATCH, metavar="SHARE",
-                        help="the batch in which requests count, as a share of the largest (default %(default)s)")
+    parser.add_argument(
+        "--batch",
+        type=float,
+        default=BATCH,
+        metavar="SHARE",
+        help="the batch in which requests count, as a share of the largest (default %(default)s)",
+    )
     parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     args = parser.parse_args()
@@ -109,8 +133,10 @@ def main() -> int:
     tolerance = TOLERANCE * (2 if args.quick else 1)
     checks = Checks("scripts/bench/arbiter.py")
     rows: List[Dict[str, Any]] = []
-    print(f"{'load':>5} {'value in time':>14} {'table':>6} {'known':>6} {'exact':>6} {'bound':>6}"
-          f" {'worst app':>10} {'table':>6}   by app")
+    print(
+        f"{'load':>5} {'value in time':>14} {'table':>6} {'known':>6} {'exact':>6} {'bound':>6}"
+        f" {'worst app':>10} {'table':>6}   by app"
+    )
     for load, (best_value, best_worst) in BEST.items():
         setting = scenario(load, 30.0, args.batch)
         worlds = [simulate(setting, seed, ()).world for seed in seeds]
@@ -122,15 +148,25 @@ def main() -> int:
         known = most["rule_times_known"]
         rows.append({"load": load, "value_in_time": value, "worst_app": worst, "apps": apps, **most})
         by_app = ", ".join(f"{name} {rate:.3f}" for name, rate in sorted(apps.items()))
-        print(f"{load:5} {value:14.3f} {best_value:6.3f} {known:6.3f} {most['rule_times_known_no_noise']:6.3f}"
-              f" {most['upper_bound']:6.3f} {worst:10.3f} {best_worst:6.3f}   {by_app}", flush=True)
+        print(
+            f"{load:5} {value:14.3f} {best_value:6.3f} {known:6.3f} {most['rule_times_known_no_noise']:6.3f}"
+            f" {most['upper_bound']:6.3f} {worst:10.3f} {best_worst:6.3f}   {by_app}",
+            flush=True,
+        )
         checks.at_least(f"load {load}: value in time", value, best_value - tolerance)
         checks.at_least(f"load {load}: worst app", worst, best_worst - tolerance)
-        checks.at_least(f"load {load}: value in time, less that of the rule with all times known", value - known,
-                        -tolerance)
-    return checks.finish(args.json, {"python": sys.version.split()[0], "seeds": f"{seeds[0]} to {seeds[-1]}",
-                                     "requests counted in batches of": f"{args.batch:g} of the largest"},
-                         rows=rows)
+        checks.at_least(
+            f"load {load}: value in time, less that of the rule with all times known", value - known, -tolerance
+        )
+    return checks.finish(
+        args.json,
+        {
+            "python": sys.version.split()[0],
+            "seeds": f"{seeds[0]} to {seeds[-1]}",
+            "requests counted in batches of": f"{args.batch:g} of the largest",
+        },
+        rows=rows,
+    )
 
 
 if __name__ == "__main__":

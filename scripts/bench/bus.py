@@ -67,12 +67,13 @@ class Server:
     def __init__(self, command: List[str], endpoint: str, own_core: bool) -> None:
         self.endpoint = endpoint
         environment = dict(os.environ, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
-        self.process = subprocess.Popen(command, cwd=LIB, env=environment, stdout=subprocess.DEVNULL,
-                                        stderr=subprocess.PIPE)
+        self.process = subprocess.Popen(
+            command, cwd=LIB, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
         os.sched_setaffinity(self.process.pid, set(CORES))
         if own_core and len(CORES) > 1:
             os.sched_setaffinity(self.process.pid, {CORES[1]})
-        path = endpoint[len("ipc://"):]
+        path = endpoint[len("ipc://") :]
         for _ in range(600):
             if os.path.exists(path):
                 break
@@ -111,8 +112,9 @@ def edgeserve(folder: str, name: str, text: str, **values: str) -> Server:
 def by_hand(folder: str, kind: str, *rest: str) -> Server:
     """One of the hand-written servers."""
     endpoint = f"ipc://{folder}/by-hand-{kind}.bus"
-    return Server([sys.executable, os.path.join(LIB, "bus_servers.py"), kind, endpoint, *rest], endpoint,
-                  own_core=kind != "echo")
+    return Server(
+        [sys.executable, os.path.join(LIB, "bus_servers.py"), kind, endpoint, *rest], endpoint, own_core=kind != "echo"
+    )
 
 
 def rounds(count: int, servers: Dict[str, Server], measure: Callable[[Server], float]) -> Dict[str, List[float]]:
@@ -183,11 +185,18 @@ def bench_batching(folder: str, count: int, seconds: float, checks: Checks) -> N
     try:
         capacity = 0.0
         for depth in (16, 32):
-            rates = rounds(count, servers, lambda s, n=depth: len(  # type: ignore[misc]
-                load.closed_loop(s.endpoint, one, n, seconds)) / seconds)
+            rates = rounds(
+                count,
+                servers,
+                lambda s, n=depth: len(  # type: ignore[misc]
+                    load.closed_loop(s.endpoint, one, n, seconds)
+                )
+                / seconds,
+            )
             show(f"network, closed loop, {depth} in flight, requests/s", rates)
-            checks.at_least(f"network, closed loop, {depth} in flight: rate to the thread",
-                            ratio(rates, "ours", "thread"), 0.9)
+            checks.at_least(
+                f"network, closed loop, {depth} in flight: rate to the thread", ratio(rates, "ours", "thread"), 0.9
+            )
             capacity = max(capacity, statistics.median(rates["thread"]))
         slo_ms = 5 * 1e3 * statistics.median(p50["single"])
         print(f"open loop: capacity of the thread {capacity:.0f} requests/s, deadline {slo_ms:.1f} ms")
@@ -197,22 +206,30 @@ def bench_batching(folder: str, count: int, seconds: float, checks: Checks) -> N
             server.stop()
 
 
-def open_loop(servers: Dict[str, Server], count: int, seconds: float, capacity: float, slo_ms: float,
-              checks: Checks) -> None:
+def open_loop(
+    servers: Dict[str, Server], count: int, seconds: float, capacity: float, slo_ms: float, checks: Checks
+) -> None:
     """Poisson arrivals at shares of the thread's capacity: goodput, and what the critical class gets."""
     x = np.ones(load.WIDTH, np.float32)
     for share, must in ((0.5, 0.97), (0.9, 0.92), (1.2, 0.92), (1.5, 0.92)):
         seeds = seed_numbers()
 
         def goodput(server: Server, share: float = share, seeds: Iterator[int] = seeds) -> float:
-            return load.open_loop(server.endpoint, "net", x, share * capacity, slo_ms, seconds,
-                                  next(seeds) // len(servers)).in_time["normal"]
+            return load.open_loop(
+                server.endpoint, "net", x, share * capacity, slo_ms, seconds, next(seeds) // len(servers)
+            ).in_time["normal"]
+
         results = rounds(count, servers, goodput)
         show(f"network, open loop at {share:.0%}, share in time", results)
-        checks.at_least(f"network, open loop at {share:.0%}: goodput to the thread", ratio(results, "ours", "thread"),
-                        must)
-    mixed = [load.open_loop(servers["ours"].endpoint, "net", x, 1.5 * capacity, slo_ms, seconds, RANDOM_SEED + index,
-                            critical=0.2) for index in range(count)]
+        checks.at_least(
+            f"network, open loop at {share:.0%}: goodput to the thread", ratio(results, "ours", "thread"), must
+        )
+    mixed = [
+        load.open_loop(
+            servers["ours"].endpoint, "net", x, 1.5 * capacity, slo_ms, seconds, RANDOM_SEED + index, critical=0.2
+        )
+        for index in range(count)
+    ]
     critical = statistics.median(run.in_time["critical"] for run in mixed)
     others = statistics.median(run.in_time["normal"] for run in mixed)
     print(f"network, open loop at 150 %, 20 % critical: {critical:.3f} of them in time, {others:.3f} of the others")
@@ -230,8 +247,10 @@ def seed_numbers() -> Iterator[int]:
 
 def show(name: str, results: Dict[str, List[float]]) -> None:
     """One line: median and range per server."""
-    parts = [f"{key} {statistics.median(values):.4g} ({min(values):.4g} to {max(values):.4g})"
-             for key, values in results.items()]
+    parts = [
+        f"{key} {statistics.median(values):.4g} ({min(values):.4g} to {max(values):.4g})"
+        for key, values in results.items()
+    ]
     print(f"{name}: " + ", ".join(parts), flush=True)
 
 
@@ -243,15 +262,23 @@ def main() -> int:
     args = parser.parse_args()
     count, seconds = (3, 1.0) if args.quick else (5, 3.0)
     checks = Checks("scripts/bench/bus.py")
-    parts: List[Tuple[str, Callable[[str, int, float, Checks], None]]] = [("echo", bench_echo),
-                                                                          ("batching", bench_batching)]
+    parts: List[Tuple[str, Callable[[str, int, float, Checks], None]]] = [
+        ("echo", bench_echo),
+        ("batching", bench_batching),
+    ]
     with tempfile.TemporaryDirectory() as folder:
         for name, part in parts:
             if args.only in (None, name):
                 part(folder, count, seconds, checks)
-    versions: Dict[str, Any] = {"python": sys.version.split()[0], "pyzmq": zmq.__version__,
-                                "libzmq": zmq.zmq_version(), "machine": platform.machine(), "cores": len(CORES),
-                                "rounds": count, "seconds": seconds}
+    versions: Dict[str, Any] = {
+        "python": sys.version.split()[0],
+        "pyzmq": zmq.__version__,
+        "libzmq": zmq.zmq_version(),
+        "machine": platform.machine(),
+        "cores": len(CORES),
+        "rounds": count,
+        "seconds": seconds,
+    }
     return checks.finish(args.json, versions)
 
 

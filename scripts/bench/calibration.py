@@ -47,18 +47,33 @@ def scenario(policy: str, seconds: float) -> Scenario:
     workloads: Dict[str, Any] = {}
     for phase, lengths, when in (("before", BEFORE, {"stop": half}), ("after", AFTER, {"start": half})):
         for app, (low, high) in lengths.items():
-            workloads[f"{app}_{phase}"] = {"app": app, "kind": "gamma", "rate": RATE / 2, "cv": 0.3,
-                                           "hints": {"work": [low * 100, high * 100]}, **when}
+            workloads[f"{app}_{phase}"] = {
+                "app": app,
+                "kind": "gamma",
+                "rate": RATE / 2,
+                "cv": 0.3,
+                "hints": {"work": [low * 100, high * 100]},
+                **when,
+            }
     sizes = list(range(1, 9))
     mean = statistics.fmean([statistics.fmean(item) for item in BEFORE.values()])
-    return parse_scenario({
-        "lane": {"gpu0": {}},
-        "model": {"m": {"engine": "synthetic", "batch": sizes,
-                        "expected": {str(size): f"{FIXED_MS + mean * size}ms" for size in sizes}}},
-        "truth": {"m": {"fixed": f"{FIXED_MS}ms", "per_unit": "10us", "hint": "work", "noise": NOISE}},
-        "policy": {"dynamic": {"kind": policy, "window": 200}},
-        "app": {app: {"model": "m", "slo": f"{SLO_MS}ms"} for app in BEFORE},
-        "workload": workloads, "run": {"duration": f"{seconds}s", "step_cost": "20us", "event_cost": "15us"}})
+    return parse_scenario(
+        {
+            "lane": {"gpu0": {}},
+            "model": {
+                "m": {
+                    "engine": "synthetic",
+                    "batch": sizes,
+                    "expected": {str(size): f"{FIXED_MS + mean * size}ms" for size in sizes},
+                }
+            },
+            "truth": {"m": {"fixed": f"{FIXED_MS}ms", "per_unit": "10us", "hint": "work", "noise": NOISE}},
+            "policy": {"dynamic": {"kind": policy, "window": 200}},
+            "app": {app: {"model": "m", "slo": f"{SLO_MS}ms"} for app in BEFORE},
+            "workload": workloads,
+            "run": {"duration": f"{seconds}s", "step_cost": "20us", "event_cost": "15us"},
+        }
+    )
 
 
 def shares(policy: str, seconds: float, seed: Any) -> Tuple[List[float], Dict[str, int]]:
@@ -77,6 +92,7 @@ def shares(policy: str, seconds: float, seed: Any) -> Tuple[List[float], Dict[st
     def watch(now_ns: int, events: List[Event], actions: Any) -> None:
         if (not counts and now_ns >= half_ns) or (len(counts) == 1 and told()[0] >= counts[0][0] + HITS_LEN):
             counts.append(told())
+
     drive(scheduler, world, watch)
     counts.append(told())
     parts, before = [], (0, 0)
@@ -87,8 +103,10 @@ def shares(policy: str, seconds: float, seed: Any) -> Tuple[List[float], Dict[st
     samples = scheduler.policies[0].figures()["models"]["m"]["lanes"]["gpu0"]["samples"]
     batches = {f"batches_{name}": part[0] for name, part in zip(("before", "window", "later"), parts)}
     return [kept / max(1, stated) for stated, kept in parts], {
-        **batches, "samples": sum(samples.values()), "uncorrected_percent": round(
-            100 * table["uncorrected"] / max(1, table["stated"]))}
+        **batches,
+        "samples": sum(samples.values()),
+        "uncorrected_percent": round(100 * table["uncorrected"] / max(1, table["stated"])),
+    }
 
 
 def main() -> int:
@@ -100,23 +118,38 @@ def main() -> int:
     seeds = range(args.first_seed, args.first_seed + (1 if args.quick else 3))
     checks = Checks("scripts/bench/calibration.py")
     rows: List[Dict[str, Any]] = []
-    print(f"stated: {QUANTILE:.2f}\n{'policy':>8} {'seed':>5} {'batches':>8} {'before':>7} {'first window':>13} "
-          f"{'later':>6} {'samples':>8} {'uncorrected':>12}")
+    print(
+        f"stated: {QUANTILE:.2f}\n{'policy':>8} {'seed':>5} {'batches':>8} {'before':>7} {'first window':>13} "
+        f"{'later':>6} {'samples':>8} {'uncorrected':>12}"
+    )
     for policy in ("orloj", "orloj+"):
         for seed in seeds:
             found, counts = shares(policy, 600.0, random.Random(f"{seed}/calibration").random())
             total = sum([count for name, count in counts.items() if name.startswith("batches")])
-            rows.append({"policy": policy, "seed": seed, "before": found[0], "first_window": found[1],
-                         "later": found[2], "batches": total, **counts})
-            print(f"{policy:>8} {seed:5} {total:8} {found[0]:7.3f} {found[1]:13.3f} {found[2]:6.3f} "
-                  f"{counts['samples']:8} {counts['uncorrected_percent']:11}%", flush=True)
+            rows.append(
+                {
+                    "policy": policy,
+                    "seed": seed,
+                    "before": found[0],
+                    "first_window": found[1],
+                    "later": found[2],
+                    "batches": total,
+                    **counts,
+                }
+            )
+            print(
+                f"{policy:>8} {seed:5} {total:8} {found[0]:7.3f} {found[1]:13.3f} {found[2]:6.3f} "
+                f"{counts['samples']:8} {counts['uncorrected_percent']:11}%",
+                flush=True,
+            )
         for part in ("before", "later"):
             worst = max([abs(row[part] - QUANTILE) for row in rows if row["policy"] == policy])
             checks.at_most(f"{policy}: off the stated share, {part} the shift", worst, TOLERANCE)
         fewest = min([row["batches"] for row in rows if row["policy"] == policy])
         checks.at_least(f"{policy}: batches", fewest, BATCHES_MIN)
-    return checks.finish(args.json, {"python": sys.version.split()[0], "seeds": f"{seeds[0]} to {seeds[-1]}"},
-                         rows=rows)
+    return checks.finish(
+        args.json, {"python": sys.version.split()[0], "seeds": f"{seeds[0]} to {seeds[-1]}"}, rows=rows
+    )
 
 
 if __name__ == "__main__":

@@ -57,10 +57,14 @@ def config_of(policy: str, nodes: int = 1) -> Config:
     """A chain of so many models in batches up to 16, on one lane."""
     names = [f"m{index}" for index in range(nodes)]
     times = {str(size): f"{2 + size}ms" for size in (1, 2, 4, 8, 16)}
-    chain = [{"name": name, "after": names[index - 1:index]} for index, name in enumerate(names)]
-    return parse_config({
-        "model": {name: {"engine": "synthetic", "batch": [1, 2, 4, 8, 16], "expected": times} for name in names},
-        "policy": {"p": {"kind": policy}}, "app": {"a": {"slo": "1s", "node": chain}}})
+    chain = [{"name": name, "after": names[index - 1 : index]} for index, name in enumerate(names)]
+    return parse_config(
+        {
+            "model": {name: {"engine": "synthetic", "batch": [1, 2, 4, 8, 16], "expected": times} for name in names},
+            "policy": {"p": {"kind": policy}},
+            "app": {"a": {"slo": "1s", "node": chain}},
+        }
+    )
 
 
 class Virtual:
@@ -113,7 +117,7 @@ def part_of(path: str) -> str:
     """The part of the package that a source belongs to. (What the standard library does counts for the live side.)"""
     if not path.startswith(PACKAGE):
         return "<generated>" if path == "<string>" else "live"
-    room = path[len(PACKAGE):].split(os.sep)[0]
+    room = path[len(PACKAGE) :].split(os.sep)[0]
     return {"sched": "scheduler", "ipc": "bus"}.get(room, "live")
 
 
@@ -177,11 +181,19 @@ def live_calls(over_bus: bool, repetitions: int) -> Dict[str, float]:
     """Calls per lone request on the loop's thread, by part; the middle of several requests."""
     with tempfile.TemporaryDirectory() as directory:
         endpoint = f"ipc://{directory}/bus"
-        config = parse_config({
-            "server": {"endpoint": endpoint},
-            "model": {"m": {"engine": "synthetic", "batch": [1, 2, 4, 8, 16],
-                            "expected": {str(size): f"{2 + size}ms" for size in (1, 2, 4, 8, 16)}}},
-            "app": {"a": {"model": "m", "slo": "1s"}}})
+        config = parse_config(
+            {
+                "server": {"endpoint": endpoint},
+                "model": {
+                    "m": {
+                        "engine": "synthetic",
+                        "batch": [1, 2, 4, 8, 16],
+                        "expected": {str(size): f"{2 + size}ms" for size in (1, 2, 4, 8, 16)},
+                    }
+                },
+                "app": {"a": {"model": "m", "slo": "1s"}},
+            }
+        )
         calls = LoopCalls()
         calls.start()
         try:
@@ -221,9 +233,12 @@ def main() -> int:
     rows: List[Dict[str, Any]] = []
     print(f"{'scheduler, calls per request':30} {'batch 1':>8} {'batch 16':>8} {'chain of 3':>10}")
     for policy in POLICIES:
-        row = {"policy": policy, "batch_1": lone_calls(config_of(policy), repetitions),
-               "batch_16": batch_calls(config_of(policy), repetitions),
-               "chain": lone_calls(config_of(policy, nodes=3), repetitions)}
+        row = {
+            "policy": policy,
+            "batch_1": lone_calls(config_of(policy), repetitions),
+            "batch_16": batch_calls(config_of(policy), repetitions),
+            "chain": lone_calls(config_of(policy, nodes=3), repetitions),
+        }
         rows.append(row)
         print(f"{policy:30} {row['batch_1']:8.1f} {row['batch_16']:8.1f} {row['chain']:10.1f}")
     live = {way: live_calls(way == "bus", 5 if args.quick else 15) for way in ("embedded", "bus")}
@@ -232,8 +247,9 @@ def main() -> int:
         print(f"lone request, {way}: {parts}")
     checks = Checks("scripts/bench/calls.py")
     check({row["policy"]: row for row in rows}, live, checks)
-    return checks.finish(args.json, {"python": sys.version.split()[0], "repetitions": repetitions}, rows=rows,
-                         live=live)
+    return checks.finish(
+        args.json, {"python": sys.version.split()[0], "repetitions": repetitions}, rows=rows, live=live
+    )
 
 
 def check(rows: Mapping[str, Mapping[str, Any]], live: Mapping[str, Mapping[str, float]], checks: Checks) -> None:

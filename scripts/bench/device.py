@@ -52,21 +52,45 @@ class Unlearning(ModelLatency):
         """Nothing."""
 
 
-def scenario(models: int, rate: float, slo_ms: float, fixed_ms: float, each_ms: float, seconds: float,
-             policy: str = "edf", nodes: int = 1, sizes: Sequence[int] = (1, 2, 4, 8), kind: str = "poisson",
-             device: Mapping[str, Any] | None = None, **hardware: Any) -> Scenario:
+def scenario(
+    models: int,
+    rate: float,
+    slo_ms: float,
+    fixed_ms: float,
+    each_ms: float,
+    seconds: float,
+    policy: str = "edf",
+    nodes: int = 1,
+    sizes: Sequence[int] = (1, 2, 4, 8),
+    kind: str = "poisson",
+    device: Mapping[str, Any] | None = None,
+    **hardware: Any,
+) -> Scenario:
     """Apps of ``nodes`` models each, asked ``rate`` times a second in all, on one lane."""
     times = {str(size): f"{fixed_ms + each_ms * size}ms" for size in sizes}
     names = [f"m{index}" for index in range(models * nodes)]
-    apps = {f"a{index}": {"slo": f"{slo_ms}ms", "policy": "p", "node": [
-        {"name": name, "model": name} for name in names[index * nodes:(index + 1) * nodes]]} for index in range(models)}
-    return parse_scenario({
-        "device": {"gpu": dict(device or {})}, "lane": {"gpu0": {"device": "gpu"}}, "policy": {"p": {"kind": policy}},
-        "model": {name: {"engine": "synthetic", "batch": list(sizes), "expected": times} for name in names},
-        "app": apps, "hardware": {"gpu": {"clocks": CLOCKS, **hardware}},
-        "workload": {app: {"app": app, "kind": kind, "rate": rate / models, "on": "200ms", "off": "600ms"}
-                     for app in apps},
-        "run": {"duration": f"{seconds}s", "noise": 0.03, "step_cost": "20us", "event_cost": "15us"}})
+    apps = {
+        f"a{index}": {
+            "slo": f"{slo_ms}ms",
+            "policy": "p",
+            "node": [{"name": name, "model": name} for name in names[index * nodes : (index + 1) * nodes]],
+        }
+        for index in range(models)
+    }
+    return parse_scenario(
+        {
+            "device": {"gpu": dict(device or {})},
+            "lane": {"gpu0": {"device": "gpu"}},
+            "policy": {"p": {"kind": policy}},
+            "model": {name: {"engine": "synthetic", "batch": list(sizes), "expected": times} for name in names},
+            "app": apps,
+            "hardware": {"gpu": {"clocks": CLOCKS, **hardware}},
+            "workload": {
+                app: {"app": app, "kind": kind, "rate": rate / models, "on": "200ms", "off": "600ms"} for app in apps
+            },
+            "run": {"duration": f"{seconds}s", "noise": 0.03, "step_cost": "20us", "event_cost": "15us"},
+        }
+    )
 
 
 def run(told: Scenario, seed: int, arm: str = "told", on_step: Any = None) -> Run:
@@ -75,8 +99,10 @@ def run(told: Scenario, seed: int, arm: str = "told", on_step: Any = None) -> Ru
     scheduler = build_scheduler(told.config, footprints=known.footprints, resident=known.resident)
     if arm == "profile":
         if compiled.running().kind != "interpreted":
-            raise SystemExit("a compiled scheduler learns whatever stands in for its latency model: run this script "
-                             "with EDGESERVE_CORE=interpreted")
+            raise SystemExit(
+                "a compiled scheduler learns whatever stands in for its latency model: run this script "
+                "with EDGESERVE_CORE=interpreted"
+            )
         for latency in scheduler.state.latency.values():
             latency.__class__ = Unlearning
     return simulate(told, seed, [], scheduler=scheduler, on_step=on_step)
@@ -84,14 +110,16 @@ def run(told: Scenario, seed: int, arm: str = "told", on_step: Any = None) -> Ru
 
 def in_time(ended: Sequence[Ended]) -> float:
     """The finish rate of these requests."""
-    return sum(item.outcome == Outcome.COMPLETED and item.end_ns <= item.request.deadline_ns
-               for item in ended) / max(1, len(ended))
+    return sum(item.outcome == Outcome.COMPLETED and item.end_ns <= item.request.deadline_ns for item in ended) / max(
+        1, len(ended)
+    )
 
 
 def throttled(ended: Sequence[Ended]) -> List[Ended]:
     """The requests that came while the clock was low."""
-    return [item for item in ended if any(begin <= item.request.arrival_ns / NS_PER_S < begin + FALL_S
-                                          for begin in FALLS_S)]
+    return [
+        item for item in ended if any(begin <= item.request.arrival_ns / NS_PER_S < begin + FALL_S for begin in FALLS_S)
+    ]
 
 
 # --- clocks -----------------------------------------------------------------------------------------------------------
@@ -99,12 +127,32 @@ def throttled(ended: Sequence[Ended]) -> List[Ended]:
 WORLDS: Dict[str, Dict[str, Any]] = {
     "one busy model": {"models": 1, "rate": 55.0, "slo_ms": 220.0, "fixed_ms": 24.0, "each_ms": 12.0},
     "four models": {"models": 4, "rate": 40.0, "slo_ms": 220.0, "fixed_ms": 18.0, "each_ms": 10.0},
-    "pipelines of three": {"models": 2, "rate": 16.0, "slo_ms": 500.0, "fixed_ms": 12.0, "each_ms": 8.0, "nodes": 3,
-                           "policy": "pard_local"},
-    "40 slow, rare models": {"models": 40, "rate": 1.8, "slo_ms": 6000.0, "fixed_ms": 400.0, "each_ms": 150.0,
-                             "sizes": (1, 2)},
-    "a third waits for memory": {"models": 1, "rate": 55.0, "slo_ms": 220.0, "fixed_ms": 24.0, "each_ms": 12.0,
-                                 "compute": 0.67}}
+    "pipelines of three": {
+        "models": 2,
+        "rate": 16.0,
+        "slo_ms": 500.0,
+        "fixed_ms": 12.0,
+        "each_ms": 8.0,
+        "nodes": 3,
+        "policy": "pard_local",
+    },
+    "40 slow, rare models": {
+        "models": 40,
+        "rate": 1.8,
+        "slo_ms": 6000.0,
+        "fixed_ms": 400.0,
+        "each_ms": 150.0,
+        "sizes": (1, 2),
+    },
+    "a third waits for memory": {
+        "models": 1,
+        "rate": 55.0,
+        "slo_ms": 220.0,
+        "fixed_ms": 24.0,
+        "each_ms": 12.0,
+        "compute": 0.67,
+    },
+}
 CAPS = [{"at": f"{at}s", "for": f"{FALL_S}s", "clock": 0.6, "why": "thermal"} for at in FALLS_S]
 
 
@@ -134,20 +182,25 @@ def check_clocks(seeds: Sequence[int], checks: Checks) -> List[Dict[str, Any]]:
     print("while the clock is 40 % lower, in time:")
     for row in clocks(seeds):
         rows.append(row)
-        print(f"{row['world']:>26}: told {row['told']:.1%}, measured {row['measured']:.1%}, profile "
-              f"{row['profile']:.1%}; calm {row['told, calm']:.1%} / {row['measured, calm']:.1%}, with jitter "
-              f"{row['told, jitter']:.1%} / {row['measured, jitter']:.1%}", flush=True)
+        print(
+            f"{row['world']:>26}: told {row['told']:.1%}, measured {row['measured']:.1%}, profile "
+            f"{row['profile']:.1%}; calm {row['told, calm']:.1%} / {row['measured, calm']:.1%}, with jitter "
+            f"{row['told, jitter']:.1%} / {row['measured, jitter']:.1%}",
+            flush=True,
+        )
     checks.at_least(f"throttled, {rows[0]['world']}: told / profile", rows[0]["told"] / rows[0]["profile"], RATIO_MIN)
     for row in rows:
         checks.at_least(f"throttled, {row['world']}: told - measured", row["told"] - row["measured"], -LOST_MAX)
         checks.at_most(f"calm, {row['world']}: points lost", row["measured, calm"] - row["told, calm"], LOST_MAX)
-        checks.at_most(f"jitter of 5 %, {row['world']}: points lost", row["measured, jitter"] - row["told, jitter"],
-                       0.002)
+        checks.at_most(
+            f"jitter of 5 %, {row['world']}: points lost", row["measured, jitter"] - row["told, jitter"], 0.002
+        )
         checks.at_most(f"jitter of 5 %, {row['world']}: speeds told", row["speeds told under jitter"], 0)
     return rows
 
 
 # --- idle gaps --------------------------------------------------------------------------------------------------------
+
 
 def check_idle(seeds: Sequence[int], checks: Checks) -> List[Dict[str, Any]]:
     """Bursts on a device whose clock falls when it idles, so that a burst's first batch takes twice as long."""
@@ -155,12 +208,27 @@ def check_idle(seeds: Sequence[int], checks: Checks) -> List[Dict[str, Any]]:
     for arm in ARMS[:2]:
         rates = []
         for seed in seeds:
-            told = scenario(1, 30.0, 60.0, 8.0, 4.0, 60.0, kind="onoff", monitor=arm == "told", governor="ondemand",
-                            device={"idle_gap": "150ms"}, idle_after="100ms", ramp="15ms")
+            told = scenario(
+                1,
+                30.0,
+                60.0,
+                8.0,
+                4.0,
+                60.0,
+                kind="onoff",
+                monitor=arm == "told",
+                governor="ondemand",
+                device={"idle_gap": "150ms"},
+                idle_after="100ms",
+                ramp="15ms",
+            )
             rates.append(in_time(run(told, seed, arm).world.ended))
         rows.append({"arm": arm, "in_time": statistics.fmean(rates)})
-    print("bursts on a device that idles slowly, in time:", ", ".join(
-        f"{row['arm']} {row['in_time']:.1%}" for row in rows), flush=True)
+    print(
+        "bursts on a device that idles slowly, in time:",
+        ", ".join(f"{row['arm']} {row['in_time']:.1%}" for row in rows),
+        flush=True,
+    )
     checks.at_least("idle gaps: told - measured", rows[0]["in_time"] - rows[1]["in_time"], -0.005)
     return rows
 
@@ -176,19 +244,41 @@ def memory_scenario(told: bool, headroom: str) -> Scenario:
     models, apps, workloads = {}, {}, {}
     for index in range(8):
         name, works = f"m{index}", f"m{index}" in AT_WORK
-        models[name] = {"engine": "synthetic", "batch": [1, 2, 4], "memory": "400MB", "load": "300ms",
-                        "expected": {"1": "10ms", "2": "14ms", "4": "22ms"}}
+        models[name] = {
+            "engine": "synthetic",
+            "batch": [1, 2, 4],
+            "memory": "400MB",
+            "load": "300ms",
+            "expected": {"1": "10ms", "2": "14ms", "4": "22ms"},
+        }
         apps[name] = {"model": name, "slo": "100ms" if works else "1500ms", "policy": "p"}
-        workloads[name] = {"app": name, "kind": "periodic", "rate": 10.0, "jitter": "5ms"} if works else {
-            "app": name, "rate": 0.08}
-    changes = [{"at": "10s", "others": "5500MB", "over": "2s"}, {"at": "25s", "others": "3000MB"},
-               {"at": "35s", "others": "5900MB", "over": "3s"}, {"at": "50s", "others": "3000MB"}]
-    return parse_scenario({
-        "device": {"gpu": {"headroom": headroom}}, "lane": {"gpu0": {"device": "gpu"}},
-        "policy": {"p": {"kind": "edf"}}, "model": models, "app": apps, "workload": workloads,
-        "hardware": {"gpu": {"clocks": CLOCKS, "monitor": told, "memory": {
-            "total": "8GB", "others": "3500MB", "changes": changes}}},
-        "run": {"duration": "60s", "noise": 0.03, "step_cost": "20us", "event_cost": "15us"}})
+        workloads[name] = (
+            {"app": name, "kind": "periodic", "rate": 10.0, "jitter": "5ms"} if works else {"app": name, "rate": 0.08}
+        )
+    changes = [
+        {"at": "10s", "others": "5500MB", "over": "2s"},
+        {"at": "25s", "others": "3000MB"},
+        {"at": "35s", "others": "5900MB", "over": "3s"},
+        {"at": "50s", "others": "3000MB"},
+    ]
+    return parse_scenario(
+        {
+            "device": {"gpu": {"headroom": headroom}},
+            "lane": {"gpu0": {"device": "gpu"}},
+            "policy": {"p": {"kind": "edf"}},
+            "model": models,
+            "app": apps,
+            "workload": workloads,
+            "hardware": {
+                "gpu": {
+                    "clocks": CLOCKS,
+                    "monitor": told,
+                    "memory": {"total": "8GB", "others": "3500MB", "changes": changes},
+                }
+            },
+            "run": {"duration": "60s", "noise": 0.03, "step_cost": "20us", "event_cost": "15us"},
+        }
+    )
 
 
 def check_memory(seeds: Sequence[int], checks: Checks) -> List[Dict[str, Any]]:
@@ -201,25 +291,42 @@ def check_memory(seeds: Sequence[int], checks: Checks) -> List[Dict[str, Any]]:
             ran_ns: Dict[str, int] = {}
             evictions: List[Tuple[str, int]] = []
 
-            def watch(now_ns: int, events: Any, actions: Any, ran_ns: Dict[str, int] = ran_ns,
-                      evictions: List[Tuple[str, int]] = evictions) -> None:
+            def watch(
+                now_ns: int,
+                events: Any,
+                actions: Any,
+                ran_ns: Dict[str, int] = ran_ns,
+                evictions: List[Tuple[str, int]] = evictions,
+            ) -> None:
                 for action in actions:
                     if isinstance(action, EvictModel):
-                        evictions.append((action.model, now_ns - ran_ns.get(action.model, -2**62)))
+                        evictions.append((action.model, now_ns - ran_ns.get(action.model, -(2**62))))
                     elif hasattr(action, "jobs"):
                         ran_ns[action.model] = now_ns
+
             world = run(memory_scenario(told, "768MB"), seed, on_step=watch).world
             kills += world.hardware["gpu"].oom_kills
             evicted += len(evictions)
             working += sum(since_ns < WORKING_S * NS_PER_S or model in AT_WORK for model, since_ns in evictions)
             for part in (0, 1):
-                rates[part].append(in_time([item for item in world.ended
-                                            if (item.request.app in AT_WORK) == (not part)]))
-        rows.append({"told": told, "oom_kills": kills, "evicted": evicted, "working_evicted": working,
-                     "at_work": statistics.fmean(rates[0]), "rare": statistics.fmean(rates[1])})
-        print(f"memory, {'told' if told else 'not told'}: {kills} kills, {evicted} evictions, {working} of models at "
-              f"work; in time {rows[-1]['at_work']:.1%} of those at work, {rows[-1]['rare']:.1%} of the others",
-              flush=True)
+                rates[part].append(
+                    in_time([item for item in world.ended if (item.request.app in AT_WORK) == (not part)])
+                )
+        rows.append(
+            {
+                "told": told,
+                "oom_kills": kills,
+                "evicted": evicted,
+                "working_evicted": working,
+                "at_work": statistics.fmean(rates[0]),
+                "rare": statistics.fmean(rates[1]),
+            }
+        )
+        print(
+            f"memory, {'told' if told else 'not told'}: {kills} kills, {evicted} evictions, {working} of models at "
+            f"work; in time {rows[-1]['at_work']:.1%} of those at work, {rows[-1]['rare']:.1%} of the others",
+            flush=True,
+        )
     checks.at_most("memory: out-of-memory kills", rows[0]["oom_kills"], 0)
     checks.at_least("memory: kills without (else the world shows nothing)", rows[1]["oom_kills"], 1)
     checks.at_most("memory: models at work that were evicted", rows[0]["working_evicted"], 0)
@@ -229,12 +336,15 @@ def check_memory(seeds: Sequence[int], checks: Checks) -> List[Dict[str, Any]]:
 
 # --- power and heat ---------------------------------------------------------------------------------------------------
 
-POWERS = {"static 5 W, dynamic 20 W": {"static": 5.0, "dynamic": 20.0},
-          "static 10 W, dynamic 20 W": {"static": 10.0, "dynamic": 20.0}}
+POWERS = {
+    "static 5 W, dynamic 20 W": {"static": 5.0, "dynamic": 20.0},
+    "static 10 W, dynamic 20 W": {"static": 10.0, "dynamic": 20.0},
+}
 POWER_WORLDS: Dict[str, Dict[str, Any]] = {
     "one model": {"models": 1, "rate": 60.0, "slo_ms": 100.0, "fixed_ms": 8.0, "each_ms": 2.0},
     "one model, busier": {"models": 1, "rate": 110.0, "slo_ms": 100.0, "fixed_ms": 8.0, "each_ms": 2.0},
-    "three models": {"models": 3, "rate": 60.0, "slo_ms": 200.0, "fixed_ms": 8.0, "each_ms": 2.0}}
+    "three models": {"models": 3, "rate": 60.0, "slo_ms": 200.0, "fixed_ms": 8.0, "each_ms": 2.0},
+}
 
 
 def check_power(seeds: Sequence[int], checks: Checks) -> List[Dict[str, Any]]:
@@ -246,24 +356,44 @@ def check_power(seeds: Sequence[int], checks: Checks) -> List[Dict[str, Any]]:
                 found: Dict[float, List[Tuple[float, float]]] = {0.0: [], power["static"] + 1.0: []}
                 for cap, results in found.items():
                     for seed in seeds:
-                        world = run(scenario(seconds=40.0, policy=policy, device={"power_cap": cap}, power=power,
-                                             **keys), seed).world
+                        world = run(
+                            scenario(seconds=40.0, policy=policy, device={"power_cap": cap}, power=power, **keys), seed
+                        ).world
                         rate = in_time(world.ended)
                         used_j = world.hardware["gpu"].energy_j
                         results.append((used_j / max(1.0, rate * len(world.ended)), rate))
                 (free_j, free_rate), (capped_j, capped_rate) = (
-                    [statistics.fmean(column) for column in zip(*results)] for results in found.values())
-                rows.append({"world": name, "power": power_name, "policy": policy, "joules": free_j,
-                             "in_time": free_rate, "joules_capped": capped_j, "in_time_capped": capped_rate})
-                print(f"power, {name}, {power_name}, {policy}: {free_j:.3f} -> {capped_j:.3f} J per answer in time "
-                      f"({1 - capped_j / free_j:.0%} less), in time {free_rate:.1%} -> {capped_rate:.1%}", flush=True)
+                    [statistics.fmean(column) for column in zip(*results)] for results in found.values()
+                )
+                rows.append(
+                    {
+                        "world": name,
+                        "power": power_name,
+                        "policy": policy,
+                        "joules": free_j,
+                        "in_time": free_rate,
+                        "joules_capped": capped_j,
+                        "in_time_capped": capped_rate,
+                    }
+                )
+                print(
+                    f"power, {name}, {power_name}, {policy}: {free_j:.3f} -> {capped_j:.3f} J per answer in time "
+                    f"({1 - capped_j / free_j:.0%} less), in time {free_rate:.1%} -> {capped_rate:.1%}",
+                    flush=True,
+                )
     first = list(POWERS)[0]
     for row in rows:
         if row["power"] == first:
-            checks.at_least(f"power cap, {row['world']}, {row['policy']}: energy saved",
-                            1 - row["joules_capped"] / row["joules"], SAVED_MIN)
-        checks.at_most(f"power cap, {row['world']}, {row['power'].split(',')[0]}, {row['policy']}: points lost",
-                       row["in_time"] - row["in_time_capped"], SAVED_LOST_MAX)
+            checks.at_least(
+                f"power cap, {row['world']}, {row['policy']}: energy saved",
+                1 - row["joules_capped"] / row["joules"],
+                SAVED_MIN,
+            )
+        checks.at_most(
+            f"power cap, {row['world']}, {row['power'].split(',')[0]}, {row['policy']}: points lost",
+            row["in_time"] - row["in_time_capped"],
+            SAVED_LOST_MAX,
+        )
     return rows
 
 
@@ -273,15 +403,28 @@ def check_heat(seeds: Sequence[int], checks: Checks) -> List[Dict[str, Any]]:
     for told in (True, False):
         found = []
         for seed in seeds:
-            heat = scenario(1, 75.0, 100.0, 8.0, 2.0, 120.0, monitor=told, power={"static": 5.0, "dynamic": 25.0},
-                            thermal={"ambient": 35.0, "resistance": 4.0, "time": "15s", "trip": 95.0, "release": 90.0})
+            heat = scenario(
+                1,
+                75.0,
+                100.0,
+                8.0,
+                2.0,
+                120.0,
+                monitor=told,
+                power={"static": 5.0, "dynamic": 25.0},
+                thermal={"ambient": 35.0, "resistance": 4.0, "time": "15s", "trip": 95.0, "release": 90.0},
+            )
             world = run(heat, seed).world
-            found.append((in_time(world.ended), world.hardware["gpu"].heat_c_max,
-                          world.hardware["gpu"].throttled_ns / NS_PER_S))
+            found.append(
+                (in_time(world.ended), world.hardware["gpu"].heat_c_max, world.hardware["gpu"].throttled_ns / NS_PER_S)
+            )
         rate, heat_c, slow_s = [statistics.fmean(column) for column in zip(*found)]
         rows.append({"told": told, "in_time": rate, "heat_c_max": heat_c, "throttled_s": slow_s})
-        print(f"heat, {'told' if told else 'not told'}: in time {rate:.1%}, at most {heat_c:.1f} C, throttled for "
-              f"{slow_s:.1f} of 120 s", flush=True)
+        print(
+            f"heat, {'told' if told else 'not told'}: in time {rate:.1%}, at most {heat_c:.1f} C, throttled for "
+            f"{slow_s:.1f} of 120 s",
+            flush=True,
+        )
     checks.at_most("heat: throttled, told / not told", rows[0]["throttled_s"] / max(1e-9, rows[1]["throttled_s"]), 0.5)
     checks.at_most("heat: points lost", rows[1]["in_time"] - rows[0]["in_time"], LOST_MAX)
     return rows
@@ -295,9 +438,13 @@ def main() -> int:
     args = parser.parse_args()
     seeds = range(args.first_seed, args.first_seed + (1 if args.quick else 3))
     checks = Checks("scripts/bench/device.py")
-    results = {"clocks": check_clocks(seeds, checks), "idle": check_idle(seeds, checks),
-               "memory": check_memory(seeds, checks), "power": check_power(seeds, checks),
-               "heat": check_heat(seeds, checks)}
+    results = {
+        "clocks": check_clocks(seeds, checks),
+        "idle": check_idle(seeds, checks),
+        "memory": check_memory(seeds, checks),
+        "power": check_power(seeds, checks),
+        "heat": check_heat(seeds, checks),
+    }
     circumstances = {"python": sys.version.split()[0], "seeds": f"{seeds[0]} to {seeds[-1]}"}
     return checks.finish(args.json, circumstances, **results)
 

@@ -38,8 +38,9 @@ AGREED = 0.95
 """Share of its answers that are those of all models."""
 
 
-def of_load(config: Any, rate: float, rounds: int, seconds: float, seed: int, images: Any,
-            truth: Any) -> Dict[str, List[Any]]:
+def of_load(
+    config: Any, rate: float, rounds: int, seconds: float, seed: int, images: Any, truth: Any
+) -> Dict[str, List[Any]]:
     """Every policy under the same arrivals, round by round."""
     found: Dict[str, List[Any]] = {name: [] for name in POLICIES}
     for number in range(rounds):
@@ -64,24 +65,43 @@ def main() -> int:
     truth = compare.labels_of_all(config, images)
     whole = compare.whole_rate(config)
     checks, results = Checks(SCRIPT), {}
-    print(f"{whole:.0f} requests/s with all models; deadline {config.apps['digits'].slo_ns / 1e6:g} ms\n"
-          f"{'load, policy':<28}{'missed':>9}{'agree':>9}{'in all':>9}{'models':>9}")
+    print(
+        f"{whole:.0f} requests/s with all models; deadline {config.apps['digits'].slo_ns / 1e6:g} ms\n"
+        f"{'load, policy':<28}{'missed':>9}{'agree':>9}{'in all':>9}{'models':>9}"
+    )
     for load in args.loads:
         found = of_load(config, load * whole, rounds, seconds, args.seed, images, truth)
-        medians = {name: compare.Outcome(*[statistics.median(column) for column in zip(*outcomes)])
-                   for name, outcomes in found.items()}
+        medians = {
+            name: compare.Outcome(*[statistics.median(column) for column in zip(*outcomes)])
+            for name, outcomes in found.items()
+        }
         for name, row in medians.items():
-            print(f"{f'{load:g}, {name}':<28}{row.missed:>9.1%}{row.agreed:>9.1%}{row.accuracy:>9.1%}"
-                  f"{row.models:>9.2f}", flush=True)
+            print(
+                f"{f'{load:g}, {name}':<28}{row.missed:>9.1%}{row.agreed:>9.1%}{row.accuracy:>9.1%}{row.models:>9.2f}",
+                flush=True,
+            )
         results[f"{load:g}"] = {name: [row._asdict() for row in outcomes] for name, outcomes in found.items()}
         one = 1.0 / (load * whole * seconds)  # fewer than one miss cannot be told from none
         plus, original = medians["schemble+"], medians["original"]
-        checks.at_least(f"load {load:g}: deadlines that the original ensemble misses for one of schemble+",
-                        original.missed / max(one, plus.missed), FEWER)
-        checks.at_least(f"load {load:g}: share of schemble+'s answers that are those of all models", plus.agreed,
-                        AGREED)
-    return checks.finish(args.json, {"core": compiled.running().kind, "rate at load 1": f"{whole:.0f}/s",
-                                     "rounds": rounds, "seconds": seconds, "seed": args.seed}, results=results)
+        checks.at_least(
+            f"load {load:g}: deadlines that the original ensemble misses for one of schemble+",
+            original.missed / max(one, plus.missed),
+            FEWER,
+        )
+        checks.at_least(
+            f"load {load:g}: share of schemble+'s answers that are those of all models", plus.agreed, AGREED
+        )
+    return checks.finish(
+        args.json,
+        {
+            "core": compiled.running().kind,
+            "rate at load 1": f"{whole:.0f}/s",
+            "rounds": rounds,
+            "seconds": seconds,
+            "seed": args.seed,
+        },
+        results=results,
+    )
 
 
 if __name__ == "__main__":

@@ -61,14 +61,20 @@ def bench(folder: str, count: int, seconds: float, checks: Checks) -> None:
     loops: Dict[str, Loop] = {
         "bare": lambda depth, s: bus_load.closed_loop(servers[1].endpoint, message, depth, s),
         "bus": lambda depth, s: bus_load.closed_loop(servers[0].endpoint, message, depth, s),
-        **{f"http {kind}": lambda depth, s, request=request: http_load.closed_loop(  # type: ignore[misc]
-            front.place, request, depth, s) for kind, request in requests.items()}}
+        **{
+            f"http {kind}": lambda depth, s, request=request: http_load.closed_loop(  # type: ignore[misc]
+                front.place, request, depth, s
+            )
+            for kind, request in requests.items()
+        },
+    }
     try:
         rates = rounds(count, loops, lambda loop: len(loop(16, seconds)) / seconds)
         bus.show("64 floats, 16 in flight, requests/s", rates)
         for kind in requests:
-            checks.at_least(f"64 floats, 16 in flight, {kind}: rate to bare", bus.ratio(rates, f"http {kind}", "bare"),
-                            0.06)
+            checks.at_least(
+                f"64 floats, 16 in flight, {kind}: rate to bare", bus.ratio(rates, f"http {kind}", "bare"), 0.06
+            )
         p50 = rounds(count, loops, lambda loop: statistics.median(loop(1, seconds)) * 1e3)
         bus.show("64 floats, 1 in flight, p50 ms", p50)
         added = statistics.median([http - over_bus for http, over_bus in zip(p50["http binary"], p50["bus"])])
@@ -83,7 +89,7 @@ def rounds(count: int, loops: Dict[str, Loop], measure: Callable[[Loop], float])
     """Measure each in turn, ``count`` times after one warm-up round."""
     results: Dict[str, List[float]] = {name: [] for name in loops}
     for index in range(count + 1):
-        for name in list(loops)[::-1 if index % 2 else 1]:
+        for name in list(loops)[:: -1 if index % 2 else 1]:
             value = measure(loops[name])
             if index:
                 results[name].append(value)
@@ -99,9 +105,16 @@ def main() -> int:
     checks = Checks("scripts/bench/http_front.py")
     with tempfile.TemporaryDirectory() as folder:
         bench(folder, count, seconds, checks)
-    versions: Dict[str, Any] = {"python": sys.version.split()[0], "starlette": starlette.__version__,
-                                "uvicorn": uvicorn.__version__, "machine": platform.machine(), "cores": len(bus.CORES),
-                                "rounds": count, "seconds": seconds, "load_average": round(os.getloadavg()[0], 1)}
+    versions: Dict[str, Any] = {
+        "python": sys.version.split()[0],
+        "starlette": starlette.__version__,
+        "uvicorn": uvicorn.__version__,
+        "machine": platform.machine(),
+        "cores": len(bus.CORES),
+        "rounds": count,
+        "seconds": seconds,
+        "load_average": round(os.getloadavg()[0], 1),
+    }
     return checks.finish(args.json, versions)
 
 

@@ -48,12 +48,23 @@ Spans = List[Tuple[int, int]]
 
 def run(depth: int, count: int, directory: str) -> Tuple[Spans, int]:
     """``count`` requests, so many in flight: when each batch ran on the device, and how long one is thought to take."""
-    config = parse_config({
-        "server": {"record": "run.jsonl"},
-        "device": {"gpu": {}}, "lane": {"gpu0": {"device": "gpu", "depth": depth}},
-        "model": {"m": {"engine": "synthetic", "shapes": {"x": [4]},
-                        "options": {"c0": f"{KERNEL_MS}ms", "pack": f"{PACK_MS}ms"}}},
-        "policy": {"edf": {}}, "app": {"a": {"model": "m", "slo": "1s"}}}, directory)
+    config = parse_config(
+        {
+            "server": {"record": "run.jsonl"},
+            "device": {"gpu": {}},
+            "lane": {"gpu0": {"device": "gpu", "depth": depth}},
+            "model": {
+                "m": {
+                    "engine": "synthetic",
+                    "shapes": {"x": [4]},
+                    "options": {"c0": f"{KERNEL_MS}ms", "pack": f"{PACK_MS}ms"},
+                }
+            },
+            "policy": {"edf": {}},
+            "app": {"a": {"model": "m", "slo": "1s"}},
+        },
+        directory,
+    )
     item = {"x": np.zeros(4, np.float32)}
     with Runtime(config) as runtime:
         waiting = [runtime.submit("a", item) for _ in range(IN_FLIGHT)]
@@ -73,8 +84,12 @@ def run(depth: int, count: int, directory: str) -> Tuple[Spans, int]:
 def spans_of(recording: Recording) -> Spans:
     """When each batch began and ended, as the lane told."""
     batches = {action.work_id for step in recording.steps for action in step.actions if isinstance(action, RunBatch)}
-    return sorted((event.started_ns, event.finished_ns) for step in recording.steps for event in step.events
-                  if isinstance(event, WorkFinished) and event.work_id in batches)
+    return sorted(
+        (event.started_ns, event.finished_ns)
+        for step in recording.steps
+        for event in step.events
+        if isinstance(event, WorkFinished) and event.work_id in batches
+    )
 
 
 def gaps_ms(spans: Spans) -> List[float]:
@@ -94,16 +109,27 @@ def main() -> int:
             spans, learnt_ns = run(depth, count, directory)
         gaps = sorted(gaps_ms(spans))
         busy = sum(end - start for start, end in spans) / (spans[-1][1] - spans[0][0])
-        row = {"depth": depth, "gap_ms": statistics.median(gaps), "gap_p90_ms": gaps[len(gaps) * 9 // 10],
-               "busy": busy, "learnt_ms": learnt_ns / NS_PER_MS}
+        row = {
+            "depth": depth,
+            "gap_ms": statistics.median(gaps),
+            "gap_p90_ms": gaps[len(gaps) * 9 // 10],
+            "busy": busy,
+            "learnt_ms": learnt_ns / NS_PER_MS,
+        }
         rows.append(row)
-        print(f"depth {depth}: gap {row['gap_ms']:.3f} ms (90 %: {row['gap_p90_ms']:.3f}), device busy {busy:.1%}, "
-              f"a batch is thought to take {row['learnt_ms']:.3f} ms", flush=True)
+        print(
+            f"depth {depth}: gap {row['gap_ms']:.3f} ms (90 %: {row['gap_p90_ms']:.3f}), device busy {busy:.1%}, "
+            f"a batch is thought to take {row['learnt_ms']:.3f} ms",
+            flush=True,
+        )
         if depth > 1:
             checks.at_most(f"depth {depth}: gap between batches (ms, median)", row["gap_ms"], GAP_MS_MAX)
         checks.at_most(f"depth {depth}: learnt time over the device's", row["learnt_ms"] / KERNEL_MS, LEARNT_MAX)
-    return checks.finish(args.json, {"device": device_name(), "batches": count, "kernel_ms": KERNEL_MS,
-                                     "pack_ms": PACK_MS, "in_flight": IN_FLIGHT}, rows=rows)
+    return checks.finish(
+        args.json,
+        {"device": device_name(), "batches": count, "kernel_ms": KERNEL_MS, "pack_ms": PACK_MS, "in_flight": IN_FLIGHT},
+        rows=rows,
+    )
 
 
 if __name__ == "__main__":

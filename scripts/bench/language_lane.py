@@ -40,8 +40,10 @@ FRAME_NS, SLO_NS, VOICE_NS = 32 * MS, 60 * MS, 1 * MS
 ROOMS, CLIENTS, SLOTS = 2, 12, 8
 TOKEN_BYTES, CONTEXT = 46_080, 1024
 
-STEPS_MS = {"float32": (19.6, 24.0, 23.7, 29.1, 30.5, 33.7, 41.0, 37.7),
-            "int8": (9.9, 13.9, 13.4, 15.9, 17.4, 20.9, 21.2, 23.8)}
+STEPS_MS = {
+    "float32": (19.6, 24.0, 23.7, 29.1, 30.5, 33.7, 41.0, 37.7),
+    "int8": (9.9, 13.9, 13.4, 15.9, 17.4, 20.9, 21.2, 23.8),
+}
 READ_32_MS = {"float32": 60.6, "int8": 43.9}
 """CPU milliseconds of a step by number of sequences, and of reading 32 tokens (docs/language-models.md, one thread)."""
 
@@ -132,18 +134,24 @@ class World(BatchControl):
         tokens = tokens_within(self.backend, case.turn_ns, 512, CONTEXT, lambda: self.now_ns) if case.turn_ns else 0
         self.backend.turn_ns_max = self.now_ns = 0
         self.turn_tokens = tokens
-        self._loop = StepLoop(Language("chat", Letters(), Reads(), TOKEN_BYTES, "", tokens),  # type: ignore[arg-type]
-                              Slots(self.backend))
-        self.scheduler = build_scheduler(config or config_of(case),
-                                         sequences={"chat": (CONTEXT, TOKEN_BYTES, SLOTS, tokens)})
+        self._loop = StepLoop(
+            Language("chat", Letters(), Reads(), TOKEN_BYTES, "", tokens),  # type: ignore[arg-type]
+            Slots(self.backend),
+        )
+        self.scheduler = build_scheduler(
+            config or config_of(case), sequences={"chat": (CONTEXT, TOKEN_BYTES, SLOTS, tokens)}
+        )
 
     # --- the control --------------------------------------------------------------------------------------------------
 
     def emit(self, index: int, result: Result) -> None:
         if result.done and self._running is not None:
             job = self._running.jobs[index]
-            self._tell(BatchProgress(self._running.work_id, self.now_ns, (
-                JobResult(job, steps=result.steps, turns=result.turns),)))
+            self._tell(
+                BatchProgress(
+                    self._running.work_id, self.now_ns, (JobResult(job, steps=result.steps, turns=result.turns),)
+                )
+            )
 
     @property
     def stop(self) -> bool:
@@ -192,8 +200,9 @@ class World(BatchControl):
 
     def ask(self, at_ns: int, prompt: int, steps: int) -> None:
         """A question of so many tokens, whose answer has so many."""
-        number = self._arrive("assistant", at_ns, 600 * 10**9, on_late="answer",
-                              hints={"tokens": float(prompt), "steps": float(steps)})
+        number = self._arrive(
+            "assistant", at_ns, 600 * 10**9, on_late="answer", hints={"tokens": float(prompt), "steps": float(steps)}
+        )
         self._items[number] = {"prompt": prompt, "steps": steps}
 
     def _arrive(self, app: str, at_ns: int, slo_ns: int, **more: Any) -> int:
@@ -227,14 +236,22 @@ class World(BatchControl):
             self.now_ns += VOICE_NS
             results = tuple(JobResult(job) for job in action.jobs)
         else:
-            batch = Batch([self._items[job.request_id] for job in action.jobs], action.size,
-                          [self._states.get(job.request_id) for job in action.jobs], action.steps_max, control=self)
+            batch = Batch(
+                [self._items[job.request_id] for job in action.jobs],
+                action.size,
+                [self._states.get(job.request_id) for job in action.jobs],
+                action.steps_max,
+                control=self,
+            )
             left = []
             for job, result in zip(action.jobs, self._loop.run(batch)):
                 if result is not ANSWERED:
                     self._states[job.request_id] = result.state
-                    left.append(JobResult(job, "unfinished", state_bytes=result.state_bytes, steps=result.steps,
-                                          turns=result.turns))
+                    left.append(
+                        JobResult(
+                            job, "unfinished", state_bytes=result.state_bytes, steps=result.steps, turns=result.turns
+                        )
+                    )
             results = tuple(left)
         self._running = None
         self._tell(WorkFinished(action.work_id, begun_ns, self.now_ns, results))
@@ -245,13 +262,26 @@ def config_of(case: Case) -> Any:
     sizes = [size for size in (1, 2, 4, 8) if size <= case.together]
     expected = {str(size): f"{STEPS_MS[case.weights][size - 1]}ms" for size in sizes}
     policies = {"words": {"kind": "rtlm+"}, **({"voices": {"kind": "edf"}} if case.auction else {})}
-    return parse_config({
-        "lane": {"cpu0": {}}, "policy": policies,
-        "model": {"chat": {"engine": "synthetic", "batch": sizes, "expected": expected, "slots": SLOTS},
-                  "voice": {"engine": "synthetic", "batch": [1, 2], "expected": {"1": "1ms", "2": "1ms"}}},
-        "app": {"assistant": {"model": "chat", "policy": "words", "slo": "600s", "on_late": "answer"},
-                "ears": {"model": "voice", "policy": "voices" if case.auction else "words", "class": "critical",
-                         "slo": "60ms", "stream": "in_order"}}})
+    return parse_config(
+        {
+            "lane": {"cpu0": {}},
+            "policy": policies,
+            "model": {
+                "chat": {"engine": "synthetic", "batch": sizes, "expected": expected, "slots": SLOTS},
+                "voice": {"engine": "synthetic", "batch": [1, 2], "expected": {"1": "1ms", "2": "1ms"}},
+            },
+            "app": {
+                "assistant": {"model": "chat", "policy": "words", "slo": "600s", "on_late": "answer"},
+                "ears": {
+                    "model": "voice",
+                    "policy": "voices" if case.auction else "words",
+                    "class": "critical",
+                    "slo": "60ms",
+                    "stream": "in_order",
+                },
+            },
+        }
+    )
 
 
 def measure(case: Case, seconds: float, seed: int) -> Dict[str, float]:
@@ -261,9 +291,14 @@ def measure(case: Case, seconds: float, seed: int) -> Dict[str, float]:
     frames = [(request, end, at_ns) for request, end, at_ns in world.ended if request.app == "ears"]
     in_time = [end.outcome == "completed" and at_ns <= request.deadline_ns for request, end, at_ns in frames]
     answers = [(at_ns - request.arrival_ns) / 1e9 for request, _, at_ns in world.ended if request.app == "assistant"]
-    return {"frames": len(frames), "in_time": sum(in_time) / max(1, len(frames)), "turn_tokens": world.turn_tokens,
-            "turn_ms_max": world.backend.turn_ns_max / MS, "answers_per_s": len(answers) / seconds,
-            "answer_mean_s": float(np.mean(answers)) if answers else 0.0}
+    return {
+        "frames": len(frames),
+        "in_time": sum(in_time) / max(1, len(frames)),
+        "turn_tokens": world.turn_tokens,
+        "turn_ms_max": world.backend.turn_ns_max / MS,
+        "answers_per_s": len(answers) / seconds,
+        "answer_mean_s": float(np.mean(answers)) if answers else 0.0,
+    }
 
 
 def main() -> int:
@@ -273,19 +308,25 @@ def main() -> int:
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     seconds = 10.0 if args.quick else 60.0
-    cases = [Case(weights, together, turn_ns, auction)
-             for weights, together in (("int8", 4), ("int8", 8), ("float32", 4))
-             for turn_ns, auction in ((0, True), (25 * MS, True), (25 * MS, False))]
+    cases = [
+        Case(weights, together, turn_ns, auction)
+        for weights, together in (("int8", 4), ("int8", 8), ("float32", 4))
+        for turn_ns, auction in ((0, True), (25 * MS, True), (25 * MS, False))
+    ]
     found, checks = {}, Checks("scripts/bench/language_lane.py")
     print(f"{'case':58} {'in time':>8} {'turn, tokens':>13} {'longest, ms':>12} {'answers/s':>10} {'mean, s':>8}")
     for case in cases:
         row = found[case.name] = measure(case, seconds, args.seed)
-        print(f"{case.name:58} {row['in_time']:8.2%} {row['turn_tokens']:13} {row['turn_ms_max']:12.1f} "
-              f"{row['answers_per_s']:10.2f} {row['answer_mean_s']:8.2f}", flush=True)
+        print(
+            f"{case.name:58} {row['in_time']:8.2%} {row['turn_tokens']:13} {row['turn_ms_max']:12.1f} "
+            f"{row['answers_per_s']:10.2f} {row['answer_mean_s']:8.2f}",
+            flush=True,
+        )
         if case.turn_ns:
             checks.at_least(f"frames in time: {case.name}", row["in_time"], 0.99)
-    return checks.finish(args.json, {"python": sys.version.split()[0], "virtual_seconds": seconds, "seed": args.seed},
-                         found=found)
+    return checks.finish(
+        args.json, {"python": sys.version.split()[0], "virtual_seconds": seconds, "seed": args.seed}, found=found
+    )
 
 
 if __name__ == "__main__":

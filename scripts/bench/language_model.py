@@ -29,14 +29,21 @@ CONTEXT = 512
 def measure(file: str, threads: int, sizes: Sequence[int], steps: int) -> List[Dict[str, Any]]:
     """One record per batch size."""
     lane = LaneInfo(threads=threads, name="cpu0")
-    engine = make_engine(ModelConfig(name="lm", engine="lm", file=file, batch=tuple(sizes),
-                                     options={"context": CONTEXT, "max_tokens": 4 * steps}), [lane], os.getcwd())
+    engine = make_engine(
+        ModelConfig(
+            name="lm", engine="lm", file=file, batch=tuple(sizes), options={"context": CONTEXT, "max_tokens": 4 * steps}
+        ),
+        [lane],
+        os.getcwd(),
+    )
     engine.load()
     session = engine.open(lane)
     found = []
     for size in sizes:
-        items = [{"tokens": list(range(1000 + index, 1000 + index + PROMPT_TOKENS)), "ignore_eos": True}
-                 for index in range(size)]
+        items = [
+            {"tokens": list(range(1000 + index, 1000 + index + PROMPT_TOKENS)), "ignore_eos": True}
+            for index in range(size)
+        ]
         session.launch(Batch(items, size, steps_max=2)).result()  # makes buffers, chooses kernels
         times = []
         states: List[Any] = []
@@ -45,8 +52,17 @@ def measure(file: str, threads: int, sizes: Sequence[int], steps: int) -> List[D
             results = session.launch(Batch(items, size, states, most, variant)).result()
             times += [1000 * (time.process_time() - cpu_s), 1000 * (time.perf_counter() - wall_s)]
             states = [result.state for result in results]
-        found.append({"file": file, "threads": threads, "batch": size, "prefill_cpu_ms": times[0],
-                      "prefill_wall_ms": times[1], "step_cpu_ms": times[2] / steps, "step_wall_ms": times[3] / steps})
+        found.append(
+            {
+                "file": file,
+                "threads": threads,
+                "batch": size,
+                "prefill_cpu_ms": times[0],
+                "prefill_wall_ms": times[1],
+                "step_cpu_ms": times[2] / steps,
+                "step_wall_ms": times[3] / steps,
+            }
+        )
     engine.unload()
     return found
 
@@ -61,16 +77,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", help="write the records there too")
     args = parser.parse_args(argv)
     records = []
-    print(f"{'model':28} threads batch  prefill of {PROMPT_TOKENS} [ms CPU, wall]   step [ms CPU, wall]   "
-          "tokens/s of CPU")
+    print(
+        f"{'model':28} threads batch  prefill of {PROMPT_TOKENS} [ms CPU, wall]   step [ms CPU, wall]   tokens/s of CPU"
+    )
     for file in args.files:
         for threads in args.threads:
             for record in measure(file, threads, args.batch, args.steps):
                 records.append(record)
-                print(f"{os.path.basename(os.path.dirname(file))[-28:]:28} {threads:7} {record['batch']:5}"
-                      f"  {record['prefill_cpu_ms']:14.1f} {record['prefill_wall_ms']:8.1f}"
-                      f"  {record['step_cpu_ms']:17.1f} {record['step_wall_ms']:8.1f}"
-                      f"  {1000 * record['batch'] / record['step_cpu_ms']:12.0f}", flush=True)
+                print(
+                    f"{os.path.basename(os.path.dirname(file))[-28:]:28} {threads:7} {record['batch']:5}"
+                    f"  {record['prefill_cpu_ms']:14.1f} {record['prefill_wall_ms']:8.1f}"
+                    f"  {record['step_cpu_ms']:17.1f} {record['step_wall_ms']:8.1f}"
+                    f"  {1000 * record['batch'] / record['step_cpu_ms']:12.0f}",
+                    flush=True,
+                )
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump(records, file, indent=1)

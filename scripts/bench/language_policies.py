@@ -27,8 +27,11 @@ from bench.language_lane import MS, SLOTS, STEPS_MS, Case, World
 from edgeserve.config.loading import parse_config
 from edgeserve.sched.protocol.events import Request
 
-POLICIES: Dict[str, Dict[str, str]] = {"fifo": {"kind": "rtlm", "method": "fifo"}, "rtlm": {"kind": "rtlm"},
-                                       "rtlm+": {"kind": "rtlm+"}}
+POLICIES: Dict[str, Dict[str, str]] = {
+    "fifo": {"kind": "rtlm", "method": "fifo"},
+    "rtlm": {"kind": "rtlm"},
+    "rtlm+": {"kind": "rtlm+"},
+}
 CASE = Case("int8", SLOTS, 100 * MS, True)
 OPEN, INTENT, BRIEF = (37, 160), (150, 3), (37, 16)
 """Tokens of the prompt, and of the answer at most."""
@@ -59,10 +62,14 @@ def config_of(policy: Dict[str, str]) -> Any:
     """The language model alone on its lane."""
     sizes = [size for size in (1, 2, 4, 8) if size <= SLOTS]
     expected = {str(size): f"{STEPS_MS[CASE.weights][size - 1]}ms" for size in sizes}
-    return parse_config({
-        "lane": {"cpu0": {}}, "policy": {"words": policy},
-        "model": {"chat": {"engine": "synthetic", "batch": sizes, "expected": expected, "slots": SLOTS}},
-        "app": {"assistant": {"model": "chat", "policy": "words", "slo": "1000s", "on_late": "answer"}}})
+    return parse_config(
+        {
+            "lane": {"cpu0": {}},
+            "policy": {"words": policy},
+            "model": {"chat": {"engine": "synthetic", "batch": sizes, "expected": expected, "slots": SLOTS}},
+            "app": {"assistant": {"model": "chat", "policy": "words", "slo": "1000s", "on_late": "answer"}},
+        }
+    )
 
 
 def questions(count: int, draw: random.Random) -> List[Tuple[int, int]]:
@@ -101,17 +108,27 @@ def main() -> int:
     args = parser.parse_args()
     count, seeds = 240, 2 if args.quick else 7
     rows = [measure(count, seed) for seed in range(1, seeds + 1)]
-    middle = {name: {what: statistics.median(row[name][what] for row in rows) for what in rows[0][name]}
-              for name in POLICIES}
+    middle = {
+        name: {what: statistics.median(row[name][what] for row in rows) for what in rows[0][name]} for name in POLICIES
+    }
     for name, row in middle.items():
-        print(f"{name:8} {row['questions_per_s']:6.2f} questions/s, load {LOAD:g}: mean {row['mean_s']:6.2f} s, "
-              f"p95 {row['p95_s']:6.2f} s")
+        print(
+            f"{name:8} {row['questions_per_s']:6.2f} questions/s, load {LOAD:g}: mean {row['mean_s']:6.2f} s, "
+            f"p95 {row['p95_s']:6.2f} s"
+        )
     checks = Checks("scripts/bench/language_policies.py")
     for what, bound in (("mean_s", 2.0), ("p95_s", 1.0)):
-        checks.at_least(f"{what[:-2]} response of FIFO static over rtlm+",
-                        statistics.median(row["fifo"][what] / row["rtlm+"][what] for row in rows), bound)
-    return checks.finish(args.json, {"python": sys.version.split()[0], "questions": count, "seeds": seeds,
-                                     "load": LOAD}, rows=rows, medians=middle)
+        checks.at_least(
+            f"{what[:-2]} response of FIFO static over rtlm+",
+            statistics.median(row["fifo"][what] / row["rtlm+"][what] for row in rows),
+            bound,
+        )
+    return checks.finish(
+        args.json,
+        {"python": sys.version.split()[0], "questions": count, "seeds": seeds, "load": LOAD},
+        rows=rows,
+        medians=middle,
+    )
 
 
 if __name__ == "__main__":

@@ -90,12 +90,32 @@ Ask = Callable[[Question], Awaitable[int]]
 def config_of(system: str, args: argparse.Namespace, endpoint: str) -> Any:
     """One app with one language model under the system's policy: ``rtlm+``, ``rtlm``, or ``fifo`` (static batches)."""
     policy = {"kind": "rtlm", "method": "fifo"} if system == "fifo" else {"kind": system}
-    return parse_config({
-        "server": {"endpoint": endpoint}, "lane": {"cpu0": {"threads": args.threads}}, "policy": {"words": policy},
-        "model": {"chat": {"engine": "lm", "file": args.model, "batch": [1, 2, 4, 8], "slots": SLOTS,
-                           "options": {"context": CONTEXT, "max_tokens": max(args.most, 256)}}},
-        "app": {"chat": {"model": "chat", "policy": "words", "slo": "1000s", "on_late": "answer", "inputs": {
-            "tokens": {"dtype": "int32", "shape": [-1]}, "max_tokens": {"dtype": "any"}}}}}, directory=os.getcwd())
+    return parse_config(
+        {
+            "server": {"endpoint": endpoint},
+            "lane": {"cpu0": {"threads": args.threads}},
+            "policy": {"words": policy},
+            "model": {
+                "chat": {
+                    "engine": "lm",
+                    "file": args.model,
+                    "batch": [1, 2, 4, 8],
+                    "slots": SLOTS,
+                    "options": {"context": CONTEXT, "max_tokens": max(args.most, 256)},
+                }
+            },
+            "app": {
+                "chat": {
+                    "model": "chat",
+                    "policy": "words",
+                    "slo": "1000s",
+                    "on_late": "answer",
+                    "inputs": {"tokens": {"dtype": "int32", "shape": [-1]}, "max_tokens": {"dtype": "any"}},
+                }
+            },
+        },
+        directory=os.getcwd(),
+    )
 
 
 def serve(system: str, args: argparse.Namespace, endpoint: str, pipe: Any) -> None:
@@ -111,8 +131,9 @@ class Ours:
     def __init__(self, system: str, args: argparse.Namespace, directory: str) -> None:
         endpoint = f"ipc://{directory}/{system}"
         self._pipe, theirs = multiprocessing.Pipe()
-        self._process = multiprocessing.get_context("spawn").Process(target=serve,
-                                                                     args=(system, args, endpoint, theirs))
+        self._process = multiprocessing.get_context("spawn").Process(
+            target=serve, args=(system, args, endpoint, theirs)
+        )
         self._process.start()
         if not self._pipe.poll(300):
             raise SystemExit(f"the server of {system} did not become ready")
@@ -121,8 +142,12 @@ class Ours:
 
     async def ask(self, question: Question) -> int:
         hints = {"steps": question.predicted} if question.predicted else None
-        answer = await self._client.infer("chat", {"tokens": np.array(question.tokens, np.int32), "max_tokens":
-                                                   np.int64(question.most)}, hints=hints, timeout_ms=900_000)
+        answer = await self._client.infer(
+            "chat",
+            {"tokens": np.array(question.tokens, np.int32), "max_tokens": np.int64(question.most)},
+            hints=hints,
+            timeout_ms=900_000,
+        )
         return int(answer["completion_tokens"])
 
     async def close(self) -> None:
@@ -135,10 +160,18 @@ class Llama:
     """llama.cpp's server with its slots, asked over HTTP."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        command = [args.llama_python, "-c", SERVE_LLAMA, resolve_path(args.model, ""), str(args.threads), str(CONTEXT),
-                   str(SLOTS)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                         stderr=subprocess.DEVNULL, text=True)
+        command = [
+            args.llama_python,
+            "-c",
+            SERVE_LLAMA,
+            resolve_path(args.model, ""),
+            str(args.threads),
+            str(CONTEXT),
+            str(SLOTS),
+        ]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
         for line in self._process.stdout or ():
             if line.startswith("ADDRESS"):
                 self._port = int(line.rsplit(":", 1)[1].strip().strip("/"))
@@ -146,17 +179,20 @@ class Llama:
         raise SystemExit(f"{args.llama_python}: llama.cpp's server did not start; pip install xllamacpp there")
 
     async def ask(self, question: Question) -> int:
-        body = json.dumps({"prompt": question.tokens, "n_predict": question.most, "temperature": 0.0,
-                           "cache_prompt": False}).encode()
+        body = json.dumps(
+            {"prompt": question.tokens, "n_predict": question.most, "temperature": 0.0, "cache_prompt": False}
+        ).encode()
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        writer.write(b"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                     b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        writer.write(
+            b"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        )
         answer = await reader.read()
         writer.close()
         head, _, text = answer.partition(b"\r\n\r\n")
         if b" 200 " not in head.split(b"\r\n")[0]:
             raise SystemExit(f"llama.cpp's server answered {answer[:300]!r}")
-        return int(json.loads(text[text.index(b"{"):text.rindex(b"}") + 1])["tokens_predicted"])
+        return int(json.loads(text[text.index(b"{") : text.rindex(b"}") + 1])["tokens_predicted"])
 
     async def close(self) -> None:
         assert self._process.stdin is not None
@@ -172,8 +208,9 @@ class Llama:
 
 def questions(args: argparse.Namespace) -> List[Question]:
     """Questions in the model's chat template."""
-    engine = make_engine(ModelConfig(name="chat", engine="lm", file=args.model, options={"chat": True}),
-                         [LaneInfo()], os.getcwd())
+    engine = make_engine(
+        ModelConfig(name="chat", engine="lm", file=args.model, options={"chat": True}), [LaneInfo()], os.getcwd()
+    )
     reader = engine._reader(2**31, 2**31)  # type: ignore[attr-defined]
     return hub_questions(args, reader) if args.questions == "hub" else open_questions(args, reader)
 
@@ -193,8 +230,13 @@ def hub_questions(args: argparse.Namespace, reader: Any) -> List[Question]:
             predicted = hub.intent_tokens(inputs)
         else:
             predicted = hub.answer_tokens(inputs)
-        found.append(Question(reader.tokens_of({name: inputs[name] for name in ("prompt", "messages")
-                                                if name in inputs}), inputs["max_tokens"], predicted))
+        found.append(
+            Question(
+                reader.tokens_of({name: inputs[name] for name in ("prompt", "messages") if name in inputs}),
+                inputs["max_tokens"],
+                predicted,
+            )
+        )
     return found
 
 
@@ -206,7 +248,7 @@ def open_questions(args: argparse.Namespace, reader: Any) -> List[Question]:
     fresh = [prompt for prompt in prompts(DRAWN, seed=args.seed + 1000) if prompt.text not in learnt_from]
     if len(fresh) < args.count:
         raise SystemExit(f"--count {args.count}: there are {len(fresh)} questions that no length was learnt from")
-    for prompt in fresh[:args.count]:
+    for prompt in fresh[: args.count]:
         predicted = min(float(args.most), lengths.predict(prompt.text).mean) if lengths is not None else 0.0
         found.append(Question(reader.tokens_of({"prompt": prompt.text}), args.most, predicted))
     return found
@@ -240,8 +282,9 @@ def arrivals(count: int, rate: float, seed: str) -> List[float]:
 async def compare(args: argparse.Namespace, systems: Dict[str, Any]) -> Dict[str, Any]:
     """All rounds. Rows by system: saturated tokens and questions per second, mean and p95 response per round."""
     asked = questions(args)
-    rows: Dict[str, Dict[str, List[float]]] = {name: {"tokens_per_s": [], "questions_per_s": [], "mean_s": [],
-                                                      "p95_s": [], "tokens": []} for name in systems}
+    rows: Dict[str, Dict[str, List[float]]] = {
+        name: {"tokens_per_s": [], "questions_per_s": [], "mean_s": [], "p95_s": [], "tokens": []} for name in systems
+    }
     for system in systems.values():
         await all_at(system.ask, asked[:4], [0.0] * 4)  # first runs are slower
     for _ in range(args.full_rounds):
@@ -249,8 +292,11 @@ async def compare(args: argparse.Namespace, systems: Dict[str, Any]) -> Dict[str
             _, tokens, took_s = await all_at(system.ask, asked, [0.0] * len(asked))
             rows[name]["tokens_per_s"].append(tokens / took_s)
             rows[name]["questions_per_s"].append(len(asked) / took_s)
-            print(f"all at once: {name:14} {tokens / took_s:7.1f} tokens/s {len(asked) / took_s:6.2f} questions/s "
-                  f"({tokens} tokens)", flush=True)
+            print(
+                f"all at once: {name:14} {tokens / took_s:7.1f} tokens/s {len(asked) / took_s:6.2f} questions/s "
+                f"({tokens} tokens)",
+                flush=True,
+            )
     capacity = statistics.median(rows[args.capacity_of]["questions_per_s"])
     for number in range(args.rounds):
         at_s = arrivals(len(asked), args.load * capacity, f"{args.seed}/{number}")
@@ -259,8 +305,11 @@ async def compare(args: argparse.Namespace, systems: Dict[str, Any]) -> Dict[str
             rows[name]["mean_s"].append(statistics.mean(times))
             rows[name]["p95_s"].append(sorted(times)[int(0.95 * (len(times) - 1))])
             rows[name]["tokens"].append(tokens)
-            print(f"load {args.load:g}, round {number}: {name:14} mean {rows[name]['mean_s'][-1]:6.2f} s, "
-                  f"p95 {rows[name]['p95_s'][-1]:6.2f} s", flush=True)
+            print(
+                f"load {args.load:g}, round {number}: {name:14} mean {rows[name]['mean_s'][-1]:6.2f} s, "
+                f"p95 {rows[name]['p95_s'][-1]:6.2f} s",
+                flush=True,
+            )
     return {"capacity_questions_per_s": capacity, "rows": rows}
 
 
@@ -303,8 +352,9 @@ def main() -> int:
     found = asyncio.run(run(args))
     rows, names = found["rows"], args.systems.split(",")
     for name in names:
-        print(f"{name:14} " + ", ".join(f"{what} {statistics.median(values):.2f}"
-                                        for what, values in rows[name].items()))
+        print(
+            f"{name:14} " + ", ".join(f"{what} {statistics.median(values):.2f}" for what, values in rows[name].items())
+        )
     checks = Checks("scripts/bench/language_serving.py")
     if "fifo" in names and "rtlm+" in names:
         checks.at_least("mean response of FIFO static over rtlm+", ratio(rows, "fifo", "rtlm+", "mean_s"), 2.0)
@@ -313,10 +363,18 @@ def main() -> int:
         checks.at_least("mean response of llama.cpp's server over rtlm+", ratio(rows, LLAMA, "rtlm+", "mean_s"), 1.0)
         checks.at_least("p95 response of llama.cpp's server over rtlm+", ratio(rows, LLAMA, "rtlm+", "p95_s"), 1.0)
         checks.at_least("tokens/s of rtlm+ over llama.cpp's server", ratio(rows, "rtlm+", LLAMA, "tokens_per_s"), 0.9)
-    return checks.finish(args.json, {
-        "python": sys.version.split()[0], "cpus": os.cpu_count(), "load_average_before": round(load_before, 1),
-        "load_average_after": round(os.getloadavg()[0], 1), "note": "other programs used the machine where a load "
-        "average is above the threads", "capacity_of": args.capacity_of}, **found)
+    return checks.finish(
+        args.json,
+        {
+            "python": sys.version.split()[0],
+            "cpus": os.cpu_count(),
+            "load_average_before": round(load_before, 1),
+            "load_average_after": round(os.getloadavg()[0], 1),
+            "note": "other programs used the machine where a load average is above the threads",
+            "capacity_of": args.capacity_of,
+        },
+        **found,
+    )
 
 
 if __name__ == "__main__":

@@ -127,21 +127,44 @@ class Job(NamedTuple):
 
 def one_node() -> Asked:
     """A network that batches up to eight."""
-    return Asked({"model": {"net": {"engine": "live_models:Network", "batch": [1, 2, 4, 8]}},
-                  "app": {"see": {"model": "net", "inputs": {"x": {"shape": [live_models.WIDTH]}}}}},
-                 str(Path(live_models.__file__).parent), "see", {"all": live_models.example_look()})
+    return Asked(
+        {
+            "model": {"net": {"engine": "live_models:Network", "batch": [1, 2, 4, 8]}},
+            "app": {"see": {"model": "net", "inputs": {"x": {"shape": [live_models.WIDTH]}}}},
+        },
+        str(Path(live_models.__file__).parent),
+        "see",
+        {"all": live_models.example_look()},
+    )
 
 
 def pipeline() -> Asked:
     """The same between two host functions, on a lane of their own."""
-    hosts = {name: {"engine": "python", "function": f"live_models:{name}", "lanes": ["host"],
-                    "options": {"example": f"live_models:example_{name}"}} for name in ("look", "tell")}
+    hosts = {
+        name: {
+            "engine": "python",
+            "function": f"live_models:{name}",
+            "lanes": ["host"],
+            "options": {"example": f"live_models:example_{name}"},
+        }
+        for name in ("look", "tell")
+    }
     asked = one_node()
-    table = {**asked.table, "lane": {"cpu0": {}, "host": {}},
-             "model": {**hosts, "net": {**asked.table["model"]["net"], "lanes": ["cpu0"]}},
-             "app": {"see": {"inputs": asked.table["app"]["see"]["inputs"], "node": [
-                 {"name": "look", "inputs": {"x": "request.x"}}, {"name": "net", "inputs": {"x": "look.x"}},
-                 {"name": "tell", "inputs": {"y": "net.y"}}]}}}
+    table = {
+        **asked.table,
+        "lane": {"cpu0": {}, "host": {}},
+        "model": {**hosts, "net": {**asked.table["model"]["net"], "lanes": ["cpu0"]}},
+        "app": {
+            "see": {
+                "inputs": asked.table["app"]["see"]["inputs"],
+                "node": [
+                    {"name": "look", "inputs": {"x": "request.x"}},
+                    {"name": "net", "inputs": {"x": "look.x"}},
+                    {"name": "tell", "inputs": {"y": "net.y"}},
+                ],
+            }
+        },
+    }
     return asked._replace(table=table)
 
 
@@ -149,10 +172,10 @@ def reader() -> Asked:
     """Pages of text: three networks and four host functions, a branch per line."""
     sys.path.insert(0, str(READER))
     import load as reader_load
+
     table = read_toml(str(READER / "edge.toml"))
     del table["app"]["ears"], table["model"]["voice"], table["lane"]["cpu1"]
-    return Asked(table, str(READER), "reader",
-                 {page.name: {"image": page.image} for page in reader_load.pages()})
+    return Asked(table, str(READER), "reader", {page.name: {"image": page.image} for page in reader_load.pages()})
 
 
 CONFIGURATIONS = {"one_node": one_node, "pipeline": pipeline, "reader": reader}
@@ -161,13 +184,19 @@ CONFIGURATIONS = {"one_node": one_node, "pipeline": pipeline, "reader": reader}
 # --- live -------------------------------------------------------------------------------------------------------------
 
 
-def served_table(asked: Asked, folder: str, slo_ms: float, on_late: str, record: str = "",
-                 profiles: str = "profiles") -> Dict[str, Any]:
+def served_table(
+    asked: Asked, folder: str, slo_ms: float, on_late: str, record: str = "", profiles: str = "profiles"
+) -> Dict[str, Any]:
     """The configuration as it is served and simulated. ``profiles``: the directory in ``folder`` that has them."""
     table = json.loads(json.dumps(asked.table))
     table["app"][asked.app].update(slo=f"{slo_ms:.3f}ms", on_late=on_late, pending_max=100_000)
-    table["server"] = {"endpoint": f"ipc://{folder}/bus", "profiles": os.path.join(folder, profiles),
-                       "record": record, "pending_max": 100_000, "trace_steps": STEPS_KEPT}
+    table["server"] = {
+        "endpoint": f"ipc://{folder}/bus",
+        "profiles": os.path.join(folder, profiles),
+        "record": record,
+        "pending_max": 100_000,
+        "trace_steps": STEPS_KEPT,
+    }
     return table
 
 
@@ -181,8 +210,9 @@ def server(table: Mapping[str, Any], directory: str, folder: str) -> Iterator[Cl
     """A server of its own process, and a client of it."""
     path = os.path.join(folder, "served.json")
     Path(path).write_text(json.dumps([table, directory]))
-    process = subprocess.Popen(child("--serve", path), env={**os.environ, **ENVIRONMENT}, stderr=subprocess.PIPE,
-                               text=True)
+    process = subprocess.Popen(
+        child("--serve", path), env={**os.environ, **ENVIRONMENT}, stderr=subprocess.PIPE, text=True
+    )
     try:
         with Client(table["server"]["endpoint"]) as client:
             ends_s = time.monotonic() + READY_S_MAX
@@ -245,8 +275,14 @@ def ask(asked: Asked, table: Mapping[str, Any], folder: str, due: Sequence[Tuple
             except RequestError as error:
                 ended[f"{error.code}: {getattr(error, 'reason', '')}"] += 1
         steps = steps_of(client)
-    return Live(sent, ended["in time"] / len(sent), dict(ended), sorted(late_ms)[int(0.99 * (len(late_ms) - 1))],
-                begins_s, steps)
+    return Live(
+        sent,
+        ended["in time"] / len(sent),
+        dict(ended),
+        sorted(late_ms)[int(0.99 * (len(late_ms) - 1))],
+        begins_s,
+        steps,
+    )
 
 
 def steps_of(client: Client) -> List[Step]:
@@ -268,8 +304,9 @@ def measure(asked: Asked, folder: str, seconds: float, slot: str = "profiles") -
     """``edgeserve profile``'s measurements of the models and of the machine, in a process of their own, into a
     directory ``slot`` of ``folder``."""
     path = os.path.join(folder, "profiled.json")
-    Path(path).write_text(json.dumps([served_table(asked, folder, 1000, "drop", profiles=slot), asked.directory,
-                                      seconds]))
+    Path(path).write_text(
+        json.dumps([served_table(asked, folder, 1000, "drop", profiles=slot), asked.directory, seconds])
+    )
     done = subprocess.run(child("--measure", path), env={**os.environ, **ENVIRONMENT})
     if done.returncode:
         raise SystemExit("the profile could not be measured")
@@ -287,8 +324,12 @@ def works_of(asked: Asked, folder: str, profiles: Sequence[Profile]) -> Dict[str
     with server(served_table(asked, folder, 60_000, "answer", record), asked.directory, folder) as client:
         for kind in order:
             client.submit(asked.app, asked.kinds[kind]).result(ANSWER_S_MAX)
-    typical = {(profile.model, size): timing.mean_ns for profile in profiles for lane in profile.lanes.values()
-               for size, timing in lane.timings.items()}
+    typical = {
+        (profile.model, size): timing.mean_ns
+        for profile in profiles
+        for lane in profile.lanes.values()
+        for size, timing in lane.timings.items()
+    }
     ratios: DefaultDict[Tuple[str, str], List[float]] = defaultdict(list)
     parts: Dict[str, float] = {}
     kinds, works = {}, {}
@@ -313,8 +354,15 @@ def works_of(asked: Asked, folder: str, profiles: Sequence[Profile]) -> Dict[str
     return found
 
 
-def scenario_of(asked: Asked, table: Mapping[str, Any], live: Live, works: Mapping[str, Mapping[str, float]],
-                folder: str, run: Mapping[str, Any], name: str = "sent") -> Any:
+def scenario_of(
+    asked: Asked,
+    table: Mapping[str, Any],
+    live: Live,
+    works: Mapping[str, Mapping[str, float]],
+    folder: str,
+    run: Mapping[str, Any],
+    name: str = "sent",
+) -> Any:
     """The scenario of a live run: the same configuration and the times at which requests were sent, in a file of this
     ``name``."""
     trace = os.path.join(folder, f"{name}.csv")
@@ -326,9 +374,15 @@ def scenario_of(asked: Asked, table: Mapping[str, Any], live: Live, works: Mappi
     truth: Dict[str, Any] = {model: {"hint": f"true.{model}"} for model in table["model"] if f"true.{model}" in names}
     if "lines" in names:
         truth["find_lines"] = {**truth.get("find_lines", {}), "parts_hint": "lines", "says": ["lines"]}
-    return parse_scenario({**table, "truth": truth, "workload": {"sent": {"app": asked.app, "kind": "trace",
-                                                                         "file": trace}},
-                           "run": {"duration": f"{live.sent[-1][0] + 1:.3f}s", **run}}, asked.directory)
+    return parse_scenario(
+        {
+            **table,
+            "truth": truth,
+            "workload": {"sent": {"app": asked.app, "kind": "trace", "file": trace}},
+            "run": {"duration": f"{live.sent[-1][0] + 1:.3f}s", **run},
+        },
+        asked.directory,
+    )
 
 
 def predicted(job: Job) -> Tuple[float, float, Any]:
@@ -340,25 +394,39 @@ def predicted(job: Job) -> Tuple[float, float, Any]:
 
 def slower(profiles: Sequence[Profile], factor: float) -> List[Profile]:
     """Profiles of a machine on which everything takes ``factor`` times as long."""
-    return [replace(profile, lanes={lane: replace(known, timings={
-        size: stretched(timing, factor) for size, timing in known.timings.items()})
-        for lane, known in profile.lanes.items()}) for profile in profiles]
+    return [
+        replace(
+            profile,
+            lanes={
+                lane: replace(
+                    known, timings={size: stretched(timing, factor) for size, timing in known.timings.items()}
+                )
+                for lane, known in profile.lanes.items()
+            },
+        )
+        for profile in profiles
+    ]
 
 
 def slower_costs(costs: MachineCosts, factor: float) -> MachineCosts:
     """The loop's own time on such a machine."""
-    return replace(costs, **{name: round(getattr(costs, name) * factor)
-                             for name in ("step_ns", "event_ns", "receive_ns", "answer_ns")})
+    return replace(
+        costs,
+        **{name: round(getattr(costs, name) * factor) for name in ("step_ns", "event_ns", "receive_ns", "answer_ns")},
+    )
 
 
 def stretched(timing: Timing, factor: float) -> Timing:
-    return replace(timing, **{name: round(getattr(timing, name) * factor)
-                              for name in ("median_ns", "p99_ns", "mean_ns", "sd_ns")},
-                   quantiles_ns=tuple(round(value * factor) for value in timing.quantiles_ns))
+    return replace(
+        timing,
+        **{name: round(getattr(timing, name) * factor) for name in ("median_ns", "p99_ns", "mean_ns", "sd_ns")},
+        quantiles_ns=tuple(round(value * factor) for value in timing.quantiles_ns),
+    )
 
 
-def own_profiles(live: Live, works: Mapping[str, Mapping[str, float]],
-                 profiles: Sequence[Profile]) -> Tuple[List[Profile], float]:
+def own_profiles(
+    live: Live, works: Mapping[str, Mapping[str, float]], profiles: Sequence[Profile]
+) -> Tuple[List[Profile], float]:
     """Profiles of the times that the batches of a live run took, pages counted with their work; and how many times
     longer they took than ``profiles`` say, by the lanes' time."""
     history = read_history(live.steps)
@@ -382,9 +450,13 @@ def own_profiles(live: Live, works: Mapping[str, Mapping[str, float]],
             as_told_ns = float(sum(len(ran_here[size]) * timing.mean_ns for size, timing in known.timings.items()))
             pace = here_ns / as_told_ns if as_told_ns else 1.0
             took_ns, said_ns = took_ns + here_ns, said_ns + as_told_ns
-            lanes[lane] = replace(known, timings={
-                size: summarise(ran_here[size]) if len(ran_here[size]) >= RUNS_MIN else stretched(timing, pace)
-                for size, timing in known.timings.items()})
+            lanes[lane] = replace(
+                known,
+                timings={
+                    size: summarise(ran_here[size]) if len(ran_here[size]) >= RUNS_MIN else stretched(timing, pace)
+                    for size, timing in known.timings.items()
+                },
+            )
         owned.append(replace(profile, lanes=lanes))
     return owned, took_ns / said_ns if said_ns else 1.0
 
@@ -395,9 +467,10 @@ def replayed(asked: Asked, table: Mapping[str, Any], live: Live, before: Measure
     setting = setting_of(config, before.profiles)
     recording = Recording(start_of(setting.footprints, setting.resident), list(live.steps))
     truth = learn(config, recording, before.profiles, "the run")
-    return (statistics.fmean(past.in_time for past in truth.history.requests),
-            statistics.fmean(item.in_time for seed in range(SIMULATED_SEEDS)
-                             for item in run_recorded(truth, config, seed)))
+    return (
+        statistics.fmean(past.in_time for past in truth.history.requests),
+        statistics.fmean(item.in_time for seed in range(SIMULATED_SEEDS) for item in run_recorded(truth, config, seed)),
+    )
 
 
 # --- roles ------------------------------------------------------------------------------------------------------------
@@ -405,6 +478,7 @@ def replayed(asked: Asked, table: Mapping[str, Any], live: Live, before: Measure
 
 def serve_role(path: str) -> int:
     from edgeserve.server import serve
+
     table, directory = json.loads(Path(path).read_text())
     return serve(parse_config(table, directory))
 
@@ -415,8 +489,9 @@ def measure_role(path: str) -> int:
     out, device = config.profiles_path, device_slug()
     for name, model in config.models.items():
         for lane in model.lanes or tuple(config.lanes):
-            outcome = profile_model(config, name, lane, model.batch, out, device,
-                                    StopRule(time_ns_max=s_to_ns(seconds)))
+            outcome = profile_model(
+                config, name, lane, model.batch, out, device, StopRule(time_ns_max=s_to_ns(seconds))
+            )
             if outcome.why:
                 print(f"{name} on {lane}: {outcome.why}", file=sys.stderr)
                 return 1
@@ -431,8 +506,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=12.0, help="arrivals per load and round")
     parser.add_argument("--loads", default="0.7,1.2")
-    parser.add_argument("--profile-seconds", type=float, default=0.4,
-                        help="per batch size, and a sixth of what the machine takes; before and after each run")
+    parser.add_argument(
+        "--profile-seconds",
+        type=float,
+        default=0.4,
+        help="per batch size, and a sixth of what the machine takes; before and after each run",
+    )
     parser.add_argument("--json", help="write results and checks there")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--measure", help=argparse.SUPPRESS)
@@ -449,17 +528,29 @@ def main() -> int:
     for name in arguments.configurations.split(","):
         for load in sorted({row["load"] for row in rows}):
             here = [row for row in rows if (row["configuration"], row["load"]) == (name, load)]
-            for key, words in (("simulated", ""), ("run_before", ", with the times of the run before"),
-                               ("own_times", ", with the run's own times")):
+            for key, words in (
+                ("simulated", ""),
+                ("run_before", ", with the times of the run before"),
+                ("own_times", ", with the run's own times"),
+            ):
                 off = [abs(row[key] - row["live"]) * 100 for row in here if row[key] is not None]
                 if not off:
                     continue
-                checks.at_most(f"{name} at {load:g}{words}: points off, mean of rounds", statistics.fmean(off),
-                               POINTS_MAX)
+                checks.at_most(
+                    f"{name} at {load:g}{words}: points off, mean of rounds", statistics.fmean(off), POINTS_MAX
+                )
                 checks.at_most(f"{name} at {load:g}{words}: points off, worst round", max(off), POINTS_MAX)
-    return checks.finish(arguments.json, {"rounds": arguments.rounds, "seconds": arguments.seconds,
-                                          "machine": device_slug(), "cores": os.cpu_count(),
-                                          "others_busy": max(row["others_busy"] for row in rows)}, rounds=rows)
+    return checks.finish(
+        arguments.json,
+        {
+            "rounds": arguments.rounds,
+            "seconds": arguments.seconds,
+            "machine": device_slug(),
+            "cores": os.cpu_count(),
+            "others_busy": max(row["others_busy"] for row in rows),
+        },
+        rounds=rows,
+    )
 
 
 class Run(NamedTuple):
@@ -493,17 +584,45 @@ def compare(name: str, asked: Asked, folder: str, arguments: argparse.Namespace)
     rows = []
     with concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
         table = served_table(asked, folder, slo_ms, "drop")
-        asked_for = [(run, told(asked, table, run, earlier if earlier is not None and earlier.number == run.number
-                                else None, works, folder, pool)) for run, earlier in zip(runs, [None, *runs])]
+        asked_for = [
+            (
+                run,
+                told(
+                    asked,
+                    table,
+                    run,
+                    earlier if earlier is not None and earlier.number == run.number else None,
+                    works,
+                    folder,
+                    pool,
+                ),
+            )
+            for run, earlier in zip(runs, [None, *runs])
+        ]
         for run, answers in asked_for:
-            rows.append({"configuration": name, "round": run.number, "load": run.load, "rate": run.load * rate,
-                         "slo_ms": slo_ms, **row_of(run, answers)})
+            rows.append(
+                {
+                    "configuration": name,
+                    "round": run.number,
+                    "load": run.load,
+                    "rate": run.load * rate,
+                    "slo_ms": slo_ms,
+                    **row_of(run, answers),
+                }
+            )
             tell(rows[-1])
     return rows
 
 
-def told(asked: Asked, table: Mapping[str, Any], run: Run, earlier: Optional[Run],
-         works: Mapping[str, Mapping[str, float]], folder: str, pool: concurrent.futures.Executor) -> Dict[str, Any]:
+def told(
+    asked: Asked,
+    table: Mapping[str, Any],
+    run: Run,
+    earlier: Optional[Run],
+    works: Mapping[str, Mapping[str, float]],
+    folder: str,
+    pool: concurrent.futures.Executor,
+) -> Dict[str, Any]:
     """Everything that the simulator is asked about a run, as futures, and how slow the run was. ``earlier``: the run
     before in its round."""
     costs = run.before.costs
@@ -512,17 +631,22 @@ def told(asked: Asked, table: Mapping[str, Any], run: Run, earlier: Optional[Run
     made = scenario_of(asked, table, run.live, works, folder, {}, name)
     bare = scenario_of(asked, table, run.live, works, folder, {"step_cost": "20us", "event_cost": "15us"}, name)
     own, pace = own_profiles(run.live, works, run.before.profiles)
-    jobs = {"before": Job(made, run.before.profiles, costs, SIMULATED_SEEDS),
-            "after": Job(made, run.after.profiles, run.after.costs, SIMULATED_SEEDS),
-            "own_times": Job(made, own, served, SIMULATED_SEEDS), "bare": Job(bare, run.before.profiles, None, 1)}
+    jobs = {
+        "before": Job(made, run.before.profiles, costs, SIMULATED_SEEDS),
+        "after": Job(made, run.after.profiles, run.after.costs, SIMULATED_SEEDS),
+        "own_times": Job(made, own, served, SIMULATED_SEEDS),
+        "bare": Job(bare, run.before.profiles, None, 1),
+    }
     if earlier is not None:
         times, _ = own_profiles(earlier.live, works, run.before.profiles)
         jobs["run_before"] = Job(made, times, served, SIMULATED_SEEDS)
     for key, factor in (("faster", 1 - FASTER), ("slower", 1 + FASTER)):
         jobs[key] = Job(made, slower(own, factor), (costs[0], slower_costs(served[1], factor)), 1)
-    return {**{key: pool.submit(predicted, job) for key, job in jobs.items()}, "pace": (
-        pace, own_profiles(run.live, works, run.after.profiles)[1]),
-        "replayed": pool.submit(replayed, asked, table, run.live, run.before)}
+    return {
+        **{key: pool.submit(predicted, job) for key, job in jobs.items()},
+        "pace": (pace, own_profiles(run.live, works, run.after.profiles)[1]),
+        "replayed": pool.submit(replayed, asked, table, run.live, run.before),
+    }
 
 
 def row_of(run: Run, answers: Mapping[str, Any]) -> Dict[str, Any]:
@@ -530,32 +654,50 @@ def row_of(run: Run, answers: Mapping[str, Any]) -> Dict[str, Any]:
     rates = {key: future.result()[0] for key, future in answers.items() if key not in ("pace", "replayed")}
     recorded, own_lags = answers["replayed"].result()
     _, deviation, report = answers["before"].result()
-    return {"live": run.live.finish_rate, "simulated": (rates["before"] + rates["after"]) / 2,
-            "simulated_before": rates["before"], "simulated_after": rates["after"], "seeds_deviation": deviation,
-            "run_before": rates.get("run_before"), "own_times": rates["own_times"], "recorded": recorded,
-            "own_lags": own_lags,
-            "points_per_percent": (rates["faster"] - rates["slower"]) / (2 * FASTER),
-            "times_over_profile": list(answers["pace"]), "without_machine_costs": rates["bare"],
-            "live_ended": run.live.ended, "simulated_ended": report.total.ended, "simulated_lanes": report.lanes,
-            "others_busy": max(item.costs[1].circumstances["others_busy"] for item in (run.before, run.after)),
-            "sent_late_p99_ms": run.live.sent_late_p99_ms}
+    return {
+        "live": run.live.finish_rate,
+        "simulated": (rates["before"] + rates["after"]) / 2,
+        "simulated_before": rates["before"],
+        "simulated_after": rates["after"],
+        "seeds_deviation": deviation,
+        "run_before": rates.get("run_before"),
+        "own_times": rates["own_times"],
+        "recorded": recorded,
+        "own_lags": own_lags,
+        "points_per_percent": (rates["faster"] - rates["slower"]) / (2 * FASTER),
+        "times_over_profile": list(answers["pace"]),
+        "without_machine_costs": rates["bare"],
+        "live_ended": run.live.ended,
+        "simulated_ended": report.total.ended,
+        "simulated_lanes": report.lanes,
+        "others_busy": max(item.costs[1].circumstances["others_busy"] for item in (run.before, run.after)),
+        "sent_late_p99_ms": run.live.sent_late_p99_ms,
+    }
 
 
 def tell(row: Mapping[str, Any]) -> None:
     """A row, for people."""
-    off = {key: "none" if row[key] is None else f"{row[key]:.1%} ({100 * (row[key] - row['live']):+.1f} points)"
-           for key in ("simulated", "run_before", "own_times")}
+    off = {
+        key: "none" if row[key] is None else f"{row[key]:.1%} ({100 * (row[key] - row['live']):+.1f} points)"
+        for key in ("simulated", "run_before", "own_times")
+    }
     before, after = row["times_over_profile"]
-    print(f"  round {row['round'] + 1} at {row['load']:g}: live {row['live']:.1%}, simulated {off['simulated']}, from "
-          f"before {row['simulated_before']:.1%}, from after {row['simulated_after']:.1%}\n"
-          f"    with the times of the run before {off['run_before']}\n"
-          f"    with the run's own times {off['own_times']}, with its lags too {row['own_lags']:.1%} where its "
-          f"scheduler counted {row['recorded']:.1%}; without machine costs {row['without_machine_costs']:.1%}\n"
-          f"    batches took {before:.3f} and {after:.3f} times what was profiled; one per cent of speed is worth "
-          f"{row['points_per_percent']:.2f} points\n    live {dict(sorted(row['live_ended'].items()))}", flush=True)
+    print(
+        f"  round {row['round'] + 1} at {row['load']:g}: live {row['live']:.1%}, simulated {off['simulated']}, from "
+        f"before {row['simulated_before']:.1%}, from after {row['simulated_after']:.1%}\n"
+        f"    with the times of the run before {off['run_before']}\n"
+        f"    with the run's own times {off['own_times']}, with its lags too {row['own_lags']:.1%} where its "
+        f"scheduler counted {row['recorded']:.1%}; without machine costs {row['without_machine_costs']:.1%}\n"
+        f"    batches took {before:.3f} and {after:.3f} times what was profiled; one per cent of speed is worth "
+        f"{row['points_per_percent']:.2f} points\n    live {dict(sorted(row['live_ended'].items()))}",
+        flush=True,
+    )
     if row["others_busy"] > OTHERS_BUSY_MAX:
-        print(f"    others kept {row['others_busy']:g} cores busy: what was measured and what is served differ by what "
-              "they do", flush=True)
+        print(
+            f"    others kept {row['others_busy']:g} cores busy: what was measured and what is served differ by what "
+            "they do",
+            flush=True,
+        )
     if row["sent_late_p99_ms"] > SENT_LATE_MS_MAX:
         print(f"    the client sent 1 % of the requests {row['sent_late_p99_ms']:.1f} ms late or more", flush=True)
 

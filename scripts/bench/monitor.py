@@ -26,8 +26,9 @@ RATES = (1, 10)  # readings a second
 def measured(root: str, rate: int, seconds: float) -> Dict[str, Any]:
     """One monitor at one rate: processor time of the process, and what each source took."""
     board = detect_board(root)
-    monitor = Monitor("bench", sources_for(board, root), lambda state: None, time.monotonic_ns, time.thread_time_ns,
-                      NS_PER_S // rate)
+    monitor = Monitor(
+        "bench", sources_for(board, root), lambda state: None, time.monotonic_ns, time.thread_time_ns, NS_PER_S // rate
+    )
     began_s, spent_s = time.monotonic(), time.process_time()
     monitor.start()
     time.sleep(seconds)

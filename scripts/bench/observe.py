@@ -75,7 +75,8 @@ def bench(folder: str, rounds: int, seconds: float, checks: Checks) -> Dict[str,
         with edgeserve.Client(server.endpoint) as client:
             looks: Dict[str, Callable[[], object]] = {
                 "metrics": lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20).read(),
-                "top": client.stats}
+                "top": client.stats,
+            }
             time.sleep(1.0)
             began, began_s = client.stats()["apps"]["echo"]["received"], time.monotonic()
             for _ in range(rounds):
@@ -110,9 +111,18 @@ def main() -> int:
     checks = Checks("scripts/bench/observe.py")
     with tempfile.TemporaryDirectory() as folder:
         reached = bench(folder, rounds, seconds, checks)
-    return checks.finish(args.json, {"python": sys.version.split()[0], "machine": platform.machine(),
-                                     "cores": len(bus.CORES), "rounds": rounds, "seconds": seconds,
-                                     "load_average": round(os.getloadavg()[0], 1), **reached})
+    return checks.finish(
+        args.json,
+        {
+            "python": sys.version.split()[0],
+            "machine": platform.machine(),
+            "cores": len(bus.CORES),
+            "rounds": rounds,
+            "seconds": seconds,
+            "load_average": round(os.getloadavg()[0], 1),
+            **reached,
+        },
+    )
 
 
 if __name__ == "__main__":

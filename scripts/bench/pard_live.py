@@ -49,7 +49,8 @@ POLICIES: Mapping[str, Tuple[Dict[str, Any], str]] = {  # policy table, what lat
     LOCAL: ({"kind": "pard_local"}, "drop"),
     "reactive (pard, rule back)": ({"kind": "pard", "rule": "back", "batch_times": "full"}, "drop"),
     "fifo": ({"kind": "fifo"}, "drop"),
-    "fifo, nothing dropped": ({"kind": "fifo"}, "answer")}
+    "fifo, nothing dropped": ({"kind": "fifo"}, "answer"),
+}
 SERVICES = 5.0  # the deadline, in mean service times: room for a cohort of two or three pages
 IN_FLIGHT = 4  # pages asked for at a time while the machine is measured
 CAPACITY_S = 4.0  # one measurement of what the machine can do
@@ -181,8 +182,14 @@ class Ledger:
         """The sums."""
         wasted = sum(time_ns for request, time_ns in self._spent_ns.items() if request not in self._good)
         lines = sum(self._parts[request] for request in self._good)
-        return Result(len(self._due), len(self._good), lines, seconds, wasted / max(1.0, sum(self._spent_ns.values())),
-                      dict(self._lost))
+        return Result(
+            len(self._due),
+            len(self._good),
+            lines,
+            seconds,
+            wasted / max(1.0, sum(self._spent_ns.values())),
+            dict(self._lost),
+        )
 
 
 def read(record: str, seconds: float) -> Result:
@@ -195,42 +202,66 @@ def read(record: str, seconds: float) -> Result:
 
 def modelled(lane: str, fixed_ms: float, each_ms: float, *sizes: int) -> Dict[str, Any]:
     """A model whose batch of b takes ``fixed + each * b``."""
-    return {"engine": "synthetic", "batch": list(sizes), "lanes": [lane],
-            "expected": {str(size): f"{round((fixed_ms + each_ms * size) * 1000)}us" for size in sizes}}
+    return {
+        "engine": "synthetic",
+        "batch": list(sizes),
+        "lanes": [lane],
+        "expected": {str(size): f"{round((fixed_ms + each_ms * size) * 1000)}us" for size in sizes},
+    }
 
 
 MODEL: Mapping[str, Dict[str, Any]] = {
-    "decode": modelled("host", 4, 0, 1), "detect": modelled("cpu0", 0, 55, 1),
-    "find_lines": modelled("host", 4, 0, 1), "orient": modelled("cpu0", 0.5, 1.5, 1, 2, 4, 8),
-    "turn": modelled("host", 0.5, 0.5, 1, 2, 4, 8), "recognise": modelled("cpu0", 0, 65, 1, 2, 4),
-    "join": modelled("host", 2, 0, 1)}
+    "decode": modelled("host", 4, 0, 1),
+    "detect": modelled("cpu0", 0, 55, 1),
+    "find_lines": modelled("host", 4, 0, 1),
+    "orient": modelled("cpu0", 0.5, 1.5, 1, 2, 4, 8),
+    "turn": modelled("host", 0.5, 0.5, 1, 2, 4, 8),
+    "recognise": modelled("cpu0", 0, 65, 1, 2, 4),
+    "join": modelled("host", 2, 0, 1),
+}
 TRUTH: Mapping[str, Dict[str, Any]] = {
-    "decode": {"says": ["detect.work"]}, "detect": {"hint": "detect.work", "per_unit": "55ms"},
+    "decode": {"says": ["detect.work"]},
+    "detect": {"hint": "detect.work", "per_unit": "55ms"},
     "find_lines": {"parts_hint": "lines", "says": ["lines", "recognise.work"]},
-    "recognise": {"hint": "recognise.work", "per_unit": "65ms"}}
+    "recognise": {"hint": "recognise.work", "per_unit": "65ms"},
+}
 PAGES: Mapping[str, Dict[str, float]] = {  # the pages of load.py: lines, work beside that of the profiled shapes
     "book": {"lines": 7, "detect.work": 1.0, "recognise.work": 1.07},
     "notice": {"lines": 3, "detect.work": 1.25, "recognise.work": 0.84},
     "upside down": {"lines": 7, "detect.work": 1.0, "recognise.work": 1.03},
-    "note": {"lines": 1, "detect.work": 0.75, "recognise.work": 0.57}}
+    "note": {"lines": 1, "detect.work": 0.75, "recognise.work": 0.57},
+}
 MODEL_SERVICE_MS = 360.0  # 55 for the page, 4.5 lines of 65 x 0.99 and of 2; host functions are beside it
 NOISE = 0.15
 
 
-def run_simulated(policy: Dict[str, Any], on_late: str, service: float, load: float, seconds: float,
-                  seed: int) -> Result:
+def run_simulated(
+    policy: Dict[str, Any], on_late: str, service: float, load: float, seconds: float, seed: int
+) -> Result:
     """The same on a model of the pipeline, in virtual time."""
     nodes: List[Dict[str, Any]] = [{"name": name} for name in MODEL]
     nodes[2].update(fan_out=True, parts_max=100)
     nodes[-1]["gather"] = True
     rate = load * service / len(PAGES)
-    scenario = parse_scenario({
-        "lane": {"cpu0": {}, "host": {}}, "model": dict(MODEL), "policy": {"p": policy},
-        "app": {"reader": {"slo": f"{1000 * SERVICES / service:.0f}ms", "on_late": on_late, "policy": "p",
-                           "pending_max": 100_000, "node": nodes}},
-        "truth": dict(TRUTH),
-        "workload": {name: {"app": "reader", "rate": rate, "hints": dict(hints)} for name, hints in PAGES.items()},
-        "run": {"duration": f"{seconds}s", "noise": NOISE, "step_cost": "20us", "event_cost": "15us"}})
+    scenario = parse_scenario(
+        {
+            "lane": {"cpu0": {}, "host": {}},
+            "model": dict(MODEL),
+            "policy": {"p": policy},
+            "app": {
+                "reader": {
+                    "slo": f"{1000 * SERVICES / service:.0f}ms",
+                    "on_late": on_late,
+                    "policy": "p",
+                    "pending_max": 100_000,
+                    "node": nodes,
+                }
+            },
+            "truth": dict(TRUTH),
+            "workload": {name: {"app": "reader", "rate": rate, "hints": dict(hints)} for name, hints in PAGES.items()},
+            "run": {"duration": f"{seconds}s", "noise": NOISE, "step_cost": "20us", "event_cost": "15us"},
+        }
+    )
     ledger = Ledger()
     simulate(scenario, seed, (), on_step=ledger.see)
     return ledger.result(seconds)
@@ -248,36 +279,52 @@ def main() -> int:
     results: Dict[str, List[Result]] = {name: [] for name in POLICIES}
     rates: List[float] = []
     for number in range(arguments.rounds):
-        rates.append(1000 / MODEL_SERVICE_MS if arguments.simulated else
-                     max(capacity({"kind": kind}, CAPACITY_S) for kind in ("fifo", "pard_local")
-                         for _ in range(TRIALS)))
+        rates.append(
+            1000 / MODEL_SERVICE_MS
+            if arguments.simulated
+            else max(capacity({"kind": kind}, CAPACITY_S) for kind in ("fifo", "pard_local") for _ in range(TRIALS))
+        )
         service = max(rates)
         print(f"round {number + 1}: {service:.2f} pages/s, deadline {1000 * SERVICES / service:.0f} ms", flush=True)
-        order: Sequence[str] = list(POLICIES)[number % 4:] + list(POLICIES)[:number % 4]
+        order: Sequence[str] = list(POLICIES)[number % 4 :] + list(POLICIES)[: number % 4]
         for name in order:
             policy, on_late = POLICIES[name]
             if arguments.simulated:
-                result = run_simulated(policy, on_late, service, arguments.load, arguments.seconds,
-                                       arguments.seed + number)
+                result = run_simulated(
+                    policy, on_late, service, arguments.load, arguments.seconds, arguments.seed + number
+                )
             else:
                 result = run(policy, on_late, service, arguments.load, arguments.seconds, f"live/{number}")
             results[name].append(result)
-            print(f"  {name:28} {result.good:4} of {result.offered:4} in time, {result.goodput:6.2f}/s, "
-                  f"{result.lines / result.seconds:6.2f} lines/s, "
-                  f"invalid {result.invalid:6.1%}  {dict(sorted(result.lost_before.items()))}", flush=True)
-    goodput = {name: sum(item.good for item in items) / sum(item.seconds for item in items)
-               for name, items in results.items()}
-    lines = {name: sum(item.lines for item in items) / sum(item.seconds for item in items)
-             for name, items in results.items()}
+            print(
+                f"  {name:28} {result.good:4} of {result.offered:4} in time, {result.goodput:6.2f}/s, "
+                f"{result.lines / result.seconds:6.2f} lines/s, "
+                f"invalid {result.invalid:6.1%}  {dict(sorted(result.lost_before.items()))}",
+                flush=True,
+            )
+    goodput = {
+        name: sum(item.good for item in items) / sum(item.seconds for item in items) for name, items in results.items()
+    }
+    lines = {
+        name: sum(item.lines for item in items) / sum(item.seconds for item in items) for name, items in results.items()
+    }
     invalid = {name: sum(item.invalid for item in items) / len(items) for name, items in results.items()}
     checks = Checks("scripts/bench/pard_live.py")
     best = max(value for name, value in goodput.items() if name != LOCAL)
     checks.at_least("goodput over the best of the others", goodput[LOCAL] / best if best else float("inf"), 1.3)
     checks.at_most("lane time spent on lost requests", invalid[LOCAL], 0.02)
-    return checks.finish(arguments.json, {"load": arguments.load, "rounds": arguments.rounds,
-                                          "pages a second": ", ".join(f"{rate:.2f}" for rate in rates)},
-                         goodput=goodput, lines=lines, invalid=invalid,
-                         rounds={name: [item._asdict() for item in items] for name, items in results.items()})
+    return checks.finish(
+        arguments.json,
+        {
+            "load": arguments.load,
+            "rounds": arguments.rounds,
+            "pages a second": ", ".join(f"{rate:.2f}" for rate in rates),
+        },
+        goodput=goodput,
+        lines=lines,
+        invalid=invalid,
+        rounds={name: [item._asdict() for item in items] for name, items in results.items()},
+    )
 
 
 if __name__ == "__main__":

@@ -40,9 +40,10 @@ def drawn(seed: int, count: int, models: int, executions: float, shared: bool) -
     free = ((0,),) if shared else tuple((draw.randrange(40 * MS),) for _ in range(models))
     asked = []
     for due_ns in sorted(round(draw.uniform(1.2, executions) * mean_ns) for _ in range(count)):
-        row = monotone([1 - 0.12 * (0.6 * draw.random())**bin(subset).count("1") for subset in range(1 << models)])
-        asked.append(Asked(due_ns, [Option(subset, round(row[subset] * REWARD_UNIT))
-                                    for subset in range(1, 1 << models)]))
+        row = monotone([1 - 0.12 * (0.6 * draw.random()) ** bin(subset).count("1") for subset in range(1 << models)])
+        asked.append(
+            Asked(due_ns, [Option(subset, round(row[subset] * REWARD_UNIT)) for subset in range(1, 1 << models)])
+        )
     return Lanes((0,) * models if shared else tuple(range(models)), times, free, (1,) * models), asked
 
 
@@ -69,19 +70,26 @@ def main() -> int:
     checks = Checks(SCRIPT)
     rows, runs = [], 20 if args.quick else 100
     print(f"core: {compiled.running()}")
-    print(f"{'lanes':8}{'models':>7}{'requests':>9}{'deadlines':>11}{'median ms':>11}{'95 % ms':>9}{'cut short':>11}"
-          f"{'cells':>8}")
+    print(
+        f"{'lanes':8}{'models':>7}{'requests':>9}{'deadlines':>11}{'median ms':>11}{'95 % ms':>9}{'cut short':>11}"
+        f"{'cells':>8}"
+    )
     for shared in (False, True):
         for models, count in CASES:
             for name, executions in (("tight", 3.0), ("loose", max(3.0, 0.6 * count))):
                 found = measure(count, models, executions, shared, runs)
                 place = "one" if shared else "own"
-                print(f"{place:8}{models:7}{count:9}{name:>11}{found[0]:11.2f}{found[1]:9.2f}{found[2]:11}{found[3]:8.0f}",
-                      flush=True)
+                print(
+                    f"{place:8}{models:7}{count:9}{name:>11}{found[0]:11.2f}{found[1]:9.2f}{found[2]:11}{found[3]:8.0f}",
+                    flush=True,
+                )
                 rows.append([place, models, count, name, *found, runs])
                 if (models, count) in GOAL_MS:
-                    checks.at_most(f"{place}: {count} requests, {models} models, {name}: median ms", found[0],
-                                   GOAL_MS[models, count])
+                    checks.at_most(
+                        f"{place}: {count} requests, {models} models, {name}: median ms",
+                        found[0],
+                        GOAL_MS[models, count],
+                    )
     return checks.finish(args.json, {"core": compiled.running().kind}, rows=rows)
 
 

@@ -85,8 +85,13 @@ class Server:
         return (self._used_ns() - before_ns) / (count + in_flight) / 1e3
 
     def _send(self) -> None:
-        header = {"kind": "infer", "id": next(_keys), "app": "echo", "tensors": [["x", "float32", [64]]],
-                  "sent_ns": time.monotonic_ns()}
+        header = {
+            "kind": "infer",
+            "id": next(_keys),
+            "app": "echo",
+            "tensors": [["x", "float32", [64]]],
+            "sent_ns": time.monotonic_ns(),
+        }
         self._socket.send_multipart([b"\1" + msgpack.packb(header), bytes(256)])
 
     def _receive(self) -> None:
@@ -132,9 +137,13 @@ def measure(before: str, rounds: int) -> List[Dict[str, Any]]:
 
 def _row(in_flight: int, pairs: List[List[float]]) -> Dict[str, Any]:
     ratios = sorted([now / before for before, now in pairs])
-    return {"in_flight": in_flight, "before_us": round(statistics.median([before for before, _ in pairs]), 1),
-            "now_us": round(statistics.median([now for _, now in pairs]), 1), "ratio": statistics.median(ratios),
-            "middle_half": [round(ratios[len(ratios) // 4], 3), round(ratios[3 * len(ratios) // 4], 3)]}
+    return {
+        "in_flight": in_flight,
+        "before_us": round(statistics.median([before for before, _ in pairs]), 1),
+        "now_us": round(statistics.median([now for _, now in pairs]), 1),
+        "ratio": statistics.median(ratios),
+        "middle_half": [round(ratios[len(ratios) // 4], 3), round(ratios[3 * len(ratios) // 4], 3)],
+    }
 
 
 def main() -> int:
@@ -146,10 +155,14 @@ def main() -> int:
     rows = measure(args.before, args.rounds)
     checks = Checks("scripts/bench/price.py")
     for row in rows:
-        checks.at_most(f"processor time of a request, {row['in_flight']} in flight, to {args.before}", row["ratio"],
-                       RATIO_MAX)
-    return checks.finish(args.json, {"rounds": args.rounds, "python": sys.version.split()[0],
-                                     "load_average": round(os.getloadavg()[0], 1)}, rows=rows)
+        checks.at_most(
+            f"processor time of a request, {row['in_flight']} in flight, to {args.before}", row["ratio"], RATIO_MAX
+        )
+    return checks.finish(
+        args.json,
+        {"rounds": args.rounds, "python": sys.version.split()[0], "load_average": round(os.getloadavg()[0], 1)},
+        rows=rows,
+    )
 
 
 if __name__ == "__main__":

@@ -72,8 +72,9 @@ class Class:
         counts, edges = np.histogram([60 + BATCH * 0.2 * max(length, 1.0) for length in lengths], BINS)
         self.edges: List[float] = [float(round(edge * NS_PER_MS)) for edge in edges]
         self.masses: List[float] = (counts / counts.sum()).tolist()
-        self.mean = float(sum(mass * (low + high) / 2 for mass, low, high in
-                              zip(self.masses, self.edges, self.edges[1:])))
+        self.mean = float(
+            sum(mass * (low + high) / 2 for mass, low, high in zip(self.masses, self.edges, self.edges[1:]))
+        )
 
     def brute(self, slack_ns: Any) -> Any:
         """The specification's score (section 3), bin by bin, of an array of slacks."""
@@ -81,8 +82,13 @@ class Class:
         for low, high, mass in zip(self.edges, self.edges[1:], self.masses):
             reached = slack_ns > low
             x = slack_ns[reached]
-            total[reached] += mass / (high - low) / (RATE * self.mean) * np.exp(RATE * (low - x)) * np.expm1(
-                RATE * (np.minimum(high, x) - low))
+            total[reached] += (
+                mass
+                / (high - low)
+                / (RATE * self.mean)
+                * np.exp(RATE * (low - x))
+                * np.expm1(RATE * (np.minimum(high, x) - low))
+            )
         return total
 
     def slack(self, spread: str, rng: random.Random) -> int:
@@ -232,8 +238,9 @@ class Product:
     """A queue in deadline order per class, as ``[policy.NAME] kind = "orloj"`` keeps them."""
 
     def __init__(self, classes: Sequence[Class], waiting: Sequence[Waiting]) -> None:
-        config = parse_config({"model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}},
-                               "app": {"a": {"model": "m"}}})
+        config = parse_config(
+            {"model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}}, "app": {"a": {"model": "m"}}}
+        )
         self.app = App(config.apps["a"], "orloj")
         self.queues = [(JobQueue(), SlackScore(one.edges, one.masses, one.mean, RATE), 0) for one in classes]
         self.jobs: Dict[int, Job] = {}
@@ -262,7 +269,11 @@ class Product:
 
 PRODUCT = "product"
 STRUCTURES: Dict[str, Callable[[Sequence[Class], Sequence[Waiting]], Any]] = {
-    "hull": Hull, "lines": LineArrays, "table": TableArrays, PRODUCT: Product}
+    "hull": Hull,
+    "lines": LineArrays,
+    "table": TableArrays,
+    PRODUCT: Product,
+}
 
 
 def us_per_call(call: Callable[[], Any], calls: int) -> float:
@@ -283,7 +294,7 @@ def add_us(structure: Any, arrivals: Sequence[Waiting], pending: int) -> float:
     ready = [structure.prepare(request) for request in arrivals]
     chunk = max(1, min(GROUP, pending // 10))
     for start in range(0, len(ready), chunk):
-        some = ready[start:start + chunk]
+        some = ready[start : start + chunk]
         started = time.perf_counter()
         for one in some:
             structure.add(one)
@@ -321,7 +332,8 @@ class Pending:
         items = [getattr(one, "seq", one) for one in found]
         scores = self.scores(now_ns)
         return len(set(items)) == len(items) and np.allclose(
-            np.sort(scores[items]), np.sort(scores)[-BATCH:], rtol=1e-7, atol=1e-15 / NS_PER_MS)
+            np.sort(scores[items]), np.sort(scores)[-BATCH:], rtol=1e-7, atol=1e-15 / NS_PER_MS
+        )
 
 
 def measure(drawn: Pending, names: Sequence[str], measured: Measured) -> bool:
@@ -359,8 +371,9 @@ def measure_round(seed: int) -> Dict[str, Any]:
 def round_of(core: str, seed: int) -> Dict[str, Any]:
     """:func:`measure_round` in a process of its own, since a core cannot be changed once it is imported."""
     words = [sys.executable, os.path.abspath(__file__), "--measure", str(seed)]
-    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True,
-                          env={**os.environ, compiled.CHOICE: core})
+    done = subprocess.run(
+        words, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, compiled.CHOICE: core}
+    )
     return dict(json.loads(done.stdout))
 
 
@@ -392,13 +405,25 @@ def main() -> int:
             for pending in LENGTHS:
                 some = [row for row in rows if (row["core"], row["pending"], row["queue"]) == (core, pending, PRODUCT)]
                 worst = max(some, key=lambda row: row["times"][what])
-                checks.at_most(f"{core}: {said} at {pending} pending, times a bare argpartition ({worst['spread']})",
-                               worst["times"][what], TIMES_MAX)
+                checks.at_most(
+                    f"{core}: {said} at {pending} pending, times a bare argpartition ({worst['spread']})",
+                    worst["times"][what],
+                    TIMES_MAX,
+                )
     if "compiled" not in cores:
         print("the compiled core is not installed (docs/compiled.md): not measured")
-    return checks.finish(args.json, {"python": sys.version.split()[0], "numpy": np.__version__, "device": device_name(),
-                                     "rounds": rounds, "first_seed": args.first_seed, "cores": ", ".join(cores)},
-                         rows=rows)
+    return checks.finish(
+        args.json,
+        {
+            "python": sys.version.split()[0],
+            "numpy": np.__version__,
+            "device": device_name(),
+            "rounds": rounds,
+            "first_seed": args.first_seed,
+            "cores": ", ".join(cores),
+        },
+        rows=rows,
+    )
 
 
 def table(core: str, measured: Dict[Any, List[float]]) -> List[Dict[str, Any]]:
@@ -414,10 +439,20 @@ def table(core: str, measured: Dict[Any, List[float]]) -> List[Dict[str, Any]]:
                     continue
                 costs = {what: measured[spread, pending, name, what] for what in ("add", "top", "later")}
                 us = {what: statistics.median(cost) for what, cost in costs.items()}
-                times = {what: statistics.median(one / base for one, base in zip(cost, bare))
-                         for what, cost in costs.items()}
-                rows.append({"core": core, "spread": spread, "pending": pending, "queue": name, "us": us,
-                             "times": times, "argpartition_us": statistics.median(bare)})
+                times = {
+                    what: statistics.median(one / base for one, base in zip(cost, bare)) for what, cost in costs.items()
+                }
+                rows.append(
+                    {
+                        "core": core,
+                        "spread": spread,
+                        "pending": pending,
+                        "queue": name,
+                        "us": us,
+                        "times": times,
+                        "argpartition_us": statistics.median(bare),
+                    }
+                )
                 print(f"    {name:9}" + "".join(f"{us[what]:11.2f} ({times[what]:7.2f})" for what in us))
     return rows
 

@@ -43,8 +43,18 @@ from edgeserve.sim.scenario import Scenario, with_policy
 
 SIMPLE = ("edf", "fifo")
 RECOMMENDED: Mapping[str, str] = {  # kind of world -> policy; the rows of docs/policies/README.md
-    "one": "edf", "apps": "edf", "camera": "edf", "steps": "edf", "answers": "rtlm+", "assistants": "rtlm+",
-    "unequal": "orloj+", "local": "pard_local", "hosts": "pard_local", "lanes": "edf", KIND: "schemble+"}
+    "one": "edf",
+    "apps": "edf",
+    "camera": "edf",
+    "steps": "edf",
+    "answers": "rtlm+",
+    "assistants": "rtlm+",
+    "unequal": "orloj+",
+    "local": "pard_local",
+    "hosts": "pard_local",
+    "lanes": "edf",
+    KIND: "schemble+",
+}
 POLICIES = ("edf", "fifo", "clockwork", "orloj", "orloj+", "pard", "pard+", "pard_local", "rtlm+")
 WORLDS = 8
 """Worlds per kind."""
@@ -111,8 +121,11 @@ def value_percent(world: Any) -> float:
         if item.outcome == "completed" and item.end_ns <= item.request.deadline_ns:
             in_time[app] = in_time.get(app, 0) + 1
     mean = {app: statistics.fmean(shares) for app, shares in offered.items()}
-    return 100.0 * sum([mean[app] * count for app, count in in_time.items()]) / sum(
-        [mean[app] * len(shares) for app, shares in offered.items()])
+    return (
+        100.0
+        * sum([mean[app] * count for app, count in in_time.items()])
+        / sum([mean[app] * len(shares) for app, shares in offered.items()])
+    )
 
 
 def under(scenario: Scenario, policy: str) -> Scenario:
@@ -120,8 +133,9 @@ def under(scenario: Scenario, policy: str) -> Scenario:
     kind, *options = policy.split(";")
     if options:
         table = tomllib.loads("\n".join(options))
-        scenario = replace(scenario, config=replace(
-            scenario.config, policies={kind: PolicyConfig(kind, kind, dict(table))}))
+        scenario = replace(
+            scenario, config=replace(scenario.config, policies={kind: PolicyConfig(kind, kind, dict(table))})
+        )
     return with_policy(scenario, kind)
 
 
@@ -133,19 +147,33 @@ def run_job(job: Job) -> Share:
     setting = setting_of(scenario.config, world.profiles)
     found, offered, began = [], 0, time.perf_counter()
     for index in range(job.rounds):
-        scheduler = build_scheduler(scenario.config, world.profiles, footprints=setting.footprints,
-                                    measured=world.measured, resident=setting.resident,
-                                    sequences=sequences_of(scenario))
+        scheduler = build_scheduler(
+            scenario.config,
+            world.profiles,
+            footprints=setting.footprints,
+            measured=world.measured,
+            resident=setting.resident,
+            sequences=sequences_of(scenario),
+        )
         try:
-            ended = simulate(scenario, f"{job.world}/{index}", world.profiles, scheduler=scheduler,
-                             on_step=took.step if world.kind == KIND else None).world
+            ended = simulate(
+                scenario,
+                f"{job.world}/{index}",
+                world.profiles,
+                scheduler=scheduler,
+                on_step=took.step if world.kind == KIND else None,
+            ).world
         except Exception as error:
             raise RuntimeError(f"{job.policy} on world {job.world}, round {index}: {error!r}") from error
-        found.append(value_percent(ended) if world.kind != KIND else
-                     ensemble_worlds.value_percent(ended.ended, took, ensemble_worlds.draw(job.world).truths))
+        found.append(
+            value_percent(ended)
+            if world.kind != KIND
+            else ensemble_worlds.value_percent(ended.ended, took, ensemble_worlds.draw(job.world).truths)
+        )
         offered += len(ended.ended)
-    return Share(job.world, job.policy, statistics.fmean(found), max(found) - min(found), offered,
-                 time.perf_counter() - began)
+    return Share(
+        job.world, job.policy, statistics.fmean(found), max(found) - min(found), offered, time.perf_counter() - began
+    )
 
 
 def of_world(name: str, policies: Sequence[str]) -> List[str]:
@@ -168,8 +196,14 @@ def run_all(names: Sequence[str], policies: Sequence[str], rounds: int, processe
     rows = []
     for name in names:
         mine = [share for share in shares if share.world == name]
-        rows.append(Row(world_of(name), mine[0].offered, {share.policy: share.percent for share in mine},
-                        {share.policy: share.spread for share in mine}))
+        rows.append(
+            Row(
+                world_of(name),
+                mine[0].offered,
+                {share.policy: share.percent for share in mine},
+                {share.policy: share.spread for share in mine},
+            )
+        )
     return rows, sum([share.seconds for share in shares])
 
 
@@ -178,8 +212,10 @@ def run_all(names: Sequence[str], policies: Sequence[str], rounds: int, processe
 
 def show(rows: Sequence[Row], policies: Sequence[str]) -> None:
     """A table of regrets by kind, and the worlds in which the recommended policy is worst."""
-    print(f"\nregret in points, mean (worst); * = recommended\n{'kind':>8} {'worlds':>6}" +
-          "".join([f"{policy:>16}" for policy in policies]))
+    print(
+        f"\nregret in points, mean (worst); * = recommended\n{'kind':>8} {'worlds':>6}"
+        + "".join([f"{policy:>16}" for policy in policies])
+    )
     for kind in [*RECOMMENDED, "all"]:
         of_kind = [row for row in rows if kind in (row.world.kind, "all")]
         if not of_kind:
@@ -202,8 +238,10 @@ def show(rows: Sequence[Row], policies: Sequence[str]) -> None:
             for row in sorted(of_kind, key=lambda row: -row.behind(policy, others))[:SHOWN]:
                 best = row.best(others)
                 if row.behind(policy, others) > 0:
-                    print(f"  {row.world.name:18} {policy:>10} {row.percent[policy]:6.2f}  {best:>10} "
-                          f"{row.percent[best]:6.2f}  load {row.world.load:.2f}, {', '.join(row.world.tags)}")
+                    print(
+                        f"  {row.world.name:18} {policy:>10} {row.percent[policy]:6.2f}  {best:>10} "
+                        f"{row.percent[best]:6.2f}  load {row.world.load:.2f}, {', '.join(row.world.tags)}"
+                    )
 
 
 def judge(checks: Checks, rows: Sequence[Row]) -> None:
@@ -215,10 +253,16 @@ def judge(checks: Checks, rows: Sequence[Row]) -> None:
             continue
         others = [name for name in simple_of(kind) if name != policy]
         worst = max(of_kind, key=lambda row: row.behind(policy, others))
-        checks.at_most(f"{kind}: points of {policy} behind the best of {', '.join(others)}, worst world "
-                       f"({worst.world.name})", worst.behind(policy, others), BEHIND)
-        checks.at_least(f"{kind}: points of {policy} ahead of the best of {', '.join(others)}, mean",
-                        -statistics.fmean([row.behind(policy, others) for row in of_kind]), 0.0)
+        checks.at_most(
+            f"{kind}: points of {policy} behind the best of {', '.join(others)}, worst world ({worst.world.name})",
+            worst.behind(policy, others),
+            BEHIND,
+        )
+        checks.at_least(
+            f"{kind}: points of {policy} ahead of the best of {', '.join(others)}, mean",
+            -statistics.fmean([row.behind(policy, others) for row in of_kind]),
+            0.0,
+        )
         ahead += [-row.behind(policy, others) for row in of_kind]
     if ahead:
         checks.at_least("all: points of the recommended policy ahead, mean", statistics.fmean(ahead), 0.0)
@@ -232,15 +276,22 @@ def describe(row: Row) -> None:
         truth = world.scenario.truths[model.name]
         times = ", ".join([f"{size}: {time_ns / 1e6:.1f}" for size, time_ns in truth.times.items()])
         told = f"; expected {model.expected[model.batch[0]] / 1e6:.1f}" if model.expected else ""
-        extra = ", ".join([f"{name} {getattr(truth, name)}" for name in ("hint", "says", "parts", "routes", "steps")
-                           if getattr(truth, name)])
+        extra = ", ".join(
+            [
+                f"{name} {getattr(truth, name)}"
+                for name in ("hint", "says", "parts", "routes", "steps")
+                if getattr(truth, name)
+            ]
+        )
         print(f"  model {model.name} on {', '.join(model.lanes)}: ms by size {times}{told}  {extra}")
     for app in world.scenario.config.apps.values():
         nodes = ", ".join([f"{node.name}<{'+'.join(node.after or ())}" for node in app.nodes])
         print(f"  app {app.name}: SLO {app.slo_ns / 1e6:.1f} ms, value {app.value:g}, {nodes}")
     for item in world.scenario.workloads:
-        print(f"  workload {item.name}: {item.kind}, {item.rate:.1f}/s, from {item.start_ns / 1e9:.1f} s, "
-              f"streams {item.streams}, hints {list(item.hints)}")
+        print(
+            f"  workload {item.name}: {item.kind}, {item.rate:.1f}/s, from {item.start_ns / 1e9:.1f} s, "
+            f"streams {item.streams}, hints {list(item.hints)}"
+        )
     for policy, percent in sorted(row.percent.items(), key=lambda pair: -pair[1]):
         print(f"  {policy:12} {percent:6.2f}  (rounds differ by {row.spread[policy]:.2f})")
 
@@ -249,11 +300,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--dev", action="store_true", help="worlds to develop on, not those that are reported")
     parser.add_argument("--seed", help="worlds of another seed (default report; dev with --dev)")
-    parser.add_argument("--only", metavar="KIND", action="append", choices=ALL_KINDS,
-                        help=f"worlds of this kind only: {', '.join(ALL_KINDS)}; several times for several")
+    parser.add_argument(
+        "--only",
+        metavar="KIND",
+        action="append",
+        choices=ALL_KINDS,
+        help=f"worlds of this kind only: {', '.join(ALL_KINDS)}; several times for several",
+    )
     parser.add_argument("--worlds", type=int, default=WORLDS, metavar="N", help="worlds per kind (default %(default)s)")
-    parser.add_argument("--policies", help="such as 'edf,recommended,pard+;plan=0.8': the "
-                        "world's own, and one with an option (default: all of the kind)")
+    parser.add_argument(
+        "--policies",
+        help="such as 'edf,recommended,pard+;plan=0.8': the "
+        "world's own, and one with an option (default: all of the kind)",
+    )
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="arrivals per world (default %(default)s)")
     parser.add_argument("--processes", type=int, default=1, help="default %(default)s")
     parser.add_argument("--world", metavar="NAME", action="append", help="this world again, such as report/local/3")
@@ -262,8 +321,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     of_ensembles = args.only == [KIND] or bool(args.world) and args.world[0].split("/")[1] == KIND
     if KIND in (args.only or ()) and not of_ensembles:
         parser.error(f"--only {KIND} stands alone: its policies and simple rules are others")
-    policies = tuple(args.policies.split(",")) if args.policies else \
-        ensemble_worlds.POLICIES if of_ensembles else POLICIES
+    policies = (
+        tuple(args.policies.split(",")) if args.policies else ensemble_worlds.POLICIES if of_ensembles else POLICIES
+    )
     seed = args.seed or ("dev" if args.dev else "report")
     names = args.world or [f"{seed}/{kind}/{index}" for kind in args.only or KINDS for index in range(args.worlds)]
     rows, seconds = run_all(names, policies, args.rounds, args.processes)
@@ -274,11 +334,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     show(rows, policies)
     checks = Checks("scripts/bench/regret.py")
     (ensemble_worlds.judge if of_ensembles else judge)(checks, rows)
-    return checks.finish(args.json, {"seed": seed, "worlds": len(rows), "rounds": args.rounds,
-                                     "policies": list(policies), "simulations took": f"{seconds:.0f} s"},
-                         rows=[{"world": row.world.name, "load": row.world.load, "tags": row.world.tags,
-                                "offered": row.offered, "percent": {name: round(value, 3) for name, value
-                                                                    in row.percent.items()}} for row in rows])
+    return checks.finish(
+        args.json,
+        {
+            "seed": seed,
+            "worlds": len(rows),
+            "rounds": args.rounds,
+            "policies": list(policies),
+            "simulations took": f"{seconds:.0f} s",
+        },
+        rows=[
+            {
+                "world": row.world.name,
+                "load": row.world.load,
+                "tags": row.world.tags,
+                "offered": row.offered,
+                "percent": {name: round(value, 3) for name, value in row.percent.items()},
+            }
+            for row in rows
+        ],
+    )
 
 
 if __name__ == "__main__":

@@ -49,12 +49,20 @@ COMPILED_TIMES_MIN = 1.7  # as fast as the interpreted core, each policy at 100 
 
 def scheduler_with(policy: str, pending: int, rng: random.Random) -> Any:
     """A scheduler of one model in batches of 16, with ``pending`` requests waiting behind a running batch."""
-    config = parse_config({
-        "server": {"pending_max": 1_000_000},
-        "model": {"m": {"engine": "synthetic", "batch": [1, 2, 4, 8, 16],
-                        "expected": {str(k): f"{2 + k}ms" for k in (1, 2, 4, 8, 16)}}},
-        "policy": {"p": {"kind": policy}},
-        "app": {"a": {"model": "m", "slo": "1h", "pending_max": 1_000_000}}})
+    config = parse_config(
+        {
+            "server": {"pending_max": 1_000_000},
+            "model": {
+                "m": {
+                    "engine": "synthetic",
+                    "batch": [1, 2, 4, 8, 16],
+                    "expected": {str(k): f"{2 + k}ms" for k in (1, 2, 4, 8, 16)},
+                }
+            },
+            "policy": {"p": {"kind": policy}},
+            "app": {"a": {"model": "m", "slo": "1h", "pending_max": 1_000_000}},
+        }
+    )
     scheduler = build_scheduler(config)
     events = [RequestArrived(request(index, 0, rng)) for index in range(pending + BATCH)]
     return scheduler, scheduler.step(0, events)
@@ -100,16 +108,33 @@ def decision_ms(seed: int) -> float:
     rng = random.Random(f"{seed}/unequal")
     names = [f"m{index}" for index in range(3)]
     times = {str(k): f"{2 + k}ms" for k in (1, 2, 4, 8, 16)}
-    scheduler = build_scheduler(parse_config({
-        "model": {name: {"engine": "synthetic", "batch": [1, 2, 4, 8, 16], "expected": times} for name in names},
-        "policy": {"p": {"kind": "pard_local", "cohorts": 1}},
-        "app": {"a": {"slo": "10s", "node": [{"name": name, "after": names[index - 1:index]}
-                                             for index, name in enumerate(names)]}}}))
+    scheduler = build_scheduler(
+        parse_config(
+            {
+                "model": {
+                    name: {"engine": "synthetic", "batch": [1, 2, 4, 8, 16], "expected": times} for name in names
+                },
+                "policy": {"p": {"kind": "pard_local", "cohorts": 1}},
+                "app": {
+                    "a": {
+                        "slo": "10s",
+                        "node": [{"name": name, "after": names[index - 1 : index]} for index, name in enumerate(names)],
+                    }
+                },
+            }
+        )
+    )
     now_ns = 0
     actions = scheduler.step(now_ns, [RequestArrived(Request(0, "a", 0, 10 * NS_PER_S))])
-    scheduler.step(now_ns, [RequestArrived(Request(index, "a", 0, int((0.1 + rng.random()) * NS_PER_S),
-                                                   hints={"work": 0.5 + 2 * rng.random()}))
-                            for index in range(1, UNEQUAL + 1)])
+    scheduler.step(
+        now_ns,
+        [
+            RequestArrived(
+                Request(index, "a", 0, int((0.1 + rng.random()) * NS_PER_S), hints={"work": 0.5 + 2 * rng.random()})
+            )
+            for index in range(1, UNEQUAL + 1)
+        ],
+    )
     while True:
         batch = next(action for action in actions if isinstance(action, RunBatch))
         started_ns, now_ns = now_ns, now_ns + batch.expected_ns
@@ -147,8 +172,9 @@ def measure(seed: int) -> Dict[str, Dict[int, float]]:
 def round_of(core: str, seed: int) -> Dict[str, Dict[str, float]]:
     """One round with that core, in a process of its own."""
     words = [sys.executable, __file__, "--measure", str(seed)]
-    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True,
-                          env={**os.environ, compiled.CHOICE: core})
+    done = subprocess.run(
+        words, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ, compiled.CHOICE: core}
+    )
     return dict(json.loads(done.stdout))
 
 
@@ -201,23 +227,41 @@ def main() -> int:
             heap = statistics.median(one["heap"][str(pending)] for one in found[core])
             for policy in POLICIES:
                 cost = statistics.median(one[policy][str(pending)] for one in found[core])
-                times = statistics.median(slow[policy][str(pending)] / fast[policy][str(pending)]
-                                          for slow, fast in zip(found["interpreted"], found[core]))
-                rows.append({"core": core, "policy": policy, "pending": pending, "us_per_request": cost,
-                             "heap_us": heap, "times_heap": cost / heap, "times_as_fast": times})
-                print(f"{core:11} {policy:9} {pending:6} pending: {cost:6.1f} us a request, {cost / heap:5.1f} x heapq "
-                      f"({heap:.2f} us), {times:.2f} times as fast as interpreted")
+                times = statistics.median(
+                    slow[policy][str(pending)] / fast[policy][str(pending)]
+                    for slow, fast in zip(found["interpreted"], found[core])
+                )
+                rows.append(
+                    {
+                        "core": core,
+                        "policy": policy,
+                        "pending": pending,
+                        "us_per_request": cost,
+                        "heap_us": heap,
+                        "times_heap": cost / heap,
+                        "times_as_fast": times,
+                    }
+                )
+                print(
+                    f"{core:11} {policy:9} {pending:6} pending: {cost:6.1f} us a request, {cost / heap:5.1f} x heapq "
+                    f"({heap:.2f} us), {times:.2f} times as fast as interpreted"
+                )
     decisions = {core: statistics.median(one["decision"][str(UNEQUAL)] for one in found[core]) for core in cores}
     for core, took_ms in decisions.items():
         print(f"{core:11} pard_local {UNEQUAL:5} waiting of unequal work: {took_ms:.2f} ms a decision")
     checks = Checks("scripts/bench/scheduler.py")
-    checks.at_most(f"pard_local: ms to decide among {UNEQUAL} of unequal work", decisions["interpreted"],
-                   DECISION_MS_MAX)
+    checks.at_most(
+        f"pard_local: ms to decide among {UNEQUAL} of unequal work", decisions["interpreted"], DECISION_MS_MAX
+    )
     check(rows, checks)
     if "compiled" not in cores:
         print("the compiled core is not installed (docs/compiled.md): not compared")
-    return checks.finish(args.json, {"python": sys.version.split()[0], "rounds": rounds, "cores": ", ".join(cores)},
-                         rows=rows, decision_ms=decisions)
+    return checks.finish(
+        args.json,
+        {"python": sys.version.split()[0], "rounds": rounds, "cores": ", ".join(cores)},
+        rows=rows,
+        decision_ms=decisions,
+    )
 
 
 def check(rows: List[Dict[str, Any]], checks: Checks) -> None:
@@ -225,16 +269,18 @@ def check(rows: List[Dict[str, Any]], checks: Checks) -> None:
     cost = {(row["policy"], row["pending"]): row["us_per_request"] for row in rows if row["core"] == "interpreted"}
     for policy in POLICIES:
         checks.at_most(f"{policy}: us a request at 100 pending", cost[policy, 100], CYCLE_US_MAX)
-        checks.at_most(f"{policy}: cost at 10,000 pending to that at 100", cost[policy, 10_000] / cost[policy, 100],
-                       GROWTH_MAX)
+        checks.at_most(
+            f"{policy}: cost at 10,000 pending to that at 100", cost[policy, 10_000] / cost[policy, 100], GROWTH_MAX
+        )
     for row in rows:
         if row["core"] == "compiled" and row["pending"] == 100:
             checks.at_least(f"{row['policy']}: compiled, times as fast", row["times_as_fast"], COMPILED_TIMES_MIN)
     imports = [in_process(IMPORT) for _ in range(5)]
     engines = imports[0][1] if len(imports[0]) > 1 else ""
     checks.at_most("import edgeserve, s", statistics.median(float(words[0]) for words in imports), 0.3)
-    checks.is_true("import edgeserve loads no engine",
-                   not any(name in engines for name in ("onnxruntime", "torch", "tensorrt")))
+    checks.is_true(
+        "import edgeserve loads no engine", not any(name in engines for name in ("onnxruntime", "torch", "tensorrt"))
+    )
     idle, rss = (float(word) for word in in_process(IDLE))
     checks.at_most("idle CPU of a runtime, share of a core", idle, 0.01)
     checks.at_most("memory of a runtime without models, MB", rss, 80)

@@ -42,13 +42,25 @@ def config_of(endpoint: str, steps: int) -> Any:
     """Apps ``chat`` and ``again`` (a launch per step), each with a model and a lane of its own."""
     times = {str(size): f"{STEP_MS}ms" for size in (1, 2, 4, 8)}
     options = {"steps": steps, "sequence": {"slots": SEQUENCES}}
-    return parse_config({
-        "server": {"endpoint": endpoint}, "lane": {name: {} for name in APPS},
-        "policy": {"chat": {"kind": "fifo"}, "again": {"kind": "sequences:StepByStep"}},
-        "model": {name: {"engine": "synthetic", "batch": [1, 2, 4, 8], "expected": times, "lanes": [name],
-                         "options": options} for name in APPS},
-        "app": {name: {"model": name, "slo": "1000s", "policy": name} for name in APPS}},
-        directory=str(Path(__file__).resolve().parent))
+    return parse_config(
+        {
+            "server": {"endpoint": endpoint},
+            "lane": {name: {} for name in APPS},
+            "policy": {"chat": {"kind": "fifo"}, "again": {"kind": "sequences:StepByStep"}},
+            "model": {
+                name: {
+                    "engine": "synthetic",
+                    "batch": [1, 2, 4, 8],
+                    "expected": times,
+                    "lanes": [name],
+                    "options": options,
+                }
+                for name in APPS
+            },
+            "app": {name: {"model": name, "slo": "1000s", "policy": name} for name in APPS},
+        },
+        directory=str(Path(__file__).resolve().parent),
+    )
 
 
 class StepByStep(Fifo):
@@ -124,8 +136,9 @@ def main() -> int:
     checks = Checks("scripts/bench/sequences.py")
     checks.at_most("CPU time per step of eight sequences, us", found["one work"], BOUND_US)
     checks.at_most("the same beside a launch per step", found["one work"] / found["a launch per step"], 0.5)
-    return checks.finish(args.json, {"python": sys.version.split()[0], "steps": steps, "repetitions": repetitions},
-                         cpu_us_per_step=found)
+    return checks.finish(
+        args.json, {"python": sys.version.split()[0], "steps": steps, "repetitions": repetitions}, cpu_us_per_step=found
+    )
 
 
 if __name__ == "__main__":

@@ -102,13 +102,14 @@ def rounds(count: int, measures: Dict[str, Callable[[], float]]) -> Dict[str, Li
         measure()
     results: Dict[str, List[float]] = {name: [] for name in measures}
     for index in range(count):
-        for name in (list(measures) if index % 2 == 0 else list(measures)[::-1]):
+        for name in list(measures) if index % 2 == 0 else list(measures)[::-1]:
             results[name].append(measures[name]())
     return results
 
 
-def compare(server: bus.Server, bare: bus.Server, shared: Asker, frames: Asker, count: int, seconds: float,
-            checks: Checks) -> Dict[str, Dict[str, List[float]]]:
+def compare(
+    server: bus.Server, bare: bus.Server, shared: Asker, frames: Asker, count: int, seconds: float, checks: Checks
+) -> Dict[str, Dict[str, List[float]]]:
     """Rates of 602 KB and of a full-HD frame at 16 in flight, one request alone, and the server's CPU time."""
     image, frame = np.random.default_rng(1).random(IMAGE).astype(np.float32), np.zeros(FRAME, np.uint8)
     shared.settle(image)
@@ -124,23 +125,34 @@ def compare(server: bus.Server, bare: bus.Server, shared: Asker, frames: Asker, 
         cpu[name].append((server.cpu_s() - before) / (rate * seconds) * 1e6)
         return rate
 
-    found = {"602 KB, 16 in flight, requests/s": rounds(count, {
-        "shared": lambda: measure("shared"), "in place": lambda: measure("in place"),
-        "frames": lambda: measure("frames"),
-        "bare": lambda: len(load.closed_loop(bare.endpoint, message, DEPTH, seconds)) / seconds})}
+    found = {
+        "602 KB, 16 in flight, requests/s": rounds(
+            count,
+            {
+                "shared": lambda: measure("shared"),
+                "in place": lambda: measure("in place"),
+                "frames": lambda: measure("frames"),
+                "bare": lambda: len(load.closed_loop(bare.endpoint, message, DEPTH, seconds)) / seconds,
+            },
+        )
+    }
     found["602 KB, 16 in flight, server CPU per request, us"] = cpu
-    found["602 KB, one request alone, p50 us"] = rounds(count, {
-        name: lambda name=name: askers[name].p50_us(image, seconds) for name in askers})  # type: ignore[misc]
-    found["6.2 MB, 4 in flight, requests/s"] = rounds(count, {
-        name: lambda name=name: askers[name].rate(frame, 4, seconds) for name in askers})  # type: ignore[misc]
+    found["602 KB, one request alone, p50 us"] = rounds(
+        count, {name: lambda name=name: askers[name].p50_us(image, seconds) for name in askers}
+    )  # type: ignore[misc]
+    found["6.2 MB, 4 in flight, requests/s"] = rounds(
+        count, {name: lambda name=name: askers[name].rate(frame, 4, seconds) for name in askers}
+    )  # type: ignore[misc]
     for name, results in found.items():
         bus.show(name, results)
     rates, large = found["602 KB, 16 in flight, requests/s"], found["6.2 MB, 4 in flight, requests/s"]
     checks.at_least("602 KB, 16 in flight: rate of shared memory to frames", bus.ratio(rates, "shared", "frames"), 2.0)
-    checks.at_least("602 KB, 16 in flight: rate of shared memory in place to frames",
-                    bus.ratio(rates, "in place", "frames"), 2.0)
-    checks.at_least("602 KB, 16 in flight: rate of shared memory to bare frames", bus.ratio(rates, "shared", "bare"),
-                    TRITON)
+    checks.at_least(
+        "602 KB, 16 in flight: rate of shared memory in place to frames", bus.ratio(rates, "in place", "frames"), 2.0
+    )
+    checks.at_least(
+        "602 KB, 16 in flight: rate of shared memory to bare frames", bus.ratio(rates, "shared", "bare"), TRITON
+    )
     alone = found["602 KB, one request alone, p50 us"]
     checks.at_most("602 KB, one alone: p50 of shared memory to frames", bus.ratio(alone, "shared", "frames"), 1.0)
     checks.at_least("6.2 MB, 4 in flight: rate of shared memory to frames", bus.ratio(large, "shared", "frames"), 2.0)
@@ -165,10 +177,20 @@ def main() -> int:
             frames.client.close()
             server.stop()
             bare.stop()
-    return checks.finish(args.json, {
-        "python": sys.version.split()[0], "pyzmq": zmq.__version__, "libzmq": zmq.zmq_version(),
-        "machine": platform.machine(), "cores": len(bus.CORES), "rounds": count, "seconds": seconds,
-        "load_before": round(load_before, 2)}, results=found)
+    return checks.finish(
+        args.json,
+        {
+            "python": sys.version.split()[0],
+            "pyzmq": zmq.__version__,
+            "libzmq": zmq.zmq_version(),
+            "machine": platform.machine(),
+            "cores": len(bus.CORES),
+            "rounds": count,
+            "seconds": seconds,
+            "load_before": round(load_before, 2),
+        },
+        results=found,
+    )
 
 
 if __name__ == "__main__":

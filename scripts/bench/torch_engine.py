@@ -59,12 +59,22 @@ def engine_of(network: Network, form: str, directory: str) -> Engine:
     if form == "onnx":
         model = ModelConfig("net", "onnx", file=network.file, batch=SIZES, shapes={network.input: network.shape})
     elif form == "module":
-        model = ModelConfig("net", "torch", function="lib.torch_networks:make", batch=SIZES,
-                            shapes={torch_input(network): network.shape},
-                            options={"arguments": {"file": network.file}})
+        model = ModelConfig(
+            "net",
+            "torch",
+            function="lib.torch_networks:make",
+            batch=SIZES,
+            shapes={torch_input(network): network.shape},
+            options={"arguments": {"file": network.file}},
+        )
     else:
-        model = ModelConfig("net", "torch", file=written(network, form, directory), batch=SIZES,
-                            shapes={} if form == "export" else {torch_input(network): network.shape})
+        model = ModelConfig(
+            "net",
+            "torch",
+            file=written(network, form, directory),
+            batch=SIZES,
+            shapes={} if form == "export" else {torch_input(network): network.shape},
+        )
     engine = make_engine(model, [LANE], str(SCRIPTS) if form == "module" else directory)
     engine.load()
     return engine
@@ -176,14 +186,21 @@ def overhead(network: Network, rounds: int, directory: str) -> Dict[str, float]:
     alone_ns = alone(engine, session, batch)
     engine.unload()
     low, middle, high = statistics.quantiles(ratios, n=4)
-    return {"batch": size, "bare_ms": statistics.median(bare_ns) / 1e6, "overhead": middle, "overhead_quarter": low,
-            "overhead_three_quarters": high, "engine_alone_us": alone_ns / 1e3}
+    return {
+        "batch": size,
+        "bare_ms": statistics.median(bare_ns) / 1e6,
+        "overhead": middle,
+        "overhead_quarter": low,
+        "overhead_three_quarters": high,
+        "engine_alone_us": alone_ns / 1e3,
+    }
 
 
 def alone(engine: Any, session: Session, batch: Batch) -> float:
     """CPU time of a call through the engine whose network takes none, in nanoseconds: the middle of many."""
-    stored = engine.call({name: torch.from_numpy(array)
-                          for name, array in engine.loaded_ports().pack(batch).feeds.items()})
+    stored = engine.call(
+        {name: torch.from_numpy(array) for name, array in engine.loaded_ports().pack(batch).feeds.items()}
+    )
     engine.call = lambda tensors: stored
     return statistics.median(timed_ns(lambda: run_whole(session, batch)) for _ in range(300))
 
@@ -205,23 +222,43 @@ def main() -> int:
                 if isinstance(difference, float):
                     checks.at_most(f"{name}, {form}: difference to ONNX Runtime", difference, DIFFERENCE_MAX)
         costs = {network.name: overhead(network, 20 if arguments.quick else 200, directory) for network in here}
-    same = [name for name, found in rows.items() if any(isinstance(value, float) and value <= DIFFERENCE_MAX
-                                                        for value in found.values())]
+    same = [
+        name
+        for name, found in rows.items()
+        if any(isinstance(value, float) and value <= DIFFERENCE_MAX for value in found.values())
+    ]
     checks.at_least("networks with the same answers in both", len(same), 5)
     for name, cost in costs.items():
         if cost["bare_ms"] >= CALL_MS * 0.8:  # shorter calls are stored, and have no bound
-            checks.at_most(f"{name}, batch {cost['batch']:.0f} of {cost['bare_ms']:.1f} ms: overhead",
-                           cost["overhead"], OVERHEAD_MAX)
-            checks.at_most(f"{name}: the engine alone, as a share of that call",
-                           cost["engine_alone_us"] / cost["bare_ms"] / 1e3, OVERHEAD_MAX)
+            checks.at_most(
+                f"{name}, batch {cost['batch']:.0f} of {cost['bare_ms']:.1f} ms: overhead",
+                cost["overhead"],
+                OVERHEAD_MAX,
+            )
+            checks.at_most(
+                f"{name}: the engine alone, as a share of that call",
+                cost["engine_alone_us"] / cost["bare_ms"] / 1e3,
+                OVERHEAD_MAX,
+            )
     for name, cost in costs.items():
-        print(f"{name:20} batch {cost['batch']:.0f}  bare {cost['bare_ms']:7.3f} ms  overhead {cost['overhead']:+.2%} "
-              f"({cost['overhead_quarter']:+.2%} to {cost['overhead_three_quarters']:+.2%}), "
-              f"the engine alone {cost['engine_alone_us']:.0f} us")
-    return checks.finish(arguments.json, {
-        "device": device_name(), "cores": os.cpu_count(), "torch": torch.__version__,
-        "onnxruntime": onnxruntime.__version__, "networks": len(here), "quick": arguments.quick,
-    }, differences=rows, overheads=costs)
+        print(
+            f"{name:20} batch {cost['batch']:.0f}  bare {cost['bare_ms']:7.3f} ms  overhead {cost['overhead']:+.2%} "
+            f"({cost['overhead_quarter']:+.2%} to {cost['overhead_three_quarters']:+.2%}), "
+            f"the engine alone {cost['engine_alone_us']:.0f} us"
+        )
+    return checks.finish(
+        arguments.json,
+        {
+            "device": device_name(),
+            "cores": os.cpu_count(),
+            "torch": torch.__version__,
+            "onnxruntime": onnxruntime.__version__,
+            "networks": len(here),
+            "quick": arguments.quick,
+        },
+        differences=rows,
+        overheads=costs,
+    )
 
 
 if __name__ == "__main__":

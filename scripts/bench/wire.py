@@ -32,8 +32,14 @@ def cost_us(call: Callable[[], Any], number: int = 5000) -> float:
 
 
 def bus_at(endpoint: str, context: Any = None) -> Bus:
-    return Bus([endpoint], clock_ns=time.monotonic_ns, message_bytes_max=64 * 1024**2, clients_max=64,
-               client_silence_ns=10**10, context=context)
+    return Bus(
+        [endpoint],
+        clock_ns=time.monotonic_ns,
+        message_bytes_max=64 * 1024**2,
+        clients_max=64,
+        client_silence_ns=10**10,
+        context=context,
+    )
 
 
 def serve_bus(endpoint: str) -> None:
@@ -68,6 +74,7 @@ def echo_rate(endpoint: str, frames: List[Any], in_flight: int, seconds: float, 
         sent[key] = time.perf_counter()
         frames[0] = wire.pack_header({"kind": "infer", "id": key, "app": "echo", "tensors": frames[2]})
         dealer.send_multipart(frames[:2], copy=copy)
+
     for _ in range(in_flight):
         send()
     begin = time.perf_counter()
@@ -105,6 +112,7 @@ def costs() -> None:
         fields.pop("kind")
         wire.take_key(fields)
         wire.decode_infer(wire.Ask(), fields, request[1:], 10**8)
+
     print(f"encode request {cost_us(lambda: wire.encode_request(7, 'echo', inputs, 1, {'slo_ms': 100})):6.2f} us")
     print(f"decode request {cost_us(decode_request):6.2f} us")
     print(f"encode answer  {cost_us(lambda: wire.encode_answer(7, inputs, 10**8)):6.2f} us")
@@ -127,6 +135,7 @@ def costs() -> None:
         dealer.send(request[1])
         dealer.recv()
         dealer.recv()
+
     both = cost_us(serve)
     bus.close()
     echo = context.socket(zmq.DEALER)
@@ -143,16 +152,22 @@ def costs() -> None:
     def bare_send() -> None:
         dealer.send(request[0], zmq.SNDMORE)
         dealer.send(request[1])
-    print(f"receive+answer {both:6.2f} us with the test's own send and receive; a bare echo of the same "
-          f"{cost_us(client_side):6.2f} us")
+
+    print(
+        f"receive+answer {both:6.2f} us with the test's own send and receive; a bare echo of the same "
+        f"{cost_us(client_side):6.2f} us"
+    )
     context.destroy(0)
 
 
 def main() -> None:
     costs()
     folder = tempfile.mkdtemp()
-    for name, value, in_flight in (("256 B", np.zeros(64, np.float32), 16), ("256 B", np.zeros(64, np.float32), 1),
-                                   ("602 KB", np.zeros(150528, np.float32), 16)):
+    for name, value, in_flight in (
+        ("256 B", np.zeros(64, np.float32), 16),
+        ("256 B", np.zeros(64, np.float32), 1),
+        ("602 KB", np.zeros(150528, np.float32), 16),
+    ):
         copy = value.nbytes < 65536
         rows: dict[str, List[Any]] = {"bare": [], "bus": [], "bus, our Client": []}
         for round_ in range(ROUNDS):
@@ -169,8 +184,10 @@ def main() -> None:
                 server.join()
         medians = {kind: [statistics.median(column) for column in zip(*row)] for kind, row in rows.items()}
         for kind, (rate, p50) in medians.items():
-            print(f"{name:7} {in_flight:2} in flight  {kind:16} {rate:8.0f}/s  {rate / medians['bare'][0]:5.2f} of bare"
-                  + (f"  p50 {p50:6.0f} us" if p50 else ""))
+            print(
+                f"{name:7} {in_flight:2} in flight  {kind:16} {rate:8.0f}/s  {rate / medians['bare'][0]:5.2f} of bare"
+                + (f"  p50 {p50:6.0f} us" if p50 else "")
+            )
     os.system(f"rm -r {folder}")
 
 

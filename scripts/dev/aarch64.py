@@ -42,21 +42,52 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 TRIPLE = "aarch64-linux-gnu"
 
 LIBRARIES = ("libc6", "libstdc++6", "libgcc-s1", "zlib1g", "libbz2-1.0", "liblzma5", "libexpat1", "libuuid1")
-RELEASES = {"3.11": ("bookworm", ("python3.11", "libpython3.11-stdlib", *LIBRARIES)),
-            # The C library of bullseye is 2.31, as Ubuntu 20.04's.
-            "3.8": ("bullseye", ("libffi7", "libffi-dev", "zlib1g-dev", "libc6-dev", *LIBRARIES))}
+RELEASES = {
+    "3.11": ("bookworm", ("python3.11", "libpython3.11-stdlib", *LIBRARIES)),
+    # The C library of bullseye is 2.31, as Ubuntu 20.04's.
+    "3.8": ("bullseye", ("libffi7", "libffi-dev", "zlib1g-dev", "libc6-dev", *LIBRARIES)),
+}
 """Python -> Debian's release, and the packages that it needs of it (their dependencies come along)."""
 
 SOURCE = "http://archive.ubuntu.com/ubuntu/pool/main/p/python3.8/python3.8_3.8.10.orig.tar.xz"
 SOURCE_SHA256 = "6af24a66093dd840bcccf371d4044a3027e655cf24591ce26e48022bc79219d9"
 
-WHEELS = {"3.11": ("numpy==1.26.4", "pyzmq==27.1.0", "msgpack==1.1.1", "psutil==7.2.2", "rich", "pytest==8.3.5",
-                   "pytest-timeout", "pytest-rerunfailures==14.0", "hypothesis==6.113.0", "sortedcontainers", "attrs"),
-          "3.8": ("numpy==1.24.4", "pyzmq==27.1.0", "msgpack==1.1.1", "psutil==7.2.2", "rich==14.0.0", "tomli==2.2.1",
-                  "pytest==8.3.5", "pluggy==1.5.0", "iniconfig==2.1.0", "packaging==25.0", "exceptiongroup==1.3.0",
-                  "typing-extensions==4.13.2", "pytest-timeout==2.4.0", "pytest-rerunfailures==14.0",
-                  "hypothesis==6.113.0",
-                  "sortedcontainers==2.4.0", "attrs==25.3.0", "pygments==2.19.2", "markdown-it-py==3.0.0")}
+WHEELS = {
+    "3.11": (
+        "numpy==1.26.4",
+        "pyzmq==27.1.0",
+        "msgpack==1.1.1",
+        "psutil==7.2.2",
+        "rich",
+        "pytest==8.3.5",
+        "pytest-timeout",
+        "pytest-rerunfailures==14.0",
+        "hypothesis==6.113.0",
+        "sortedcontainers",
+        "attrs",
+    ),
+    "3.8": (
+        "numpy==1.24.4",
+        "pyzmq==27.1.0",
+        "msgpack==1.1.1",
+        "psutil==7.2.2",
+        "rich==14.0.0",
+        "tomli==2.2.1",
+        "pytest==8.3.5",
+        "pluggy==1.5.0",
+        "iniconfig==2.1.0",
+        "packaging==25.0",
+        "exceptiongroup==1.3.0",
+        "typing-extensions==4.13.2",
+        "pytest-timeout==2.4.0",
+        "pytest-rerunfailures==14.0",
+        "hypothesis==6.113.0",
+        "sortedcontainers==2.4.0",
+        "attrs==25.3.0",
+        "pygments==2.19.2",
+        "markdown-it-py==3.0.0",
+    ),
+}
 """pip evaluates markers for the Python that runs it, so what an older Python needs is named, in the last version that
 supports it."""
 
@@ -73,8 +104,14 @@ PARTS: Dict[str, Tuple[str, ...]] = {
     "units and configuration": ("tests/unit/test_units.py", "tests/unit/test_errors.py", "tests/unit/config"),
     "scheduler": ("tests/unit/sched",),
     "golden traces": ("tests/golden",),
-    "simulator": ("tests/sim/test_world.py", "tests/sim/test_faults.py", "tests/sim/test_lanes.py",
-                  "tests/sim/test_workload.py", "tests/sim/test_returns.py", "tests/sim/test_refusals.py"),
+    "simulator": (
+        "tests/sim/test_world.py",
+        "tests/sim/test_faults.py",
+        "tests/sim/test_lanes.py",
+        "tests/sim/test_workload.py",
+        "tests/sim/test_returns.py",
+        "tests/sim/test_refusals.py",
+    ),
     "bus": ("tests/unit/ipc",),
     "lanes and engines": ("tests/unit/lanes", "tests/unit/engines"),
     "live side": ("tests/unit/live", "tests/unit/recording"),
@@ -145,12 +182,22 @@ def apt_options(place: Path, architecture: str) -> List[str]:
     for name in ("state/lists/partial", "cache/archives/partial", "etc/preferences.d", "log"):
         (place / name).mkdir(parents=True, exist_ok=True)
     (place / "status").touch()
-    options = {"Dir::State": place / "state", "Dir::State::status": place / "status", "Dir::Cache": place / "cache",
-               "Dir::Etc::sourcelist": place / "etc/sources.list", "Dir::Etc::sourceparts": "/dev/null",
-               "Dir::Etc::preferencesparts": place / "etc/preferences.d", "Dir::Log": place / "log",
-               "Dir::Etc::trustedparts": "/etc/apt/trusted.gpg.d", "APT::Architecture": architecture,
-               "APT::Architectures": architecture, "APT::Sandbox::User": "", "Debug::NoLocking": "true",
-               "Acquire::Languages": "none", "Acquire::Retries": "3"}
+    options = {
+        "Dir::State": place / "state",
+        "Dir::State::status": place / "status",
+        "Dir::Cache": place / "cache",
+        "Dir::Etc::sourcelist": place / "etc/sources.list",
+        "Dir::Etc::sourceparts": "/dev/null",
+        "Dir::Etc::preferencesparts": place / "etc/preferences.d",
+        "Dir::Log": place / "log",
+        "Dir::Etc::trustedparts": "/etc/apt/trusted.gpg.d",
+        "APT::Architecture": architecture,
+        "APT::Architectures": architecture,
+        "APT::Sandbox::User": "",
+        "Debug::NoLocking": "true",
+        "Acquire::Languages": "none",
+        "Acquire::Retries": "3",
+    }
     return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
 
 
@@ -206,8 +253,10 @@ def host_python(version: str) -> str:
     for path in (shutil.which(f"python{version}"), *glob.glob(f"{home}/versions/{version}.*/bin/python{version}")):
         if path and subprocess.run([path, "-c", ""], stderr=subprocess.DEVNULL, check=False).returncode == 0:
             return path
-    raise SystemExit(f"Python {version} of this machine is needed to compile one for aarch64, and none was found in "
-                     f"PATH or below {home}/versions")
+    raise SystemExit(
+        f"Python {version} of this machine is needed to compile one for aarch64, and none was found in "
+        f"PATH or below {home}/versions"
+    )
 
 
 def compiled_python(cache: Path, root: Path, where: str, jobs: int) -> Path:
@@ -238,14 +287,32 @@ def compiled_python(cache: Path, root: Path, where: str, jobs: int) -> Path:
     for name in ("libz.so", "libffi.so"):
         versions = sorted(glob.glob(str(lib / f"{name}.*")) + glob.glob(str(root / "lib" / TRIPLE / f"{name}.*")))
         shutil.copy(os.path.realpath(versions[-1]), extra / name)
-    environment = {**os.environ, "CC": f"{build}/zig-cc", "AR": f"{build}/zig-ar", "RANLIB": f"{build}/zig-ranlib",
-                   "CPPFLAGS": f"-I{extra}", "LDFLAGS": f"-L{extra}", "READELF": shutil.which("readelf") or "readelf",
-                   "LIBFFI_INCLUDEDIR": str(extra), "CONFIG_SITE": "config.site",
-                   "PATH": f"{os.path.dirname(host_python('3.8'))}:{os.environ['PATH']}"}
-    (build / "config.site").write_text("ac_cv_file__dev_ptmx=yes\nac_cv_file__dev_ptc=no\n"
-                                       "ac_cv_buggy_getaddrinfo=no\n")
-    run(["./configure", f"--host={TRIPLE}", f"--build={platform.machine()}-linux-gnu", "--disable-ipv6",
-         "--without-ensurepip", "--with-system-ffi", f"--prefix={home}"], cwd=build, env=environment)
+    environment = {
+        **os.environ,
+        "CC": f"{build}/zig-cc",
+        "AR": f"{build}/zig-ar",
+        "RANLIB": f"{build}/zig-ranlib",
+        "CPPFLAGS": f"-I{extra}",
+        "LDFLAGS": f"-L{extra}",
+        "READELF": shutil.which("readelf") or "readelf",
+        "LIBFFI_INCLUDEDIR": str(extra),
+        "CONFIG_SITE": "config.site",
+        "PATH": f"{os.path.dirname(host_python('3.8'))}:{os.environ['PATH']}",
+    }
+    (build / "config.site").write_text("ac_cv_file__dev_ptmx=yes\nac_cv_file__dev_ptc=no\nac_cv_buggy_getaddrinfo=no\n")
+    run(
+        [
+            "./configure",
+            f"--host={TRIPLE}",
+            f"--build={platform.machine()}-linux-gnu",
+            "--disable-ipv6",
+            "--without-ensurepip",
+            "--with-system-ffi",
+            f"--prefix={home}",
+        ],
+        cwd=build,
+        env=environment,
+    )
     run(["make", f"-j{jobs}"], cwd=build, env=environment)
     run(["make", "install"], cwd=build, env=environment)
     return home
@@ -259,11 +326,35 @@ def wheels(cache: Path, version: str, requirements: Sequence[str], folder: str) 
         return site
     shutil.rmtree(site, ignore_errors=True)
     minor = version.replace(".", "")
-    platforms = [word for number in (31, 28, 27, 26, 24, 17) for word in ("--platform",
-                                                                          f"manylinux_2_{number}_aarch64")]
-    run([sys.executable, "-m", "pip", "install", "-q", "--target", site, "--only-binary=:all:", *platforms,
-         "--platform", "manylinux2014_aarch64", "--implementation", "cp", "--abi", f"cp{minor}", "--abi", "abi3",
-         "--abi", "none", "--python-version", version, *requirements])
+    platforms = [
+        word for number in (31, 28, 27, 26, 24, 17) for word in ("--platform", f"manylinux_2_{number}_aarch64")
+    ]
+    run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--target",
+            site,
+            "--only-binary=:all:",
+            *platforms,
+            "--platform",
+            "manylinux2014_aarch64",
+            "--implementation",
+            "cp",
+            "--abi",
+            f"cp{minor}",
+            "--abi",
+            "abi3",
+            "--abi",
+            "none",
+            "--python-version",
+            version,
+            *requirements,
+        ]
+    )
     stamp.write_text(" ".join(requirements), encoding="utf-8")
     return site
 
@@ -287,7 +378,9 @@ def emulated(cache: Path, version: str, arguments: argparse.Namespace) -> Emulat
             "#!/bin/sh\n"
             f'export PYTHONHOME={shlex.quote(str(home))} PYTHONPATH="{":".join(paths)}${{PYTHONPATH:+:$PYTHONPATH}}"\n'
             f"exec {shlex.quote(qemu)} -L {shlex.quote(str(root))} -E LD_LIBRARY_PATH={shlex.quote(libraries)} "
-            f'-0 "$0" {shlex.quote(str(home / "bin" / f"python{version}"))} "$@"\n', encoding="utf-8")
+            f'-0 "$0" {shlex.quote(str(home / "bin" / f"python{version}"))} "$@"\n',
+            encoding="utf-8",
+        )
         command.chmod(0o755)
 
     write()
@@ -296,26 +389,48 @@ def emulated(cache: Path, version: str, arguments: argparse.Namespace) -> Emulat
     for requirement in TRIED[version]:
         name = requirement.split("==")[0]
         site = wheels(cache, version, (requirement,), f"tried-{version}-{name}")
-        done = subprocess.run([str(command), "-c", f"import sys; sys.path.append({str(site)!r}); import {name}"],
-                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
+        done = subprocess.run(
+            [str(command), "-c", f"import sys; sys.path.append({str(site)!r}); import {name}"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=300,
+            check=False,
+        )
         if done.returncode == 0:
             paths.append(str(site))
         else:
-            left_out.append(f"{requirement}: importing it ends with status {done.returncode}"
-                            f"{_last_line(done.stderr)}")
+            left_out.append(f"{requirement}: importing it ends with status {done.returncode}{_last_line(done.stderr)}")
     write()
-    about = run([command, "-c", "import numpy, platform, sys; print(platform.python_version(), platform.machine(), "
-                                "platform.libc_ver()[1] or '-', numpy.__version__)"]).split()
-    return Emulated(version, str(command), f"Python {about[0]}, {about[1]}, C library {about[2]}, numpy {about[3]}; "
-                                           f"{run([qemu, '--version']).splitlines()[0]}", left_out)
+    about = run(
+        [
+            command,
+            "-c",
+            "import numpy, platform, sys; print(platform.python_version(), platform.machine(), "
+            "platform.libc_ver()[1] or '-', numpy.__version__)",
+        ]
+    ).split()
+    return Emulated(
+        version,
+        str(command),
+        f"Python {about[0]}, {about[1]}, C library {about[2]}, numpy {about[3]}; "
+        f"{run([qemu, '--version']).splitlines()[0]}",
+        left_out,
+    )
 
 
 def commit() -> str:
     """What is tested: the checkout's commit, with a ``+`` where files differ from it."""
-    head = subprocess.run(["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True,
-                          check=False).stdout.strip()
-    changed = subprocess.run(["git", "status", "--porcelain", "edgeserve", "tests", "scripts"], cwd=ROOT,
-                             stdout=subprocess.PIPE, text=True, check=False).stdout.strip()
+    head = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False
+    ).stdout.strip()
+    changed = subprocess.run(
+        ["git", "status", "--porcelain", "edgeserve", "tests", "scripts"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    ).stdout.strip()
     return f"{head or 'unknown'}{'+' if changed else ''}"
 
 
@@ -351,16 +466,46 @@ def tried(python: Emulated, part: str, cache: Path, seconds_max: float, every: i
     plugins = cache / "plugins"
     plugins.mkdir(exist_ok=True)
     (plugins / "each_nth.py").write_text(EACH_NTH, encoding="utf-8")
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{plugins}", "PYTHONDONTWRITEBYTECODE": "1",
-                   "EDGESERVE_CORE": "interpreted", "OPENBLAS_NUM_THREADS": "1", "EDGESERVE_EACH_NTH": str(every)}
-    command = [python.command, "-m", "pytest", *here, "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "each_nth",
-               "-m", "not worlds", f"--timeout={TEST_S_MAX}", f"--junitxml={result}", "-rN", "--tb=short", "-vv"]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{ROOT}:{plugins}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "EDGESERVE_CORE": "interpreted",
+        "OPENBLAS_NUM_THREADS": "1",
+        "EDGESERVE_EACH_NTH": str(every),
+    }
+    command = [
+        python.command,
+        "-m",
+        "pytest",
+        *here,
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:xdist",
+        "-p",
+        "each_nth",
+        "-m",
+        "not worlds",
+        f"--timeout={TEST_S_MAX}",
+        f"--junitxml={result}",
+        "-rN",
+        "--tb=short",
+        "-vv",
+    ]
     begun_s, ended, last = time.monotonic(), "", ""
     log = cache / f"{python.python}-{part.replace(' ', '-')}.log"
     with open(log, "w", encoding="utf-8") as file:
         try:
-            status = subprocess.run(command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT,
-                                    timeout=seconds_max, check=False).returncode
+            status = subprocess.run(
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                timeout=seconds_max,
+                check=False,
+            ).returncode
         except subprocess.TimeoutExpired:
             status, ended = 1, f"stopped after {seconds_max:.0f} s"
     if not result.exists():
@@ -369,8 +514,15 @@ def tried(python: Emulated, part: str, cache: Path, seconds_max: float, every: i
         last = f" in {begun[-1][0]}" if begun else _last_line(said)
         failed = [name for name, outcome in begun if outcome in ("FAILED", "ERROR")]
         skips = [(name, "see the log") for name, outcome in begun if outcome == "SKIPPED"]
-        return Tried(part, sum(outcome == "PASSED" for _, outcome in begun), failed, skips,
-                     time.monotonic() - begun_s, (ended or f"the process ended with status {status}") + last, every)
+        return Tried(
+            part,
+            sum(outcome == "PASSED" for _, outcome in begun),
+            failed,
+            skips,
+            time.monotonic() - begun_s,
+            (ended or f"the process ended with status {status}") + last,
+            every,
+        )
     passed, failed, skips = counted(result)
     return Tried(part, passed, failed, skips, time.monotonic() - begun_s, ended, every)
 
@@ -396,21 +548,36 @@ def counted(result: Path) -> Tuple[int, List[str], List[Tuple[str, str]]]:
 def report(runs: Sequence[Tuple[Emulated, Sequence[Tried]]], command: str) -> str:
     """The results as a page."""
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    lines = ["# aarch64 by emulation", "",
-             f"Drawn by `{command}` on {today}, on {platform.machine()}, of commit {commit()}. The tests ran under "
-             "QEMU's user mode: the instructions, the wheels and the C library are a board's, the kernel and the times "
-             "are not. No GPU, no TensorRT and no device file of a Jetson takes part. Whole simulated "
-             "worlds (the marker `worlds`) are left out.", ""]
+    lines = [
+        "# aarch64 by emulation",
+        "",
+        f"Drawn by `{command}` on {today}, on {platform.machine()}, of commit {commit()}. The tests ran under "
+        "QEMU's user mode: the instructions, the wheels and the C library are a board's, the kernel and the times "
+        "are not. No GPU, no TensorRT and no device file of a Jetson takes part. Whole simulated "
+        "worlds (the marker `worlds`) are left out.",
+        "",
+    ]
     for python, parts in runs:
-        lines += [f"## Python {python.python}", "", f"{python.about}.", "",
-                  "| part | passed | failed | skipped | seconds |", "| --- | ---: | ---: | ---: | ---: |"]
+        lines += [
+            f"## Python {python.python}",
+            "",
+            f"{python.about}.",
+            "",
+            "| part | passed | failed | skipped | seconds |",
+            "| --- | ---: | ---: | ---: | ---: |",
+        ]
         for part in parts:
             share = f", 1 of {part.every} tests" if part.every > 1 else ""
-            lines.append(f"| {part.part}{share} | {part.passed} | {len(part.failed)} | {len(part.skips)} | "
-                         f"{part.seconds:.0f} |")
-        lines += ["", f"Together {sum(part.passed for part in parts)} passed, "
-                      f"{sum(len(part.failed) for part in parts)} failed, "
-                      f"{sum(len(part.skips) for part in parts)} skipped.", ""]
+            lines.append(
+                f"| {part.part}{share} | {part.passed} | {len(part.failed)} | {len(part.skips)} | {part.seconds:.0f} |"
+            )
+        lines += [
+            "",
+            f"Together {sum(part.passed for part in parts)} passed, "
+            f"{sum(len(part.failed) for part in parts)} failed, "
+            f"{sum(len(part.skips) for part in parts)} skipped.",
+            "",
+        ]
         lines += [f"* Not complete: {part.part}: {part.ended}." for part in parts if part.ended]
         run_here = {part.part for part in parts}
         lines += [f"* Not run: {name}." for name in PARTS if name not in run_here]
@@ -420,8 +587,10 @@ def report(runs: Sequence[Tuple[Emulated, Sequence[Tried]]], command: str) -> st
         for part in parts:
             for name, reason in part.skips:
                 reasons.setdefault(reason, []).append(name)
-        lines += [f"* Skipped: {reason} ({len(names)}: `{names[0]}`{', ...' if len(names) > 1 else ''})."
-                  for reason, names in sorted(reasons.items())] + [""]
+        lines += [
+            f"* Skipped: {reason} ({len(names)}: `{names[0]}`{', ...' if len(names) > 1 else ''})."
+            for reason, names in sorted(reasons.items())
+        ] + [""]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -437,10 +606,17 @@ def parse(argv: Optional[Sequence[str]]) -> argparse.Namespace:
     """The arguments."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--python", nargs="+", choices=sorted(RELEASES), default=["3.11", "3.8"])
-    parser.add_argument("--part", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="PART",
-                        help=f"parts of the suite: {', '.join(PARTS)}")
-    parser.add_argument("--every", nargs="+", type=slice_of, default=[], metavar="PART=N",
-                        help="of these parts, run each N-th test")
+    parser.add_argument(
+        "--part",
+        nargs="+",
+        choices=list(PARTS),
+        default=list(PARTS),
+        metavar="PART",
+        help=f"parts of the suite: {', '.join(PARTS)}",
+    )
+    parser.add_argument(
+        "--every", nargs="+", type=slice_of, default=[], metavar="PART=N", help="of these parts, run each N-th test"
+    )
     parser.add_argument("--stored", action="store_true", help="run nothing: the page of what this commit has stored")
     parser.add_argument("--cache", type=Path, default=CACHE, help=f"where everything is kept (default: {CACHE})")
     parser.add_argument("--mirror", default=mirror(), help="Debian mirror (default: this machine's)")
@@ -472,8 +648,13 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             found = None if arguments.again else kept(store, commit(), number)
             parts.append(found or tried(python, part, cache, arguments.seconds, number))
             store.write_text(json.dumps({"commit": commit(), **parts[-1]._asdict()}), encoding="utf-8")
-            print(f"{part}: {parts[-1].passed} passed, {len(parts[-1].failed)} failed, {len(parts[-1].skips)} skipped, "
-                  f"{parts[-1].seconds:.0f} s {parts[-1].ended}", *parts[-1].failed, sep="\n  ", flush=True)
+            print(
+                f"{part}: {parts[-1].passed} passed, {len(parts[-1].failed)} failed, {len(parts[-1].skips)} skipped, "
+                f"{parts[-1].seconds:.0f} s {parts[-1].ended}",
+                *parts[-1].failed,
+                sep="\n  ",
+                flush=True,
+            )
         runs.append((python, parts))
     if not arguments.prepare:
         page = report(runs, shlex.join(["python", "scripts/dev/aarch64.py", *(argv or sys.argv[1:])]))

@@ -42,8 +42,10 @@ def found_pythons(wanted: Sequence[str]) -> Dict[str, str]:
     found = {}
     for minor in MINORS:
         version = f"3.{minor}"
-        here = [shutil.which(f"python{version}"), *sorted(glob.glob(os.path.expanduser(
-            f"~/.pyenv/versions/{version}.*/bin/python{version}")))]
+        here = [
+            shutil.which(f"python{version}"),
+            *sorted(glob.glob(os.path.expanduser(f"~/.pyenv/versions/{version}.*/bin/python{version}"))),
+        ]
         usable = [path for path in here if path and runs(path)]
         if usable and (not wanted or version in wanted):
             found[version] = usable[0]
@@ -57,8 +59,14 @@ def runs(path: str) -> bool:
 
 def call(command: Sequence[str], cwd: str, environment: Mapping[str, str] | None = None) -> str:
     """Run a command; its output, or the end of it in the error."""
-    done = subprocess.run(command, cwd=cwd, env={**os.environ, **(environment or {})}, text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env={**os.environ, **(environment or {})},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout[-3000:]}")
     return done.stdout
@@ -88,11 +96,27 @@ def build_compiled(python: str, sources: str, version: str, arch: str, level: st
     """Build one compiled wheel; its path."""
     zig = f"{python} -m ziglang cc -target {arch}-linux-gnu.{GLIBC[0]}.{GLIBC[1]} -fno-sanitize=undefined"
     before = set(os.listdir(out))
-    call([python, "setup.py", "--quiet", "bdist_wheel", "--dist-dir", out,
-          "--plat-name", f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{arch}"], sources, {
-        "EDGESERVE_COMPILE": "1", "EDGESERVE_COMPILE_LEVEL": level, "CC": zig, "LDSHARED": f"{zig} -shared",
-        "_PYTHON_HOST_PLATFORM": f"linux-{arch}",
-        "SETUPTOOLS_EXT_SUFFIX": f".cpython-{version.replace('.', '')}-{arch}-linux-gnu.so"})
+    call(
+        [
+            python,
+            "setup.py",
+            "--quiet",
+            "bdist_wheel",
+            "--dist-dir",
+            out,
+            "--plat-name",
+            f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{arch}",
+        ],
+        sources,
+        {
+            "EDGESERVE_COMPILE": "1",
+            "EDGESERVE_COMPILE_LEVEL": level,
+            "CC": zig,
+            "LDSHARED": f"{zig} -shared",
+            "_PYTHON_HOST_PLATFORM": f"linux-{arch}",
+            "SETUPTOOLS_EXT_SUFFIX": f".cpython-{version.replace('.', '')}-{arch}-linux-gnu.so",
+        },
+    )
     (new,) = set(os.listdir(out)) - before
     return os.path.join(out, new)
 
@@ -101,13 +125,14 @@ def look_into(wheel: str, arch: str) -> None:
     """Every source of the core has its extension module, and all are for that architecture."""
     sys.path.insert(0, str(ROOT))
     from edgeserve import compiled
+
     with zipfile.ZipFile(wheel) as packed:
         libraries = [name for name in packed.namelist() if name.endswith(".so")]
         for source in compiled.sources():
-            if not any(name.startswith(f"edgeserve/{source[:-len('.py')]}.cpython-") for name in libraries):
+            if not any(name.startswith(f"edgeserve/{source[: -len('.py')]}.cpython-") for name in libraries):
                 raise RuntimeError(f"{wheel} has no extension module for edgeserve/{source}")
         for name in libraries:
-            machine, = struct.unpack_from("<H", packed.read(name), 18)
+            (machine,) = struct.unpack_from("<H", packed.read(name), 18)
             if machine != MACHINES[arch]:
                 raise RuntimeError(f"{wheel}: {name} is for machine {machine}, expected {MACHINES[arch]} ({arch})")
 
@@ -117,8 +142,11 @@ def try_wheel(python: str, wheel: str, sources: str, place: str) -> str:
     inside = environment_of(python, os.path.join(place, "try"), [wheel, *TEST_NEEDS], place)
     tests = shutil.copytree(os.path.join(sources, "tests"), os.path.join(place, "tests"))
     only = {"EDGESERVE_CORE": "compiled", "PYTHONPATH": ""}
-    call([inside, "-m", "pytest", "-q", os.path.join(tests, "golden"), os.path.join(tests, "sim", "test_soak.py")],
-         place, only)
+    call(
+        [inside, "-m", "pytest", "-q", os.path.join(tests, "golden"), os.path.join(tests, "sim", "test_soak.py")],
+        place,
+        only,
+    )
     return call([inside, "-c", SAY], place, only).strip()
 
 

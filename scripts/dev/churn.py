@@ -165,8 +165,12 @@ def look(pid: int, log: Path) -> Dict[str, int]:
     """Memory, open files and threads of a process; bytes of its log."""
     with open(f"/proc/{pid}/statm") as file:
         rss = int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return {"rss": rss, "files": len(os.listdir(f"/proc/{pid}/fd")), "threads": len(os.listdir(f"/proc/{pid}/task")),
-            "log": log.stat().st_size}
+    return {
+        "rss": rss,
+        "files": len(os.listdir(f"/proc/{pid}/fd")),
+        "threads": len(os.listdir(f"/proc/{pid}/task")),
+        "log": log.stat().st_size,
+    }
 
 
 def run(minutes: float, load: float) -> Dict[str, Any]:
@@ -200,9 +204,17 @@ def _load(server: ServerProcess, endpoint: str, log: Path, seconds: float, load:
         thread.join(30)
     stats = _at_rest(endpoint)
     apps = {name: {"received": app["received"], **app["outcomes"]} for name, app in stats["apps"].items()}
-    return {"seconds": len(samples), "clients": churn.clients, "killed": killer.killed, "steady": dict(steady.told),
-            "apps": apps, "open": stats["open"], "status": server.stop(), "samples": samples,
-            "unbalanced": sum(app["received"] - sum(app["outcomes"].values()) for app in stats["apps"].values())}
+    return {
+        "seconds": len(samples),
+        "clients": churn.clients,
+        "killed": killer.killed,
+        "steady": dict(steady.told),
+        "apps": apps,
+        "open": stats["open"],
+        "status": server.stop(),
+        "samples": samples,
+        "unbalanced": sum(app["received"] - sum(app["outcomes"].values()) for app in stats["apps"].values()),
+    }
 
 
 def _at_rest(endpoint: str) -> Dict[str, Any]:
@@ -234,7 +246,7 @@ def main() -> int:
 def check(found: Dict[str, Any], samples: List[Dict[str, int]], checks: Checks) -> None:
     """Everything this script must show."""
     tenth = max(1, len(samples) // 10)
-    early = samples[60:120] if len(samples) >= 1200 else samples[tenth:2 * tenth] or samples
+    early = samples[60:120] if len(samples) >= 1200 else samples[tenth : 2 * tenth] or samples
     late = samples[-tenth:]
     growth = statistics.median([one["rss"] for one in late]) / statistics.median([one["rss"] for one in early]) - 1
     checks.at_most("growth of memory after the first minute", growth, GROWTH_MAX)

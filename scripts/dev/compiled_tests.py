@@ -60,6 +60,7 @@ def compile_copy() -> None:
     """Build the extension modules in place, unless they are of these sources and this Python already."""
     sys.path.insert(0, COPY)
     from edgeserve import compiled
+
     suffix = compiled.EXTENSION_SUFFIXES[0]
     if glob.glob(os.path.join(COPY, "edgeserve", f"{compiled.LIBRARY}{compiled.digest()}*{suffix}")):
         return
@@ -67,8 +68,14 @@ def compile_copy() -> None:
         os.remove(path)
     began = time.monotonic()
     environment = {**os.environ, "EDGESERVE_COMPILE": "1"}
-    done = subprocess.run([sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"], cwd=COPY, env=environment,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"],
+        cwd=COPY,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     if done.returncode != 0:
         raise SystemExit(f"the core does not compile (docs/compiled.md has the rules):\n{done.stdout}")
     print(f"compiled {len(compiled.sources())} modules in {time.monotonic() - began:.0f} s", flush=True)

@@ -128,6 +128,7 @@ class Server:
         def look() -> bool:
             found[:] = [pid for pid in children_of(self.served.pid) if "serve_child" in command_of(pid)]
             return bool(found)
+
         until(look, "a model's process")
         self.children |= set(found)
         return found[0]
@@ -174,8 +175,10 @@ class Asker(threading.Thread):
         try:
             answer = future.result(2 * PATIENCE_S)  # its own client gives it up after PATIENCE_S
         except FutureTimeout:
-            raise Broken(f"a request to {self.app} was neither answered nor refused for {2 * PATIENCE_S:g} s, and its "
-                         "client did not give it up") from None
+            raise Broken(
+                f"a request to {self.app} was neither answered nor refused for {2 * PATIENCE_S:g} s, and its "
+                "client did not give it up"
+            ) from None
         except RequestError as error:
             self.told[error.code] += 1
             return
@@ -252,7 +255,10 @@ def kill_the_server(server: Server) -> None:
 
 
 FAULTS: Dict[str, Callable[[Server], None]] = {
-    "client": kill_a_client, "model": kill_a_model, "server": kill_the_server}
+    "client": kill_a_client,
+    "model": kill_a_model,
+    "server": kill_the_server,
+}
 
 
 def run(rounds: int, seed: int, say: Callable[[str], None]) -> Dict[str, Any]:
@@ -262,8 +268,7 @@ def run(rounds: int, seed: int, say: Callable[[str], None]) -> Dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="es-faults-") as path:
         folder = Path(path)
         server = Server(folder)
-        askers: List[Any] = [Asker(server.endpoint, "here"), Asker(server.endpoint, "there"),
-                             Counting(server.endpoint)]
+        askers: List[Any] = [Asker(server.endpoint, "here"), Asker(server.endpoint, "there"), Counting(server.endpoint)]
         try:
             for asker in askers:
                 asker.start()
@@ -306,8 +311,11 @@ def _end(server: Server, askers: List[Any], folder: Path) -> None:
         until(lambda: client.stats()["open"] == 0, "the requests of clients that are gone to end")
     server.stop()
     until(lambda: not any(map(is_alive, server.children)), "the models' processes to end")
-    left = sorted(str(item.relative_to(folder)) for item in folder.rglob("*")
-                  if item.is_file() or item.is_socket() or item.is_fifo())
+    left = sorted(
+        str(item.relative_to(folder))
+        for item in folder.rglob("*")
+        if item.is_file() or item.is_socket() or item.is_fifo()
+    )
     left = [name for name in left if not name.startswith("__pycache__")]
     if left != ["edge.toml", "faulty.py", "log"]:
         raise Broken(f"left behind: {left}")
@@ -363,12 +371,17 @@ def main() -> int:
         print(f"faults: seed {args.seed}: {error}", file=sys.stderr)
         return 1
     took_s = round(time.monotonic() - began_s)
-    print(f"{sum(told['rounds'].values())} rounds in {took_s} s: {told['rounds']}; every request was answered once or "
-          f"its client told: {told['told']}; nothing was left behind")
+    print(
+        f"{sum(told['rounds'].values())} rounds in {took_s} s: {told['rounds']}; every request was answered once or "
+        f"its client told: {told['told']}; nothing was left behind"
+    )
     checks = Checks("scripts/dev/faults.py")  # what does not hold has ended it above
     checks.at_least("rounds in which everything held", sum(told["rounds"].values()), args.rounds)
-    return checks.finish(args.json, {"rounds": args.rounds, "seed": args.seed, "took_s": took_s,
-                                     "load_average": os.getloadavg()[0]}, **told)
+    return checks.finish(
+        args.json,
+        {"rounds": args.rounds, "seed": args.seed, "took_s": took_s, "load_average": os.getloadavg()[0]},
+        **told,
+    )
 
 
 if __name__ == "__main__":

@@ -114,8 +114,11 @@ def _run(job: Job, items: Dict[str, pytest.Item]) -> Answer:
         if any(report.failed for report in reports):
             return Answer(name)
         if job.record:
-            functions = {f"{code.co_filename.rpartition(PLACE)[2]}:{code.co_name}" for code in called
-                         if PLACE in code.co_filename}
+            functions = {
+                f"{code.co_filename.rpartition(PLACE)[2]}:{code.co_name}"
+                for code in called
+                if PLACE in code.co_filename
+            }
             rows[name] = {"seconds": time.process_time() - began_s, "functions": sorted(functions)}
     return Answer("", rows)
 
@@ -134,6 +137,7 @@ def _note_calls(called: Set[CodeType]) -> None:
 
 def _monitor(called: Set[CodeType]) -> None:
     """The first call of each function is told; the others cost nothing."""
+
     def note(code: CodeType, _: int) -> Any:
         called.add(code)
         return MONITORING.DISABLE
@@ -191,6 +195,12 @@ def is_inside_functions(old: str, new: str) -> bool:
 
 def _at_import(code: CodeType) -> Tuple[Any, ...]:
     """What of a code runs at import: itself, and classes; of functions only their names."""
-    inner = [_at_import(item) if isinstance(item, CodeType) and not item.co_flags & 1 else
-             item.co_name if isinstance(item, CodeType) else (type(item), repr(item)) for item in code.co_consts]
+    inner = [
+        _at_import(item)
+        if isinstance(item, CodeType) and not item.co_flags & 1
+        else item.co_name
+        if isinstance(item, CodeType)
+        else (type(item), repr(item))
+        for item in code.co_consts
+    ]
     return (code.co_code, code.co_names, tuple(inner))

@@ -236,8 +236,11 @@ class Mutator:
             fields["app"] = draw.choice(("echo", "chain", "streams"))
             fields["tensors"] = [["x", "float32", [6]]]
             if draw.random() < 0.3:
-                fields["hints"] = {draw.choice(("steps", "first.steps", "work", "second.work", "length")): draw.choice(
-                    (1, 3.5, 100, 1e4, 2**62, -5, 1e300))}
+                fields["hints"] = {
+                    draw.choice(("steps", "first.steps", "work", "second.work", "length")): draw.choice(
+                        (1, 3.5, 100, 1e4, 2**62, -5, 1e300)
+                    )
+                }
             if draw.random() < 0.3:
                 fields["class"] = draw.choice(("critical", "normal", "background"))
             if draw.random() < 0.3:
@@ -250,9 +253,33 @@ class Mutator:
 
     def _value(self) -> Any:
         draw = self._random
-        return draw.choice((None, True, -1, 0, 2**63, 2**64 - 1, 1e308, float("nan"), float("inf"), "", "x" * 200,
-                            b"", b"\xff" * 65, [], [[]] * 70, {}, {"a": {}}, {1: 2}, "\ud7ff", [["x", "object", [1]]],
-                            [["x", "float32", [2**40, 2**40]]], [["x", "float32", [-1]]], draw.getrandbits(63)))
+        return draw.choice(
+            (
+                None,
+                True,
+                -1,
+                0,
+                2**63,
+                2**64 - 1,
+                1e308,
+                float("nan"),
+                float("inf"),
+                "",
+                "x" * 200,
+                b"",
+                b"\xff" * 65,
+                [],
+                [[]] * 70,
+                {},
+                {"a": {}},
+                {1: 2},
+                "\ud7ff",
+                [["x", "object", [1]]],
+                [["x", "float32", [2**40, 2**40]]],
+                [["x", "float32", [-1]]],
+                draw.getrandbits(63),
+            )
+        )
 
     def _mutate_fields(self, fields: Dict[Any, Any]) -> None:
         draw = self._random
@@ -263,8 +290,9 @@ class Mutator:
         elif way == 1:
             fields[key] = self._value()
         elif way == 2:
-            fields[draw.choice(("sent_ns", "value", "client", "texts", "hints", "quality_min", "stream", "zzz"))] = \
+            fields[draw.choice(("sent_ns", "value", "client", "texts", "hints", "quality_min", "stream", "zzz"))] = (
                 self._value()
+            )
         else:
             fields[key] = fields.pop(key, None)
 
@@ -279,7 +307,7 @@ class Mutator:
             damaged[draw.randrange(len(damaged))] = draw.randrange(256)
             frames[place] = bytes(damaged)
         elif way == 1:
-            frames[place] = frames[place][:draw.randrange(len(frames[place]) + 1)]
+            frames[place] = frames[place][: draw.randrange(len(frames[place]) + 1)]
         elif way == 2:
             frames.insert(place, draw.choice((b"", b"\0" * draw.randrange(200), frames[place])))
         elif way == 3:
@@ -358,8 +386,16 @@ class Server:
     """The server in a process of its own, asked by lines."""
 
     def __init__(self, folder: str) -> None:
-        server = ServerProcess(Path(folder), CONFIG, {"attacked.py": FUNCTIONS}, program=("-c", SERVER),
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        server = ServerProcess(
+            Path(folder),
+            CONFIG,
+            {"attacked.py": FUNCTIONS},
+            program=("-c", SERVER),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         self._child = server.process
         self._errors: List[str] = []
         errors = self._child.stderr
@@ -411,16 +447,17 @@ def attack(messages: int, seed: int, attackers: int = 2, rest_s: float = REST_S)
             server.close()
 
 
-def _attack(server: Server, endpoint: str, messages: int, seed: int, attackers: int,
-            rest_s: float) -> Dict[str, Any]:
+def _attack(server: Server, endpoint: str, messages: int, seed: int, attackers: int, rest_s: float) -> Dict[str, Any]:
     healthy = Healthy(endpoint)
     healthy.start()
     sent: List[int] = []
     memory: List[Dict[str, int]] = []
     begin = time.monotonic()
     for part, share in (("warm", WARM_SHARE), ("main", 1 - WARM_SHARE)):
-        threads = [Attacker(endpoint, f"{seed}/{part}/{number}", round(messages * share) // attackers, sent.append)
-                   for number in range(attackers)]
+        threads = [
+            Attacker(endpoint, f"{seed}/{part}/{number}", round(messages * share) // attackers, sent.append)
+            for number in range(attackers)
+        ]
         for thread in threads:
             thread.start()
         while any(thread.is_alive() for thread in threads):
@@ -434,11 +471,19 @@ def _attack(server: Server, endpoint: str, messages: int, seed: int, attackers: 
     healthy.join(60)
     healthy.client.close()
     end = server.ask("end")
-    return {"seed": seed, "messages": sum(sent), "took_s": round(took_s, 1), "status": server.status(),
-            "healthy_asked": healthy.asked, "healthy_wrong": healthy.wrong[:5],
-            "healthy_slowest_ms": round(healthy.slowest_s * 1e3, 1),
-            "memory_warm": rest, "memory_after": after, "rss_mib_max": max(seen["rss"] for seen in memory) / 2**20,
-            **end}
+    return {
+        "seed": seed,
+        "messages": sum(sent),
+        "took_s": round(took_s, 1),
+        "status": server.status(),
+        "healthy_asked": healthy.asked,
+        "healthy_wrong": healthy.wrong[:5],
+        "healthy_slowest_ms": round(healthy.slowest_s * 1e3, 1),
+        "memory_warm": rest,
+        "memory_after": after,
+        "rss_mib_max": max(seen["rss"] for seen in memory) / 2**20,
+        **end,
+    }
 
 
 def _at_rest(server: Server, rest_s: float) -> Dict[str, int]:

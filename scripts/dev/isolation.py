@@ -212,8 +212,13 @@ def measure(endpoint: str, seconds: float, attack: str = "") -> Dict[str, int]:
         attacker = subprocess.Popen([sys.executable, "-c", BEGIN + attack, endpoint], stderr=subprocess.DEVNULL)
         time.sleep(1.0)
     try:
-        client = subprocess.run([sys.executable, "-c", CLIENT, endpoint, str(seconds), str(RATE)], timeout=300,
-                                capture_output=True, text=True, check=False)
+        client = subprocess.run(
+            [sys.executable, "-c", CLIENT, endpoint, str(seconds), str(RATE)],
+            timeout=300,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if client.returncode:
             return {"ended": client.returncode}
         told: Dict[str, int] = json.loads(client.stdout)
@@ -240,13 +245,20 @@ def run(seconds: float, rounds: int, say: Any) -> List[Dict[str, Any]]:
                 for name, attack in ATTACKS.items():
                     beside, after = measure(endpoint, seconds, attack), measure(endpoint, seconds)
                     alone = (before.get("completed", 0) + after.get("completed", 0)) / 2
-                    rows.append({"attack": name, "alone": alone, "beside": beside,
-                                 "share": beside.get("completed", 0) / max(1.0, alone)})
+                    rows.append(
+                        {
+                            "attack": name,
+                            "alone": alone,
+                            "beside": beside,
+                            "share": beside.get("completed", 0) / max(1.0, alone),
+                        }
+                    )
                     say(rows[-1])
                     before = after
                     if server.has_ended():
-                        raise SystemExit(f"the server ended with {server.process.returncode}, attacked by one that "
-                                         f"{name}")
+                        raise SystemExit(
+                            f"the server ended with {server.process.returncode}, attacked by one that {name}"
+                        )
             rows.append({"status": server.stop()})
         finally:
             server.kill()
@@ -265,8 +277,11 @@ def main() -> int:
     for name in ATTACKS:
         shares = [row["share"] for row in rows if row["attack"] == name]
         checks.at_least(f"share kept beside one that {name}", sum(shares) / len(shares), SHARE_MIN)
-    return checks.finish(args.json, {"seconds": args.seconds, "rounds": args.rounds, "rate": RATE,
-                                     "load_average": os.getloadavg()[0]}, rows=rows)
+    return checks.finish(
+        args.json,
+        {"seconds": args.seconds, "rounds": args.rounds, "rate": RATE, "load_average": os.getloadavg()[0]},
+        rows=rows,
+    )
 
 
 if __name__ == "__main__":

@@ -48,12 +48,32 @@ reach on a machine that is busy with other work."""
 CPU_S_MIN, CPU_TIMES = 10, 5
 """With a mutant it may need so many times what it needed then, and some seconds; with more it hangs."""
 
-COMPARISONS = {ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"),
-               ast.Eq: ("==", "!="), ast.NotEq: ("!=", "=="), ast.Is: ("is", "is not"), ast.IsNot: ("is not", "is"),
-               ast.In: ("in", "not in"), ast.NotIn: ("not in", "in")}
-ARITHMETIC = {ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "//"), ast.FloorDiv: ("//", "*"),
-              ast.Div: ("/", "*"), ast.Mod: ("%", "+"), ast.Pow: ("**", "*"), ast.LShift: ("<<", ">>"),
-              ast.RShift: (">>", "<<"), ast.BitAnd: ("&", "|"), ast.BitOr: ("|", "&"), ast.BitXor: ("^", "|")}
+COMPARISONS = {
+    ast.Lt: ("<", "<="),
+    ast.LtE: ("<=", "<"),
+    ast.Gt: (">", ">="),
+    ast.GtE: (">=", ">"),
+    ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="),
+    ast.Is: ("is", "is not"),
+    ast.IsNot: ("is not", "is"),
+    ast.In: ("in", "not in"),
+    ast.NotIn: ("not in", "in"),
+}
+ARITHMETIC = {
+    ast.Add: ("+", "-"),
+    ast.Sub: ("-", "+"),
+    ast.Mult: ("*", "//"),
+    ast.FloorDiv: ("//", "*"),
+    ast.Div: ("/", "*"),
+    ast.Mod: ("%", "+"),
+    ast.Pow: ("**", "*"),
+    ast.LShift: ("<<", ">>"),
+    ast.RShift: (">>", "<<"),
+    ast.BitAnd: ("&", "|"),
+    ast.BitOr: ("|", "&"),
+    ast.BitXor: ("^", "|"),
+}
 TURNED_ROUND = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In, ast.NotIn)
 """Comparisons whose flip is the opposite condition."""
 BOOLEAN = {ast.And: ("and", "or"), ast.Or: ("or", "and")}
@@ -116,8 +136,8 @@ class Source:
     def shown(self, edit: Edit) -> Tuple[str, str]:
         """The expression before and after the edit, on one line each."""
         start, end = self.start(edit.node), self.end(edit.node)
-        before, after = self.data[start:edit.start], self.data[edit.end:end]
-        whole = (before + self.data[edit.start:edit.end] + after, before + edit.new + after)
+        before, after = self.data[start : edit.start], self.data[edit.end : end]
+        whole = (before + self.data[edit.start : edit.end] + after, before + edit.new + after)
         old, new = (" ".join(text.decode().split()) for text in whole)
         return old, new
 
@@ -125,8 +145,10 @@ class Source:
         """The edit of the operator that stands between two operands."""
         start, end = self.end(left), self.start(right)
         pattern = r"\s+".join(re.escape(word) for word in operator.split())
-        found = re.search((rb"\b%s\b" if operator.isalpha() or " " in operator else rb"%s") % pattern.encode(),
-                          re.sub(rb"#[^\n]*", lambda match: b" " * len(match.group()), self.data[start:end]))
+        found = re.search(
+            (rb"\b%s\b" if operator.isalpha() or " " in operator else rb"%s") % pattern.encode(),
+            re.sub(rb"#[^\n]*", lambda match: b" " * len(match.group()), self.data[start:end]),
+        )
         assert found is not None, f"no {operator!r} on line {node.lineno}"  # type: ignore[attr-defined]
         return Edit(start + found.start(), start + found.end(), new.encode(), node)
 
@@ -146,7 +168,8 @@ def conditions_of(node: ast.AST) -> List[ast.expr]:
         return node.ifs
     value = node.value if isinstance(node, ast.Return) else None
     is_condition = isinstance(value, (ast.Compare, ast.BoolOp)) or (
-        isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Not))
+        isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Not)
+    )
     return [value] if value is not None and is_condition else []
 
 
@@ -210,7 +233,7 @@ def mutants_of(file: str, text: str) -> List[Mutant]:
             continue
         old, new = source.shown(edit)
         nth = seen[around.name, old, new] = seen.get((around.name, old, new), -1) + 1
-        changed = source.data[:edit.start] + edit.new + source.data[edit.end:]
+        changed = source.data[: edit.start] + edit.new + source.data[edit.end :]
         line = edit.node.lineno  # type: ignore[attr-defined]
         found.append(Mutant(file, around, line, old, new, nth, edit.start, changed.decode()))
     return found
@@ -230,8 +253,10 @@ def all_mutants(root: str = ROOT) -> List[Mutant]:
 
 def drawn(mutants: Iterable[Mutant], seed: int, count: int) -> List[Mutant]:
     """One change of each of ``count`` places, by a hash of seed and key: editing one place draws no other places."""
+
     def rank(mutant: Mutant) -> str:
         return hashlib.sha256(repr((seed, mutant.key)).encode()).hexdigest()
+
     of_place: Dict[Tuple[str, int], Mutant] = {}
     for mutant in sorted(mutants, key=rank):
         of_place.setdefault((mutant.file, mutant.at), mutant)
@@ -274,12 +299,17 @@ def fast_tests(root: str = ROOT) -> List[str]:
     marked ``worlds`` are not run."""
     unit = []
     for folder, _, names in sorted(os.walk(os.path.join(root, "tests", "unit"))):
-        unit += [os.path.join(folder, name) for name in sorted(names)
-                 if name.startswith("test_") and name.endswith(".py")]
-    reach = [os.path.relpath(path, root) for path in unit
-             if any(name.startswith(REACH_SCHED) for name in imports_in(path))]
-    return [path for path in ["tests/golden", "tests/sim", "tests/conformance/test_policies.py", *reach]
-            if not path.startswith(tuple(LEFT_OUT))]
+        unit += [
+            os.path.join(folder, name) for name in sorted(names) if name.startswith("test_") and name.endswith(".py")
+        ]
+    reach = [
+        os.path.relpath(path, root) for path in unit if any(name.startswith(REACH_SCHED) for name in imports_in(path))
+    ]
+    return [
+        path
+        for path in ["tests/golden", "tests/sim", "tests/conformance/test_policies.py", *reach]
+        if not path.startswith(tuple(LEFT_OUT))
+    ]
 
 
 class Selection:
@@ -298,7 +328,7 @@ class Selection:
 
     def tests(self, mutant: Mutant) -> List[Tuple[str, int]]:
         """The tests, each with the CPU seconds after which it hangs."""
-        place = f"{mutant.file[len(SCHED) + 1:]}:{mutant.around.function}"
+        place = f"{mutant.file[len(SCHED) + 1 :]}:{mutant.around.function}"
         calling = [test for test, called in self._called.items() if place in called] or list(self._called)
         calling.sort(key=lambda test: (self._seconds[test] / (1 + self._noticed[test]), test))
         if self._cpu_s:
@@ -317,9 +347,18 @@ class Tests:
 
     def __init__(self, tree: ChangedTree, is_changed: bool = False) -> None:
         self._pipe, theirs = Pipe()
-        self._process = tree.pytest("-W", "ignore", "-p", "dev.forking", *fast_tests(tree.home), "-m", "not worlds",
-                                    stdout=subprocess.DEVNULL, pass_fds=(theirs.fileno(),),
-                                    environment={"MUTANTS_PIPE": str(theirs.fileno())})
+        self._process = tree.pytest(
+            "-W",
+            "ignore",
+            "-p",
+            "dev.forking",
+            *fast_tests(tree.home),
+            "-m",
+            "not worlds",
+            stdout=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(),),
+            environment={"MUTANTS_PIPE": str(theirs.fileno())},
+        )
         theirs.close()
         try:
             self.names: List[str] = self._pipe.recv()
@@ -393,7 +432,7 @@ def called_by_tests(clean: ChangedTree, jobs: int, file: str) -> Tuple[Dict[str,
                 del record[name]
         new = [(name, CPU_S_MAX) for name in sorted(tests.names)[part::jobs] if name not in record]
         for first in range(0, len(new), RECORDED_AT_ONCE):
-            answer = tests.answer(Job(new[first:first + RECORDED_AT_ONCE], record=True))
+            answer = tests.answer(Job(new[first : first + RECORDED_AT_ONCE], record=True))
             with lock:
                 record.update(answer.record)
                 if file:
@@ -437,13 +476,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="only mutants whose line of output contains this")
     parser.add_argument("--again", default="", metavar="FILE", help="only the survivors that this --json names")
     parser.add_argument("--covering", default="", metavar="FILE", help="keep here which test calls what, and use that")
-    parser.add_argument("--cpu-s", type=float, default=0.0, metavar="S",
-                        help="per mutant the quickest tests, of so many seconds together (0: all that call it); "
-                             "what these do not notice counts as not noticed")
+    parser.add_argument(
+        "--cpu-s",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="per mutant the quickest tests, of so many seconds together (0: all that call it); "
+        "what these do not notice counts as not noticed",
+    )
     parser.add_argument("--list", action="store_true", help="name the mutants and stop")
     parser.add_argument("--json", default="", metavar="FILE", help="write share and survivors here")
-    parser.add_argument("--leave-out", nargs="+", default=[], metavar="PATH",
-                        help="no tests below these, say tests/sim: then more would be noticed than the share says")
+    parser.add_argument(
+        "--leave-out",
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="no tests below these, say tests/sim: then more would be noticed than the share says",
+    )
     args = parser.parse_args(argv)
     LEFT_OUT[:] = args.leave_out
     with ChangedTree() as clean:  # the working tree may be edited meanwhile
@@ -466,13 +515,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     print("\nsurvivors:" if survivors else "")
     for mutant in survivors:
         print(f"  {mutant}")
-    print(f"{len(rows) - len(survivors)} of {len(rows)} mutants noticed ({share:.1%}, {args.must:.0%} must be) "
-          f"in {time.monotonic() - began:.0f} s")
+    print(
+        f"{len(rows) - len(survivors)} of {len(rows)} mutants noticed ({share:.1%}, {args.must:.0%} must be) "
+        f"in {time.monotonic() - began:.0f} s"
+    )
     if args.json:
         with open(args.json, "w", encoding="utf-8") as file:
             told = [{"where": str(mutant), "key": [*mutant.key]} for mutant in survivors]
-            json.dump({"seeds": args.seed, "noticed": len(rows) - len(survivors), "of": len(rows), "share": share,
-                       "survivors": told}, file, indent=1)
+            json.dump(
+                {
+                    "seeds": args.seed,
+                    "noticed": len(rows) - len(survivors),
+                    "of": len(rows),
+                    "share": share,
+                    "survivors": told,
+                },
+                file,
+                indent=1,
+            )
     return 0 if share >= args.must else 1
 
 

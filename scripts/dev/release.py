@@ -50,7 +50,7 @@ function = "model:double"
 model = "double"
 slo = "10s"
 """
-MODEL = "def double(inputs):\n    return {\"y\": inputs[\"x\"] * 2}\n"
+MODEL = 'def double(inputs):\n    return {"y": inputs["x"] * 2}\n'
 ASK = """\
 import sys
 import numpy as np
@@ -77,13 +77,23 @@ def version_in(text: str) -> str:
 def wheel_problems(names: Collection[str], expected: Sequence[str], metadata: str, version: str) -> List[str]:
     """What is wrong with a wheel: of these files, for a package of the ``expected`` ones."""
     info = f"{NAME}-{version}.dist-info/"
-    problems = [f"{name} is missing: [tool.setuptools.package-data] in pyproject.toml says what is packed besides "
-                "modules" for name in expected if name not in names]
-    problems += [f"{name} does not belong into the wheel" for name in sorted(names)
-                 if name not in expected and not name.startswith(info)]
+    problems = [
+        f"{name} is missing: [tool.setuptools.package-data] in pyproject.toml says what is packed besides modules"
+        for name in expected
+        if name not in names
+    ]
+    problems += [
+        f"{name} does not belong into the wheel"
+        for name in sorted(names)
+        if name not in expected and not name.startswith(info)
+    ]
     said = email.message_from_string(metadata)
-    for key, value in (("Name", "edgeserve-runtime"), ("Version", version), ("Requires-Python", ">=3.8"),
-                       ("Description-Content-Type", "text/markdown")):
+    for key, value in (
+        ("Name", "edgeserve-runtime"),
+        ("Version", version),
+        ("Requires-Python", ">=3.8"),
+        ("Description-Content-Type", "text/markdown"),
+    ):
         if said[key] != value:
             problems.append(f"metadata: {key} is {said[key]!r}, expected {value!r}")
     if not any(name.startswith(info) and name.endswith("LICENSE") for name in names):
@@ -105,8 +115,11 @@ def look_into_sources(path: str) -> List[str]:
     """What a source distribution lacks."""
     with tarfile.open(path) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}
-    return [f"{name} is missing from {os.path.basename(path)}" for name in (*package_files(), *SOURCES_TOO)
-            if name not in names]
+    return [
+        f"{name} is missing from {os.path.basename(path)}"
+        for name in (*package_files(), *SOURCES_TOO)
+        if name not in names
+    ]
 
 
 def changelog_problems(changes: str, version: str, node: str) -> List[str]:
@@ -124,8 +137,10 @@ def build(python: str, place: str, out: str) -> Dict[str, str]:
     builder = environment_of(python, os.path.join(place, "build"), BUILD_NEEDS, place)
     call([builder, "-m", "build", "--outdir", out, sources], place)
     version = version_in((ROOT / "edgeserve" / "__init__.py").read_text(encoding="utf-8"))
-    built = {"gz": os.path.join(out, f"{NAME}-{version}.tar.gz"),
-             "whl": os.path.join(out, f"{NAME}-{version}-py3-none-any.whl")}
+    built = {
+        "gz": os.path.join(out, f"{NAME}-{version}.tar.gz"),
+        "whl": os.path.join(out, f"{NAME}-{version}-py3-none-any.whl"),
+    }
     call([builder, "-m", "twine", "check", "--strict", *built.values()], place)
     return built
 
@@ -139,8 +154,14 @@ def try_wheel(python: str, wheel: str, place: str) -> str:
         Path(place, name).write_text(text, encoding="utf-8")
     call([inside, "-m", "pip", "check"], place, alone)
     call([command, "doctor", "edge.toml"], place, alone)
-    server = subprocess.Popen([command, "serve", "edge.toml"], cwd=place, env={**os.environ, **alone}, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    server = subprocess.Popen(
+        [command, "serve", "edge.toml"],
+        cwd=place,
+        env={**os.environ, **alone},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     try:
         wait_for(server, os.path.join(place, "bus"))
         endpoint = f"ipc://{place}/bus"
@@ -176,8 +197,11 @@ def main() -> int:
     if not args.python:
         pythons = {version: pythons[version] for version in {min(pythons, key=minor), max(pythons, key=minor)}}
     version = version_in((ROOT / "edgeserve" / "__init__.py").read_text(encoding="utf-8"))
-    problems = changelog_problems((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version,
-                                  (ROOT / "clients" / "node" / "package.json").read_text(encoding="utf-8"))
+    problems = changelog_problems(
+        (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"),
+        version,
+        (ROOT / "clients" / "node" / "package.json").read_text(encoding="utf-8"),
+    )
     with tempfile.TemporaryDirectory(prefix="edgeserve-release-") as place:
         try:
             built = build(pythons[max(pythons, key=minor)], place, out)

@@ -41,15 +41,22 @@ LOADED = re.compile(r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=\
 
 def pages(root: Path = ROOT) -> List[str]:
     """Every page, relative to the root."""
-    return sorted({path.relative_to(root).as_posix() for pattern in PATTERNS for path in root.glob(pattern)
-                   if "node_modules" not in path.parts})
+    return sorted(
+        {
+            path.relative_to(root).as_posix()
+            for pattern in PATTERNS
+            for path in root.glob(pattern)
+            if "node_modules" not in path.parts
+        }
+    )
 
 
 def linked(page: str, root: Path = ROOT) -> Set[str]:
     """The files of this project that a page links to or shows, relative to the root."""
     text = FENCED.sub("", (root / page).read_text(encoding="utf-8"))
-    targets = {target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)
-               if not re.match(r"[a-z]+:", target)}
+    targets = {
+        target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text) if not re.match(r"[a-z]+:", target)
+    }
     return {os.path.normpath(os.path.join(os.path.dirname(page), target)) for target in targets if target}
 
 
@@ -115,8 +122,11 @@ def loaded_from_elsewhere(site: Path) -> Iterator[str]:
     """``page: address`` of what the site's pages and styles would fetch from other hosts."""
     for path in sorted([*site.rglob("*.html"), *site.rglob("*.css")]):
         text = path.read_text(encoding="utf-8")
-        found = LOADED.findall(text) if path.suffix == ".html" else re.findall(
-            r"(?:@import\s+|url\()[\"']?((?:https?:)?//[^\"')\s]+)", text)
+        found = (
+            LOADED.findall(text)
+            if path.suffix == ".html"
+            else re.findall(r"(?:@import\s+|url\()[\"']?((?:https?:)?//[^\"')\s]+)", text)
+        )
         for address in found:
             yield f"{path.relative_to(site)}: {address}"
 
@@ -127,8 +137,14 @@ def build(out: Path, root: Path = ROOT) -> int:
         stage(Path(place), root)
         quiet: Dict[str, str] = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
         # Not --quiet: what is not told is not counted, and --strict finds nothing.
-        done = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)],
-                              cwd=place, env=quiet, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(out)],
+            cwd=place,
+            env=quiet,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
     if done.returncode != 0:
         print("\n".join(line for line in done.stdout.splitlines() if not line.startswith("INFO")))
         return 1

@@ -25,8 +25,14 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=1000, help="how many seeds (1000)")
     parser.add_argument("--start", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--seed", type=int, help="run this seed alone and say what broke")
-    parser.add_argument("--policies", nargs="+", choices=(*POLICY_KINDS, *ENSEMBLE_KINDS), default=POLICY_KINDS,
-                        metavar="KIND", help="draw from these policies alone (all: %(choices)s)")
+    parser.add_argument(
+        "--policies",
+        nargs="+",
+        choices=(*POLICY_KINDS, *ENSEMBLE_KINDS),
+        default=POLICY_KINDS,
+        metavar="KIND",
+        help="draw from these policies alone (all: %(choices)s)",
+    )
     parser.add_argument("--deep", action="store_true", help="lanes of depth 2 and 3, packing, contention")
     parser.add_argument("--hardware", action="store_true", help="clocks, heat, power and memory that change")
     parser.add_argument("--language", action="store_true", help="apps of language models among the others")
@@ -59,8 +65,10 @@ def run_recovery(seeds: Sequence[int], kinds: Sequence[str]) -> int:
             continue
         totals = [total + count for total, count in zip(totals, result[2:])]
     before, lost_before, after, lost_after = totals
-    print(f"{len(seeds)} seeds, {failed} not served again; {lost_before} of {before} requests lost before recovery was "
-          f"due, {lost_after} of {after} after")
+    print(
+        f"{len(seeds)} seeds, {failed} not served again; {lost_before} of {before} requests lost before recovery was "
+        f"due, {lost_after} of {after} after"
+    )
     return 1 if failed else 0
 
 
@@ -72,24 +80,28 @@ def print_accounts(results: Sequence[SoakResult]) -> None:
         for account in accounts:
             for name, count in account.ends.items():
                 ends[name.split(":")[0]] += count
-        print(f"{kind}: {sum(account.arrived for account in accounts)} came in {len(accounts)} runs; "
-              + ", ".join(f"{name} {count}" for name, count in sorted(ends.items())))
+        print(
+            f"{kind}: {sum(account.arrived for account in accounts)} came in {len(accounts)} runs; "
+            + ", ".join(f"{name} {count}" for name, count in sorted(ends.items()))
+        )
 
 
-def run_many(start: int, runs: int, policies: Sequence[str], deep: bool, hardware: bool, language: bool,
-             pair: bool) -> int:
+def run_many(
+    start: int, runs: int, policies: Sequence[str], deep: bool, hardware: bool, language: bool, pair: bool
+) -> int:
     """Run the seeds one after another; a broken one is named at once and the others go on."""
     some = "" if set(policies) == set(POLICY_KINDS) else f" --policies {' '.join(policies)}"
     some += (" --deep" if deep else "") + (" --hardware" if hardware else "") + (" --language" if language else "")
     some += " --pair" if pair else ""
-    print(f"seeds {start} to {start + runs - 1}; a failing one again: "
-          f"python scripts/dev/soak.py --seed N{some}", flush=True)
+    print(
+        f"seeds {start} to {start + runs - 1}; a failing one again: python scripts/dev/soak.py --seed N{some}",
+        flush=True,
+    )
     results: List[SoakResult] = []
     failed: List[int] = []
     for seed in range(start, start + runs):
         try:
-            results.append(soak(seed, policies=policies, deep=deep, hardware=hardware, language=language,
-                                pair=pair))
+            results.append(soak(seed, policies=policies, deep=deep, hardware=hardware, language=language, pair=pair))
         except Exception as error:  # noqa: BLE001 whatever it raises, it is this seed's failure
             failed.append(seed)
             where = traceback.extract_tb(error.__traceback__)[-1]
@@ -99,8 +111,10 @@ def run_many(start: int, runs: int, policies: Sequence[str], deep: bool, hardwar
         if done % 100 == 0:
             print(f"{done} of {runs}: {len(failed)} failed", flush=True)
     missing = [] if some else missing_marks(results)  # not every policy brings everything about
-    print(f"{len(results)} runs kept every rule, {len(failed)} did not {failed or ''}; "
-          f"{sum(item.requests for item in results)} requests, {sum(item.steps for item in results)} steps")
+    print(
+        f"{len(results)} runs kept every rule, {len(failed)} did not {failed or ''}; "
+        f"{sum(item.requests for item in results)} requests, {sum(item.steps for item in results)} steps"
+    )
     print_accounts(results)
     if missing and runs >= 100:
         print(f"never occurred: {', '.join(missing)}")

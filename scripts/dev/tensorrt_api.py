@@ -23,24 +23,64 @@ from typing import Dict, List, Set
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 OUTPUT = os.path.join(ROOT, "tests", "lib", "tensorrt_api.json")
 
-TAGS = {"8.5": "8.5.3", "8.6": "release/8.6", "10.0": "v10.0.1", "10.1": "v10.1.0", "10.3": "v10.3.0",
-        "10.7": "v10.7.0", "10.13": "v10.13.3", "10.16": "v10.16", "11.0": "release/11.0",
-        "11.1": "release/11.1"}
+TAGS = {
+    "8.5": "8.5.3",
+    "8.6": "release/8.6",
+    "10.0": "v10.0.1",
+    "10.1": "v10.1.0",
+    "10.3": "v10.3.0",
+    "10.7": "v10.7.0",
+    "10.13": "v10.13.3",
+    "10.16": "v10.16",
+    "11.0": "release/11.0",
+    "11.1": "release/11.1",
+}
 """Version -> tag (or branch, where a release has no tag)."""
 
-FILES = ("python/src/infer/pyCore.cpp", "python/src/infer/pyGraph.cpp", "python/src/infer/pyFoundationalTypes.cpp",
-         "python/src/parsers/pyOnnx.cpp")
+FILES = (
+    "python/src/infer/pyCore.cpp",
+    "python/src/infer/pyGraph.cpp",
+    "python/src/infer/pyFoundationalTypes.cpp",
+    "python/src/parsers/pyOnnx.cpp",
+)
 
-CLASSES = ("Builder", "BuilderFlag", "DataType", "DeviceType", "ExecutionContextAllocationStrategy", "ICudaEngine",
-           "IBuilderConfig", "IExecutionContext", "IHostMemory", "ILayer", "INetworkDefinition", "IOptimizationProfile",
-           "IProgressMonitor", "ITensor", "ITimingCache", "LayerType", "MemoryPoolType",
-           "NetworkDefinitionCreationFlag", "OnnxParser", "ParserError", "PreviewFeature", "Runtime", "TensorIOMode",
-           "TensorLocation", "ComputeCapability", "CudaGraphStrategy", "RuntimeConfig", "IRuntimeConfig")
+CLASSES = (
+    "Builder",
+    "BuilderFlag",
+    "DataType",
+    "DeviceType",
+    "ExecutionContextAllocationStrategy",
+    "ICudaEngine",
+    "IBuilderConfig",
+    "IExecutionContext",
+    "IHostMemory",
+    "ILayer",
+    "INetworkDefinition",
+    "IOptimizationProfile",
+    "IProgressMonitor",
+    "ITensor",
+    "ITimingCache",
+    "LayerType",
+    "MemoryPoolType",
+    "NetworkDefinitionCreationFlag",
+    "OnnxParser",
+    "ParserError",
+    "PreviewFeature",
+    "Runtime",
+    "TensorIOMode",
+    "TensorLocation",
+    "ComputeCapability",
+    "CudaGraphStrategy",
+    "RuntimeConfig",
+    "IRuntimeConfig",
+)
 """The classes and enumerations that the engine meets."""
 
 CLASS = re.compile(r"py::(?:class_|enum_)<[^;]*?>\s*(?:\w+)?[({]\s*\w+,\s*\"(\w+)\"", re.DOTALL)
-MEMBER = re.compile(r"\.(?:def|def_property|def_property_readonly|def_readwrite|def_readonly|value|def_static)"
-                    r"\s*\(\s*\"(?!__)(\w+)\"")
+MEMBER = re.compile(
+    r"\.(?:def|def_property|def_property_readonly|def_readwrite|def_readonly|value|def_static)"
+    r"\s*\(\s*\"(?!__)(\w+)\""
+)
 
 DUMP = """
 import json, os, sys
@@ -60,12 +100,13 @@ def of_sources(clone: str, tag: str) -> Dict[str, Set[str]]:
     """Class -> members, from the bindings' sources at a tag."""
     found: Dict[str, Set[str]] = {}
     for path in FILES:
-        text = subprocess.run(["git", "-C", clone, "show", f"{tag}:{path}"], capture_output=True, text=True, check=True,
-                              timeout=60).stdout
+        text = subprocess.run(
+            ["git", "-C", clone, "show", f"{tag}:{path}"], capture_output=True, text=True, check=True, timeout=60
+        ).stdout
         text = re.sub(r"//[^\n]*", "", text)
         starts = list(CLASS.finditer(text))
         for start, end in zip(starts, [*starts[1:], None]):
-            body = text[start.end():end.start() if end else len(text)]
+            body = text[start.end() : end.start() if end else len(text)]
             found.setdefault(start.group(1), set()).update(MEMBER.findall(body))
     return found
 
@@ -73,8 +114,9 @@ def of_sources(clone: str, tag: str) -> Dict[str, Set[str]]:
 def of_python(python: str, module: str, folders: List[str], libraries: str = "") -> Dict[str, Set[str]]:
     """Class -> members, as an interpreter that imports the module sees them."""
     environment = {**os.environ, "LD_LIBRARY_PATH": libraries} if libraries else None
-    done = subprocess.run([python, "-c", DUMP, module, *folders], capture_output=True, text=True, timeout=120,
-                          env=environment)
+    done = subprocess.run(
+        [python, "-c", DUMP, module, *folders], capture_output=True, text=True, timeout=120, env=environment
+    )
     if done.returncode:
         raise SystemExit(f"{python} cannot import {module}: {done.stderr}")
     return {name: set(members) for name, members in json.loads(done.stdout).items()}
@@ -92,8 +134,24 @@ def of_wheel(wheel: str, python: str) -> Dict[str, Set[str]]:
         wanted = [name for name in undefined if re.match(r"(get(?!text)|create|init|_ZN\d+nv)", name)]
         for index, name in enumerate(needed):
             code = "".join(f"long {symbol}(void) {{ return 0; }}\n" for symbol in wanted) if index == 0 else "\n"
-            subprocess.run(["cc", "-w", "-shared", "-fno-builtin", "-x", "c", f"-Wl,-soname,{name}", "-o",
-                            os.path.join(folder, name), "-"], input=code, text=True, check=True, timeout=60)
+            subprocess.run(
+                [
+                    "cc",
+                    "-w",
+                    "-shared",
+                    "-fno-builtin",
+                    "-x",
+                    "c",
+                    f"-Wl,-soname,{name}",
+                    "-o",
+                    os.path.join(folder, name),
+                    "-",
+                ],
+                input=code,
+                text=True,
+                check=True,
+                timeout=60,
+            )
         return of_python(python, "tensorrt", [os.path.dirname(library)], folder)
 
 
@@ -121,8 +179,10 @@ def main() -> None:
     classes: Dict[str, Dict[str, str]] = {}
     for name in CLASSES:
         members = sorted(set().union(*(found.get(name, set()) for found in read.values())))
-        classes[name] = {member: " ".join(version for version, found in read.items() if member in found.get(name, ()))
-                         for member in members}
+        classes[name] = {
+            member: " ".join(version for version, found in read.items() if member in found.get(name, ()))
+            for member in members
+        }
     with open(OUTPUT, "w", encoding="utf-8") as file:
         json.dump({"versions": list(read), "classes": classes}, file, indent=0)
         file.write("\n")

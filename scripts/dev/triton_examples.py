@@ -19,10 +19,18 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-EXAMPLES = ("simple_http_infer_client", "simple_grpc_infer_client", "simple_http_async_infer_client",
-            "simple_grpc_async_infer_client", "simple_http_aio_infer_client", "simple_grpc_aio_infer_client",
-            "simple_http_shm_client", "simple_grpc_shm_client", "simple_grpc_keepalive_client",
-            "simple_http_health_metadata")
+EXAMPLES = (
+    "simple_http_infer_client",
+    "simple_grpc_infer_client",
+    "simple_http_async_infer_client",
+    "simple_grpc_async_infer_client",
+    "simple_http_aio_infer_client",
+    "simple_grpc_aio_infer_client",
+    "simple_http_shm_client",
+    "simple_grpc_shm_client",
+    "simple_grpc_keepalive_client",
+    "simple_http_health_metadata",
+)
 READY_S_MAX = 60.0
 
 CONFIG = """
@@ -78,12 +86,20 @@ def main() -> int:
         try:
             wait_until_ready(server)
             for name in EXAMPLES:
-                done = subprocess.run([sys.executable, str(folder / f"{name}.py")], capture_output=True, text=True,
-                                      timeout=60, check=False)
+                done = subprocess.run(
+                    [sys.executable, str(folder / f"{name}.py")],
+                    capture_output=True,
+                    text=True,
+                    timeout=60,
+                    check=False,
+                )
                 failed += done.returncode != 0
                 lines = (done.stdout + done.stderr).strip().splitlines() or [""]
-                print(f"{'passed' if done.returncode == 0 else 'FAILED'}  {name}"
-                      + (f": {lines[-1]}" if done.returncode else ""), flush=True)
+                print(
+                    f"{'passed' if done.returncode == 0 else 'FAILED'}  {name}"
+                    + (f": {lines[-1]}" if done.returncode else ""),
+                    flush=True,
+                )
         finally:
             server.terminate()
             server.wait()

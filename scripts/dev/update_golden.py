@@ -39,8 +39,11 @@ def main() -> int:
     path = os.path.join(GOLDEN, "digests.json")
     with open(path, "w", encoding="utf-8") as file:
         exact = {str(seed): soak(seed, policies=EXACT_KINDS).digest for seed in DIGEST_SEEDS}
-        json.dump({"exact": exact, "machine": platform.machine(),
-                   "all": [soak(seed).digest for seed in range(SOAK_RUNS)]}, file, indent=1)
+        json.dump(
+            {"exact": exact, "machine": platform.machine(), "all": [soak(seed).digest for seed in range(SOAK_RUNS)]},
+            file,
+            indent=1,
+        )
         file.write("\n")
     print(f"{os.path.basename(path)}: {len(DIGEST_SEEDS) + SOAK_RUNS} seeds")
     return 0

@@ -27,21 +27,39 @@ from edgeserve.units import format_duration, format_size
 
 PAGE, SCRIPT = "docs/configuration.md", "draw/configuration.py"
 
-SECTIONS = {"server": schema.ServerConfig, "device": schema.DeviceConfig, "lane": schema.LaneConfig,
-            "monitor": schema.MonitorConfig, "http": schema.HttpConfig, "model": schema.ModelConfig,
-            "app": schema.AppConfig, "inputs": schema.TensorConfig,
-            "node": schema.NodeConfig}
+SECTIONS = {
+    "server": schema.ServerConfig,
+    "device": schema.DeviceConfig,
+    "lane": schema.LaneConfig,
+    "monitor": schema.MonitorConfig,
+    "http": schema.HttpConfig,
+    "model": schema.ModelConfig,
+    "app": schema.AppConfig,
+    "inputs": schema.TensorConfig,
+    "node": schema.NodeConfig,
+}
 
-PLAIN = {readers.sha256: "64 hexadecimal digits",
-         readers.string: "text", readers.boolean: "true or false", readers.duration: "duration", readers.size: "size",
-         readers.sizes: "list of batch sizes", readers.anything: "any",
-         readers.durations_by_size: "table: size = duration",
-         readers.input_axis: "input[axis]",
-         readers.read_predictors: "table: hint = module:function",
-         readers.join: '"all", "policy" or a number'}
+PLAIN = {
+    readers.sha256: "64 hexadecimal digits",
+    readers.string: "text",
+    readers.boolean: "true or false",
+    readers.duration: "duration",
+    readers.size: "size",
+    readers.sizes: "list of batch sizes",
+    readers.anything: "any",
+    readers.durations_by_size: "table: size = duration",
+    readers.input_axis: "input[axis]",
+    readers.read_predictors: "table: hint = module:function",
+    readers.join: '"all", "policy" or a number',
+}
 TYPE_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", list: "list"}
-BUILDERS = {"integer": "whole number", "number": "number", "one_of": "", "tuple_of": "list of", "table_of":
-            "table: name ="}
+BUILDERS = {
+    "integer": "whole number",
+    "number": "number",
+    "one_of": "",
+    "tuple_of": "list of",
+    "table_of": "table: name =",
+}
 
 
 def parts() -> Dict[str, str]:
@@ -63,16 +81,20 @@ def comments_of(kind: type) -> Dict[str, str]:
     """Field name -> the comment on its line, as a sentence. A field without one is an error: it would have no meaning
     on the page."""
     source = inspect.getsource(kind)
-    by_line = {token.start[0]: token.string.lstrip("# ") for token in
-               tokenize.generate_tokens(io.StringIO(source).readline) if token.type == tokenize.COMMENT}
+    by_line = {
+        token.start[0]: token.string.lstrip("# ")
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    }
     found = {}
     for number, line in enumerate(source.splitlines(), 1):
         match = re.match(r"    (\w+): .*= entry\(", line)
         if match is None:
             continue
         if number not in by_line:
-            raise ValueError(f"edgeserve/config/schema.py: {kind.__name__}.{match.group(1)} has no comment that says "
-                             "what it means")
+            raise ValueError(
+                f"edgeserve/config/schema.py: {kind.__name__}.{match.group(1)} has no comment that says what it means"
+            )
         text = by_line[number]
         found[match.group(1)] = (text[0].upper() + text[1:]).replace("|", "\\|").replace("<", "&lt;")
     return found
@@ -88,8 +110,13 @@ def _type(read: Any) -> str:
     if name in ("tuple_of", "table_of"):
         return re.sub(r"list of whole number\b", "list of whole numbers", f"{BUILDERS[name]} {_type(held['reader'])}")
     low, high = held["low"], held["high"]
-    bounds = "" if low == float("-inf") else f" from {low:g}" if high in (2**31, float("inf")) else \
-        f" from {low:g} to {high:g}"
+    bounds = (
+        ""
+        if low == float("-inf")
+        else f" from {low:g}"
+        if high in (2**31, float("inf"))
+        else f" from {low:g} to {high:g}"
+    )
     return BUILDERS[name] + bounds
 
 
@@ -112,8 +139,10 @@ def _default(item: Field[Any]) -> str:
 
 def _policy_table() -> str:
     lines = ["| kind | option | type | default |", "| --- | --- | --- | --- |"]
-    lines += [_option_row("[every kind](latency.md#a-wrong-estimate-corrects-itself)", *item)
-              for item in COMMON_OPTIONS.items()]
+    lines += [
+        _option_row("[every kind](latency.md#a-wrong-estimate-corrects-itself)", *item)
+        for item in COMMON_OPTIONS.items()
+    ]
     for kind, policy in sorted(POLICIES.items()):
         if not policy.__module__.startswith("edgeserve."):
             continue  # a script's or a test's own

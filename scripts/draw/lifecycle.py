@@ -20,8 +20,12 @@ Table = Mapping[Tuple[str, str], str]
 
 def parts() -> Dict[str, str]:
     """The page's parts by name."""
-    return {"request diagram": diagram(REQUEST_TABLE), "request table": as_table(REQUEST_TABLE),
-            "job diagram": diagram(JOB_TABLE), "job table": as_table(JOB_TABLE)}
+    return {
+        "request diagram": diagram(REQUEST_TABLE),
+        "request table": as_table(REQUEST_TABLE),
+        "job diagram": diagram(JOB_TABLE),
+        "job table": as_table(JOB_TABLE),
+    }
 
 
 def diagram(table: Table) -> str:

@@ -4,7 +4,7 @@
 
 The scheduler's own code computes them (``sched/policies/orloj/lengths.py``, ``sched/policies/orloj/slack.py``) for one
 bimodal model: 40 ms and the length of the longest for each of a batch; half of the requests are short (about 10 ms),
-half long (about 60 ms). """
+half long (about 60 ms)."""
 
 from __future__ import annotations
 
@@ -35,33 +35,58 @@ def lengths() -> Lengths:
         times = [round((FIXED_MS + max(0.5, draw.gauss(mean, deviation))) * MS) for _ in range(1500)]
         windows[name] = LengthWindow(1500, times)
     sizes = (1, 2, 4, 8)
-    model = ModelLatency("m", "gpu0", {size: timing_constant(round((FIXED_MS + 35 * size) * MS)) for size in sizes},
-                         sizes)
+    model = ModelLatency(
+        "m", "gpu0", {size: timing_constant(round((FIXED_MS + 35 * size) * MS)) for size in sizes}, sizes
+    )
     return lengths_of(model, windows, dict.fromkeys(CLASSES, 1.0))
 
 
 def main() -> None:
     known = lengths()
     chances = []
-    for label, size, members in (("1 short", 1, ("short",)), ("4 short", 4, ("short",) * 4),
-                                 ("3 short, 1 long", 4, ("long", "short", "short", "short")),
-                                 ("4 of unknown class", 4, None)):
+    for label, size, members in (
+        ("1 short", 1, ("short",)),
+        ("4 short", 4, ("short",) * 4),
+        ("3 short, 1 long", 4, ("long", "short", "short", "short")),
+        ("4 of unknown class", 4, None),
+    ):
         found = known.expected(None, 4, 4) if members is None else known.batch(size, members)
-        chances.append(plots.Line(label, [0, *[time / MS for time in found.times_ns], 380],
-                                  [0, *found.shares, 1], "--" if members is None else "-"))
+        chances.append(
+            plots.Line(
+                label,
+                [0, *[time / MS for time in found.times_ns], 380],
+                [0, *found.shares, 1],
+                "--" if members is None else "-",
+            )
+        )
     scores = []
     for name in CLASSES:
         for size in (1, 4):
             score = known.score(name, size, size, 1 / (DELAY_MS * MS), 1.0)
             slacks = [float(slack) for slack in range(1, 420)]
-            scores.append(plots.Line(f"{name}, batch of {size}", slacks,
-                                     [score.p(slack * MS) * DELAY_MS * MS for slack in slacks],
-                                     "-" if size == 1 else "--"))
-    plots.draw("docs/policies/orloj_latency.svg", [
-        plots.Panel("How long a batch takes", "time [ms]", "P(batch has ended)", chances)])
-    plots.draw("docs/policies/orloj_score.svg", [
-        plots.Panel("What it would cost to leave a request waiting", "slack: time left to its deadline [ms]",
-                    "score [per 10 s]", scores)])
+            scores.append(
+                plots.Line(
+                    f"{name}, batch of {size}",
+                    slacks,
+                    [score.p(slack * MS) * DELAY_MS * MS for slack in slacks],
+                    "-" if size == 1 else "--",
+                )
+            )
+    plots.draw(
+        "docs/policies/orloj_latency.svg",
+        [plots.Panel("How long a batch takes", "time [ms]", "P(batch has ended)", chances)],
+    )
+    plots.draw(
+        "docs/policies/orloj_score.svg",
+        [
+            plots.Panel(
+                "What it would cost to leave a request waiting",
+                "slack: time left to its deadline [ms]",
+                "score [per 10 s]",
+                scores,
+            )
+        ],
+    )
 
 
 if __name__ == "__main__":

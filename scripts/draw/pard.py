@@ -70,18 +70,30 @@ class Watched(LeanWorld):
 def timeline(title: str, policy: Mapping[str, Any], arrivals_ns: Sequence[int], last: bool) -> plots.Panel:
     """What the lanes did under one policy."""
     table = {
-        "lane": {name: {"hang": "600s"} for name in MODULES_MS}, "policy": {"p": dict(policy)},
-        "model": {name: {"engine": "synthetic", "batch": list(range(1, SIZE + 1)), "lanes": [name],
-                         "expected": {str(size): f"{fixed + each * size}ms" for size in range(1, SIZE + 1)}}
-                  for name, (fixed, each) in MODULES_MS.items()},
-        "app": {"watch": {"slo": f"{SLO_MS}ms", "pending_max": 100_000,
-                          "node": [{"name": name} for name in MODULES_MS]}}}
+        "lane": {name: {"hang": "600s"} for name in MODULES_MS},
+        "policy": {"p": dict(policy)},
+        "model": {
+            name: {
+                "engine": "synthetic",
+                "batch": list(range(1, SIZE + 1)),
+                "lanes": [name],
+                "expected": {str(size): f"{fixed + each * size}ms" for size in range(1, SIZE + 1)},
+            }
+            for name, (fixed, each) in MODULES_MS.items()
+        },
+        "app": {
+            "watch": {"slo": f"{SLO_MS}ms", "pending_max": 100_000, "node": [{"name": name} for name in MODULES_MS]}
+        },
+    }
     config = parse_config(table)
     times = {name: model.expected for name, model in config.models.items()}
     world = Watched("watch", SLO_MS * MS, arrivals_ns, times)
     drive(build_scheduler(config), world)
-    good = {request for at_ns, request, how in world.ended
-            if how == "completed" and at_ns <= arrivals_ns[request - 1] + SLO_MS * MS}
+    good = {
+        request
+        for at_ns, request, how in world.ended
+        if how == "completed" and at_ns <= arrivals_ns[request - 1] + SLO_MS * MS
+    }
     bars: List[plots.Bar] = []
     for ran in world.ran:
         share = sum(request in good for request in ran.requests) / len(ran.requests)
@@ -93,13 +105,22 @@ def timeline(title: str, policy: Mapping[str, Any], arrivals_ns: Sequence[int], 
             bars.append(plots.Bar(ran.row, middle, end, LOST, "for requests that were lost"))
     drops = [(at_ns / MS, world.entered.get(request, 0)) for at_ns, request, how in world.ended if how != "completed"]
     spent = sum(ran.end_ns - ran.begin_ns for ran in world.ran)
-    lost = sum((ran.end_ns - ran.begin_ns) * sum(request not in good for request in ran.requests) / len(ran.requests)
-               for ran in world.ran)
+    lost = sum(
+        (ran.end_ns - ran.begin_ns) * sum(request not in good for request in ran.requests) / len(ran.requests)
+        for ran in world.ran
+    )
     print(f"{title}: {len(good)} of {len(arrivals_ns)} in time, {lost / spent:.1%} of lane time lost")
-    marks = plots.Line("dropped before this module", [at for at, _ in drops], [row - 0.42 for _, row in drops], "v",
-                       DROPPED)
-    return plots.Panel(f"{title}: {len(good)} of {len(arrivals_ns)} in time, {lost / spent:.0%} of lane time spent on "
-                       "what was lost", "time [ms]" if last else "", "", [marks], rows=list(MODULES_MS), bars=bars)
+    marks = plots.Line(
+        "dropped before this module", [at for at, _ in drops], [row - 0.42 for _, row in drops], "v", DROPPED
+    )
+    return plots.Panel(
+        f"{title}: {len(good)} of {len(arrivals_ns)} in time, {lost / spent:.0%} of lane time spent on what was lost",
+        "time [ms]" if last else "",
+        "",
+        [marks],
+        rows=list(MODULES_MS),
+        bars=bars,
+    )
 
 
 def over_time(rows: Mapping[str, Any], every_s: int = 4) -> plots.Panel:
@@ -107,9 +128,10 @@ def over_time(rows: Mapping[str, Any], every_s: int = 4) -> plots.Panel:
     lines = []
     for name, label in POLICIES.items():
         seconds = rows[name]["by_second"]
-        groups = [seconds[at:at + every_s] for at in range(0, len(seconds), every_s)]
-        shares = [100 * (1 - sum(good for _, good in group) / max(1, sum(came for came, _ in group)))
-                  for group in groups]
+        groups = [seconds[at : at + every_s] for at in range(0, len(seconds), every_s)]
+        shares = [
+            100 * (1 - sum(good for _, good in group) / max(1, sum(came for came, _ in group))) for group in groups
+        ]
         lines.append(plots.Line(label, [at * every_s for at in range(len(groups))], shares, "steps"))
     return plots.Panel("Lost, of what came", "time [s]", f"lost [%], means of {every_s} s", lines)
 
@@ -124,8 +146,9 @@ def by_module(rows: Mapping[str, Any]) -> plots.Panel:
             share = 100 * count / row["offered"]
             bars.append(plots.Bar(index, begin, begin + share, colour, label))
             begin += share
-    return plots.Panel("Where", "dropped before this module [% of all requests]", "", [],
-                       rows=list(POLICIES.values()), bars=bars)
+    return plots.Panel(
+        "Where", "dropped before this module [% of all requests]", "", [], rows=list(POLICIES.values()), bars=bars
+    )
 
 
 def main() -> None:
@@ -133,9 +156,11 @@ def main() -> None:
     for slot, rate in enumerate(RATES):
         begin_ns = round(slot * SLOT_S * 1e9)
         arrivals += [begin_ns + at_ns for at_ns in poisson_ns([rate], 100 + slot) if at_ns < SLOT_S * 1e9]
-    plots.draw("docs/policies/pard_timeline.svg", [
-        timeline(title, policy, arrivals, title == RULES[-1][0]) for title, policy in RULES],
-               stacked=True)
+    plots.draw(
+        "docs/policies/pard_timeline.svg",
+        [timeline(title, policy, arrivals, title == RULES[-1][0]) for title, policy in RULES],
+        stacked=True,
+    )
     with open(os.path.join(plots.ROOT, "docs", "results", "replicate_pard.json"), encoding="utf-8") as file:
         found = json.load(file)["rows"]
     rows = {row["what"]: row for row in found if "by_second" in row}

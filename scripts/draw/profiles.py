@@ -33,8 +33,10 @@ DATA = os.path.join(ROOT, "scripts", "data")
 LANE = "gpu0"
 Z99 = statistics.NormalDist().inv_cdf(0.99)
 ENDS = (0.001, 0.999)  # what the least and the largest of a thousand runs stand for
-CLOCKWORK = ("Gujarati et al.: Serving DNNs like Clockwork, OSDI 2020, Appendix A: latency by batch size, weights, "
-             "transfer time of the weights; Tesla V100")
+CLOCKWORK = (
+    "Gujarati et al.: Serving DNNs like Clockwork, OSDI 2020, Appendix A: latency by batch size, weights, "
+    "transfer time of the weights; Tesla V100"
+)
 ORLOJ = "Yu et al.: Orloj, 2022, Table 1: mean and p99 of each task's inputs alone; Tesla V100"
 
 
@@ -84,13 +86,27 @@ def clockwork() -> List[Profile]:
     found = []
     for row in rows("clockwork_models.csv"):
         times = {int(key[1:-3]): ns(row[key]) for key in row if re.fullmatch(r"b\d+_ms", key) and row[key]}
-        timings = {size: Timing(0, time_ns, time_ns, time_ns, 0, (time_ns,) * len(QUANTILES), 0.0, 1.0)
-                   for size, time_ns in times.items()}
+        timings = {
+            size: Timing(0, time_ns, time_ns, time_ns, 0, (time_ns,) * len(QUANTILES), 0.0, 1.0)
+            for size, time_ns in times.items()
+        }
         lane = LaneProfile(timings, *fit(times), ns(row["weights_transfer_ms"]))
         weights_bytes = round(float(row["weights_MB"]) * 1e6)
-        found.append(Profile(row["model"], "clockwork-tesla-v100", {LANE: lane}, weights_bytes, 0,
-                             published(CLOCKWORK, family=row["family"], input_bytes=round(float(row["input_kB"]) * 1e3),
-                                       output_bytes=round(float(row["output_kB"]) * 1e3))))
+        found.append(
+            Profile(
+                row["model"],
+                "clockwork-tesla-v100",
+                {LANE: lane},
+                weights_bytes,
+                0,
+                published(
+                    CLOCKWORK,
+                    family=row["family"],
+                    input_bytes=round(float(row["input_kB"]) * 1e3),
+                    output_bytes=round(float(row["output_kB"]) * 1e3),
+                ),
+            )
+        )
     return found
 
 
@@ -101,9 +117,21 @@ def orloj() -> List[Profile]:
         timing = log_normal(ns(row["mean_exec_ms"]), ns(row["p99_exec_ms"]))
         lane = LaneProfile({1: timing}, 0, timing.median_ns, 0.0, 0)
         name = re.sub(r"[^a-z0-9]+", "-", f"{row['model']} {row['dataset']}".lower()).strip("-")
-        found.append(Profile(name, "orloj-tesla-v100", {LANE: lane}, 0, 0, published(
-            ORLOJ, task=row["task"], derived="median, standard deviation and quantiles: of the log-normal distribution "
-                                             "with the printed mean and p99")))
+        found.append(
+            Profile(
+                name,
+                "orloj-tesla-v100",
+                {LANE: lane},
+                0,
+                0,
+                published(
+                    ORLOJ,
+                    task=row["task"],
+                    derived="median, standard deviation and quantiles: of the log-normal distribution "
+                    "with the printed mean and p99",
+                ),
+            )
+        )
     return found
 
 

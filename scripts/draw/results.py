@@ -76,9 +76,11 @@ def parts(directory: str = RESULTS) -> Dict[str, str]:
     """The page's parts by name."""
     results = stored(directory)
     found = [section(TITLES[name], name, result) for name, result in results.items()]
-    return {"summary": summary(results),
-            "results": "\n\n".join(found) or "No run is stored in `docs/results/` yet. Every script "
-            "`scripts/bench/*.py` prints its own table of checks."}
+    return {
+        "summary": summary(results),
+        "results": "\n\n".join(found)
+        or "No run is stored in `docs/results/` yet. Every script `scripts/bench/*.py` prints its own table of checks.",
+    }
 
 
 def stored(directory: str) -> Dict[str, Mapping[str, Any]]:
@@ -108,8 +110,7 @@ def section(title: str, name: str, result: Mapping[str, Any]) -> str:
     held = sum(bool(check["holds"]) for check in checks)
     circumstances = dict(result.get("circumstances") or {})
     command = circumstances.pop("command", f"python {result['script']} --json docs/results/{name}")
-    lines = [f"## {title}", "",
-             f"`{command}`: {held} of {len(checks)} checks hold. {said(circumstances)}".rstrip(), ""]
+    lines = [f"## {title}", "", f"`{command}`: {held} of {len(checks)} checks hold. {said(circumstances)}".rstrip(), ""]
     short = [check for check in checks if not check["holds"]]
     if short:
         lines += [*table(short), ""]
@@ -122,7 +123,9 @@ def table(checks: Sequence[Mapping[str, Any]]) -> List[str]:
     """A row per check."""
     return ["| check | value | must be | |", "| --- | ---: | ---: | --- |"] + [
         f"| {cell(check['name'])} | {number(check['value'])} | {cell(check['bound'])} | "
-        f"{'holds' if check['holds'] else '**falls short**'} |" for check in checks]
+        f"{'holds' if check['holds'] else '**falls short**'} |"
+        for check in checks
+    ]
 
 
 def said(circumstances: Mapping[str, Any]) -> str:

@@ -51,11 +51,20 @@ def panels(history: History, scores: np.ndarray, profile: EnsembleProfile) -> Li
     lines = []
     for subset in range(1, profile.all_models):
         alone = bin(subset).count("1") == 1
-        lines.append(plots.Line(subset_name(profile.models, subset), middles,
-                                [100 * row[subset] for row in profile.agreement], "-" if alone else "--"))
-    return [plots.Panel(f"difficulty of {len(history):,} requests", "discrepancy score", "% of the requests", [said]),
-            plots.Panel("what subsets are worth", "predicted difficulty", "% that agree with all models", lines,
-                        y_from_zero=False)]
+        lines.append(
+            plots.Line(
+                subset_name(profile.models, subset),
+                middles,
+                [100 * row[subset] for row in profile.agreement],
+                "-" if alone else "--",
+            )
+        )
+    return [
+        plots.Panel(f"difficulty of {len(history):,} requests", "discrepancy score", "% of the requests", [said]),
+        plots.Panel(
+            "what subsets are worth", "predicted difficulty", "% that agree with all models", lines, y_from_zero=False
+        ),
+    ]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

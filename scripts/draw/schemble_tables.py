@@ -23,19 +23,33 @@ from replicate.schemble.run import DEADLINES_MS, FORCED, PAPER, REFERENCE
 PAGE, SCRIPT = "docs/policies/schemble.md", "draw/schemble_tables.py"
 RESULTS = os.path.join(drawn.ROOT, "docs", "results")
 
-PAPER_FORCED = {"original": (100.0, 50.5, 97.7, 99.5), "des": (96.9, 8.2, 24.5, 34.2),
-                "gating": (93.0, 0.08, 0.15, 0.49), "schemble": (97.2, 0.10, 0.14, 0.33)}
+PAPER_FORCED = {
+    "original": (100.0, 50.5, 97.7, 99.5),
+    "des": (96.9, 8.2, 24.5, 34.2),
+    "gating": (93.0, 0.08, 0.15, 0.49),
+    "schemble": (97.2, 0.10, 0.14, 0.33),
+}
 """Text matching of the paper's Table II: accuracy in percent; mean, 95th percentile, largest latency in seconds."""
 
 OURS = "schemble+"
-NAMES = {"static, two": "static, two models", "static, any": "static, the fastest three times", "des": "DES",
-         "greedy edf": "greedy, EDF", "greedy fifo": "greedy, FIFO", "greedy sjf": "greedy, SJF"}
+NAMES = {
+    "static, two": "static, two models",
+    "static, any": "static, the fastest three times",
+    "des": "DES",
+    "greedy edf": "greedy, EDF",
+    "greedy fifo": "greedy, FIFO",
+    "greedy sjf": "greedy, SJF",
+}
 
 
 def parts(directory: str = RESULTS) -> Dict[str, str]:
     """The page's parts by name."""
     makers: Dict[str, Callable[[Mapping[str, Any]], List[str]]] = {
-        "policies": policies, "forced": forced, "delta": delta, "lanes": lanes}
+        "policies": policies,
+        "forced": forced,
+        "delta": delta,
+        "lanes": lanes,
+    }
     found = {name: _part(directory, "replicate_schemble.json", "results", make) for name, make in makers.items()}
     found["days"] = _part(directory, "replicate_schemble_days.json", "results", days)
     found["trouble"] = _part(directory, "replicate_schemble_between.json", "results", trouble)
@@ -54,14 +68,19 @@ def _part(directory: str, name: str, key: str, make: Callable[[Any], List[str]])
         result = json.load(file)
     said = result["circumstances"]
     seeds = {"seeds": "seeds", "rounds": "rounds", "worlds": "worlds"}
-    counted = ", ".join([f"{said[name]} {word}" for name, word in seeds.items() if name in said] +
-                        [f"{said['core']} core" for _ in range("core" in said)])
+    counted = ", ".join(
+        [f"{said[name]} {word}" for name, word in seeds.items() if name in said]
+        + [f"{said['core']} core" for _ in range("core" in said)]
+    )
     return "\n".join([*make(result[key]), "", f"`{said['command']}` ({counted})."])
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> List[str]:
-    return ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1),
-            *["| " + " | ".join(row) + " |" for row in rows]]
+    return [
+        "| " + " | ".join(head) + " |",
+        "| --- |" + " ---: |" * (len(head) - 1),
+        *["| " + " | ".join(row) + " |" for row in rows],
+    ]
 
 
 def _pair(accuracy: float, missed: float) -> str:
@@ -78,11 +97,28 @@ def policies(results: Mapping[str, Any]) -> List[str]:
     rows = []
     for key, of_deadlines in table.items():
         *each, mean = of_deadlines
-        rows.append([NAMES.get(key, key), *[_of(row) for row in each], f"**{_of(mean)}**",
-                     f"{100 * mean['processed']:.1f}", f"{mean['models']:.2f}",
-                     *[_pair(*known[key]) if key in known else "-" for known in (REFERENCE, PAPER)]])
-    return _table(["accuracy / missed, %", *[f"{deadline} ms" for deadline in DEADLINES_MS], "mean", "processed",
-                   "models", "specification", "paper"], rows)
+        rows.append(
+            [
+                NAMES.get(key, key),
+                *[_of(row) for row in each],
+                f"**{_of(mean)}**",
+                f"{100 * mean['processed']:.1f}",
+                f"{mean['models']:.2f}",
+                *[_pair(*known[key]) if key in known else "-" for known in (REFERENCE, PAPER)],
+            ]
+        )
+    return _table(
+        [
+            "accuracy / missed, %",
+            *[f"{deadline} ms" for deadline in DEADLINES_MS],
+            "mean",
+            "processed",
+            "models",
+            "specification",
+            "paper",
+        ],
+        rows,
+    )
 
 
 def forced(results: Mapping[str, Any]) -> List[str]:
@@ -91,15 +127,23 @@ def forced(results: Mapping[str, Any]) -> List[str]:
     for key, row in results["forced"].items():
         took = [row["mean_ms"] / 1e3, row["p95_ms"] / 1e3, row["max_ms"] / 1e3]
         known = [table.get(key) for table in (FORCED, PAPER_FORCED)]
-        rows.append([NAMES.get(key, key), f"{100 * row['accuracy']:.1f}", " / ".join(f"{each:.3g}" for each in took),
-                     *[f"{item[0]:g}: {item[1]:g} / {item[2]:g} / {item[3]:g}" if item else "-" for item in known]])
+        rows.append(
+            [
+                NAMES.get(key, key),
+                f"{100 * row['accuracy']:.1f}",
+                " / ".join(f"{each:.3g}" for each in took),
+                *[f"{item[0]:g}: {item[1]:g} / {item[2]:g} / {item[3]:g}" if item else "-" for item in known],
+            ]
+        )
     return _table(["nothing refused", "accuracy, %", "mean / 95 % / largest, s", "specification", "paper"], rows)
 
 
 def delta(results: Mapping[str, Any]) -> List[str]:
     """What rounding rewards brings or costs, with the time of planning charged."""
-    return _table(["`delta`", "exact planner", "Algorithm 1 as printed"],
-                  [[key, *[_of(row) for row in rows]] for key, rows in results["delta"].items()])
+    return _table(
+        ["`delta`", "exact planner", "Algorithm 1 as printed"],
+        [[key, *[_of(row) for row in rows]] for key, rows in results["delta"].items()],
+    )
 
 
 def lanes(results: Mapping[str, Any]) -> List[str]:
@@ -131,15 +175,19 @@ def trouble(results: Mapping[str, Mapping[str, float]]) -> List[str]:
         best = max(value for key, value in values.items() if key != OURS)
         cases.setdefault(case, {})[f"{place}, {load}"] = f"{values[OURS]:.0f} / {best:.0f}"
     places = list(next(iter(cases.values())))
-    return _table(["value in time, %", *places],
-                  [[case, *[found.get(place, "-") for place in places]] for case, found in cases.items()])
+    return _table(
+        ["value in time, %", *places],
+        [[case, *[found.get(place, "-") for place in places]] for case, found in cases.items()],
+    )
 
 
 def varying(results: Mapping[str, Mapping[str, Mapping[str, float]]]) -> List[str]:
     """Right answers in time and missed deadlines where execution times vary, by load."""
     head = list(next(iter(results.values())))
-    return _table(["load", *head], [[load, *[_pair(row[key]["right"], row[key]["missed"]) for key in head]]
-                                    for load, row in results.items()])
+    return _table(
+        ["load", *head],
+        [[load, *[_pair(row[key]["right"], row[key]["missed"]) for key in head]] for load, row in results.items()],
+    )
 
 
 def regret(rows: Sequence[Mapping[str, Any]]) -> List[str]:
@@ -147,12 +195,21 @@ def regret(rows: Sequence[Mapping[str, Any]]) -> List[str]:
     as specified."""
     wrong = [row for row in rows if set(FITS[1:3]) & set(row["tags"])]
     table = []
-    for title, some, rivals in (("fitted rightly or not at all", [row for row in rows if row not in wrong], RIVALS),
-                                ("a wrong fit", wrong, RIVALS[2:])):
+    for title, some, rivals in (
+        ("fitted rightly or not at all", [row for row in rows if row not in wrong], RIVALS),
+        ("a wrong fit", wrong, RIVALS[2:]),
+    ):
         ahead = [row["percent"][OURS] - max(row["percent"][key] for key in rivals) for row in some]
         if ahead:
-            table.append([f"{title}: ahead of the best of {', '.join(rivals)}", str(len(ahead)), f"{min(ahead):+.1f}",
-                          f"{statistics.fmean(ahead):+.1f}", f"{max(ahead):+.1f}"])
+            table.append(
+                [
+                    f"{title}: ahead of the best of {', '.join(rivals)}",
+                    str(len(ahead)),
+                    f"{min(ahead):+.1f}",
+                    f"{statistics.fmean(ahead):+.1f}",
+                    f"{max(ahead):+.1f}",
+                ]
+            )
     return _table(["points of value", "worlds", "worst", "mean", "best"], table)
 
 
@@ -161,8 +218,15 @@ def planner(rows: Sequence[Sequence[Any]]) -> List[str]:
     lanes_of = {"own": "lanes of their own", "one": "one lane"}
     table = []
     for place, models, requests, deadlines, median, most, cut, _, runs in rows:
-        table.append([f"{requests} requests, {models} models, {lanes_of[place]}", deadlines, f"{median:.2f}",
-                      f"{most:.2f}", f"{100 * cut / runs:.0f}"])
+        table.append(
+            [
+                f"{requests} requests, {models} models, {lanes_of[place]}",
+                deadlines,
+                f"{median:.2f}",
+                f"{most:.2f}",
+                f"{100 * cut / runs:.0f}",
+            ]
+        )
     return _table(["processor time of a plan", "deadlines", "median, ms", "95 %, ms", "cut short, %"], table)
 
 
@@ -172,10 +236,18 @@ def live(results: Mapping[str, Any]) -> List[str]:
     for load, of_policies in results.items():
         for key, runs in of_policies.items():
             medians = {name: statistics.median([run[name] for run in runs]) for name in runs[0]}
-            rows.append([f"{load}, {key}", f"{100 * medians['missed']:.1f}", f"{100 * medians['agreed']:.1f}",
-                         f"{100 * medians['accuracy']:.1f}", f"{medians['models']:.2f}"])
-    return _table(["load, policy", "missed, %", "answers as all models, %", "in time and as all models, %", "models"],
-                  rows)
+            rows.append(
+                [
+                    f"{load}, {key}",
+                    f"{100 * medians['missed']:.1f}",
+                    f"{100 * medians['agreed']:.1f}",
+                    f"{100 * medians['accuracy']:.1f}",
+                    f"{medians['models']:.2f}",
+                ]
+            )
+    return _table(
+        ["load, policy", "missed, %", "answers as all models, %", "in time and as all models, %", "models"], rows
+    )
 
 
 if __name__ == "__main__":

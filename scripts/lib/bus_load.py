@@ -95,8 +95,9 @@ def closed_loop(endpoint: str, request: Message, depth: int, seconds: float) -> 
         socket.close()
 
 
-def open_loop(endpoint: str, app: str, x: np.ndarray, rate: float, slo_ms: float, seconds: float, seed: int,
-              critical: float = 0.0) -> OpenLoop:
+def open_loop(
+    endpoint: str, app: str, x: np.ndarray, rate: float, slo_ms: float, seconds: float, seed: int, critical: float = 0.0
+) -> OpenLoop:
     """Poisson arrivals at ``rate`` per second, each with its deadline stamped at sending; answers count when they
     are here by it."""
     rng = random.Random(f"{seed}/arrivals")
@@ -146,6 +147,7 @@ def make_network(path: str) -> None:
     """A small network that gains from batches on a CPU: fully connected layers whose weights do not fit the caches
     near a core, so that one pass over them costs about the same for one row as for several."""
     from onnx import TensorProto, helper, numpy_helper, save
+
     rng = np.random.default_rng(1)
     nodes, weights, last = [], [], "x"
     for layer in range(LAYERS):
@@ -155,8 +157,13 @@ def make_network(path: str) -> None:
         product, out = f"p{layer}", "y" if layer == LAYERS - 1 else f"h{layer}"
         nodes += [helper.make_node("MatMul", [last, name], [product]), helper.make_node("Relu", [product], [out])]
         last = out
-    graph = helper.make_graph(nodes, "net", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", WIDTH])],
-                              [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", WIDTH])], weights)
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", WIDTH])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", WIDTH])],
+        weights,
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
     model.ir_version = 8
     save(model, path)
@@ -165,6 +172,7 @@ def make_network(path: str) -> None:
 def batching_gain(path: str) -> Tuple[float, float]:
     """Seconds of a batch of one, and the cost per item at batch 16 as a share of it."""
     from lib.bus_servers import session_of
+
     session = session_of(path)
 
     def median_s(size: int) -> float:
@@ -175,5 +183,6 @@ def batching_gain(path: str) -> Tuple[float, float]:
             session.run(None, {"x": rows})
             times.append(time.perf_counter() - started)
         return statistics.median(times)
+
     alone = median_s(1)
     return alone, median_s(16) / 16 / alone

@@ -49,6 +49,7 @@ def serve_echo(endpoint: str) -> None:
 def session_of(path: str) -> Any:
     """The model on one thread, as EdgeServe runs it."""
     import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -56,8 +57,9 @@ def session_of(path: str) -> Any:
 
 def reply(socket: Any, client: bytes, key: Any, output: np.ndarray) -> None:
     """An answer in the form that EdgeServe sends, with the fields that a hand-written server would fill."""
-    header = b"\x01" + msgpack.packb({"kind": "answer", "id": key, "outcome": "completed",
-                                      "tensors": [["y", output.dtype.name, list(output.shape)]]})
+    header = b"\x01" + msgpack.packb(
+        {"kind": "answer", "id": key, "outcome": "completed", "tensors": [["y", output.dtype.name, list(output.shape)]]}
+    )
     socket.send_multipart([client, header, output.tobytes()])
 
 
@@ -100,7 +102,7 @@ def serve_thread(endpoint: str, path: str) -> None:
                 waiting.remove(row)
                 refuse(socket, row[1], row[2])
             continue  # a smaller batch, or one that others have joined, ends at another time
-        del waiting[:len(batch)]
+        del waiting[: len(batch)]
         started = time.monotonic()
         (outputs,) = session.run(None, {"x": np.stack([row[3] for row in batch])})
         took[len(batch)].append(time.monotonic() - started)

@@ -48,16 +48,20 @@ class ChangedTree:
         self.home = tempfile.mkdtemp(prefix="edgeserve-changed-")
         self._source = source
         for name in COPIED:
-            shutil.copytree(os.path.join(source, name), os.path.join(self.home, name),
-                            ignore=shutil.ignore_patterns("node_modules", "*.so"))
+            shutil.copytree(
+                os.path.join(source, name),
+                os.path.join(self.home, name),
+                ignore=shutil.ignore_patterns("node_modules", "*.so"),
+            )
         for name in ("pyproject.toml", "setup.py", "README.md", "Makefile", "CHANGELOG.md"):
             shutil.copy2(os.path.join(source, name), self.home)
 
     def __enter__(self) -> ChangedTree:
         return self
 
-    def __exit__(self, kind: Type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: Type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         shutil.rmtree(self.home, ignore_errors=True)  # a killed test may still write
 
     def read(self, path: str) -> str:
@@ -76,8 +80,13 @@ class ChangedTree:
 
     def is_imported(self) -> bool:
         """Whether Python imports this copy, and not an installed package."""
-        done = subprocess.run([sys.executable, "-c", "import edgeserve; print(edgeserve.__file__)"], cwd=self.home,
-                              env={**os.environ, "PYTHONPATH": self.home}, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", "import edgeserve; print(edgeserve.__file__)"],
+            cwd=self.home,
+            env={**os.environ, "PYTHONPATH": self.home},
+            capture_output=True,
+            text=True,
+        )
         return os.path.realpath(done.stdout.strip()).startswith(os.path.realpath(self.home) + os.sep)
 
     def run(self, tests: Sequence[str], cpu_s_max: int) -> Verdict:
@@ -97,13 +106,19 @@ class ChangedTree:
         first = (failures or lines[-1:])[0].split(" - ")[0]
         return Verdict(process.returncode == 0, first.replace("FAILED ", "").replace("ERROR ", ""))
 
-    def pytest(self, *arguments: str, environment: Mapping[str, str] | None = None, **options: Any
-               ) -> subprocess.Popen[str]:
+    def pytest(
+        self, *arguments: str, environment: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[str]:
         """Start pytest in the copy, without time limits of its own. It leaves no bytecode of changed files behind."""
         path = os.pathsep.join((self.home, os.path.join(self.home, "scripts")))  # pytest's plugins lie there
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "timeout=0", *arguments]
-        variables = {**os.environ, "EDGESERVE_CORE": "interpreted", **(environment or {}),
-                     "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+        variables = {
+            **os.environ,
+            "EDGESERVE_CORE": "interpreted",
+            **(environment or {}),
+            "PYTHONPATH": path,
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         return subprocess.Popen(command, cwd=self.home, text=True, env=variables, stderr=subprocess.STDOUT, **options)
 
 

@@ -48,7 +48,15 @@ class Checks:
         if path:
             with open(path, "w", encoding="utf-8") as file:
                 command = shlex.join(["python", self.script, *sys.argv[1:]])
-                json.dump({"script": self.script, "circumstances": {"command": command, **circumstances},
-                           "checks": [row._asdict() for row in self.rows], **more}, file, indent=1)
+                json.dump(
+                    {
+                        "script": self.script,
+                        "circumstances": {"command": command, **circumstances},
+                        "checks": [row._asdict() for row in self.rows],
+                        **more,
+                    },
+                    file,
+                    indent=1,
+                )
                 file.write("\n")
         return 0 if all(row.holds for row in self.rows) else 1

@@ -95,8 +95,9 @@ def told_rows(rows: Rows, fit: str) -> Rows:
     if fit == "right fit":
         return rows
     count = len(rows[0]).bit_length() - 1
-    moved = [sum([1 << (model + 1) % count for model in range(count) if subset >> model & 1])
-             for subset in range(1 << count)]
+    moved = [
+        sum([1 << (model + 1) % count for model in range(count) if subset >> model & 1]) for subset in range(1 << count)
+    ]
     return tuple(tuple(row[subset] for subset in moved) for row in rows)
 
 
@@ -110,15 +111,24 @@ class Draft:
         self.truths: Dict[str, Truth] = {}
         self.times: Dict[str, float] = {}  # of each model
         self.need: Dict[str, Dict[str, float]] = {}  # app -> lane -> time of one request
-        self.table: Dict[str, Any] = {"lane": {"side": {}}, "model": {}, "truth": {}, "policy": {"edf": {}}, "app": {},
-                                      "workload": {}}
+        self.table: Dict[str, Any] = {
+            "lane": {"side": {}},
+            "model": {},
+            "truth": {},
+            "policy": {"edf": {}},
+            "app": {},
+            "workload": {},
+        }
         self.growth = self.draw.choice((0.0, 0.0, 0.1, 0.4, 0.8))
 
     def add_model(self, name: str, time: float, lane: str, batches: bool = True) -> None:
         self.times[name] = time
         self.table["lane"].setdefault(lane, {})
-        self.table["model"][name] = {"engine": "synthetic", "lanes": [lane],
-                                     "batch": [1, 2, 4, 8] if self.growth and batches else [1]}
+        self.table["model"][name] = {
+            "engine": "synthetic",
+            "lanes": [lane],
+            "batch": [1, 2, 4, 8] if self.growth and batches else [1],
+        }
         self.table["truth"][name] = {}
 
 
@@ -157,11 +167,19 @@ def draw_ensemble(draft: Draft, index: int, own_lanes: bool, shared: Sequence[st
         where = draft.table["model"][model]["lanes"][0]
         use[where] = use.get(where, 0.0) + draft.times[model]
     draft.need[app] = use
-    draft.table["app"][app] = {"node": nodes, "on_late": "partial", "value": draw.choice((1.0, 1.0, 3.0, 10.0)),
-                               "slo": draw.uniform(1.2, 4.0) * max(use.values()) * (1.5 if own_lanes else 1.0)}
+    draft.table["app"][app] = {
+        "node": nodes,
+        "on_late": "partial",
+        "value": draw.choice((1.0, 1.0, 3.0, 10.0)),
+        "slo": draw.uniform(1.2, 4.0) * max(use.values()) * (1.5 if own_lanes else 1.0),
+    }
     if fit != "no fit":
-        draft.table["app"][app]["ensemble"] = {"models": names, "edges": list(EDGES), "score": "difficulty",
-                                               "agreement": [list(row) for row in told_rows(rows, fit)]}
+        draft.table["app"][app]["ensemble"] = {
+            "models": names,
+            "edges": list(EDGES),
+            "score": "difficulty",
+            "agreement": [list(row) for row in told_rows(rows, fit)],
+        }
 
 
 def draw_arrivals(draw: random.Random) -> Dict[str, Any]:
@@ -229,8 +247,10 @@ def draw(name: str) -> Drawn:
     unit_ms = 1000.0 * sum(rates.values()) / log_uniform(draw, 12.0, 60.0)
     seconds = min(SECONDS[1], max(SECONDS[0], REQUESTS / (1000.0 * sum(rates.values()) / unit_ms)))
     finish(draft, {app: rate * 1000.0 / unit_ms for app, rate in rates.items()}, unit_ms, seconds)
-    return Drawn(World(name, KIND, tuple(draft.tags), load, parse_scenario(table, source=f"(world {name})"), (), {}),
-                 draft.truths)
+    return Drawn(
+        World(name, KIND, tuple(draft.tags), load, parse_scenario(table, source=f"(world {name})"), (), {}),
+        draft.truths,
+    )
 
 
 def finish(draft: Draft, rates: Mapping[str, float], unit_ms: float, seconds: float) -> None:
@@ -257,16 +277,28 @@ def finish(draft: Draft, rates: Mapping[str, float], unit_ms: float, seconds: fl
 def judge(checks: Checks, rows: Sequence[Any]) -> None:
     """``schemble+`` beside the simple rules; where the fit is wrong, beside the static choices, as specified."""
     wrong = [row for row in rows if set(FITS[1:3]) & set(row.world.tags)]
-    for title, some, rivals, bound in (("ensembles, fitted rightly or not at all", [
-            row for row in rows if row not in wrong], RIVALS, 1.0), ("ensembles, a wrong fit", wrong, RIVALS[2:], 2.0)):
+    for title, some, rivals, bound in (
+        ("ensembles, fitted rightly or not at all", [row for row in rows if row not in wrong], RIVALS, 1.0),
+        ("ensembles, a wrong fit", wrong, RIVALS[2:], 2.0),
+    ):
         if some:
             worst = max(some, key=lambda row: float(row.behind("schemble+", rivals)))
-            checks.at_most(f"{title}: points behind the best of {', '.join(rivals)}, worst of {len(some)} worlds "
-                           f"({worst.world.name})", worst.behind("schemble+", rivals), bound)
-            checks.at_least(f"{title}: worlds within {bound:g} of it, percent", 100 * statistics.fmean(
-                [row.behind("schemble+", rivals) <= bound for row in some]), 100.0)
-            checks.at_least(f"{title}: points ahead of it, mean", -statistics.fmean(
-                [row.behind("schemble+", rivals) for row in some]), 0.0)
+            checks.at_most(
+                f"{title}: points behind the best of {', '.join(rivals)}, worst of {len(some)} worlds "
+                f"({worst.world.name})",
+                worst.behind("schemble+", rivals),
+                bound,
+            )
+            checks.at_least(
+                f"{title}: worlds within {bound:g} of it, percent",
+                100 * statistics.fmean([row.behind("schemble+", rivals) <= bound for row in some]),
+                100.0,
+            )
+            checks.at_least(
+                f"{title}: points ahead of it, mean",
+                -statistics.fmean([row.behind("schemble+", rivals) for row in some]),
+                0.0,
+            )
 
 
 # --- what it brought --------------------------------------------------------------------------------------------------
@@ -279,8 +311,12 @@ def rule_of(scenario: Scenario, policy: str) -> str:
     if policy == "original":
         return "ensemble_static"
     most = 1 if policy == "fastest" else 2
-    names = [node.name for app in scenario.config.apps.values() for node in app.nodes
-             if node.name.startswith("e") and int(node.name.split("m")[1]) < most]
+    names = [
+        node.name
+        for app in scenario.config.apps.values()
+        for node in app.nodes
+        if node.name.startswith("e") and int(node.name.split("m")[1]) < most
+    ]
     return f"ensemble_static;pick='static';models={names}"
 
 
@@ -313,9 +349,15 @@ def value_percent(ended: Sequence[Any], took: Took, truths: Mapping[str, Truth])
         app = item.request.app
         offered.setdefault(app, []).append(item.cost_share_ns)
         if item.outcome == "completed" and item.end_ns <= item.request.deadline_ns:
-            worth = 1.0 if app not in truths else truths[app].worth(
-                item.request.hints["difficulty"], took.part.get(item.request.id, 0))
+            worth = (
+                1.0
+                if app not in truths
+                else truths[app].worth(item.request.hints["difficulty"], took.part.get(item.request.id, 0))
+            )
             brought[app] = brought.get(app, 0.0) + worth
     mean = {app: statistics.fmean(shares) for app, shares in offered.items()}
-    return 100.0 * sum([mean[app] * worth for app, worth in brought.items()]) / sum(
-        [mean[app] * len(shares) for app, shares in offered.items()])
+    return (
+        100.0
+        * sum([mean[app] * worth for app, worth in brought.items()])
+        / sum([mean[app] * len(shares) for app, shares in offered.items()])
+    )

@@ -35,8 +35,9 @@ class Setting(NamedTuple):
 
     def lane(self, depth: int = 1, number: int = 0) -> LaneInfo:
         """A lane of its own."""
-        return LaneInfo(self.kind, self.index, name=f"{self.kind}{number}", depth=depth, clock_ns=time.monotonic_ns,
-                        common={})
+        return LaneInfo(
+            self.kind, self.index, name=f"{self.kind}{number}", depth=depth, clock_ns=time.monotonic_ns, common={}
+        )
 
 
 class Residual(torch.nn.Module):
@@ -63,8 +64,9 @@ class Resnet(torch.nn.Module):
         torch.manual_seed(1)
         widths = (64, 64, 128, 128, 256, 256, 512, 512)
         self.stem = torch.nn.Conv2d(3, 64, 7, 2, 3)
-        self.blocks = torch.nn.ModuleList([
-            Residual(before, width, 2 if width != before else 1) for before, width in zip((64, *widths), widths)])
+        self.blocks = torch.nn.ModuleList(
+            [Residual(before, width, 2 if width != before else 1) for before, width in zip((64, *widths), widths)]
+        )
         self.head = torch.nn.Linear(512, 1000)
         self.large_outputs = large_outputs
 
@@ -79,9 +81,17 @@ class Resnet(torch.nn.Module):
 def engine_of(setting: Setting, lanes: Sequence[LaneInfo], sizes: Sequence[int], large_outputs: bool = False) -> Engine:
     """The network in the engine under test, loaded."""
     side = setting.side
-    model = ModelConfig("net", "torch", function="lib.gpu_benches:Resnet", batch=tuple(sizes), shapes={
-        "x": (3, side, side)}, options={"arguments": {"large_outputs": large_outputs},
-                                        "outputs": ["classes", "picture"] if large_outputs else ["classes"]})
+    model = ModelConfig(
+        "net",
+        "torch",
+        function="lib.gpu_benches:Resnet",
+        batch=tuple(sizes),
+        shapes={"x": (3, side, side)},
+        options={
+            "arguments": {"large_outputs": large_outputs},
+            "outputs": ["classes", "picture"] if large_outputs else ["classes"],
+        },
+    )
     engine = make_engine(model, lanes, str(SCRIPTS))
     engine.load()
     return engine
@@ -171,8 +181,14 @@ def overlap(setting: Setting) -> Dict[str, Any]:
         spans += [ended(pending) for pending in flight]
         seconds = (time.monotonic_ns() - begun_ns) / 1e9
         gaps = [(two[0] - one[1]) / 1e6 for one, two in zip(spans, spans[1:])]
-        rows.append({"depth": depth, "batches_per_s": setting.runs / seconds, "gap_ms": statistics.median(gaps),
-                     "device_ms": statistics.median((end - start) / 1e6 for start, end in spans)})
+        rows.append(
+            {
+                "depth": depth,
+                "batches_per_s": setting.runs / seconds,
+                "gap_ms": statistics.median(gaps),
+                "device_ms": statistics.median((end - start) / 1e6 for start, end in spans),
+            }
+        )
         engine.unload()
         close([lane])
     return {"rows": rows, "gain": rows[1]["batches_per_s"] / rows[0]["batches_per_s"]}
@@ -208,8 +224,14 @@ def profile(setting: Setting) -> Dict[str, Any]:
             if run >= 3:
                 took.append((end - start) / 1e6)
         took.sort()
-        rows.append({"batch": size, "median_ms": statistics.median(took), "p99_ms": took[int(0.99 * (len(took) - 1))],
-                     "per_item_ms": statistics.median(took) / size})
+        rows.append(
+            {
+                "batch": size,
+                "median_ms": statistics.median(took),
+                "p99_ms": took[int(0.99 * (len(took) - 1))],
+                "per_item_ms": statistics.median(took) / size,
+            }
+        )
     engine.unload()
     close([lane])
     return {"rows": rows}
@@ -230,8 +252,14 @@ def predictability(setting: Setting) -> Dict[str, Any]:
         gate = threading.Barrier(count + 1)
         each = max(10, setting.runs * 10 // count)
 
-        def work(number: int, took: Any = took, lanes: Any = lanes, engine: Engine = engine, gate: Any = gate,
-                 each: int = each) -> None:
+        def work(
+            number: int,
+            took: Any = took,
+            lanes: Any = lanes,
+            engine: Engine = engine,
+            gate: Any = gate,
+            each: int = each,
+        ) -> None:
             session, batch = engine.open(lanes[number]), Batch(items_of(setting, 1), 1)
             for _ in range(3):
                 run_batch(session, batch)
@@ -248,12 +276,23 @@ def predictability(setting: Setting) -> Dict[str, Any]:
         seconds = time.monotonic() - begun_s
         all_ms = sorted(value for values in took for value in values)
         middle, high = statistics.median(all_ms), all_ms[int(0.999 * (len(all_ms) - 1))]
-        rows.append({"at_once": count, "median_ms": middle, "p999_ms": high, "p999_to_median": high / middle,
-                     "per_s": len(all_ms) / seconds})
+        rows.append(
+            {
+                "at_once": count,
+                "median_ms": middle,
+                "p999_ms": high,
+                "p999_to_median": high / middle,
+                "per_s": len(all_ms) / seconds,
+            }
+        )
         engine.unload()
         close(lanes)
     return {"rows": rows}
 
 
 BENCHES: Dict[str, Callable[[Setting], Dict[str, Any]]] = {
-    "overhead": overhead, "overlap": overlap, "profile": profile, "predictability": predictability}
+    "overhead": overhead,
+    "overlap": overlap,
+    "profile": profile,
+    "predictability": predictability,
+}

@@ -49,7 +49,7 @@ def is_whole(answer: bytes) -> bool:
     if not answer.startswith(b"HTTP/1.1 200"):
         raise SystemExit(f"the front answered: {answer[:400]!r}")
     at = answer.index(LENGTH) + len(LENGTH)
-    return len(answer) >= end + len(END) + int(answer[at:answer.index(b"\r", at)])
+    return len(answer) >= end + len(END) + int(answer[at : answer.index(b"\r", at)])
 
 
 def closed_loop(place: str, request: bytes, depth: int, seconds: float) -> List[float]:

@@ -76,6 +76,7 @@ def bridge(left: Any, right: Any, x: float) -> Tuple[Leaf, Leaf]:
 # Three questions about floats, answered exactly: rounded first, with a bound of the error, and with fractions where
 # the bound leaves a doubt (Shewchuk 1997). A wrong answer would lead a search into the wrong subtree.
 
+
 def above(p: Leaf, q: Leaf, r: Leaf) -> bool:
     """Whether ``r`` lies strictly left of the line from ``p`` to ``q``."""
     one, two = (q.x - p.x) * (r.y - p.y), (q.y - p.y) * (r.x - p.x)
@@ -104,7 +105,8 @@ def meet_before(a: Node, b: Node, x: float) -> bool:
 def at_x(p: Leaf, q: Leaf, x: float) -> Fraction:
     """The height of the line through two points at ``x``."""
     return Fraction(p.y) + (Fraction(q.y) - Fraction(p.y)) / (Fraction(q.x) - Fraction(p.x)) * (
-        Fraction(x) - Fraction(p.x))
+        Fraction(x) - Fraction(p.x)
+    )
 
 
 def uphill(p: Leaf, q: Leaf, z: float) -> bool:
@@ -126,11 +128,13 @@ class HullTree:
 
     def rebuild(self, leaves: Sequence[Leaf]) -> None:
         """Replace all by these leaves, given in rising order of (x, y). O(n log n)."""
+
         def build(low: int, high: int) -> Any:
             if high - low == 1:
                 return leaves[low]
             middle = (low + high) // 2
             return Node(build(low, middle), build(middle, high), leaves[middle].x, leaves[middle].y)
+
         self.root = build(0, len(leaves)) if leaves else None
 
     def insert(self, x: float, y: float) -> Leaf:
@@ -200,6 +204,7 @@ class HullTree:
             while best.left is not None:
                 best = best.right if uphill(best.p, best.q, z) else best.left
             heapq.heappush(heap, (-(best.x * z + best.y), next(order), best, node))
+
         enter(self.root)
         while heap:
             _, _, leaf, node = heapq.heappop(heap)
@@ -263,8 +268,9 @@ class Lines:
 
     __slots__ = ("edges", "pairs")
 
-    def __init__(self, edges_ns: Sequence[float], masses: Sequence[float], mean_ns: float, rate_per_ns: float,
-                 cost: float = 1.0) -> None:
+    def __init__(
+        self, edges_ns: Sequence[float], masses: Sequence[float], mean_ns: float, rate_per_ns: float, cost: float = 1.0
+    ) -> None:
         self.edges = list(edges_ns)
         self.pairs = [(0.0, 0.0)]
         passed = 0.0  # the sum over the bins that lie wholly below the slack
@@ -329,7 +335,7 @@ class HullQueue:
         self._advance(now_ns)
         found: List[int] = []
         for leaf in self.tree.falling(exp(self.rate * (now_ns - self.base_ns))):
-            found += [item for _, item in leaf.members[:at_most - len(found)]]
+            found += [item for _, item in leaf.members[: at_most - len(found)]]
             if len(found) == at_most:
                 break
         return found
@@ -338,8 +344,10 @@ class HullQueue:
         if item in self.pending:
             raise ValueError(f"request {item} stands in this queue already")
         if self.rate * (deadline_ns - now_ns) > EXPONENT_MAX:
-            raise ValueError(f"request {item} is due in {deadline_ns - now_ns} ns, more than {EXPONENT_MAX:g} mean "
-                             f"delays of {1 / self.rate:g} ns: its score is no full float; take a smaller rate")
+            raise ValueError(
+                f"request {item} is due in {deadline_ns - now_ns} ns, more than {EXPONENT_MAX:g} mean "
+                f"delays of {1 / self.rate:g} ns: its score is no full float; take a smaller rate"
+            )
 
     def _advance(self, now_ns: int) -> None:
         if self.rate * (now_ns - self.base_ns) > EXPONENT_MAX:

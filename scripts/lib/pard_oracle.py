@@ -21,8 +21,14 @@ COHORT_MAX = 200
 """Requests of a cohort at most, where its batches are answered one by one. (Else the deadline bounds it.)"""
 
 
-def most_in_time(arrivals_ns: Sequence[int], slo_ns: int, cost_ns: Cost, grid_ns: int = 2_000_000,
-                 takes_ns: Cost | None = None, groups: Groups | None = None) -> int:
+def most_in_time(
+    arrivals_ns: Sequence[int],
+    slo_ns: int,
+    cost_ns: Cost,
+    grid_ns: int = 2_000_000,
+    takes_ns: Cost | None = None,
+    groups: Groups | None = None,
+) -> int:
     """The most requests that any schedule of cohorts answers by their deadlines, by dynamic programming.
 
     ``takes_ns``: from a cohort's beginning to its end where it needs other lanes too, on which other cohorts do not

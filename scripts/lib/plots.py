@@ -55,12 +55,22 @@ def draw(path: str, panels: Sequence[Panel], legend: str = "best", stacked: bool
     except ImportError:
         raise SystemExit("plots need matplotlib: pip install matplotlib, or edgeserve-runtime[plots]") from None
     matplotlib.use("svg")
-    matplotlib.rcParams.update({"svg.hashsalt": "edgeserve", "font.size": 9, "axes.spines.top": False,
-                                "axes.spines.right": False, "axes.grid": True, "grid.alpha": 0.3})
+    matplotlib.rcParams.update(
+        {
+            "svg.hashsalt": "edgeserve",
+            "font.size": 9,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "grid.alpha": 0.3,
+        }
+    )
     from matplotlib import pyplot
+
     if stacked:
-        figure, axes = pyplot.subplots(len(panels), 1, sharex=True, squeeze=False,
-                                       figsize=(WIDTH_IN * 2, HEIGHT_IN / 2 * len(panels) + 0.5))
+        figure, axes = pyplot.subplots(
+            len(panels), 1, sharex=True, squeeze=False, figsize=(WIDTH_IN * 2, HEIGHT_IN / 2 * len(panels) + 0.5)
+        )
     else:
         figure, axes = pyplot.subplots(1, len(panels), figsize=(WIDTH_IN * len(panels), HEIGHT_IN), squeeze=False)
     for axis, panel in zip(axes.flat, panels):
@@ -71,8 +81,16 @@ def draw(path: str, panels: Sequence[Panel], legend: str = "best", stacked: bool
         for bar in panel.bars:
             label = bar.label if bar.label not in known else ""
             known.add(bar.label)
-            axis.barh(bar.row, bar.end - bar.begin, left=bar.begin, height=0.7, color=bar.colour, label=label or None,
-                      edgecolor="white", linewidth=0.3)
+            axis.barh(
+                bar.row,
+                bar.end - bar.begin,
+                left=bar.begin,
+                height=0.7,
+                color=bar.colour,
+                label=label or None,
+                edgecolor="white",
+                linewidth=0.3,
+            )
         if panel.rows:
             axis.set_yticks(range(len(panel.rows)), panel.rows)
             axis.set_ylim(len(panel.rows) - 0.4, -0.6)
@@ -85,8 +103,16 @@ def draw(path: str, panels: Sequence[Panel], legend: str = "best", stacked: bool
                 axis.plot(line.x, line.y, line.style, label=line.label or None, linewidth=1.5, markersize=4, **more)
         for at, label in panel.marks:
             axis.axvline(at, color="0.4", linewidth=0.8, linestyle=":")
-            axis.annotate(label, (at, 1.0), xycoords=("data", "axes fraction"), fontsize=7, rotation=90,
-                          va="top", ha="right", color="0.3")
+            axis.annotate(
+                label,
+                (at, 1.0),
+                xycoords=("data", "axes fraction"),
+                fontsize=7,
+                rotation=90,
+                va="top",
+                ha="right",
+                color="0.3",
+            )
         if panel.y_from_zero and not panel.rows:
             axis.set_ylim(bottom=0)
         if not stacked and any(item.label for item in (*panel.lines, *panel.bars)):

@@ -29,8 +29,16 @@ class ServerProcess:
     arguments of ``subprocess.Popen``.
     """
 
-    def __init__(self, folder: Path, config: str, files: Mapping[str, str] | None = None, log: Path | None = None,
-                 sources: Path | None = None, program: Sequence[str] = SERVE, **popen: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: str,
+        files: Mapping[str, str] | None = None,
+        log: Path | None = None,
+        sources: Path | None = None,
+        program: Sequence[str] = SERVE,
+        **popen: Any,
+    ) -> None:
         folder.mkdir(exist_ok=True)
         self.log = log
         self._popen = popen
@@ -44,8 +52,9 @@ class ServerProcess:
     def start(self) -> None:
         """Start it, on the same path as the one before."""
         if self.log is None:
-            self.process = subprocess.Popen(self._command, **{"stdout": subprocess.DEVNULL,
-                                                              "stderr": subprocess.DEVNULL, **self._popen})
+            self.process = subprocess.Popen(
+                self._command, **{"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, **self._popen}
+            )
         else:
             with open(self.log, "ab") as log:
                 self.process = subprocess.Popen(self._command, stdout=log, stderr=log, **self._popen)

@@ -87,34 +87,52 @@ def _untangle(places: List[List[str]], edges: Sequence[Edge]) -> None:
             beside.setdefault(other, []).append(one)
     for _ in range(SWEEPS):
         for at, names in enumerate(places):
-            where = {name: index / max(1, len(column) - 1) if len(column) > 1 else 0.5
-                     for near in (at - 1, at + 1) if 0 <= near < len(places)
-                     for column in [places[near]] for index, name in enumerate(column)}
-            names.sort(key=lambda name: (sum(where.get(other, 0.5) for other in beside.get(name, ["?"]))
-                                         / len(beside.get(name, ["?"])), name))
+            where = {
+                name: index / max(1, len(column) - 1) if len(column) > 1 else 0.5
+                for near in (at - 1, at + 1)
+                if 0 <= near < len(places)
+                for column in [places[near]]
+                for index, name in enumerate(column)
+            }
+            names.sort(
+                key=lambda name: (
+                    sum(where.get(other, 0.5) for other in beside.get(name, ["?"])) / len(beside.get(name, ["?"])),
+                    name,
+                )
+            )
 
 
 def _drawn(places: List[List[str]], edges: Sequence[Edge], column: Dict[str, int]) -> str:
     rows = max(len(names) for names in places)
     width, height = COLUMN * (len(places) - 1) + WIDTH + 2 * MARGIN, ROW * rows + 2 * MARGIN
-    point = {name: (MARGIN + WIDTH / 2 + COLUMN * at, MARGIN + ROW * rows * (index + 0.5) / len(names))
-             for at, names in enumerate(places) for index, name in enumerate(names)}
-    parts = [f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="state diagram" '
-             f'style="max-width:{width}px;width:100%" font-family="inherit" font-size="12" text-anchor="middle">',
-             '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" '
-             'orient="auto"><path d="M0 0L8 4L0 8z" fill="currentColor"/></marker></defs>']
+    point = {
+        name: (MARGIN + WIDTH / 2 + COLUMN * at, MARGIN + ROW * rows * (index + 0.5) / len(names))
+        for at, names in enumerate(places)
+        for index, name in enumerate(names)
+    }
+    parts = [
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="state diagram" '
+        f'style="max-width:{width}px;width:100%" font-family="inherit" font-size="12" text-anchor="middle">',
+        '<defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" '
+        'orient="auto"><path d="M0 0L8 4L0 8z" fill="currentColor"/></marker></defs>',
+    ]
     for edge in edges:
         path, (x, y) = _line(edge, point)
         parts.append(f'<path d="{path}" fill="none" stroke="currentColor" stroke-opacity=".6" marker-end="url(#tip)"/>')
         words = edge.label.split(", ")
-        lines = [", ".join(words[at:at + 2]) for at in range(0, len(words), 2)]
-        parts += [f'<text x="{x:.0f}" y="{y - 4 - 13 * (len(lines) - 1 - number):.0f}" fill="currentColor" {HALO}>'
-                  f'{html.escape(line)}</text>' for number, line in enumerate(lines)]
+        lines = [", ".join(words[at : at + 2]) for at in range(0, len(words), 2)]
+        parts += [
+            f'<text x="{x:.0f}" y="{y - 4 - 13 * (len(lines) - 1 - number):.0f}" fill="currentColor" {HALO}>'
+            f"{html.escape(line)}</text>"
+            for number, line in enumerate(lines)
+        ]
     for name in column:
         x, y = point[name]
-        parts.append(f'<rect x="{x - WIDTH / 2:.0f}" y="{y - HEIGHT / 2:.0f}" width="{WIDTH}" height="{HEIGHT}" rx="6" '
-                     'fill="currentColor" fill-opacity=".08" stroke="currentColor"/>'
-                     f'<text x="{x:.0f}" y="{y + 4:.0f}" fill="currentColor">{html.escape(name)}</text>')
+        parts.append(
+            f'<rect x="{x - WIDTH / 2:.0f}" y="{y - HEIGHT / 2:.0f}" width="{WIDTH}" height="{HEIGHT}" rx="6" '
+            'fill="currentColor" fill-opacity=".08" stroke="currentColor"/>'
+            f'<text x="{x:.0f}" y="{y + 4:.0f}" fill="currentColor">{html.escape(name)}</text>'
+        )
     return "".join([*parts, "</svg>"])
 
 
@@ -123,8 +141,9 @@ def _line(edge: Edge, point: Dict[str, Tuple[float, float]]) -> Tuple[str, Tuple
     (x, y), (to_x, to_y) = point[edge.source], point[edge.target]
     if edge.back:
         middle, top = (x + to_x) / 2, min(y, to_y) - HEIGHT / 2 - 34
-        return (f"M{x:.0f} {y - HEIGHT / 2:.0f}C{x:.0f} {top:.0f} {to_x:.0f} {top:.0f} {to_x:.0f} "
-                f"{to_y - HEIGHT / 2:.0f}"), (middle, top + 6)
+        return (
+            f"M{x:.0f} {y - HEIGHT / 2:.0f}C{x:.0f} {top:.0f} {to_x:.0f} {top:.0f} {to_x:.0f} {to_y - HEIGHT / 2:.0f}"
+        ), (middle, top + 6)
     stops = [(x + WIDTH / 2, y), *[point[name] for name in edge.via], (to_x - WIDTH / 2, to_y)]
     path = f"M{stops[0][0]:.0f} {stops[0][1]:.0f}"
     for (one_x, one_y), (two_x, two_y) in zip(stops, stops[1:]):

@@ -60,8 +60,9 @@ def chosen(bids: Sequence[Bid], at_ms: float) -> Bid:
     return bids[min(ranked)[2][0]]
 
 
-def by_rule(apps: Mapping[str, App], arrivals: Mapping[str, Sequence[float]], noise: float = 0.0,
-            seed: int = 0) -> Dict[str, int]:
+def by_rule(
+    apps: Mapping[str, App], arrivals: Mapping[str, Sequence[float]], noise: float = 0.0, seed: int = 0
+) -> Dict[str, int]:
     """Requests of each app in time (arrivals in ms, rising) under the rule. With ``noise``, the deviation of the times
     as a share of them, what the apps know are the means."""
     draw = random.Random(f"three apps/{seed}")
@@ -90,11 +91,12 @@ def by_rule(apps: Mapping[str, App], arrivals: Mapping[str, Sequence[float]], no
             in_time[best.app] += sum([due_ms >= now_ms - EPSILON for due_ms in best.dues])
 
 
-def _bids(name: str, app: App, waiting: List[Tuple[float, int]], begun: Dict[str, Tuple[float, int, int]],
-          now_ms: float) -> List[Bid]:
+def _bids(
+    name: str, app: App, waiting: List[Tuple[float, int]], begun: Dict[str, Tuple[float, int, int]], now_ms: float
+) -> List[Bid]:
     """What an app offers, if anything; who can no longer be in time is dropped."""
     alone_ms = app.times[1] * app.steps
-    del waiting[:bisect_left(waiting, (now_ms + alone_ms - EPSILON,))]
+    del waiting[: bisect_left(waiting, (now_ms + alone_ms - EPSILON,))]
     if app.steps > 1:
         turn = begun.get(name)
         if turn is not None and turn[0] < now_ms + turn[2] * app.times[1] - EPSILON:
@@ -102,12 +104,13 @@ def _bids(name: str, app: App, waiting: List[Tuple[float, int]], begun: Dict[str
             turn = None
         if turn is None and waiting:
             turn = (*waiting[0], app.steps)
-        return [] if turn is None else [Bid(name, (turn[1],), (turn[0],), app.worth, app.times[1],
-                                            turn[2] * app.times[1])]
+        return (
+            [] if turn is None else [Bid(name, (turn[1],), (turn[0],), app.worth, app.times[1], turn[2] * app.times[1])]
+        )
     best: Bid | None = None
     for count, time_ms in sorted(app.times.items()):
         first = bisect_left(waiting, (now_ms + time_ms - EPSILON,))
-        rows = waiting[first:first + count]
+        rows = waiting[first : first + count]
         if len(rows) == count and (best is None or count * best.time_ms >= len(best.members) * time_ms):
             best = Bid(name, [index for _, index in rows], [due_ms for due_ms, _ in rows], app.worth, time_ms, time_ms)
     return [] if best is None else [best]

@@ -47,6 +47,7 @@ def make(file: str) -> torch.nn.Module:
     if "torchvision" not in sys.modules:
         _stand_in_for_torchvision()
     from onnx2torch import convert
+
     module: torch.nn.Module = convert(_with_weights(onnx.load(resolve_path(file, ".")))).eval()
     return module
 
@@ -57,17 +58,19 @@ def item_of(network: Network, number: int) -> Dict[str, np.ndarray]:
     if network.shows == "numbers":
         return {network.input: random.uniform(-1, 1, network.shape).astype(np.float32)}
     import cv2  # examples/reader/requirements.txt
+
     page = _page()
     height, width = network.shape[1:]
     high, wide = (24, 24 * width // height) if network.shows == "line" else (180, 180)
     left, top = random.integers(0, page.shape[1] - wide), random.integers(0, page.shape[0] - high)
-    part = cv2.resize(page[top:top + high, left:left + wide], (width, height))
+    part = cv2.resize(page[top : top + high, left : left + wide], (width, height))
     return {network.input: np.ascontiguousarray((part.transpose(2, 0, 1) / 255 - 0.5) / 0.5, np.float32)}
 
 
 @functools.lru_cache(maxsize=1)
 def _page() -> Any:
     import cv2
+
     page = cv2.imread(resolve_path(PAGE, "."))
     assert page is not None, f"{PAGE} is not in the asset cache"
     return page

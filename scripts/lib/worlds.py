@@ -93,7 +93,7 @@ def expected_max(lengths: Lengths, count: int) -> float:
     """The expected longest of ``count`` inputs."""
     total = share = 0.0
     for length, weight in sorted(lengths):
-        total += length * ((share + weight) ** count - share ** count)
+        total += length * ((share + weight) ** count - share**count)
         share += weight
     return total
 
@@ -142,8 +142,9 @@ def draw_arrivals(draw: random.Random, app: App, tags: List[str]) -> None:
         tags.append("rate shifts")
 
 
-def draw_graph(draw: random.Random, count: int, lanes_of: Callable[[str], List[str]],
-               models: Dict[str, Model], prefix: str = "") -> Tuple[App, List[str]]:
+def draw_graph(
+    draw: random.Random, count: int, lanes_of: Callable[[str], List[str]], models: Dict[str, Model], prefix: str = ""
+) -> Tuple[App, List[str]]:
     """A graph of about ``count`` nodes: stages one after the other, of which some fork, choose a branch, or fan out."""
     nodes: List[Dict[str, Any]] = []
     weights: Dict[str, float] = {}
@@ -155,11 +156,17 @@ def draw_graph(draw: random.Random, count: int, lanes_of: Callable[[str], List[s
         nodes.append({"name": name, "model": name, "after": after, **keys})
         weights[name] = weight
         return model
+
     last: List[str] = []
     while len(nodes) < count:
         left, stage = count - len(nodes), len(nodes)
-        shape = draw.choice(("one", "one", "fork", "route", "fan")) if left >= 4 else \
-            draw.choice(("one", "one", "fan")) if left == 3 else "one"
+        shape = (
+            draw.choice(("one", "one", "fork", "route", "fan"))
+            if left >= 4
+            else draw.choice(("one", "one", "fan"))
+            if left == 3
+            else "one"
+        )
         if shape == "one":
             add(f"n{stage}", last, 1.0)
         elif shape in ("fork", "route"):
@@ -167,7 +174,7 @@ def draw_graph(draw: random.Random, count: int, lanes_of: Callable[[str], List[s
             branches = [f"{prefix}b{stage + index}" for index in range(2)]
             share = draw.choice((0.5, 0.7)) if shape == "route" else 1.0
             for branch, weight in zip(branches, (share, 1.0 if shape == "fork" else 1.0 - share)):
-                add(branch[len(prefix):], [head.name], weight)
+                add(branch[len(prefix) :], [head.name], weight)
             if shape == "route":
                 head.truth["routes"] = {branches[0]: share, branches[1]: 1.0 - share}
             add(f"j{stage}", branches, 1.0)
@@ -226,8 +233,11 @@ def apps(draft: Draft) -> None:
     """Several such apps on one lane, with values and SLOs of their own; some share a model."""
     for index in range(draft.draw.randrange(2, 5)):
         shared = draft.models and draft.draw.random() < 0.3
-        model = draft.draw.choice(list(draft.models.values())) if shared else \
-            draw_model(draft.draw, f"m{index}", draft.lanes, log_uniform(draft.draw, 0.3, 3.0))
+        model = (
+            draft.draw.choice(list(draft.models.values()))
+            if shared
+            else draw_model(draft.draw, f"m{index}", draft.lanes, log_uniform(draft.draw, 0.3, 3.0))
+        )
         app = draft.single(f"app{index}", model)
         app.value = draft.draw.choice((1.0, 1.0, 1.0, 3.0))
         draw_arrivals(draft.draw, app, draft.tags)
@@ -269,8 +279,13 @@ def answers(draft: Draft) -> None:
     median, sigma = draw.choice((8.0, 20.0)), draw.choice((0.2, 0.5, 0.9))
     model.steps = median * math.exp(sigma * sigma / 2)
     most = round(median * 5)
-    model.truth.update(batching="continuous", steps_hint="words", steps_max=most, prefill_steps=draw.choice((0.5, 2.0)),
-                       state_token="1kB")
+    model.truth.update(
+        batching="continuous",
+        steps_hint="words",
+        steps_max=most,
+        prefill_steps=draw.choice((0.5, 2.0)),
+        state_token="1kB",
+    )
     predicted = draw.choice(("well", "well", "too short", "too long", "not"))
     if predicted != "not":
         model.truth["predict"] = {"rho": 0.8, "scale": {"well": 1.0, "too short": 0.33, "too long": 3.0}[predicted]}
@@ -295,8 +310,14 @@ def assistants(draft: Draft) -> None:
     most, sigma = draw.choice((40, 100)), draw.choice((0.5, 0.9))
     median = most / 5
     model.steps = median * math.exp(sigma * sigma / 2)
-    model.truth.update(batching="continuous", steps_hint="words", steps_max=most, prefill_steps=draw.choice((0.5, 2.0)),
-                       state_token="1kB", context=1000)
+    model.truth.update(
+        batching="continuous",
+        steps_hint="words",
+        steps_max=most,
+        prefill_steps=draw.choice((0.5, 2.0)),
+        state_token="1kB",
+        context=1000,
+    )
     words: Any = {"lognormal": [median, sigma]}
     if draw.random() < 0.3:
         share = draw.choice((0.0, 0.5, 0.9, 1.0))
@@ -310,8 +331,14 @@ def assistants(draft: Draft) -> None:
     app.slo, app.hints = log_uniform(draw, 1.5, 5.0), {"words": words}
     draw_arrivals(draw, app, draft.tags)
     draft.tags.append(f"predicted {predicted:.2g} times as long" if predicted else "not predicted")
-    for name, chance in (("slow lane", 0.5), ("lanes lost", 0.3), ("prompts too long", 0.3), ("memory for half", 0.3),
-                         ("flood", 0.4), ("readers stall", 0.3)):
+    for name, chance in (
+        ("slow lane", 0.5),
+        ("lanes lost", 0.3),
+        ("prompts too long", 0.3),
+        ("memory for half", 0.3),
+        ("flood", 0.4),
+        ("readers stall", 0.3),
+    ):
         if draw.random() < chance:
             draft.tags.append(name)
             _trouble(draft, name, model, app, most)
@@ -384,8 +411,9 @@ def lanes(draft: Draft) -> None:
     """A pipeline every module of which has lanes of its own, about as many as it needs."""
     app, tags = draw_graph(draft.draw, draft.draw.randrange(2, 8), lambda name: [f"{name}.0"], draft.models)
     app.slo = log_uniform(draft.draw, 2.0, 6.0)
-    need = {name: model.cost(model.sizes[-1]) / model.sizes[-1] * app.weights[name]
-            for name, model in draft.models.items()}
+    need = {
+        name: model.cost(model.sizes[-1]) / model.sizes[-1] * app.weights[name] for name, model in draft.models.items()
+    }
     each = max(need.values()) / draft.draw.choice((1, 2, 3))
     for name, model in draft.models.items():
         model.lanes = [f"{name}.{index}" for index in range(max(1, math.ceil(need[name] / each - 0.1)))]
@@ -396,8 +424,17 @@ def lanes(draft: Draft) -> None:
 
 
 KINDS: Mapping[str, Callable[[Draft], None]] = {
-    "one": one, "apps": apps, "camera": camera, "steps": steps, "answers": answers, "assistants": assistants,
-    "unequal": unequal, "local": local, "hosts": hosts, "lanes": lanes}
+    "one": one,
+    "apps": apps,
+    "camera": camera,
+    "steps": steps,
+    "answers": answers,
+    "assistants": assistants,
+    "unequal": unequal,
+    "local": local,
+    "hosts": hosts,
+    "lanes": lanes,
+}
 
 
 # --- from a draft to a scenario ---------------------------------------------------------------------------------------
@@ -407,8 +444,11 @@ def capacity(app: App, models: Mapping[str, Model], slo: float) -> float:
     """Requests per unit of time that keep the app's busiest lane in use, in cohorts of half the SLO."""
     best = 0.0
     for count in range(1, app.in_flight + 1):
-        costs = {node["name"]: models[node["model"]].cost(count * app.weights[node["name"]], app.lengths) *
-                 min(1.0, count * app.weights[node["name"]]) for node in app.nodes}
+        costs = {
+            node["name"]: models[node["model"]].cost(count * app.weights[node["name"]], app.lengths)
+            * min(1.0, count * app.weights[node["name"]])
+            for node in app.nodes
+        }
         if count > 1 and sum(costs.values()) > slo / 2:
             break
         used: Dict[str, float] = {}
@@ -432,8 +472,9 @@ def draw_world(name: str) -> World:
     noise = draw.choice((0.02, 0.05, 0.1))
     rates = {}
     for app in draft.apps:
-        alone = sum([draft.models[node["model"]].cost(max(1.0, app.weights[node["name"]]), app.lengths)
-                     for node in app.nodes])
+        alone = sum(
+            [draft.models[node["model"]].cost(max(1.0, app.weights[node["name"]]), app.lengths) for node in app.nodes]
+        )
         app.slo *= alone
         rates[app.name] = app.share * load * capacity(app, draft.models, app.slo)
     unit_ms = 1000.0 * sum(rates.values()) / log_uniform(draw, 25.0, 80.0) * (STEPPED if kind in STEPWISE else 1.0)
@@ -444,26 +485,52 @@ def draw_world(name: str) -> World:
     for workload in table["workload"].values():
         if workload["kind"] == "periodic":
             workload["jitter"] = f"{draw.choice((0.0, 0.2, 0.8)) * 1000.0 / workload['rate']:.3f}ms"
-    return World(name, kind, (known, *draft.tags), load, parse_scenario(table, source=f"(world {name})"),
-                 profiles, measured)
+    return World(
+        name, kind, (known, *draft.tags), load, parse_scenario(table, source=f"(world {name})"), profiles, measured
+    )
 
 
-def scenario_table(draft: Draft, unit_ms: float, rates: Mapping[str, float], seconds: float,
-                   noise: float) -> Dict[str, Any]:
+def scenario_table(
+    draft: Draft, unit_ms: float, rates: Mapping[str, float], seconds: float, noise: float
+) -> Dict[str, Any]:
     """The draft as a scenario. What models are expected to take is not in it."""
     table: Dict[str, Any] = {
-        "lane": {lane: {} for lane in draft.lanes}, "policy": {"edf": {}}, "model": {}, "truth": {}, "app": {},
-        "workload": {}, "run": {"duration": f"{seconds:.3f}s", "noise": noise}}
+        "lane": {lane: {} for lane in draft.lanes},
+        "policy": {"edf": {}},
+        "model": {},
+        "truth": {},
+        "app": {},
+        "workload": {},
+        "run": {"duration": f"{seconds:.3f}s", "noise": noise},
+    }
     for model in draft.models.values():
-        table["model"][model.name] = {"engine": "synthetic", "batch": list(model.sizes), "lanes": model.lanes,
-                                      **model.keys}
+        table["model"][model.name] = {
+            "engine": "synthetic",
+            "batch": list(model.sizes),
+            "lanes": model.lanes,
+            **model.keys,
+        }
         times = {str(size): f"{model.time(size) * unit_ms:.6f}ms" for size in model.sizes}
-        table["truth"][model.name] = {**model.truth, "times": times, **({
-            "hint": model.hint, "fixed": f"{model.fixed * unit_ms:.6f}ms",
-            "per_unit": f"{model.each * unit_ms:.6f}ms"} if model.hint else {})}
+        table["truth"][model.name] = {
+            **model.truth,
+            "times": times,
+            **(
+                {
+                    "hint": model.hint,
+                    "fixed": f"{model.fixed * unit_ms:.6f}ms",
+                    "per_unit": f"{model.each * unit_ms:.6f}ms",
+                }
+                if model.hint
+                else {}
+            ),
+        }
     for app in draft.apps:
-        table["app"][app.name] = {"node": app.nodes, "slo": f"{app.slo * unit_ms:.3f}ms", "value": app.value,
-                                  **app.keys}
+        table["app"][app.name] = {
+            "node": app.nodes,
+            "slo": f"{app.slo * unit_ms:.3f}ms",
+            "value": app.value,
+            **app.keys,
+        }
         halves = (app.shift, (app.lengths, app.later or app.lengths))
         if app.shift == (1.0, 1.0) and not app.later:
             halves = ((1.0,), (app.lengths,))  # type: ignore[assignment]
@@ -471,37 +538,65 @@ def scenario_table(draft: Draft, unit_ms: float, rates: Mapping[str, float], sec
             hints = dict(app.hints)
             if len(lengths) > 1:
                 hints[LENGTH] = {f"{length:.4f}": share for length, share in lengths}
-            when = {} if len(halves[0]) == 1 else {"stop": f"{seconds / 2:.3f}s"} if index == 0 else {
-                "start": f"{seconds / 2:.3f}s"}
+            when = (
+                {}
+                if len(halves[0]) == 1
+                else {"stop": f"{seconds / 2:.3f}s"}
+                if index == 0
+                else {"start": f"{seconds / 2:.3f}s"}
+            )
             table["workload"][f"{app.name}{index}"] = {
-                "app": app.name, **app.workload, "rate": rates[app.name] * factor, "hints": hints, **when}
+                "app": app.name,
+                **app.workload,
+                "rate": rates[app.name] * factor,
+                "hints": hints,
+                **when,
+            }
         if draft.flood:
             table["workload"]["flood"] = {
-                "app": app.name, "kind": "poisson", "rate": rates[app.name] * draft.flood, "hints": dict(app.hints),
-                "start": f"{seconds / 3:.3f}s", "stop": f"{seconds * 2 / 3:.3f}s"}
+                "app": app.name,
+                "kind": "poisson",
+                "rate": rates[app.name] * draft.flood,
+                "hints": dict(app.hints),
+                "start": f"{seconds / 3:.3f}s",
+                "stop": f"{seconds * 2 / 3:.3f}s",
+            }
     if draft.faults:
         table["faults"] = draft.faults
     return table
 
 
-def what_is_known(draft: Draft, unit_ms: float, known: str, noise: float,
-                  table: Dict[str, Any]) -> Tuple[Tuple[Profile, ...], Measured]:
+def what_is_known(
+    draft: Draft, unit_ms: float, known: str, noise: float, table: Dict[str, Any]
+) -> Tuple[Tuple[Profile, ...], Measured]:
     """What the scheduler is told of the models' times: a profile, with the apps' times alone where inputs differ; a few
     runs at start, of an input that nobody chose; or what the user believes, up to 1.6 times too much or too little."""
     draw, profiles, measured = draft.draw, [], {}
 
     def runs(model: Model, size: int, length: float, count: int) -> List[int]:
-        return [max(1, round(model.time(size, length) * unit_ms * 1e6 * (1.0 + noise * draw.gauss(0.0, 1.0))))
-                for _ in range(count)]
+        return [
+            max(1, round(model.time(size, length) * unit_ms * 1e6 * (1.0 + noise * draw.gauss(0.0, 1.0))))
+            for _ in range(count)
+        ]
+
     for model in draft.models.values():
         asking = [app for app in draft.apps if model.name in app.weights]
         usual = sum([length * share for app in asking for length, share in app.lengths]) / len(asking)
         if known == "profiled":
             timings = {size: timing_of(runs(model, size, usual, 100)) for size in model.sizes}
-            alone = {app.name: tuple(sorted([runs(model, 1, draw.choices(*zip(*app.lengths))[0], 1)[0]
-                                             for _ in range(300)])) for app in asking} if model.hint else {}
-            lane = LaneProfile(timings, round(model.fixed * unit_ms * 1e6), round(model.each * usual * unit_ms * 1e6),
-                               alone=alone)
+            alone = (
+                {
+                    app.name: tuple(
+                        sorted([runs(model, 1, draw.choices(*zip(*app.lengths))[0], 1)[0] for _ in range(300)])
+                    )
+                    for app in asking
+                }
+                if model.hint
+                else {}
+            )
+            lane = LaneProfile(
+                timings, round(model.fixed * unit_ms * 1e6), round(model.each * usual * unit_ms * 1e6), alone=alone
+            )
             profiles.append(Profile(model.name, "cpu", dict.fromkeys(model.keys.get("lanes", model.lanes), lane)))
         elif known == "start-up":
             length = draw.choice((min(asking[0].lengths)[0], usual))
@@ -510,5 +605,6 @@ def what_is_known(draft: Draft, unit_ms: float, known: str, noise: float,
         else:
             factor = log_uniform(draw, 1 / 1.6, 1.6)
             table["model"][model.name]["expected"] = {
-                str(size): f"{model.time(size, usual) * unit_ms * factor:.6f}ms" for size in model.sizes}
+                str(size): f"{model.time(size, usual) * unit_ms * factor:.6f}ms" for size in model.sizes
+            }
     return tuple(profiles), measured

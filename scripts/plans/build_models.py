@@ -56,12 +56,26 @@ def build(model: ModelConfig, library: str, capabilities: Sequence[str], directo
     """Build one plan in a process of its own."""
     path = os.path.join(directory, f"{model.name}.plan")
     try:
-        answer = build_plan(library, request_of(model, capabilities), f"model {model.name!r}", path, "",
-                            Limits(0, TIMEOUT_NS), lambda progress: None)
+        answer = build_plan(
+            library,
+            request_of(model, capabilities),
+            f"model {model.name!r}",
+            path,
+            "",
+            Limits(0, TIMEOUT_NS),
+            lambda progress: None,
+        )
     except EngineError as error:
         return Built(model.name, [], 0, 0, 0.0, "", f"{error.code}: {error}")
-    return Built(model.name, [(size, shapes) for size, shapes in answer["profiles"]], answer["layers"],
-                 os.path.getsize(path), answer["build_s"], answer["version"], "")
+    return Built(
+        model.name,
+        [(size, shapes) for size, shapes in answer["profiles"]],
+        answer["layers"],
+        os.path.getsize(path),
+        answer["build_s"],
+        answer["version"],
+        "",
+    )
 
 
 def main() -> int:
@@ -79,8 +93,11 @@ def main() -> int:
             built = build(known[name], arguments.library, arguments.capabilities, directory)
             failed += bool(built.error)
             sizes = ", ".join(str(size) for size, _ in built.profiles)
-            print(f"| {name} | {built.error[:400] or sizes} | {built.layers} | {built.plan_bytes / 1e6:.1f} | "
-                  f"{built.build_s:.1f} |", flush=True)
+            print(
+                f"| {name} | {built.error[:400] or sizes} | {built.layers} | {built.plan_bytes / 1e6:.1f} | "
+                f"{built.build_s:.1f} |",
+                flush=True,
+            )
     return 1 if failed else 0
 
 

@@ -20,7 +20,7 @@ pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
 import onnx_models
 from vector_items import LengthItems, VectorItems
 
-FUNCTIONS = '''
+FUNCTIONS = """
 import numpy as np
 
 def scale(inputs):
@@ -44,7 +44,7 @@ def count_up(inputs, state):
 
 def example():
     return {"x": np.ones(4, np.float32)}
-'''
+"""
 
 
 class VectorModel(VectorItems, EngineConformance):
@@ -98,9 +98,15 @@ class TestOnnxLengths(LengthItems, EngineConformance):
     name = "mean"
 
     def make(self, directory: str) -> Engine:
-        model = ModelConfig(name=self.name, engine="onnx", file=onnx_models.masked_mean(directory), batch=self.sizes,
-                            shapes={"x": (8,)}, pad={"x": 0.0},
-                            options={"mask": {"x": "x_mask"}, "pad_multiple": {"x": [8]}})
+        model = ModelConfig(
+            name=self.name,
+            engine="onnx",
+            file=onnx_models.masked_mean(directory),
+            batch=self.sizes,
+            shapes={"x": (8,)},
+            pad={"x": 0.0},
+            options={"mask": {"x": "x_mask"}, "pad_multiple": {"x": [8]}},
+        )
         return make_engine(model, [self.lane], directory)
 
 
@@ -108,16 +114,23 @@ class TestOnnxState(VectorModel):
     stateful = True
 
     def make(self, directory: str) -> Engine:
-        return self.built(directory, engine="onnx", file=onnx_models.recurrent(directory), state={"state": "stateN"},
-                          options={"state_axis": 1, "constants": {"rate": 16000}})
+        return self.built(
+            directory,
+            engine="onnx",
+            file=onnx_models.recurrent(directory),
+            state={"state": "stateN"},
+            options={"state_axis": 1, "constants": {"rate": 16000}},
+        )
 
 
 VOICE = "cache:silero-vad-6.2.3/silero_vad.onnx"
 
 
-@pytest.mark.skipif(not os.path.isfile(resolve_path(VOICE, ".")),
-                    reason="silero-vad is not in the asset cache; python -m edgeserve.tools.assets "
-                           "examples/reader/assets.toml fetches it")
+@pytest.mark.skipif(
+    not os.path.isfile(resolve_path(VOICE, ".")),
+    reason="silero-vad is not in the asset cache; python -m edgeserve.tools.assets "
+    "examples/reader/assets.toml fetches it",
+)
 class TestOnnxVoiceDetector(EngineConformance):
     """A real recurrent model: silero-vad, a constant sample rate, a state whose batch axis is 1."""
 
@@ -126,9 +139,15 @@ class TestOnnxVoiceDetector(EngineConformance):
     stateful = True
 
     def make(self, directory: str) -> Engine:
-        model = ModelConfig(name=self.name, engine="onnx", file=VOICE, batch=self.sizes, state={"state": "stateN"},
-                            options={"constants": {"sr": 16000}, "state_axis": 1},
-                            shapes={"input": (576,), "state": (2, 128)})
+        model = ModelConfig(
+            name=self.name,
+            engine="onnx",
+            file=VOICE,
+            batch=self.sizes,
+            state={"state": "stateN"},
+            options={"constants": {"sr": 16000}, "state_axis": 1},
+            shapes={"input": (576,), "state": (2, 128)},
+        )
         return make_engine(model, [self.lane], directory)
 
     def items(self, count: int) -> List[Values]:
@@ -137,8 +156,12 @@ class TestOnnxVoiceDetector(EngineConformance):
 
     def wrong_items(self) -> Dict[str, Values]:
         sound = self.items(1)[0]["input"]
-        return {"wrong name": {"sound": sound}, "wrong dtype": {"input": (sound * 32767).astype(np.int16)},
-                "wrong rank": {"input": sound[None]}, "its own rate": {"input": sound, "sr": np.int64(8000)}}
+        return {
+            "wrong name": {"sound": sound},
+            "wrong dtype": {"input": (sound * 32767).astype(np.int16)},
+            "wrong rank": {"input": sound[None]},
+            "its own rate": {"input": sound, "sr": np.int64(8000)},
+        }
 
 
 class PythonModel(VectorModel):
@@ -148,8 +171,12 @@ class PythonModel(VectorModel):
 
     def host(self, directory: str, function: str, **options: Any) -> Engine:
         self.functions(directory)
-        return self.built(directory, engine="python", function=f"conformance_functions:{function}",
-                          options={"example": "conformance_functions:example", **options})
+        return self.built(
+            directory,
+            engine="python",
+            function=f"conformance_functions:{function}",
+            options={"example": "conformance_functions:example", **options},
+        )
 
 
 class TestPython(PythonModel):
@@ -188,8 +215,12 @@ class TestSynthetic(VectorModel):
 
 class TestSyntheticSequences(TestSynthetic):
     def make(self, directory: str) -> Engine:
-        return self.built(directory, engine="synthetic", shapes={"x": (4,)},
-                          options={"c0": "100us", "sequence": {"bytes_per_token": 16}})
+        return self.built(
+            directory,
+            engine="synthetic",
+            shapes={"x": (4,)},
+            options={"c0": "100us", "sequence": {"bytes_per_token": 16}},
+        )
 
     def items(self, count: int) -> List[Values]:
         return [{**item, "steps": np.int64(4 + index)} for index, item in enumerate(super().items(count))]

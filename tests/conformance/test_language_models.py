@@ -27,18 +27,28 @@ class LanguageModel(EngineConformance):
     file = ""
 
     def make(self, directory: str) -> Engine:
-        return make_engine(ModelConfig(name=self.name, engine="lm", file=self.file, batch=self.sizes), [self.lane],
-                           directory)
+        return make_engine(
+            ModelConfig(name=self.name, engine="lm", file=self.file, batch=self.sizes), [self.lane], directory
+        )
 
     def items(self, count: int) -> List[Values]:
         talk = json.dumps([{"role": "user", "content": "b"}])
-        given = ({"prompt": "A short one"}, {"messages": talk},
-                 {"prompt": "The longest of these prompts goes on for a while"}, {"prompt": "four"})
+        given = (
+            {"prompt": "A short one"},
+            {"messages": talk},
+            {"prompt": "The longest of these prompts goes on for a while"},
+            {"prompt": "four"},
+        )
         return [{**given[index], "max_tokens": 6 + 3 * index, "ignore_eos": True} for index in range(count)]
 
     def wrong_items(self) -> Dict[str, Values]:
-        return {"wrong name": {"question": "x"}, "wrong dtype": {"tokens": [0.5]}, "wrong shape": {"tokens": [[1]]},
-                "empty": {"messages": "[]"}, "too long": {"tokens": [1] * 5000}}
+        return {
+            "wrong name": {"question": "x"},
+            "wrong dtype": {"tokens": [0.5]},
+            "wrong shape": {"tokens": [[1]]},
+            "empty": {"messages": "[]"},
+            "too long": {"tokens": [1] * 5000},
+        }
 
 
 class TestOnnx(LanguageModel):
@@ -46,6 +56,7 @@ class TestOnnx(LanguageModel):
         pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
         pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
         import lm_models
+
         self.file = lm_models.tiny(directory, first=[lm_models.END])
         return super().make(directory)
 

@@ -42,12 +42,16 @@ class OnGpu(VectorItems, EngineConformance):
         driver.run_all()
         for shared in (self._lane().common or {}).values():
             shared.close()
-        assert [leak for leak in driver.leaks() if "stream" not in leak and "context" not in leak
-                and "event" not in leak and "device memory" not in leak] == []  # lanes of threads are not closed
+        assert [
+            leak
+            for leak in driver.leaks()
+            if "stream" not in leak and "context" not in leak and "event" not in leak and "device memory" not in leak
+        ] == []  # lanes of threads are not closed
 
     def built(self, directory: str, **settings: Any) -> Engine:
-        return make_engine(ModelConfig(name=self.name, engine="onnx", batch=self.sizes, **settings), [self.lane],
-                           directory)
+        return make_engine(
+            ModelConfig(name=self.name, engine="onnx", batch=self.sizes, **settings), [self.lane], directory
+        )
 
     def make(self, directory: str) -> Engine:
         return self.built(directory, file=onnx_models.linear(directory))
@@ -81,8 +85,12 @@ class TestCudaState(OnGpu):
     stateful = True
 
     def make(self, directory: str) -> Engine:
-        return self.built(directory, file=onnx_models.recurrent(directory), state={"state": "stateN"},
-                          options={"state_axis": 1, "constants": {"rate": 16000}})
+        return self.built(
+            directory,
+            file=onnx_models.recurrent(directory),
+            state={"state": "stateN"},
+            options={"state_axis": 1, "constants": {"rate": 16000}},
+        )
 
 
 @pytest.fixture
@@ -91,8 +99,9 @@ def double(monkeypatch):
 
 
 def engine_of(directory, lanes=(LANE,), **options):
-    model = ModelConfig(name="vec", engine="onnx", batch=(1, 2), file=onnx_models.linear(str(directory)),
-                        options=options)
+    model = ModelConfig(
+        name="vec", engine="onnx", batch=(1, 2), file=onnx_models.linear(str(directory)), options=options
+    )
     return make_engine(model, lanes, str(directory))
 
 
@@ -107,14 +116,16 @@ BATCH = Batch([{"x": np.ones(4, np.float32)}], 1)
 def test_the_real_library_takes_the_calls_that_the_double_takes(tmp_path):
     """On the CPU's memory: names, order and types of the arguments, and what an output says of itself."""
     import onnxruntime
-    session = onnxruntime.InferenceSession(str(tmp_path / onnx_models.linear(str(tmp_path))),
-                                           providers=["CPUExecutionProvider"])
+
+    session = onnxruntime.InferenceSession(
+        str(tmp_path / onnx_models.linear(str(tmp_path))), providers=["CPUExecutionProvider"]
+    )
     x, binding, options = np.ones((2, 4), np.float32), session.io_binding(), onnxruntime.RunOptions()
     binding.bind_input("x", "cpu", 0, x.dtype, list(x.shape), x.ctypes.data)
     binding.bind_output("y", "cpu", 0)
     options.add_run_config_entry("disable_synchronize_execution_providers", "1")
     session.run_with_iobinding(binding, options)
-    value, = binding.get_outputs()
+    (value,) = binding.get_outputs()
     assert (value.device_name().lower(), tuple(value.shape())) == ("cpu", (2, 3))
     raw = (ctypes.c_float * 6).from_address(value.data_ptr())
     np.testing.assert_allclose(np.frombuffer(raw, np.float32).reshape(2, 3), [[1.8, 2.2, 2.6]] * 2, rtol=1e-6)
@@ -203,8 +214,11 @@ def test_a_provider_that_ignores_the_stream_is_refused(tmp_path, double):
 
 
 def test_tensorrt_gets_the_stream_and_its_options_too(tmp_path, double):
-    engine = engine_of(tmp_path, providers=["tensorrt", "cuda"],
-                       provider_options={"tensorrt": {"trt_engine_cache_enable": True}, "cuda": {"gpu_mem_limit": 9}})
+    engine = engine_of(
+        tmp_path,
+        providers=["tensorrt", "cuda"],
+        provider_options={"tensorrt": {"trt_engine_cache_enable": True}, "cuda": {"gpu_mem_limit": 9}},
+    )
     engine.load()
     settings = double.sessions[0].settings
     streams = {own["user_compute_stream"] for own in settings.values()}
@@ -219,10 +233,14 @@ def test_a_graph_of_the_provider_is_refused(tmp_path):
         engine_of(tmp_path, provider_options={"cuda": {"enable_cuda_graph": True}})
 
 
-@pytest.mark.parametrize(("text", "kind"), [
-    ("Failed to allocate memory for requested buffer of size 123", OutOfMemory),
-    ("CUDA failure 700: an illegal memory access was encountered", DeviceLost),
-    ("Non-zero status code returned while running Gather node", EngineError)])
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("Failed to allocate memory for requested buffer of size 123", OutOfMemory),
+        ("CUDA failure 700: an illegal memory access was encountered", DeviceLost),
+        ("Non-zero status code returned while running Gather node", EngineError),
+    ],
+)
 def test_what_a_run_raises_becomes_the_models_error_and_the_next_batch_runs(tmp_path, double, text, kind):
     session = opened(engine_of(tmp_path))
     double.error = text

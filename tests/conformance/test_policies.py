@@ -192,14 +192,30 @@ def test_honest_and_dishonest_policies_side_by_side():
 
 
 def make(kind):
-    return build_scheduler(parse_config({
-        "device": {"d": {"memory": "150MB"}}, "lane": {"l": {"device": "d"}},
-        "model": {name: {"engine": "synthetic", "batch": [1, 4], "expected": {"1": "2ms", "4": "3ms"},
-                         "memory": "100MB"} for name in ("m", "other")},
-        "policy": {kind: {"kind": kind}, "fifo": {}},
-        "app": {"a": {"model": "m", "policy": kind, "slo": "50ms"},
-                "b": {"model": "m", "policy": "fifo", "slo": "50ms"},
-                "c": {"model": "other", "policy": kind}}}), resident={"d": ["m"]})
+    return build_scheduler(
+        parse_config(
+            {
+                "device": {"d": {"memory": "150MB"}},
+                "lane": {"l": {"device": "d"}},
+                "model": {
+                    name: {
+                        "engine": "synthetic",
+                        "batch": [1, 4],
+                        "expected": {"1": "2ms", "4": "3ms"},
+                        "memory": "100MB",
+                    }
+                    for name in ("m", "other")
+                },
+                "policy": {kind: {"kind": kind}, "fifo": {}},
+                "app": {
+                    "a": {"model": "m", "policy": kind, "slo": "50ms"},
+                    "b": {"model": "m", "policy": "fifo", "slo": "50ms"},
+                    "c": {"model": "other", "policy": kind},
+                },
+            }
+        ),
+        resident={"d": ["m"]},
+    )
 
 
 def arrival(request_id, app="a"):
@@ -212,7 +228,9 @@ def test_idle_lets_every_request_expire_at_its_deadline():
     assert scheduler.wake_at() == 50 * MS
     ends = scheduler.step(50 * MS)
     assert [(item.request_id, item.outcome, item.reason) for item in ends] == [
-        (1, Outcome.DROPPED, "expired"), (2, Outcome.DROPPED, "expired")]
+        (1, Outcome.DROPPED, "expired"),
+        (2, Outcome.DROPPED, "expired"),
+    ]
     assert scheduler.wake_at() is None
 
 

@@ -43,8 +43,9 @@ class OnTheDouble(VectorItems, EngineConformance):
 
     def built(self, directory: str, file: str, **settings: Any) -> Engine:
         options = {**self.options, **settings.pop("options", {})}
-        return trt_worlds.made(directory, file, lanes=LANES, name=self.name, batch=self.sizes, options=options,
-                               **settings)
+        return trt_worlds.made(
+            directory, file, lanes=LANES, name=self.name, batch=self.sizes, options=options, **settings
+        )
 
     def make_lost(self, directory: str) -> Optional[Engine]:
         engine = self.make(directory)
@@ -116,9 +117,13 @@ class TestLengths(LengthItems, OnTheDouble):
     name = "mean"
 
     def make(self, directory: str) -> Engine:
-        return self.built(directory, onnx_models.masked_mean(directory), shapes={"x": (8,)}, pad={"x": 0.0},
-                          options={"mask": {"x": "x_mask"}, "pad_multiple": {"x": [8]},
-                                   "ranges": {"x": [[1], [8], [24]]}})
+        return self.built(
+            directory,
+            onnx_models.masked_mean(directory),
+            shapes={"x": (8,)},
+            pad={"x": 0.0},
+            options={"mask": {"x": "x_mask"}, "pad_multiple": {"x": [8]}, "ranges": {"x": [[1], [8], [24]]}},
+        )
 
     def wrong_items(self) -> Dict[str, Values]:
         return {**super().wrong_items(), "too long": {"x": np.ones(25, np.float32)}}
@@ -128,8 +133,13 @@ class TestState(OnTheDouble):
     stateful = True
 
     def make(self, directory: str) -> Engine:
-        return self.built(directory, onnx_models.recurrent(directory), state={"state": "stateN"},
-                          shapes={"state": (2, 4)}, options={"state_axis": 1, "constants": {"rate": 16000}})
+        return self.built(
+            directory,
+            onnx_models.recurrent(directory),
+            state={"state": "stateN"},
+            shapes={"state": (2, 4)},
+            options={"state_axis": 1, "constants": {"rate": 16000}},
+        )
 
 
 class TestNumbers85(OnTheDouble):
@@ -145,8 +155,11 @@ class TestNumbers85(OnTheDouble):
         return [{"ids": np.array([index, index + 1, 15], np.int64)} for index in range(count)]
 
     def wrong_items(self) -> Dict[str, Values]:
-        return {"wrong name": {"x": np.zeros(3, np.int64)}, "wrong dtype": {"ids": np.zeros(3, np.float32)},
-                "wrong length": {"ids": np.zeros(4, np.int64)}}
+        return {
+            "wrong name": {"x": np.zeros(3, np.int64)},
+            "wrong dtype": {"ids": np.zeros(3, np.float32)},
+            "wrong length": {"ids": np.zeros(4, np.int64)},
+        }
 
 
 class TestNumbers103(TestNumbers85):

@@ -25,8 +25,9 @@ class TorchModel(VectorItems, EngineConformance):
 
     def built(self, directory: str, **settings: Any) -> Engine:
         settings = {"shapes": {"x": (4,)}, **settings}
-        return make_engine(ModelConfig(name=self.name, engine="torch", batch=self.sizes, **settings), [self.lane],
-                           directory)
+        return make_engine(
+            ModelConfig(name=self.name, engine="torch", batch=self.sizes, **settings), [self.lane], directory
+        )
 
 
 class TestModule(TorchModel):
@@ -91,18 +92,26 @@ class TestTorchScriptState(TorchModel):
     stateful = True
 
     def make(self, directory: str) -> Engine:
-        return self.built(directory, file=torch_models.scripted(directory, torch_models.Recurrent()),
-                          state={"state": "stateN"}, shapes={"x": (4,), "state": (1, 3)},
-                          options={"outputs": ["y", "stateN"], "state_axis": 1, "constants": {"rate": 16000}})
+        return self.built(
+            directory,
+            file=torch_models.scripted(directory, torch_models.Recurrent()),
+            state={"state": "stateN"},
+            shapes={"x": (4,), "state": (1, 3)},
+            options={"outputs": ["y", "stateN"], "state_axis": 1, "constants": {"rate": 16000}},
+        )
 
 
 class TestModuleState(TorchModel):
     stateful = True
 
     def make(self, directory: str) -> Engine:
-        return self.built(directory, function="torch_models:Recurrent", state={"state": "stateN"},
-                          shapes={"x": (4,), "state": (1, 3)},
-                          options={"outputs": ["y", "stateN"], "state_axis": 1, "constants": {"rate": 16000}})
+        return self.built(
+            directory,
+            function="torch_models:Recurrent",
+            state={"state": "stateN"},
+            shapes={"x": (4,), "state": (1, 3)},
+            options={"outputs": ["y", "stateN"], "state_axis": 1, "constants": {"rate": 16000}},
+        )
 
 
 class TestModuleLengths(LengthItems, EngineConformance):
@@ -111,9 +120,18 @@ class TestModuleLengths(LengthItems, EngineConformance):
     name = "mean"
 
     def make(self, directory: str) -> Engine:
-        model = ModelConfig(name=self.name, engine="torch", function="torch_models:MaskedMean", batch=self.sizes,
-                            shapes={"x": (8,)}, pad={"x": 0.0},
-                            options={"mask": {"x": "x_mask"}, "pad_multiple": {"x": [8]}, "outputs": ["y"],
-                                     "inputs": {"x": {"shape": [-1]}}})
+        model = ModelConfig(
+            name=self.name,
+            engine="torch",
+            function="torch_models:MaskedMean",
+            batch=self.sizes,
+            shapes={"x": (8,)},
+            pad={"x": 0.0},
+            options={
+                "mask": {"x": "x_mask"},
+                "pad_multiple": {"x": [8]},
+                "outputs": ["y"],
+                "inputs": {"x": {"shape": [-1]}},
+            },
+        )
         return make_engine(model, [self.lane], directory)
-

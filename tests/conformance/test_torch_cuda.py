@@ -30,8 +30,9 @@ class OnCuda(EngineConformance):
         torch_cuda_double.installed(monkeypatch)
 
     def make(self, directory: str) -> Engine:
-        return make_engine(ModelConfig(name=self.name, engine="torch", batch=self.sizes, **self.settings), [self.lane],
-                           directory)
+        return make_engine(
+            ModelConfig(name=self.name, engine="torch", batch=self.sizes, **self.settings), [self.lane], directory
+        )
 
     def items(self, count: int) -> List[Values]:
         random = np.random.default_rng(7)
@@ -39,8 +40,11 @@ class OnCuda(EngineConformance):
 
     def wrong_items(self) -> Dict[str, Values]:
         good = self.items(1)[0]["x"]
-        return {"wrong name": {"z": good}, "wrong dtype": {"x": good.astype(np.float64)},
-                "wrong shape": {"x": good[:3]}}
+        return {
+            "wrong name": {"z": good},
+            "wrong dtype": {"x": good.astype(np.float64)},
+            "wrong shape": {"x": good[:3]},
+        }
 
 
 class TestModule(OnCuda):
@@ -53,9 +57,12 @@ class TestModuleOneAtATime(OnCuda):
 
 class TestModuleState(OnCuda):
     stateful = True
-    settings = {"function": "torch_models:Recurrent", "state": {"state": "stateN"},
-                "shapes": {"x": (4,), "state": (1, 3)},
-                "options": {"outputs": ["y", "stateN"], "state_axis": 1, "constants": {"rate": 16000}}}
+    settings = {
+        "function": "torch_models:Recurrent",
+        "state": {"state": "stateN"},
+        "shapes": {"x": (4,), "state": (1, 3)},
+        "options": {"outputs": ["y", "stateN"], "state_axis": 1, "constants": {"rate": 16000}},
+    }
 
 
 @pytest.mark.parametrize(("depth", "waits"), [(1, 0), (2, 2)])

@@ -23,8 +23,13 @@ def queried(*fields):
     """``nvidia-smi``'s numbers of the first GPU, None where it gives none."""
     if shutil.which("nvidia-smi") is None:
         pytest.skip("nvidia-smi is not installed")
-    done = subprocess.run(["nvidia-smi", "--id=0", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"],
-                          capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        ["nvidia-smi", "--id=0", f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     words = [word.strip() for word in done.stdout.strip().split(",")]
     return [float(word) if word.replace(".", "", 1).isdigit() else None for word in words]
 

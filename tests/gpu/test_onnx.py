@@ -28,8 +28,9 @@ class OnCuda(VectorItems, EngineConformance):
     tolerance = 1e-3  # TF32 is on in ONNX Runtime's CUDA provider
 
     def built(self, directory: str, **settings: Any) -> Engine:
-        return make_engine(ModelConfig(name=self.name, engine="onnx", batch=self.sizes, **settings), [self.lane],
-                           directory)
+        return make_engine(
+            ModelConfig(name=self.name, engine="onnx", batch=self.sizes, **settings), [self.lane], directory
+        )
 
 
 @pytest.mark.skipif(bool(why_no_onnxruntime()), reason=why_no_onnxruntime() or "there is a device")
@@ -49,8 +50,12 @@ class TestCudaState(OnCuda):
     stateful = True
 
     def make(self, directory: str) -> Engine:
-        return self.built(directory, file=onnx_models.recurrent(directory), state={"state": "stateN"},
-                          options={"state_axis": 1, "constants": {"rate": 16000}})
+        return self.built(
+            directory,
+            file=onnx_models.recurrent(directory),
+            state={"state": "stateN"},
+            options={"state_axis": 1, "constants": {"rate": 16000}},
+        )
 
 
 @pytest.mark.skipif(bool(TENSORRT), reason=TENSORRT or "there is a device")

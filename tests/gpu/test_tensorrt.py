@@ -23,7 +23,11 @@ class TestTensorrt(VectorItems, EngineConformance):
     tolerance = 1e-2
 
     def make(self, directory: str) -> Engine:
-        model = ModelConfig(name=self.name, engine="tensorrt", batch=self.sizes, file=onnx_models.linear(directory),
-                            options={"plans": directory})
+        model = ModelConfig(
+            name=self.name,
+            engine="tensorrt",
+            batch=self.sizes,
+            file=onnx_models.linear(directory),
+            options={"plans": directory},
+        )
         return make_engine(model, [self.lane], directory)
-

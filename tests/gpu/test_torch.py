@@ -32,8 +32,9 @@ class OnCuda(VectorItems, EngineConformance):
 
     def built(self, directory: str, **settings: Any) -> Engine:
         settings = {"shapes": {"x": (4,)}, **settings}
-        return make_engine(ModelConfig(name=self.name, engine="torch", batch=self.sizes, **settings), [self.lane],
-                           directory)
+        return make_engine(
+            ModelConfig(name=self.name, engine="torch", batch=self.sizes, **settings), [self.lane], directory
+        )
 
 
 class TestModule(OnCuda):
@@ -59,6 +60,7 @@ class TestExported(OnCuda):
     def make(self, directory: str) -> Engine:
         import torch
         import torch_models
+
         return self.built(directory, file=torch_models.exported(directory, torch_models.Linear(), (torch.ones(2, 4),)))
 
 
@@ -67,13 +69,19 @@ class TestTorchScriptState(OnCuda):
 
     def make(self, directory: str) -> Engine:
         import torch_models
-        return self.built(directory, file=torch_models.scripted(directory, torch_models.Recurrent()),
-                          state={"state": "stateN"}, shapes={"x": (4,), "state": (1, 3)},
-                          options={"outputs": ["y", "stateN"], "state_axis": 1, "constants": {"rate": 16000}})
+
+        return self.built(
+            directory,
+            file=torch_models.scripted(directory, torch_models.Recurrent()),
+            state={"state": "stateN"},
+            shapes={"x": (4,), "state": (1, 3)},
+            options={"outputs": ["y", "stateN"], "state_axis": 1, "constants": {"rate": 16000}},
+        )
 
 
 def test_unloading_gives_the_memory_back(tmp_path):
     import torch
+
     model = ModelConfig("big", "torch", function="torch_models:Wide", shapes={"x": (1024,)})
     engine = make_engine(model, [LANE], str(tmp_path))
     free = torch.cuda.mem_get_info()[0]
@@ -119,7 +127,13 @@ except DeviceLost as error:
 def test_a_sticky_error_is_a_lost_device():
     """In a process of its own: nothing else runs in it afterwards."""
     from pathlib import Path
+
     library = Path(__file__).resolve().parents[1] / "lib"
-    done = subprocess.run([sys.executable, "-c", f"import sys; sys.path.insert(0, {str(library)!r})\n{LOST}"],
-                          capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(library)!r})\n{LOST}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert "lost model 'table'" in done.stdout, done.stdout + done.stderr

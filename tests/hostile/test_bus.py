@@ -84,8 +84,14 @@ def test_a_message_of_many_frames_holds_nobody_up(server: BusServer, context: An
 
 def test_frames_are_dropped_a_slice_at_a_time(context: Any) -> None:
     clock = [0]
-    bus = Bus(["inproc://slices"], clock_ns=lambda: clock[0], message_bytes_max=10**6, clients_max=8,
-              client_silence_ns=10**9, context=context)
+    bus = Bus(
+        ["inproc://slices"],
+        clock_ns=lambda: clock[0],
+        message_bytes_max=10**6,
+        clients_max=8,
+        client_silence_ns=10**9,
+        context=context,
+    )
     one = dealer(context, "inproc://slices")
     other = dealer(context, "inproc://slices")
     one.send_multipart([header(**INFER, id=1)] + [b""] * 20_000)
@@ -104,8 +110,14 @@ def test_frames_are_dropped_a_slice_at_a_time(context: Any) -> None:
 
 def test_the_servers_own_pause_is_no_clients_silence(context: Any) -> None:
     clock = [0]
-    bus = Bus(["inproc://pause"], clock_ns=lambda: clock[0], message_bytes_max=10**6, clients_max=8,
-              client_silence_ns=10**9, context=context)
+    bus = Bus(
+        ["inproc://pause"],
+        clock_ns=lambda: clock[0],
+        message_bytes_max=10**6,
+        clients_max=8,
+        client_silence_ns=10**9,
+        context=context,
+    )
     one = dealer(context, "inproc://pause")
     one.send(header(kind="infer", app="sleep", id=1))
     assert [type(news) for news in bus.receive()] == [Ask]
@@ -122,8 +134,14 @@ def test_the_servers_own_pause_is_no_clients_silence(context: Any) -> None:
 
 def test_what_a_client_sent_counts_before_its_silence(context: Any) -> None:
     clock = [0]
-    bus = Bus(["inproc://read-first"], clock_ns=lambda: clock[0], message_bytes_max=10**6, clients_max=8,
-              client_silence_ns=10**9, context=context)
+    bus = Bus(
+        ["inproc://read-first"],
+        clock_ns=lambda: clock[0],
+        message_bytes_max=10**6,
+        clients_max=8,
+        client_silence_ns=10**9,
+        context=context,
+    )
     one = dealer(context, "inproc://read-first")
     one.send(header(kind="infer", app="sleep", id=1))
     bus.receive()
@@ -139,8 +157,13 @@ def test_what_a_client_sent_counts_before_its_silence(context: Any) -> None:
 
 
 def test_requests_in_flight_are_bounded_in_bytes(tmp_path: Any, context: Any) -> None:
-    with BusServer(f"ipc://{tmp_path}/bus", message_bytes_max=1 << 20, client_bytes_max=3 << 20,
-                   pending_bytes_max=5 << 20, app_bytes_max={"sleep": 4 << 20}) as server:
+    with BusServer(
+        f"ipc://{tmp_path}/bus",
+        message_bytes_max=1 << 20,
+        client_bytes_max=3 << 20,
+        pending_bytes_max=5 << 20,
+        app_bytes_max={"sleep": 4 << 20},
+    ) as server:
         clients = [Client(server.endpoint, timeout_ms=10_000) for _ in range(3)]
         try:
             block = {"x": np.zeros(1_000_000, np.uint8)}
@@ -227,15 +250,22 @@ print(bus._peers._first_id)
 
 
 def test_the_numbers_of_clients_begin_elsewhere_in_every_process() -> None:
-    found = {subprocess.run([sys.executable, "-c", FIRST_ID], stdout=subprocess.PIPE, check=True).stdout
-             for _ in range(2)}
+    found = {
+        subprocess.run([sys.executable, "-c", FIRST_ID], stdout=subprocess.PIPE, check=True).stdout for _ in range(2)
+    }
     assert len(found) == 2
 
 
 @pytest.mark.parametrize("version", zmtp.OLD_GREETINGS)
 def test_a_socket_of_the_own_program_lends_old_greetings_nothing(tmp_path: Any, context: Any, version: str) -> None:
-    bus = Bus([f"ipc://{tmp_path}/bus", "inproc://own"], clock_ns=time.monotonic_ns, message_bytes_max=10**6,
-              clients_max=8, client_silence_ns=10**10, context=context)
+    bus = Bus(
+        [f"ipc://{tmp_path}/bus", "inproc://own"],
+        clock_ns=time.monotonic_ns,
+        message_bytes_max=10**6,
+        clients_max=8,
+        client_silence_ns=10**10,
+        context=context,
+    )
     with contextlib.closing(bus), zmtp.dial(bus.endpoints[0]) as old:
         drain = zmtp.header(kind="drain", id=1)
         with contextlib.suppress(ConnectionError):
@@ -250,13 +280,23 @@ def test_a_socket_of_the_own_program_lends_old_greetings_nothing(tmp_path: Any, 
         assert [news.peer.credential.may_control for news in bus.receive()] == [True]
 
 
-def test_who_sends_what_nobody_vouches_for_is_not_heard(tmp_path: Any, context: Any,
-                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_sends_what_nobody_vouches_for_is_not_heard(
+    tmp_path: Any, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = zmq.Socket.setsockopt  # a libzmq that lets old greetings in although a domain is set
-    monkeypatch.setattr(zmq.Socket, "setsockopt", lambda self, option, value: plain(self, option, value)
-                        if option != zmq.ZAP_DOMAIN else None)
-    bus = Bus([f"ipc://{tmp_path}/bus"], clock_ns=time.monotonic_ns, message_bytes_max=10**6, clients_max=8,
-              client_silence_ns=10**10, context=context)
+    monkeypatch.setattr(
+        zmq.Socket,
+        "setsockopt",
+        lambda self, option, value: plain(self, option, value) if option != zmq.ZAP_DOMAIN else None,
+    )
+    bus = Bus(
+        [f"ipc://{tmp_path}/bus"],
+        clock_ns=time.monotonic_ns,
+        message_bytes_max=10**6,
+        clients_max=8,
+        client_silence_ns=10**10,
+        context=context,
+    )
     with contextlib.closing(bus), zmtp.dial(bus.endpoints[0]) as old:
         old.sendall(zmtp.OLD_GREETINGS["2.0"] + zmtp.old_message("2.0", zmtp.header(kind="drain", id=1)))
         assert bus.socket.poll(5000)
@@ -370,8 +410,11 @@ expected = {{ 1 = "1ms" }}
 model = "m"
 slo = "20s"
 """)
-    process = subprocess.Popen([sys.executable, "-c", FEW_FILES, str(tmp_path / "edge.toml")],
-                               stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": IMPORTS})
+    process = subprocess.Popen(
+        [sys.executable, "-c", FEW_FILES, str(tmp_path / "edge.toml")],
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": IMPORTS},
+    )
     crowd = subprocess.Popen([sys.executable, "-c", IDLE, path, "4000"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert crowd.stdin is not None
     assert crowd.stdout is not None
@@ -434,8 +477,13 @@ with Slow(sys.argv[1]) as server:
 def slow(tmp_path: Any, request: Any) -> Iterator[Any]:
     """A server in a process of its own, since it is about whether it ends; and its endpoint."""
     endpoint = f"ipc://{tmp_path}/bus" if request.param == "ipc" else "tcp://127.0.0.1:*"
-    process = subprocess.Popen([sys.executable, "-c", SERVER, endpoint], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                               env={**os.environ, "PYTHONPATH": IMPORTS}, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER, endpoint],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": IMPORTS},
+        text=True,
+    )
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -488,8 +536,14 @@ def test_heartbeats_of_libzmq_are_off(server: BusServer, context: Any) -> None:
 def test_who_sends_faster_than_is_read_is_cut_off(monkeypatch: pytest.MonkeyPatch, context: Any) -> None:
     clock, memory = [0], [0]
     monkeypatch.setattr(flood, "resident_bytes", lambda: memory[0])
-    bus = Bus(["inproc://flood"], clock_ns=lambda: clock[0], message_bytes_max=10**6, clients_max=8,
-              client_silence_ns=10**12, context=context)
+    bus = Bus(
+        ["inproc://flood"],
+        clock_ns=lambda: clock[0],
+        message_bytes_max=10**6,
+        clients_max=8,
+        client_silence_ns=10**12,
+        context=context,
+    )
     greedy, modest = dealer(context, "inproc://flood", sndhwm=0), dealer(context, "inproc://flood")
     gone: List[Any] = []
     sent = 0
@@ -551,8 +605,14 @@ def test_connections_that_libzmq_does_not_close_are_counted_with_their_owner() -
 
 
 def test_garbage_alone_does_not_hold_the_loop(context: Any) -> None:
-    bus = Bus(["inproc://garbage"], clock_ns=lambda: 0, message_bytes_max=10**6, clients_max=8,
-              client_silence_ns=10**9, context=context)
+    bus = Bus(
+        ["inproc://garbage"],
+        clock_ns=lambda: 0,
+        message_bytes_max=10**6,
+        clients_max=8,
+        client_silence_ns=10**9,
+        context=context,
+    )
     one = dealer(context, "inproc://garbage", sndhwm=0, rcvhwm=0)
     for _ in range(2000):
         one.send(b"garbage")
@@ -566,8 +626,14 @@ def test_garbage_alone_does_not_hold_the_loop(context: Any) -> None:
 
 def test_connections_that_are_over_are_forgotten(tmp_path: Any, context: Any) -> None:
     clock = [0]
-    bus = Bus([f"ipc://{tmp_path}/bus"], clock_ns=lambda: clock[0], message_bytes_max=10**6, clients_max=8,
-              client_silence_ns=10**9, context=context)
+    bus = Bus(
+        [f"ipc://{tmp_path}/bus"],
+        clock_ns=lambda: clock[0],
+        message_bytes_max=10**6,
+        clients_max=8,
+        client_silence_ns=10**9,
+        context=context,
+    )
     for number in range(5):
         one = dealer(context, bus.endpoints[0])
         one.send(header(**INFER, id=number))
@@ -631,6 +697,7 @@ def test_broken_connections_leave_nothing_behind(tmp_path: Any) -> None:
             while not stop.is_set():
                 if healthy.infer("echo", X)["x"].sum() != 15:
                     wrong.append(1)
+
         asking = threading.Thread(target=ask)
         asking.start()
         for turn in range(200):

@@ -16,8 +16,11 @@ from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.pard_local.cost import ENTRIES_MAX, repeated
 from edgeserve.sched.policy_api.budget import OPERATIONS_MAX
 
-FAN = [{"name": "find", "model": "m", "fan_out": True}, {"name": "read", "model": "n"},
-       {"name": "join", "model": "m", "gather": True}]
+FAN = [
+    {"name": "find", "model": "m", "fan_out": True},
+    {"name": "read", "model": "n"},
+    {"name": "join", "model": "m", "gather": True},
+]
 ATTACKER, OTHER = "pid:1 #01", "pid:2 #02"
 
 
@@ -25,8 +28,14 @@ ATTACKER, OTHER = "pid:1 #01", "pid:2 #02"
 
 
 @pytest.mark.parametrize("kind", sorted(POLICIES))
-@pytest.mark.parametrize("hints", [{"find.parts": 2.0**62, "read.steps": 2.0**62, "work": 2.0**62},
-                                   {"find.steps": 1e7, "read.work": 1e300}, {"read.steps": 1e4, "find.parts": 256}])
+@pytest.mark.parametrize(
+    "hints",
+    [
+        {"find.parts": 2.0**62, "read.steps": 2.0**62, "work": 2.0**62},
+        {"find.steps": 1e7, "read.work": 1e300},
+        {"read.steps": 1e4, "find.parts": 256},
+    ],
+)
 def test_no_hint_makes_a_decision_dear(kind: str, hints: Dict[str, float]) -> None:
     if kind.startswith("schemble"):
         pytest.skip("needs an ensemble")
@@ -86,12 +95,19 @@ def test_many_steps_are_few_entries_and_take_as_long() -> None:
         assert sum(time_ns for _, time_ns in found) == 27 * repeats
 
 
-@pytest.mark.parametrize(("hint", "value", "mend"), [
-    ("find.parts", 257, "parts_max of node 'find'"), ("read.steps", 65_537, r"\[app.a\] steps_max"),
-    ("work", 1e6 + 1, r"\[app.a\] work_max"), ("join.work", 2.0**62, r"\[app.a\] work_max")])
+@pytest.mark.parametrize(
+    ("hint", "value", "mend"),
+    [
+        ("find.parts", 257, "parts_max of node 'find'"),
+        ("read.steps", 65_537, r"\[app.a\] steps_max"),
+        ("work", 1e6 + 1, r"\[app.a\] work_max"),
+        ("join.work", 2.0**62, r"\[app.a\] work_max"),
+    ],
+)
 def test_a_declared_hint_beyond_its_bound_is_refused(hint: str, value: float, mend: str) -> None:
-    config = parse_config({"model": {"m": {"engine": "synthetic"}, "n": {"engine": "synthetic"}}, "app": {"a": {
-        "node": FAN}}})
+    config = parse_config(
+        {"model": {"m": {"engine": "synthetic"}, "n": {"engine": "synthetic"}}, "app": {"a": {"node": FAN}}}
+    )
     check = request_validators(config)["a"].check
     with pytest.raises(BadInput, match=mend):
         check(request_of_call("a", {}, hints={hint: value}), None, 0)  # type: ignore[arg-type]
@@ -101,16 +117,27 @@ def test_a_declared_hint_beyond_its_bound_is_refused(hint: str, value: float, me
 # --- shares -----------------------------------------------------------------------------------------------------------
 
 
-def served(rates: Dict[str, float], policy: str = "edf", seconds: float = 4.0, costs: Mapping[str, int] | None = None,
-           slos: Mapping[str, int] | None = None, seed: int | None = None, lanes: int = 1) -> Dict[str, int]:
+def served(
+    rates: Dict[str, float],
+    policy: str = "edf",
+    seconds: float = 4.0,
+    costs: Mapping[str, int] | None = None,
+    slos: Mapping[str, int] | None = None,
+    seed: int | None = None,
+    lanes: int = 1,
+) -> Dict[str, int]:
     """Who finished how many in time, of clients that ask at these rates (per second), each for an app of its own:
     10 ms of one lane within 100 ms, unless said. With a seed arrivals are random, else regular. ``lanes``: one more app
     may run on all of them, and nobody asks for it."""
     costs, slos = {**dict.fromkeys(rates, 10), **(costs or {})}, {**dict.fromkeys(rates, 100), **(slos or {})}
     names = {client: f"a{place}" for place, client in enumerate(rates)}
     apps = {names[client]: {"model": f"m{costs[client]}", "slo": f"{slos[client]}ms"} for client in rates}
-    world = Driver({**{f"m{cost}": {1: cost, "lanes": ["cpu0"]} for cost in costs.values()}, "all": {1: 10}},
-                   {**apps, "all": "all"}, policy=policy, lane={f"cpu{number}": {} for number in range(lanes)})
+    world = Driver(
+        {**{f"m{cost}": {1: cost, "lanes": ["cpu0"]} for cost in costs.values()}, "all": {1: 10}},
+        {**apps, "all": "all"},
+        policy=policy,
+        lane={f"cpu{number}": {} for number in range(lanes)},
+    )
     arrivals = []
     for client, rate in rates.items():
         draw = random.Random(f"{seed}/{client}")
@@ -173,8 +200,11 @@ def test_a_flood_on_one_of_four_lanes_is_one_although_a_model_runs_on_all_of_the
 def test_who_floods_one_set_of_lanes_keeps_its_part_of_the_others() -> None:
     """One process asks far too much of the host's lanes, and little of the GPU, as another one does."""
     models = {"see": {1: 10, "lanes": ["gpu0"]}, "cut": {1: 10, "lanes": ["cpu0"]}}
-    world = Driver(models, {"see": {"model": "see", "slo": "60ms"}, "cut": {"model": "cut", "slo": "60ms"}},
-                   lane={"gpu0": {}, "cpu0": {}})
+    world = Driver(
+        models,
+        {"see": {"model": "see", "slo": "60ms"}, "cut": {"model": "cut", "slo": "60ms"}},
+        lane={"gpu0": {}, "cpu0": {}},
+    )
     world.arrive("cut", client=OTHER)
     world.arrive("see", client=OTHER)
     for _ in range(50):

@@ -54,11 +54,21 @@ def folder() -> Iterator[Path]:
 
 def config_of(folder: Path, module: str, hang: str = "30s", **options: Any) -> Any:
     (folder / f"{module}.py").write_text(FUNCTIONS)
-    return parse_config({
-        "server": {"endpoint": f"ipc://{folder}/bus/socket"}, "lane": {"cpu0": {"hang": hang}},
-        "model": {"act": {"engine": "python", "function": f"{module}:act",
-                          "options": {"example": f"{module}:example", **options}}},
-        "app": {"act": {"model": "act", "slo": "20s"}}}, directory=str(folder))
+    return parse_config(
+        {
+            "server": {"endpoint": f"ipc://{folder}/bus/socket"},
+            "lane": {"cpu0": {"hang": hang}},
+            "model": {
+                "act": {
+                    "engine": "python",
+                    "function": f"{module}:act",
+                    "options": {"example": f"{module}:example", **options},
+                }
+            },
+            "app": {"act": {"model": "act", "slo": "20s"}},
+        },
+        directory=str(folder),
+    )
 
 
 def wait_until(question: Any, seconds: float = 30.0) -> None:
@@ -68,8 +78,9 @@ def wait_until(question: Any, seconds: float = 30.0) -> None:
         time.sleep(0.02)
 
 
-def test_a_process_that_poison_ended_comes_back_and_refuses_the_poison(folder: Path,
-                                                                       monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_poison_ended_comes_back_and_refuses_the_poison(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(process, "PAUSE_S", 2.5)
     config = config_of(folder, "poisoned", process=True, process_restarts_max=1)
     with Runtime(config, serve=True) as runtime, Client(runtime.endpoints[0]) as client:
@@ -104,6 +115,7 @@ def test_a_lane_that_hangs_for_good_gets_another_thread(folder: Path, caplog: py
     caplog.set_level(logging.INFO, "edgeserve")
     with Runtime(config_of(folder, "hanging", "1500ms"), serve=True) as runtime, Client(runtime.endpoints[0]) as client:
         import hanging  # type: ignore[import-not-found]  # the functions of this server, in this process
+
         with pytest.raises(Failed, match="hangs"):
             client.infer("act", number(8))
         health = client.health()
@@ -122,6 +134,7 @@ def test_a_lane_that_hangs_for_good_gets_another_thread(folder: Path, caplog: py
 def test_a_server_that_was_stopped_for_a_while_does_not_blame_its_lanes() -> None:
     from edgeserve.live.hung_lanes import LATE_NS_MAX, LOOK_NS, HungLanes
     from edgeserve.sched.protocol.actions import RunBatch
+
     hung = HungLanes({"a": 10**8})
     hung.gave(RunBatch(1, "a", "m", (), 1, 0, 2**62, 10**6), 0)
     works, free = {"a": {1: 0}}, {"a": 0}
@@ -154,8 +167,9 @@ def test_a_model_is_reloaded_while_it_serves(folder: Path, options: Dict[str, An
 
 
 def test_a_reload_that_fails_leaves_the_old_one_in_its_place(folder: Path) -> None:
-    with Runtime(config_of(folder, "mended", process=True), serve=True) as runtime, \
-            Client(runtime.endpoints[0]) as client:
+    with Runtime(config_of(folder, "mended", process=True), serve=True) as runtime, Client(
+        runtime.endpoints[0]
+    ) as client:
         (folder / "mended.py").write_text("raise ValueError('half written')")
         told = client.reload("act")
         assert "half written" in told["failed"]["cpu"]

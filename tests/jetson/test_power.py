@@ -30,8 +30,10 @@ def refused(laid: Tuple[Path, Path], *words: str) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize(("board", "name", "number"), [
-    (XAVIER, "MAXN", 0), (XAVIER, "mode_30w_all", 3), (ORIN, "MAXN", 0), (NANO, "MAXN_SUPER", 2), (THOR, "MAXN", 0)])
+@pytest.mark.parametrize(
+    ("board", "name", "number"),
+    [(XAVIER, "MAXN", 0), (XAVIER, "mode_30w_all", 3), (ORIN, "MAXN", 0), (NANO, "MAXN_SUPER", 2), (THOR, "MAXN", 0)],
+)
 def test_a_mode_is_found_by_its_name(tmp_path: Path, board: Board, name: str, number: int) -> None:
     laid = lay(board, tmp_path)
     run(laid, "--mode", name)
@@ -44,13 +46,21 @@ def test_undo_brings_everything_back(tmp_path: Path) -> None:
     laid = lay(ORIN, tmp_path)
     before = listing(laid[0])
     run(laid, "--mode", "MAXN", "--clocks", "--fan", "cool")
-    assert performed(laid[0]) == ["nvpmodel -m 0", "jetson_clocks --store /var/lib/edgeserve-setup/power/clocks",
-                                  "jetson_clocks", "systemctl stop nvfancontrol", "systemctl start nvfancontrol"]
+    assert performed(laid[0]) == [
+        "nvpmodel -m 0",
+        "jetson_clocks --store /var/lib/edgeserve-setup/power/clocks",
+        "jetson_clocks",
+        "systemctl stop nvfancontrol",
+        "systemctl start nvfancontrol",
+    ]
     assert "FAN_DEFAULT_PROFILE cool" in (laid[0] / "etc/nvfancontrol.conf").read_text()
     assert not (laid[0] / "var/lib/nvfancontrol/status").exists()  # it would bring the old profile back
     run(laid, "--mode", "MODE_15W")  # the first state of all is kept, not the last; clocks follow the mode
-    assert performed(laid[0])[5:] == ["jetson_clocks --restore /var/lib/edgeserve-setup/power/clocks", "nvpmodel -m 1",
-                                      "jetson_clocks"]
+    assert performed(laid[0])[5:] == [
+        "jetson_clocks --restore /var/lib/edgeserve-setup/power/clocks",
+        "nvpmodel -m 1",
+        "jetson_clocks",
+    ]
     run(laid, "--undo")
     after = listing(laid[0])
     for where in ("var/lib/edgeserve-setup", "var/lib/nvfancontrol/status"):

@@ -15,24 +15,41 @@ from fake_boards import BOARDS, ROOT, Board, lay_board, lay_commands, listing, p
 
 PATH_ON_BOARDS = "/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-PACKAGES = {"agx-xavier": "python3.8-venv python3.8-dev build-essential nvidia-cuda tensorrt python3-libnvinfer",
-            "agx-orin": "python3.10-venv nvidia-cuda tensorrt python3-libnvinfer",
-            "orin-nano": "python3.10-venv nvidia-cuda tensorrt python3-libnvinfer",
-            "agx-thor": "python3.12-venv nvidia-cuda tensorrt python3-libnvinfer"}  # python3-pip is there
+PACKAGES = {
+    "agx-xavier": "python3.8-venv python3.8-dev build-essential nvidia-cuda tensorrt python3-libnvinfer",
+    "agx-orin": "python3.10-venv nvidia-cuda tensorrt python3-libnvinfer",
+    "orin-nano": "python3.10-venv nvidia-cuda tensorrt python3-libnvinfer",
+    "agx-thor": "python3.12-venv nvidia-cuda tensorrt python3-libnvinfer",
+}  # python3-pip is there
 
-BINDING = {"agx-xavier": "pycuda", "agx-orin": "cuda-bindings", "orin-nano": "cuda-bindings",
-           "agx-thor": "cuda-bindings"}
+BINDING = {
+    "agx-xavier": "pycuda",
+    "agx-orin": "cuda-bindings",
+    "orin-nano": "cuda-bindings",
+    "agx-thor": "cuda-bindings",
+}
 
-FILES = ["/opt/edgeserve/constraints.txt (mode 644)", "/opt/edgeserve/installed (mode 644)",
-         "/etc/edgeserve/edge.toml (mode 644)", "/etc/systemd/system/edgeserve.service (mode 644)",
-         "/etc/systemd/system/edgeserve-clocks.service (mode 644)", "/opt/edgeserve/jetson/power.sh (mode 755)",
-         "/opt/edgeserve/jetson/lib/common.sh (mode 644)"]
+FILES = [
+    "/opt/edgeserve/constraints.txt (mode 644)",
+    "/opt/edgeserve/installed (mode 644)",
+    "/etc/edgeserve/edge.toml (mode 644)",
+    "/etc/systemd/system/edgeserve.service (mode 644)",
+    "/etc/systemd/system/edgeserve-clocks.service (mode 644)",
+    "/opt/edgeserve/jetson/power.sh (mode 755)",
+    "/opt/edgeserve/jetson/lib/common.sh (mode 644)",
+]
 
-DIRECTORIES = ["/opt (mode 755)", "/opt/edgeserve (mode 755)", "/etc/edgeserve (mode 755)",
-               "/opt/edgeserve/jetson (mode 755)", "/opt/edgeserve/jetson/lib (mode 755)"]
+DIRECTORIES = [
+    "/opt (mode 755)",
+    "/opt/edgeserve (mode 755)",
+    "/etc/edgeserve (mode 755)",
+    "/opt/edgeserve/jetson (mode 755)",
+    "/opt/edgeserve/jetson/lib (mode 755)",
+]
 
-pytestmark = pytest.mark.skipif(not shutil.which("bash") or not shutil.which("dpkg-query"),
-                                reason="needs bash and dpkg-query, as a board has them")
+pytestmark = pytest.mark.skipif(
+    not shutil.which("bash") or not shutil.which("dpkg-query"), reason="needs bash and dpkg-query, as a board has them"
+)
 
 
 class Laid(NamedTuple):
@@ -64,21 +81,27 @@ def lay(board: Board, place: Path) -> Laid:
 
 def commands_of(board: Board) -> List[str]:
     """What setup.sh has to do on a fresh board, in order."""
-    groups = [f"usermod --append --groups {name} edgeserve" for name in ("video", "render", "gpio", "i2c")
-              if name in board.groups]
-    return ["apt-get update",
-            f"env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends {PACKAGES[board.name]}",
-            "useradd --system --user-group --home-dir /var/lib/edgeserve --no-create-home --shell /usr/sbin/nologin "
-            "edgeserve", *groups,
-            f"/usr/bin/python{board.python} -m venv --system-site-packages /opt/edgeserve/venv",
-            f"env PATH={PATH_ON_BOARDS} CUDA_ROOT=/usr/local/cuda /opt/edgeserve/venv/bin/python -m pip "
-            "--disable-pip-version-check install --quiet --constraint /opt/edgeserve/constraints.txt "
-            f"/opt/edgeserve/source[onnx] {BINDING[board.name]}",
-            "systemctl enable edgeserve.service"]
+    groups = [
+        f"usermod --append --groups {name} edgeserve"
+        for name in ("video", "render", "gpio", "i2c")
+        if name in board.groups
+    ]
+    return [
+        "apt-get update",
+        f"env DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends {PACKAGES[board.name]}",
+        "useradd --system --user-group --home-dir /var/lib/edgeserve --no-create-home --shell /usr/sbin/nologin "
+        "edgeserve",
+        *groups,
+        f"/usr/bin/python{board.python} -m venv --system-site-packages /opt/edgeserve/venv",
+        f"env PATH={PATH_ON_BOARDS} CUDA_ROOT=/usr/local/cuda /opt/edgeserve/venv/bin/python -m pip "
+        "--disable-pip-version-check install --quiet --constraint /opt/edgeserve/constraints.txt "
+        f"/opt/edgeserve/source[onnx] {BINDING[board.name]}",
+        "systemctl enable edgeserve.service",
+    ]
 
 
 def said(lines: List[str], word: str) -> List[str]:
-    return [line[len(word) + 1:] for line in lines if line.startswith(f"{word} ")]
+    return [line[len(word) + 1 :] for line in lines if line.startswith(f"{word} ")]
 
 
 def unquoted(lines: List[str], root: Path) -> List[str]:
@@ -102,7 +125,8 @@ def test_a_run_does_what_the_dry_run_says_a_second_one_nothing_and_uninstall_lea
     done = laid.run("setup.sh")
     assert performed(laid.root) == commands_of(laid.board)
     assert [said(done, kind) for kind in ("+", "file", "directory")] == [
-        said(lines, kind) for kind in ("+", "file", "directory")]
+        said(lines, kind) for kind in ("+", "file", "directory")
+    ]
     after = listing(laid.root)
     assert "nothing to do: everything is set up" in laid.run("setup.sh")
     assert listing(laid.root) == after and performed(laid.root) == commands_of(laid.board)
@@ -195,10 +219,14 @@ def change(root: Path, path: str, text: str) -> None:
     (root / path).write_text(text)
 
 
-@pytest.mark.parametrize(("release", "says"), [
-    ("# R32 (release), REVISION: 7.1, GCID: 1", "JetPack 4 has Python 3.6"),
-    ("# R28 (release), REVISION: 2.1, GCID: 1", "L4T 28.2.1 is not known"),
-    ("", "L4T of this board is not known")])
+@pytest.mark.parametrize(
+    ("release", "says"),
+    [
+        ("# R32 (release), REVISION: 7.1, GCID: 1", "JetPack 4 has Python 3.6"),
+        ("# R28 (release), REVISION: 2.1, GCID: 1", "L4T 28.2.1 is not known"),
+        ("", "L4T of this board is not known"),
+    ],
+)
 def test_a_release_that_cannot_serve_is_refused_with_the_mend(tmp_path: Path, release: str, says: str) -> None:
     laid = lay(BOARDS[0], tmp_path)
     change(laid.root, "etc/nv_tegra_release", release)
@@ -241,15 +269,24 @@ def short(tmp_path: Path) -> Iterator[str]:
     shutil.rmtree(path)
 
 
-@pytest.mark.skipif(os.environ.get("EDGESERVE_SLOW") != "1",
-                    reason="installs from the package index, about 10 s: set EDGESERVE_SLOW=1")
+@pytest.mark.skipif(
+    os.environ.get("EDGESERVE_SLOW") != "1", reason="installs from the package index, about 10 s: set EDGESERVE_SLOW=1"
+)
 @pytest.mark.skipif(os.path.exists("/proc/device-tree/model"), reason="this is a board, not a workstation")
 def test_a_workstation_is_set_up_in_a_clean_directory_serves_and_is_clean_again(tmp_path: Path, short: str) -> None:
     environment = {**os.environ, "HOME": str(tmp_path), "XDG_RUNTIME_DIR": short, "PYTHONPATH": ""}
 
     def run(*words: str) -> str:
-        done = subprocess.run(words, env=environment, cwd=tmp_path, text=True, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, timeout=400, check=False)
+        done = subprocess.run(
+            words,
+            env=environment,
+            cwd=tmp_path,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=400,
+            check=False,
+        )
         assert done.returncode == 0, done.stdout
         return done.stdout
 
@@ -260,8 +297,7 @@ def test_a_workstation_is_set_up_in_a_clean_directory_serves_and_is_clean_again(
     assert "nothing to do" in run(*words)
     program, config = str(prefix / "venv" / "bin" / "edgeserve"), str(prefix / "edge.toml")
     assert "0 wrong" in run(program, "doctor", config)
-    server = subprocess.Popen([program, "serve", config], env=environment, stderr=subprocess.PIPE,
-                              text=True)
+    server = subprocess.Popen([program, "serve", config], env=environment, stderr=subprocess.PIPE, text=True)
     try:
         assert server.stderr is not None
         while "ready on" not in server.stderr.readline():

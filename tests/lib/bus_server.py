@@ -16,8 +16,12 @@ from edgeserve.ipc.bus import Ask, Bus, Cancel, ClientGone, Control
 
 class BusServer:
     def __init__(self, endpoint: str, **options: Any) -> None:
-        self.bounds: Dict[str, Any] = {"message_bytes_max": 8 * 1024**2, "clients_max": 64, "client_silence_ns": 10**10,
-                                       **options}
+        self.bounds: Dict[str, Any] = {
+            "message_bytes_max": 8 * 1024**2,
+            "clients_max": 64,
+            "client_silence_ns": 10**10,
+            **options,
+        }
         self.wanted = endpoint
         self.endpoint = ""
         self.bus: Any = None  # for assertions about its tables

@@ -31,8 +31,14 @@ POISON = 0xA5
 DEVICE_BASE = 0x7_0000_0000
 GAP = 1 << 16  # between allocations: an access beyond an end meets nothing
 
-ATTRIBUTES = {"COMPUTE_CAPABILITY_MAJOR": 8, "COMPUTE_CAPABILITY_MINOR": 7, "INTEGRATED": 0, "CAN_MAP_HOST_MEMORY": 1,
-              "MULTIPROCESSOR_COUNT": 16, "ASYNC_ENGINE_COUNT": 2}
+ATTRIBUTES = {
+    "COMPUTE_CAPABILITY_MAJOR": 8,
+    "COMPUTE_CAPABILITY_MINOR": 7,
+    "INTEGRATED": 0,
+    "CAN_MAP_HOST_MEMORY": 1,
+    "MULTIPROCESSOR_COUNT": 16,
+    "ASYNC_ENGINE_COUNT": 2,
+}
 
 
 class Misuse(AssertionError):
@@ -58,8 +64,14 @@ class Operation:
     """Something that a stream is given. ``run`` does it; ``takes_ms`` passes on the device's clock. ``arm`` is called
     when it is enqueued: each time that a graph which holds it is launched."""
 
-    def __init__(self, name: str, run: Callable[[], None], uses: Sequence[Use] = (), takes_ms: float = 0.0,
-                 arm: Callable[[], Armed] = Armed) -> None:
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[], None],
+        uses: Sequence[Use] = (),
+        takes_ms: float = 0.0,
+        arm: Callable[[], Armed] = Armed,
+    ) -> None:
         self.name = name
         self.run = run
         self.uses = tuple(uses)
@@ -96,11 +108,13 @@ class EventState:
 
 def one_at_a_time(double: type) -> type:
     """The class with each of its methods behind the object's lock: any thread may call a driver at any time."""
+
     def locked(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
         def call(self: Any, *arguments: Any, **named: Any) -> Any:
             with self._lock:
                 return method(self, *arguments, **named)
+
         return call
 
     for name, method in list(vars(double).items()):
@@ -116,8 +130,13 @@ class CudaDouble:
     name = "double"
     graphs = True
 
-    def __init__(self, devices: int = 1, memory_bytes: int = 1 << 30, attributes: Optional[Dict[str, int]] = None,
-                 graphs: bool = True) -> None:
+    def __init__(
+        self,
+        devices: int = 1,
+        memory_bytes: int = 1 << 30,
+        attributes: Optional[Dict[str, int]] = None,
+        graphs: bool = True,
+    ) -> None:
         self.graphs = graphs
         self.devices = devices
         self.memory_bytes = memory_bytes
@@ -141,8 +160,9 @@ class CudaDouble:
 
     # --- for tests ---
 
-    def enqueue(self, stream: int, name: str, run: Callable[[], None], uses: Sequence[Use] = (),
-                takes_ms: float = 1.0) -> None:
+    def enqueue(
+        self, stream: int, name: str, run: Callable[[], None], uses: Sequence[Use] = (), takes_ms: float = 1.0
+    ) -> None:
         """Give a stream an operation of the test's own."""
         self._enter("enqueue", name)
         self._give(stream, Operation(name, run, uses, takes_ms))
@@ -150,7 +170,7 @@ class CudaDouble:
     def memory_at(self, pointer: int, size: int) -> np.ndarray:
         """The bytes at a device pointer."""
         block = self._block(pointer, size)
-        view: np.ndarray = block.data[pointer - block.pointer:pointer - block.pointer + size]
+        view: np.ndarray = block.data[pointer - block.pointer : pointer - block.pointer + size]
         return view
 
     def run_all(self) -> None:
@@ -162,12 +182,13 @@ class CudaDouble:
 
     def leaks(self) -> List[str]:
         """What was made and not freed."""
-        return sorted([f"{block.kind} memory of {block.data.size} bytes" for block in self._blocks.values()
-                       if block.live]
-                      + [f"stream {number}" for number in self._streams]
-                      + [f"event {number}" for number in self._events]
-                      + [f"graph {number}" for number in (*self._graphs, *self._executables)]
-                      + [f"context {number}" for number in self._contexts])
+        return sorted(
+            [f"{block.kind} memory of {block.data.size} bytes" for block in self._blocks.values() if block.live]
+            + [f"stream {number}" for number in self._streams]
+            + [f"event {number}" for number in self._events]
+            + [f"graph {number}" for number in (*self._graphs, *self._executables)]
+            + [f"context {number}" for number in self._contexts]
+        )
 
     def waiting(self, stream: int) -> List[str]:
         """The names of what a stream has not run."""
@@ -255,16 +276,16 @@ class CudaDouble:
         offset = host - source.pointer
 
         def arm() -> Armed:
-            seen = source.data[offset:offset + size].copy()
+            seen = source.data[offset : offset + size].copy()
 
             def check() -> None:
-                if not np.array_equal(seen, source.data[offset:offset + size]):
+                if not np.array_equal(seen, source.data[offset : offset + size]):
                     raise Misuse(f"host memory at {host:#x} changed before its copy to the device had run")
 
             return Armed(check)
 
         def run() -> None:
-            target.data[to - target.pointer:to - target.pointer + size] = source.data[offset:offset + size]
+            target.data[to - target.pointer : to - target.pointer + size] = source.data[offset : offset + size]
 
         self._give(stream, Operation("copy_to_device", run, [Use(to, size), Use(host, size)], 0.1, arm))
 
@@ -274,23 +295,31 @@ class CudaDouble:
         offset = host - target.pointer
 
         def arm() -> Armed:
-            target.data[offset:offset + size] = POISON
+            target.data[offset : offset + size] = POISON
             return Armed()
 
         def run() -> None:
-            target.data[offset:offset + size] = origin.data[source - origin.pointer:source - origin.pointer + size]
+            target.data[offset : offset + size] = origin.data[source - origin.pointer : source - origin.pointer + size]
 
         self._give(stream, Operation("copy_to_host", run, [Use(host, size), Use(source, size)], 0.1, arm))
 
     def copy_on_device(self, to: int, source: int, size: int, stream: int) -> None:
         self._enter("copy_on_device", to, source, size, stream)
-        self._give(stream, Operation("copy_on_device", lambda: self.memory_at(to, size).__setitem__(
-            slice(None), self.memory_at(source, size)), [Use(to, size), Use(source, size)], 0.1))
+        self._give(
+            stream,
+            Operation(
+                "copy_on_device",
+                lambda: self.memory_at(to, size).__setitem__(slice(None), self.memory_at(source, size)),
+                [Use(to, size), Use(source, size)],
+                0.1,
+            ),
+        )
 
     def fill(self, pointer: int, byte: int, size: int, stream: int) -> None:
         self._enter("fill", pointer, byte, size, stream)
-        self._give(stream, Operation("fill", lambda: self.memory_at(pointer, size).fill(byte), [Use(pointer, size)],
-                                     0.1))
+        self._give(
+            stream, Operation("fill", lambda: self.memory_at(pointer, size).fill(byte), [Use(pointer, size)], 0.1)
+        )
 
     # --- streams ---
 
@@ -324,8 +353,7 @@ class CudaDouble:
     def stream_wait(self, stream: int, event: int) -> None:
         self._enter("stream_wait", stream, event)
         state = self._event(event)
-        self._give(stream, Operation("stream_wait", lambda: None,
-                                     arm=lambda: Armed(awaits=(event, state.recorded))))
+        self._give(stream, Operation("stream_wait", lambda: None, arm=lambda: Armed(awaits=(event, state.recorded))))
 
     # --- events ---
 
@@ -527,9 +555,12 @@ class CudaDouble:
             raise Misuse(f"{block.kind} memory at {pointer:#x} was freed twice")
         for stream, queue in self._streams.items():
             for operation, _ in queue:
-                if any(block.pointer <= use.pointer < block.pointer + max(block.data.size, 1)
-                       for use in operation.uses):
-                    raise Misuse(f"{block.kind} memory at {pointer:#x} was freed while {operation.name!r} waits on "
-                                 f"stream {stream}")
+                if any(
+                    block.pointer <= use.pointer < block.pointer + max(block.data.size, 1) for use in operation.uses
+                ):
+                    raise Misuse(
+                        f"{block.kind} memory at {pointer:#x} was freed while {operation.name!r} waits on "
+                        f"stream {stream}"
+                    )
         block.live = False
         block.data.fill(POISON)  # the host's array stays alive: a late reader sees poison, not a crash

@@ -13,22 +13,32 @@ MS = 10**6
 
 def model(fixed_ms, each_ms, limit=8, **more):
     sizes = list(range(1, limit + 1))
-    return {"engine": "synthetic", "batch": sizes,
-            "expected": {str(size): f"{round((fixed_ms + each_ms * size) * 1000)}us" for size in sizes}, **more}
+    return {
+        "engine": "synthetic",
+        "batch": sizes,
+        "expected": {str(size): f"{round((fixed_ms + each_ms * size) * 1000)}us" for size in sizes},
+        **more,
+    }
 
 
 def chain(slo_ms=100, limit=8, second=None, **options):
-    return {"lane": {"l": {}}, "model": {"a": model(4, 2, limit), "b": second or model(2, 2)},
-            "policy": {"p": {"kind": "pard_local", "margin": 0.0, **options}},
-            "app": {"app": {"slo": f"{slo_ms}ms", "node": [{"name": "a"}, {"name": "b"}]}}}
+    return {
+        "lane": {"l": {}},
+        "model": {"a": model(4, 2, limit), "b": second or model(2, 2)},
+        "policy": {"p": {"kind": "pard_local", "margin": 0.0, **options}},
+        "app": {"app": {"slo": f"{slo_ms}ms", "node": [{"name": "a"}, {"name": "b"}]}},
+    }
 
 
 def with_host_function():
     """The same with a host function of 5 ms between the two, on a lane of its own."""
     table = chain()
     table["lane"] = {"gpu": {}, "host": {}}
-    table["model"] = {"a": model(6, 4, lanes=["gpu"]), "f": model(5, 0, lanes=["host"]),
-                      "b": model(2, 2, lanes=["gpu"])}
+    table["model"] = {
+        "a": model(6, 4, lanes=["gpu"]),
+        "f": model(5, 0, lanes=["host"]),
+        "b": model(2, 2, lanes=["gpu"]),
+    }
     table["app"]["app"]["node"] = [{"name": "a"}, {"name": "f"}, {"name": "b"}]
     return table
 
@@ -53,8 +63,16 @@ class Device:
         """Let batches end until the given time, or until nothing runs."""
         while self.running and self.running[0][0] <= to_ms * MS:
             self.now_ns, work = self.running.pop(0)
-            self._step([WorkFinished(work.work_id, self.now_ns - work.expected_ns, self.now_ns,
-                                     tuple(self._result(job) for job in work.jobs))])
+            self._step(
+                [
+                    WorkFinished(
+                        work.work_id,
+                        self.now_ns - work.expected_ns,
+                        self.now_ns,
+                        tuple(self._result(job) for job in work.jobs),
+                    )
+                ]
+            )
         return self
 
     def _result(self, job):
@@ -76,17 +94,26 @@ def ask(number, due_ms, at_ms=0, app="app", **more):
 
 
 def fan(**options):
-    return {"lane": {"l": {}}, "model": {"look": model(2, 0), "part": model(0, 4, 4), "end": model(1, 0)},
-            "policy": {"p": {"kind": "pard_local", "margin": 0.0, **options}},
-            "app": {"app": {"slo": "100ms", "node": [{"name": "look", "fan_out": True}, {"name": "part"},
-                                                    {"name": "end", "gather": True}]}}}
+    return {
+        "lane": {"l": {}},
+        "model": {"look": model(2, 0), "part": model(0, 4, 4), "end": model(1, 0)},
+        "policy": {"p": {"kind": "pard_local", "margin": 0.0, **options}},
+        "app": {
+            "app": {
+                "slo": "100ms",
+                "node": [{"name": "look", "fan_out": True}, {"name": "part"}, {"name": "end", "gather": True}],
+            }
+        },
+    }
 
 
 def together(end_of, from_ns=0):
     """Cohorts that are answered all together, for ``equal_cohort``: ``end_of`` says when."""
+
     def trial_of(count):
         ends_ns = end_of(count)
         return None if ends_ns is None else Trial(max(1, ends_ns - from_ns), [(count, ends_ns)])
+
     return trial_of
 
 

@@ -39,20 +39,60 @@ class Board(NamedTuple):
 
 
 BOARDS = (
-    Board("agx-xavier", "Jetson-AGX", "nvidia,p2972-0000 nvidia,tegra194",
-          "# R35 (release), REVISION: 4.1, GCID: 33958178, BOARD: t186ref, EABI: aarch64", "3.8", "5.1.2",
-          ("MAXN", "MODE_10W", "MODE_15W", "MODE_30W_ALL", "MODE_30W_6CORE", "MODE_30W_4CORE", "MODE_30W_2CORE",
-           "MODE_15W_DESKTOP"), 7, ("video", "gpio", "i2c")),
-    Board("agx-orin", "NVIDIA Jetson AGX Orin Developer Kit", "nvidia,p3737-0000+p3701-0005 nvidia,tegra234",
-          "# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, EABI: aarch64", "3.10", "6.2",
-          ("MAXN", "MODE_15W", "MODE_30W", "MODE_50W"), 2, ("video", "render", "gpio", "i2c"), jtop=True),
-    Board("orin-nano", "NVIDIA Jetson Orin Nano Engineering Reference Developer Kit Super",
-          "nvidia,p3768-0000+p3767-0005-super nvidia,tegra234",
-          "# R36 (release), REVISION: 4.7, GCID: 42132812, BOARD: generic, EABI: aarch64", "3.10", "6.2.1",
-          ("15W", "25W", "MAXN_SUPER", "7W"), 1, ("video", "render", "gpio")),
-    Board("agx-thor", "NVIDIA Jetson AGX Thor Developer Kit", "nvidia,p3971-0089+p3834-0008 nvidia,tegra264",
-          "# R38 (release), REVISION: 2.1, GCID: 42061081, BOARD: generic, EABI: aarch64", "3.12", "7.0",
-          ("MAXN", "120W"), 1, ("video", "render")),
+    Board(
+        "agx-xavier",
+        "Jetson-AGX",
+        "nvidia,p2972-0000 nvidia,tegra194",
+        "# R35 (release), REVISION: 4.1, GCID: 33958178, BOARD: t186ref, EABI: aarch64",
+        "3.8",
+        "5.1.2",
+        (
+            "MAXN",
+            "MODE_10W",
+            "MODE_15W",
+            "MODE_30W_ALL",
+            "MODE_30W_6CORE",
+            "MODE_30W_4CORE",
+            "MODE_30W_2CORE",
+            "MODE_15W_DESKTOP",
+        ),
+        7,
+        ("video", "gpio", "i2c"),
+    ),
+    Board(
+        "agx-orin",
+        "NVIDIA Jetson AGX Orin Developer Kit",
+        "nvidia,p3737-0000+p3701-0005 nvidia,tegra234",
+        "# R36 (release), REVISION: 4.3, GCID: 38968081, BOARD: generic, EABI: aarch64",
+        "3.10",
+        "6.2",
+        ("MAXN", "MODE_15W", "MODE_30W", "MODE_50W"),
+        2,
+        ("video", "render", "gpio", "i2c"),
+        jtop=True,
+    ),
+    Board(
+        "orin-nano",
+        "NVIDIA Jetson Orin Nano Engineering Reference Developer Kit Super",
+        "nvidia,p3768-0000+p3767-0005-super nvidia,tegra234",
+        "# R36 (release), REVISION: 4.7, GCID: 42132812, BOARD: generic, EABI: aarch64",
+        "3.10",
+        "6.2.1",
+        ("15W", "25W", "MAXN_SUPER", "7W"),
+        1,
+        ("video", "render", "gpio"),
+    ),
+    Board(
+        "agx-thor",
+        "NVIDIA Jetson AGX Thor Developer Kit",
+        "nvidia,p3971-0089+p3834-0008 nvidia,tegra264",
+        "# R38 (release), REVISION: 2.1, GCID: 42061081, BOARD: generic, EABI: aarch64",
+        "3.12",
+        "7.0",
+        ("MAXN", "120W"),
+        1,
+        ("video", "render"),
+    ),
 )
 
 FAN_CONF = """POLLING_INTERVAL 2
@@ -74,6 +114,7 @@ FAN_CONF = """POLLING_INTERVAL 2
 
 def lay_board(board: Board, root: Path) -> Path:
     """Make the file system of a board at ``root``."""
+
     def put(path: str, text: str) -> None:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text, encoding="utf-8")
@@ -82,11 +123,19 @@ def lay_board(board: Board, root: Path) -> Path:
     put("proc/device-tree/compatible", "\0".join(board.compatible.split()) + "\0")
     put("etc/nv_tegra_release", f"{board.release}\n")
     put("etc/passwd", "root:x:0:0:root:/root:/bin/bash\nrobot:x:1000:1000::/home/robot:/bin/bash\n")
-    put("etc/group", "root:x:0:\nrobot:x:1000:\n" + "".join(f"{name}:x:{40 + number}:\n" for number, name
-                                                           in enumerate(board.groups)))
-    put("etc/nvpmodel.conf", "# nvpmodel\n< PARAM TYPE=FILE NAME=CPU_ONLINE >\n" + "".join(
-        f"< POWER_MODEL ID={number} NAME={name} >\nCPU_ONLINE CORE_0 1\n" for number, name in enumerate(board.modes))
-        + f"< PM_CONFIG DEFAULT={board.mode} >\n")
+    put(
+        "etc/group",
+        "root:x:0:\nrobot:x:1000:\n"
+        + "".join(f"{name}:x:{40 + number}:\n" for number, name in enumerate(board.groups)),
+    )
+    put(
+        "etc/nvpmodel.conf",
+        "# nvpmodel\n< PARAM TYPE=FILE NAME=CPU_ONLINE >\n"
+        + "".join(
+            f"< POWER_MODEL ID={number} NAME={name} >\nCPU_ONLINE CORE_0 1\n" for number, name in enumerate(board.modes)
+        )
+        + f"< PM_CONFIG DEFAULT={board.mode} >\n",
+    )
     put("etc/nvfancontrol.conf", FAN_CONF)
     put("var/lib/nvpmodel/status", f"pmode:{board.mode:04d}\nfmode:quiet\n")
     put("var/lib/nvfancontrol/status", "FAN1:FAN_PROFILE:quiet\n")
@@ -104,8 +153,7 @@ def lay_board(board: Board, root: Path) -> Path:
 def lay_commands(place: Path) -> Path:
     """A directory for the front of ``PATH``: a ``chroot`` that acts on the board, and ``id`` of the superuser."""
     place.mkdir(parents=True)
-    for name, text in (("chroot", f'exec {shlex.quote(sys.executable)} -I -S {CHROOT} "$@"\n'),
-                       ("id", "echo 0\n")):
+    for name, text in (("chroot", f'exec {shlex.quote(sys.executable)} -I -S {CHROOT} "$@"\n'), ("id", "echo 0\n")):
         (place / name).write_text(f"#!/bin/sh\n{text}", encoding="utf-8")
         (place / name).chmod(0o755)
     return place
@@ -114,8 +162,14 @@ def lay_commands(place: Path) -> Path:
 def run_script(name: str, *words: str, root: Path, commands: Path) -> subprocess.CompletedProcess[str]:
     """Run a script of ``jetson/`` on a board."""
     environment = {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}", "LC_ALL": "C"}
-    return subprocess.run([str(ROOT / "jetson" / name), "--root", str(root), *words], env=environment, text=True,
-                          capture_output=True, timeout=100, check=False)
+    return subprocess.run(
+        [str(ROOT / "jetson" / name), "--root", str(root), *words],
+        env=environment,
+        text=True,
+        capture_output=True,
+        timeout=100,
+        check=False,
+    )
 
 
 def performed(root: Path) -> List[str]:

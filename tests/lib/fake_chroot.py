@@ -14,8 +14,10 @@ from typing import Dict, List, Sequence
 
 def package(name: str) -> str:
     """An installed package in ``dpkg``'s status file."""
-    return (f"Package: {name}\nStatus: install ok installed\nVersion: 1.0\nArchitecture: arm64\nMaintainer: x\n"
-            "Description: x\n\n")
+    return (
+        f"Package: {name}\nStatus: install ok installed\nVersion: 1.0\nArchitecture: arm64\nMaintainer: x\n"
+        "Description: x\n\n"
+    )
 
 
 def read(path: str) -> str:
@@ -86,7 +88,7 @@ def perform(root: str, words: List[str]) -> None:
     """One command, as far as its effect can be seen in files."""
     name, last = os.path.basename(words[0]), words[-1]
     if name == "env":
-        perform(root, words[next(n for n, word in enumerate(words) if n and "=" not in word):])
+        perform(root, words[next(n for n, word in enumerate(words) if n and "=" not in word) :])
     elif name in ("useradd", "userdel", "usermod", "gpasswd"):
         users(root, name, words)
     elif name == "apt-get":

@@ -41,6 +41,7 @@ def why_no_onnxruntime(provider: str = "CUDAExecutionProvider") -> str:
 def why_no_tensorrt() -> str:
     """``""`` where TensorRT, its engine here and a device are there."""
     from edgeserve.engines import ENGINES
+
     if "tensorrt" not in ENGINES:
         return "this EdgeServe has no engine 'tensorrt'"
     missing = []

@@ -41,8 +41,9 @@ class Like:
         self.fields = fields
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, self.kind) and all(getattr(other, name) == value
-                                                    for name, value in self.fields.items())
+        return isinstance(other, self.kind) and all(
+            getattr(other, name) == value for name, value in self.fields.items()
+        )
 
     __hash__ = None  # type: ignore[assignment]  # equal to things of other kinds, so never a key
 
@@ -83,9 +84,12 @@ def table(models: Mapping[str, Mapping[Any, Any]], apps: Mapping[str, Any], **se
     made: Dict[str, Any] = {"model": {}, "app": {}}
     for name, given in models.items():
         times = {size: ms for size, ms in given.items() if isinstance(size, int)}
-        made["model"][name] = {"engine": "synthetic", "batch": sorted(times),
-                               "expected": {str(size): f"{ms}ms" for size, ms in times.items()},
-                               **{key: value for key, value in given.items() if not isinstance(key, int)}}
+        made["model"][name] = {
+            "engine": "synthetic",
+            "batch": sorted(times),
+            "expected": {str(size): f"{ms}ms" for size, ms in times.items()},
+            **{key: value for key, value in given.items() if not isinstance(key, int)},
+        }
     for name, app in apps.items():
         given = {"model": app} if isinstance(app, str) else {"node": app} if isinstance(app, list) else app
         made["app"][name] = {"slo": "100ms", **given}
@@ -97,10 +101,16 @@ class Driver:
     """The real scheduler in a world where nothing happens by itself. ``trials``: what its policies refuse because of an
     estimate may be run as a trial; most tests are about the refusal."""
 
-    def __init__(self, models: Mapping[str, Mapping[Any, Any]], apps: Mapping[str, Any],
-                 policy: Union[str, Mapping[str, Any]] = "edf",
-                 resident: Mapping[str, Sequence[str]] | None = None, trials: bool = False,
-                 sequences: Mapping[str, Tuple[int, int, int]] | None = None, **sections: Any) -> None:
+    def __init__(
+        self,
+        models: Mapping[str, Mapping[Any, Any]],
+        apps: Mapping[str, Any],
+        policy: Union[str, Mapping[str, Any]] = "edf",
+        resident: Mapping[str, Sequence[str]] | None = None,
+        trials: bool = False,
+        sequences: Mapping[str, Tuple[int, int, int]] | None = None,
+        **sections: Any,
+    ) -> None:
         kinds = {policy: {}} if isinstance(policy, str) else policy
         sections["policy"] = {name: {"trials": trials, **options} for name, options in kinds.items()}
         self.config = parse_config(table(models, apps, **sections))
@@ -160,8 +170,9 @@ class Driver:
         slo_ns = config.slo_ns if slo is None else round(slo * MS)
         return Request(self._last_id, app, now_ns, now_ns + slo_ns, **fields)
 
-    def arrive(self, app: str, *, at: float | None = None, count: int = 1, slo: float | None = None,
-               **fields: Any) -> List[Action]:
+    def arrive(
+        self, app: str, *, at: float | None = None, count: int = 1, slo: float | None = None, **fields: Any
+    ) -> List[Action]:
         """Requests arrive in one step; their ids count up from 1."""
         self.now_ms = self.now_ms if at is None else at
         return self.step(*[RequestArrived(self.request(app, slo, **fields)) for _ in range(count)])
@@ -173,13 +184,28 @@ class Driver:
         assert lane is not None or len({work.lane for work in works}) == 1, f"say which lane: {works}"
         return works[0]
 
-    def finish(self, lane: str | None = None, *, at: float | None = None, took: float | None = None,
-               failed: str = "", **result: Any) -> List[Action]:
+    def finish(
+        self,
+        lane: str | None = None,
+        *,
+        at: float | None = None,
+        took: float | None = None,
+        failed: str = "",
+        **result: Any,
+    ) -> List[Action]:
         """The work at the head of a lane ends. ``result`` goes to every job of it."""
         return self.step(self.finished(lane, took=took, failed=failed, at=at, **result), at=at)
 
-    def finished(self, lane: str | None = None, *, at: float | None = None, took: float | None = None,
-                 failed: str = "", each: Mapping[int, Mapping[str, Any]] | None = None, **result: Any) -> WorkFinished:
+    def finished(
+        self,
+        lane: str | None = None,
+        *,
+        at: float | None = None,
+        took: float | None = None,
+        failed: str = "",
+        each: Mapping[int, Mapping[str, Any]] | None = None,
+        **result: Any,
+    ) -> WorkFinished:
         """The event alone. ``each``: position in the batch -> that job's result."""
         if at is not None:
             self.now_ms = at
@@ -189,22 +215,28 @@ class Driver:
         started_ns = now_ns - round(took * MS) if took is not None else round(self.given_ms[work.work_id] * MS)
         results = ()
         if isinstance(work, RunBatch):
-            results = tuple(JobResult(job, **{**result, **((each or {}).get(index, {}))})
-                            for index, job in enumerate(work.jobs) if job not in self._over.get(work.work_id, ()))
+            results = tuple(
+                JobResult(job, **{**result, **((each or {}).get(index, {}))})
+                for index, job in enumerate(work.jobs)
+                if job not in self._over.get(work.work_id, ())
+            )
         return WorkFinished(work.work_id, started_ns, now_ns, results, failed)
 
-    def progress(self, *request_ids: int, lane: str | None = None, at: float | None = None,
-                 **result: Any) -> List[Action]:
+    def progress(
+        self, *request_ids: int, lane: str | None = None, at: float | None = None, **result: Any
+    ) -> List[Action]:
         """Jobs of these requests are over before the work at the head of a lane is."""
         self.now_ms = self.now_ms if at is None else at
         work = self.work(lane)
         jobs = [job for job in work.jobs if job.request_id in request_ids]
         self._over.setdefault(work.work_id, []).extend(jobs)
-        return self.step(BatchProgress(work.work_id, round(self.now_ms * MS),
-                                       tuple(JobResult(job, **result) for job in jobs)))
+        return self.step(
+            BatchProgress(work.work_id, round(self.now_ms * MS), tuple(JobResult(job, **result) for job in jobs))
+        )
 
-    def refuse(self, lane: str | None = None, reason: str = "the start window has passed",
-               at: float | None = None) -> List[Action]:
+    def refuse(
+        self, lane: str | None = None, reason: str = "the start window has passed", at: float | None = None
+    ) -> List[Action]:
         """A lane does not start the work at its head."""
         work = self.work(lane)
         del self.on_lane[work.work_id]
@@ -220,8 +252,9 @@ class Driver:
             self.on_lane = {id: work for id, work in self.on_lane.items() if work.lane != name}
         return self.step(LaneChanged(name, up, speed, "" if up else "pulled out"), at=at)
 
-    def device(self, name: str, free: int | None = None, at: float | None = None, load: float | None = None,
-               cores: int = 4) -> List[Action]:
+    def device(
+        self, name: str, free: int | None = None, at: float | None = None, load: float | None = None, cores: int = 4
+    ) -> List[Action]:
         """A device reports its free memory, or the load of its processor."""
         return self.step(DeviceChanged(name, free, cpu_load=load, cpu_cores=None if load is None else cores), at=at)
 
@@ -251,12 +284,21 @@ class Driver:
         assert not self.scheduler.busy
 
 
-def job(seq: int, app: App, *, node: str = "", deadline: float = 100, arrival: float = 0, part: Sequence[int] = (),
-        **fields: Any) -> Job:
+def job(
+    seq: int,
+    app: App,
+    *,
+    node: str = "",
+    deadline: float = 100,
+    arrival: float = 0,
+    part: Sequence[int] = (),
+    **fields: Any,
+) -> Job:
     """A ready job outside any scheduler, for tests of single parts; ``worth`` in ms of lane time."""
     worth = fields.pop("worth", 10)
-    request = RequestRecord(Request(fields.pop("id", seq), app.name, round(arrival * MS), round(deadline * MS),
-                                    **fields), app)
+    request = RequestRecord(
+        Request(fields.pop("id", seq), app.name, round(arrival * MS), round(deadline * MS), **fields), app
+    )
     request.cost_share_ns = round(worth * MS)
     place = app.by_name[node] if node else app.nodes[0]
     return Job(seq, request, place, tuple(part), round(arrival * MS), LatencyBreakdown())

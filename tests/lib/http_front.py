@@ -19,6 +19,7 @@ class FrontThread:
 
     def __init__(self, endpoint: str, config: HttpConfig) -> None:
         from edgeserve.http.front import Front
+
         self.client, streams = Client(endpoint, connect_ms=300.0), AsyncClient(endpoint, connect_ms=300.0)
         self.front = Front(config, self.client, streams, lambda: CLOCK_S)
         self.places: List[str] = []
@@ -59,14 +60,16 @@ class FrontThread:
         self.places = places
         self._ready.set()
 
-    def ask(self, method: str, path: str, body: Any = None, headers: Optional[Dict[str, str]] = None) -> Tuple[int,
-                                                                                                               Any]:
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: Optional[Dict[str, str]] = None
+    ) -> Tuple[int, Any]:
         """Status and body, parsed where it is JSON."""
         status, data, _ = self.ask_raw(method, path, body, headers)
         return status, json.loads(data) if data[:1] in (b"{", b"[") else data
 
-    def ask_raw(self, method: str, path: str, body: Any = None,
-                headers: Optional[Dict[str, str]] = None) -> Tuple[int, bytes, Dict[str, str]]:
+    def ask_raw(
+        self, method: str, path: str, body: Any = None, headers: Optional[Dict[str, str]] = None
+    ) -> Tuple[int, bytes, Dict[str, str]]:
         """Status, body and headers. A body that is no bytes is sent as JSON."""
         connection = http.client.HTTPConnection(self.http, timeout=30)
         try:

@@ -46,5 +46,9 @@ def chat(item: Dict[str, Any]) -> Dict[str, Any]:
         gate.wait(GATE_S_MAX)
     limit = int(item.get("max_tokens", 100))
     said = words[:limit]
-    return {"text": " ".join(said), "tokens": np.int32(len(said)), "prompt_tokens": np.int32(len(words)),
-            "finish_reason": "length" if len(words) > limit else "stop"}
+    return {
+        "text": " ".join(said),
+        "tokens": np.int32(len(said)),
+        "prompt_tokens": np.int32(len(words)),
+        "finish_reason": "length" if len(words) > limit else "stop",
+    }

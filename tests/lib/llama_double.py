@@ -51,16 +51,16 @@ def tokenize(vocabulary: Any, text: bytes, length: int, tokens: Any, room: int, 
     while text:
         name = next((name for name in SPECIALS if special and text.startswith(name.encode())), "")
         found.append(256 + SPECIALS.index(name) if name else text[0])
-        text = text[len(name) or 1:]
+        text = text[len(name) or 1 :]
     if len(found) > room:
         return -len(found)
-    tokens[:len(found)] = found
+    tokens[: len(found)] = found
     return len(found)
 
 
 def piece(vocabulary: Any, token: int, found: Any, room: int, strip: int, special: bool) -> int:
     text = bytes([token]) if token < 256 else SPECIALS[token - 256].encode() if special else b""
-    found[:len(text)] = text
+    found[: len(text)] = text
     return len(text)
 
 
@@ -95,25 +95,41 @@ def decode(context: Context, batch: Batch) -> int:
 
 
 FUNCTIONS: Dict[str, Any] = {
-    "backend_init": lambda: None, "log_set": lambda function, data: None,
-    "model_default_params": types.SimpleNamespace, "context_default_params": types.SimpleNamespace,
-    "supports_gpu_offload": lambda: False, "model_load_from_file": load, "model_free": lambda model: None,
-    "model_n_ctx_train": lambda model: CONTEXT, "model_get_vocab": lambda model: model,
-    "vocab_n_tokens": lambda vocabulary: VOCABULARY, "model_n_embd": lambda model: 64,
-    "model_n_head": lambda model: 4, "model_n_head_kv": lambda model: 2, "model_n_layer": lambda model: 3,
-    "model_size": lambda model: MODEL_BYTES, "get_memory": lambda context: context,
-    "batch_init": lambda room, embeddings, sequences: Batch(room), "batch_free": lambda batch: None,
-    "free": lambda context: setattr(context, "open", False), "memory_seq_rm": remove,
+    "backend_init": lambda: None,
+    "log_set": lambda function, data: None,
+    "model_default_params": types.SimpleNamespace,
+    "context_default_params": types.SimpleNamespace,
+    "supports_gpu_offload": lambda: False,
+    "model_load_from_file": load,
+    "model_free": lambda model: None,
+    "model_n_ctx_train": lambda model: CONTEXT,
+    "model_get_vocab": lambda model: model,
+    "vocab_n_tokens": lambda vocabulary: VOCABULARY,
+    "model_n_embd": lambda model: 64,
+    "model_n_head": lambda model: 4,
+    "model_n_head_kv": lambda model: 2,
+    "model_n_layer": lambda model: 3,
+    "model_size": lambda model: MODEL_BYTES,
+    "get_memory": lambda context: context,
+    "batch_init": lambda room, embeddings, sequences: Batch(room),
+    "batch_free": lambda batch: None,
+    "free": lambda context: setattr(context, "open", False),
+    "memory_seq_rm": remove,
     "memory_seq_cp": copy,
     "get_logits_ith": lambda context, place: context.scores[place].ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
-    "model_has_encoder": lambda model: False, "model_has_decoder": lambda model: True,
+    "model_has_encoder": lambda model: False,
+    "model_has_decoder": lambda model: True,
     "model_meta_val_str": lambda model, key, found, room: -1,
-    "vocab_bos": lambda vocabulary: 256, "vocab_eos": lambda vocabulary: 257,
+    "vocab_bos": lambda vocabulary: 256,
+    "vocab_eos": lambda vocabulary: 257,
     "vocab_get_add_bos": lambda vocabulary: False,
     "vocab_is_eog": lambda vocabulary, token: token == 257,
     "vocab_is_control": lambda vocabulary, token: token >= 256,
     "vocab_get_text": lambda vocabulary, token: SPECIALS[token - 256].encode(),
-    "model_chat_template": lambda model, name: b"chatml", "tokenize": tokenize, "token_to_piece": piece}
+    "model_chat_template": lambda model, name: b"chatml",
+    "tokenize": tokenize,
+    "token_to_piece": piece,
+}
 """Name without ``llama_`` -> what it does."""
 
 

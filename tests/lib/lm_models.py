@@ -9,8 +9,9 @@ from edgeserve.tools.lm_model.graph import Shape, random_tensors, write_model
 
 SPECIALS = ("<|im_start|>", "<|im_end|>")
 END = 257  # <|im_end|>
-SHAPE = Shape(layers=2, hidden=32, heads=4, kv_heads=2, head_size=16, feed_forward=64, vocabulary=258, context=256,
-              tied=False)
+SHAPE = Shape(
+    layers=2, hidden=32, heads=4, kv_heads=2, head_size=16, feed_forward=64, vocabulary=258, context=256, tied=False
+)
 ABOUT = {"tokenizer": "bytes", "specials": list(SPECIALS), "first": [], "stops": [END], "chat_template": "chatml"}
 
 
@@ -43,8 +44,20 @@ def gguf(directory: str, name: str = "tiny", seed: int = 1, template: str = "", 
     writer.add_chat_template(template or TEMPLATE)
     tensor = random_tensors(shape._replace(hidden=shape.heads * shape.head_size), seed)
     names = ["token_embd", "output_norm", "output"] + [
-        f"blk.{layer}.{part}" for layer in range(shape.layers) for part in (
-            "attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate", "ffn_up", "ffn_down")]
+        f"blk.{layer}.{part}"
+        for layer in range(shape.layers)
+        for part in (
+            "attn_norm",
+            "attn_q",
+            "attn_k",
+            "attn_v",
+            "attn_output",
+            "ffn_norm",
+            "ffn_gate",
+            "ffn_up",
+            "ffn_down",
+        )
+    ]
     for item in names:
         writer.add_tensor(f"{item}.weight", np.ascontiguousarray(tensor(f"{item}.weight")))
     writer.write_header_to_file()
@@ -58,6 +71,7 @@ def encoder_gguf(directory: str, architecture: str) -> str:
     """Write the header of a GGUF file of T5's or BERT's architecture (needs the gguf package), without weights; the
     name of its file in the directory."""
     import gguf as package
+
     writer = package.GGUFWriter(os.path.join(directory, f"{architecture}.gguf"), architecture)
     _add_vocabulary(writer)
     if architecture == "bert":
@@ -73,6 +87,7 @@ MERGED = ("th", "he", "the")
 
 def _add_vocabulary(writer: Any) -> None:
     from edgeserve.engines.lm.tokenizers import byte_characters
+
     letters = sorted(byte_characters(), key=lambda character: byte_characters()[character])
     writer.add_vocab_size(256 + len(MERGED) + len(SPECIALS))
     writer.add_tokenizer_model("gpt2")
@@ -84,7 +99,9 @@ def _add_vocabulary(writer: Any) -> None:
     writer.add_eos_token_id(257 + len(MERGED))
 
 
-TEMPLATE = ("{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + "
-            "'<|im_end|>' + '\\n'}}{% endfor %}"
-            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}")
+TEMPLATE = (
+    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+    "'<|im_end|>' + '\\n'}}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
 """ChatML as a Jinja template."""

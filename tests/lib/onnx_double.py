@@ -74,8 +74,10 @@ class Session:
         return ["CPUExecutionProvider"] if lost else [*self.asked, "CPUExecutionProvider"]
 
     def get_provider_options(self) -> Dict[str, Dict[str, str]]:
-        return {name: {**settings, "has_user_compute_stream": "0" if self._runtime.ignores_the_stream else "1"}
-                for name, settings in self.settings.items()}
+        return {
+            name: {**settings, "has_user_compute_stream": "0" if self._runtime.ignores_the_stream else "1"}
+            for name, settings in self.settings.items()
+        }
 
     def get_inputs(self) -> Any:
         return self._real.get_inputs()
@@ -101,18 +103,25 @@ class Session:
             error, self._runtime.error = self._runtime.error, ""
             raise RuntimeError(error)
         driver = self._runtime.driver
-        symbols = {symbol: length for node in self.get_inputs()
-                   for symbol, length in zip(node.shape, binding.inputs[node.name][1])}
+        symbols = {
+            symbol: length
+            for node in self.get_inputs()
+            for symbol, length in zip(node.shape, binding.inputs[node.name][1])
+        }
         outputs = [node for node in self.get_outputs() if node.name in binding.outputs]
         shapes = [tuple(symbols.get(dim, dim) for dim in node.shape) for node in outputs]
         binding.values = [Value(driver, shape, np.float32) for shape in shapes]
-        sizes = {name: int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-                 for name, (dtype, shape, _) in binding.inputs.items()}
+        sizes = {
+            name: int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            for name, (dtype, shape, _) in binding.inputs.items()
+        }
         places = [(value.data_ptr(), value._size) for value in binding.values]
 
         def compute() -> None:
-            feeds = {name: driver.memory_at(pointer, sizes[name]).view(dtype).reshape(shape).copy()
-                     for name, (dtype, shape, pointer) in binding.inputs.items()}
+            feeds = {
+                name: driver.memory_at(pointer, sizes[name]).view(dtype).reshape(shape).copy()
+                for name, (dtype, shape, pointer) in binding.inputs.items()
+            }
             for (pointer, size), array in zip(places, self._real.run([node.name for node in outputs], feeds)):
                 driver.memory_at(pointer, size)[:] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
@@ -144,15 +153,19 @@ class OnnxDouble:
     def module(self) -> Any:
         """The stand-in."""
         return types.SimpleNamespace(
-            __version__=onnxruntime.__version__, SessionOptions=onnxruntime.SessionOptions,
-            ExecutionMode=onnxruntime.ExecutionMode, RunOptions=RunOptions,
+            __version__=onnxruntime.__version__,
+            SessionOptions=onnxruntime.SessionOptions,
+            ExecutionMode=onnxruntime.ExecutionMode,
+            RunOptions=RunOptions,
             get_available_providers=lambda: list(PROVIDERS),
-            InferenceSession=lambda path, options, providers: Session(self, path, options, providers))
+            InferenceSession=lambda path, options, providers: Session(self, path, options, providers),
+        )
 
     def installed(self, monkeypatch: Any) -> OnnxDouble:
         """Put it and the CUDA double in the place of the libraries."""
         from edgeserve.engines import onnx
         from edgeserve.engines.cuda import lanes
+
         monkeypatch.setattr(onnx, "onnxruntime", self.module())
         for module in (onnx, lanes):
             monkeypatch.setattr(module, "open_driver", lambda choice="auto": self.driver)

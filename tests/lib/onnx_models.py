@@ -17,10 +17,21 @@ IR_VERSION = 8
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 
 
-def save(directory: str, name: str, nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any],
-         weights: Sequence[Any] = ()) -> str:
-    graph = helper.make_graph(list(nodes), name, [_info(*item) for item in inputs], [_info(*item) for item in outputs],
-                              [numpy_helper.from_array(value, label) for label, value in weights])
+def save(
+    directory: str,
+    name: str,
+    nodes: Sequence[Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    weights: Sequence[Any] = (),
+) -> str:
+    graph = helper.make_graph(
+        list(nodes),
+        name,
+        [_info(*item) for item in inputs],
+        [_info(*item) for item in outputs],
+        [numpy_helper.from_array(value, label) for label, value in weights],
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
     model.ir_version = IR_VERSION
     onnx.checker.check_model(model)
@@ -35,50 +46,87 @@ def _info(name: str, dtype: int, shape: Sequence[Any]) -> Any:
 def linear(directory: str, batch: Any = "B", name: str = "linear") -> str:
     """``y[B,3] = x[B,4] @ w``"""
     weights = np.arange(12, dtype=np.float32).reshape(4, 3) / 10
-    return save(directory, name, [helper.make_node("MatMul", ["x", "w"], ["y"])], [("x", FLOAT, [batch, 4])],
-                [("y", FLOAT, [batch, 3])], [("w", weights)])
+    return save(
+        directory,
+        name,
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        [("x", FLOAT, [batch, 4])],
+        [("y", FLOAT, [batch, 3])],
+        [("w", weights)],
+    )
 
 
 def masked_mean(directory: str) -> str:
     """``y[B] = sum(x * mask) / sum(mask)``: right under padding only if the mask is."""
     axes = np.array([1], np.int64)
-    return save(directory, "masked_mean", [
-        helper.make_node("Mul", ["x", "x_mask"], ["kept"]),
-        helper.make_node("ReduceSum", ["kept", "axes"], ["total"], keepdims=0),
-        helper.make_node("ReduceSum", ["x_mask", "axes"], ["count"], keepdims=0),
-        helper.make_node("Div", ["total", "count"], ["y"])],
-        [("x", FLOAT, ["B", "L"]), ("x_mask", FLOAT, ["B", "L"])], [("y", FLOAT, ["B"])], [("axes", axes)])
+    return save(
+        directory,
+        "masked_mean",
+        [
+            helper.make_node("Mul", ["x", "x_mask"], ["kept"]),
+            helper.make_node("ReduceSum", ["kept", "axes"], ["total"], keepdims=0),
+            helper.make_node("ReduceSum", ["x_mask", "axes"], ["count"], keepdims=0),
+            helper.make_node("Div", ["total", "count"], ["y"]),
+        ],
+        [("x", FLOAT, ["B", "L"]), ("x_mask", FLOAT, ["B", "L"])],
+        [("y", FLOAT, ["B"])],
+        [("axes", axes)],
+    )
 
 
 def pooled(directory: str) -> str:
     """``y[B,W/2] = the mean of pairs of x[B,1,W]``: a sequence output half as long as its input."""
-    return save(directory, "pooled", [
-        helper.make_node("AveragePool", ["x"], ["pairs"], kernel_shape=[2], strides=[2]),
-        helper.make_node("Squeeze", ["pairs", "axes"], ["y"])],
-        [("x", FLOAT, ["B", 1, "W"])], [("y", FLOAT, ["B", "T"])], [("axes", np.array([1], np.int64))])
+    return save(
+        directory,
+        "pooled",
+        [
+            helper.make_node("AveragePool", ["x"], ["pairs"], kernel_shape=[2], strides=[2]),
+            helper.make_node("Squeeze", ["pairs", "axes"], ["y"]),
+        ],
+        [("x", FLOAT, ["B", 1, "W"])],
+        [("y", FLOAT, ["B", "T"])],
+        [("axes", np.array([1], np.int64))],
+    )
 
 
 def recurrent(directory: str) -> str:
     """``out[B,4] = x + state[0] * rate`` and ``stateN[2,B,4] = state + x``: a state whose batch axis is 1, and a
     constant ``rate`` (an int64 number) as silero-vad has."""
-    return save(directory, "recurrent", [
-        helper.make_node("Add", ["state", "x"], ["stateN"]),
-        helper.make_node("Gather", ["state", "first"], ["layer"], axis=0),
-        helper.make_node("Cast", ["rate"], ["rate_float"], to=FLOAT),
-        helper.make_node("Mul", ["layer", "rate_float"], ["scaled"]),
-        helper.make_node("Add", ["x", "scaled"], ["out"])],
+    return save(
+        directory,
+        "recurrent",
+        [
+            helper.make_node("Add", ["state", "x"], ["stateN"]),
+            helper.make_node("Gather", ["state", "first"], ["layer"], axis=0),
+            helper.make_node("Cast", ["rate"], ["rate_float"], to=FLOAT),
+            helper.make_node("Mul", ["layer", "rate_float"], ["scaled"]),
+            helper.make_node("Add", ["x", "scaled"], ["out"]),
+        ],
         [("x", FLOAT, ["B", 4]), ("state", FLOAT, [2, "B", 4]), ("rate", INT64, [])],
-        [("out", FLOAT, ["B", 4]), ("stateN", FLOAT, [2, "B", 4])], [("first", np.array(0, np.int64))])
+        [("out", FLOAT, ["B", 4]), ("stateN", FLOAT, [2, "B", 4])],
+        [("first", np.array(0, np.int64))],
+    )
 
 
 def lookup(directory: str) -> str:
     """``y[B,L] = table[ids[B,L]]`` with int64 ids."""
     table = np.linspace(0, 1, 16, dtype=np.float32)
-    return save(directory, "lookup", [helper.make_node("Gather", ["table", "ids"], ["y"], axis=0)],
-                [("ids", INT64, ["B", "L"])], [("y", FLOAT, ["B", "L"])], [("table", table)])
+    return save(
+        directory,
+        "lookup",
+        [helper.make_node("Gather", ["table", "ids"], ["y"], axis=0)],
+        [("ids", INT64, ["B", "L"])],
+        [("y", FLOAT, ["B", "L"])],
+        [("table", table)],
+    )
 
 
 def total(directory: str) -> str:
     """``y[] = sum(x[B,4])``: an output without a batch axis."""
-    return save(directory, "total", [helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)],
-                [("x", FLOAT, ["B", 4])], [("y", FLOAT, [])])
+    return save(
+        directory,
+        "total",
+        [helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)],
+        [("x", FLOAT, ["B", 4])],
+        [("y", FLOAT, [])],
+    )

@@ -14,8 +14,10 @@ Samples = Dict[Tuple[str, Labels], float]
 
 TOKEN = re.compile(r'\s*([A-Za-z_:][\w:]*|\d+(?:\.\d+)?|"[^"]*"|=~|!~|!=|[-+/*>(){}\[\],=])')
 MATCH: Dict[str, Callable[[str, str], bool]] = {
-    "=": lambda value, wanted: value == wanted, "!=": lambda value, wanted: value != wanted,
-    "=~": lambda value, wanted: re.fullmatch(wanted, value) is not None}
+    "=": lambda value, wanted: value == wanted,
+    "!=": lambda value, wanted: value != wanted,
+    "=~": lambda value, wanted: re.fullmatch(wanted, value) is not None,
+}
 
 
 def evaluate(expression: str, before: Samples, after: Samples, seconds: float) -> Vector:
@@ -101,9 +103,17 @@ class _Parser:
                 label, sign, text = (self.tokens.pop(0) for _ in range(3))
                 wanted.append((label, sign, text.strip('"')))
                 self._has(",")
-        return tuple({labels: value for (own, labels), value in samples.items() if own == name and all(  # type: ignore
-            MATCH[sign](dict(labels).get(label, ""), text) for label, sign, text in wanted)}
-            for samples in (self._after, self._before))
+        return tuple(
+            {
+                labels: value
+                for (own, labels), value in samples.items()
+                if own == name
+                and all(  # type: ignore
+                    MATCH[sign](dict(labels).get(label, ""), text) for label, sign, text in wanted
+                )
+            }
+            for samples in (self._after, self._before)
+        )
 
     def _argument(self) -> Any:
         self._take("(")
@@ -139,8 +149,10 @@ def _summed(vector: Vector, names: Sequence[str]) -> Vector:
 
 def _joined(left: Vector, right: Vector, operate: Callable[[float, float], float], on: Any) -> Vector:
     """Series with the same labels (those of ``on``), the others are left out, as Prometheus does."""
+
     def key(labels: Labels) -> Labels:
         return labels if on is None else frozenset(pair for pair in labels if pair[0] in on)
+
     others = {key(labels): value for labels, value in right.items()}
     assert len(others) == len(right), "several series on the right match one on the left"
     return {labels: operate(value, others[key(labels)]) for labels, value in left.items() if key(labels) in others}

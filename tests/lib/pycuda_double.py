@@ -160,19 +160,31 @@ def address_of(buffer: Any) -> int:
 def functions_of(driver: CudaDouble) -> Any:
     """The functions of the module, and its tables of flags."""
     return {
-        "Error": Error, "MemoryError": MemoryError, "init": lambda: None, "get_driver_version": lambda: 11040,
-        "Device": Device, "Context": Context, "Stream": Stream, "Event": Event, "mem_alloc": DeviceAllocation,
+        "Error": Error,
+        "MemoryError": MemoryError,
+        "init": lambda: None,
+        "get_driver_version": lambda: 11040,
+        "Device": Device,
+        "Context": Context,
+        "Stream": Stream,
+        "Event": Event,
+        "mem_alloc": DeviceAllocation,
         "device_attribute": types.SimpleNamespace(**{name: name for name in driver.attributes}),
         "host_alloc_flags": types.SimpleNamespace(PORTABLE=1, DEVICEMAP=2),
         "event_flags": types.SimpleNamespace(BLOCKING_SYNC=1, DISABLE_TIMING=2),
-        "mem_get_info": lambda: guarded(driver.memory), "pagelocked_empty": pagelocked_empty,
+        "mem_get_info": lambda: guarded(driver.memory),
+        "pagelocked_empty": pagelocked_empty,
         "memcpy_htod_async": lambda dest, src, stream: guarded(
-            driver.copy_to_device, dest, address_of(src), len(src), stream.handle),
+            driver.copy_to_device, dest, address_of(src), len(src), stream.handle
+        ),
         "memcpy_dtoh_async": lambda dest, src, stream: guarded(
-            driver.copy_to_host, address_of(dest), src, len(dest), stream.handle),
+            driver.copy_to_host, address_of(dest), src, len(dest), stream.handle
+        ),
         "memcpy_dtod_async": lambda dest, src, size, stream: guarded(
-            driver.copy_on_device, dest, src, size, stream.handle),
-        "memset_d8_async": lambda dest, data, count, stream: guarded(driver.fill, dest, data, count, stream.handle)}
+            driver.copy_on_device, dest, src, size, stream.handle
+        ),
+        "memset_d8_async": lambda dest, data, count, stream: guarded(driver.fill, dest, data, count, stream.handle),
+    }
 
 
 def installed(monkeypatch: Any, driver: CudaDouble) -> Any:

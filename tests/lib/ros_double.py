@@ -108,8 +108,11 @@ class Node:
         return len(triggered)
 
     def get_clock(self) -> Any:
-        return types.SimpleNamespace(now=lambda: types.SimpleNamespace(
-            nanoseconds=self.now_ns, to_msg=lambda: Time(sec=self.now_ns // 10**9, nanosec=self.now_ns % 10**9)))
+        return types.SimpleNamespace(
+            now=lambda: types.SimpleNamespace(
+                nanoseconds=self.now_ns, to_msg=lambda: Time(sec=self.now_ns // 10**9, nanosec=self.now_ns % 10**9)
+            )
+        )
 
     def get_logger(self) -> Any:
         return types.SimpleNamespace(warning=self.warnings.append)
@@ -121,6 +124,7 @@ class Node:
 
 def install(monkeypatch: Any) -> None:
     """Let ``import rclpy`` and the messages find these doubles, until the test ends."""
+
     def module(name: str, **content: Any) -> None:
         one = types.ModuleType(name)
         vars(one).update(content)
@@ -129,7 +133,10 @@ def install(monkeypatch: Any) -> None:
     module("rclpy", init=None, spin=None, try_shutdown=None)
     module("rclpy.node", Node=Node)
     module("rclpy.qos", qos_profile_sensor_data=object())
-    for package, kinds in (("sensor_msgs", [Image]), ("diagnostic_msgs", [DiagnosticArray, DiagnosticStatus, KeyValue]),
-                           ("vision_msgs", [Detection2D, Detection2DArray, ObjectHypothesisWithPose])):
+    for package, kinds in (
+        ("sensor_msgs", [Image]),
+        ("diagnostic_msgs", [DiagnosticArray, DiagnosticStatus, KeyValue]),
+        ("vision_msgs", [Detection2D, Detection2DArray, ObjectHypothesisWithPose]),
+    ):
         module(package)
         module(package + ".msg", **{kind.__name__: kind for kind in kinds})

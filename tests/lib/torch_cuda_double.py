@@ -63,10 +63,19 @@ class Torch:
 
     def __init__(self) -> None:
         self.cuda = types.SimpleNamespace(
-            is_available=lambda: True, device_count=lambda: 1, synchronize=lambda: None, memory_allocated=lambda: 0,
-            reset_peak_memory_stats=lambda: None, max_memory_allocated=lambda: 4096, empty_cache=lambda: None,
-            Stream=Stream, ExternalStream=ExternalStream, Event=Event, stream=lambda stream: contextlib.nullcontext(),
-            device=lambda device: contextlib.nullcontext())
+            is_available=lambda: True,
+            device_count=lambda: 1,
+            synchronize=lambda: None,
+            memory_allocated=lambda: 0,
+            reset_peak_memory_stats=lambda: None,
+            max_memory_allocated=lambda: 4096,
+            empty_cache=lambda: None,
+            Stream=Stream,
+            ExternalStream=ExternalStream,
+            Event=Event,
+            stream=lambda stream: contextlib.nullcontext(),
+            device=lambda device: contextlib.nullcontext(),
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(torch, name)

@@ -66,8 +66,9 @@ class Identity(torch.nn.Module):
         return x
 
 
-def exported(directory: str, module: torch.nn.Module, inputs: Tuple[torch.Tensor, ...], largest: int = 8,
-             name: str = "net.pt2") -> str:
+def exported(
+    directory: str, module: torch.nn.Module, inputs: Tuple[torch.Tensor, ...], largest: int = 8, name: str = "net.pt2"
+) -> str:
     """Write ``module`` with torch.export, with a batch of 1 to ``largest``."""
     batch = torch.export.Dim("batch", min=1, max=largest)
     program = torch.export.export(module.eval(), inputs, dynamic_shapes=tuple({0: batch} for _ in inputs))

@@ -169,8 +169,10 @@ class RecordingCuda(CudaDouble):
             if self.is_ordered(stream, access):
                 continue
             if _touch(writes, (*access.reads, *access.writes)) or _touch(reads, access.writes):
-                raise Misuse(f"{operation.name!r} on stream {stream} and {access.name!r} on stream {access.stream} "
-                             "touch the same memory, and nothing orders them")
+                raise Misuse(
+                    f"{operation.name!r} on stream {stream} and {access.name!r} on stream {access.stream} "
+                    "touch the same memory, and nothing orders them"
+                )
         if operation.uses:
             self._open.append(Access(stream, clock[stream], operation.name, reads, tuple(writes)))
 
@@ -181,8 +183,11 @@ def _merge(clock: Dict[int, int], other: Dict[int, int]) -> None:
 
 
 def _touch(ones: Sequence[Use], others: Sequence[Use]) -> bool:
-    return any(one.pointer < other.pointer + other.size and other.pointer < one.pointer + one.size
-               for one in ones for other in others)
+    return any(
+        one.pointer < other.pointer + other.size and other.pointer < one.pointer + one.size
+        for one in ones
+        for other in others
+    )
 
 
 # --- what both halves of TensorRT share -------------------------------------------------------------------------------
@@ -198,22 +203,44 @@ class Model(NamedTuple):
     axes: List[List[str]]  # of each input: the names of its open axes
 
 
-TYPES = {onnx.TensorProto.FLOAT: "FLOAT", onnx.TensorProto.FLOAT16: "HALF", onnx.TensorProto.INT64: "INT64",
-         onnx.TensorProto.INT32: "INT32", onnx.TensorProto.BOOL: "BOOL", onnx.TensorProto.UINT8: "UINT8",
-         onnx.TensorProto.INT8: "INT8"}
-DTYPES = {"FLOAT": np.float32, "HALF": np.float16, "INT64": np.int64, "INT32": np.int32, "BOOL": np.bool_,
-          "UINT8": np.uint8, "INT8": np.int8}
+TYPES = {
+    onnx.TensorProto.FLOAT: "FLOAT",
+    onnx.TensorProto.FLOAT16: "HALF",
+    onnx.TensorProto.INT64: "INT64",
+    onnx.TensorProto.INT32: "INT32",
+    onnx.TensorProto.BOOL: "BOOL",
+    onnx.TensorProto.UINT8: "UINT8",
+    onnx.TensorProto.INT8: "INT8",
+}
+DTYPES = {
+    "FLOAT": np.float32,
+    "HALF": np.float16,
+    "INT64": np.int64,
+    "INT32": np.int32,
+    "BOOL": np.bool_,
+    "UINT8": np.uint8,
+    "INT8": np.int8,
+}
 
 
 def read_model(data: bytes) -> Model:
     proto = onnx.load_model_from_string(data)
     weights = {item.name for item in proto.graph.initializer}
-    inputs = [(item.name, TYPES[item.type.tensor_type.elem_type],
-               [dim.dim_value if dim.HasField("dim_value") else -1 for dim in item.type.tensor_type.shape.dim])
-              for item in proto.graph.input if item.name not in weights]
+    inputs = [
+        (
+            item.name,
+            TYPES[item.type.tensor_type.elem_type],
+            [dim.dim_value if dim.HasField("dim_value") else -1 for dim in item.type.tensor_type.shape.dim],
+        )
+        for item in proto.graph.input
+        if item.name not in weights
+    ]
     outputs = [(item.name, TYPES[item.type.tensor_type.elem_type]) for item in proto.graph.output]
-    axes = [[dim.dim_param for dim in item.type.tensor_type.shape.dim] for item in proto.graph.input
-            if item.name not in weights]
+    axes = [
+        [dim.dim_param for dim in item.type.tensor_type.shape.dim]
+        for item in proto.graph.input
+        if item.name not in weights
+    ]
     return Model(data, inputs, outputs, [(node.name, node.op_type, node.domain) for node in proto.graph.node], axes)
 
 
@@ -294,9 +321,14 @@ class Builder:
             return None
         for _ in config._announce():
             pass
-        header = {"version": self._version, "profiles": [profile._shapes for profile in config._profiles],
-                  "flags": sorted(config._flags), "network_flags": network._flags, "dla_core": config._dla_core,
-                  "share": self._version not in ("8.5", "8.6") or "PROFILE_SHARING_0806" in config._previews}
+        header = {
+            "version": self._version,
+            "profiles": [profile._shapes for profile in config._profiles],
+            "flags": sorted(config._flags),
+            "network_flags": network._flags,
+            "dla_core": config._dla_core,
+            "share": self._version not in ("8.5", "8.6") or "PROFILE_SHARING_0806" in config._previews,
+        }
         return IHostMemory(MAGIC + json.dumps(header).encode() + b"\n" + network._model.data)
 
 
@@ -548,7 +580,7 @@ class Runtime:
         if not data.startswith(MAGIC):
             self._log.log(ILogger.ERROR, "Assertion magicTagRead == kMAGIC_TAG failed: magic tag does not match")
             return None
-        header, model = data[len(MAGIC):].split(b"\n", 1)
+        header, model = data[len(MAGIC) :].split(b"\n", 1)
         about = json.loads(header)
         if about["version"] != self._version:
             self._log.log(ILogger.ERROR, f"version tag does not match: {about['version']} is not {self._version}")
@@ -567,8 +599,10 @@ class ICudaEngine:
         self._shapes: Dict[Any, Dict[str, Tuple[int, ...]]] = {}
         self._holders: Dict[int, Any] = {}  # profile -> weak reference to the context that has it
         narrow = _narrow if self._version in ("8.5", "8.6") else str
-        self._kinds = {**{name: narrow(kind) for name, kind, _ in model.inputs},
-                       **{name: narrow(kind) for name, kind in model.outputs}}
+        self._kinds = {
+            **{name: narrow(kind) for name, kind, _ in model.inputs},
+            **{name: narrow(kind) for name, kind in model.outputs},
+        }
         self._dims = {name: tuple(dims) for name, _, dims in model.inputs}
         rows = [max(shape[2], default=1) for profile in about["profiles"] for shape in profile.values()]
         self._bytes = CONTEXT_BYTES * max(rows, default=1)
@@ -661,8 +695,10 @@ class IExecutionContext:
         if not 0 <= index < len(engine._about["profiles"]):
             return self._refuse(f"profile {index} does not exist")
         if self._memory is not None and self._profile not in (-1, index):
-            raise Misuse(f"a context that runs profile {self._profile} was bound to profile {index}: its shapes are "
-                         "gone, and before 10 the change is not ordered with its executions")
+            raise Misuse(
+                f"a context that runs profile {self._profile} was bound to profile {index}: its shapes are "
+                "gone, and before 10 the change is not ordered with its executions"
+            )
         holder = engine._holders.get(index)
         other = holder() if holder is not None else None
         if other is not None and other is not self and not engine._about["share"]:
@@ -699,8 +735,9 @@ class IExecutionContext:
         addresses, shapes = dict(self._addresses), dict(self._shapes)
         engine = self._engine
         all_shapes = {**shapes, **engine._output_shapes(shapes)}
-        places = {name: Use(addresses[name], max(1, _bytes(shape, engine._kinds[name])))
-                  for name, shape in all_shapes.items()}
+        places = {
+            name: Use(addresses[name], max(1, _bytes(shape, engine._kinds[name]))) for name, shape in all_shapes.items()
+        }
         for use in places.values():
             cuda._block(use.pointer, use.size)
         memory = self._memory
@@ -719,10 +756,13 @@ class IExecutionContext:
             return Armed()
 
         def run() -> None:
-            feeds = {name: cuda.memory_at(*places[name]).view(DTYPES[engine._kinds[name]]).reshape(shape).copy()
-                     for name, shape in shapes.items() if name in engine._dims}
+            feeds = {
+                name: cuda.memory_at(*places[name]).view(DTYPES[engine._kinds[name]]).reshape(shape).copy()
+                for name, shape in shapes.items()
+                if name in engine._dims
+            }
             for name, value in engine._compute(feeds).items():
-                cuda.memory_at(*places[name])[:value.nbytes] = np.ascontiguousarray(value).view(np.uint8).ravel()
+                cuda.memory_at(*places[name])[: value.nbytes] = np.ascontiguousarray(value).view(np.uint8).ravel()
 
         operation = Execution("execute", run, [*places.values(), memory], 1.0, arm)
         operation.writes = (*outputs, memory)
@@ -761,16 +801,42 @@ def _bytes(shape: Sequence[int], kind: str) -> int:
 
 # --- the module -------------------------------------------------------------------------------------------------------
 
-TEMPLATES = (Builder, INetworkDefinition, ITensor, ILayer, IBuilderConfig, ITimingCache, IOptimizationProfile,
-             OnnxParser, ParserError, Runtime, ICudaEngine, IExecutionContext)
-ENUMS = ("BuilderFlag", "DataType", "DeviceType", "ExecutionContextAllocationStrategy", "LayerType", "MemoryPoolType",
-         "NetworkDefinitionCreationFlag", "PreviewFeature", "TensorIOMode", "TensorLocation", "ComputeCapability")
+TEMPLATES = (
+    Builder,
+    INetworkDefinition,
+    ITensor,
+    ILayer,
+    IBuilderConfig,
+    ITimingCache,
+    IOptimizationProfile,
+    OnnxParser,
+    ParserError,
+    Runtime,
+    ICudaEngine,
+    IExecutionContext,
+)
+ENUMS = (
+    "BuilderFlag",
+    "DataType",
+    "DeviceType",
+    "ExecutionContextAllocationStrategy",
+    "LayerType",
+    "MemoryPoolType",
+    "NetworkDefinitionCreationFlag",
+    "PreviewFeature",
+    "TensorIOMode",
+    "TensorLocation",
+    "ComputeCapability",
+)
 
 
 def library(version: str) -> Dict[str, Any]:
     """The names of a TensorRT module of ``version``: one of :data:`VERSIONS`."""
-    trt: Dict[str, Any] = {"__version__": "1.7.1" if version == "rtx" else f"{version}.0", "ILogger": ILogger,
-                           "IHostMemory": IHostMemory}
+    trt: Dict[str, Any] = {
+        "__version__": "1.7.1" if version == "rtx" else f"{version}.0",
+        "ILogger": ILogger,
+        "IHostMemory": IHostMemory,
+    }
     for owner in ENUMS:
         names = sorted(names_of(owner, version))
         if names:

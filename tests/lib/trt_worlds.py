@@ -37,11 +37,17 @@ class Quiet(build_process.Reporter):
         self.lines.append(line)
 
 
-def build_here(library: str, request: Any, where: str, plan: str, timing_cache: str, limits: Any,
-               tell: Any, device_index: int = 0) -> Dict[str, Any]:
+def build_here(
+    library: str, request: Any, where: str, plan: str, timing_cache: str, limits: Any, tell: Any, device_index: int = 0
+) -> Dict[str, Any]:
     """``build_plan`` without a process of its own."""
-    asked = {"library": library, "request": request._asdict(), "where": where, "plan": plan,
-             "timing_cache": timing_cache}
+    asked = {
+        "library": library,
+        "request": request._asdict(),
+        "where": where,
+        "plan": plan,
+        "timing_cache": timing_cache,
+    }
     answer = build_process.build(asked, Quiet())
     if "built" not in answer:
         raise engine_error(answer)
@@ -51,6 +57,7 @@ def build_here(library: str, request: Any, where: str, plan: str, timing_cache: 
 
 def engine_error(answer: Dict[str, Any]) -> Exception:
     from edgeserve.engines.tensorrt.errors import KINDS
+
     return KINDS[answer["error"]](answer["message"])
 
 
@@ -91,12 +98,26 @@ def made(directory: str, file: str, lanes: int = 1, **settings: Any) -> Engine:
     return make_engine(model, [LANE] * lanes, directory)
 
 
-def plan_file(directory: str, file: str, profiles: List[Dict[str, Any]], name: str = "given.engine",
-              version: str = "10.3", before: bytes = b"", **about: Any) -> str:
+def plan_file(
+    directory: str,
+    file: str,
+    profiles: List[Dict[str, Any]],
+    name: str = "given.engine",
+    version: str = "10.3",
+    before: bytes = b"",
+    **about: Any,
+) -> str:
     """A plan that was built elsewhere, of the ONNX file ``file``: input -> [smallest, usual, largest] per profile.
     ``before`` is what an exporter writes in front of it; ``about`` has the tensors' ``locations`` and ``formats``."""
-    header = {"version": version, "profiles": profiles, "flags": [], "network_flags": 0, "dla_core": -1,
-              "share": version not in ("8.5", "8.6"), **about}
+    header = {
+        "version": version,
+        "profiles": profiles,
+        "flags": [],
+        "network_flags": 0,
+        "dla_core": -1,
+        "share": version not in ("8.5", "8.6"),
+        **about,
+    }
     with open(os.path.join(directory, file), "rb") as onnx, open(os.path.join(directory, name), "wb") as out:
         out.write(before + trt_double.MAGIC + json.dumps(header).encode() + b"\n" + onnx.read())
     return name

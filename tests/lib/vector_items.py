@@ -18,8 +18,13 @@ class VectorItems:
 
     def wrong_items(self) -> Dict[str, Values]:
         good = self.items(1)[0]["x"]
-        return {"wrong name": {"z": good}, "wrong dtype": {"x": good.astype(np.float64)},
-                "wrong shape": {"x": good[:3]}, "wrong rank": {"x": good.reshape(2, 2)}, "nothing": {}}
+        return {
+            "wrong name": {"z": good},
+            "wrong dtype": {"x": good.astype(np.float64)},
+            "wrong shape": {"x": good[:3]},
+            "wrong rank": {"x": good.reshape(2, 2)},
+            "nothing": {},
+        }
 
 
 class LengthItems:
@@ -31,5 +36,9 @@ class LengthItems:
 
     def wrong_items(self) -> Dict[str, Values]:
         x = self.items(1)[0]["x"]
-        return {"wrong name": {"y": x}, "wrong dtype": {"x": x.astype(np.int64)}, "wrong rank": {"x": x[None]},
-                "its own mask": {"x": x, "x_mask": np.ones(3, np.float32)}}
+        return {
+            "wrong name": {"y": x},
+            "wrong dtype": {"x": x.astype(np.int64)},
+            "wrong rank": {"x": x[None]},
+            "its own mask": {"x": x, "x_mask": np.ones(3, np.float32)},
+        }

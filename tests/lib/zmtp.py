@@ -11,8 +11,11 @@ import msgpack
 PING = b"\x04\x07\x04PING\x00\x00"
 
 SIGNATURE = b"\xff" + bytes(7) + b"\x01\x7f"
-OLD_GREETINGS = {"1.0": b"\x01\x00", "1.0 with a signature": SIGNATURE + b"\x00\x05\x01\x00",
-                 "2.0": SIGNATURE + b"\x01\x05\x00\x00"}
+OLD_GREETINGS = {
+    "1.0": b"\x01\x00",
+    "1.0 with a signature": SIGNATURE + b"\x00\x05\x01\x00",
+    "2.0": SIGNATURE + b"\x01\x05\x00\x00",
+}
 """Version before ZMTP 3.0 -> all that a DEALER without a routing id sends ahead of its messages."""
 
 
@@ -52,8 +55,9 @@ def old_message(version: str, frame: bytes) -> bytes:
 def message(frames: List[bytes]) -> bytes:
     """A message as bytes on the wire."""
     last = len(frames) - 1
-    return b"".join([bytes([(index < last) + 2]) + struct.pack(">Q", len(frame)) + frame
-                     for index, frame in enumerate(frames)])
+    return b"".join(
+        [bytes([(index < last) + 2]) + struct.pack(">Q", len(frame)) + frame for index, frame in enumerate(frames)]
+    )
 
 
 def header(**fields: Any) -> bytes:

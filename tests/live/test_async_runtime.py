@@ -11,8 +11,10 @@ import edgeserve
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import BadInput, TimedOut
 
-HELD = {"model": {"nap": {"engine": "synthetic", "batch": [1], "expected": {"1": "40ms"}}},
-        "app": {"nap": {"model": "nap", "slo": "10s", "inputs": {"x": {"shape": [2]}}}}}
+HELD = {
+    "model": {"nap": {"engine": "synthetic", "batch": [1], "expected": {"1": "40ms"}}},
+    "app": {"nap": {"model": "nap", "slo": "10s", "inputs": {"x": {"shape": [2]}}}},
+}
 X = np.zeros(2, np.float32)
 
 
@@ -20,6 +22,7 @@ def run(scenario):
     async def main():
         async with edgeserve.AsyncRuntime(parse_config(HELD)) as runtime:
             return await scenario(runtime)
+
     return asyncio.run(asyncio.wait_for(main(), 60))
 
 
@@ -29,6 +32,7 @@ def test_answers_are_awaited_several_at_a_time():
         stats = await runtime.stats()
         assert await runtime.story(answers[0].id)
         return answers, stats["apps"]["nap"]
+
     answers, counts = run(scenario)
     assert all(isinstance(answer, edgeserve.Answer) for answer in answers)
     assert (counts["received"], counts["accepted"], counts["refused"]) == (3, 3, 0)
@@ -41,6 +45,7 @@ def test_errors_and_the_callers_own_patience_are_typed():
         with pytest.raises(TimedOut) as caught:
             await runtime.infer("nap", {"x": X}, timeout_ms=1)
         return caught.value.id
+
     assert run(scenario) > 0
 
 
@@ -54,5 +59,6 @@ def test_a_task_that_is_cancelled_cancels_its_request():
             await second
         await first
         return (await runtime.stats())["apps"]["nap"]["outcomes"]
+
     outcomes = run(scenario)
     assert (outcomes["completed"], outcomes["cancelled"]) == (1, 1)

@@ -24,11 +24,14 @@ HERE = str(Path(live_functions.__file__).parent)
 def endpoint() -> Iterator[str]:
     folder = tempfile.mkdtemp(prefix="es")
     options = {"example": "live_functions:example"}
-    config = parse_config({
-        "server": {"endpoint": f"ipc://{folder}/bus/socket"},
-        "model": {"echo": {"engine": "python", "function": "live_functions:echo", "options": options}},
-        "app": {"echo": {"model": "echo", "slo": "5s", "inputs": {"x": {"dtype": "float32", "shape": [4]}}}},
-    }, directory=HERE)
+    config = parse_config(
+        {
+            "server": {"endpoint": f"ipc://{folder}/bus/socket"},
+            "model": {"echo": {"engine": "python", "function": "live_functions:echo", "options": options}},
+            "app": {"echo": {"model": "echo", "slo": "5s", "inputs": {"x": {"dtype": "float32", "shape": [4]}}}},
+        },
+        directory=HERE,
+    )
     with Runtime(config, serve=True) as runtime:
         yield runtime.endpoints[0]
     shutil.rmtree(folder)
@@ -57,8 +60,9 @@ def test_an_open_loop_sends_when_due_and_names_the_reasons(endpoint: str, capsys
     assert table["sent"] == len(list(bench.poisson(100, 0.5, 1)))
 
 
-def test_a_trace_is_replayed_at_its_own_times(endpoint: str, tmp_path: Path,
-                                              capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_is_replayed_at_its_own_times(
+    endpoint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "trace.csv").write_text("arrival_ms,size\n0,1\n20,2\n100,3\n")
     assert run(endpoint, "--arrivals", str(tmp_path / "trace.csv"), "--json") == 0
     table = json.loads(capsys.readouterr().out)

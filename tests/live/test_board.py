@@ -26,22 +26,30 @@ from edgeserve.runtime import Runtime
 
 BOARD = Path(__file__).resolve().parents[2] / "docs" / "grafana" / "edgeserve.json"
 NAP = {"engine": "synthetic", "batch": [1, 2], "expected": {"1": "10ms", "2": "12ms"}}
-CONFIG = {"lane": {"cpu0": {}, "cpu1": {}},
-          "model": {"quick": {**NAP, "lanes": ["cpu0"]}, "busy": {**NAP, "lanes": ["cpu1"]}},
-          "app": {"quick": {"model": "quick", "slo": "20s", "policy": "edf"},
-                  "busy": {"model": "busy", "slo": "15ms", "on_late": "answer", "policy": "fifo"}},
-          "policy": {"fifo": {}, "edf": {}}}
+CONFIG = {
+    "lane": {"cpu0": {}, "cpu1": {}},
+    "model": {"quick": {**NAP, "lanes": ["cpu0"]}, "busy": {**NAP, "lanes": ["cpu1"]}},
+    "app": {
+        "quick": {"model": "quick", "slo": "20s", "policy": "edf"},
+        "busy": {"model": "busy", "slo": "15ms", "on_late": "answer", "policy": "fifo"},
+    },
+    "policy": {"fifo": {}, "edf": {}},
+}
 READINGS = {"power_w": 7.5, "temperatures_c": {"cpu": 51.5}, "memory_available_bytes": 1 << 30}
 X = {"x": np.zeros(2, np.float32)}
 
 
 def scraped(runtime: Runtime) -> Samples:
     registry = CollectorRegistry()
-    registry.register(StatsCollector(
-        lambda: {**runtime.stats(), "device": {"monitors": {"gpu": {"readings": READINGS}}}}, "1.2.3"))
+    registry.register(
+        StatsCollector(lambda: {**runtime.stats(), "device": {"monitors": {"gpu": {"readings": READINGS}}}}, "1.2.3")
+    )
     text = generate_latest(registry).decode()
-    return {(sample.name, frozenset(sample.labels.items())): sample.value
-            for family in text_string_to_metric_families(text) for sample in family.samples}
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
 
 
 def drawn(before: Samples, after: Samples, seconds: float) -> Dict[str, Dict[str, float]]:
@@ -78,8 +86,9 @@ def panels() -> Any:
 def test_every_panel_has_its_series(panels: Dict[str, Dict[str, float]]) -> None:
     assert {title for title, series in panels.items() if not series} == {"Lanes that are not up"}
     for title, series in panels.items():
-        assert not [legend for legend, value in series.items()
-                    if value < 0 or (math.isnan(value) and title != "Jobs per batch")], title  # the copy lane runs none
+        assert not [
+            legend for legend, value in series.items() if value < 0 or (math.isnan(value) and title != "Jobs per batch")
+        ], title  # the copy lane runs none
     assert set(panels["Power and heat"]) == {"gpu W", "cpu C"}
     assert {"gpu available", "cpu used"} <= set(panels["Memory"])
 

@@ -94,7 +94,13 @@ def test_the_server_sees_the_terms(server, client):
     client.infer("echo", X, slo_ms=5000, klass="background", value=2.0, on_late="answer", stream="s", hints={"n": 1})
     ask = server.seen(Ask)
     assert (ask.slo_ms, ask.klass, ask.value, ask.on_late, ask.stream, ask.hints) == (
-        5000, "background", 2.0, "answer", "s", {"n": 1})
+        5000,
+        "background",
+        2.0,
+        "answer",
+        "s",
+        {"n": 1},
+    )
     assert 0 <= time.monotonic_ns() - ask.sent_ns < 10**10
 
 
@@ -113,6 +119,7 @@ def test_many_threads_share_one_client(client):
         for i in range(30):
             if int(client.infer("echo", {"x": base + i})["x"]) != base + i:
                 failed.append((base, i))
+
     threads = [threading.Thread(target=work, args=(1000 * n,)) for n in range(6)]
     for thread in threads:
         thread.start()
@@ -146,12 +153,16 @@ def test_a_question_whose_answer_cannot_travel_gets_an_error_and_spares_the_requ
     assert not future.done()
 
 
-@pytest.mark.parametrize(("ask", "kind"), [
-    (lambda c: c.infer("nobody", X), UnknownApp),
-    (lambda c: c.infer("echo", X, slo_ms="soon"), Malformed),
-    (lambda c: c.infer("echo", {"x": object()}), BadInput),
-    (lambda c: c.infer("odd", X), Failed),
-    (lambda c: c.infer("echo", {"x": np.zeros(2_000_000)}), TooLarge)])
+@pytest.mark.parametrize(
+    ("ask", "kind"),
+    [
+        (lambda c: c.infer("nobody", X), UnknownApp),
+        (lambda c: c.infer("echo", X, slo_ms="soon"), Malformed),
+        (lambda c: c.infer("echo", {"x": object()}), BadInput),
+        (lambda c: c.infer("odd", X), Failed),
+        (lambda c: c.infer("echo", {"x": np.zeros(2_000_000)}), TooLarge),
+    ],
+)
 def test_typed_errors_reach_the_caller_and_the_client_goes_on(client, ask, kind):
     client.health()  # the first reply tells the server's bounds
     with pytest.raises(kind):
@@ -180,14 +191,32 @@ def test_cancel_of_a_future_cancels_on_the_server(server, client):
 # --- messages by hand ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("frames", "code"), [
-    ([b""], "malformed"), ([b"", b""], "malformed"), ([b"\x07abc"], "wrong_version"), ([b"\x01\xc1"], "malformed"),
-    ([b"\x01" + msgpack.packb({"kind": "infer", "id": 1, "app": "echo", "tensors": [["x", "f4", [1]]]}), bytes(4)],
-     "bad_input"),
-    ([b"\x01" + msgpack.packb({"kind": "infer", "id": 1, "app": "echo"})] + [b"x"] * 200, "too_large"),
-    ([b"\x01" + msgpack.packb({"kind": "infer", "id": 1, "app": "echo", "tensors": [["x", "uint8", [9 * 1024**2]]]}),
-      bytes(9 * 1024**2)], "too_large"),
-    ([b"\x01" + msgpack.packb({"kind": "beat", "now": 1})], "malformed")])
+@pytest.mark.parametrize(
+    ("frames", "code"),
+    [
+        ([b""], "malformed"),
+        ([b"", b""], "malformed"),
+        ([b"\x07abc"], "wrong_version"),
+        ([b"\x01\xc1"], "malformed"),
+        (
+            [
+                b"\x01" + msgpack.packb({"kind": "infer", "id": 1, "app": "echo", "tensors": [["x", "f4", [1]]]}),
+                bytes(4),
+            ],
+            "bad_input",
+        ),
+        ([b"\x01" + msgpack.packb({"kind": "infer", "id": 1, "app": "echo"})] + [b"x"] * 200, "too_large"),
+        (
+            [
+                b"\x01"
+                + msgpack.packb({"kind": "infer", "id": 1, "app": "echo", "tensors": [["x", "uint8", [9 * 1024**2]]]}),
+                bytes(9 * 1024**2),
+            ],
+            "too_large",
+        ),
+        ([b"\x01" + msgpack.packb({"kind": "beat", "now": 1})], "malformed"),
+    ],
+)
 def test_what_cannot_be_read_is_answered_and_the_connection_lives(dealer, frames, code):
     dealer.send_multipart(frames)
     assert reply_to(dealer).error.code == code
@@ -346,8 +375,9 @@ def test_a_server_that_goes_is_reported_and_its_successor_is_found(tmp_path):
 
 
 def test_no_server_at_all(tmp_path):
-    with Client(f"ipc://{tmp_path}/nobody", connect_ms=100) as client, \
-            pytest.raises(ServerGone, match="edgeserve serve"):
+    with Client(f"ipc://{tmp_path}/nobody", connect_ms=100) as client, pytest.raises(
+        ServerGone, match="edgeserve serve"
+    ):
         client.infer("echo", X)
 
 
@@ -383,6 +413,7 @@ def test_the_asyncio_twin(server):
             with pytest.raises(TimedOut):
                 await client.infer("sleep", X, timeout_ms=20)
             await client.health()
+
     asyncio.run(main())
     assert len([news for news in server.news if type(news) is Cancel]) == 2
 
@@ -415,10 +446,18 @@ def test_a_second_server_is_refused_and_a_stale_socket_replaced(tmp_path):
         pass
 
 
-@pytest.mark.parametrize(("endpoint", "words"), [
-    ("ipc://@name", "abstract"), ("ipc://" + "x" * 120, "107"), ("http://localhost:1", "expected ipc"),
-    ("tcp://0.0.0.0:5999", "curve_secret_key_file"), ("tcp://*:5999", "curve_secret_key_file"),
-    ("tcp://127.0.0.1", "port"), ("ipc:///proc/none/bus", "cannot be made")])
+@pytest.mark.parametrize(
+    ("endpoint", "words"),
+    [
+        ("ipc://@name", "abstract"),
+        ("ipc://" + "x" * 120, "107"),
+        ("http://localhost:1", "expected ipc"),
+        ("tcp://0.0.0.0:5999", "curve_secret_key_file"),
+        ("tcp://*:5999", "curve_secret_key_file"),
+        ("tcp://127.0.0.1", "port"),
+        ("ipc:///proc/none/bus", "cannot be made"),
+    ],
+)
 def test_endpoints_that_are_refused(endpoint, words):
     with pytest.raises(ConfigError, match=words), BusServer(endpoint):
         pass
@@ -439,8 +478,9 @@ def test_tcp_beyond_loopback_with_keys(tmp_path):
             assert client.infer("echo", X).outcome == "completed"
         with Client(endpoint, connect_ms=500) as stranger, pytest.raises(ServerGone):
             stranger.infer("echo", X)
-    with pytest.raises(ConfigError, match="edgeserve keys server"), \
-            BusServer("tcp://0.0.0.0:*", curve_secret_key_file=f"{tmp_path}/none"):
+    with pytest.raises(ConfigError, match="edgeserve keys server"), BusServer(
+        "tcp://0.0.0.0:*", curve_secret_key_file=f"{tmp_path}/none"
+    ):
         pass
 
 
@@ -450,7 +490,10 @@ def test_shares_go_by_whom_a_front_asks_for(server, client):
     names = [news.client for news in server.news if type(news) is Ask]
     owner = f"pid:{os.getpid()}"
     assert [name.partition(" #")[0] for name in names] == [
-        f"address:192.0.2.7@{owner}", f"token:kitchen@{owner}", owner]
+        f"address:192.0.2.7@{owner}",
+        f"token:kitchen@{owner}",
+        owner,
+    ]
     assert len({name.partition(" #")[2] for name in names}) == 1
 
 

@@ -48,8 +48,14 @@ def bell() -> Iterator[Bell]:
 
 @pytest.fixture
 def bus(tmp_path: Any, context: Any) -> Iterator[Bus]:
-    one = Bus([f"ipc://{tmp_path}/bus"], clock_ns=time.monotonic_ns, message_bytes_max=10**6, clients_max=8,
-              client_silence_ns=10**10, context=context)
+    one = Bus(
+        [f"ipc://{tmp_path}/bus"],
+        clock_ns=time.monotonic_ns,
+        message_bytes_max=10**6,
+        clients_max=8,
+        client_silence_ns=10**10,
+        context=context,
+    )
     yield one
     one.close()
 
@@ -63,8 +69,12 @@ def dealer(context: Any, bus: Bus) -> Any:
 
 
 def ask(one: Any, key: int, app: str = "echo") -> None:
-    one.send_multipart([b"\x01" + msgpack.packb({"kind": "infer", "id": key, "app": app,
-                                                 "tensors": [["x", "float32", [3]]]}), X.tobytes()])
+    one.send_multipart(
+        [
+            b"\x01" + msgpack.packb({"kind": "infer", "id": key, "app": app, "tensors": [["x", "float32", [3]]]}),
+            X.tobytes(),
+        ]
+    )
 
 
 def keys_of(one: Any, count: int) -> List[int]:
@@ -120,14 +130,14 @@ def test_no_message_is_overlooked_whose_signal_an_answer_took(bus: Bus, bell: Be
     slept_s = 0.0
     for key in range(20):
         ask(one, 2 * key)
-        first, = received(bus, bell)
+        (first,) = received(bus, bell)
         ask(one, 2 * key + 1)
         time.sleep(0.003)  # it is here, and its signal with it
         bus.answer(first, first.inputs)
         began = time.monotonic()
         assert wait(bus, bell, 10_000)[1]
         slept_s += time.monotonic() - began
-        second, = received(bus, bell)
+        (second,) = received(bus, bell)
         bus.answer(second, second.inputs)
         assert keys_of(one, 2) == [2 * key, 2 * key + 1]
     assert slept_s < 4  # a wait that overlooks one ends when clients are looked at, a second later
@@ -151,8 +161,12 @@ def test_requests_of_a_known_form_keep_every_bound(bus: Bus, bell: Bell, context
     assert asks[-1].form is not None
     assert asks[0].form is None
     ask(one, 1000)  # in flight already
-    one.send_multipart([b"\x01" + msgpack.packb({"kind": "infer", "id": 1500, "app": "echo",
-                                                 "tensors": [["x", "float32", [3]]]}), X.tobytes()[1:]])
+    one.send_multipart(
+        [
+            b"\x01" + msgpack.packb({"kind": "infer", "id": 1500, "app": "echo", "tensors": [["x", "float32", [3]]]}),
+            X.tobytes()[1:],
+        ]
+    )
     for _ in range(3):
         wait(bus, bell, 50)
         assert bus.receive() == []

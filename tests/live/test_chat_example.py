@@ -77,8 +77,10 @@ def test_the_client_prints_the_answer_as_it_streams(hub, endpoint, capsys):
 def test_the_load_records_lengths_that_can_be_fitted(hub, endpoint, capsys, tmp_path):
     record = tmp_path / "prompts.jsonl"
     load = example_module("load")
-    assert load.main(["--endpoint", endpoint, "--rooms", "0", "--seconds", "0.5", "--rate", "12",
-                      "--record", str(record)]) == 0
+    assert (
+        load.main(["--endpoint", endpoint, "--rooms", "0", "--seconds", "0.5", "--rate", "12", "--record", str(record)])
+        == 0
+    )
     printed = capsys.readouterr().out
     assert "one long answer, ten short ones" in printed
     assert load.mixed(0.5, 12, 0.25, 1) == load.mixed(0.5, 12, 0.25, 1) != load.mixed(0.5, 12, 0.25, 2)

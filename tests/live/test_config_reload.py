@@ -21,8 +21,9 @@ NAP = {"engine": "synthetic", "expected": {"1": "10ms"}, "shapes": {"x": [2]}}
 
 
 def config(apps=("a",), models=None, **sections):
-    return parse_config({"model": models or {"m": NAP}, "app": {name: {"model": "m", "slo": "20s"} for name in apps},
-                         **sections})
+    return parse_config(
+        {"model": models or {"m": NAP}, "app": {name: {"model": "m", "slo": "20s"} for name in apps}, **sections}
+    )
 
 
 def test_apps_come_and_go_and_counts_and_request_numbers_go_on():
@@ -57,18 +58,26 @@ def test_accepted_requests_end_and_those_that_arrive_meanwhile_are_served():
 
 def test_a_new_model_is_loaded_and_a_changed_one_replaced():
     with Runtime(config()) as runtime:
-        changed = config(models={"m": {**NAP, "batch": [1, 2], "expected": {"1": "1ms", "2": "2ms"}},
-                                 "n": {"engine": "synthetic", "options": {"c0": "1ms"}, "shapes": {"x": [2]}}})
+        changed = config(
+            models={
+                "m": {**NAP, "batch": [1, 2], "expected": {"1": "1ms", "2": "2ms"}},
+                "n": {"engine": "synthetic", "options": {"c0": "1ms"}, "shapes": {"x": [2]}},
+            }
+        )
         runtime.reload(changed)
         assert runtime.infer("a", X)
         assert sorted(runtime.stats()["devices"]["cpu"]["models"]) == ["m", "n"]
 
 
-@pytest.mark.parametrize(("sections", "words"), [
-    ({"lane": {"cpu1": {}}}, r"\[lane.cpu0\], \[lane.cpu1\] changed; a reload changes apps, policies and models"),
-    ({"server": {"pending_max": 5}}, r"\[server\] pending_max changed"),
-    ({"policy": {"edff": {}}}, "there is no policy 'edff'; did you mean 'edf'"),
-    ({"models": {"m": {"engine": "onx"}}}, "is no engine; did you mean 'onnx'")])
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"lane": {"cpu1": {}}}, r"\[lane.cpu0\], \[lane.cpu1\] changed; a reload changes apps, policies and models"),
+        ({"server": {"pending_max": 5}}, r"\[server\] pending_max changed"),
+        ({"policy": {"edff": {}}}, "there is no policy 'edff'; did you mean 'edf'"),
+        ({"models": {"m": {"engine": "onx"}}}, "is no engine; did you mean 'onnx'"),
+    ],
+)
 def test_what_cannot_be_is_refused_and_nothing_changes(sections, words):
     with Runtime(config()) as runtime:
         with pytest.raises(ConfigError, match=words):
@@ -83,6 +92,7 @@ def test_what_was_loaded_for_nothing_is_unloaded(monkeypatch):
     def noted(engine):
         unload(engine)
         unloaded.set()
+
     monkeypatch.setattr(SyntheticEngine, "unload", noted)
     bad = {"engine": "python", "function": "live_functions:double", "options": {"example": "live_functions:no_x"}}
     with Runtime(replace(config(), directory=LIB)) as runtime:
@@ -107,8 +117,10 @@ def test_accepted_requests_that_do_not_end_call_it_off_and_all_are_served():
 
 def test_a_file_is_read_again_and_a_client_can_ask_for_it(tmp_path):
     path = tmp_path / "edge.toml"
-    text = (f'[server]\nendpoint = "ipc://{tmp_path}/bus"\n[model.m]\nengine = "synthetic"\n'
-            'expected = { 1 = "1ms" }\nshapes = { x = [2] }\n[app.a]\nmodel = "m"\n')
+    text = (
+        f'[server]\nendpoint = "ipc://{tmp_path}/bus"\n[model.m]\nengine = "synthetic"\n'
+        'expected = { 1 = "1ms" }\nshapes = { x = [2] }\n[app.a]\nmodel = "m"\n'
+    )
     path.write_text(text, encoding="utf-8")
     with Runtime(load_config(str(path)), serve=True) as runtime, Client(runtime.endpoints[0]) as client:
         path.write_text(text + '[app.b]\nmodel = "m"\n', encoding="utf-8")

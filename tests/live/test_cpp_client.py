@@ -25,15 +25,36 @@ COMPILER = shutil.which("g++") or shutil.which("clang++")
 OWN_LIBRARIES = sorted(glob.glob(os.path.join(os.path.dirname(zmq.__file__), "..", "pyzmq.libs", "libzmq*.so*")))
 MIB = 1024**2
 
-SAID = ("numbers", "longs", "bytes", "empty", "text", "terms", "wrong type", "wrong shape", "question", "unknown app",
-        "expired", "refusal", "timed out", "many", "cancelled", "pieces", "large", "shared")
+SAID = (
+    "numbers",
+    "longs",
+    "bytes",
+    "empty",
+    "text",
+    "terms",
+    "wrong type",
+    "wrong shape",
+    "question",
+    "unknown app",
+    "expired",
+    "refusal",
+    "timed out",
+    "many",
+    "cancelled",
+    "pieces",
+    "large",
+    "shared",
+)
 SHARED = ("fallback", "given back", "buffers")
 ENDED = ("server gone", "not sent again", "nobody")
 
 pytestmark = [
     pytest.mark.skipif(COMPILER is None, reason="no C++ compiler is installed (g++ or clang++)"),
-    pytest.mark.skipif(not OWN_LIBRARIES and not os.path.exists("/usr/include/zmq.h"),
-                       reason="no libzmq to link with: pyzmq's wheel has none of its own, and libzmq3-dev is missing")]
+    pytest.mark.skipif(
+        not OWN_LIBRARIES and not os.path.exists("/usr/include/zmq.h"),
+        reason="no libzmq to link with: pyzmq's wheel has none of its own, and libzmq3-dev is missing",
+    ),
+]
 
 
 class Server(BusServer):
@@ -56,8 +77,18 @@ class Server(BusServer):
 
 def build(source, target):
     """Compile a program of the client's folder."""
-    command = [COMPILER, "-std=c++17", "-O0", "-Wall", "-Wextra", "-Wpedantic", f"-I{ROOT}/clients/cpp",
-               str(ROOT / "clients" / "cpp" / source), "-o", str(target)]
+    command = [
+        COMPILER,
+        "-std=c++17",
+        "-O0",
+        "-Wall",
+        "-Wextra",
+        "-Wpedantic",
+        f"-I{ROOT}/clients/cpp",
+        str(ROOT / "clients" / "cpp" / source),
+        "-o",
+        str(target),
+    ]
     if OWN_LIBRARIES:
         library = os.path.realpath(OWN_LIBRARIES[0])
         command += [f"-I{ROOT}/tests/lib/zmq_header", library, f"-Wl,-rpath,{os.path.dirname(library)}"]
@@ -87,7 +118,10 @@ def test_everything_over_ipc_with_shared_memory(program, tmp_path):
     asks = [news for news in server.news if type(news) is Ask and news.app == "echo" and news.bytes > 500_000]
     assert sum(news.room is not None for news in asks) >= 4
     assert [(news.klass, news.slo_ms, news.hints) for news in server.news if type(news) is Ask][0] == (
-        "background", 5000, {"length": 2})
+        "background",
+        5000,
+        {"length": 2},
+    )
 
 
 def test_everything_over_tcp_in_frames(program):

@@ -12,9 +12,13 @@ WAIT_S = 30.0
 
 
 def test_statistics_tell_what_the_monitor_reads():
-    config = parse_config({"monitor": {"enabled": "always", "interval": "20ms", "tegrastats": "never"},
-                           "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}},
-                           "app": {"a": {"model": "m"}}})
+    config = parse_config(
+        {
+            "monitor": {"enabled": "always", "interval": "20ms", "tegrastats": "never"},
+            "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}},
+            "app": {"a": {"model": "m"}},
+        }
+    )
     with Runtime(config) as runtime:
         due_s = time.monotonic() + WAIT_S
         while True:

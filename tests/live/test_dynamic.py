@@ -95,8 +95,14 @@ def test_scanned_digits_leave_early_and_photographed_ones_late(built: Dict[str, 
 def test_only_the_looks_that_somebody_needs_are_taken(session: Any, cache: str, tmp_path: Path) -> None:
     """Which nodes ran, by ONNX Runtime's own account: the branches are real, and decided for the batch."""
     one, two, three = one_of_each(session)
-    looks = {"one": [one], "two": [two], "three": [three], "one and one": [one, one], "one and two": [one, two],
-             "all": [one, two, three]}
+    looks = {
+        "one": [one],
+        "two": [two],
+        "three": [three],
+        "one and one": [one, one],
+        "one and two": [one, two],
+        "all": [one, two, three],
+    }
     deepest = {}
     for name, images in looks.items():
         profiled = module("build").session_of(path_in(cache), str(tmp_path / name.replace(" ", "_")))
@@ -105,8 +111,14 @@ def test_only_the_looks_that_somebody_needs_are_taken(session: Any, cache: str, 
             ran = " ".join(event["name"] for event in json.load(file) if event.get("cat") == "Node")
         deepest[name] = [look for look in ("first_look", "second_look", "third_look") if look in ran]
     first, second, third = ["first_look"], ["first_look", "second_look"], ["first_look", "second_look", "third_look"]
-    assert deepest == {"one": first, "two": second, "three": third, "one and one": first, "one and two": second,
-                       "all": third}
+    assert deepest == {
+        "one": first,
+        "two": second,
+        "three": third,
+        "one and one": first,
+        "one and two": second,
+        "all": third,
+    }
 
 
 def test_a_digits_answer_does_not_depend_on_its_company(session: Any) -> None:
@@ -138,18 +150,24 @@ def test_the_same_seed_asks_the_same(cache: str) -> None:
 
 def config_of(folder: str, **server: Any) -> Config:
     config = load_config(os.path.join(DYNAMIC, "edge.toml"))
-    return replace(config, server=replace(config.server, endpoint=f"ipc://{folder}/bus/socket", profiles=folder,
-                                          **server))
+    return replace(
+        config, server=replace(config.server, endpoint=f"ipc://{folder}/bus/socket", profiles=folder, **server)
+    )
 
 
 def test_two_apps_share_each_model_and_name_their_examples() -> None:
     config = load_config(os.path.join(DYNAMIC, "edge.toml"))
     load = module("load")
     assert {model: load.apps_of(config, model) for model in config.models} == {
-        "digits": ["forms", "meters"], "recognise": ["plates", "lines"]}
+        "digits": ["forms", "meters"],
+        "recognise": ["plates", "lines"],
+    }
     assert {app.name: (app.examples, app.length) for app in config.apps.values()} == {
-        "forms": ("inputs:forms", None), "meters": ("inputs:meters", None),
-        "plates": ("inputs:plates", ("x", 2)), "lines": ("inputs:lines", ("x", 2))}
+        "forms": ("inputs:forms", None),
+        "meters": ("inputs:meters", None),
+        "plates": ("inputs:plates", ("x", 2)),
+        "lines": ("inputs:lines", ("x", 2)),
+    }
 
 
 def test_all_four_apps_answer_and_the_scheduler_knows_how_wide_a_crop_is(built: Any, tmp_path: Path) -> None:
@@ -203,10 +221,31 @@ def hints_by_app(recorded: str) -> Dict[str, List[Dict[str, float]]]:
 def test_policies_are_compared_on_the_same_load(built: Any, tmp_path: Path) -> None:
     """One short round of two policies, each on a server of its own; the result says how it came about."""
     out = str(tmp_path / "result.json")
-    done = subprocess.run([sys.executable, os.path.join(DYNAMIC, "compare.py"), "--policies", "fifo",
-                           "clockwork:estimate=mean", "--slo", "50", "--seconds", "1", "--rounds", "1", "--load", "0.1",
-                           "--profile-seconds", "0.03", "--json", out], text=True, timeout=200,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    done = subprocess.run(
+        [
+            sys.executable,
+            os.path.join(DYNAMIC, "compare.py"),
+            "--policies",
+            "fifo",
+            "clockwork:estimate=mean",
+            "--slo",
+            "50",
+            "--seconds",
+            "1",
+            "--rounds",
+            "1",
+            "--load",
+            "0.1",
+            "--profile-seconds",
+            "0.03",
+            "--json",
+            out,
+        ],
+        text=True,
+        timeout=200,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
     assert done.returncode == 0, done.stdout
     with open(out, encoding="utf-8") as file:
         result = json.load(file)
@@ -222,15 +261,29 @@ def test_policies_are_compared_on_the_same_load(built: Any, tmp_path: Path) -> N
 def test_rates_ratios_and_what_was_stated_are_summed_up() -> None:
     compare = module("compare")
     assert compare.read_candidate("clockwork:estimate=mean,window_ms=5")[1:] == (
-        "clockwork", {"estimate": "mean", "window_ms": 5})
+        "clockwork",
+        {"estimate": "mean", "window_ms": 5},
+    )
     stats = {"policies": {"main": {"calibration": {"stated": 40, "kept": 37, "uncorrected": 30}}}}
     assert compare.calibration_of(stats) == {"stated": 40, "kept_share": 0.925, "uncorrected_share": 0.75}
     assert compare.calibration_of({"policies": {}}) is None
-    runs = [{"policy": name, "round": number, "calibration": told, "slo": {
-        "2.0": {"finish_rate": rate, "disturbed": False}, "3.0": {"finish_rate": 0.1, "disturbed": name == "fifo"}}}
+    runs = [
+        {
+            "policy": name,
+            "round": number,
+            "calibration": told,
+            "slo": {
+                "2.0": {"finish_rate": rate, "disturbed": False},
+                "3.0": {"finish_rate": 0.1, "disturbed": name == "fifo"},
+            },
+        }
         for name, number, rate, told in (
             ("orloj+", 0, 0.9, {"stated": 10, "kept_share": 0.8}),
-            ("orloj+", 1, 0.7, {"stated": 30, "kept_share": 0.9}), ("fifo", 0, 0.4, None), ("fifo", 1, 0.4, None))]
+            ("orloj+", 1, 0.7, {"stated": 30, "kept_share": 0.9}),
+            ("fifo", 0, 0.4, None),
+            ("fifo", 1, 0.4, None),
+        )
+    ]
     text = compare.as_text(compare.finish_rates(runs), runs)
     assert text.splitlines()[1].split() == ["orloj+", "0.800", "0.800", "1.000"]
     assert text.splitlines()[2].split() == ["fifo", "0.400", "0.400", "0.500"]
@@ -239,5 +292,10 @@ def test_rates_ratios_and_what_was_stated_are_summed_up() -> None:
     assert "no round counts" in compare.as_text({"fifo": {}}, runs)
     assert compare.checks_of(compare.finish_rates(runs), runs) == [
         {"name": "orloj+ ahead of fifo, mean finish rate", "value": 0.4, "bound": ">= 0", "holds": True},
-        {"name": "orloj+: off nine of ten batches by the stated time", "value": 0.025, "bound": "<= 0.03",
-         "holds": True}]
+        {
+            "name": "orloj+: off nine of ten batches by the stated time",
+            "value": 0.025,
+            "bound": "<= 0.03",
+            "holds": True,
+        },
+    ]

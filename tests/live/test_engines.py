@@ -88,8 +88,11 @@ def test_a_model_that_is_loaded_at_run_time_warms_up_on_the_lane_that_will_run_i
         assert runtime.stats()["devices"]["cpu"]["models"] == ["two"]
         runtime.check()
     assert [call for call in live_engines.calls if call[1] == "two"][:4] == [
-        ("load", "two", "edgeserve-copy:cpu"), ("open", "two", "edgeserve-cpu0"),
-        ("launch", "two", "edgeserve-cpu0"), ("launch", "two", "edgeserve-cpu0")]
+        ("load", "two", "edgeserve-copy:cpu"),
+        ("open", "two", "edgeserve-cpu0"),
+        ("launch", "two", "edgeserve-cpu0"),
+        ("launch", "two", "edgeserve-cpu0"),
+    ]
     assert ("unload", "one", "edgeserve-copy:cpu") in live_engines.calls
 
 
@@ -114,7 +117,7 @@ def test_doctor_profile_and_simulate_know_an_engine_of_ones_own(edge: str, capsy
     assert main(["doctor", edge]) in (0, 1)
     assert "own_device" not in capsys.readouterr().out  # nothing is wrong with it
     assert main(["profile", edge, "--seconds", "0.1", "--quiet"]) == 0
-    profile, = Path(os.path.dirname(edge), "profiles").rglob("m.json")
+    (profile,) = Path(os.path.dirname(edge), "profiles").rglob("m.json")
     assert f'"median_ns": {live_engines.BATCH_NS}' in profile.read_text(encoding="utf-8")
     scenario = Path(os.path.dirname(edge), "scenario.toml")
     scenario.write_text('config = "edge.toml"\n[run]\nduration = "1s"\nseeds = 1\n[workload.w]\napp = "a"\nrate = 50\n')
@@ -135,7 +138,8 @@ def test_a_deep_lane_counts_as_idle_until_it_is_full() -> None:
         seen = set()
         futures = [runtime.submit("m", {"x": X}) for _ in range(30)]
         while not all(future.done() for future in futures):
-            seen.add(runtime._ask(lambda core: (len(core.world.lane_counts["cpu0"].in_flight),
-                                                core.world.io.idle_lanes)))
+            seen.add(
+                runtime._ask(lambda core: (len(core.world.lane_counts["cpu0"].in_flight), core.world.io.idle_lanes))
+            )
         assert seen <= {(0, 1), (1, 1), (2, 0)} and (2, 0) in seen
         assert runtime._ask(lambda core: core.world.io.idle_lanes) == 1

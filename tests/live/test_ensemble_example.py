@@ -32,8 +32,11 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The modules of the example, with a cache of these tests' own that holds the fetched digits by reference."""
     real = assets.cache_directory()
     try:
-        packages = [package for package in assets.read_assets(str(EXAMPLES / "dynamic" / "assets.toml"))
-                    if package.name == "scikit-learn"]
+        packages = [
+            package
+            for package in assets.read_assets(str(EXAMPLES / "dynamic" / "assets.toml"))
+            if package.name == "scikit-learn"
+        ]
         assets.fetch(packages, real)
     except assets.AssetError as error:
         pytest.skip(f"the example's digits are not in the cache and cannot be fetched: {error}")
@@ -66,8 +69,9 @@ def built(example: Any) -> str:
 
 
 def test_what_is_learnt_fitted_and_asked_are_different_digits(example: Any) -> None:
-    learnt, fitted, asked = (set(part.numbers.tolist()) for part in (
-        example.learnt(), example.history(), sys.modules["data"].asked(500)))
+    learnt, fitted, asked = (
+        set(part.numbers.tolist()) for part in (example.learnt(), example.history(), sys.modules["data"].asked(500))
+    )
     assert not learnt & fitted and not learnt & asked and not fitted & asked
 
 
@@ -81,7 +85,7 @@ def test_the_exported_neighbours_are_the_nearest(example: Any, built: str) -> No
         for row, seen in enumerate(shown @ example.view(angle, 1.0, right, down)):
             distances = np.sqrt(((images - seen) ** 2).sum(axis=1))
             votes = np.full(10, 1e-3)
-            for near in np.argsort(distances)[:example.NEIGHBOURS]:
+            for near in np.argsort(distances)[: example.NEIGHBOURS]:
                 votes[labels[near]] += 1 / (distances[near] + example.NEAR)
             expected[row] += votes / votes.sum() / len(example.FEW_VIEWS)
     assert found == pytest.approx(expected, abs=2e-3)

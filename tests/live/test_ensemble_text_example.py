@@ -34,8 +34,9 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     real = assets.cache_directory()
     packages = assets.read_assets(str(EXAMPLE / "assets.toml"))
     if assets.missing(packages, real):
-        pytest.skip("the recognisers are not in the cache: "
-                    "python -m edgeserve.tools.assets examples/ensemble_text/assets.toml")
+        pytest.skip(
+            "the recognisers are not in the cache: python -m edgeserve.tools.assets examples/ensemble_text/assets.toml"
+        )
     folder = tmp_path_factory.mktemp("cache")
     for package in packages:
         hard_linked(os.path.join(real, package.folder), folder / package.folder)

@@ -25,8 +25,11 @@ KITCHEN, HALL = "0123456789-kitchen", "0123456789-hall"
 WAIT_S = 20.0
 STUCK_S = 1.0
 """A write that takes longer than this waits for the other side."""
-OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1),
-           ("grpc.http2.bdp_probe", 0)]  # the client's window stays at 64 KiB
+OPTIONS = [
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.http2.bdp_probe", 0),
+]  # the client's window stays at 64 KiB
 
 
 class Service:
@@ -42,8 +45,9 @@ class Service:
         size = request.parameters.get("size", len(request.inputs[0].raw))
         if size < 0:
             raise BadInput("a negative size")
-        return InferResponse(request.model, request.id, {}, [OutputTensor("y", "UINT8", [size], {},
-                                                                          np.zeros(size, np.uint8))])
+        return InferResponse(
+            request.model, request.id, {}, [OutputTensor("y", "UINT8", [size], {}, np.zeros(size, np.uint8))]
+        )
 
     def server(self):
         return {"name": "double", "version": "1", "extensions": []}
@@ -60,10 +64,12 @@ def request_of(size, name="", answer=None):
 
 def asking(question, tokens=(), **settings):
     """Run ``question(service, channel)`` beside a server."""
+
     async def run():
         service = Service()
-        server, port = await start_grpc(service, HttpConfig(grpc="127.0.0.1:0", **settings),
-                                        Tokens({token: token[11:] for token in tokens}))
+        server, port = await start_grpc(
+            service, HttpConfig(grpc="127.0.0.1:0", **settings), Tokens({token: token[11:] for token in tokens})
+        )
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", OPTIONS) as channel:
                 await asyncio.wait_for(question(service, channel), 60)
@@ -135,10 +141,14 @@ def test_a_wrong_token_is_refused_before_the_message_comes(verb):
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("size", "answer", "asked_max"), [
-    (100 * KIB, None, 20),     # 1 MiB of requests and answers, and what is on its way
-    (10, 100 * KIB, 300),      # 256 requests that were asked before the first answer came
-    (10, 1000, 400)])          # 256 of them, and the answers within the client's window
+@pytest.mark.parametrize(
+    ("size", "answer", "asked_max"),
+    [
+        (100 * KIB, None, 20),  # 1 MiB of requests and answers, and what is on its way
+        (10, 100 * KIB, 300),  # 256 requests that were asked before the first answer came
+        (10, 1000, 400),
+    ],
+)  # 256 of them, and the answers within the client's window
 def test_a_stream_that_nobody_reads_is_not_read(size, answer, asked_max):
     async def question(service, channel):
         call = stream(channel)
@@ -234,8 +244,9 @@ def test_messages_that_do_not_come_hold_up_others_of_their_client_for_a_while():
     asking(question, [KITCHEN, HALL], grpc_receive_max=4, body_timeout_ns=10**9)
 
 
-@pytest.mark.parametrize(("data", "status"), [(b"\xff\xff", "INVALID_ARGUMENT"),
-                                              (bytes(2 * MIB), "RESOURCE_EXHAUSTED")])
+@pytest.mark.parametrize(
+    ("data", "status"), [(b"\xff\xff", "INVALID_ARGUMENT"), (bytes(2 * MIB), "RESOURCE_EXHAUSTED")]
+)
 def test_messages_that_cannot_be_read(data, status):
     async def question(service, channel):
         await refused(infer(channel, data), status)

@@ -24,17 +24,48 @@ BOUND_S = 60
 
 def config(history: Path, **app: Any) -> Any:
     nodes = [{"name": name, "after": [], "inputs": {"x": "request.x"}} for name in NODES]
-    nodes.append({"name": "vote", "after": list(NODES), "join": "policy",
-                  "inputs": {name: f"{name}.probabilities" for name in NODES}})
-    models: Dict[str, Any] = {name: {
-        "engine": "python", "function": f"ensemble_functions:{name}", "lanes": ["cpu0"],
-        "options": {"example": "ensemble_functions:example"}} for name in NODES}
-    models["vote"] = {"engine": "python", "function": "ensemble_functions:vote", "lanes": ["cpu1"],
-                      "options": {"example": "ensemble_functions:example_vote"}}
-    return parse_config({
-        "lane": {"cpu0": {}, "cpu1": {}}, "policy": {"main": {"kind": "schemble+"}}, "model": models,
-        "app": {"q": {"slo": "20s", "on_late": "partial", "node": nodes, "inputs": {"x": {"shape": [4]}},
-                      "history": str(history), "history_share": 1.0, **app}}}, directory=LIB)
+    nodes.append(
+        {
+            "name": "vote",
+            "after": list(NODES),
+            "join": "policy",
+            "inputs": {name: f"{name}.probabilities" for name in NODES},
+        }
+    )
+    models: Dict[str, Any] = {
+        name: {
+            "engine": "python",
+            "function": f"ensemble_functions:{name}",
+            "lanes": ["cpu0"],
+            "options": {"example": "ensemble_functions:example"},
+        }
+        for name in NODES
+    }
+    models["vote"] = {
+        "engine": "python",
+        "function": "ensemble_functions:vote",
+        "lanes": ["cpu1"],
+        "options": {"example": "ensemble_functions:example_vote"},
+    }
+    return parse_config(
+        {
+            "lane": {"cpu0": {}, "cpu1": {}},
+            "policy": {"main": {"kind": "schemble+"}},
+            "model": models,
+            "app": {
+                "q": {
+                    "slo": "20s",
+                    "on_late": "partial",
+                    "node": nodes,
+                    "inputs": {"x": {"shape": [4]}},
+                    "history": str(history),
+                    "history_share": 1.0,
+                    **app,
+                }
+            },
+        },
+        directory=LIB,
+    )
 
 
 def asked(number: int) -> Any:
@@ -106,9 +137,11 @@ def test_models_that_a_request_was_answered_without_run_when_the_lane_idles(tmp_
 
 
 def test_a_disk_that_cannot_be_written_ends_the_recording_and_nothing_else(
-        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def full(self: RecordedHistory) -> None:
         raise OSError(28, "No space left on device")
+
     monkeypatch.setattr(RecordedHistory, "write", full)
     monkeypatch.setattr(history_recorder, "WRITE_ROWS", 2)
     with Runtime(config(tmp_path / "q.npz")) as runtime:

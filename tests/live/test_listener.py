@@ -47,15 +47,18 @@ def runtime(listener) -> Iterator[edgeserve.Runtime]:
 
 def speech() -> np.ndarray:
     import wave
+
     with wave.open(resolve_path("cache:pyannote.audio-3.3.2/speech.wav", "")) as file:
         return np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(np.float32)
 
 
 def by_hand(listener: Any, sound: np.ndarray) -> np.ndarray:
     """The scores without server and scheduler: the networks one after the other."""
+
     def run(name: str, x: np.ndarray) -> np.ndarray:
-        session = onnxruntime.InferenceSession(resolve_path(f"cache:openwakeword-0.4.0/{name}.onnx", ""),
-                                               providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            resolve_path(f"cache:openwakeword-0.4.0/{name}.onnx", ""), providers=["CPUExecutionProvider"]
+        )
         return np.asarray(session.run(None, {session.get_inputs()[0].name: x})[0])
 
     parts = listener.windows({"mel": run("mel", sound[np.newaxis])[0]}).items
@@ -66,7 +69,7 @@ def by_hand(listener: Any, sound: np.ndarray) -> np.ndarray:
 
 def test_served_scores_are_those_of_the_networks_run_by_hand(listener, runtime):
     sound = speech()
-    pieces = [sound[at:at + SAMPLES] for at in (8 * 16000, 15 * 16000, 22 * 16000)]
+    pieces = [sound[at : at + SAMPLES] for at in (8 * 16000, 15 * 16000, 22 * 16000)]
     asked = [runtime.submit("listener", {"sound": piece}, slo_ms=60_000) for piece in pieces]
     for piece, future in zip(pieces, asked):
         answer = future.result(60)

@@ -17,25 +17,47 @@ NODE = shutil.which("node")
 
 pytestmark = [
     pytest.mark.skipif(NODE is None, reason="node is not installed"),
-    pytest.mark.skipif(not os.path.isdir(os.path.join(PACKAGE, "node_modules")),
-                       reason="clients/node/node_modules is missing: run 'make clients'")]
+    pytest.mark.skipif(
+        not os.path.isdir(os.path.join(PACKAGE, "node_modules")),
+        reason="clients/node/node_modules is missing: run 'make clients'",
+    ),
+]
 
 
 @pytest.mark.parametrize("transport", ["ipc", "tcp"])
 def test_the_package_asks_and_every_request_ends_once(tmp_path, transport):
     endpoint = f"ipc://{tmp_path}/bus" if transport == "ipc" else "tcp://127.0.0.1:*"
     with BusServer(endpoint) as server:
-        done = subprocess.run([NODE, os.path.join(PACKAGE, "test.js"), server.endpoint], capture_output=True,
-                              timeout=100, check=False)
+        done = subprocess.run(
+            [NODE, os.path.join(PACKAGE, "test.js"), server.endpoint], capture_output=True, timeout=100, check=False
+        )
     assert done.returncode == 0, done.stderr.decode()
     said = json.loads(done.stdout)
     assert said == {
-        "ready": True, "kinds": True, "longs": True, "large": True, "many": True,
-        "answer": {"late": False, "shape": [2, 2], "dtype": "float32", "data": [1, 2.5, -3, 4], "text": "grüß dich",
-                   "total": True},
-        "unknownApp": "unknown_app", "unknownOption": "bad_input", "wrongShape": "bad_input", "noTensor": "bad_input",
-        "expired": "deadline_expired", "cancelled": "cancelled", "timedOut": "timed_out", "closed": "client_closed",
-        "afterwards": "client_closed", "nobody": "timed_out"}
+        "ready": True,
+        "kinds": True,
+        "longs": True,
+        "large": True,
+        "many": True,
+        "answer": {
+            "late": False,
+            "shape": [2, 2],
+            "dtype": "float32",
+            "data": [1, 2.5, -3, 4],
+            "text": "grüß dich",
+            "total": True,
+        },
+        "unknownApp": "unknown_app",
+        "unknownOption": "bad_input",
+        "wrongShape": "bad_input",
+        "noTensor": "bad_input",
+        "expired": "deadline_expired",
+        "cancelled": "cancelled",
+        "timedOut": "timed_out",
+        "closed": "client_closed",
+        "afterwards": "client_closed",
+        "nobody": "timed_out",
+    }
 
 
 @pytest.mark.skipif(not zmq.has("curve"), reason="this libzmq was built without CURVE")
@@ -44,20 +66,48 @@ def test_a_server_with_a_list_of_keys_lets_in_a_client_with_its_own(tmp_path):
     _, secret = zmq.auth.create_certificates(str(tmp_path), "server")
     public, own = zmq.auth.create_certificates(str(tmp_path), "hall")
     shutil.move(public, tmp_path / "allowed" / "hall.key")
-    with BusServer("tcp://127.0.0.1:*", curve_secret_key_file=secret,
-                   client_keys=str(tmp_path / "allowed")) as server:
-        done = subprocess.run([NODE, os.path.join(os.path.dirname(__file__), "node", "keys.js"), PACKAGE,
-                               server.endpoint, str(tmp_path / "server.key"), own], capture_output=True, timeout=100,
-                              check=False)
+    with BusServer("tcp://127.0.0.1:*", curve_secret_key_file=secret, client_keys=str(tmp_path / "allowed")) as server:
+        done = subprocess.run(
+            [
+                NODE,
+                os.path.join(os.path.dirname(__file__), "node", "keys.js"),
+                PACKAGE,
+                server.endpoint,
+                str(tmp_path / "server.key"),
+                own,
+            ],
+            capture_output=True,
+            timeout=100,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr.decode()
     own_keys, no_keys, *wrong = json.loads(done.stdout)
     assert own_keys is True and no_keys in ("server_gone", "timed_out") and wrong == ["bad_input"] * 3
 
 
-@pytest.mark.skipif(not os.path.exists(os.path.join(PACKAGE, "node_modules", ".bin", "tsc")),
-                    reason="the TypeScript compiler is not installed: run 'make clients'")
+@pytest.mark.skipif(
+    not os.path.exists(os.path.join(PACKAGE, "node_modules", ".bin", "tsc")),
+    reason="the TypeScript compiler is not installed: run 'make clients'",
+)
 def test_the_declarations_compile():
-    done = subprocess.run([NODE, os.path.join(PACKAGE, "node_modules", ".bin", "tsc"), "--noEmit", "--strict",
-                           "--target", "es2020", "--module", "commonjs", "--esModuleInterop", "--types", "node",
-                           "types.test.ts"], cwd=PACKAGE, capture_output=True, timeout=110, check=False)
+    done = subprocess.run(
+        [
+            NODE,
+            os.path.join(PACKAGE, "node_modules", ".bin", "tsc"),
+            "--noEmit",
+            "--strict",
+            "--target",
+            "es2020",
+            "--module",
+            "commonjs",
+            "--esModuleInterop",
+            "--types",
+            "node",
+            "types.test.ts",
+        ],
+        cwd=PACKAGE,
+        capture_output=True,
+        timeout=110,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout.decode()

@@ -73,8 +73,12 @@ duration = "1s"
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     known = dict(POLICIES)
-    for name, text in (("loud.py", POLICY), ("steps.py", STEPS), ("scenario.toml", SCENARIO),
-                       ("edge.toml", EDGE.format(kind="loud:Loud"))):
+    for name, text in (
+        ("loud.py", POLICY),
+        ("steps.py", STEPS),
+        ("scenario.toml", SCENARIO),
+        ("edge.toml", EDGE.format(kind="loud:Loud")),
+    ):
         (tmp_path / name).write_text(textwrap.dedent(text))
     monkeypatch.chdir(tmp_path)
     yield tmp_path
@@ -85,8 +89,9 @@ def home(tmp_path, monkeypatch):
 def simulated(*policies):
     parser = argparse.ArgumentParser()
     simulate.add_arguments(parser)
-    return simulate.main(parser.parse_args(["scenario.toml", *[word for name in policies
-                                                               for word in ("--policy", name)]]))
+    return simulate.main(
+        parser.parse_args(["scenario.toml", *[word for name in policies for word in ("--policy", name)]])
+    )
 
 
 def test_it_serves(home):
@@ -104,14 +109,21 @@ def test_it_is_simulated_beside_others(home, capsys):
     assert set(POLICIES["loud:Loud"].made) == {"p"}  # found in the file, whose options are kept
 
 
-@pytest.mark.parametrize(("kind", "error", "says"), [
-    ("quiet:Loud", EngineError, "module 'quiet' cannot be imported"),
-    ("loud:Missing", EngineError, "has no function or class 'Missing'"),
-    ("loud:Silent", ConfigError, r"'loud:Silent' has no bid\(\); every policy needs one"),
-    ("loud:Short", ConfigError,
-     r"'loud:Short': on_finished\(\) cannot be called with \(work, started_ns, finished_ns, board\)"),
-    ("loud:nothing", ConfigError, "expected a subclass of edgeserve.sched.policy_api.policy.Policy"),
-    ("lood", ConfigError, "'module:Class' of a policy of your own")])
+@pytest.mark.parametrize(
+    ("kind", "error", "says"),
+    [
+        ("quiet:Loud", EngineError, "module 'quiet' cannot be imported"),
+        ("loud:Missing", EngineError, "has no function or class 'Missing'"),
+        ("loud:Silent", ConfigError, r"'loud:Silent' has no bid\(\); every policy needs one"),
+        (
+            "loud:Short",
+            ConfigError,
+            r"'loud:Short': on_finished\(\) cannot be called with \(work, started_ns, finished_ns, board\)",
+        ),
+        ("loud:nothing", ConfigError, "expected a subclass of edgeserve.sched.policy_api.policy.Policy"),
+        ("lood", ConfigError, "'module:Class' of a policy of your own"),
+    ],
+)
 def test_what_is_no_policy_is_refused_by_name(home, kind, error, says):
     (home / "edge.toml").write_text(EDGE.format(kind=kind))
     with pytest.raises(error, match=says):
@@ -128,19 +140,27 @@ def test_the_doctor_says_that_it_cannot_be_imported(home):
     assert len(found) == 1 and found[0].status == doctor.WRONG
 
 
-@pytest.mark.parametrize(("old", "new", "says"), [
-    ('"python"', '"pythn"', "[model.echo] engine = 'pythn' is no engine; did you mean 'python'?"),
-    ('"steps:echo"', '"steps:eco"', "[model.echo] function = 'steps:eco'"),
-    ('kind = "fifo"', 'kind = "fifa"', "[policy.p] kind = 'fifa' does not exist; did you mean 'fifo'?"),
-    ('kind = "fifo"', 'kind = "steps:none"', "[policy.p] kind = 'steps:none'"),
-    ('batch = [1]', 'batch = [1]\nmemory = "2GiB"\n[device.cpu]\nmemory = "1GiB"\n', "model 'echo' needs 2GiB"),
-    ('slo = "20s"', 'slo = "20s"\ninputs = { x = { dtype = "flot" } }', "dtype = 'flot'")])
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('"python"', '"pythn"', "[model.echo] engine = 'pythn' is no engine; did you mean 'python'?"),
+        ('"steps:echo"', '"steps:eco"', "[model.echo] function = 'steps:eco'"),
+        ('kind = "fifo"', 'kind = "fifa"', "[policy.p] kind = 'fifa' does not exist; did you mean 'fifo'?"),
+        ('kind = "fifo"', 'kind = "steps:none"', "[policy.p] kind = 'steps:none'"),
+        ("batch = [1]", 'batch = [1]\nmemory = "2GiB"\n[device.cpu]\nmemory = "1GiB"\n', "model 'echo' needs 2GiB"),
+        ('slo = "20s"', 'slo = "20s"\ninputs = { x = { dtype = "flot" } }', "dtype = 'flot'"),
+    ],
+)
 def test_what_serve_cannot_start_with_is_said_once_with_the_file(tmp_path, old, new, says):
     path = tmp_path / "edge.toml"
     path.write_text(EDGE.replace("{kind}", "fifo").replace(old, new))
     (tmp_path / "steps.py").write_text(STEPS)
-    done = subprocess.run([sys.executable, "-m", "edgeserve.cli", "serve", str(path), "--endpoint",
-                           f"ipc://{tmp_path}/bus/socket"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-m", "edgeserve.cli", "serve", str(path), "--endpoint", f"ipc://{tmp_path}/bus/socket"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if says in line]
     assert len(lines) == 1, done.stderr

@@ -29,10 +29,16 @@ NEGATIVE = np.array([-1, 0], np.float32)
 def config_of(**server: Any) -> Config:
     """A request has a second, and its ``x`` says how many steps it will need."""
     model = {"engine": "python", "function": "live_functions:echo", "options": {"example": "live_functions:example"}}
-    app = {"model": "echo", "slo": "1s", "steps_max": 10**9, "inputs": {"x": {"shape": [2]}},
-           "predict": {"steps": "live_functions:total_of_x"}}
-    return parse_config({"policy": {"pard_local": {}}, "model": {"echo": model}, "app": {"echo": app},
-                         "server": server}, directory=HERE)
+    app = {
+        "model": "echo",
+        "slo": "1s",
+        "steps_max": 10**9,
+        "inputs": {"x": {"shape": [2]}},
+        "predict": {"steps": "live_functions:total_of_x"},
+    }
+    return parse_config(
+        {"policy": {"pard_local": {}}, "model": {"echo": model}, "app": {"echo": app}, "server": server}, directory=HERE
+    )
 
 
 def arrivals(path: Path) -> List[Dict[str, float]]:
@@ -60,9 +66,9 @@ def test_a_predicted_hint_decides_as_a_declared_one_does(tmp_path: Path) -> None
 
 def test_over_the_bus_a_thread_of_its_own_predicts() -> None:
     live_functions.predicted_on.clear()
-    with tempfile.TemporaryDirectory(prefix="es") as folder, \
-            Runtime(config_of(endpoint=f"ipc://{folder}/bus/socket"), serve=True) as runtime, \
-            Client(runtime.endpoints[0]) as bus:
+    with tempfile.TemporaryDirectory(prefix="es") as folder, Runtime(
+        config_of(endpoint=f"ipc://{folder}/bus/socket"), serve=True
+    ) as runtime, Client(runtime.endpoints[0]) as bus:
         assert bus.infer("echo", {"x": SHORT}).outcome == "completed"
         with pytest.raises(Rejected) as refused:
             bus.infer("echo", {"x": LONG})
@@ -80,11 +86,18 @@ def predicting(slo: str = "20s", **server: Any) -> Iterator[Tuple[Runtime, Clien
     live_functions.close_gate()
     model = {"engine": "python", "function": "live_functions:echo", "options": {"example": "live_functions:example"}}
     with tempfile.TemporaryDirectory(prefix="es") as folder:
-        config = parse_config({
-            "server": {"endpoint": f"ipc://{folder}/bus/socket", **server}, "policy": {"pard_local": {}},
-            "model": {"echo": model}, "app": {"guessed": {"model": "echo", "slo": slo,
-                                                          "predict": {"steps": "live_functions:hold_and_count"}},
-                                              "plain": {"model": "echo", "slo": slo}}}, directory=HERE)
+        config = parse_config(
+            {
+                "server": {"endpoint": f"ipc://{folder}/bus/socket", **server},
+                "policy": {"pard_local": {}},
+                "model": {"echo": model},
+                "app": {
+                    "guessed": {"model": "echo", "slo": slo, "predict": {"steps": "live_functions:hold_and_count"}},
+                    "plain": {"model": "echo", "slo": slo},
+                },
+            },
+            directory=HERE,
+        )
         with Runtime(config, serve=True) as runtime, Client(runtime.endpoints[0]) as bus:
             yield runtime, bus
             live_functions.gate.set()
@@ -178,6 +191,9 @@ def wait_until(holds: Callable[[], bool]) -> None:
 def test_a_predictor_that_cannot_be_imported_is_said_before_anything_starts() -> None:
     app = {"model": "echo", "predict": {"length": "live_functions:missing"}}
     config = parse_config({"model": {"echo": {"engine": "synthetic"}}, "app": {"a": app}}, directory=HERE)
-    with pytest.raises(EngineError, match=r"app.a.predict. 'length' = 'live_functions:missing'.*"
-                                          r"no function or class 'missing'"):
+    with pytest.raises(
+        EngineError,
+        match=r"app.a.predict. 'length' = 'live_functions:missing'.*"
+        r"no function or class 'missing'",
+    ):
         Runtime(config)

@@ -48,10 +48,22 @@ class Sampling(Edf):
 
 
 def config(**server: Any) -> Any:
-    return parse_config({
-        "server": server, "policy": {"p": {"kind": "sampling"}}, "app": {"nap": {"model": "nap", "slo": "20s"}},
-        "model": {"nap": {"engine": "python", "function": "live_functions:nap", "batch": [1, 8],
-                          "options": {"example": "live_functions:nap_example", "batched": True}}}}, directory=HERE)
+    return parse_config(
+        {
+            "server": server,
+            "policy": {"p": {"kind": "sampling"}},
+            "app": {"nap": {"model": "nap", "slo": "20s"}},
+            "model": {
+                "nap": {
+                    "engine": "python",
+                    "function": "live_functions:nap",
+                    "batch": [1, 8],
+                    "options": {"example": "live_functions:nap_example", "batched": True},
+                }
+            },
+        },
+        directory=HERE,
+    )
 
 
 @pytest.fixture(autouse=True)

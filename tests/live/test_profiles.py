@@ -44,12 +44,17 @@ def edge(tmp_path):
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
         return path
+
     config = load_config(write())
-    about = {"same": identity(config.models["m"], config.directory, engine_versions("synthetic")),
-             "lanes": {"cpu0": {"settings": lane_settings(config, "cpu0")}}}
+    about = {
+        "same": identity(config.models["m"], config.directory, engine_versions("synthetic")),
+        "lanes": {"cpu0": {"settings": lane_settings(config, "cpu0")}},
+    }
     timing = Timing(100, 90 * NS_PER_MS, 90 * NS_PER_MS, 90 * NS_PER_MS, 0)
-    write_profile(profile_path(str(tmp_path / "profiles"), device_slug(), "m"), Profile(
-        "m", device_slug(), {"cpu0": LaneProfile({1: timing, 2: timing})}, circumstances=about))
+    write_profile(
+        profile_path(str(tmp_path / "profiles"), device_slug(), "m"),
+        Profile("m", device_slug(), {"cpu0": LaneProfile({1: timing, 2: timing})}, circumstances=about),
+    )
     return write
 
 
@@ -105,8 +110,10 @@ def test_files_that_are_no_profile_and_profiles_in_doubt_are_said(edge, tmp_path
     config = load_config(edge())
     folder = tmp_path / "profiles" / device_slug()
     (folder / "old.json").write_text('{"format": 1}')
-    write_profile(str(folder / "m.json"), Profile("m", device_slug(), {
-        "cpu0": LaneProfile({size: Timing(9, 1, 1, 1, 1, drift=0.5) for size in (1, 2)})}))
+    write_profile(
+        str(folder / "m.json"),
+        Profile("m", device_slug(), {"cpu0": LaneProfile({size: Timing(9, 1, 1, 1, 1, drift=0.5) for size in (1, 2)})}),
+    )
     (profile,) = usable_profiles(config)
     assert profile.model == "m"
     old, doubt = [record.getMessage() for record in caplog.records]
@@ -121,9 +128,14 @@ def test_served_batches_that_contradict_an_expectation_are_warned_of_once(tmp_pa
     monkeypatch.setattr("edgeserve.live.world.LOOK_NS", 1)
     caplog.set_level(logging.WARNING, "edgeserve")
     (tmp_path / "slow_steps.py").write_text("import time\ndef f(item):\n    time.sleep(0.002)\n    return item\n")
-    config = parse_config({
-        "model": {"m": {"engine": "python", "function": "slow_steps:f", "expected": {"1": "60ms"}}},
-        "app": {"a": {"model": "m", "slo": "1s"}}}, str(tmp_path), "edge.toml")
+    config = parse_config(
+        {
+            "model": {"m": {"engine": "python", "function": "slow_steps:f", "expected": {"1": "60ms"}}},
+            "app": {"a": {"model": "m", "slo": "1s"}},
+        },
+        str(tmp_path),
+        "edge.toml",
+    )
     with Runtime(config) as runtime:
         for _ in range(13):
             runtime.infer("a", {"x": 1})

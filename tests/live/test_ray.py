@@ -154,9 +154,16 @@ def cluster():
     for name, other in (("a", "1ms"), ("b", "300ms")):  # app one is quicker on a: it is asked first
         Path(place, f"{name}.toml").write_text(CONFIG.format(other=other), encoding="utf-8")
     from edgeserve.ray.deployment import Device, run
+
     try:
-        ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="error", _temp_dir=place,
-                 _metrics_export_port=METRICS)
+        ray.init(
+            num_cpus=4,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="error",
+            _temp_dir=place,
+            _metrics_export_port=METRICS,
+        )
         yield run({name: Device(f"{place}/{name}.toml") for name in "ab"})
     finally:
         serve.shutdown()
@@ -249,8 +256,10 @@ def test_a_killed_replica_loses_no_request_and_comes_back(cluster, tmp_path):
     until(lambda: min(open_at(cluster, name) for name in "ab") > 5, "requests at both replicas")
     victim, returns = cluster_pid("a"), cluster.stats()["dispatcher"]["a"]["returns"]
     os.kill(victim, signal.SIGKILL)
-    until(lambda: not cluster.stats()["dispatcher"]["a"]["up"]
-          or cluster.stats()["dispatcher"]["a"]["returns"] > returns, "the loss being noticed")
+    until(
+        lambda: not cluster.stats()["dispatcher"]["a"]["up"] or cluster.stats()["dispatcher"]["a"]["returns"] > returns,
+        "the loss being noticed",
+    )
     gate.touch()
     replies = [call.result(timeout_s=WAIT_S_MAX) for call in calls]
     assert [str(reply.error) for reply in replies if reply.error is not None] == []
@@ -286,9 +295,13 @@ def test_each_replica_has_its_own_metrics(cluster):
     def told():
         where = f"http://127.0.0.1:{METRICS}/metrics"
         with contextlib.suppress(OSError), urllib.request.urlopen(where, timeout=5) as page:
-            return {re.search(r'deployment="(\w+)"', line)[1] for line in page.read().decode().splitlines()
-                    if line.startswith("ray_edgeserve_requests_total{") and 'app="pid"' in line}
+            return {
+                re.search(r'deployment="(\w+)"', line)[1]
+                for line in page.read().decode().splitlines()
+                if line.startswith("ray_edgeserve_requests_total{") and 'app="pid"' in line
+            }
         return set()
+
     until(lambda: told() == {"a", "b"}, "metrics of both replicas")
 
 

@@ -26,10 +26,14 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="the reader demo needs o
 
 READER = os.path.join(os.path.dirname(__file__), os.pardir, os.pardir, "examples", "reader")
 DEMO = os.path.join(os.path.dirname(__file__), os.pardir, os.pardir, "scripts", "demo.py")
-LINES = ["Region-based segmentation", "Let us first determine markers of the coins and the",
-         "background. These markers are pixels that we can label",
-         "unambiguously as either object or background. Here,", "the markers are found at the two extreme parts of the",
-         "histogram of grey values:"]
+LINES = [
+    "Region-based segmentation",
+    "Let us first determine markers of the coins and the",
+    "background. These markers are pixels that we can label",
+    "unambiguously as either object or background. Here,",
+    "the markers are found at the two extreme parts of the",
+    "histogram of grey values:",
+]
 """What is printed on page.png; below stands a seventh line that fades into the shadow."""
 
 
@@ -49,21 +53,28 @@ def reader() -> Any:
 def networks(reader) -> Dict[str, Any]:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    return {name: onnxruntime.InferenceSession(resolve_path(f"cache:rapidocr-onnxruntime-1.4.4/{name}.onnx", ""),
-                                               options, providers=["CPUExecutionProvider"])
-            for name in ("detect", "orient", "recognise")}
+    return {
+        name: onnxruntime.InferenceSession(
+            resolve_path(f"cache:rapidocr-onnxruntime-1.4.4/{name}.onnx", ""),
+            options,
+            providers=["CPUExecutionProvider"],
+        )
+        for name in ("detect", "orient", "recognise")
+    }
 
 
 def read(reader: Any, networks: Dict[str, Any], image: np.ndarray) -> Tuple[List[str], Dict[str, np.ndarray]]:
     """The pipeline of edge.toml by hand: no server, no scheduler."""
+
     def run(name: str, x: np.ndarray) -> np.ndarray:
         return networks[name].run(None, {"x": x[np.newaxis]})[0][0]
 
     page = reader.decode({"image": image}).outputs
     parts = reader.find_lines({"page": page["page"], "map": run("detect", page["x"])}).items
     turned = [reader.turn({"line": part["line"], "turned": run("orient", part["x"])}) for part in parts]
-    answer = reader.join({"probabilities": [run("recognise", item["x"]) for item in turned],
-                          "box": [part["box"] for part in parts]})
+    answer = reader.join(
+        {"probabilities": [run("recognise", item["x"]) for item in turned], "box": [part["box"] for part in parts]}
+    )
     return bytes(answer["text"]).decode().split("\n"), answer
 
 
@@ -154,7 +165,7 @@ def test_served_pages_are_read_as_by_hand_while_voices_are_heard(reader, network
     for count in range(40):
         for stream, first in starts.items():
             at = (first + count) * load.FRAME
-            window = padded[at:at + load.FRAME + load.CONTEXT]
+            window = padded[at : at + load.FRAME + load.CONTEXT]
             answer = runtime.infer("ears", {"input": window}, stream=stream, slo_ms=60_000)
             heard[stream].append(float(answer["output"][0]))
     for stream, first in starts.items():
@@ -184,13 +195,15 @@ def voice_by_hand(padded: np.ndarray, first: int, count: int) -> List[float]:
     """Probabilities of a voice in ``count`` frames, carrying the state from frame to frame."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(resolve_path("cache:silero-vad-6.2.3/silero_vad.onnx", ""), options,
-                                           providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        resolve_path("cache:silero-vad-6.2.3/silero_vad.onnx", ""), options, providers=["CPUExecutionProvider"]
+    )
     state = np.zeros((2, 1, 128), np.float32)
     heard = []
     for start in range(first * 512, (first + count) * 512, 512):
-        probability, state = session.run(None, {"input": padded[np.newaxis, start:start + 576], "state": state,
-                                                "sr": np.array(16000, np.int64)})
+        probability, state = session.run(
+            None, {"input": padded[np.newaxis, start : start + 576], "state": state, "sr": np.array(16000, np.int64)}
+        )
         heard.append(float(probability[0, 0]))
     return heard
 
@@ -210,8 +223,14 @@ def start_demo(directory: str, *arguments: str) -> subprocess.Popen[str]:
     """``scripts/demo.py`` in a process group of its own, as a terminal would start it."""
     environment = {**os.environ, "TMPDIR": directory}
     environment.pop("COLUMNS", None)
-    return subprocess.Popen([sys.executable, DEMO, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                            text=True, env=environment, start_new_session=True)
+    return subprocess.Popen(
+        [sys.executable, DEMO, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
 
 
 def left_behind(directory: str) -> List[str]:
@@ -229,8 +248,11 @@ def test_the_demo_reads_hears_and_leaves_nothing_behind(reader, tmp_path):
     assert demo.returncode == 0, out
     assert "Gate 4 is closed today." in out
     assert letters("Let us first determine markers of the coins and the") in letters(out)
-    rows = {line.split("│")[1].strip(): [cell.strip() for cell in line.split("│")[2:-1]]
-            for line in out.splitlines() if line.startswith("│")}
+    rows = {
+        line.split("│")[1].strip(): [cell.strip() for cell in line.split("│")[2:-1]]
+        for line in out.splitlines()
+        if line.startswith("│")
+    }
     assert int(rows["reader"][1]) >= 4  # finished
     assert rows["ears"][0] == "186"  # sent: 3 s of two streams
     assert int(rows["ears"][1]) > 30  # in time: nearly all, but for a busy machine
@@ -238,8 +260,10 @@ def test_the_demo_reads_hears_and_leaves_nothing_behind(reader, tmp_path):
     assert left_behind(str(tmp_path)) == []
 
 
-@pytest.mark.parametrize(("moment", "number"), [
-    ("starting the server", signal.SIGINT), ("ready after", signal.SIGINT), ("ready after", signal.SIGTERM)])
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [("starting the server", signal.SIGINT), ("ready after", signal.SIGINT), ("ready after", signal.SIGTERM)],
+)
 def test_a_signal_ends_the_demo_and_leaves_nothing_behind(reader, tmp_path, moment, number):
     demo = start_demo(str(tmp_path), "--seconds", "60")
     assert demo.stdout is not None
@@ -261,8 +285,9 @@ def test_the_demo_says_what_the_server_does_while_it_starts(tmp_path, monkeypatc
     monkeypatch.setattr(demo, "TELL_S", 0.05)
     log = tmp_path / "log"
     log.write_text(f"2026-01-01 10:00:00,000 I loading 5 models ...\n2026-01-01 10:00:01,000 I model {'x' * 99}\n")
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as starting, \
-            pytest.raises(RuntimeError, match="not ready within 2 s"):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as starting, pytest.raises(
+        RuntimeError, match="not ready within 2 s"
+    ):
         try:
             demo.wait_until_ready(starting, f"ipc://{tmp_path}/bus", str(log))
         finally:
@@ -280,8 +305,10 @@ def test_overload_serves_both_ways_and_shows_them_in_80_columns(reader):
     assert [config.policies["way"].kind for config in (plain, scheduled)] == ["fifo", "pard_local"]
     assert (plain.apps["reader"].on_late, scheduled.apps["reader"].on_late) == ("answer", "drop")
     ending = overload.Ending
-    found = {"plain queue": [ending(0.1, "in time", 900.0)] + [ending(1.5, "late", 9000.0)] * 60,
-             "scheduled": [ending(0.1, "in time", 900.0), ending(1.5, "refused", 4.0)]}
+    found = {
+        "plain queue": [ending(0.1, "in time", 900.0)] + [ending(1.5, "late", 9000.0)] * 60,
+        "scheduled": [ending(0.1, "in time", 900.0), ending(1.5, "refused", 4.0)],
+    }
     console = Console(width=80, record=True, file=io.StringIO())
     overload.table(found, console)
     overload.bars(found, 2.0, console)
@@ -309,7 +336,15 @@ def test_the_table_of_the_demo_fits_80_columns(reader):
     assert "…" not in said
     (row,) = [line for line in said.splitlines() if "assistant" in line]
     assert [cell.strip() for cell in row.split("│")[1:-1]] == [
-        "assistant", "15000", "14000", "0", "1000", "31234", "31234", *["3457"] * 4]
+        "assistant",
+        "15000",
+        "14000",
+        "0",
+        "1000",
+        "31234",
+        "31234",
+        *["3457"] * 4,
+    ]
     assert "p50 ms" in said and "execute" in said
 
 

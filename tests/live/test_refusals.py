@@ -31,18 +31,34 @@ def both() -> Iterator[Both]:
     live_functions.close_gate()
     options = {"example": "live_functions:example"}
     with tempfile.TemporaryDirectory(prefix="es") as folder:
-        config = parse_config({
-            "server": {"endpoint": f"ipc://{folder}/bus/socket", "pending_max": 3},
-            "policy": {"edf": {"trials": False}},
-            "lane": {"cpu0": {}, "other": {}},
-            "model": {"slow": {"engine": "synthetic", "expected": {"1": "400ms"}, "lanes": ["cpu0"]},
-                      "quick": {"engine": "python", "function": "live_functions:double", "options": options,
-                                "lanes": ["cpu0"]},
-                      "held": {"engine": "python", "function": "live_functions:request", "options": options,
-                               "lanes": ["other"]}},
-            "app": {"slow": {"model": "slow", "slo": "300ms", "steps_max": 10**9},
+        config = parse_config(
+            {
+                "server": {"endpoint": f"ipc://{folder}/bus/socket", "pending_max": 3},
+                "policy": {"edf": {"trials": False}},
+                "lane": {"cpu0": {}, "other": {}},
+                "model": {
+                    "slow": {"engine": "synthetic", "expected": {"1": "400ms"}, "lanes": ["cpu0"]},
+                    "quick": {
+                        "engine": "python",
+                        "function": "live_functions:double",
+                        "options": options,
+                        "lanes": ["cpu0"],
+                    },
+                    "held": {
+                        "engine": "python",
+                        "function": "live_functions:request",
+                        "options": options,
+                        "lanes": ["other"],
+                    },
+                },
+                "app": {
+                    "slow": {"model": "slow", "slo": "300ms", "steps_max": 10**9},
                     "quick": {"model": "quick", "slo": "20s"},
-                    "held": {"model": "held", "slo": "20s"}}}, directory=HERE)
+                    "held": {"model": "held", "slo": "20s"},
+                },
+            },
+            directory=HERE,
+        )
         with Runtime(config, serve=True) as runtime, Client(runtime.endpoints[0]) as client:
             yield runtime, client
             live_functions.gate.set()
@@ -71,8 +87,11 @@ def test_every_end_has_the_id_by_which_its_story_is_told_both_ways(both: Both, w
         error: RequestError = caught.value  # type: ignore[assignment]
         return error
 
-    ids = {"completed": both[way].infer("quick", X).id, "rejected": failed(Rejected, "slow", X).id,
-           "failed": failed(Failed, "quick", NEGATIVE).id}
+    ids = {
+        "completed": both[way].infer("quick", X).id,
+        "rejected": failed(Rejected, "slow", X).id,
+        "failed": failed(Failed, "quick", NEGATIVE).id,
+    }
     assert len(set(ids.values())) == 3
     for outcome, request_id in ids.items():
         story = both[0].story(request_id)
@@ -80,14 +99,19 @@ def test_every_end_has_the_id_by_which_its_story_is_told_both_ways(both: Both, w
         assert outcome in story[0]
         assert both[1].story(request_id) == story
     assert "400ms on cpu0" in "\n".join(both[1].story(ids["rejected"]))
-    early = {"bad_input": failed(BadInput, "quick", X, klass="odd"),
-             "deadline_expired": failed(DeadlineExpired, "quick", X, slo_ms=0),
-             "unknown_app": failed(UnknownApp, "quik", X)}
+    early = {
+        "bad_input": failed(BadInput, "quick", X, klass="odd"),
+        "deadline_expired": failed(DeadlineExpired, "quick", X, slo_ms=0),
+        "unknown_app": failed(UnknownApp, "quik", X),
+    }
     assert early["deadline_expired"].id > early["bad_input"].id > max(ids.values())
     for code, error in early.items():
         story = both[1].story(error.id)
-        assert story == [f"request {error.id} of app {'quik' if code == 'unknown_app' else 'quick'}: ended before it "
-                         f"was scheduled: {code}", f"  {error}"]
+        assert story == [
+            f"request {error.id} of app {'quik' if code == 'unknown_app' else 'quick'}: ended before it "
+            f"was scheduled: {code}",
+            f"  {error}",
+        ]
     assert both[way].story(10**9) == []
 
 
@@ -109,8 +133,11 @@ def test_a_time_out_of_any_caller_has_its_id(both: Both) -> None:
         async with AsyncClient(client.endpoint) as twin:
             await twin.infer("held", X, timeout_ms=20)
 
-    for ask in (lambda: runtime.infer("held", X, timeout_ms=20), lambda: client.infer("held", X, timeout_ms=20),
-                lambda: asyncio.run(awaited())):
+    for ask in (
+        lambda: runtime.infer("held", X, timeout_ms=20),
+        lambda: client.infer("held", X, timeout_ms=20),
+        lambda: asyncio.run(awaited()),
+    ):
         with pytest.raises(TimedOut) as caught:
             ask()
         assert caught.value.id
@@ -190,8 +217,12 @@ def test_apps_and_stats_tell_the_time_alone_beside_the_deadline(both: Both) -> N
 
 def test_the_log_names_the_app_that_cannot_fit(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "edgeserve")
-    config = parse_config({"model": {"m": {"engine": "synthetic", "expected": {"1": "20ms"}}},
-                           "app": {"good": {"model": "m", "slo": "1s"}, "short": {"model": "m", "slo": "10ms"}}})
+    config = parse_config(
+        {
+            "model": {"m": {"engine": "synthetic", "expected": {"1": "20ms"}}},
+            "app": {"good": {"model": "m", "slo": "1s"}, "short": {"model": "m", "slo": "10ms"}},
+        }
+    )
     with Runtime(config):
         pass
     told = {record.levelname: record.message for record in caplog.records if record.message.startswith("app ")}

@@ -27,19 +27,35 @@ NEGATIVE = np.array([-1, 0], np.float32)
 
 def config_of(record: Path) -> Config:
     """A request has a second; look says how many runs of read it will need. A model of each node, on one lane."""
-    models = {name: {"engine": "python", "function": f"live_functions:{function}",
-                     "options": {"example": "live_functions:example"}}
-              for name, function in (("look", "say"), ("read", "echo"))}
-    app = {"slo": "1s", "steps_max": 10**9, "inputs": {"x": {"shape": [2]}},
-           "node": [{"name": "look"}, {"name": "read"}]}
-    return parse_config({"policy": {"edf": {}}, "model": models, "app": {"page": app},
-                         "server": {"record": str(record)}}, directory=HERE)
+    models = {
+        name: {
+            "engine": "python",
+            "function": f"live_functions:{function}",
+            "options": {"example": "live_functions:example"},
+        }
+        for name, function in (("look", "say"), ("read", "echo"))
+    }
+    app = {
+        "slo": "1s",
+        "steps_max": 10**9,
+        "inputs": {"x": {"shape": [2]}},
+        "node": [{"name": "look"}, {"name": "read"}],
+    }
+    return parse_config(
+        {"policy": {"edf": {}}, "model": models, "app": {"page": app}, "server": {"record": str(record)}},
+        directory=HERE,
+    )
 
 
 def said(path: Path) -> List[Mapping[str, float]]:
     """The hints of all results in a recording, in their order."""
-    return [result.hints for step in read_recording(str(path)).steps for event in step.events
-            if isinstance(event, WorkFinished) for result in event.results]
+    return [
+        result.hints
+        for step in read_recording(str(path)).steps
+        for event in step.events
+        if isinstance(event, WorkFinished)
+        for result in event.results
+    ]
 
 
 def test_what_a_node_says_decides_about_the_next(tmp_path: Path, caplog: Any) -> None:
@@ -57,7 +73,9 @@ def test_what_a_node_says_decides_about_the_next(tmp_path: Path, caplog: Any) ->
             assert runtime.infer("page", {"x": NEGATIVE}).outcome == "completed"
         models = runtime.stats()["models"]
         assert {name: table["ignored_hints"] for name, table in models.items()} == {
-            "look": {"read.steps": 2}, "read": {}}
+            "look": {"read.steps": 2},
+            "read": {},
+        }
         runtime.check()
     assert len([entry for entry in caplog.records if "'read.steps': 'many'" in entry.getMessage()]) == 1
     look = {"read.work": 0.5}

@@ -59,8 +59,14 @@ def ros(monkeypatch):
 def image(age_ms: float = 0.0, encoding: str = "rgb8", shape: Any = (2, 4, 3), step: int = 0) -> Any:
     taken_ns = ros_double.Node.now_ns - int(age_ms * 1e6)
     header = ros_double.Header(stamp=ros_double.Time(sec=taken_ns // 10**9, nanosec=taken_ns % 10**9), frame_id="front")
-    return ros_double.Image(header=header, height=shape[0], width=shape[1], encoding=encoding, step=step,
-                            data=bytes(range(int(np.prod(shape)))))
+    return ros_double.Image(
+        header=header,
+        height=shape[0],
+        width=shape[1],
+        encoding=encoding,
+        step=step,
+        data=bytes(range(int(np.prod(shape)))),
+    )
 
 
 def answer(outputs: Any) -> Answer:
@@ -118,7 +124,11 @@ def test_what_has_no_answer_is_told_as_diagnostics(ros):
     node.callbacks["timer"]()
     (status,) = node.published["/diagnostics"][-1].status
     assert {item.key: item.value for item in status.values} == {
-        "seen": "4", "too old": "1", "unreadable": "2", "rejected: cannot_make_deadline": "1"}
+        "seen": "4",
+        "too old": "1",
+        "unreadable": "2",
+        "rejected: cannot_make_deadline": "1",
+    }
     assert status.level == ros_double.DiagnosticStatus.ERROR and len(node.warnings) == 3
     for _ in range(50):
         node.callbacks["image"](image())
@@ -161,8 +171,9 @@ def test_a_server_finds_what_is_bright(ros, tmp_path, monkeypatch):
     monkeypatch.setattr(ros_double.Node, "parameters", {"slo_ms": 60_000.0})
     picture = np.zeros((48, 64, 3), np.uint8)
     picture[10:20, 30:50] = 255
-    with Runtime(load_config(os.path.join(PLACE, "edge.toml")), serve=True) as runtime, \
-            Client(runtime.endpoints[0]) as client:
+    with Runtime(load_config(os.path.join(PLACE, "edge.toml")), serve=True) as runtime, Client(
+        runtime.endpoints[0]
+    ) as client:
         node = ros.DetectNode(client)
         node.callbacks["image"](ros_double.Image(height=48, width=64, encoding="rgb8", data=picture.tobytes()))
         due = time.monotonic() + 60

@@ -102,12 +102,23 @@ def test_many_threads_submit_at_once_and_each_gets_its_own_answer() -> None:
 
 def test_a_pipeline_fans_out_over_lanes_and_gathers_in_order() -> None:
     config = config_of(
-        {"cut": function("cut", lanes=["host"]), "times": function("times", "example_piece", batch=[1, 2, 4]),
-         "join": function("join", "example_join", lanes=["host"])},
-        {"pieces": {"slo": "20s", "node": [
-            {"name": "cut", "fan_out": True}, {"name": "times"},
-            {"name": "join", "gather": True, "inputs": {"values": "times.value", "indexes": "cut.index"}}]}},
-        lane={"host": {}, "cpu0": {}})
+        {
+            "cut": function("cut", lanes=["host"]),
+            "times": function("times", "example_piece", batch=[1, 2, 4]),
+            "join": function("join", "example_join", lanes=["host"]),
+        },
+        {
+            "pieces": {
+                "slo": "20s",
+                "node": [
+                    {"name": "cut", "fan_out": True},
+                    {"name": "times"},
+                    {"name": "join", "gather": True, "inputs": {"values": "times.value", "indexes": "cut.index"}},
+                ],
+            }
+        },
+        lane={"host": {}, "cpu0": {}},
+    )
     with Runtime(config) as runtime:
         answer = runtime.infer("pieces", {"x": X})
         assert (answer["sum"], answer["order"]) == (60.0, [0, 1, 2, 3])
@@ -157,9 +168,14 @@ def test_what_cannot_be_right_is_refused_at_once_with_a_typed_error() -> None:
             assert says in str(caught.value)
         assert runtime.infer("echo", {"x": X, "n": np.zeros((5, 2), np.int64)}, slo_ms=10_000)["x"] is X
         refused: List[Tuple[Dict[str, Any], Any]] = [
-            ({"klass": "urgent"}, BadInput), ({"on_late": "maybe"}, BadInput), ({"value": -1}, BadInput),
-            ({"stream": "s"}, BadInput), ({"hints": {"n": "many"}}, BadInput), ({"slo_ms": float("nan")}, BadInput),
-            ({"slo_ms": 0}, DeadlineExpired)]
+            ({"klass": "urgent"}, BadInput),
+            ({"on_late": "maybe"}, BadInput),
+            ({"value": -1}, BadInput),
+            ({"stream": "s"}, BadInput),
+            ({"hints": {"n": "many"}}, BadInput),
+            ({"slo_ms": float("nan")}, BadInput),
+            ({"slo_ms": 0}, DeadlineExpired),
+        ]
         for options, error in refused:
             with pytest.raises(error):
                 runtime.submit("echo", {"x": X}, **options)
@@ -255,8 +271,10 @@ def test_a_result_of_the_wrong_count_is_the_engines_failure() -> None:
 
 
 def test_a_lane_that_hangs_is_reported_and_others_go_on(caplog: pytest.LogCaptureFixture) -> None:
-    config = config_of({"request": function("request", lanes=["slow"]), "double": function("double", lanes=["cpu0"])},
-                       lane={"slow": {"hang": "100ms"}, "cpu0": {}})
+    config = config_of(
+        {"request": function("request", lanes=["slow"]), "double": function("double", lanes=["cpu0"])},
+        lane={"slow": {"hang": "100ms"}, "cpu0": {}},
+    )
     runtime = Runtime(config).start()
     stuck = runtime.submit("request", {"x": HOLD})
     with pytest.raises(Failed, match="slow"):
@@ -281,8 +299,9 @@ def test_a_lane_comes_back_when_its_work_returns_after_all() -> None:
 
 
 def test_system_exit_in_an_engine_fails_its_request_and_nothing_else() -> None:
-    config = config_of({"leave": function("leave", lanes=["a"]), "double": function("double", lanes=["b"])},
-                       lane={"a": {}, "b": {}})
+    config = config_of(
+        {"leave": function("leave", lanes=["a"]), "double": function("double", lanes=["b"])}, lane={"a": {}, "b": {}}
+    )
     with Runtime(config) as runtime:
         with pytest.raises(Failed, match="SystemExit"):
             runtime.infer("leave", {"x": HOLD})
@@ -351,8 +370,12 @@ def test_an_engine_that_cannot_load_is_said_at_start_and_no_thread_stays() -> No
         Runtime(config_of({"echo": {"engine": "python", "function": "live_functions:nothing"}})).start()
     wait_until(lambda: set(threading.enumerate()) <= before)
     with pytest.raises(ConfigError, match=r"inputs.x = 'request.y'"):
-        Runtime(config_of({"echo": function("echo")},
-                          {"a": {"node": [{"name": "echo", "inputs": {"x": "request.y"}}], "inputs": {"x": {}}}}))
+        Runtime(
+            config_of(
+                {"echo": function("echo")},
+                {"a": {"node": [{"name": "echo", "inputs": {"x": "request.y"}}], "inputs": {"x": {}}}},
+            )
+        )
 
 
 def test_models_beyond_the_budget_are_loaded_on_demand_and_others_make_room() -> None:
@@ -370,6 +393,7 @@ def test_models_beyond_the_budget_are_loaded_on_demand_and_others_make_room() ->
 
 def test_a_recorded_run_replays_exactly(tmp_path: Path) -> None:
     from edgeserve.recording import replay, trace
+
     path = tmp_path / "run.jsonl"
     config = config_of({"double": function("double", batch=[1, 2, 4])}, server={"record": str(path)})
     with Runtime(config) as runtime:
@@ -383,17 +407,26 @@ def test_a_recorded_run_replays_exactly(tmp_path: Path) -> None:
 
 
 def test_an_idle_runtime_costs_nothing_and_opens_no_socket(tmp_path: Path) -> None:
-    (tmp_path / "edge.toml").write_text('[model.echo]\nengine = "python"\nfunction = "live_functions:echo"\n'
-                                        'options = { example = "live_functions:example" }\n'
-                                        '[app.echo]\nmodel = "echo"\n')
+    (tmp_path / "edge.toml").write_text(
+        '[model.echo]\nengine = "python"\nfunction = "live_functions:echo"\n'
+        'options = { example = "live_functions:example" }\n'
+        '[app.echo]\nmodel = "echo"\n'
+    )
     (tmp_path / "live_functions.py").write_text(Path(HERE, "live_functions.py").read_text())
     assert load_config(str(tmp_path / "edge.toml")).apps
-    code = ("import sys, time, numpy as np, edgeserve\n"
-            "with edgeserve.Runtime.from_config(sys.argv[1]) as runtime:\n"
-            "    runtime.infer('echo', {'x': np.ones(4)})\n"
-            "    began = time.process_time(); time.sleep(1.0)\n"
-            "    print(time.process_time() - began, 'zmq' in sys.modules, 'onnxruntime' in sys.modules)\n")
-    said = subprocess.run([sys.executable, "-c", code, str(tmp_path / "edge.toml")], capture_output=True, text=True,
-                          timeout=60, check=True).stdout.split()
+    code = (
+        "import sys, time, numpy as np, edgeserve\n"
+        "with edgeserve.Runtime.from_config(sys.argv[1]) as runtime:\n"
+        "    runtime.infer('echo', {'x': np.ones(4)})\n"
+        "    began = time.process_time(); time.sleep(1.0)\n"
+        "    print(time.process_time() - began, 'zmq' in sys.modules, 'onnxruntime' in sys.modules)\n"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "edge.toml")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout.split()
     assert float(said[0]) < 0.01, "idle CPU must stay under 1 % of a core"
     assert said[1:] == ["False", "False"]

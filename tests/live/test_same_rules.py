@@ -23,11 +23,16 @@ Infer = Callable[..., Any]
 def ways() -> Iterator[Tuple[Infer, Infer]]:
     """``infer`` in process and over the bus, of one runtime."""
     with tempfile.TemporaryDirectory(prefix="es") as folder:
-        config = parse_config({
-            "server": {"endpoint": f"ipc://{folder}/bus/socket"},
-            "model": {"m": {"engine": "synthetic", "expected": {"1": "100us"}}},
-            "app": {"strict": {"model": "m", "slo": "20s", "inputs": {"x": {"shape": [2]}}},
-                    "free": {"model": "m", "slo": "20s", "stream": "in_order"}}})
+        config = parse_config(
+            {
+                "server": {"endpoint": f"ipc://{folder}/bus/socket"},
+                "model": {"m": {"engine": "synthetic", "expected": {"1": "100us"}}},
+                "app": {
+                    "strict": {"model": "m", "slo": "20s", "inputs": {"x": {"shape": [2]}}},
+                    "free": {"model": "m", "slo": "20s", "stream": "in_order"},
+                },
+            }
+        )
         with Runtime(config, serve=True) as runtime, Client(runtime.endpoints[0]) as bus:
             yield runtime.infer, bus.infer
 
@@ -35,15 +40,30 @@ def ways() -> Iterator[Tuple[Infer, Infer]]:
 LONGEST, TOO_LONG = "n" * NAME_CHARS_MAX, "n" * (NAME_CHARS_MAX + 1)
 
 
-@pytest.mark.parametrize(("app", "inputs", "options"), [
-    ("strict", X, {}), ("free", X, {}), ("free", {}, {}), ("free", {LONGEST: 1}, {}), ("free", {"t": "text"}, {}),
-    ("free", {f"i{index}": 1 for index in range(INPUTS_MAX)}, {}),
-    ("free", X, {"klass": "background"}), ("free", X, {"on_late": "partial"}), ("free", X, {"value": 0}),
-    ("free", X, {"value": float(NUMBER_MAX)}), ("free", X, {"value": np.float32(2)}), ("free", X, {"stream": LONGEST}),
-    ("free", X, {"hints": {}}), ("free", X, {"hints": {LONGEST: -1}}), ("free", X, {"hints": {"a": np.int64(3)}}),
-    ("free", X, {"hints": {f"h{index}": index for index in range(HINTS_MAX)}}),
-    ("free", X, {"slo_ms": SLO_MS_MAX}), ("free", X, {"slo_ms": np.float64(5000)}),
-    ("free", X, {"slo_ms": 0.001, "on_late": "answer"})])
+@pytest.mark.parametrize(
+    ("app", "inputs", "options"),
+    [
+        ("strict", X, {}),
+        ("free", X, {}),
+        ("free", {}, {}),
+        ("free", {LONGEST: 1}, {}),
+        ("free", {"t": "text"}, {}),
+        ("free", {f"i{index}": 1 for index in range(INPUTS_MAX)}, {}),
+        ("free", X, {"klass": "background"}),
+        ("free", X, {"on_late": "partial"}),
+        ("free", X, {"value": 0}),
+        ("free", X, {"value": float(NUMBER_MAX)}),
+        ("free", X, {"value": np.float32(2)}),
+        ("free", X, {"stream": LONGEST}),
+        ("free", X, {"hints": {}}),
+        ("free", X, {"hints": {LONGEST: -1}}),
+        ("free", X, {"hints": {"a": np.int64(3)}}),
+        ("free", X, {"hints": {f"h{index}": index for index in range(HINTS_MAX)}}),
+        ("free", X, {"slo_ms": SLO_MS_MAX}),
+        ("free", X, {"slo_ms": np.float64(5000)}),
+        ("free", X, {"slo_ms": 0.001, "on_late": "answer"}),
+    ],
+)
 def test_both_ways_accept_the_same(ways: Tuple[Infer, Infer], app: str, inputs: Any, options: Dict[str, Any]) -> None:
     assert [infer(app, inputs, **options).outcome for infer in ways] == ["completed", "completed"]
 
@@ -51,39 +71,78 @@ def test_both_ways_accept_the_same(ways: Tuple[Infer, Infer], app: str, inputs: 
 NAN, INFINITE = float("nan"), float("inf")
 
 
-@pytest.mark.parametrize(("app", "inputs", "options", "error"), [
-    ("nobody", X, {}, UnknownApp), ("strct", X, {}, UnknownApp),
-    ("strict", {}, {}, BadInput), ("strict", {"y": 1}, {}, BadInput), ("strict", {**X, "y": 1}, {}, BadInput),
-    ("strict", {"x": np.zeros(3, np.float32)}, {}, BadInput), ("strict", {"x": np.zeros(2)}, {}, BadInput),
-    ("strict", {"x": "text"}, {}, BadInput), ("strict", X, {"stream": "s"}, BadInput),
-    ("free", {f"i{index}": "text" if index % 2 else 1 for index in range(INPUTS_MAX + 1)}, {}, BadInput),
-    ("free", X, {"klass": "urgent"}, BadInput), ("free", X, {"klass": ""}, BadInput),
-    ("free", X, {"on_late": "never"}, BadInput), ("free", X, {"stream": ""}, BadInput),
-    ("free", X, {"value": -1}, BadInput), ("free", X, {"value": NAN}, BadInput), ("free", X, {"value": 1e19}, BadInput),
-    ("free", X, {"hints": {"a": INFINITE}}, BadInput), ("free", X, {"hints": {"a": 1e19}}, BadInput),
-    ("free", X, {"hints": {"a\nb": 1}}, BadInput),
-    ("free", X, {"slo_ms": NAN}, BadInput), ("free", X, {"slo_ms": INFINITE}, BadInput),
-    ("free", X, {"slo_ms": SLO_MS_MAX * 2}, BadInput),
-    ("free", X, {"slo_ms": 0}, DeadlineExpired), ("free", X, {"slo_ms": -5}, DeadlineExpired),
-    ("free", X, {"slo_ms": -5, "on_late": "answer"}, DeadlineExpired)])
-def test_both_ways_refuse_the_same_meaning_with_the_same_error(ways: Tuple[Infer, Infer], app: str, inputs: Any,
-                                                               options: Dict[str, Any], error: type) -> None:
+@pytest.mark.parametrize(
+    ("app", "inputs", "options", "error"),
+    [
+        ("nobody", X, {}, UnknownApp),
+        ("strct", X, {}, UnknownApp),
+        ("strict", {}, {}, BadInput),
+        ("strict", {"y": 1}, {}, BadInput),
+        ("strict", {**X, "y": 1}, {}, BadInput),
+        ("strict", {"x": np.zeros(3, np.float32)}, {}, BadInput),
+        ("strict", {"x": np.zeros(2)}, {}, BadInput),
+        ("strict", {"x": "text"}, {}, BadInput),
+        ("strict", X, {"stream": "s"}, BadInput),
+        ("free", {f"i{index}": "text" if index % 2 else 1 for index in range(INPUTS_MAX + 1)}, {}, BadInput),
+        ("free", X, {"klass": "urgent"}, BadInput),
+        ("free", X, {"klass": ""}, BadInput),
+        ("free", X, {"on_late": "never"}, BadInput),
+        ("free", X, {"stream": ""}, BadInput),
+        ("free", X, {"value": -1}, BadInput),
+        ("free", X, {"value": NAN}, BadInput),
+        ("free", X, {"value": 1e19}, BadInput),
+        ("free", X, {"hints": {"a": INFINITE}}, BadInput),
+        ("free", X, {"hints": {"a": 1e19}}, BadInput),
+        ("free", X, {"hints": {"a\nb": 1}}, BadInput),
+        ("free", X, {"slo_ms": NAN}, BadInput),
+        ("free", X, {"slo_ms": INFINITE}, BadInput),
+        ("free", X, {"slo_ms": SLO_MS_MAX * 2}, BadInput),
+        ("free", X, {"slo_ms": 0}, DeadlineExpired),
+        ("free", X, {"slo_ms": -5}, DeadlineExpired),
+        ("free", X, {"slo_ms": -5, "on_late": "answer"}, DeadlineExpired),
+    ],
+)
+def test_both_ways_refuse_the_same_meaning_with_the_same_error(
+    ways: Tuple[Infer, Infer], app: str, inputs: Any, options: Dict[str, Any], error: type
+) -> None:
     for infer in ways:
         with pytest.raises(RequestError) as refused:
             infer(app, inputs, **options)
         assert type(refused.value) is error
 
 
-@pytest.mark.parametrize(("inputs", "options"), [
-    (X, {"klass": 3}), (X, {"klass": TOO_LONG}), (X, {"on_late": True}), (X, {"stream": 7}), (X, {"stream": TOO_LONG}),
-    (X, {"value": "2"}), (X, {"value": True}), (X, {"slo_ms": "soon"}), (X, {"slo_ms": True}),
-    (X, {"hints": {"a": "b"}}), (X, {"hints": {"a": None}}), (X, {"hints": {"a": True}}), (X, {"hints": {"": 1}}),
-    (X, {"hints": {3: 1}}), (X, {"hints": {TOO_LONG: 1}}), (X, {"value": 10**400}), (X, {"hints": {"a": 10**400}}),
-    (X, {"hints": {f"h{index}": 1 for index in range(HINTS_MAX + 1)}}),
-    ({TOO_LONG: 1}, {}), ({"": 1}, {}), ({TOO_LONG: "text"}, {}), ({3: 1}, {}), ([1], {}),
-    ({f"i{index}": 1 for index in range(INPUTS_MAX + 1)}, {})])
-def test_what_is_no_request_by_its_form_is_refused_both_ways(ways: Tuple[Infer, Infer], inputs: Any,
-                                                             options: Dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("inputs", "options"),
+    [
+        (X, {"klass": 3}),
+        (X, {"klass": TOO_LONG}),
+        (X, {"on_late": True}),
+        (X, {"stream": 7}),
+        (X, {"stream": TOO_LONG}),
+        (X, {"value": "2"}),
+        (X, {"value": True}),
+        (X, {"slo_ms": "soon"}),
+        (X, {"slo_ms": True}),
+        (X, {"hints": {"a": "b"}}),
+        (X, {"hints": {"a": None}}),
+        (X, {"hints": {"a": True}}),
+        (X, {"hints": {"": 1}}),
+        (X, {"hints": {3: 1}}),
+        (X, {"hints": {TOO_LONG: 1}}),
+        (X, {"value": 10**400}),
+        (X, {"hints": {"a": 10**400}}),
+        (X, {"hints": {f"h{index}": 1 for index in range(HINTS_MAX + 1)}}),
+        ({TOO_LONG: 1}, {}),
+        ({"": 1}, {}),
+        ({TOO_LONG: "text"}, {}),
+        ({3: 1}, {}),
+        ([1], {}),
+        ({f"i{index}": 1 for index in range(INPUTS_MAX + 1)}, {}),
+    ],
+)
+def test_what_is_no_request_by_its_form_is_refused_both_ways(
+    ways: Tuple[Infer, Infer], inputs: Any, options: Dict[str, Any]
+) -> None:
     """Over the bus some of these are not of the protocol's form, and some cannot even be sent."""
     for infer in ways:
         with pytest.raises((BadInput, Malformed)):

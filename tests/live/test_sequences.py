@@ -21,15 +21,25 @@ from edgeserve.sched.protocol.actions import CutBatch
 
 
 def config_of(endpoint: str = "", engine: str = "synthetic", step: str = "4ms", **sections: Any) -> Any:
-    return parse_config({
-        "server": {"endpoint": endpoint} if endpoint else {},
-        "lane": {"cpu": {}}, **sections,
-        "model": {
-            "lm": {"engine": engine, "batch": [1, 2, 4, 8], "expected": {str(size): step for size in (1, 2, 4, 8)},
-                   "options": {"sequence": {"slots": 8, "context_tokens": 100_000, "bytes_per_token": 10}}},
-            "ear": {"engine": "synthetic", "expected": {"1": "1ms"}}},
-        "app": {"chat": {"model": "lm", "slo": "100s"}, "voice": {"model": "ear", "slo": "400ms"}},
-        "policy": {"fifo": {}}}, directory=str(Path(live_engines.__file__).parent))
+    return parse_config(
+        {
+            "server": {"endpoint": endpoint} if endpoint else {},
+            "lane": {"cpu": {}},
+            **sections,
+            "model": {
+                "lm": {
+                    "engine": engine,
+                    "batch": [1, 2, 4, 8],
+                    "expected": {str(size): step for size in (1, 2, 4, 8)},
+                    "options": {"sequence": {"slots": 8, "context_tokens": 100_000, "bytes_per_token": 10}},
+                },
+                "ear": {"engine": "synthetic", "expected": {"1": "1ms"}},
+            },
+            "app": {"chat": {"model": "lm", "slo": "100s"}, "voice": {"model": "ear", "slo": "400ms"}},
+            "policy": {"fifo": {}},
+        },
+        directory=str(Path(live_engines.__file__).parent),
+    )
 
 
 @pytest.fixture
@@ -124,8 +134,13 @@ def test_a_reader_that_stops_reading_has_its_request_cancelled() -> None:
 
 def test_a_batch_is_cut_for_another_app(runtime: Runtime) -> None:
     cut = []
-    runtime.on_loop(lambda core: cut.append(core.world._perform.__setitem__(
-        CutBatch, lambda action, real=core.world._perform[CutBatch]: (cut.append(action), real(action)))))
+    runtime.on_loop(
+        lambda core: cut.append(
+            core.world._perform.__setitem__(
+                CutBatch, lambda action, real=core.world._perform[CutBatch]: (cut.append(action), real(action))
+            )
+        )
+    )
     stream = runtime.stream("chat", steps(3000), hints=hints(3000))
     next(stream)
     began = time.monotonic()
@@ -144,13 +159,16 @@ def test_an_input_that_never_fits_is_bad_input(runtime: Runtime) -> None:
 
 def test_a_sequence_of_a_lost_lane_goes_on_where_its_last_piece_stood() -> None:
     live_engines.lose.clear()
-    with Runtime(config_of(engine="live_engines:LosesLane", lane={"a": {}, "b": {}})) as runtime, \
-            runtime.stream("chat", steps(30), hints=hints(30), timeout_ms=20_000) as stream:
+    with Runtime(config_of(engine="live_engines:LosesLane", lane={"a": {}, "b": {}})) as runtime, runtime.stream(
+        "chat", steps(30), hints=hints(30), timeout_ms=20_000
+    ) as stream:
         next(stream)
         live_engines.lose.set()
         assert numbers(stream) == list(range(2, 31)) and stream.answer()["steps"] == 30
-        assert sorted(lane["state"] for name, lane in runtime.stats()["lanes"].items() if name in "ab") \
-            == ["down", "up"]
+        assert sorted(lane["state"] for name, lane in runtime.stats()["lanes"].items() if name in "ab") == [
+            "down",
+            "up",
+        ]
 
 
 # --- over the bus -----------------------------------------------------------------------------------------------------
@@ -183,15 +201,17 @@ def test_a_client_that_cancels_a_stream_stops_its_sequence(server: Runtime) -> N
 
 
 def test_a_request_that_fails_ends_its_stream_with_the_error(server: Runtime) -> None:
-    with Client(server.endpoints[0]) as client, client.stream("chat", steps(2), hints={"tokens": 10**6}) as stream, \
-            pytest.raises(BadInput):
+    with Client(server.endpoints[0]) as client, client.stream(
+        "chat", steps(2), hints={"tokens": 10**6}
+    ) as stream, pytest.raises(BadInput):
         list(stream)
 
 
 def test_pieces_for_asyncio(server: Runtime) -> None:
     async def read() -> Any:
-        async with AsyncClient(server.endpoints[0]) as client, \
-                client.stream("chat", steps(9), hints=hints(9)) as stream:
+        async with AsyncClient(server.endpoints[0]) as client, client.stream(
+            "chat", steps(9), hints=hints(9)
+        ) as stream:
             seen = [int(piece["step"]) async for piece in stream]
             return seen, await stream.answer()
 

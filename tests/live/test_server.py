@@ -73,11 +73,14 @@ def served(folder: Path) -> Iterator[Runtime]:
     """A server in this process, whose lanes the test can hold."""
     live_functions.close_gate()
     options = {"example": "live_functions:example"}
-    models = {name: {"engine": "python", "function": f"live_functions:{name}", "options": options}
-              for name in ("request", "double")}
+    models = {
+        name: {"engine": "python", "function": f"live_functions:{name}", "options": options}
+        for name in ("request", "double")
+    }
     apps = {name: {"model": name, "slo": "20s", "inputs": {"x": {"dtype": "float32", "shape": [4]}}} for name in models}
-    config = parse_config({"server": {"endpoint": f"ipc://{folder}/bus/socket"}, "model": models, "app": apps},
-                          directory=str(HERE))
+    config = parse_config(
+        {"server": {"endpoint": f"ipc://{folder}/bus/socket"}, "model": models, "app": apps}, directory=str(HERE)
+    )
     with Runtime(config, serve=True) as runtime:
         yield runtime
         live_functions.gate.set()
@@ -105,9 +108,11 @@ def test_a_client_gets_answers_and_typed_errors(served: Runtime) -> None:
         assert answer["y"].tolist() == [6, 6, 6, 6]
         assert (answer.outcome, answer.late) == ("completed", False)
         assert sum(answer.breakdown_ms.values()) == pytest.approx(answer.total_ms)
-        for app, x, error, says in [("dubble", ZERO, UnknownApp, "did you mean 'double'"),
-                                    ("double", ZERO[:2], BadInput, "is float32 [2]"),
-                                    ("double", ZERO - 1, Failed, "negative input")]:
+        for app, x, error, says in [
+            ("dubble", ZERO, UnknownApp, "did you mean 'double'"),
+            ("double", ZERO[:2], BadInput, "is float32 [2]"),
+            ("double", ZERO - 1, Failed, "negative input"),
+        ]:
             with pytest.raises(error) as caught:
                 bus.infer(app, {"x": x})
             assert says in str(caught.value)
@@ -118,16 +123,20 @@ def test_a_client_gets_answers_and_typed_errors(served: Runtime) -> None:
 
 def test_what_the_bus_itself_refuses_has_a_story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Link, "check_size", lambda link, frames: 0)  # this client does not look itself
-    tables = {"server": {"endpoint": f"ipc://{tmp_path}/bus/socket", "message_max": "1MiB"},
-              "model": {"double": {"engine": "python", "function": "live_functions:double"}},
-              "app": {"double": {"model": "double", "slo": "1s"}}}
+    tables = {
+        "server": {"endpoint": f"ipc://{tmp_path}/bus/socket", "message_max": "1MiB"},
+        "model": {"double": {"engine": "python", "function": "live_functions:double"}},
+        "app": {"double": {"model": "double", "slo": "1s"}},
+    }
     with Runtime(parse_config(tables, directory=str(HERE)), serve=True) as runtime:
         with Client(runtime.endpoints[0]) as bus:
             with pytest.raises(TooLarge) as caught:
                 bus.infer("double", {"x": np.zeros(3 << 17)})
             number = caught.value.id
-            assert bus.story(number) == [f"request {number}: ended before it was scheduled: too_large",
-                                         f"  {caught.value}"]
+            assert bus.story(number) == [
+                f"request {number}: ended before it was scheduled: too_large",
+                f"  {caught.value}",
+            ]
             assert bus.infer("double", {"x": ZERO}).id > number
 
 
@@ -141,8 +150,9 @@ def test_questions_about_the_server(served: Runtime) -> None:
         assert health["ready"] and health["pid"] == os.getpid() and health["lanes"]["cpu0"] == "up"
 
 
-def test_figures_of_a_policy_with_numbers_as_keys_end_no_connection(served: Runtime,
-                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_figures_of_a_policy_with_numbers_as_keys_end_no_connection(
+    served: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Edf, "figures", lambda policy: {1: {2: np.float32(0.5)}})
     with Client(served.endpoints[0]) as bus:
         running = bus.submit("request", {"x": HOLD})
@@ -219,8 +229,11 @@ class Serving:
         self.endpoint = f"ipc://{folder}/bus/socket"
         self.socket = folder / "bus" / "socket"
         self.log: List[str] = []
-        self.process = subprocess.Popen([sys.executable, "-m", "edgeserve.cli", "serve", str(folder / "edge.toml")],
-                                        stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "edgeserve.cli", "serve", str(folder / "edge.toml")],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def __enter__(self) -> Serving:
         assert self.process.stderr is not None
@@ -286,9 +299,12 @@ sys.exit(cli.main(["serve", sys.argv[1]]))
 def test_a_fault_that_ends_the_loop_is_told_once(folder: Path) -> None:
     (folder / "edge.toml").write_text(
         f'[server]\nendpoint = "ipc://{folder}/bus/socket"\n[model.m]\nengine = "synthetic"\n'
-        'expected = { 1 = "1ms" }\n[app.a]\nmodel = "m"\n', encoding="utf-8")
-    done = subprocess.run([sys.executable, "-c", FAULTY, str(folder / "edge.toml")], capture_output=True, text=True,
-                          timeout=60)
+        'expected = { 1 = "1ms" }\n[app.a]\nmodel = "m"\n',
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTY, str(folder / "edge.toml")], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 2, done.stderr
     assert (done.stdout, done.stderr.count("Traceback"), done.stderr.count("ended because of a fault")) == ("", 1, 1)
 
@@ -314,8 +330,7 @@ def test_sighup_reads_the_file_again_and_a_mistake_in_it_changes_nothing(folder:
 # --- the service manager ----------------------------------------------------------------------------------------------
 
 
-def test_systemd_hears_ready_heartbeats_and_the_end(
-        folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systemd_hears_ready_heartbeats_and_the_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     notify.bind(str(folder / "notify"))
     notify.settimeout(20)

@@ -60,9 +60,11 @@ def until(condition, what, timeout_s=20.0):
 
 def share(client, app="echo"):
     """Ask until the client has its memory, and knows what room the app's answers need."""
+
     def is_shared():
         answer = client.infer(app, {"x": X})
         return client._courier.slab is not None and np.shares_memory(answer["x"], client._courier.slab.memory)
+
     until(is_shared, "shared memory")
     return client._courier.slab
 
@@ -150,8 +152,9 @@ def test_small_tensors_ask_for_no_memory(server):
 
 @pytest.mark.parametrize("bytes_given", [0, 4 * MIB])
 def test_without_it_on_either_side_frames_do(tmp_path, bytes_given):
-    with BusServer(f"ipc://{tmp_path}/bus", shared_memory_bytes=bytes_given) as server, \
-            Client(server.endpoint, timeout_ms=30_000, shared_memory=bytes_given == 0) as client:
+    with BusServer(f"ipc://{tmp_path}/bus", shared_memory_bytes=bytes_given) as server, Client(
+        server.endpoint, timeout_ms=30_000, shared_memory=bytes_given == 0
+    ) as client:
         assert os.path.exists(f"{tmp_path}/bus{SUFFIX}") is bool(bytes_given)
         for _ in range(5):
             assert (client.infer("echo", {"x": X})["x"] == X).all()
@@ -159,8 +162,9 @@ def test_without_it_on_either_side_frames_do(tmp_path, bytes_given):
 
 
 def test_tcp_has_none():
-    with BusServer("tcp://127.0.0.1:*", shared_memory_bytes=4 * MIB) as server, \
-            Client(server.endpoint, timeout_ms=30_000) as client:
+    with BusServer("tcp://127.0.0.1:*", shared_memory_bytes=4 * MIB) as server, Client(
+        server.endpoint, timeout_ms=30_000
+    ) as client:
         assert (client.infer("echo", {"x": X})["x"] == X).all()
         assert (client._courier.slab, server.bus._offers) == (None, None)
 
@@ -222,8 +226,9 @@ def test_requests_of_one_form_are_not_mixed_up(server, client):
 
 @pytest.mark.parametrize("bytes_given", [0, 4 * MIB])
 def test_without_shared_memory_a_buffer_is_an_ordinary_array(tmp_path, bytes_given):
-    with BusServer(f"ipc://{tmp_path}/bus", shared_memory_bytes=bytes_given) as server, \
-            Client(server.endpoint, timeout_ms=30_000, shared_memory=bytes_given == 0) as client:
+    with BusServer(f"ipc://{tmp_path}/bus", shared_memory_bytes=bytes_given) as server, Client(
+        server.endpoint, timeout_ms=30_000, shared_memory=bytes_given == 0
+    ) as client:
         began = time.monotonic()
         mine = client.buffer(X.shape)
         assert time.monotonic() - began < 2, "it waited for what never comes"
@@ -267,6 +272,7 @@ def test_an_asyncio_client_has_buffers(server):
             mine[...] = X
             assert np.shares_memory(mine, client._client._courier.slab.memory)
             return (await client.infer("echo", {"x": mine}))["x"].copy()
+
     assert (asyncio.run(ask()) == X).all()
 
 
@@ -274,8 +280,9 @@ def test_an_asyncio_client_has_buffers(server):
 
 
 def test_memory_counts_in_the_bounds_of_messages_and_clients(tmp_path):
-    with BusServer(f"ipc://{tmp_path}/bus", shared_memory_bytes=4 * MIB, message_bytes_max=MIB,
-                   client_bytes_max=MIB) as server, Client(server.endpoint, timeout_ms=30_000) as client:
+    with BusServer(
+        f"ipc://{tmp_path}/bus", shared_memory_bytes=4 * MIB, message_bytes_max=MIB, client_bytes_max=MIB
+    ) as server, Client(server.endpoint, timeout_ms=30_000) as client:
         share(client)
         with pytest.raises(TooLarge):
             client.infer("echo", {"x": np.zeros(MIB + 1, np.uint8)})
@@ -316,7 +323,7 @@ class ByHand:
         self.dealer.connect(server.endpoint)
         self.side = socket.socket(socket.AF_UNIX)
         self.side.settimeout(20)
-        self.side.connect(server.endpoint[len("ipc://"):] + SUFFIX)
+        self.side.connect(server.endpoint[len("ipc://") :] + SUFFIX)
         said, ancillary, _, _ = self.side.recvmsg(OFFER.size, socket.CMSG_SPACE(4))
         self.file = array.array("i", ancillary[0][2])[0]
         self.token, self.bytes = OFFER.unpack(said)
@@ -367,19 +374,40 @@ def test_a_known_form_is_checked_like_any_other(server, by_hand):
     by_hand.claim()
 
     def asked(key, offset, *frames, room=2**16):
-        return by_hand.ask(*frames, kind="infer", id=key, app="sleep", room=[room, MIB],
-                           tensors=[["x", "uint8", [MIB], offset, MIB]], sent_ns=2**40)
+        return by_hand.ask(
+            *frames,
+            kind="infer",
+            id=key,
+            app="sleep",
+            room=[room, MIB],
+            tensors=[["x", "uint8", [MIB], offset, MIB]],
+            sent_ns=2**40,
+        )
+
     for key in range(2, 6):
-        by_hand.dealer.send(wire.pack_header({
-            "kind": "infer", "id": key, "app": "sleep", "room": [2**16, MIB], "sent_ns": 2**40,
-            "tensors": [["x", "uint8", [MIB], 2**16 * key, MIB]]}))
+        by_hand.dealer.send(
+            wire.pack_header(
+                {
+                    "kind": "infer",
+                    "id": key,
+                    "app": "sleep",
+                    "room": [2**16, MIB],
+                    "sent_ns": 2**40,
+                    "tensors": [["x", "uint8", [MIB], 2**16 * key, MIB]],
+                }
+            )
+        )
     until(lambda: len([news for news in list(server.news) if type(news) is Ask]) == 4, "the requests")
     form = next(iter(server.bus._peers.by_id.values())).form
     assert form is not None
     assert server.news[-1].form is form, "not known by its form"
-    for key, offset, frames, room in ((9, by_hand.bytes - MIB + 1, (), 2**16), (10, 2**32 - 1, (), 2**16),
-                                      (11, 2**16, (b"more",), 2**16), (12, 2**16, (), by_hand.bytes - MIB + 1),
-                                      (5, 2**16, (), 2**16)):
+    for key, offset, frames, room in (
+        (9, by_hand.bytes - MIB + 1, (), 2**16),
+        (10, 2**32 - 1, (), 2**16),
+        (11, 2**16, (b"more",), 2**16),
+        (12, 2**16, (), by_hand.bytes - MIB + 1),
+        (5, 2**16, (), 2**16),
+    ):
         assert asked(key, offset, *frames, room=room).error.code == "malformed", (key, offset)
     assert by_hand.ask(kind="health", id=20).info["ready"]
 
@@ -387,8 +415,9 @@ def test_a_known_form_is_checked_like_any_other(server, by_hand):
 def test_what_the_client_writes_while_its_request_waits_is_not_seen(server, by_hand):
     by_hand.claim()
     os.pwrite(by_hand.file, b"\1" * MIB, 0)
-    by_hand.dealer.send(wire.pack_header({"kind": "infer", "id": 2, "app": "sleep",
-                                          "tensors": [["x", "uint8", [MIB], 0, MIB]]}))
+    by_hand.dealer.send(
+        wire.pack_header({"kind": "infer", "id": 2, "app": "sleep", "tensors": [["x", "uint8", [MIB], 0, MIB]]})
+    )
     ask = server.seen(Ask, 20)
     os.pwrite(by_hand.file, b"\2" * MIB, 0)
     assert (ask.inputs["x"] == 1).all()
@@ -511,15 +540,17 @@ def test_answers_outlive_the_server_and_its_successor_shares_anew(tmp_path):
 def test_a_socket_left_behind_is_replaced(tmp_path):
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(f"{tmp_path}/bus{SUFFIX}")
-    with BusServer(f"ipc://{tmp_path}/bus", shared_memory_bytes=4 * MIB) as server, \
-            Client(server.endpoint, timeout_ms=30_000) as client:
+    with BusServer(f"ipc://{tmp_path}/bus", shared_memory_bytes=4 * MIB) as server, Client(
+        server.endpoint, timeout_ms=30_000
+    ) as client:
         share(client)
 
 
 def test_a_server_that_cannot_listen_beside_its_bus_serves_frames(tmp_path):
     (tmp_path / f"bus{SUFFIX}").write_text("something else")
-    with BusServer(f"ipc://{tmp_path}/bus", shared_memory_bytes=4 * MIB) as server, \
-            Client(server.endpoint, timeout_ms=30_000) as client:
+    with BusServer(f"ipc://{tmp_path}/bus", shared_memory_bytes=4 * MIB) as server, Client(
+        server.endpoint, timeout_ms=30_000
+    ) as client:
         assert (client.infer("echo", {"x": X})["x"] == X).all()
     assert (tmp_path / f"bus{SUFFIX}").read_text() == "something else"
 

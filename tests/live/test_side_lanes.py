@@ -58,8 +58,9 @@ def runtime_of(tmp_path, offload):
 
 
 def ask(runtime, number, steps):
-    return runtime.submit("write", {"prompt": f"prompt {number}", "max_tokens": steps, "ignore_eos": True},
-                          hints={"steps": steps})
+    return runtime.submit(
+        "write", {"prompt": f"prompt {number}", "max_tokens": steps, "ignore_eos": True}, hints={"steps": steps}
+    )
 
 
 def lanes_of(runtime, answer):

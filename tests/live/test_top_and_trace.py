@@ -21,9 +21,11 @@ from edgeserve.tools.doctor import bus as doctor_bus
 from edgeserve.tools.doctor.bus import check_bus
 from edgeserve.tools.doctor.finding import GOOD, WRONG
 
-CONFIG = {"lane": {"cpu0": {}}, "app": {"echo": {"model": "echo", "slo": "10s"}},
-          "model": {"echo": {"engine": "synthetic", "batch": [1, 2, 4],
-                             "expected": {"1": "1ms", "2": "1ms", "4": "1ms"}}}}
+CONFIG = {
+    "lane": {"cpu0": {}},
+    "app": {"echo": {"model": "echo", "slo": "10s"}},
+    "model": {"echo": {"engine": "synthetic", "batch": [1, 2, 4], "expected": {"1": "1ms", "2": "1ms", "4": "1ms"}}},
+}
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +100,7 @@ def test_doctor_knows_the_server_of_its_own_configuration(endpoint):
     own = check_bus(endpoint, os.getuid(), "", ["echo"])
     assert [finding.status for finding in own + check_bus(endpoint, os.getuid())] == [GOOD, GOOD]
     assert f"process {os.getpid()} serves echo there" in own[0].text
-    other, = check_bus(endpoint, os.getuid(), "", ["detect", "echo"])
+    (other,) = check_bus(endpoint, os.getuid(), "", ["detect", "echo"])
     assert other.status == WRONG
     assert "this configuration has detect, echo" in other.text
     assert "edgeserve reload" in other.mend
@@ -109,7 +111,7 @@ def test_doctor_finds_fault_with_a_listener_that_is_no_server(tmp_path, monkeypa
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{tmp_path}/bus")
         listener.listen()
-        found, = check_bus(f"ipc://{tmp_path}/bus", os.getuid(), "", ["echo"])
+        (found,) = check_bus(f"ipc://{tmp_path}/bus", os.getuid(), "", ["echo"])
     assert found.status == WRONG
     assert "another server listens there already" in found.text
 
@@ -117,5 +119,6 @@ def test_doctor_finds_fault_with_a_listener_that_is_no_server(tmp_path, monkeypa
 def test_a_story_has_the_deadline_that_was_asked(endpoint):
     with Client(endpoint) as client:
         number = client.infer("echo", {"x": np.zeros(4, np.float32)}, slo_ms=5000).id
-        assert re.search(r"deadline 5s after it was asked(, of which [\d.]+[um]s are kept for the answer)?$",
-                         client.story(number)[0])
+        assert re.search(
+            r"deadline 5s after it was asked(, of which [\d.]+[um]s are kept for the answer)?$", client.story(number)[0]
+        )

@@ -12,10 +12,16 @@ from edgeserve.config.loading import parse_config
 
 
 def test_a_network_of_torch_answers_in_batches_on_two_lanes(tmp_path):
-    config = parse_config({
-        "lane": {"cpu0": {"depth": 2}, "cpu1": {}},
-        "model": {"net": {"engine": "torch", "function": "torch_models:Linear", "batch": [1, 4], "shapes": {"x": [4]}}},
-        "app": {"a": {"model": "net", "slo": "10s"}}}, str(tmp_path))
+    config = parse_config(
+        {
+            "lane": {"cpu0": {"depth": 2}, "cpu1": {}},
+            "model": {
+                "net": {"engine": "torch", "function": "torch_models:Linear", "batch": [1, 4], "shapes": {"x": [4]}}
+            },
+            "app": {"a": {"model": "net", "slo": "10s"}},
+        },
+        str(tmp_path),
+    )
     with edgeserve.Runtime(config) as runtime:
         waiting = [runtime.submit("a", {"x": np.full(4, row, np.float32)}) for row in range(12)]
         answers = [future.result(30)["output"] for future in waiting]

@@ -47,8 +47,16 @@ follow_imports = skip
 """
 """What no type of these names is made of: half of the time."""
 
-SAID = {7: ANSWER, 8: 'Revealed type is "builtins.dict[builtins.str, builtins.float]"', 9: 'has no attribute "reslt"',
-        12: ANSWER, 14: "Revealed type is", 19: ANSWER, 20: ANSWER, 21: 'has incompatible type "int"; expected "str"'}
+SAID = {
+    7: ANSWER,
+    8: 'Revealed type is "builtins.dict[builtins.str, builtins.float]"',
+    9: 'has no attribute "reslt"',
+    12: ANSWER,
+    14: "Revealed type is",
+    19: ANSWER,
+    20: ANSWER,
+    21: 'has incompatible type "int"; expected "str"',
+}
 
 
 def installed_editable() -> bool:
@@ -66,9 +74,24 @@ def test_an_editable_install_keeps_its_types(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP, encoding="utf-8")
     (tmp_path / "mypy.ini").write_text(NOT_READ, encoding="utf-8")
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "MYPYPATH")}
-    done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "--cache-dir",
-                           str(tmp_path / "cache"), "app.py"], cwd=str(tmp_path), env=environment, timeout=300,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--strict",
+            "--no-error-summary",
+            "--cache-dir",
+            str(tmp_path / "cache"),
+            "app.py",
+        ],
+        cwd=str(tmp_path),
+        env=environment,
+        timeout=300,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     lines = [line for line in done.stdout.splitlines() if line.startswith("app.py:")]
     assert sorted(int(line.split(":")[1]) for line in lines) == sorted(SAID), done.stdout
     for line in lines:

@@ -21,10 +21,14 @@ ENDS = ("in time", "late", "rejected", "dropped", "cancelled", "failed")
 
 
 def table(**app):
-    return {"lane": {"l": {}}, "model": {"m": {"engine": "synthetic", "expected": {"1": "2ms"}}},
-            "policy": {"pard": {"kind": "pard", "rule": "back"}},
-            "app": {"a": {"model": "m", "slo": "20ms", **app}}, "workload": {"w": {"app": "a", "rate": 700.0}},
-            "run": {"duration": "200ms"}}
+    return {
+        "lane": {"l": {}},
+        "model": {"m": {"engine": "synthetic", "expected": {"1": "2ms"}}},
+        "policy": {"pard": {"kind": "pard", "rule": "back"}},
+        "app": {"a": {"model": "m", "slo": "20ms", **app}},
+        "workload": {"w": {"app": "a", "rate": 700.0}},
+        "run": {"duration": "200ms"},
+    }
 
 
 def played():

@@ -9,32 +9,60 @@ from edgeserve.sim.report import report_of
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
 
-POLICIES = ["fifo", "edf", "clockwork", "nexus", "clipper", "orloj", "orloj+", "pard", "pard+", "pard_local",
-            "rtlm", "rtlm+"]
+POLICIES = [
+    "fifo",
+    "edf",
+    "clockwork",
+    "nexus",
+    "clipper",
+    "orloj",
+    "orloj+",
+    "pard",
+    "pard+",
+    "pard_local",
+    "rtlm",
+    "rtlm+",
+]
 
 
 def run(policy, times_ms, rate, *, jitter="0ms", slo="2s", noise=0.02, seconds=40, control=None, seeds=(1, 2), **app):
-    setting = parse_scenario({
-        "lane": {"gpu0": {}},
-        "model": {"control": {"engine": "synthetic", "batch": [1], "expected": {"1": "4ms"}},
-                  "slow": {"engine": "synthetic", "batch": sorted(times_ms),
-                           "expected": {str(size): f"{ms}ms" for size, ms in times_ms.items()}}},
-        "policy": {policy: {}},
-        "app": {"control": {"model": "control", "slo": "20ms", "class": "critical"},
-                "slow": {"model": "slow", "slo": slo, "class": "background", **app}},
-        "workload": {"control": control or {"app": "control", "kind": "periodic", "rate": 10, "jitter": jitter},
-                     "slow": {"app": "slow", "kind": "poisson", "rate": rate}},
-        "run": {"duration": f"{seconds}s", "noise": noise}})
+    setting = parse_scenario(
+        {
+            "lane": {"gpu0": {}},
+            "model": {
+                "control": {"engine": "synthetic", "batch": [1], "expected": {"1": "4ms"}},
+                "slow": {
+                    "engine": "synthetic",
+                    "batch": sorted(times_ms),
+                    "expected": {str(size): f"{ms}ms" for size, ms in times_ms.items()},
+                },
+            },
+            "policy": {policy: {}},
+            "app": {
+                "control": {"model": "control", "slo": "20ms", "class": "critical"},
+                "slow": {"model": "slow", "slo": slo, "class": "background", **app},
+            },
+            "workload": {
+                "control": control or {"app": "control", "kind": "periodic", "rate": 10, "jitter": jitter},
+                "slow": {"app": "slow", "kind": "poisson", "rate": rate},
+            },
+            "run": {"duration": f"{seconds}s", "noise": noise},
+        }
+    )
     report = report_of([simulate(setting, seed, ()).world for seed in seeds], 0, setting.run.duration_ns)
     return report.apps["control"].finish_rate, report.apps["slow"].finish_rate
 
 
 @pytest.mark.worlds
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize(("times_ms", "rate"), [
-    ({size: 4 + 2 * size for size in range(1, 17)}, 20),   # only small batches fit beside the loop at any time
-    ({1: 28}, 8),                                          # fits only between two requests of the loop
-    ({1: 12}, 1)])                                         # the lane is used for 5 % of the time
+@pytest.mark.parametrize(
+    ("times_ms", "rate"),
+    [
+        ({size: 4 + 2 * size for size in range(1, 17)}, 20),  # only small batches fit beside the loop at any time
+        ({1: 28}, 8),  # fits only between two requests of the loop
+        ({1: 12}, 1),
+    ],
+)  # the lane is used for 5 % of the time
 def test_control_is_in_time_and_background_work_is_answered(policy, times_ms, rate):
     control, background = run(policy, times_ms, rate)
     assert control >= 0.999

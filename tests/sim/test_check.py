@@ -70,8 +70,15 @@ def test_a_deadline_below_the_expected_time_is_named_before_anything_else(tmp_pa
 
 
 def test_times_that_are_not_known_are_measured_now(tmp_path, capsys):
-    status, out, err = check(tmp_path, capsys, "--rate", "frames=20", "--arrivals", "periodic",
-                             detect="options = { c0 = \"1ms\", c1 = \"1ms\" }\nshapes = { x = [2] }")
+    status, out, err = check(
+        tmp_path,
+        capsys,
+        "--rate",
+        "frames=20",
+        "--arrivals",
+        "periodic",
+        detect='options = { c0 = "1ms", c1 = "1ms" }\nshapes = { x = [2] }',
+    )
     assert "no times are known of detect" in err
     assert "a few runs now" in out
     assert status == 0
@@ -94,8 +101,15 @@ def test_what_it_says_to_change_moves_the_break(tmp_path, capsys):
     rate = re.search(r"fewer requests: about ([\d.]+)/s hold", advice)[1]
     status, _, _ = check(tmp_path, capsys, "--rate", f"frames={rate}", "--arrivals", "periodic")
     assert status == 0
-    later, _ = first_break_and_advice(tmp_path, capsys, "--rate", "frames=90", "--arrivals", "periodic", detect=(
-        'batch = [1, 2, 4]\nexpected = { 1 = "10ms", 2 = "12ms", 4 = "16ms" }'))
+    later, _ = first_break_and_advice(
+        tmp_path,
+        capsys,
+        "--rate",
+        "frames=90",
+        "--arrivals",
+        "periodic",
+        detect=('batch = [1, 2, 4]\nexpected = { 1 = "10ms", 2 = "12ms", 4 = "16ms" }'),
+    )
     assert later > load
 
 
@@ -103,14 +117,19 @@ def test_sentences_are_wrapped_for_a_terminal(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
     _, out, _ = check(tmp_path, capsys, "--rate", "frames=20", slo="25ms")
-    sentences = out[out.index("lanes in use"):].splitlines()
+    sentences = out[out.index("lanes in use") :].splitlines()
     assert max(map(len, sentences)) <= 60 and "   " in [line[:3] for line in sentences]
 
 
-@pytest.mark.parametrize(("arguments", "words"), [
-    ([], "say how often each app is asked"), (["--rate", "20"], "say of which app it is, such as --rate frames=20"),
-    (["--rate", "frams=20"], "there is no app 'frams'; did you mean 'frames'"),
-    (["--rate", "frames=20", "--in-time", "0"], "--in-time 0")])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "say how often each app is asked"),
+        (["--rate", "20"], "say of which app it is, such as --rate frames=20"),
+        (["--rate", "frams=20"], "there is no app 'frams'; did you mean 'frames'"),
+        (["--rate", "frames=20", "--in-time", "0"], "--in-time 0"),
+    ],
+)
 def test_wrong_arguments_are_named(tmp_path, capsys, arguments, words):
     status, _, err = check(tmp_path, capsys, *arguments)
     assert status == 2
@@ -120,6 +139,7 @@ def test_wrong_arguments_are_named(tmp_path, capsys, arguments, words):
 def test_the_break_is_found_by_doubling_and_bisecting():
     def report(load):
         return Report({"a": AppReport(offered=1000, in_time=1000 if load <= 3.0 else 900)}, AppReport(), {}, 1, 1.0)
+
     found = first_break(report, report(1.0), {"a": 10.0}, 0.99)
     assert found.app == "a"
     assert 3.0 < found.load <= 3.25

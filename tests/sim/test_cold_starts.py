@@ -31,26 +31,43 @@ def lognormal(median, deviation):
 def draw_world(name):
     """Two to four apps of lognormal lengths on one model; what is told is the time of one input."""
     draw = random.Random(f"{name}/cold")
-    apps = {f"app{index}": lognormal(draw.uniform(5, 25), draw.uniform(0.4, 1.0))
-            for index in range(draw.randint(2, 4))}
+    apps = {
+        f"app{index}": lognormal(draw.uniform(5, 25), draw.uniform(0.4, 1.0)) for index in range(draw.randint(2, 4))
+    }
     lengths = sorted([length for values in apps.values() for length in values])
-    return {"apps": apps, "fixed": draw.uniform(3, 30), "told": draw.choice(lengths[POINTS // 4:-POINTS // 4]),
-            "lengths": lengths, "factor": draw.choice((1.5, 2.0, 3.0)),
-            "sizes": draw.choice(([1, 2, 4, 8], [1, 2, 3, 4, 5, 6, 7, 8]))}
+    return {
+        "apps": apps,
+        "fixed": draw.uniform(3, 30),
+        "told": draw.choice(lengths[POINTS // 4 : -POINTS // 4]),
+        "lengths": lengths,
+        "factor": draw.choice((1.5, 2.0, 3.0)),
+        "sizes": draw.choice(([1, 2, 4, 8], [1, 2, 3, 4, 5, 6, 7, 8])),
+    }
 
 
 def scenario(world, kind, load, policy="main", seconds=20):
     fixed, lengths = world["fixed"], world["lengths"]
     rate = load * 1000 / (fixed + statistics.fmean(lengths)) / len(world["apps"])
     slo = world["factor"] * (fixed + lengths[int(0.99 * len(lengths))])
-    return parse_scenario({
-        "model": {"m": {"engine": "synthetic", "batch": world["sizes"],
-                        "expected": {str(size): f"{fixed + size * world['told']:.3f}ms" for size in world["sizes"]}}},
-        "truth": {"m": {"fixed": f"{fixed:.3f}ms", "per_unit": "1us", "hint": "true", "noise": 0.03}},
-        "policy": {policy: {"kind": kind}},
-        "app": {app: {"model": "m", "slo": f"{slo:.3f}ms"} for app in world["apps"]},
-        "workload": {app: {"app": app, "rate": rate, "hints": {"true": {f"{1000 * item:.3f}": 1 for item in values}}}
-                     for app, values in world["apps"].items()}, "run": {"duration": f"{seconds}s"}})
+    return parse_scenario(
+        {
+            "model": {
+                "m": {
+                    "engine": "synthetic",
+                    "batch": world["sizes"],
+                    "expected": {str(size): f"{fixed + size * world['told']:.3f}ms" for size in world["sizes"]},
+                }
+            },
+            "truth": {"m": {"fixed": f"{fixed:.3f}ms", "per_unit": "1us", "hint": "true", "noise": 0.03}},
+            "policy": {policy: {"kind": kind}},
+            "app": {app: {"model": "m", "slo": f"{slo:.3f}ms"} for app in world["apps"]},
+            "workload": {
+                app: {"app": app, "rate": rate, "hints": {"true": {f"{1000 * item:.3f}": 1 for item in values}}}
+                for app, values in world["apps"].items()
+            },
+            "run": {"duration": f"{seconds}s"},
+        }
+    )
 
 
 def profile_of(world, lengths):

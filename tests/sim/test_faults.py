@@ -8,14 +8,19 @@ from edgeserve.sim.scenario import parse_scenario
 
 
 def test_all_lanes_of_a_device_are_lost_together_and_everybody_has_an_end():
-    table = {"device": {"d0": {}, "d1": {}},
-             "lane": {"a": {"device": "d0"}, "b": {"device": "d0"}, "c": {"device": "d1"}},
-             "model": {"m": {"engine": "synthetic", "expected": {"1": "3ms"}, "lanes": ["a", "b"]},
-                       "n": {"engine": "synthetic", "expected": {"1": "3ms"}, "lanes": ["c"]}},
-             "policy": {"p": {"kind": "edf"}},
-             "app": {"one": {"model": "m", "slo": "30ms"}, "other": {"model": "n", "slo": "30ms"}},
-             "workload": {"w": {"app": "one", "rate": 500.0}, "v": {"app": "other", "rate": 200.0}},
-             "faults": {"reset_every": "150ms", "lane_loss": "20ms"}, "run": {"duration": "1s"}}
+    table = {
+        "device": {"d0": {}, "d1": {}},
+        "lane": {"a": {"device": "d0"}, "b": {"device": "d0"}, "c": {"device": "d1"}},
+        "model": {
+            "m": {"engine": "synthetic", "expected": {"1": "3ms"}, "lanes": ["a", "b"]},
+            "n": {"engine": "synthetic", "expected": {"1": "3ms"}, "lanes": ["c"]},
+        },
+        "policy": {"p": {"kind": "edf"}},
+        "app": {"one": {"model": "m", "slo": "30ms"}, "other": {"model": "n", "slo": "30ms"}},
+        "workload": {"w": {"app": "one", "rate": 500.0}, "v": {"app": "other", "rate": 200.0}},
+        "faults": {"reset_every": "150ms", "lane_loss": "20ms"},
+        "run": {"duration": "1s"},
+    }
     together = []
 
     def on_step(now_ns, events, actions):

@@ -20,9 +20,13 @@ CLOCKS = [400.0, 800.0, 1000.0]
 
 
 def hardware(**keys):
-    table = {"device": {"gpu": {}}, "lane": {"gpu0": {"device": "gpu"}},
-             "model": {"m": {"engine": "synthetic", "expected": {"1": "10ms"}}}, "app": {"a": {"model": "m"}},
-             "hardware": {"gpu": {"clocks": CLOCKS, **keys}}}
+    table = {
+        "device": {"gpu": {}},
+        "lane": {"gpu0": {"device": "gpu"}},
+        "model": {"m": {"engine": "synthetic", "expected": {"1": "10ms"}}},
+        "app": {"a": {"model": "m"}},
+        "hardware": {"gpu": {"clocks": CLOCKS, **keys}},
+    }
     config = parse_scenario(table).hardware["gpu"]
     return SimHardware(config, DeviceConfig("gpu"), [LaneConfig("gpu0", "gpu")], 1)
 
@@ -33,14 +37,18 @@ def scenario(*args, **keys):
 
 def scenario_table(seconds=4.0, rate=20.0, device=None, run=None, **keys):
     return {
-        "device": {"gpu": device or {}}, "lane": {"gpu0": {"device": "gpu"}},
+        "device": {"gpu": device or {}},
+        "lane": {"gpu0": {"device": "gpu"}},
         "model": {"m": {"engine": "synthetic", "batch": [1, 4], "expected": {"1": "20ms", "4": "40ms"}}},
-        "app": {"a": {"model": "m", "slo": "200ms"}}, "workload": {"w": {"app": "a", "kind": "periodic", "rate": rate}},
+        "app": {"a": {"model": "m", "slo": "200ms"}},
+        "workload": {"w": {"app": "a", "kind": "periodic", "rate": rate}},
         "hardware": {"gpu": {"clocks": CLOCKS, **keys}},
-        "run": {"duration": f"{seconds}s", "step_cost": "0us", "event_cost": "0us", **(run or {})}}
+        "run": {"duration": f"{seconds}s", "step_cost": "0us", "event_cost": "0us", **(run or {})},
+    }
 
 
 # --- the device alone -------------------------------------------------------------------------------------------------
+
 
 def test_a_batch_takes_longer_by_the_part_that_the_clock_changes():
     device = hardware(compute=0.7, caps=[{"at": "1s", "for": "1s", "clock": 0.5}])
@@ -52,8 +60,9 @@ def test_a_batch_takes_longer_by_the_part_that_the_clock_changes():
 
 
 def test_power_and_energy_are_what_the_formula_says():
-    device = hardware(power={"static": 5.0, "dynamic": 20.0, "exponent": 2.0, "load_min": 0.5},
-                      caps=[{"at": "3s", "clock": 0.8}])
+    device = hardware(
+        power={"static": 5.0, "dynamic": 20.0, "exponent": 2.0, "load_min": 0.5}, caps=[{"at": "3s", "clock": 0.8}]
+    )
     device.runs(1 * S, [(1, 1)])
     assert device.power_w() == 25.0
     device.runs(2 * S, [(2, 8)])
@@ -65,8 +74,10 @@ def test_power_and_energy_are_what_the_formula_says():
 
 def test_heat_follows_its_time_constant_whatever_the_steps():
     for step_ns in (POLL_NS, 3 * S):
-        device = hardware(power={"static": 0.0, "dynamic": 10.0},
-                          thermal={"ambient": 20.0, "resistance": 4.0, "time": "10s", "trip": 90.0})
+        device = hardware(
+            power={"static": 0.0, "dynamic": 10.0},
+            thermal={"ambient": 20.0, "resistance": 4.0, "time": "10s", "trip": 90.0},
+        )
         device.runs(0, [(1, 1)])
         for now_ns in range(0, 12 * S + 1, step_ns):
             device.poll(now_ns)
@@ -74,8 +85,10 @@ def test_heat_follows_its_time_constant_whatever_the_steps():
 
 
 def test_a_hot_device_steps_down_until_it_is_cool_and_not_before():
-    device = hardware(power={"static": 0.0, "dynamic": 20.0},
-                      thermal={"ambient": 20.0, "resistance": 4.0, "time": "4s", "trip": 80.0, "release": 70.0})
+    device = hardware(
+        power={"static": 0.0, "dynamic": 20.0},
+        thermal={"ambient": 20.0, "resistance": 4.0, "time": "4s", "trip": 80.0, "release": 70.0},
+    )
     device.runs(0, [(1, 1)])
     heats, clocks = [], []
     for turn in range(1, 200):
@@ -115,8 +128,13 @@ def test_an_idle_device_has_its_lowest_clock_under_a_governor():
 
 
 def test_memory_that_is_not_there_kills_once_until_there_is_some_again():
-    device = hardware(memory={"total": "1GB", "others": "200MB", "changes": [
-        {"at": "1s", "others": "700MB", "over": "1s"}, {"at": "4s", "others": "100MB"}]})
+    device = hardware(
+        memory={
+            "total": "1GB",
+            "others": "200MB",
+            "changes": [{"at": "1s", "others": "700MB", "over": "1s"}, {"at": "4s", "others": "100MB"}],
+        }
+    )
     free, kills = [], []
     for half in range(0, 10):
         device.poll(half * S // 2)
@@ -137,17 +155,30 @@ def test_what_cannot_be_is_refused_with_its_place():
     with pytest.raises(ConfigError, match=r"\[hardware.gpu\] caps\[0\] has no key 'clok'"):
         hardware(caps=[{"at": "1s", "clok": 0.5}])
     with pytest.raises(ConfigError, match=r"\[hardware.gpux\]: there is no such device"):
-        parse_scenario({"device": {"gpu": {}}, "lane": {"gpu0": {"device": "gpu"}}, "hardware": {"gpux": {}},
-                        "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}},
-                        "app": {"a": {"model": "m"}}})
+        parse_scenario(
+            {
+                "device": {"gpu": {}},
+                "lane": {"gpu0": {"device": "gpu"}},
+                "hardware": {"gpux": {}},
+                "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}},
+                "app": {"a": {"model": "m"}},
+            }
+        )
 
 
 # --- in a world -------------------------------------------------------------------------------------------------------
 
+
 def events_of(told, seed=1):
     found = []
-    run = simulate(told, seed, [], on_step=lambda now_ns, events, actions: found.extend(
-        (now_ns, event) for event in events if isinstance(event, (LaneChanged, DeviceChanged))))
+    run = simulate(
+        told,
+        seed,
+        [],
+        on_step=lambda now_ns, events, actions: found.extend(
+            (now_ns, event) for event in events if isinstance(event, (LaneChanged, DeviceChanged))
+        ),
+    )
     return run, found
 
 
@@ -170,8 +201,12 @@ def test_a_clock_that_falls_slows_what_runs_at_that_moment_too():
 
 
 def test_the_scheduler_is_told_what_is_news_and_that_all_is_well_at_the_end():
-    told = scenario(4.0, caps=[{"at": "1s", "for": "1s", "clock": 0.4, "why": "thermal"}],
-                    device={"power_cap": 8.0}, power={"static": 5.0, "dynamic": 20.0})
+    told = scenario(
+        4.0,
+        caps=[{"at": "1s", "for": "1s", "clock": 0.4, "why": "thermal"}],
+        device={"power_cap": 8.0},
+        power={"static": 5.0, "dynamic": 20.0},
+    )
     run, found = events_of(told)
     speeds = [(now_ns // MS, event.speed) for now_ns, event in found if isinstance(event, LaneChanged)]
     assert speeds == [(1000, 0.4), (2000, 1.0), (4000, 1.0)]
@@ -192,8 +227,9 @@ def test_equal_seeds_behave_equally_and_others_do_not():
 
 
 def test_the_report_tells_joules_per_answer_and_all_of_the_energy():
-    told = scenario(2.0, power={"static": 5.0, "dynamic": 20.0},
-                    memory={"total": "1GB"}, thermal={"ambient": 30.0, "trip": 90.0})
+    told = scenario(
+        2.0, power={"static": 5.0, "dynamic": 20.0}, memory={"total": "1GB"}, thermal={"ambient": 30.0, "trip": 90.0}
+    )
     world = simulate(told, 1, []).world
     report = report_of([world], 0, 2 * S)
     assert report.apps["a"].energy_j == pytest.approx(world.hardware["gpu"].energy_j, abs=0.01)
@@ -206,16 +242,22 @@ def test_the_report_tells_joules_per_answer_and_all_of_the_energy():
 
 
 def scenario_without_hardware():
-    return parse_scenario({
-        "model": {"m": {"engine": "synthetic", "expected": {"1": "5ms"}}}, "app": {"a": {"model": "m"}},
-        "workload": {"w": {"app": "a", "rate": 5.0}}, "run": {"duration": "1s"}})
+    return parse_scenario(
+        {
+            "model": {"m": {"engine": "synthetic", "expected": {"1": "5ms"}}},
+            "app": {"a": {"model": "m"}},
+            "workload": {"w": {"app": "a", "rate": 5.0}},
+            "run": {"duration": "1s"},
+        }
+    )
 
 
 def test_a_power_cap_saves_energy_per_answer_and_no_answers_are_lost():
     found = []
     for cap in (0.0, 6.0):
-        world = simulate(scenario(10.0, rate=40.0, device={"power_cap": cap},
-                                  power={"static": 5.0, "dynamic": 20.0}), 1, []).world
+        world = simulate(
+            scenario(10.0, rate=40.0, device={"power_cap": cap}, power={"static": 5.0, "dynamic": 20.0}), 1, []
+        ).world
         report = report_of([world], 0, 10 * S)
         found.append((report.total.finish_rate, report.total.joules_per_answer))
     (free_rate, free_j), (capped_rate, capped_j) = found
@@ -230,11 +272,13 @@ def test_a_fall_of_the_clock_is_known_to_a_model_that_has_not_run_since():
     def watch(now_ns, events, actions):
         if any(isinstance(event, LaneChanged) for event in events):
             likely_ns.append(scheduler.state.latency["m", "gpu0"].likely_ns[1])
+
     simulate(told, 1, [], scheduler=scheduler, on_step=watch)
     assert likely_ns[0] == 50 * MS
 
 
 # --- a processor that others use --------------------------------------------------------------------------------------
+
 
 def test_cores_are_shared_by_weight_and_nobody_gets_more_than_it_wants():
     assert shared_cores({"a": Threads(2, 2), "b": Threads(1, 1)}, 4) == {"a": 2.0, "b": 1.0}
@@ -245,9 +289,12 @@ def test_cores_are_shared_by_weight_and_nobody_gets_more_than_it_wants():
 
 
 def processor(**keys):
-    table = {"lane": {"cpu0": {"threads": 2}, "cpu1": {"threads": 2, "nice": 10}},
-             "model": {"m": {"engine": "synthetic", "expected": {"1": "10ms"}}}, "app": {"a": {"model": "m"}},
-             "hardware": {"cpu": {"processor": {"cores": 4, **keys}}}}
+    table = {
+        "lane": {"cpu0": {"threads": 2}, "cpu1": {"threads": 2, "nice": 10}},
+        "model": {"m": {"engine": "synthetic", "expected": {"1": "10ms"}}},
+        "app": {"a": {"model": "m"}},
+        "hardware": {"cpu": {"processor": {"cores": 4, **keys}}},
+    }
     scenario = parse_scenario(table)
     return SimHardware(scenario.hardware["cpu"], DeviceConfig("cpu"), list(scenario.config.lanes.values()), 1)
 

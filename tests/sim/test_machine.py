@@ -61,8 +61,9 @@ class Relay:
                 work = len(self.works) + 1000 * (request + 1) + index
                 self.works[work] = (app, request, index, lane)
                 self.busy.add(lane)
-                actions.append(RunBatch(work, lane, node.model, (JobId(request, node.name, ()),), 1, now_ns,
-                                        START_ANY_TIME_NS, 1))
+                actions.append(
+                    RunBatch(work, lane, node.model, (JobId(request, node.name, ()),), 1, now_ns, START_ANY_TIME_NS, 1)
+                )
         return actions
 
     def ready(self, app, request, index):
@@ -72,12 +73,23 @@ class Relay:
 
 def scenario(machine=None, models=(("a", "10ms", "synthetic"),), **sections):
     """An app per model, each model on a lane of its own; every app is asked once, at the same time."""
-    table = {"lane": {f"l{name}": {} for name, _, _ in models},
-             "model": {name: {"engine": engine, "expected": {"1": time}, "lanes": [f"l{name}"],
-                              **({"function": "m:f"} if engine == "python" else {})} for name, time, engine in models},
-             "app": {name: {"model": name, "slo": "1s"} for name, _, _ in models},
-             "workload": {name: {"app": name, "kind": "periodic", "rate": 1.0} for name, _, _ in models},
-             "run": {"duration": "1s"}, **({"machine": machine} if machine is not None else {}), **sections}
+    table = {
+        "lane": {f"l{name}": {} for name, _, _ in models},
+        "model": {
+            name: {
+                "engine": engine,
+                "expected": {"1": time},
+                "lanes": [f"l{name}"],
+                **({"function": "m:f"} if engine == "python" else {}),
+            }
+            for name, time, engine in models
+        },
+        "app": {name: {"model": name, "slo": "1s"} for name, _, _ in models},
+        "workload": {name: {"app": name, "kind": "periodic", "rate": 1.0} for name, _, _ in models},
+        "run": {"duration": "1s"},
+        **({"machine": machine} if machine is not None else {}),
+        **sections,
+    }
     return parse_scenario(table)
 
 
@@ -87,17 +99,31 @@ def took_ms(made):
     return {item.request.app: (item.end_ns - item.request.arrival_ns) / MS for item in world.ended}
 
 
-@pytest.mark.parametrize(("costs", "expected_ms"), [
-    ({}, 10.0),
-    ({"step": "1ms"}, 12.0),  # a request that comes and one that goes
-    ({"event": "1ms"}, 12.0),
-    ({"receive": "1ms"}, 11.0),
-    ({"answer": "1ms"}, 11.0),
-    ({"send": "1ms"}, 11.0),
-    ({"wake": "1ms"}, 12.0),
-    ({"start": "1ms"}, 11.0),
-    ({"step": "1ms", "event": "1ms", "receive": "1ms", "answer": "1ms", "send": "1ms", "wake": "1ms", "start": "1ms"},
-     20.0)])
+@pytest.mark.parametrize(
+    ("costs", "expected_ms"),
+    [
+        ({}, 10.0),
+        ({"step": "1ms"}, 12.0),  # a request that comes and one that goes
+        ({"event": "1ms"}, 12.0),
+        ({"receive": "1ms"}, 11.0),
+        ({"answer": "1ms"}, 11.0),
+        ({"send": "1ms"}, 11.0),
+        ({"wake": "1ms"}, 12.0),
+        ({"start": "1ms"}, 11.0),
+        (
+            {
+                "step": "1ms",
+                "event": "1ms",
+                "receive": "1ms",
+                "answer": "1ms",
+                "send": "1ms",
+                "wake": "1ms",
+                "start": "1ms",
+            },
+            20.0,
+        ),
+    ],
+)
 def test_a_lone_request_pays_each_cost_as_often_as_a_live_one(costs, expected_ms):
     assert took_ms(scenario(costs)) == {"a": pytest.approx(expected_ms, abs=0.001)}
 
@@ -113,8 +139,11 @@ def test_requests_that_come_together_are_read_one_after_the_other_before_anythin
 
 
 def test_a_lane_that_still_has_work_is_not_woken():
-    made = scenario({"start": "1ms"}, workload={"a": {"app": "a", "kind": "closed", "clients": 1, "stop": "95ms"}},
-                    run={"duration": "95ms"})
+    made = scenario(
+        {"start": "1ms"},
+        workload={"a": {"app": "a", "kind": "closed", "clients": 1, "stop": "95ms"}},
+        run={"duration": "95ms"},
+    )
     assert set(took_ms(made).values()) == {11.0}
 
 
@@ -124,9 +153,12 @@ def test_a_lane_that_still_has_work_is_not_woken():
 def seen_ms(tmp_path, arrivals_ms, costs):
     """When the scheduler is told of requests that come while one of 40 ms runs, from time 0."""
     (tmp_path / "sent.csv").write_text("arrival_s\n" + "\n".join(f"{ms / 1000}" for ms in (0, *arrivals_ms)))
-    table = {"model": {"a": {"engine": "synthetic", "expected": {"1": "40ms"}}},
-             "app": {"a": {"model": "a", "slo": "1s"}},
-             "workload": {"w": {"app": "a", "kind": "trace", "file": "sent.csv"}}, "run": {"duration": "1s"}}
+    table = {
+        "model": {"a": {"engine": "synthetic", "expected": {"1": "40ms"}}},
+        "app": {"a": {"model": "a", "slo": "1s"}},
+        "workload": {"w": {"app": "a", "kind": "trace", "file": "sent.csv"}},
+        "run": {"duration": "1s"},
+    }
     seen = []
 
     def on_step(now_ns, events, actions):
@@ -151,10 +183,21 @@ def test_a_request_that_comes_for_an_idle_lane_is_read_at_once(tmp_path):
 
 def test_a_work_that_ends_while_the_loop_reads_leaves_its_lane_too():
     """Poisson arrivals, 5 ms each: a request that finds the lane idle is read at once, also after thousands."""
-    worlds = [simulate(parse_scenario({
-        "lane": {"l": {}}, "model": {"m": {"engine": "synthetic", "expected": {"1": "5ms"}, "batch": [1]}},
-        "app": {"a": {"model": "m", "slo": "90ms"}}, "workload": {"w": {"app": "a", "kind": "poisson", "rate": 80}},
-        "run": {"duration": "30s"}}), seed).world for seed in range(2)]
+    worlds = [
+        simulate(
+            parse_scenario(
+                {
+                    "lane": {"l": {}},
+                    "model": {"m": {"engine": "synthetic", "expected": {"1": "5ms"}, "batch": [1]}},
+                    "app": {"a": {"model": "m", "slo": "90ms"}},
+                    "workload": {"w": {"app": "a", "kind": "poisson", "rate": 80}},
+                    "run": {"duration": "30s"},
+                }
+            ),
+            seed,
+        ).world
+        for seed in range(2)
+    ]
     for world in worlds:
         took = sorted(item.end_ns - item.request.arrival_ns for item in world.ended)
         assert len(took) > 2000
@@ -182,14 +225,22 @@ def test_functions_in_processes_of_their_own_do_not_share_the_lock():
     made = scenario({"lock_factor": 2.0}, TWO)
     assert set(took_ms(made).values()) == {20.0}  # not measured: pure Python
     table = {"lock_factor": 2.0}
-    apart = parse_scenario({**table_of(made), "machine": table, "model": {
-        name: {**keys, "options": {"process": True}} for name, keys in made.edge["model"].items()}})
+    apart = parse_scenario(
+        {
+            **table_of(made),
+            "machine": table,
+            "model": {name: {**keys, "options": {"process": True}} for name, keys in made.edge["model"].items()},
+        }
+    )
     assert set(took_ms(apart).values()) == {10.0}
 
 
 def table_of(made):
-    return {**made.edge, "run": {"duration": "1s"}, "workload": {
-        name: {"app": name, "kind": "periodic", "rate": 1.0} for name in made.config.apps}}
+    return {
+        **made.edge,
+        "run": {"duration": "1s"},
+        "workload": {name: {"app": name, "kind": "periodic", "rate": 1.0} for name in made.config.apps},
+    }
 
 
 def test_a_thread_that_comes_back_from_its_device_waits_for_the_function_that_runs_but_not_beyond_its_end():
@@ -216,20 +267,33 @@ def measured(*names, time_ns=10 * MS):
     return [Profile(name, "here", {f"l{name}": LaneProfile({1: timing})}) for name in names]
 
 
-@pytest.mark.parametrize(("models", "profiled", "more", "expected_ms"), [
-    ((("a", "synthetic"), ("b", "synthetic")), "ab", {}, {"a": 15.0, "b": 15.0}),
-    ((("a", "synthetic"), ("b", "synthetic"), ("c", "synthetic")), "abc", {}, {"a": 20.0, "b": 20.0, "c": 20.0}),
-    ((("a", "synthetic"), ("b", "synthetic")), "a", {}, {"a": 10.0, "b": 10.0}),  # b's times are stated, not measured
-    ((("a", "synthetic"), ("b", "synthetic")), "ab", {"cpu": {"contention": 1.2}}, {"a": 12.0, "b": 12.0}),
-    ((("a", "synthetic"), ("b", "synthetic")), "ab", {"cpu": {"kind": "cuda"}}, {"a": 10.0, "b": 10.0}),
-    # Of two functions one runs at a time, so that the lock, not the cores, is what they share.
-    ((("a", "python"), ("b", "python")), "ab", {}, {"a": 20.0, "b": 20.0})])
+@pytest.mark.parametrize(
+    ("models", "profiled", "more", "expected_ms"),
+    [
+        ((("a", "synthetic"), ("b", "synthetic")), "ab", {}, {"a": 15.0, "b": 15.0}),
+        ((("a", "synthetic"), ("b", "synthetic"), ("c", "synthetic")), "abc", {}, {"a": 20.0, "b": 20.0, "c": 20.0}),
+        (
+            (("a", "synthetic"), ("b", "synthetic")),
+            "a",
+            {},
+            {"a": 10.0, "b": 10.0},
+        ),  # b's times are stated, not measured
+        ((("a", "synthetic"), ("b", "synthetic")), "ab", {"cpu": {"contention": 1.2}}, {"a": 12.0, "b": 12.0}),
+        ((("a", "synthetic"), ("b", "synthetic")), "ab", {"cpu": {"kind": "cuda"}}, {"a": 10.0, "b": 10.0}),
+        # Of two functions one runs at a time, so that the lock, not the cores, is what they share.
+        ((("a", "python"), ("b", "python")), "ab", {}, {"a": 20.0, "b": 20.0}),
+    ],
+)
 def test_what_was_measured_alone_is_slower_beside_others_on_cores(models, profiled, more, expected_ms):
-    made = scenario({"contention": 1.5, "lock_factor": 2.0, "lock_wait": "0us"},
-                    [(name, "10ms", engine) for name, engine in models], **({"device": more} if more else {}))
+    made = scenario(
+        {"contention": 1.5, "lock_factor": 2.0, "lock_wait": "0us"},
+        [(name, "10ms", engine) for name, engine in models],
+        **({"device": more} if more else {}),
+    )
     world = simulate(made, 1, measured(*profiled), scheduler=Relay(made.config), measured=FREE).world
     assert {item.request.app: (item.end_ns - item.request.arrival_ns) / MS for item in world.ended} == {
-        name: pytest.approx(took, abs=0.001) for name, took in expected_ms.items()}
+        name: pytest.approx(took, abs=0.001) for name, took in expected_ms.items()
+    }
 
 
 def test_of_a_step_that_starts_a_network_and_a_function_the_function_gets_the_lock_first():
@@ -237,8 +301,10 @@ def test_of_a_step_that_starts_a_network_and_a_function_the_function_gets_the_lo
     for function, wait, later_ms in (("2ms", "1500us", 1.5), ("1ms", "1500us", 1.0)):
         took = []
         for share in (0.0, 1.0):
-            made = scenario({**NO_COSTS, "step": "1ms", "lock": {"b": {"share": share, "wait": wait}}},
-                            [("a", "10ms", "synthetic"), ("b", function, "python")])
+            made = scenario(
+                {**NO_COSTS, "step": "1ms", "lock": {"b": {"share": share, "wait": wait}}},
+                [("a", "10ms", "synthetic"), ("b", function, "python")],
+            )
             world = simulate(made, 1, (), measured=FREE).world
             took += [item.end_ns - item.request.arrival_ns for item in world.ended if item.request.app == "a"]
         assert (took[1] - took[0]) / MS == pytest.approx(later_ms, abs=0.001)
@@ -293,12 +359,16 @@ def test_the_costs_of_this_machine_are_found_beside_its_profiles(tmp_path):
     assert world.ended[0].end_ns - world.ended[0].request.arrival_ns == pytest.approx(15 * MS, abs=US)
 
 
-@pytest.mark.parametrize(("sections", "message"), [
-    ({"machine": {"stepp": "1us"}}, r"\[machine\] has no key 'stepp'; did you mean 'step'"),
-    ({"machine": {"wake": ["1us", "2us"]}}, "expected one duration, or 15 rising ones"),
-    ({"machine": {"lock": {"c": {"share": 0.5}}}}, r"\[machine.lock.c\]: there is no such model"),
-    ({"machine": {"lock": {"a": {"share": 1.5}}}}, r"\[machine\] lock.a share = 1.5: expected a number from 0"),
-    ({"machine": {"step": "1us"}, "run": {"step_cost": "1us"}}, "give step and event in")])
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"machine": {"stepp": "1us"}}, r"\[machine\] has no key 'stepp'; did you mean 'step'"),
+        ({"machine": {"wake": ["1us", "2us"]}}, "expected one duration, or 15 rising ones"),
+        ({"machine": {"lock": {"c": {"share": 0.5}}}}, r"\[machine.lock.c\]: there is no such model"),
+        ({"machine": {"lock": {"a": {"share": 1.5}}}}, r"\[machine\] lock.a share = 1.5: expected a number from 0"),
+        ({"machine": {"step": "1us"}, "run": {"step_cost": "1us"}}, "give step and event in"),
+    ],
+)
 def test_a_wrong_machine_says_what_to_mend(sections, message):
     with pytest.raises(ConfigError, match=message):
         scenario(**sections)
@@ -310,8 +380,11 @@ def test_a_scheduler_is_told_a_deadline_that_leaves_room_for_the_answer():
 
     class Listening(Relay):
         def step(self, now_ns, events=()):
-            told.extend(event.request.deadline_ns - event.request.arrival_ns for event in events
-                        if isinstance(event, RequestArrived))
+            told.extend(
+                event.request.deadline_ns - event.request.arrival_ns
+                for event in events
+                if isinstance(event, RequestArrived)
+            )
             return super().step(now_ns, events)
 
     world = simulate(made, 1, (), scheduler=Listening(made.config), measured=FREE).world
@@ -343,10 +416,20 @@ def test_draws_from_measured_quantiles_have_the_mean_that_was_measured():
 def test_the_rules_of_the_soak_hold_on_a_machine_that_costs(seed):
     made, drain = draw_scenario(seed)
     run, rng = made.run, random.Random(f"{seed}/machine costs")
-    machine = {"step": f"{rng.choice((50, 500))}us", "receive": "50us", "answer": "30us", "event": "20us",
-               "wake": f"{rng.choice((100, 3000))}us", "start": f"{rng.choice((50, 5000))}us", "send": "1ms",
-               "stall_every": "20ms", "stall": "2ms", "lock_factor": 2.0, "lock_wait": "3ms",
-               "lock": {name: {"share": rng.random(), "wait": "1ms"} for name in list(made.config.models)[:2]}}
+    machine = {
+        "step": f"{rng.choice((50, 500))}us",
+        "receive": "50us",
+        "answer": "30us",
+        "event": "20us",
+        "wake": f"{rng.choice((100, 3000))}us",
+        "start": f"{rng.choice((50, 5000))}us",
+        "send": "1ms",
+        "stall_every": "20ms",
+        "stall": "2ms",
+        "lock_factor": 2.0,
+        "lock_wait": "3ms",
+        "lock": {name: {"share": rng.random(), "wait": "1ms"} for name in list(made.config.models)[:2]},
+    }
     costly = replace(made, run=replace(run, step_cost_ns=-1, event_cost_ns=-1), machine=machine)
     assert hold(costly, seed, drain).digest == hold(costly, seed, drain).digest
 
@@ -390,14 +473,25 @@ hints = { size = { lognormal = [1.0, 0.5] } }
 def test_what_waits_behind_another_policys_batches_allows_for_the_lag_between_two(start):
     # The other policy's requests lose value with each moment, those of the app ``mine`` wait for their last one.
     made = scenario(
-        {**NO_COSTS, "start": start}, lane={"cpu0": {}},
+        {**NO_COSTS, "start": start},
+        lane={"cpu0": {}},
         model={"m": {"engine": "synthetic", "expected": {"1": "10ms"}}},
         policy={"edf": {}, "pard_local": {}},
-        app={"mine": {"model": "m", "policy": "edf", "slo": "500ms"},
-             "theirs": {"policy": "pard_local", "slo": "500ms", "on_late": "answer", "pending_max": 8,
-                        "node": [{"name": "x", "model": "m"}, {"name": "y", "model": "m"}]}},
-        workload={"mine": {"app": "mine", "kind": "periodic", "rate": 30.0},
-                  "theirs": {"app": "theirs", "kind": "poisson", "rate": 80.0}},
-        run={"duration": "10s", "noise": 0.01})
+        app={
+            "mine": {"model": "m", "policy": "edf", "slo": "500ms"},
+            "theirs": {
+                "policy": "pard_local",
+                "slo": "500ms",
+                "on_late": "answer",
+                "pending_max": 8,
+                "node": [{"name": "x", "model": "m"}, {"name": "y", "model": "m"}],
+            },
+        },
+        workload={
+            "mine": {"app": "mine", "kind": "periodic", "rate": 30.0},
+            "theirs": {"app": "theirs", "kind": "poisson", "rate": 80.0},
+        },
+        run={"duration": "10s", "noise": 0.01},
+    )
     mine = report_of([simulate(made, 1, ()).world], 0, made.run.duration_ns).apps["mine"]
     assert mine.in_time >= 0.99 * mine.offered, "without that: 287 of 300 with a lag of 1 ms, 262 with 2 ms"

@@ -28,8 +28,14 @@ class Sampling(Fifo):
 
     def __init__(self, name, apps, options):
         super().__init__(name, apps, options)
-        self.sampler = Sampler(name, apps, share=self.options["sample"], budget=self.options["budget"],
-                               retained_max=self.options["retained_max"], seed=7)
+        self.sampler = Sampler(
+            name,
+            apps,
+            share=self.options["sample"],
+            budget=self.options["budget"],
+            retained_max=self.options["retained_max"],
+            seed=7,
+        )
         self.samples = []
 
     def on_ready(self, job, board):
@@ -55,13 +61,19 @@ def registered(monkeypatch):
 
 def lengths(rate=30.0, slo="400ms", budget=0.2, duration="40s", **keys):
     """One model that takes 5 ms and 1 ms per unit of its longest input, of 10 or 50 units; fifo that samples."""
-    return parse_scenario({
-        "model": {"m": {"engine": "synthetic", "batch": [1, 4], "expected": {"1": "55ms", "4": "205ms"}}},
-        "app": {"a": {"model": "m", "slo": slo}},
-        "policy": {"p": {"kind": "sampling", "sample": 0.5, "budget": budget, **keys.pop("policy", {})}},
-        "truth": {"m": {"hint": "length", "fixed": "5ms", "per_unit": "1ms"}},
-        "workload": {"w": {"app": "a", "kind": "poisson", "rate": rate, "hints": {"length": {"10": 0.7, "50": 0.3}}}},
-        "run": {"duration": duration, "step_cost": "0ms", "event_cost": "0ms", "noise": 0.0}, **keys})
+    return parse_scenario(
+        {
+            "model": {"m": {"engine": "synthetic", "batch": [1, 4], "expected": {"1": "55ms", "4": "205ms"}}},
+            "app": {"a": {"model": "m", "slo": slo}},
+            "policy": {"p": {"kind": "sampling", "sample": 0.5, "budget": budget, **keys.pop("policy", {})}},
+            "truth": {"m": {"hint": "length", "fixed": "5ms", "per_unit": "1ms"}},
+            "workload": {
+                "w": {"app": "a", "kind": "poisson", "rate": rate, "hints": {"length": {"10": 0.7, "50": 0.3}}}
+            },
+            "run": {"duration": duration, "step_cost": "0ms", "event_cost": "0ms", "noise": 0.0},
+            **keys,
+        }
+    )
 
 
 def test_samples_are_the_times_alone_in_the_shares_of_all_requests():
@@ -81,8 +93,9 @@ def test_probes_take_no_more_than_their_budget_of_the_lane_and_cost_no_request_i
     met, breakdown = {}, {}
     for budget in (0.0, 0.05):
         run = simulate(lengths(rate=15.0, budget=budget), 3)
-        met[budget] = sum(item.outcome == Outcome.COMPLETED and item.end_ns <= item.request.deadline_ns
-                          for item in run.world.ended) / len(run.world.ended)
+        met[budget] = sum(
+            item.outcome == Outcome.COMPLETED and item.end_ns <= item.request.deadline_ns for item in run.world.ended
+        ) / len(run.world.ended)
         breakdown[budget] = sum(sample.alone_ns for sample in run.scheduler.policies[0].samples if sample.probed)
     assert 0.01 * 40_000 * MS < breakdown[0.05] <= 0.05 * 40_000 * MS + 55 * MS
     assert breakdown[0.0] == 0
@@ -103,7 +116,8 @@ def test_a_recording_with_probes_replays_and_its_timeline_shows_them(tmp_path):
     assert replay(build_scheduler(made.config, **build_inputs(recording.start)), recording.steps) is None
     entries = timeline_of(recording.steps).table()["traceEvents"]
     assert [entry["args"]["work"] for entry in entries if entry["name"] == "probe m"] == [
-        action.work_id for action in probes]
+        action.work_id for action in probes
+    ]
 
 
 def test_every_rule_holds_with_probes_among_the_works():
@@ -118,9 +132,12 @@ def test_every_rule_holds_with_probes_among_the_works():
 
 # --- the reference model notices --------------------------------------------------------------------------------------
 
-EDGE = {"device": {"d": {}}, "lane": {"l": {"device": "d", "ahead": "5ms"}, "l2": {"device": "d"}},
-        "model": {name: {"engine": "synthetic", "expected": {"1": "1ms"}} for name in ("m", "n")},
-        "app": {"one": {"model": "m"}, "pipe": {"node": [{"name": "m"}, {"name": "n"}]}}}
+EDGE = {
+    "device": {"d": {}},
+    "lane": {"l": {"device": "d", "ahead": "5ms"}, "l2": {"device": "d"}},
+    "model": {name: {"engine": "synthetic", "expected": {"1": "1ms"}} for name in ("m", "n")},
+    "app": {"one": {"model": "m"}, "pipe": {"node": [{"name": "m"}, {"name": "n"}]}},
+}
 DONE = JobId(1, "m", ())
 WAITS = JobId(2, "m", ())
 

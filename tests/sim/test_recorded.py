@@ -117,6 +117,7 @@ def replayed(truth, config, monkeypatch):
         def on_both(now_ns, events, actions):
             steps.append(Step(now_ns, tuple(events), tuple(actions)))
             on_step(now_ns, events, actions)
+
         original(scheduler, world, on_both)
 
     monkeypatch.setattr(recorded, "drive", watched)
@@ -137,7 +138,8 @@ def test_the_past_is_what_was_recorded():
     assert [past.request for past in history.requests] == arrived
     assert [len(item.members) for item in history.batches] == [len(item.jobs) for item in batches]
     assert sum(past.outcome == "completed" for past in history.requests) == sum(
-        action.outcome == "completed" for action in ends)
+        action.outcome == "completed" for action in ends
+    )
     assert 0 < sum(past.in_time for past in history.requests) < len(arrived)
     assert set(history.starts_ns["cpu0"]) == {65_000}  # a step's cost and an event's, on lanes that were idle
 
@@ -147,7 +149,8 @@ def test_durations_are_those_at_full_speed():
     slow = [Step(recording.steps[0].now_ns, (LaneChanged("cpu0", speed=0.5),), ()), *recording.steps]
     usual, halved = read_history(recording.steps), read_history(slow)
     assert [item.duration_ns * 2 for item in halved.batches] == pytest.approx(
-        [item.duration_ns for item in usual.batches], abs=2)
+        [item.duration_ns for item in usual.batches], abs=2
+    )
 
 
 # --- the same configuration again -------------------------------------------------------------------------------------
@@ -176,7 +179,10 @@ def test_graphs_return_what_they_returned(monkeypatch):
     for past, other in both:
         for key in set(past) & set(other):
             assert (past[key].parts, past[key].route, past[key].hints) == (
-                other[key].parts, other[key].route, other[key].hints), key
+                other[key].parts,
+                other[key].route,
+                other[key].hints,
+            ), key
             compared += 1
     assert compared > 300
     assert {told.parts for told, _ in [(past.get(("find", ())), 0) for past, _ in both] if told} == {1, 2, 3, 4}
@@ -249,8 +255,9 @@ def test_part_of_a_recording_is_its_beginning():
 
 def test_cancellations_come_as_long_after_their_request_as_recorded():
     parsed, recording = recording_of(PLAIN)
-    first = next(event.request for step in recording.steps for event in step.events
-                 if isinstance(event, RequestArrived))
+    first = next(
+        event.request for step in recording.steps for event in step.events if isinstance(event, RequestArrived)
+    )
     cancel = Step(first.arrival_ns + 1, (RequestCancelled(first.id),), ())
     steps = sorted([*recording.steps, cancel], key=lambda step: step.now_ns)
     truth = learn(parsed.config, Recording(recording.start, steps), (), "run.jsonl")
@@ -261,12 +268,18 @@ def test_cancellations_come_as_long_after_their_request_as_recorded():
 
 def test_a_request_that_was_read_after_its_deadline_is_given_up_when_it_was_read():
     parsed, recording = recording_of(PLAIN)
-    place = next(index for index, step in enumerate(recording.steps) if index > 100 and step.events
-                 and isinstance(step.events[0], RequestArrived))
+    place = next(
+        index
+        for index, step in enumerate(recording.steps)
+        if index > 100 and step.events and isinstance(step.events[0], RequestArrived)
+    )
     read = recording.steps[place]
     late = replace_request(read.events[0].request, read.now_ns - 60 * MS, read.now_ns - 5 * MS)
-    steps = [*recording.steps[:place], read._replace(events=(RequestArrived(late), *read.events[1:])),
-             *recording.steps[place + 1:]]
+    steps = [
+        *recording.steps[:place],
+        read._replace(events=(RequestArrived(late), *read.events[1:])),
+        *recording.steps[place + 1 :],
+    ]
     truth = learn(parsed.config, Recording(recording.start, steps), (), "run.jsonl")
     counted = run_recorded(truth, parsed.config, 0)
     assert [item.in_time for item in counted if truth.history.requests[item.place].request.id == late.id] == [False]
@@ -311,20 +324,26 @@ def test_a_model_that_never_ran_says_where_its_times_come_from():
     assert any("idle never ran to its end" in note and "expected" in note for note in truth.times.notes)
 
 
-HINTED = PLAIN.replace("[run]", """[truth.m]
+HINTED = (
+    PLAIN.replace(
+        "[run]",
+        """[truth.m]
 fixed = "2ms"
 per_unit = "2ms"
 hint = "length"
-[run]""") + """hints = { length = [1, 9] }
+[run]""",
+    )
+    + """hints = { length = [1, 9] }
 [workload.c]
 app = "a"
 rate = 20.0
 hints = { length = [1, 9], noise = [1, 9] }
 """
+)
 
 
 def test_a_hint_that_explains_durations_is_found():
-    text = HINTED.replace('rate = 90.0\nvalue = 2.0', 'rate = 20.0\nvalue = 2.0\nhints = { length = [1, 9] }')
+    text = HINTED.replace("rate = 90.0\nvalue = 2.0", "rate = 20.0\nvalue = 2.0\nhints = { length = [1, 9] }")
     text = text.replace("rate = 60.0", "rate = 20.0")
     _, truth = learnt(text)
     found = truth.times.explanations["m"]
@@ -356,7 +375,8 @@ def test_a_machine_that_was_slow_for_a_while_is_slow_for_that_while():
     early, late = [0], [len(history.requests) - 1]
     draws = [step / 50 for step in range(50)]
     ratio = median(times.deviation("m", "cpu0", late, draw) for draw in draws) / median(
-        times.deviation("m", "cpu0", early, draw) for draw in draws)
+        times.deviation("m", "cpu0", early, draw) for draw in draws
+    )
     assert ratio == pytest.approx(2.0, rel=0.1)
 
 
@@ -421,17 +441,21 @@ def test_what_the_loop_takes_from_a_host_function_is_in_its_durations_and_not_ta
 # --- what does not belong together ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("changed", "words"), [
-    (("[app.b]", "[app.other]"), "requests for app 'b'"),
-    (("batch = [1, 2, 4, 8]", "batch = [1, 2]"), "in batches of"),
-    (("[lane.cpu0]", "[lane.cpu9]"), "on lane 'cpu0'"),
-])
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        (("[app.b]", "[app.other]"), "requests for app 'b'"),
+        (("batch = [1, 2, 4, 8]", "batch = [1, 2]"), "in batches of"),
+        (("[lane.cpu0]", "[lane.cpu9]"), "on lane 'cpu0'"),
+    ],
+)
 def test_a_recording_of_another_configuration_is_refused(changed, words):
     _, recording = recording_of(PLAIN)
     text = PLAIN.replace(*changed)
     if "batch" in changed[0]:
-        text = text.replace('expected = { 1 = "10ms", 2 = "13ms", 4 = "20ms", 8 = "34ms" }',
-                            'expected = { 1 = "10ms", 2 = "13ms" }')
+        text = text.replace(
+            'expected = { 1 = "10ms", 2 = "13ms", 4 = "20ms", 8 = "34ms" }', 'expected = { 1 = "10ms", 2 = "13ms" }'
+        )
     table = {name: section for name, section in parse_toml(text).items() if name not in ("run", "workload")}
     with pytest.raises(RecordingError, match="another configuration") as error:
         learn(parse_config(table, source="edge.toml"), recording, (), "run.jsonl")
@@ -448,8 +472,13 @@ def test_any_recording_is_a_world_for_any_policy(seed):
     """Scenarios of the soak: graphs, streams, budgets, several lanes, and trouble of every kind. No rule breaks."""
     scenario, drain = draw_scenario(seed)
     steps = []
-    simulate(scenario, seed, (), drain=drain, on_step=lambda now_ns, events, actions: steps.append(
-        Step(now_ns, tuple(events), tuple(actions))))
+    simulate(
+        scenario,
+        seed,
+        (),
+        drain=drain,
+        on_step=lambda now_ns, events, actions: steps.append(Step(now_ns, tuple(events), tuple(actions))),
+    )
     setting = setting_of(scenario.config)
     truth = learn(scenario.config, Recording(start_of(setting.footprints, setting.resident), steps), (), "run.jsonl")
     count = len(truth.history.requests)

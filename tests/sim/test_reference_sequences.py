@@ -15,11 +15,22 @@ JOBS = [JobId(number, "chat", ()) for number in range(4)]
 
 @pytest.fixture
 def model():
-    config = parse_scenario({
-        "device": {"d": {}}, "lane": {"l0": {"device": "d"}, "l1": {"device": "d"}},
-        "model": {"chat": {"engine": "synthetic", "batch": [1, 4], "expected": {"1": "1ms", "4": "2ms"}, "slots": 2,
-                           "state_memory": "1kB"}},
-        "app": {"a": {"model": "chat", "on_late": "answer"}}}).config
+    config = parse_scenario(
+        {
+            "device": {"d": {}},
+            "lane": {"l0": {"device": "d"}, "l1": {"device": "d"}},
+            "model": {
+                "chat": {
+                    "engine": "synthetic",
+                    "batch": [1, 4],
+                    "expected": {"1": "1ms", "4": "2ms"},
+                    "slots": 2,
+                    "state_memory": "1kB",
+                }
+            },
+            "app": {"a": {"model": "chat", "on_late": "answer"}},
+        }
+    ).config
     made = ReferenceModel(config, {}, {"d": ["chat"]}, {"chat": (100, 10, 8)})
     for job in JOBS:
         made.arrived(Request(job.request_id, "a", 0, 50 * MS, on_late="answer"))

@@ -33,8 +33,10 @@ class Asked(NamedTuple):
 def refusals_at_arrival(kind: str, seed: int, trials: bool) -> Tuple[Any, List[Asked]]:
     """The first of a drawn run that have numbers, and how to make the scheduler again."""
     scenario, drain = draw_scenario(seed, (kind,))
-    policies = {name: replace(policy, options={**policy.options, "trials": trials})
-                for name, policy in scenario.config.policies.items()}
+    policies = {
+        name: replace(policy, options={**policy.options, "trials": trials})
+        for name, policy in scenario.config.policies.items()
+    }
     scenario = replace(scenario, config=replace(scenario.config, policies=policies))
     setting = setting_of(scenario.config)
 
@@ -48,8 +50,13 @@ def refusals_at_arrival(kind: str, seed: int, trials: bool) -> Tuple[Any, List[A
         step = Step(now_ns, tuple(events), tuple(actions))
         arrived = {event.request.id: event.request for event in events if isinstance(event, RequestArrived)}
         for action in actions:
-            if isinstance(action, FinishRequest) and action.shortfall is not None and action.request_id in arrived \
-                    and action.shortfall.slo_ns_min is not None and len(asked) < ASKED_MAX:
+            if (
+                isinstance(action, FinishRequest)
+                and action.shortfall is not None
+                and action.request_id in arrived
+                and action.shortfall.slo_ns_min is not None
+                and len(asked) < ASKED_MAX
+            ):
                 asked.append(Asked(list(steps), step, arrived[action.request_id], action.shortfall))
         steps.append(step)
 
@@ -75,9 +82,13 @@ def reason_with(make: Any, asked: Asked, slo_ns: int) -> Optional[str]:
 
 
 @pytest.mark.worlds
-@pytest.mark.parametrize(("kind", "trials"), [
-    *[(kind, False) for kind in ("edf", "clockwork", "nexus", "orloj", "orloj+", "pard", "pard+", "pard_local")],
-    *[(kind, True) for kind in ("edf", "clockwork", "pard_local")]])
+@pytest.mark.parametrize(
+    ("kind", "trials"),
+    [
+        *[(kind, False) for kind in ("edf", "clockwork", "nexus", "orloj", "orloj+", "pard", "pard+", "pard_local")],
+        *[(kind, True) for kind in ("edf", "clockwork", "pard_local")],
+    ],
+)
 def test_the_smallest_deadline_that_would_do_does_and_less_does_not(kind: str, trials: bool) -> None:
     count = seed = 0
     while count < ENOUGH and seed < SEEDS_MAX:

@@ -29,11 +29,25 @@ def world(*rows, spent=(), batches=(), apps=("a",)):
     for number, (app, arrival_s, end_s, due_s) in enumerate(rows, 1):
         request = Request(number, app, round(arrival_s * S), round(due_s * S))
         outcome = Outcome.DROPPED if end_s is None else Outcome.COMPLETED
-        ended.append(Ended(request, outcome, "expired" if end_s is None else "",
-                           round((due_s if end_s is None else end_s) * S), LatencyBreakdown(0, 0, 0, 0), 1))
+        ended.append(
+            Ended(
+                request,
+                outcome,
+                "expired" if end_s is None else "",
+                round((due_s if end_s is None else end_s) * S),
+                LatencyBreakdown(0, 0, 0, 0),
+                1,
+            )
+        )
     lanes = {"l0": SimpleNamespace(busy_ns=S)}
-    return SimpleNamespace(config=SimpleNamespace(apps=dict.fromkeys(apps)), ended=ended, usage=usage, lanes=lanes,
-                           hardware={}, now_ns=20 * S)
+    return SimpleNamespace(
+        config=SimpleNamespace(apps=dict.fromkeys(apps)),
+        ended=ended,
+        usage=usage,
+        lanes=lanes,
+        hardware={},
+        now_ns=20 * S,
+    )
 
 
 def test_the_finish_rate_over_time_goes_by_arrival():
@@ -41,12 +55,16 @@ def test_the_finish_rate_over_time_goes_by_arrival():
     bins = report_of([made, made], 0, 20 * S).apps["a"].over_time
     assert len(bins) == BINS == 20
     assert {index: tuple(counts) for index, counts in enumerate(bins) if counts[0]} == {
-        0: (2, 2), 9: (4, 2), 19: (2, 2)}
+        0: (2, 2),
+        9: (4, 2),
+        19: (2, 2),
+    }
 
 
 def test_the_longest_gap_is_between_answers_in_time_from_the_first_arrival_to_the_last():
-    first = world(("a", 1.0, 4.0, 5.0), ("a", 4.5, 5.0, 9.0), ("a", 5.5, 8.9, 8.0), ("a", 9.0, 9.1, 9.5),
-                  ("a", 11.0, None, 12.0))
+    first = world(
+        ("a", 1.0, 4.0, 5.0), ("a", 4.5, 5.0, 9.0), ("a", 5.5, 8.9, 8.0), ("a", 9.0, 9.1, 9.5), ("a", 11.0, None, 12.0)
+    )
     assert report_of([first], 0, 20 * S).apps["a"].gap_max_ms == pytest.approx(4100)  # 5.0 to 9.1; 8.9 was late
     second = world(("a", 0.0, None, 1.0), ("a", 9.0, None, 10.0))
     assert report_of([first, second], 0, 20 * S).apps["a"].gap_max_ms == pytest.approx(9000)  # no answer at all
@@ -54,8 +72,14 @@ def test_the_longest_gap_is_between_answers_in_time_from_the_first_arrival_to_th
 
 
 def test_lane_time_is_lost_on_whom_was_not_answered_in_time():
-    made = world(("a", 1.0, 2.0, 3.0), ("a", 1.0, 4.0, 3.0), ("b", 1.0, None, 3.0), ("b", 0.1, None, 0.2),
-                 apps=("a", "b"), spent=[(1, "l0", 60), (2, "l0", 20), (2, "l1", 5), (3, "l0", 20), (4, "l0", 1000)])
+    made = world(
+        ("a", 1.0, 2.0, 3.0),
+        ("a", 1.0, 4.0, 3.0),
+        ("b", 1.0, None, 3.0),
+        ("b", 0.1, None, 0.2),
+        apps=("a", "b"),
+        spent=[(1, "l0", 60), (2, "l0", 20), (2, "l1", 5), (3, "l0", 20), (4, "l0", 1000)],
+    )
     report = report_of([made], S // 2, 20 * S)  # the fourth came before the warm-up was over
     assert report.lanes_lost == {"l0": 0.4, "l1": 1.0}
     assert report.apps["a"].lost_share == pytest.approx(25 / 85)
@@ -87,10 +111,15 @@ def test_usage_divides_a_batch_among_its_jobs_and_knows_no_probes():
 
 
 def test_all_lane_time_of_a_run_is_somebodys():
-    made = parse_scenario({
-        "model": {"m": {"engine": "synthetic", "batch": [1, 4], "expected": {"1": "4ms", "4": "10ms"}}},
-        "app": {"a": {"model": "m", "slo": "20ms"}}, "workload": {"w": {"app": "a", "rate": 400.0}},
-        "faults": {"lane_loss_every": "1s", "lane_loss": "50ms"}, "run": {"duration": "5s", "noise": 0.1}})
+    made = parse_scenario(
+        {
+            "model": {"m": {"engine": "synthetic", "batch": [1, 4], "expected": {"1": "4ms", "4": "10ms"}}},
+            "app": {"a": {"model": "m", "slo": "20ms"}},
+            "workload": {"w": {"app": "a", "rate": 400.0}},
+            "faults": {"lane_loss_every": "1s", "lane_loss": "50ms"},
+            "run": {"duration": "5s", "noise": 0.1},
+        }
+    )
     run = simulate(made, 1, ()).world
     spent_ns = sum(sum(lanes.values()) for lanes in run.usage.spent_ns.values())
     assert spent_ns == pytest.approx(run.lanes["cpu0"].busy_ns, rel=1e-9)

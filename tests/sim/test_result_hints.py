@@ -10,16 +10,31 @@ from edgeserve.sim.scenario import parse_scenario
 
 SCENARIO: Dict[str, Any] = {
     "lane": {"cpu0": {}},
-    "model": {"find": {"engine": "synthetic", "expected": {"1": "2ms"}},
-              "read": {"engine": "synthetic", "expected": {"1": "10ms"}},
-              "join": {"engine": "synthetic", "expected": {"1": "1ms"}}},
-    "app": {"reader": {"slo": "1s", "node": [{"name": "find", "fan_out": True}, {"name": "read"},
-                                             {"name": "join", "gather": True}]}},
-    "truth": {"find": {"parts_hint": "find.parts", "says": ["read.work"]},
-              "read": {"hint": "read.work", "per_unit": "10ms"}},
-    "workload": {"pages": {"app": "reader", "kind": "periodic", "rate": 5,
-                           "hints": {"find.parts": 3, "read.work": 2.5, "length": 7}}},
-    "run": {"duration": "900ms"}}
+    "model": {
+        "find": {"engine": "synthetic", "expected": {"1": "2ms"}},
+        "read": {"engine": "synthetic", "expected": {"1": "10ms"}},
+        "join": {"engine": "synthetic", "expected": {"1": "1ms"}},
+    },
+    "app": {
+        "reader": {
+            "slo": "1s",
+            "node": [{"name": "find", "fan_out": True}, {"name": "read"}, {"name": "join", "gather": True}],
+        }
+    },
+    "truth": {
+        "find": {"parts_hint": "find.parts", "says": ["read.work"]},
+        "read": {"hint": "read.work", "per_unit": "10ms"},
+    },
+    "workload": {
+        "pages": {
+            "app": "reader",
+            "kind": "periodic",
+            "rate": 5,
+            "hints": {"find.parts": 3, "read.work": 2.5, "length": 7},
+        }
+    },
+    "run": {"duration": "900ms"},
+}
 
 
 def test_the_scheduler_sees_them_when_the_model_has_run() -> None:

@@ -19,11 +19,16 @@ SECONDS = 2
 
 def scenario(policy, wait, **workload):
     """One model on one lane."""
-    return parse_scenario({
-        "model": {"net": {"engine": "synthetic", "batch": list(SIZES), "expected": TIMES}},
-        "lane": {"cpu0": {"wait": wait}}, "policy": {"p": {"kind": policy}},
-        "app": {"a": {"model": "net", "slo": workload.pop("slo", "1s")}}, "workload": {"w": {"app": "a", **workload}},
-        "run": {"duration": f"{SECONDS}s", "noise": 0.05, "step_cost": "100us", "event_cost": "30us"}})
+    return parse_scenario(
+        {
+            "model": {"net": {"engine": "synthetic", "batch": list(SIZES), "expected": TIMES}},
+            "lane": {"cpu0": {"wait": wait}},
+            "policy": {"p": {"kind": policy}},
+            "app": {"a": {"model": "net", "slo": workload.pop("slo", "1s")}},
+            "workload": {"w": {"app": "a", **workload}},
+            "run": {"duration": f"{SECONDS}s", "noise": 0.05, "step_cost": "100us", "event_cost": "30us"},
+        }
+    )
 
 
 def run(policy, wait, seed=7, **workload):
@@ -32,6 +37,7 @@ def run(policy, wait, seed=7, **workload):
 
     def on_step(now_ns, events, actions):
         sizes.update(len(action.jobs) for action in actions if isinstance(action, RunBatch))
+
     return simulate(scenario(policy, wait, **workload), seed, (), on_step=on_step).world.ended, sizes
 
 
@@ -59,11 +65,22 @@ def test_an_open_loop_is_never_waited_for(load, kind, keys):
 def test_open_requests_among_closed_ones_are_in_time():
     """A camera beside eight clients that ask again at once: nobody is late for a wait."""
     table = scenario("edf", True, kind="closed", clients=8, think="700us").edge
-    ended = simulate(parse_scenario({
-        **table, "workload": {"w": {"app": "a", "kind": "closed", "clients": 8, "think": "700us"},
-                              "camera": {"app": "a", "kind": "periodic", "rate": 30.0, "slo": "34ms"}},
-        "run": {"duration": f"{SECONDS}s", "noise": 0.05}}), 7, ()).world.ended
+    ended = simulate(
+        parse_scenario(
+            {
+                **table,
+                "workload": {
+                    "w": {"app": "a", "kind": "closed", "clients": 8, "think": "700us"},
+                    "camera": {"app": "a", "kind": "periodic", "rate": 30.0, "slo": "34ms"},
+                },
+                "run": {"duration": f"{SECONDS}s", "noise": 0.05},
+            }
+        ),
+        7,
+        (),
+    ).world.ended
     camera = [item for item in ended if item.request.client == "camera"]
     assert len(camera) > 25 * SECONDS
-    assert sum(item.outcome == "completed" and item.end_ns <= item.request.deadline_ns for item in camera) \
-        >= 0.98 * len(camera)
+    assert sum(
+        item.outcome == "completed" and item.end_ns <= item.request.deadline_ns for item in camera
+    ) >= 0.98 * len(camera)

@@ -85,8 +85,12 @@ def test_a_prompt_longer_than_the_context_fails_alone():
 def test_conditional_offloading_is_never_worse_than_none_and_a_slow_lane_stays_idle():
     for kappa in (2.0, 30.0):
         for kind, batching in (("rtlm", "static"), ("rtlm+", "continuous")):
-            with_lane, without = [world.run(System(kind, {"offload": rule}, batching, kappa), SHORT._replace(
-                load=0.9, seconds=20.0), SEED) for rule in ("conditional", "none")]
+            with_lane, without = [
+                world.run(
+                    System(kind, {"offload": rule}, batching, kappa), SHORT._replace(load=0.9, seconds=20.0), SEED
+                )
+                for rule in ("conditional", "none")
+            ]
             assert with_lane.mean <= 1.02 * without.mean, (kind, kappa)
             assert kappa < 30.0 or with_lane.aside < 1.0
 
@@ -124,8 +128,9 @@ def beside_host_functions(monitor, offload="conditional"):
     done = run(table)
     cuts = [end for end in done.world.ended if end.request.app == "cut"]
     in_time = sum([end.outcome == "completed" and end.end_ns <= end.request.deadline_ns for end in cuts])
-    return in_time / len(cuts), next(policy.figures()["sent to side lanes"] for policy in done.scheduler.policies
-                                     if policy.name == "chat")
+    return in_time / len(cuts), next(
+        policy.figures()["sent to side lanes"] for policy in done.scheduler.policies if policy.name == "chat"
+    )
 
 
 @pytest.mark.worlds

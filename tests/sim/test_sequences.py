@@ -37,11 +37,26 @@ def chat(truth=None, hints=None, lanes=("gpu0",), policy="fifo", seconds=20, **w
         "lane": {name: {} for name in lanes},
         "model": {"chat": {"engine": "synthetic", "batch": [1, 2, 4, 8]}},
         "app": {"assistant": {"model": "chat", "slo": "300s", "on_late": "answer"}},
-        "policy": {policy: {}}, "run": {"duration": f"{seconds}s", "step_cost": "0us", "event_cost": "0us"},
-        "truth": {"chat": {"steps_hint": "words", "steps_max": 60, "told": True,
-                           "step": {"full": "10ms", "saturates": 8, "alone": 0.75}, **(truth or {})}},
-        "workload": {"people": {"app": "assistant", "rate": 20.0, "hints": {
-            "words": {"lognormal": [20.0, 0.5]}, "tokens": 10, **(hints or {})}, **workload}}}
+        "policy": {policy: {}},
+        "run": {"duration": f"{seconds}s", "step_cost": "0us", "event_cost": "0us"},
+        "truth": {
+            "chat": {
+                "steps_hint": "words",
+                "steps_max": 60,
+                "told": True,
+                "step": {"full": "10ms", "saturates": 8, "alone": 0.75},
+                **(truth or {}),
+            }
+        },
+        "workload": {
+            "people": {
+                "app": "assistant",
+                "rate": 20.0,
+                "hints": {"words": {"lognormal": [20.0, 0.5]}, "tokens": 10, **(hints or {})},
+                **workload,
+            }
+        },
+    }
     return parse_scenario(table)
 
 
@@ -53,18 +68,31 @@ def true_words(scenario, world):
 
 def beside_ears(truth):
     """Words and, on the same lane, sound that is worth nothing after 20 ms."""
-    return parse_scenario({
-        "lane": {"gpu0": {}},
-        "model": {"chat": {"engine": "synthetic", "batch": [1, 2, 4], "expected": {"1": "7ms", "2": "7ms", "4": "8ms"}},
-                  "voice": {"engine": "synthetic", "batch": [1], "expected": {"1": "1ms"}}},
-        "app": {"assistant": {"model": "chat", "slo": "300s", "on_late": "answer", "policy": "words"},
-                "ears": {"model": "voice", "slo": "20ms", "class": "critical", "policy": "voices"}},
-        "policy": {"words": {"kind": "rtlm+"}, "voices": {"kind": "edf"}},
-        "run": {"duration": "20s", "step_cost": "0us", "event_cost": "0us"},
-        "truth": {"chat": {"steps_hint": "words", "step": {"full": "8ms", "saturates": 4, "alone": 0.75}, **truth}},
-        "workload": {"people": {"app": "assistant", "kind": "closed", "clients": 4,
-                                "hints": {"words": {"lognormal": [10.0, 0.5]}, "tokens": 100}},
-                     "sound": {"app": "ears", "kind": "periodic", "rate": 20.0}}})
+    return parse_scenario(
+        {
+            "lane": {"gpu0": {}},
+            "model": {
+                "chat": {"engine": "synthetic", "batch": [1, 2, 4], "expected": {"1": "7ms", "2": "7ms", "4": "8ms"}},
+                "voice": {"engine": "synthetic", "batch": [1], "expected": {"1": "1ms"}},
+            },
+            "app": {
+                "assistant": {"model": "chat", "slo": "300s", "on_late": "answer", "policy": "words"},
+                "ears": {"model": "voice", "slo": "20ms", "class": "critical", "policy": "voices"},
+            },
+            "policy": {"words": {"kind": "rtlm+"}, "voices": {"kind": "edf"}},
+            "run": {"duration": "20s", "step_cost": "0us", "event_cost": "0us"},
+            "truth": {"chat": {"steps_hint": "words", "step": {"full": "8ms", "saturates": 4, "alone": 0.75}, **truth}},
+            "workload": {
+                "people": {
+                    "app": "assistant",
+                    "kind": "closed",
+                    "clients": 4,
+                    "hints": {"words": {"lognormal": [10.0, 0.5]}, "tokens": 100},
+                },
+                "sound": {"app": "ears", "kind": "periodic", "rate": 20.0},
+            },
+        }
+    )
 
 
 def told_and_true(scenario, seed=1):
@@ -101,8 +129,14 @@ def test_a_predictor_says_the_mean_of_what_its_correlation_leaves_possible(rho):
 
 
 def test_true_lengths_do_not_depend_on_what_is_predicted_nor_on_the_policy():
-    lengths = [told_and_true(chat(truth, policy=policy))[1] for truth, policy in (
-        ({}, "fifo"), ({"predict": {"rho": 0.3}}, "fifo"), ({"predict": {"rho": 1.0, "scale": 3.0}}, "edf"))]
+    lengths = [
+        told_and_true(chat(truth, policy=policy))[1]
+        for truth, policy in (
+            ({}, "fifo"),
+            ({"predict": {"rho": 0.3}}, "fifo"),
+            ({"predict": {"rho": 1.0, "scale": 3.0}}, "edf"),
+        )
+    ]
     assert lengths[0] == lengths[1] == lengths[2]
 
 
@@ -119,15 +153,18 @@ def test_a_predictor_may_be_wrong_by_a_factor_and_say_how_sure_it_is():
     assert said[0]["steps_sd"] == pytest.approx(0.5 * 0.8)
 
 
-@pytest.mark.parametrize(("truth", "hints", "match"), [
-    ({"steps": 4}, {}, "both say how many steps"),
-    ({"steps_hint": "", "predict": {}}, {}, "predict needs steps_hint"),
-    ({"predict": {}}, {"words": [3, 9]}, r"\[workload.people\] draws no hints.words"),
-    ({"lane": {"gpu1": {}}}, {}, "there is no such lane"),
-    ({"times": {"1": "5ms"}}, {}, "both say what a step takes"),
-    ({"batching": "continuous", "steps_per_run": 2}, {}, "batching = 'continuous' is for a model with steps"),
-    ({"step": {"full": "5ms", "saturate": 3}}, {}, "has no key 'saturate'; did you mean 'saturates'"),
-])
+@pytest.mark.parametrize(
+    ("truth", "hints", "match"),
+    [
+        ({"steps": 4}, {}, "both say how many steps"),
+        ({"steps_hint": "", "predict": {}}, {}, "predict needs steps_hint"),
+        ({"predict": {}}, {"words": [3, 9]}, r"\[workload.people\] draws no hints.words"),
+        ({"lane": {"gpu1": {}}}, {}, "there is no such lane"),
+        ({"times": {"1": "5ms"}}, {}, "both say what a step takes"),
+        ({"batching": "continuous", "steps_per_run": 2}, {}, "batching = 'continuous' is for a model with steps"),
+        ({"step": {"full": "5ms", "saturate": 3}}, {}, "has no key 'saturate'; did you mean 'saturates'"),
+    ],
+)
 def test_what_cannot_be_is_refused(truth, hints, match):
     with pytest.raises(ConfigError, match=match):
         chat(truth, hints)
@@ -161,18 +198,28 @@ def test_a_static_batch_takes_its_prompts_and_the_steps_of_its_longest_answer():
 
 
 def test_lanes_have_times_of_their_own_and_the_scheduler_is_told_them():
-    scenario = chat({"lane": {"cpu0": {"slower": 2.0}, "cpu1": {"times": {"1": "30ms", "8": "90ms"}, "prefill": "7ms"}},
-                     "prefill": "2ms"}, lanes=("gpu0", "cpu0", "cpu1"), rate=60.0)
-    times = {lane: {size: samples[0] for size, samples in found.items()}
-             for (_, lane), found in told_times(scenario).items()}
+    scenario = chat(
+        {
+            "lane": {"cpu0": {"slower": 2.0}, "cpu1": {"times": {"1": "30ms", "8": "90ms"}, "prefill": "7ms"}},
+            "prefill": "2ms",
+        },
+        lanes=("gpu0", "cpu0", "cpu1"),
+        rate=60.0,
+    )
+    times = {
+        lane: {size: samples[0] for size, samples in found.items()} for (_, lane), found in told_times(scenario).items()
+    }
     assert times["gpu0"][8] == 10 * MS
     assert times["cpu0"] == {size: 2 * found for size, found in times["gpu0"].items()}
     assert times["cpu1"] == {1: 30 * MS, 2: 90 * MS, 4: 90 * MS, 8: 90 * MS}
     took = []
 
     def on_step(now_ns, events, actions):
-        took.extend(event.finished_ns - event.started_ns - 90 * MS * max(result.steps for result in event.results)
-                    for event in events if isinstance(event, WorkFinished) and len(event.results) == 8)
+        took.extend(
+            event.finished_ns - event.started_ns - 90 * MS * max(result.steps for result in event.results)
+            for event in events
+            if isinstance(event, WorkFinished) and len(event.results) == 8
+        )
 
     simulate(scenario, 1, [], on_step=on_step)
     assert 7 * MS in took
@@ -213,10 +260,13 @@ def test_a_batch_that_is_stopped_ends_with_its_present_step_and_makes_one_at_lea
     assert (run.pass_stretch(), run.made, run.begin()) == ([], [steps, steps], 0)
 
 
-@pytest.mark.parametrize(("passed_ns", "turns", "steps", "unread"), [
-    (0, 1, 0, [1, 2]), (4, 1, 0, [1, 2]), (5, 2, 0, [0, 2]), (16, 4, 0, [0, 0]), (17, 5, 1, [0, 0])])
-def test_where_prompts_are_read_in_turns_a_batch_that_is_stopped_ends_with_its_present_turn(passed_ns, turns, steps,
-                                                                                            unread):
+@pytest.mark.parametrize(
+    ("passed_ns", "turns", "steps", "unread"),
+    [(0, 1, 0, [1, 2]), (4, 1, 0, [1, 2]), (5, 2, 0, [0, 2]), (16, 4, 0, [0, 0]), (17, 5, 1, [0, 0])],
+)
+def test_where_prompts_are_read_in_turns_a_batch_that_is_stopped_ends_with_its_present_turn(
+    passed_ns, turns, steps, unread
+):
     run = SequenceRun([9, 5], None, 0, lambda count: 10 * count, reads=[2, 2], turn_ns=4)
     assert run.begin() == 4 * 4 + 5 * 20
     assert run.stop(passed_ns) == min(turns, 4) * 4 + steps * 20
@@ -315,8 +365,10 @@ class Continuous:
                 actions.append(FinishRequest(result.job.request_id, Outcome.COMPLETED))
 
     def _cancel(self, request_id, actions):
-        if any(job.request_id == request_id for jobs in self.out.values() for job in jobs) \
-                and request_id not in self.gone:
+        if (
+            any(job.request_id == request_id for jobs in self.out.values() for job in jobs)
+            and request_id not in self.gone
+        ):
             self.gone.add(request_id)
             actions.append(FinishRequest(request_id, Outcome.CANCELLED))
 
@@ -335,8 +387,12 @@ LINEAR = {"step": {"full": "8ms", "saturates": 8, "alone": 0.0}, "batching": "co
 
 
 def test_each_sequence_is_answered_when_it_ends_and_costs_nothing_from_then_on():
-    scenario = chat({**LINEAR, "prefill": "3ms", "steps_hint": "", "steps": {"2": 0.5, "5": 0.5}}, rate=20.0,
-                    kind="periodic", seconds=2)
+    scenario = chat(
+        {**LINEAR, "prefill": "3ms", "steps_hint": "", "steps": {"2": 0.5, "5": 0.5}},
+        rate=20.0,
+        kind="periodic",
+        seconds=2,
+    )
     world, events = events_of(scenario, Continuous(cuts=False), (BatchProgress, WorkFinished))
     batches = [works for works in world.usage.batches if works[1] > 1]
     assert not batches  # 20 requests a second of at most 8 ms: each alone
@@ -345,8 +401,14 @@ def test_each_sequence_is_answered_when_it_ends_and_costs_nothing_from_then_on()
 
 
 def test_a_batch_of_two_lengths_takes_what_its_stretches_take():
-    scenario = chat({**LINEAR, "prefill_token": "100us"}, kind="closed", clients=2, think="10s", seconds=5,
-                    hints={"words": {"3": 0.5, "9": 0.5}})
+    scenario = chat(
+        {**LINEAR, "prefill_token": "100us"},
+        kind="closed",
+        clients=2,
+        think="10s",
+        seconds=5,
+        hints={"words": {"3": 0.5, "9": 0.5}},
+    )
     seeds = {}
     for seed in range(8):
         world, events = events_of(scenario, Slow(), (BatchProgress, WorkFinished), seed)
@@ -402,23 +464,30 @@ def works_of(scenario, scheduler):
 
 
 def test_a_released_state_is_computed_again_from_the_prompt_and_what_was_answered():
-    scenario = chat({**LINEAR, "prefill_token": "100us"}, kind="closed", clients=1, think="10s", seconds=5,
-                    hints={"words": 6})
+    scenario = chat(
+        {**LINEAR, "prefill_token": "100us"}, kind="closed", clients=1, think="10s", seconds=5, hints={"words": 6}
+    )
     assert works_of(scenario, Continuous(steps_max=2)) == [3 * MS, 2 * MS, 2 * MS]
     assert works_of(scenario, Continuous(steps_max=2, releases=True)) == [3 * MS, 3_200_000, 3_400_000]
 
 
 def test_a_sequence_whose_client_is_gone_costs_one_more_step_at_most():
-    scenario = chat(LINEAR, kind="closed", clients=2, think="10s", retry="10s", seconds=5, slo="50ms",
-                    hints={"words": 50})
+    scenario = chat(
+        LINEAR, kind="closed", clients=2, think="10s", retry="10s", seconds=5, slo="50ms", hints={"words": 50}
+    )
     scenario = replace(scenario, faults=replace(scenario.faults, cancel=0.5))
     seen = set()
     for seed in range(12):
         gone, ends = [], []
 
         def on_step(now_ns, events, actions, gone=gone, ends=ends):
-            gone += [now_ns for event in events if isinstance(event, RequestCancelled) for action in actions
-                     if isinstance(action, FinishRequest)]
+            gone += [
+                now_ns
+                for event in events
+                if isinstance(event, RequestCancelled)
+                for action in actions
+                if isinstance(action, FinishRequest)
+            ]
             ends += [event for event in events if isinstance(event, WorkFinished)]
 
         simulate(scenario, seed, [], scheduler=Slow(), on_step=on_step)
@@ -428,7 +497,7 @@ def test_a_sequence_whose_client_is_gone_costs_one_more_step_at_most():
         both = [-(-(at_ns - work.started_ns) // (2 * MS)) for at_ns in gone[:1]] or [50]
         if len(gone) < 2:
             assert work.finished_ns - work.started_ns == 2 * MS * both[0] + MS * (50 - both[0])
-        assert steps[:1] == both[:len(gone)]
+        assert steps[:1] == both[: len(gone)]
     assert seen >= {0, 1}
 
 
@@ -438,13 +507,26 @@ def test_a_sequence_whose_client_is_gone_costs_one_more_step_at_most():
 @pytest.fixture(scope="module")
 def recorded():
     """A run of sequences on two lanes under the real scheduler, and its recording."""
-    scenario = chat({**LINEAR, "prefill": "3ms", "predict": {"rho": 0.8}, "lane": {"cpu0": {"slower": 2.0}},
-                     "step": {"full": "8ms", "saturates": 8, "alone": 0.5}}, lanes=("gpu0", "cpu0"), rate=25.0,
-                    policy="edf", hints={"words": {"lognormal": [12.0, 0.5]}})
+    scenario = chat(
+        {
+            **LINEAR,
+            "prefill": "3ms",
+            "predict": {"rho": 0.8},
+            "lane": {"cpu0": {"slower": 2.0}},
+            "step": {"full": "8ms", "saturates": 8, "alone": 0.5},
+        },
+        lanes=("gpu0", "cpu0"),
+        rate=25.0,
+        policy="edf",
+        hints={"words": {"lognormal": [12.0, 0.5]}},
+    )
     setting, steps = setting_of(scenario.config), []
-    world = simulate(scenario, 1, [],
-                     on_step=lambda now_ns, events, actions: steps.append(Step(now_ns, tuple(events), tuple(actions)))
-                     ).world
+    world = simulate(
+        scenario,
+        1,
+        [],
+        on_step=lambda now_ns, events, actions: steps.append(Step(now_ns, tuple(events), tuple(actions))),
+    ).world
     start = start_of(setting.footprints, setting.resident, told_times(scenario), sequences=sequences_of(scenario))
     return scenario, world, Recording(start, steps)
 

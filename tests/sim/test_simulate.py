@@ -99,22 +99,27 @@ def test_a_replay_under_another_configuration_differs(scenario, tmp_path, capsys
     path = str(tmp_path / "r.jsonl")
     main(["simulate", scenario, "--seeds", "1", "--record", path, "--json", "-"])
     edge = tmp_path / "edge.toml"
-    edge.write_text(SCENARIO.split("[run]")[0] + '[policy.fifo]\n')
+    edge.write_text(SCENARIO.split("[run]")[0] + "[policy.fifo]\n")
     assert main(["simulate", "--replay", path, "--config", str(edge)]) == 1
     assert "differs:\n  recorded: " in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("change", "reason"), [
-    (("rate = 300.0", ""), r"\[workload.w\] rate = 0.0: kind 'poisson' needs rate"),
-    (("rate = 300.0", 'rate = 1.0\nkind = "poison"'), "kind = 'poison': expected one of"),
-    (('app = "a"', 'app = "c"'), "app = 'c' does not exist"),
-    (("[run]", "[runs]"), "is no section of a scenario; did you mean 'run'"),
-    (("[run]", '[truth.y]\n[run]'), r"\[truth.y\]: there is no such model")])
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("rate = 300.0", ""), r"\[workload.w\] rate = 0.0: kind 'poisson' needs rate"),
+        (("rate = 300.0", 'rate = 1.0\nkind = "poison"'), "kind = 'poison': expected one of"),
+        (('app = "a"', 'app = "c"'), "app = 'c' does not exist"),
+        (("[run]", "[runs]"), "is no section of a scenario; did you mean 'run'"),
+        (("[run]", "[truth.y]\n[run]"), r"\[truth.y\]: there is no such model"),
+    ],
+)
 def test_a_wrong_scenario_says_what_to_mend(scenario, tmp_path, capsys, change, reason):
     path = tmp_path / "wrong.toml"
     path.write_text(SCENARIO.replace(*change))
     assert main(["simulate", str(path)]) == 2
     import re
+
     assert re.search(reason, capsys.readouterr().err)
 
 
@@ -136,8 +141,11 @@ def test_a_run_in_which_no_request_arrived_reports_nothing(scenario, tmp_path, c
     path = tmp_path / "idle.toml"
     path.write_text(SCENARIO.replace("rate = 300.0", 'rate = 300.0\nstart = "9s"'))
     assert main(["simulate", str(path), "--seeds", "1", "--json", str(tmp_path / "r.json")]) == 0
-    assert [line.split()[2:4] for line in capsys.readouterr().out.replace("│", " ").replace("┃", " ").splitlines()
-            if line.split()[:2] == ["a", "0"]] == [["-", "0"]]
+    assert [
+        line.split()[2:4]
+        for line in capsys.readouterr().out.replace("│", " ").replace("┃", " ").splitlines()
+        if line.split()[:2] == ["a", "0"]
+    ] == [["-", "0"]]
     with open(tmp_path / "r.json", encoding="utf-8") as file:
         apps = json.load(file)["policies"]["edf"]["apps"]
     assert apps["a"]["finish_rate"] is None and apps["b"]["finish_rate"] > 0.5
@@ -148,10 +156,16 @@ def test_a_run_in_which_no_request_arrived_reports_nothing(scenario, tmp_path, c
 
 def test_the_profiles_of_other_models_are_in_nobodys_way(monkeypatch):
     monkeypatch.setattr("edgeserve.config.profiles.device_slug", lambda: "a-machine-that-nobody-measured")
-    scenario = parse_scenario({
-        "server": {"profiles": os.path.join(EXAMPLES, "..", "..", "profiles")}, "lane": {"l": {}},
-        "model": {"m": {"engine": "synthetic", "expected": {"1": "2ms"}}}, "app": {"a": {"model": "m"}},
-        "run": {"duration": "1s"}, "workload": {"w": {"app": "a", "kind": "closed"}}})
+    scenario = parse_scenario(
+        {
+            "server": {"profiles": os.path.join(EXAMPLES, "..", "..", "profiles")},
+            "lane": {"l": {}},
+            "model": {"m": {"engine": "synthetic", "expected": {"1": "2ms"}}},
+            "app": {"a": {"model": "m"}},
+            "run": {"duration": "1s"},
+            "workload": {"w": {"app": "a", "kind": "closed"}},
+        }
+    )
     assert simulate(scenario, 1).world.ended
 
 
@@ -160,14 +174,18 @@ def measured(tmp_path):
     """A scenario whose model has no time but that of profiles; ``measured(device, ms)`` writes one."""
     (tmp_path / "edge.toml").write_text('[model.m]\nengine = "synthetic"\n[app.a]\nmodel = "m"\nslo = "1s"\n')
     path = tmp_path / "scenario.toml"
-    path.write_text('config = "edge.toml"\n[run]\nduration = "1s"\nstep_cost = "20us"\n'
-                    '[workload.w]\napp = "a"\nkind = "closed"\n')
+    path.write_text(
+        'config = "edge.toml"\n[run]\nduration = "1s"\nstep_cost = "20us"\n[workload.w]\napp = "a"\nkind = "closed"\n'
+    )
 
     def write(device, ms, model="m"):
         timing = Timing(10, ms * MS, ms * MS, ms * MS, 0, (ms * MS,) * len(QUANTILES))
-        write_profile(profile_path(str(tmp_path / "profiles"), device, model),
-                      Profile(model, device, {"cpu0": LaneProfile({1: timing})}))
+        write_profile(
+            profile_path(str(tmp_path / "profiles"), device, model),
+            Profile(model, device, {"cpu0": LaneProfile({1: timing})}),
+        )
         return str(path)
+
     return write
 
 
@@ -217,25 +235,39 @@ def test_of_several_other_devices_one_has_to_be_named(measured, tmp_path, capsys
 def stale(tmp_path, caplog):
     """A scenario whose model was measured with 20 ms and another option. ``run(model)`` simulates it with more keys of
     the model, both ways; the median time and the warnings."""
-    config = parse_config({"model": {"m": {"engine": "python", "function": "f:g", "options": {"batched": True}}},
-                           "app": {"a": {"model": "m"}}}, str(tmp_path))
+    config = parse_config(
+        {
+            "model": {"m": {"engine": "python", "function": "f:g", "options": {"batched": True}}},
+            "app": {"a": {"model": "m"}},
+        },
+        str(tmp_path),
+    )
     timing = Timing(10, 20 * MS, 20 * MS, 20 * MS, 0, (20 * MS,) * len(QUANTILES))
-    write_profile(profile_path(str(tmp_path / "profiles"), "orin", "m"), Profile(
-        "m", "orin", {"cpu0": LaneProfile({1: timing})},
-        circumstances={"same": identity(config.models["m"], str(tmp_path), {"python": "2.7"})}))
+    write_profile(
+        profile_path(str(tmp_path / "profiles"), "orin", "m"),
+        Profile(
+            "m",
+            "orin",
+            {"cpu0": LaneProfile({1: timing})},
+            circumstances={"same": identity(config.models["m"], str(tmp_path), {"python": "2.7"})},
+        ),
+    )
     path = tmp_path / "scenario.toml"
-    path.write_text('config = "edge.toml"\n[run]\nduration = "1s"\nstep_cost = "20us"\n'
-                    '[workload.w]\napp = "a"\nkind = "closed"\n')
+    path.write_text(
+        'config = "edge.toml"\n[run]\nduration = "1s"\nstep_cost = "20us"\n[workload.w]\napp = "a"\nkind = "closed"\n'
+    )
 
     def run(model):
         (tmp_path / "edge.toml").write_text(
-            f'[model.m]\nengine = "python"\nfunction = "f:g"\n{model}\n[app.a]\nmodel = "m"\nslo = "1s"\n')
+            f'[model.m]\nengine = "python"\nfunction = "f:g"\n{model}\n[app.a]\nmodel = "m"\nslo = "1s"\n'
+        )
         seen = []
         for way in (p50_ms, in_python):
             caplog.clear()
             seen.append((way(str(path)), [record.getMessage() for record in caplog.records]))
         assert seen[0] == seen[1]
         return seen[0]
+
     return run
 
 
@@ -244,7 +276,8 @@ def test_a_profile_of_something_else_is_simulated_only_where_nothing_else_is_kno
     median_ms, (warning,) = stale("")
     assert median_ms == pytest.approx(20, abs=0.2)
     assert "the profile of model m (orin) does not hold: options.batched is not set now, it was true when measured" in (
-        warning)
+        warning
+    )
     assert "it is used all the same, since nothing else is known" in warning
     median_ms, (warning,) = stale('expected = { 1 = "4ms" }')
     assert median_ms == pytest.approx(4, abs=0.2)
@@ -265,20 +298,33 @@ def test_a_recording_is_replayed_without_the_profile_that_was_left_out(stale, tm
 
 
 def test_of_a_profile_with_one_lane_that_changed_the_other_is_simulated(tmp_path, caplog):
-    table = {"lane": {"cpu0": {}, "cpu1": {"threads": 2}}, "model": {"m": {"engine": "python", "function": "f:g"}},
-             "app": {"a": {"model": "m"}}}
+    table = {
+        "lane": {"cpu0": {}, "cpu1": {"threads": 2}},
+        "model": {"m": {"engine": "python", "function": "f:g"}},
+        "app": {"a": {"model": "m"}},
+    }
     config = parse_config(table, str(tmp_path))
     timing = Timing(10, MS, MS, MS, 0)
-    write_profile(profile_path(str(tmp_path / "profiles"), "orin", "m"), Profile(
-        "m", "orin", {lane: LaneProfile({1: timing}) for lane in ("cpu0", "cpu1", "gone")},
-        circumstances={"same": identity(config.models["m"], str(tmp_path), {}),
-                       "lanes": {lane: {"settings": lane_settings(config, lane)} for lane in config.lanes}}))
+    write_profile(
+        profile_path(str(tmp_path / "profiles"), "orin", "m"),
+        Profile(
+            "m",
+            "orin",
+            {lane: LaneProfile({1: timing}) for lane in ("cpu0", "cpu1", "gone")},
+            circumstances={
+                "same": identity(config.models["m"], str(tmp_path), {}),
+                "lanes": {lane: {"settings": lane_settings(config, lane)} for lane in config.lanes},
+            },
+        ),
+    )
 
     def lanes(**model):
         caplog.clear()
-        used = profiles_to_simulate(parse_config({**table, "model": {"m": {**table["model"]["m"], **model}}},
-                                                 str(tmp_path)))
+        used = profiles_to_simulate(
+            parse_config({**table, "model": {"m": {**table["model"]["m"], **model}}}, str(tmp_path))
+        )
         return [sorted(profile.lanes) for profile in used], len(caplog.records)
+
     assert lanes() == ([["cpu0", "cpu1"]], 0)
     table["lane"] = {"cpu0": {}, "cpu1": {"threads": 4}}
     assert lanes() == ([["cpu0", "cpu1", "gone"]], 1)
@@ -291,8 +337,25 @@ def test_of_a_profile_with_one_lane_that_changed_the_other_is_simulated(tmp_path
 
 def test_a_sweep_over_loads_tells_what_is_in_time_at_each(scenario, tmp_path, capsys):
     path = str(tmp_path / "r.json")
-    assert main(["simulate", scenario, "--policy", "edf", "--policy", "fifo", "--seeds", "2", "--loads", "1.5,0.2",
-                 "--json", path]) == 0
+    assert (
+        main(
+            [
+                "simulate",
+                scenario,
+                "--policy",
+                "edf",
+                "--policy",
+                "fifo",
+                "--seeds",
+                "2",
+                "--loads",
+                "1.5,0.2",
+                "--json",
+                path,
+            ]
+        )
+        == 0
+    )
     shown = capsys.readouterr().out
     assert "in time by load (2 seeds x 2 s)" in shown
     assert "(all)" in shown
@@ -330,8 +393,25 @@ def test_a_plot_shows_every_app_and_policy_and_is_the_same_each_time(scenario, t
     pytest.importorskip("matplotlib", reason="the extra 'plots' is not installed")
     plots = [tmp_path / "p.svg", tmp_path / "q.svg"]
     for plot in plots:
-        assert main(["simulate", scenario, "--policy", "edf", "--policy", "fifo", "--seeds", "2", "--loads", "0.5,1",
-                     "--plot", str(plot)]) == 0
+        assert (
+            main(
+                [
+                    "simulate",
+                    scenario,
+                    "--policy",
+                    "edf",
+                    "--policy",
+                    "fifo",
+                    "--seeds",
+                    "2",
+                    "--loads",
+                    "0.5,1",
+                    "--plot",
+                    str(plot),
+                ]
+            )
+            == 0
+        )
     assert plots[0].read_bytes() == plots[1].read_bytes()
     assert main(["simulate", scenario, "--loads", "1", "--seeds", "1", "--plot", str(tmp_path / "no" / "p.svg")]) == 2
 
@@ -406,8 +486,10 @@ rate = 100
 """)
     here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     directory = os.path.join(here, "profiles", "clockwork-tesla-v100")
-    assert main(["simulate", str(tmp_path / "v100.toml"), "--profiles", directory, "--json",
-                 str(tmp_path / "r.json")]) == 0
+    assert (
+        main(["simulate", str(tmp_path / "v100.toml"), "--profiles", directory, "--json", str(tmp_path / "r.json")])
+        == 0
+    )
     printed = next(profile for profile in read_profiles(directory) if profile.model == "resnet50_v1")
     with open(tmp_path / "r.json", encoding="utf-8") as file:
         total = json.load(file)["policies"]["edf"]["total"]

@@ -33,8 +33,9 @@ def recorded():
         return json.load(file)
 
 
-@pytest.mark.parametrize("start", [0, 5, 10, *[pytest.param(start, marks=pytest.mark.worlds)
-                                               for start in range(15, 100, CHUNK)]])
+@pytest.mark.parametrize(
+    "start", [0, 5, 10, *[pytest.param(start, marks=pytest.mark.worlds) for start in range(15, 100, CHUNK)]]
+)
 def test_every_rule_holds_and_decisions_are_those_recorded(start):
     """numpy may round otherwise on another processor: what Orloj decides is compared on the kind that wrote it."""
     golden = recorded()

@@ -20,8 +20,11 @@ def test_apps_are_served_again(first):
 @pytest.mark.worlds
 def test_the_rule_notices_a_policy_that_stays_down(monkeypatch):
     drawn = soak_recovery.parse_scenario
-    monkeypatch.setattr(soak_recovery, "parse_scenario", lambda table: drawn(
-        {**table, "policy": {kind: {"trials": False} for kind in table["policy"]}}))
+    monkeypatch.setattr(
+        soak_recovery,
+        "parse_scenario",
+        lambda table: drawn({**table, "policy": {kind: {"trials": False} for kind in table["policy"]}}),
+    )
     failed = []
     for seed in range(60):
         try:
@@ -41,11 +44,17 @@ def test_times_are_believed_from_the_configuration_a_profile_and_measurements_at
         models = scenario.config.models.values()
         sources |= {"expected" for model in models if model.expected}
         sources |= {"profile" for _ in beliefs.profiles} | {"start-up" for _ in beliefs.measured}
-        told = [{model.name for model in models if model.expected}, {item.model for item in beliefs.profiles},
-                {name for name, _ in beliefs.measured}]
+        told = [
+            {model.name for model in models if model.expected},
+            {item.model for item in beliefs.profiles},
+            {name for name, _ in beliefs.measured},
+        ]
         assert sorted(name for names in told for name in names) == sorted(model.name for model in models)
-        wrong += [timing.median_ns / scenario.truths[item.model].times[size] for item in beliefs.profiles
-                  for size, timing in item.lanes["l0"].timings.items()]
+        wrong += [
+            timing.median_ns / scenario.truths[item.model].times[size]
+            for item in beliefs.profiles
+            for size, timing in item.lanes["l0"].timings.items()
+        ]
     assert sources == {"expected", "profile", "start-up"}
     assert min(wrong) < 0.5
     assert max(wrong) > 4

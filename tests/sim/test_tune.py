@@ -48,8 +48,10 @@ def record(place, kind="fifo", cam=130.0, slow=90.0, duration="5s"):
     edge, scenario, file = place / "edge.toml", place / "scenario.toml", place / "run.jsonl"
     edge.write_text(EDGE.replace("KIND", kind))
     scenario.write_text('config = "edge.toml"\n' + LOAD.format(cam=cam, slow=slow).replace("5s", duration))
-    assert main(["simulate", str(scenario), "--seeds", "1", "--record", str(file), "--json",
-                 str(place / "ignored.json")]) == 0
+    assert (
+        main(["simulate", str(scenario), "--seeds", "1", "--record", str(file), "--json", str(place / "ignored.json")])
+        == 0
+    )
     return edge, file
 
 
@@ -62,8 +64,24 @@ def behind(tmp_path_factory):
     """fifo where edf is far better; tuned once, with everything it writes."""
     place = tmp_path_factory.mktemp("behind")
     edge, file = record(place)
-    assert tune(edge, "--record", file, "--loads", "1,1.2", "--policy", "edf", "--policy", "fifo", "--json",
-                place / "out.json", "--write", place / "new.toml") == 0
+    assert (
+        tune(
+            edge,
+            "--record",
+            file,
+            "--loads",
+            "1,1.2",
+            "--policy",
+            "edf",
+            "--policy",
+            "fifo",
+            "--json",
+            place / "out.json",
+            "--write",
+            place / "new.toml",
+        )
+        == 0
+    )
     return place, json.loads((place / "out.json").read_text())
 
 
@@ -72,8 +90,24 @@ def kept(tmp_path_factory):
     """edf on a lane that is used by half: nothing can be better."""
     place = tmp_path_factory.mktemp("kept")
     edge, file = record(place, "edf", cam=60.0, slow=30.0)
-    assert tune(edge, "--record", file, "--loads", "1,1.2", "--policy", "edf", "--policy", "fifo", "--json",
-                place / "out.json", "--write", place / "new.toml") == 0
+    assert (
+        tune(
+            edge,
+            "--record",
+            file,
+            "--loads",
+            "1,1.2",
+            "--policy",
+            "edf",
+            "--policy",
+            "fifo",
+            "--json",
+            place / "out.json",
+            "--write",
+            place / "new.toml",
+        )
+        == 0
+    )
     return place, json.loads((place / "out.json").read_text())
 
 
@@ -105,8 +139,23 @@ def test_its_gain_is_what_the_other_policy_really_gains(behind, tmp_path):
     record(tmp_path)
     finish = {}
     for kind in ("fifo", "edf"):
-        assert main(["simulate", str(tmp_path / "scenario.toml"), "--policy", kind, "--seeds", "3", "--seed", "7",
-                     "--json", str(tmp_path / "out.json")]) == 0
+        assert (
+            main(
+                [
+                    "simulate",
+                    str(tmp_path / "scenario.toml"),
+                    "--policy",
+                    kind,
+                    "--seeds",
+                    "3",
+                    "--seed",
+                    "7",
+                    "--json",
+                    str(tmp_path / "out.json"),
+                ]
+            )
+            == 0
+        )
         report = json.loads((tmp_path / "out.json").read_text())["policies"][kind]
         finish[kind] = report["total"]["finish_rate"]
     gain = table["loads"]["1"]["best"]["(all)"]["gain"]
@@ -142,18 +191,49 @@ def test_reported_is_not_what_chose(behind):
 @pytest.mark.worlds
 def test_equal_calls_say_the_same(kept):
     place, table = kept
-    assert tune(place / "edge.toml", "--record", place / "run.jsonl", "--loads", "1,1.2", "--policy", "edf", "--policy",
-                "fifo", "--json", place / "again.json") == 0
+    assert (
+        tune(
+            place / "edge.toml",
+            "--record",
+            place / "run.jsonl",
+            "--loads",
+            "1,1.2",
+            "--policy",
+            "edf",
+            "--policy",
+            "fifo",
+            "--json",
+            place / "again.json",
+        )
+        == 0
+    )
     assert json.loads((place / "again.json").read_text()) == table
 
 
 def test_the_screen_says_it_in_tables_and_a_sentence(kept, capsys):
     place, _ = kept
-    assert tune(place / "edge.toml", "--record", place / "run.jsonl", "--loads", "1", "--policy", "fifo", "--write",
-                place / "new.toml") == 0
+    assert (
+        tune(
+            place / "edge.toml",
+            "--record",
+            place / "run.jsonl",
+            "--loads",
+            "1",
+            "--policy",
+            "fifo",
+            "--write",
+            place / "new.toml",
+        )
+        == 0
+    )
     said = capsys.readouterr().out
-    for words in ("as it is, in time: cam", "on the part that chose", "load 1, on the part that reports",
-                  "Keep what you have (edf)", "is not written"):
+    for words in (
+        "as it is, in time: cam",
+        "on the part that chose",
+        "load 1, on the part that reports",
+        "Keep what you have (edf)",
+        "is not written",
+    ):
         assert words in said
 
 
@@ -183,8 +263,20 @@ def test_a_scenario_is_tuned_by_seeds(tmp_path):
 @pytest.mark.worlds
 def test_a_written_scenario_that_takes_its_policies_from_elsewhere_gets_a_snippet(tmp_path, capsys):
     record(tmp_path, cam=180.0, duration="2s")
-    assert tune(tmp_path / "scenario.toml", "--loads", "1.2", "--policy", "edf", "--seeds", "3", "--write",
-                tmp_path / "new.toml") == 0
+    assert (
+        tune(
+            tmp_path / "scenario.toml",
+            "--loads",
+            "1.2",
+            "--policy",
+            "edf",
+            "--seeds",
+            "3",
+            "--write",
+            tmp_path / "new.toml",
+        )
+        == 0
+    )
     said = capsys.readouterr().out
     assert "[policy.edf]" in said and 'policy = "edf"' in said
     assert not (tmp_path / "new.toml").exists()
@@ -231,8 +323,22 @@ def test_a_policy_that_breaks_is_told_of_and_not_recommended(behind, tmp_path, m
 
     place, _ = behind
     monkeypatch.setitem(POLICIES, "edf", Broken)
-    assert tune(place / "edge.toml", "--record", place / "run.jsonl", "--loads", "1", "--policy", "edf", "--requests",
-                "600", "--json", tmp_path / "out.json") == 0
+    assert (
+        tune(
+            place / "edge.toml",
+            "--record",
+            place / "run.jsonl",
+            "--loads",
+            "1",
+            "--policy",
+            "edf",
+            "--requests",
+            "600",
+            "--json",
+            tmp_path / "out.json",
+        )
+        == 0
+    )
     table = json.loads((tmp_path / "out.json").read_text())
     assert [item["failed"] != "" for item in table["tried"] if item["title"] == "edf"] == [True]
     assert "could not run: edf" in capsys.readouterr().out

@@ -19,8 +19,13 @@ TRACES = os.path.join(os.path.dirname(__file__), "..", "..", "..", "shared", "da
 
 
 def source(seed=1, seconds=1000, directory=".", **workload):
-    made = parse_scenario({"model": {"m": {"engine": "synthetic"}}, "app": {"a": {"model": "m"}},
-                           "workload": {"w": {"app": "a", **workload}}})
+    made = parse_scenario(
+        {
+            "model": {"m": {"engine": "synthetic"}},
+            "app": {"a": {"model": "m"}},
+            "workload": {"w": {"app": "a", **workload}},
+        }
+    )
     return Source(made.workloads[0], made.config, seed, seconds * S, directory)
 
 
@@ -39,11 +44,15 @@ def dispersion(times, window_ns=S, seconds=1000):
     return statistics.pvariance(counts) / statistics.mean(counts)
 
 
-@pytest.mark.parametrize(("workload", "low", "high"), [
-    ({"kind": "poisson", "rate": 20.0}, 0.8, 1.25),
-    ({"kind": "periodic", "rate": 20.0}, 0.0, 0.01),
-    ({"kind": "gamma", "rate": 20.0, "cv": 0.5, "window": "1s"}, 4.5, 7.5),  # 1 + rate * cv^2 = 6
-    ({"kind": "onoff", "rate": 20.0, "on": "1s", "off": "3s"}, 10, 60)])
+@pytest.mark.parametrize(
+    ("workload", "low", "high"),
+    [
+        ({"kind": "poisson", "rate": 20.0}, 0.8, 1.25),
+        ({"kind": "periodic", "rate": 20.0}, 0.0, 0.01),
+        ({"kind": "gamma", "rate": 20.0, "cv": 0.5, "window": "1s"}, 4.5, 7.5),  # 1 + rate * cv^2 = 6
+        ({"kind": "onoff", "rate": 20.0, "on": "1s", "off": "3s"}, 10, 60),
+    ],
+)
 def test_rate_and_burstiness(workload, low, high):
     times = arrivals(source(**workload))
     assert times == sorted(times)
@@ -86,26 +95,42 @@ def test_hints_need_not_be_whole():
 
 def test_another_policy_is_not_asked_whether_it_reads_what_is_predicted():
     """Predictors are not asked in a simulation; under ``--policy edf`` nobody would read this hint."""
-    made = parse_scenario({"model": {"m": {"engine": "synthetic"}}, "policy": {"p": {"kind": "orloj+", "hint": "ink"}},
-                           "app": {"a": {"model": "m", "predict": {"ink": "p:ink"}}}})
+    made = parse_scenario(
+        {
+            "model": {"m": {"engine": "synthetic"}},
+            "policy": {"p": {"kind": "orloj+", "hint": "ink"}},
+            "app": {"a": {"model": "m", "predict": {"ink": "p:ink"}}},
+        }
+    )
     assert made.config.apps["a"].predict == {"ink": "p:ink"}
     assert with_policy(made, "edf").config.apps["a"].predict == {}
 
 
-@pytest.mark.parametrize("value", [True, "0.5", [2.0, 0.5], [0.5], [0.5, float("inf")], float("nan"), {"x": 1},
-                                   {"0.5": -1}, {"0.5": 0}])
+@pytest.mark.parametrize(
+    "value", [True, "0.5", [2.0, 0.5], [0.5], [0.5, float("inf")], float("nan"), {"x": 1}, {"0.5": -1}, {"0.5": 0}]
+)
 def test_a_wrong_hint_says_what_was_expected(value):
     with pytest.raises(ConfigError, match="hints.work.* = .*expected a number"):
         source(kind="poisson", rate=1.0, hints={"work": value})
 
 
-@pytest.mark.parametrize(("text", "times", "hints"), [
-    ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 23:59:59.9000000,5,6\n2023-11-17 00:00:00.1500000,7,8\n",
-     [0, 250_000_000], {"input_tokens": 5, "output_tokens": 6}),
-    ("timestamp_ms,input_tokens,output_tokens,prefix_blocks\n100,5,6,2\n150,1,1,1\n", [0, 50_000_000],
-     {"input_tokens": 5.0, "output_tokens": 6.0, "prefix_blocks": 2.0}),
-    ("app,func,end_timestamp,duration\nA,f,10.0,2.0\nA,g,9.5,0.5\n", [0, S], {"duration_ms": 2000.0}),
-    ("arrival_s,length\n3.5,4\n3.75,9\n", [0, 250_000_000], {"length": 4.0})])
+@pytest.mark.parametrize(
+    ("text", "times", "hints"),
+    [
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 23:59:59.9000000,5,6\n2023-11-17 00:00:00.1500000,7,8\n",
+            [0, 250_000_000],
+            {"input_tokens": 5, "output_tokens": 6},
+        ),
+        (
+            "timestamp_ms,input_tokens,output_tokens,prefix_blocks\n100,5,6,2\n150,1,1,1\n",
+            [0, 50_000_000],
+            {"input_tokens": 5.0, "output_tokens": 6.0, "prefix_blocks": 2.0},
+        ),
+        ("app,func,end_timestamp,duration\nA,f,10.0,2.0\nA,g,9.5,0.5\n", [0, S], {"duration_ms": 2000.0}),
+        ("arrival_s,length\n3.5,4\n3.75,9\n", [0, 250_000_000], {"length": 4.0}),
+    ],
+)
 def test_trace_formats(tmp_path, text, times, hints):
     path = tmp_path / "trace.csv"
     path.write_text(text)
@@ -127,9 +152,15 @@ def test_a_file_that_is_no_trace_says_what_was_expected(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.isdir(TRACES), reason="the public traces are not beside this project")
-@pytest.mark.parametrize(("name", "rows"), [
-    ("azure_llm_2023_code.csv", 8819), ("azure_llm_2023_conv.csv", 19366), ("mooncake_conversation.csv", 12031),
-    ("azure_functions_2021_sample.csv", 199)])
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("azure_llm_2023_code.csv", 8819),
+        ("azure_llm_2023_conv.csv", 19366),
+        ("mooncake_conversation.csv", 12031),
+        ("azure_functions_2021_sample.csv", 199),
+    ],
+)
 def test_the_public_traces_can_be_read(name, rows):
     found = read_trace(os.path.join(TRACES, name), None)
     assert len(found) == rows
@@ -156,8 +187,11 @@ def test_a_wrong_spread_says_what_was_expected():
 
 
 def test_lognormal_work_has_its_median_and_its_spread():
-    made = source(kind="poisson", rate=1.0, hints={"work": {"lognormal": [2.0, 0.5]},
-                                                   "cut": {"lognormal": [1.0, 1.5], "max": 4.0}})
+    made = source(
+        kind="poisson",
+        rate=1.0,
+        hints={"work": {"lognormal": [2.0, 0.5]}, "cut": {"lognormal": [1.0, 1.5], "max": 4.0}},
+    )
     arrival = made.first()[0][0]
     drawn = [made.request(index, arrival, "c").hints for index in range(4000)]
     logs = [math.log(hints["work"]) for hints in drawn]
@@ -166,8 +200,11 @@ def test_lognormal_work_has_its_median_and_its_spread():
     cut = [hints["cut"] for hints in drawn]
     assert max(cut) == 4.0
     assert statistics.median(cut) == pytest.approx(1.0, rel=0.1)
-    again = source(kind="poisson", rate=1.0, hints={"work": {"lognormal": [2.0, 0.5]},
-                                                    "cut": {"lognormal": [1.0, 1.5], "max": 4.0}})
+    again = source(
+        kind="poisson",
+        rate=1.0,
+        hints={"work": {"lognormal": [2.0, 0.5]}, "cut": {"lognormal": [1.0, 1.5], "max": 4.0}},
+    )
     assert [again.request(index, arrival, "c").hints for index in range(10)] == drawn[:10]
 
 
@@ -179,12 +216,16 @@ def test_whole_numbers_can_be_lognormal_too():
     assert spread.pick(0.0) < spread.pick(0.999)
 
 
-@pytest.mark.parametrize(("value", "message"), [
-    ({"lognormal": [1.0]}, r"x lognormal = \[1.0\]: expected \[median, sigma\]"),
-    ({"lognormal": [0, 1.0]}, "a median above 0"),
-    ({"lognormal": [1.0, -0.1]}, "a sigma from 0 to 10"),
-    ({"lognormal": [2.0, 1.0], "max": 1.0}, "x max = 1.0: expected a number, at least the median 2"),
-    ({"lognormal": [2.0, 1.0], "most": 3.0}, "x has no key 'most'")])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"lognormal": [1.0]}, r"x lognormal = \[1.0\]: expected \[median, sigma\]"),
+        ({"lognormal": [0, 1.0]}, "a median above 0"),
+        ({"lognormal": [1.0, -0.1]}, "a sigma from 0 to 10"),
+        ({"lognormal": [2.0, 1.0], "max": 1.0}, "x max = 1.0: expected a number, at least the median 2"),
+        ({"lognormal": [2.0, 1.0], "most": 3.0}, "x has no key 'most'"),
+    ],
+)
 def test_a_wrong_lognormal_law_says_what_was_expected(value, message):
     for read in (read_hint, read_spread):
         with pytest.raises(ConfigError, match=message):
@@ -196,12 +237,16 @@ def test_a_wrong_lognormal_law_says_what_was_expected(value, message):
 
 @pytest.mark.parametrize("kind", ["poisson", "gamma", "onoff", "periodic"])
 def test_a_workload_changes_its_rate_and_its_work(kind):
-    changes = [{"at": "200s", "rate": 60.0}, {"at": "400s", "rate": 0.0},
-               {"at": "600s", "rate": 20.0, "hints": {"work": 3.0}}]
+    changes = [
+        {"at": "200s", "rate": 60.0},
+        {"at": "400s", "rate": 0.0},
+        {"at": "600s", "rate": 20.0, "hints": {"work": 3.0}},
+    ]
     made = source(kind=kind, rate=20.0, hints={"work": 1.0, "length": 7}, changes=changes, on="100ms", off="100ms")
     times = arrivals(made)
-    counts = [sum(low * S <= at < high * S for at in times) for low, high in ((0, 200), (200, 400), (400, 600),
-                                                                             (600, 1000))]
+    counts = [
+        sum(low * S <= at < high * S for at in times) for low, high in ((0, 200), (200, 400), (400, 600), (600, 1000))
+    ]
     assert counts == [pytest.approx(4000, rel=0.12), pytest.approx(12_000, rel=0.12), 0, pytest.approx(8000, rel=0.12)]
     assert times == sorted(times)
     again = source(kind=kind, rate=20.0, hints={"work": 1.0, "length": 7}, changes=changes, on="100ms", off="100ms")
@@ -218,25 +263,35 @@ def test_a_change_before_the_start_holds_from_the_start():
 
 def test_without_changes_nothing_is_drawn_otherwise():
     assert arrivals(source(seconds=50, kind="gamma", rate=30.0)) == arrivals(
-        source(seconds=50, kind="gamma", rate=30.0, changes=[{"at": "60s", "rate": 90.0}]))
+        source(seconds=50, kind="gamma", rate=30.0, changes=[{"at": "60s", "rate": 90.0}])
+    )
 
 
-@pytest.mark.parametrize(("workload", "message"), [
-    ({"rate": 1.0, "changes": [{"at": "2s"}, {"at": "1s"}]}, r"changes\[1\] at = '1s': expected a time after 2s"),
-    ({"rate": 1.0, "changes": [{"rate": 2.0}]}, r"changes\[0\] lacks the key 'at'"),
-    ({"rate": 1.0, "changes": [{"at": "2s", "clients": 2}]}, r"changes\[0\] has no key 'clients'"),
-    ({"kind": "closed", "changes": [{"at": "2s", "rate": 2.0}]}, "kind 'closed' has no rate to change"),
-    ({"kind": "poisson", "rate": 1.0, "axis": "day"}, "kind 'poisson' reads no trace"),
-    ({"kind": "trace", "file": "x.csv", "rate": 2.0, "axis": "day"}, "stretch all of the axis by the same scale")])
+@pytest.mark.parametrize(
+    ("workload", "message"),
+    [
+        ({"rate": 1.0, "changes": [{"at": "2s"}, {"at": "1s"}]}, r"changes\[1\] at = '1s': expected a time after 2s"),
+        ({"rate": 1.0, "changes": [{"rate": 2.0}]}, r"changes\[0\] lacks the key 'at'"),
+        ({"rate": 1.0, "changes": [{"at": "2s", "clients": 2}]}, r"changes\[0\] has no key 'clients'"),
+        ({"kind": "closed", "changes": [{"at": "2s", "rate": 2.0}]}, "kind 'closed' has no rate to change"),
+        ({"kind": "poisson", "rate": 1.0, "axis": "day"}, "kind 'poisson' reads no trace"),
+        ({"kind": "trace", "file": "x.csv", "rate": 2.0, "axis": "day"}, "stretch all of the axis by the same scale"),
+    ],
+)
 def test_a_wrong_change_or_axis_says_what_to_mend(workload, message):
     with pytest.raises(ConfigError, match=message):
         source(**workload)
 
 
 def test_a_load_multiplies_every_rate():
-    table = {"model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}}, "app": {"a": {"model": "m"}},
-             "workload": {"w": {"app": "a", "rate": 10.0, "changes": [{"at": "5s", "rate": 4.0}, {"at": "6s"}]},
-                          "t": {"app": "a", "kind": "trace", "file": "t.csv", "scale": 3.0}}}
+    table = {
+        "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}},
+        "app": {"a": {"model": "m"}},
+        "workload": {
+            "w": {"app": "a", "rate": 10.0, "changes": [{"at": "5s", "rate": 4.0}, {"at": "6s"}]},
+            "t": {"app": "a", "kind": "trace", "file": "t.csv", "scale": 3.0},
+        },
+    }
     open_, trace = with_load(parse_scenario(table), 2.0).workloads
     assert (open_.rate, open_.changes[0].rate, open_.changes[1].rate) == (20.0, 8.0, -1.0)
     assert (trace.scale, trace.rate) == (1.5, 0.0)
@@ -251,11 +306,25 @@ def test_a_load_multiplies_every_rate():
 def on_one_axis(tmp_path, second, **keys):
     (tmp_path / "first.csv").write_text("arrival_s\n100.5\n101.0\n")
     (tmp_path / "second.csv").write_text(second)
-    return parse_scenario({
-        "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}}, "app": {"a": {"model": "m"}},
-        "run": {"duration": "60s", "step_cost": "0us"},
-        "workload": {name: {"app": "a", "kind": "trace", "file": f"{name}.csv", "axis": "day", "start": "2s",
-                            **(keys if name == "second" else {})} for name in ("second", "first")}}, str(tmp_path))
+    return parse_scenario(
+        {
+            "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}},
+            "app": {"a": {"model": "m"}},
+            "run": {"duration": "60s", "step_cost": "0us"},
+            "workload": {
+                name: {
+                    "app": "a",
+                    "kind": "trace",
+                    "file": f"{name}.csv",
+                    "axis": "day",
+                    "start": "2s",
+                    **(keys if name == "second" else {}),
+                }
+                for name in ("second", "first")
+            },
+        },
+        str(tmp_path),
+    )
 
 
 def arrivals_in(made):
@@ -267,14 +336,23 @@ def test_traces_on_one_axis_keep_their_distance(tmp_path):
     made = on_one_axis(tmp_path, "arrival_s\n103.0\n100.0\n")
     assert arrivals_in(made) == [("first", 2.5), ("first", 3.0), ("second", 2.0), ("second", 5.0)]
     alone = {name: {"app": "a", "kind": "trace", "file": f"{name}.csv"} for name in ("second", "first")}
-    apart = parse_scenario({**made.edge, "run": {"duration": "60s", "step_cost": "0us"}, "workload": alone},
-                           str(tmp_path))
+    apart = parse_scenario(
+        {**made.edge, "run": {"duration": "60s", "step_cost": "0us"}, "workload": alone}, str(tmp_path)
+    )
     assert arrivals_in(apart) == [("first", 0.0), ("first", 0.5), ("second", 0.0), ("second", 3.0)]
 
 
-@pytest.mark.parametrize(("second", "keys", "message"), [
-    ("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.98,4,5\n", {}, "counts time by seconds from its"),
-    ("arrival_s\n103.0\n", {"scale": 2.0}, "an axis is stretched as a whole")])
+@pytest.mark.parametrize(
+    ("second", "keys", "message"),
+    [
+        (
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.98,4,5\n",
+            {},
+            "counts time by seconds from its",
+        ),
+        ("arrival_s\n103.0\n", {"scale": 2.0}, "an axis is stretched as a whole"),
+    ],
+)
 def test_traces_that_cannot_share_an_axis_are_refused(tmp_path, second, keys, message):
     with pytest.raises(ConfigError, match=message):
         make_world(on_one_axis(tmp_path, second, **keys), 1)

@@ -58,8 +58,11 @@ class FakeFifo:
             request = self.queue.popleft()
             node = self.config.apps[request.app].nodes[0]
             before_ns = min(now_ns + self.late_ns, START_ANY_TIME_NS)
-            actions.append(RunBatch(self.next_id, self.lane, node.model, (JobId(request.id, node.name, ()),), 1,
-                                    now_ns, before_ns, 1))
+            actions.append(
+                RunBatch(
+                    self.next_id, self.lane, node.model, (JobId(request.id, node.name, ()),), 1, now_ns, before_ns, 1
+                )
+            )
             self.out[self.next_id] = request
             self.next_id += 1
         return actions
@@ -112,8 +115,12 @@ class Fours(Edf):
 
 def test_calls_of_four_steps_teach_the_time_of_one(monkeypatch):
     monkeypatch.setitem(POLICIES, "fours", Fours)
-    made = scenario(policy={"fours": {}}, truth={"m": {"steps": 8}}, app={"a": {"model": "m", "slo": "100ms"}},
-                    workload={"w": {"app": "a", "kind": "closed", "clients": 1, "hints": {"steps": 8}}})
+    made = scenario(
+        policy={"fours": {}},
+        truth={"m": {"steps": 8}},
+        app={"a": {"model": "m", "slo": "100ms"}},
+        workload={"w": {"app": "a", "kind": "closed", "clients": 1, "hints": {"steps": 8}}},
+    )
     calls = []
 
     def on_step(now_ns, events, actions):
@@ -128,8 +135,10 @@ def test_calls_of_four_steps_teach_the_time_of_one(monkeypatch):
 
 
 def test_the_schedulers_thinking_is_charged():
-    made = scenario(workload={"w": {"app": "a", "kind": "closed", "clients": 1}},
-                    run={"duration": "10s", "step_cost": "1ms", "event_cost": "1500us"})
+    made = scenario(
+        workload={"w": {"app": "a", "kind": "closed", "clients": 1}},
+        run={"duration": "10s", "step_cost": "1ms", "event_cost": "1500us"},
+    )
     # Arrival and result each cost a step and an event: 10 ms of work take 15 ms.
     assert report_of([run(made)], 0, 10_000 * MS).total.p50_ms == pytest.approx(15, rel=0.001)
 
@@ -142,8 +151,11 @@ def test_equal_seeds_give_equal_runs_and_others_do_not():
 
 
 def test_iterative_models_return_unfinished_jobs_until_their_steps_are_done():
-    made = scenario(truth={"m": {"steps": 5, "steps_per_run": 2}}, app={"a": {"model": "m", "slo": "1s"}},
-                    workload={"w": {"app": "a", "kind": "closed", "clients": 1}})
+    made = scenario(
+        truth={"m": {"steps": 5, "steps_per_run": 2}},
+        app={"a": {"model": "m", "slo": "1s"}},
+        workload={"w": {"app": "a", "kind": "closed", "clients": 1}},
+    )
     world = run(made)
     assert world.ended[0].end_ns - world.ended[0].request.arrival_ns == 50 * MS
     assert world.reference_model.marks["RunBatch"] >= 3 * len(world.ended)
@@ -159,11 +171,20 @@ def test_a_lane_refuses_what_comes_too_late():
 BOOKS = {
     "device": {"d": {"memory": "100MB"}},
     "lane": {"l": {"device": "d"}, "l2": {"device": "d"}},
-    "model": {name: {"engine": "synthetic", "memory": "60MB", "expected": {"1": "1ms", "4": "2ms"}, "batch": [1, 4]}
-              for name in ("m", "n", "o")},
-    "app": {"one": {"model": "m"},
-            "fan": {"node": [{"name": "cut", "model": "m", "fan_out": True}, {"name": "read", "model": "n"},
-                             {"name": "join", "model": "o", "gather": True}]}},
+    "model": {
+        name: {"engine": "synthetic", "memory": "60MB", "expected": {"1": "1ms", "4": "2ms"}, "batch": [1, 4]}
+        for name in ("m", "n", "o")
+    },
+    "app": {
+        "one": {"model": "m"},
+        "fan": {
+            "node": [
+                {"name": "cut", "model": "m", "fan_out": True},
+                {"name": "read", "model": "n"},
+                {"name": "join", "model": "o", "gather": True},
+            ]
+        },
+    },
 }
 
 

@@ -77,13 +77,16 @@ def test_every_verb_exists_and_explains_itself(verb_name, capsys):
 
 
 def test_help_and_version_import_no_verb():
-    code = ("import sys; from edgeserve import cli\n"
-            "try: cli.main(sys.argv[1:])\n"
-            "except SystemExit: pass\n"
-            "print(sorted(name for name in sys.modules if name.startswith(('edgeserve.', 'numpy', 'zmq', 'rich'))))")
+    code = (
+        "import sys; from edgeserve import cli\n"
+        "try: cli.main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "print(sorted(name for name in sys.modules if name.startswith(('edgeserve.', 'numpy', 'zmq', 'rich'))))"
+    )
     for option in ("--help", "--version"):
-        done = subprocess.run([sys.executable, "-c", code, option], capture_output=True, text=True, timeout=60,
-                              check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code, option], capture_output=True, text=True, timeout=60, check=True
+        )
         *shown, modules = done.stdout.splitlines()
         assert modules == "['edgeserve.cli', 'edgeserve.errors']"
         assert shown == [f"edgeserve {__version__}"] if option == "--version" else len(shown) > len(cli.VERBS)
@@ -91,10 +94,13 @@ def test_help_and_version_import_no_verb():
 
 def test_output_that_nobody_reads_to_its_end_is_no_traceback(tmp_path):
     """``edgeserve stats --json | head``"""
-    (tmp_path / "wordy.py").write_text("def add_arguments(parser):\n    pass\n\n\n"
-                                       "def main(args):\n    print('word\\n' * 100_000)\n    return 0\n")
-    code = (f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from edgeserve import cli; "
-            "cli.VERBS = {'talk': ('wordy', 'talks')}; sys.exit(cli.main(['talk']))")
+    (tmp_path / "wordy.py").write_text(
+        "def add_arguments(parser):\n    pass\n\n\ndef main(args):\n    print('word\\n' * 100_000)\n    return 0\n"
+    )
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from edgeserve import cli; "
+        "cli.VERBS = {'talk': ('wordy', 'talks')}; sys.exit(cli.main(['talk']))"
+    )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as talker:
         assert talker.stdout.readline() == b"word\n"
         talker.stdout.close()

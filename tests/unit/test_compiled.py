@@ -36,8 +36,9 @@ def python(code, home=ROOT, core=None):
     """Run code in a process of its own, with the package that lies in ``home``."""
     environment = {name: value for name, value in os.environ.items() if name != compiled.CHOICE}
     environment.update({"PYTHONPATH": home}, **({compiled.CHOICE: core} if core is not None else {}))
-    return subprocess.run([sys.executable, "-c", code], cwd=home, env=environment, capture_output=True, text=True,
-                          timeout=100)
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=home, env=environment, capture_output=True, text=True, timeout=100
+    )
 
 
 @functools.lru_cache(maxsize=None)
@@ -61,9 +62,12 @@ def test_the_core_that_was_asked_for_is_the_one_that_is_tested():
 
 
 def test_every_module_of_sched_is_compiled_but_the_packages_themselves():
-    there = {os.path.relpath(os.path.join(folder, name), PACKAGE)
-             for folder, _, names in os.walk(os.path.join(PACKAGE, "sched")) for name in names
-             if name.endswith(".py") and name != "__init__.py"}
+    there = {
+        os.path.relpath(os.path.join(folder, name), PACKAGE)
+        for folder, _, names in os.walk(os.path.join(PACKAGE, "sched"))
+        for name in names
+        if name.endswith(".py") and name != "__init__.py"
+    }
     assert there <= set(compiled.sources(PACKAGE))
 
 
@@ -123,8 +127,9 @@ def test_without_being_asked_the_build_needs_no_compiler(monkeypatch, capsys):
 
 
 def test_the_build_takes_the_pinned_compiler():
-    with open(os.path.join(ROOT, "pyproject.toml"), encoding="utf-8") as file, \
-            open(os.path.join(ROOT, "setup.py"), encoding="utf-8") as setup:
+    with open(os.path.join(ROOT, "pyproject.toml"), encoding="utf-8") as file, open(
+        os.path.join(ROOT, "setup.py"), encoding="utf-8"
+    ) as setup:
         (pin,) = re.findall(r'compile = \["(mypy[^"]+)"', file.read())
         assert f'MYPY = "{pin}"' in setup.read()
 
@@ -140,10 +145,14 @@ def test_a_policy_of_the_users_own_may_build_on_any_policy(kind):
 
 def test_a_function_that_may_give_a_value_ends_with_a_return():
     """Compiled, falling off the end of ``-> int | None`` is an error without an exception: the process dies."""
-    found = [f"{path}:{node.lineno} {node.name}" for path, tree in trees() for scope in ast.walk(tree)
-             if not (isinstance(scope, ast.ClassDef) and any("Protocol" in ast.dump(base) for base in scope.bases))
-             for node in ast.iter_child_nodes(scope)
-             if isinstance(node, ast.FunctionDef) and gives_a_value(node) and not always_leaves(node.body)]
+    found = [
+        f"{path}:{node.lineno} {node.name}"
+        for path, tree in trees()
+        for scope in ast.walk(tree)
+        if not (isinstance(scope, ast.ClassDef) and any("Protocol" in ast.dump(base) for base in scope.bases))
+        for node in ast.iter_child_nodes(scope)
+        if isinstance(node, ast.FunctionDef) and gives_a_value(node) and not always_leaves(node.body)
+    ]
     assert found == []
 
 
@@ -168,26 +177,55 @@ def always_leaves(body):
 
 def test_no_source_reads_slots_at_run_time():
     """A compiled class has none."""
-    found = [f"{path}:{node.lineno}" for path, tree in trees() for node in ast.walk(tree)
-             if isinstance(node, ast.Attribute) and node.attr == "__slots__"]
+    found = [
+        f"{path}:{node.lineno}"
+        for path, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr == "__slots__"
+    ]
     assert found == []
 
 
 def test_no_attribute_becomes_a_keyword_of_c():
     """The compiler puts one more underscore before each name."""
-    keywords = {"__thread", "__asm", "__inline", "__const", "__signed", "__volatile", "__attribute", "__restrict",
-                "__extension", "__label", "__real", "__imag", "__typeof", "__int128", "__alignof"}
-    found = [f"{path}:{node.lineno} {node.attr}" for path, tree in trees() for node in ast.walk(tree)
-             if isinstance(node, ast.Attribute) and f"_{node.attr}".rstrip("_") in keywords]
+    keywords = {
+        "__thread",
+        "__asm",
+        "__inline",
+        "__const",
+        "__signed",
+        "__volatile",
+        "__attribute",
+        "__restrict",
+        "__extension",
+        "__label",
+        "__real",
+        "__imag",
+        "__typeof",
+        "__int128",
+        "__alignof",
+    }
+    found = [
+        f"{path}:{node.lineno} {node.attr}"
+        for path, tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and f"_{node.attr}".rstrip("_") in keywords
+    ]
     assert found == []
 
 
 def test_no_method_of_an_open_class_has_a_default_of_type_float():
     """The compiler (mypy 1.14) passes 0.0 instead of the default when the object is of an interpreted subclass."""
-    found = [f"{path}:{method.lineno} {method.name}" for path, tree in trees() for kind in ast.walk(tree)
-             if isinstance(kind, ast.ClassDef) and any("mypyc_attr" in ast.dump(item) for item in kind.decorator_list)
-             for method in kind.body if isinstance(method, ast.FunctionDef) for argument in defaulted(method)
-             if isinstance(argument.annotation, ast.Name) and argument.annotation.id == "float"]
+    found = [
+        f"{path}:{method.lineno} {method.name}"
+        for path, tree in trees()
+        for kind in ast.walk(tree)
+        if isinstance(kind, ast.ClassDef) and any("mypyc_attr" in ast.dump(item) for item in kind.decorator_list)
+        for method in kind.body
+        if isinstance(method, ast.FunctionDef)
+        for argument in defaulted(method)
+        if isinstance(argument.annotation, ast.Name) and argument.annotation.id == "float"
+    ]
     assert found == []
 
 
@@ -195,7 +233,7 @@ def defaulted(function):
     """Its parameters that have a default."""
     plain = [*getattr(function.args, "posonlyargs", []), *function.args.args]
     named = zip(function.args.kwonlyargs, function.args.kw_defaults)
-    return plain[len(plain) - len(function.args.defaults):] + [item for item, default in named if default is not None]
+    return plain[len(plain) - len(function.args.defaults) :] + [item for item, default in named if default is not None]
 
 
 @pytest.mark.parametrize("kind", POLICIES.values(), ids=lambda kind: kind.__name__)
@@ -203,9 +241,16 @@ def test_no_policy_inherits_an_attribute_of_type_float(kind):
     """The compiler (mypy 1.14) loses which bit says that it is set, in an order that depends on the hash seed."""
     policy = kind("own", (), dict(kind.defaults))
     bases = {base.__name__ for base in kind.__mro__[1:]}
-    inherited = {node.attr for _, tree in trees() for base in ast.walk(tree)
-                 if isinstance(base, ast.ClassDef) and base.name in bases for node in ast.walk(base)
-                 if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
-                 and isinstance(node.value, ast.Name) and node.value.id == "self"}
+    inherited = {
+        node.attr
+        for _, tree in trees()
+        for base in ast.walk(tree)
+        if isinstance(base, ast.ClassDef) and base.name in bases
+        for node in ast.walk(base)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.ctx, ast.Store)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    }
     assert inherited
     assert [name for name in sorted(inherited) if type(getattr(policy, name, None)) is float] == []

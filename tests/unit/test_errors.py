@@ -9,22 +9,39 @@ from edgeserve import errors
 
 def test_codes_are_those_that_clients_in_other_languages_know():
     assert sorted(errors.REQUEST_ERRORS) == [
-        "bad_input", "cancelled", "deadline_expired", "dropped", "failed", "malformed", "not_allowed", "quarantined",
-        "rejected", "request", "server_gone", "too_large", "unknown_app", "wrong_version"]
+        "bad_input",
+        "cancelled",
+        "deadline_expired",
+        "dropped",
+        "failed",
+        "malformed",
+        "not_allowed",
+        "quarantined",
+        "rejected",
+        "request",
+        "server_gone",
+        "too_large",
+        "unknown_app",
+        "wrong_version",
+    ]
 
 
 def test_every_error_of_a_client_is_found_by_its_code_and_is_a_request_error():
     for code, kind in errors.REQUEST_ERRORS.items():
         assert kind.code == code
         assert issubclass(kind, errors.RequestError)
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.RequestError)
-             and kind is not errors.TimedOut]  # a caller's own clock: it never travels
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.RequestError) and kind is not errors.TimedOut
+    ]  # a caller's own clock: it never travels
     assert sorted(kind.code for kind in kinds) == sorted(errors.REQUEST_ERRORS)
 
 
 def test_codes_are_unique():
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)
-             and issubclass(kind, errors.EdgeServeError)]
+    kinds = [
+        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.EdgeServeError)
+    ]
     assert len({kind.code for kind in kinds}) == len(kinds)
 
 
@@ -37,11 +54,15 @@ def test_refusals_carry_their_reason(kind):
 
 
 def test_what_is_missing_comes_first_and_what_was_sent_instead_after_it():
-    assert errors.sent_instead("image", ["images", "k"], ["image", "k"]) == \
-        "; 'images' was sent, which nothing takes: send it as 'image'"
+    assert (
+        errors.sent_instead("image", ["images", "k"], ["image", "k"])
+        == "; 'images' was sent, which nothing takes: send it as 'image'"
+    )
     assert errors.sent_instead("image", ["k"], ["image", "k"]) == " (sent: k)"
-    assert errors.sent_instead("image", ["frame"], ["image"]) == \
-        "; 'frame' was sent, which nothing takes: send it as 'image'"
+    assert (
+        errors.sent_instead("image", ["frame"], ["image"])
+        == "; 'frame' was sent, which nothing takes: send it as 'image'"
+    )
     assert errors.sent_instead("image", [], ["image"]) == " (nothing was sent)"
 
 
@@ -53,6 +74,7 @@ def test_an_exception_is_told_by_type_and_text_and_a_key_error_by_what_is_missin
 
 def test_an_answer_names_its_outputs_where_one_is_missing():
     from edgeserve.answers import Answer
+
     with pytest.raises(errors.UnknownOutput) as caught:
         Answer({"score": 1, "label": 2})["scroe"]
     assert str(caught.value) == "the answer has no output 'scroe'; did you mean 'score'? It has 'label', 'score'"

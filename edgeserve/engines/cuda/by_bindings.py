@@ -123,7 +123,8 @@ class BindingsDriver:
 
     def create_event(self, timing: bool, blocking: bool) -> int:
         flags = (0 if timing else int(cu.CUevent_flags.CU_EVENT_DISABLE_TIMING)) | (
-            int(cu.CUevent_flags.CU_EVENT_BLOCKING_SYNC) if blocking else 0)
+            int(cu.CUevent_flags.CU_EVENT_BLOCKING_SYNC) if blocking else 0
+        )
         return int(self._checked("cuEventCreate", cu.cuEventCreate(flags)))
 
     def destroy_event(self, event: int) -> None:

@@ -52,8 +52,9 @@ class StreamClock(Generic[MarkT]):
     order in which they were begun.
     """
 
-    def __init__(self, make: Callable[[], MarkT], elapsed_ms: Callable[[MarkT, MarkT], float],
-                 clock_ns: Callable[[], int]) -> None:
+    def __init__(
+        self, make: Callable[[], MarkT], elapsed_ms: Callable[[MarkT, MarkT], float], clock_ns: Callable[[], int]
+    ) -> None:
         self._make = make
         self._elapsed_ms = elapsed_ms
         self._clock_ns = clock_ns
@@ -114,9 +115,14 @@ class DevicePending(Pending, Generic[MarkT]):
     """A batch that a stream runs: over when its last mark is passed. ``finish`` makes the results; ``fail`` turns what
     CUDA raised into the model's error; ``current`` makes the device's context current while CUDA is asked."""
 
-    def __init__(self, clock: StreamClock[MarkT], span: Span[MarkT], finish: Callable[[], List[Result]],
-                 fail: Callable[[Exception], Exception],
-                 current: Callable[[], ContextManager[Any]] = contextlib.nullcontext) -> None:
+    def __init__(
+        self,
+        clock: StreamClock[MarkT],
+        span: Span[MarkT],
+        finish: Callable[[], List[Result]],
+        fail: Callable[[Exception], Exception],
+        current: Callable[[], ContextManager[Any]] = contextlib.nullcontext,
+    ) -> None:
         self._current = current
         self._clock = clock
         self._span = span

@@ -283,8 +283,10 @@ class Device:
     def __init__(self, driver: Driver, index: int = 0) -> None:
         count = driver.device_count()
         if not 0 <= index < count:
-            raise DeviceMissing(f"device {index} does not exist: CUDA shows {count} device(s); mend "
-                                "[device.NAME] index, or CUDA_VISIBLE_DEVICES")
+            raise DeviceMissing(
+                f"device {index} does not exist: CUDA shows {count} device(s); mend "
+                "[device.NAME] index, or CUDA_VISIBLE_DEVICES"
+            )
         self.driver = driver
         self.index = index
         self.info = device_info(driver, index)
@@ -372,13 +374,21 @@ class Device:
 
 def device_info(driver: Driver, index: int) -> DeviceInfo:
     """What a device is, from its attributes."""
+
     def ask(name: str) -> int:
         return driver.attribute(index, name)
 
-    return DeviceInfo(index, driver.device_name(index),
-                      (ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")), bool(ask("INTEGRATED")),
-                      bool(ask("CAN_MAP_HOST_MEMORY")), ask("MULTIPROCESSOR_COUNT"), ask("ASYNC_ENGINE_COUNT"),
-                      driver.total_bytes(index), driver.version())
+    return DeviceInfo(
+        index,
+        driver.device_name(index),
+        (ask("COMPUTE_CAPABILITY_MAJOR"), ask("COMPUTE_CAPABILITY_MINOR")),
+        bool(ask("INTEGRATED")),
+        bool(ask("CAN_MAP_HOST_MEMORY")),
+        ask("MULTIPROCESSOR_COUNT"),
+        ask("ASYNC_ENGINE_COUNT"),
+        driver.total_bytes(index),
+        driver.version(),
+    )
 
 
 def _common(to: Buffer, source: Buffer, size: Optional[int]) -> int:

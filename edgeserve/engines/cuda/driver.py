@@ -148,8 +148,10 @@ DRIVERS: Dict[str, str] = {
 }
 """Library -> the module of its adapter, which has ``make() -> Driver``; in the order in which they are tried."""
 
-INSTALL_MEND = ("pip install 'edgeserve-runtime[gpu]' (cuda-bindings, Python 3.10 and later), or on JetPack 5 "
-                "pip install pycuda with nvcc on the PATH")
+INSTALL_MEND = (
+    "pip install 'edgeserve-runtime[gpu]' (cuda-bindings, Python 3.10 and later), or on JetPack 5 "
+    "pip install pycuda with nvcc on the PATH"
+)
 
 _open: Dict[str, Any] = {}
 

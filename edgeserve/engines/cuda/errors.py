@@ -15,34 +15,64 @@ NOT_READY = 600
 OUT_OF_MEMORY = 2
 
 STICKY: Dict[int, str] = {
-    4: "DEINITIALIZED", 214: "ECC_UNCORRECTABLE", 220: "NVLINK_UNCORRECTABLE", 226: "CONTAINED",
-    700: "ILLEGAL_ADDRESS", 702: "LAUNCH_TIMEOUT", 709: "CONTEXT_IS_DESTROYED", 710: "ASSERT",
-    714: "HARDWARE_STACK_ERROR", 715: "ILLEGAL_INSTRUCTION", 716: "MISALIGNED_ADDRESS", 717: "INVALID_ADDRESS_SPACE",
-    718: "INVALID_PC", 719: "LAUNCH_FAILED", 999: "UNKNOWN",
+    4: "DEINITIALIZED",
+    214: "ECC_UNCORRECTABLE",
+    220: "NVLINK_UNCORRECTABLE",
+    226: "CONTAINED",
+    700: "ILLEGAL_ADDRESS",
+    702: "LAUNCH_TIMEOUT",
+    709: "CONTEXT_IS_DESTROYED",
+    710: "ASSERT",
+    714: "HARDWARE_STACK_ERROR",
+    715: "ILLEGAL_INSTRUCTION",
+    716: "MISALIGNED_ADDRESS",
+    717: "INVALID_ADDRESS_SPACE",
+    718: "INVALID_PC",
+    719: "LAUNCH_FAILED",
+    999: "UNKNOWN",
 }
 """Codes after which every further call of the process fails: the context is lost (CUDA driver API, CUresult: "the
 process must be terminated and relaunched")."""
 
 MISSING: Dict[int, str] = {
-    3: "NOT_INITIALIZED", 34: "STUB_LIBRARY", 35: "INSUFFICIENT_DRIVER", 46: "DEVICE_UNAVAILABLE", 100: "NO_DEVICE",
-    101: "INVALID_DEVICE", 803: "SYSTEM_DRIVER_MISMATCH", 804: "COMPAT_NOT_SUPPORTED_ON_DEVICE",
+    3: "NOT_INITIALIZED",
+    34: "STUB_LIBRARY",
+    35: "INSUFFICIENT_DRIVER",
+    46: "DEVICE_UNAVAILABLE",
+    100: "NO_DEVICE",
+    101: "INVALID_DEVICE",
+    803: "SYSTEM_DRIVER_MISMATCH",
+    804: "COMPAT_NOT_SUPPORTED_ON_DEVICE",
 }
 """Codes that say that there is no device to begin with."""
 
 TEXTS: Dict[str, int] = {
-    "out of memory": OUT_OF_MEMORY, "device not ready": NOT_READY, "driver shutting down": 4,
-    "uncorrectable ECC error encountered": 214, "an illegal memory access was encountered": 700,
-    "the launch timed out and was terminated": 702, "context is destroyed": 709,
-    "device-side assert triggered": 710, "hardware stack error": 714, "an illegal instruction was encountered": 715,
-    "misaligned address": 716, "operation not supported on global/shared address space": 717,
-    "invalid program counter": 718, "unspecified launch failure": 719, "unknown error": 999,
-    "initialization error": 3, "no CUDA-capable device is detected": 100, "invalid device ordinal": 101,
+    "out of memory": OUT_OF_MEMORY,
+    "device not ready": NOT_READY,
+    "driver shutting down": 4,
+    "uncorrectable ECC error encountered": 214,
+    "an illegal memory access was encountered": 700,
+    "the launch timed out and was terminated": 702,
+    "context is destroyed": 709,
+    "device-side assert triggered": 710,
+    "hardware stack error": 714,
+    "an illegal instruction was encountered": 715,
+    "misaligned address": 716,
+    "operation not supported on global/shared address space": 717,
+    "invalid program counter": 718,
+    "unspecified launch failure": 719,
+    "unknown error": 999,
+    "initialization error": 3,
+    "no CUDA-capable device is detected": 100,
+    "invalid device ordinal": 101,
     "CUDA driver version is insufficient for CUDA runtime version": 35,
 }
 """What the driver calls its codes (``cuGetErrorString``): exceptions of pycuda and torch carry the text alone."""
 
-DRIVER_MEND = ("check that the NVIDIA driver is installed and that this user and container may use it (edgeserve "
-               "doctor; nvidia-smi on a desktop, /dev/nvhost-* on a Jetson), or use a device of kind 'cpu'")
+DRIVER_MEND = (
+    "check that the NVIDIA driver is installed and that this user and container may use it (edgeserve "
+    "doctor; nvidia-smi on a desktop, /dev/nvhost-* on a Jetson), or use a device of kind 'cpu'"
+)
 
 
 class CudaError(EngineError):
@@ -80,9 +110,12 @@ def status_of(text: str) -> Optional[int]:
 def out_of_memory(what: str, asked_bytes: int, free_bytes: Optional[int], total_bytes: Optional[int]) -> OutOfMemory:
     """The error for ``what`` (``"device memory"``), with the numbers that tell what would help."""
     known = "" if free_bytes is None else f"; {free_bytes:,} of {total_bytes or 0:,} bytes are free"
-    return OutOfMemory(f"{asked_bytes:,} bytes of {what} cannot be had{known}. Load fewer models at a time "
-                       "([device.NAME] memory), use smaller batch sizes, or end other programs that use the device",
-                       asked_bytes, free_bytes)
+    return OutOfMemory(
+        f"{asked_bytes:,} bytes of {what} cannot be had{known}. Load fewer models at a time "
+        "([device.NAME] memory), use smaller batch sizes, or end other programs that use the device",
+        asked_bytes,
+        free_bytes,
+    )
 
 
 def of_model(name: str, error: EngineError) -> EngineError:

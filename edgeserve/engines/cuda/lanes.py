@@ -13,6 +13,7 @@ from edgeserve.errors import EngineError
 NAME = "cuda"
 """Where the sessions of a lane find its stream in ``LaneInfo.common``."""
 
+
 class LaneStream:
     """A stream with the clock of its batches. ``handle`` is CUDA's, for libraries that take streams of others.
     ``copies`` is a second stream, for the inputs of the next batch, where the lane holds several."""
@@ -63,6 +64,8 @@ def lane_stream(lane: LaneInfo, choice: str = "auto", device: Optional[Device] =
         own = device or Device(open_driver(choice), lane.device_index)
         known = common[NAME] = LaneStream(own, lane.clock_ns, lane.depth)
     if not isinstance(known, LaneStream):
-        raise EngineError(f"lane {lane.name!r} has a stream of another library already; install cuda-bindings or "
-                          "pycuda before the models of that lane are loaded")
+        raise EngineError(
+            f"lane {lane.name!r} has a stream of another library already; install cuda-bindings or "
+            "pycuda before the models of that lane are loaded"
+        )
     return known

@@ -55,10 +55,10 @@ class AnswerText:
         ends = [place for place in (text.find(stop) for stop in self._stops) if place >= 0]
         if ends:
             self.stopped = True
-            text, self._held = text[:min(ends)], ""
+            text, self._held = text[: min(ends)], ""
         else:
             kept = 0 if last else self._begun(text)
-            text, self._held = text[:len(text) - kept], text[len(text) - kept:]
+            text, self._held = text[: len(text) - kept], text[len(text) - kept :]
         if text:
             self._sent.append(text)
         return text
@@ -67,7 +67,7 @@ class AnswerText:
         """The length of the longest end of ``text`` with which a stop string begins."""
         longest = max([len(stop) for stop in self._stops], default=1) - 1
         for length in range(min(longest, len(text)), 0, -1):
-            end = text[len(text) - length:]
+            end = text[len(text) - length :]
             if any(stop.startswith(end) for stop in self._stops):
                 return length
         return 0

@@ -21,7 +21,7 @@ def conversation_tokens(tokenizer: Tokenizer, messages: Sequence[Mapping[str, st
     whether or not the template writes them, as on llama.cpp's server. Raises what :func:`render` raises."""
     tokens = tokenizer.encode(render(tokenizer, messages, model), special=True)
     first = list(tokenizer.first)
-    return tokens if tokens[:len(first)] == first else [*first, *tokens]
+    return tokens if tokens[: len(first)] == first else [*first, *tokens]
 
 
 def render(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]], model: str) -> str:
@@ -29,14 +29,17 @@ def render(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]], model: s
     or refuses the conversation."""
     template = tokenizer.chat_template
     if not template:
-        raise EngineError(f"model {model!r} has no chat template, so it takes prompt or tokens, not messages; a model "
-                          "that was trained on conversations brings one")
+        raise EngineError(
+            f"model {model!r} has no chat template, so it takes prompt or tokens, not messages; a model "
+            "that was trained on conversations brings one"
+        )
     plain = [{**message, "content": without(message["content"], tokenizer.special_texts)} for message in messages]
     if template == CHATML:
         return chatml(plain)
     try:
-        text: str = _compiled(template).render(messages=plain, add_generation_prompt=True,
-                                               bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token)
+        text: str = _compiled(template).render(
+            messages=plain, add_generation_prompt=True, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token
+        )
     except EngineError:
         raise
     except Exception as error:
@@ -59,9 +62,9 @@ def without(text: str, names: Sequence[str]) -> str:
     for character in text:
         kept.append(character)
         if character in ends:
-            tail = "".join(kept[-lengths[0]:])
+            tail = "".join(kept[-lengths[0] :])
             found = next((tail[-length:] for length in lengths if tail[-length:] in known), "")
-            del kept[len(kept) - len(found):]
+            del kept[len(kept) - len(found) :]
     return "".join(kept)
 
 
@@ -70,8 +73,9 @@ def _compiled(template: str) -> Any:
     try:
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError as error:
-        raise EngineError(f"the chat template needs a library that cannot be imported ({error}); "
-                          "pip install 'edgeserve-runtime[lm]'") from None
+        raise EngineError(
+            f"the chat template needs a library that cannot be imported ({error}); pip install 'edgeserve-runtime[lm]'"
+        ) from None
 
     def refuse(reason: str) -> None:
         raise ValueError(reason)
@@ -79,4 +83,3 @@ def _compiled(template: str) -> Any:
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.globals["raise_exception"] = refuse
     return environment.from_string(template)
-

@@ -29,12 +29,28 @@ from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError, nearest
 from edgeserve.units import NS_PER_MS
 
-KNOWN_OPTIONS = ("backend", "context", "max_tokens", "temperature", "top_p", "top_k", "stop", "seed", "chat", "threads",
-                 "prefill_tokens", "turn", "gpu_layers", "precision")
+KNOWN_OPTIONS = (
+    "backend",
+    "context",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "stop",
+    "seed",
+    "chat",
+    "threads",
+    "prefill_tokens",
+    "turn",
+    "gpu_layers",
+    "precision",
+)
 
-BACKENDS = {"onnx": ("edgeserve.engines.lm.onnx_backend", "lm"),
-            "llama.cpp": ("edgeserve.engines.lm.llama_backend", "lm-llama"),
-            "torch": ("edgeserve.engines.lm.transformers_backend", "lm-torch")}
+BACKENDS = {
+    "onnx": ("edgeserve.engines.lm.onnx_backend", "lm"),
+    "llama.cpp": ("edgeserve.engines.lm.llama_backend", "lm-llama"),
+    "torch": ("edgeserve.engines.lm.transformers_backend", "lm-torch"),
+}
 """Name -> the module that has ``make(model, path, options, lanes)``, and the extra that installs its library."""
 
 ENDINGS = {".onnx": "onnx", ".gguf": "llama.cpp", "config.json": "torch"}
@@ -74,11 +90,18 @@ class LmEngine(Engine):
         self._options = options
         self._backend_name = self._chosen(options)
         self._slots_count = max(model.slots, *model.batch)
-        self._defaults = Generation((), Sampling(options.number("temperature", 0.0, 0.0, 100.0),
-                                                 options.number("top_p", 1.0, 0.0, 1.0),
-                                                 options.integer("top_k", 0, 0)),
-                                    options.integer("max_tokens", MAX_TOKENS, 1), options.texts("stop"), False,
-                                    options.integer("seed", 0, 0) if "seed" in options else None)
+        self._defaults = Generation(
+            (),
+            Sampling(
+                options.number("temperature", 0.0, 0.0, 100.0),
+                options.number("top_p", 1.0, 0.0, 1.0),
+                options.integer("top_k", 0, 0),
+            ),
+            options.integer("max_tokens", MAX_TOKENS, 1),
+            options.texts("stop"),
+            False,
+            options.integer("seed", 0, 0) if "seed" in options else None,
+        )
         self._chat = options.boolean("chat", False)
         self._context = options.integer("context", 0, CONTEXT_MIN) if "context" in options else 0
         self._prefill_tokens = options.integer("prefill_tokens", 0, TOKENS_MIN) if "prefill_tokens" in options else 0
@@ -114,16 +137,20 @@ class LmEngine(Engine):
 
     def example(self) -> Values:
         tokens = self._made().tokenizer().encode(EXAMPLE_TEXT)
-        return {"tokens": tokens[:max(1, (self._context or CONTEXT_MIN * 8) // 2)], "max_tokens": EXAMPLE_TOKENS,
-                "ignore_eos": True}
+        return {
+            "tokens": tokens[: max(1, (self._context or CONTEXT_MIN * 8) // 2)],
+            "max_tokens": EXAMPLE_TOKENS,
+            "ignore_eos": True,
+        }
 
     def open(self, lane: LaneInfo) -> Session:
         """A session for a lane that the engine was made for."""
         backend, facts = self._loaded()
         session = backend.open(lane, self._slots_count)
         if not self._prefill_tokens and backend.continues and lane.clock_ns is not None:
-            self._prefill_tokens = tokens_within(session, self._turn_ns, PREFILL_TOKENS_MAX, facts.context_tokens,
-                                                 lane.clock_ns)
+            self._prefill_tokens = tokens_within(
+                session, self._turn_ns, PREFILL_TOKENS_MAX, facts.context_tokens, lane.clock_ns
+            )
         slots = Slots(session)
         with self._lock:
             self._open.append(slots)
@@ -140,9 +167,14 @@ class LmEngine(Engine):
     def language(self, lane: str) -> Language:
         """What the step loop knows of the model."""
         backend, facts = self._loaded()
-        return Language(self._name, backend.tokenizer(), self._reader(facts.context_tokens, facts.vocabulary),
-                        facts.bytes_per_token, f"{self._name}/{lane}",
-                        self._prefill_tokens if backend.continues else 0)
+        return Language(
+            self._name,
+            backend.tokenizer(),
+            self._reader(facts.context_tokens, facts.vocabulary),
+            facts.bytes_per_token,
+            f"{self._name}/{lane}",
+            self._prefill_tokens if backend.continues else 0,
+        )
 
     def must_be_loaded(self) -> None:
         self._loaded()
@@ -163,10 +195,13 @@ class LmEngine(Engine):
                 try:
                     make_backend = importlib.import_module(module).make
                 except ImportError as error:
-                    raise EngineError(f"model {self._name!r}: back end {self._backend_name!r} cannot be imported "
-                                      f"({error}); pip install 'edgeserve-runtime[{extra}]'") from None
-                backend: Backend = make_backend(self._model, model_path(self._model, self._directory), self._options,
-                                                self._lanes)
+                    raise EngineError(
+                        f"model {self._name!r}: back end {self._backend_name!r} cannot be imported "
+                        f"({error}); pip install 'edgeserve-runtime[{extra}]'"
+                    ) from None
+                backend: Backend = make_backend(
+                    self._model, model_path(self._model, self._directory), self._options, self._lanes
+                )
                 self._backend = backend
             return self._backend
 
@@ -176,8 +211,10 @@ class LmEngine(Engine):
             for ending, backend in ENDINGS.items():
                 if self._model.file.lower().endswith(ending):
                     return backend
-            raise ConfigError(f"[model.{self._name}] file = {self._model.file!r}: expected a name that ends in "
-                              f"{', '.join(ENDINGS)}, or options.backend = one of {', '.join(BACKENDS)}")
+            raise ConfigError(
+                f"[model.{self._name}] file = {self._model.file!r}: expected a name that ends in "
+                f"{', '.join(ENDINGS)}, or options.backend = one of {', '.join(BACKENDS)}"
+            )
         if name not in BACKENDS:
             raise ConfigError(f"{options.where('backend')} = {name!r}{nearest(name, BACKENDS)}")
         return name
@@ -194,7 +231,7 @@ class LmSession(Session):
         self._engine.must_be_loaded()
         variants = self._engine.variants
         if batch.variant and batch.variant not in variants:
-            raise EngineError(f"model {self._loop.name!r} has no phase {batch.variant!r}"
-                              f"{nearest(batch.variant, variants)}")
+            raise EngineError(
+                f"model {self._loop.name!r} has no phase {batch.variant!r}{nearest(batch.variant, variants)}"
+            )
         return Finished(self._loop.run(batch))
-

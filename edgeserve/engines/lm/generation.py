@@ -42,8 +42,9 @@ class Reader:
     """Reads items for one model. ``defaults`` are used where an item says nothing; ``max_tokens`` in it is also the
     most that an item may ask for. ``chat``: ``prompt`` is what a user says, not a text to be continued."""
 
-    def __init__(self, model: str, tokenizer: Tokenizer, context_tokens: int, vocabulary: int,
-                 defaults: Generation, chat: bool) -> None:
+    def __init__(
+        self, model: str, tokenizer: Tokenizer, context_tokens: int, vocabulary: int, defaults: Generation, chat: bool
+    ) -> None:
         self._model = model
         self._tokenizer = tokenizer
         self._context = context_tokens
@@ -57,25 +58,37 @@ class Reader:
         if not prompt:
             raise self._refuse("the prompt has no tokens; give at least one")
         if len(prompt) >= self._context:
-            raise self._refuse(f"the prompt has {len(prompt)} tokens; at most {self._context - 1} fit, since the "
-                               f"context of {self._context} holds the answer too. Shorten it, or raise "
-                               f"[model.{self._model}] options.context as far as the model allows")
+            raise self._refuse(
+                f"the prompt has {len(prompt)} tokens; at most {self._context - 1} fit, since the "
+                f"context of {self._context} holds the answer too. Shorten it, or raise "
+                f"[model.{self._model}] options.context as far as the model allows"
+            )
         defaults = self._defaults
-        sampling = Sampling(self._number(item, "temperature", defaults.sampling.temperature, 0.0, 100.0),
-                            self._number(item, "top_p", defaults.sampling.top_p, 0.0, 1.0),
-                            self._whole(item, "top_k", defaults.sampling.top_k, 0))
+        sampling = Sampling(
+            self._number(item, "temperature", defaults.sampling.temperature, 0.0, 100.0),
+            self._number(item, "top_p", defaults.sampling.top_p, 0.0, 1.0),
+            self._whole(item, "top_k", defaults.sampling.top_k, 0),
+        )
         asked = self._whole(item, "max_tokens", defaults.max_tokens, 1)
-        seed = self._whole(item, "seed", -1, -2**63) if _given(item, "seed") else defaults.seed
-        return Generation(tuple(prompt), sampling, min(asked, defaults.max_tokens, self._context - len(prompt)),
-                          self._stops(item), bool(self._whole(item, "ignore_eos", int(defaults.ignore_eos), 0)), seed)
+        seed = self._whole(item, "seed", -1, -(2**63)) if _given(item, "seed") else defaults.seed
+        return Generation(
+            tuple(prompt),
+            sampling,
+            min(asked, defaults.max_tokens, self._context - len(prompt)),
+            self._stops(item),
+            bool(self._whole(item, "ignore_eos", int(defaults.ignore_eos), 0)),
+            seed,
+        )
 
     def tokens_of(self, item: Values) -> List[int]:
         """The prompt's tokens: of ``tokens``, ``messages`` or ``prompt``, exactly one of them."""
         given = [name for name in ("tokens", "messages", "prompt") if _given(item, name)]
         if len(given) != 1:
             named = " and ".join(given) if given else "none of them"
-            raise self._refuse(f"give one of the inputs prompt, messages and tokens; got {named} "
-                               f"(inputs: {', '.join(sorted(item)) or 'none'})")
+            raise self._refuse(
+                f"give one of the inputs prompt, messages and tokens; got {named} "
+                f"(inputs: {', '.join(sorted(item)) or 'none'})"
+            )
         if given[0] == "tokens":
             return self._ids(item["tokens"])
         if given[0] == "messages":
@@ -88,8 +101,9 @@ class Reader:
     def _ids(self, value: Any) -> List[int]:
         array = np.asarray(value)
         if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise self._refuse(f"input 'tokens' is {array.dtype} of shape {array.shape}; expected a list of whole "
-                               "numbers")
+            raise self._refuse(
+                f"input 'tokens' is {array.dtype} of shape {array.shape}; expected a list of whole numbers"
+            )
         if array.size and (int(array.min()) < 0 or int(array.max()) >= self._vocabulary):
             wrong = int(array.min()) if int(array.min()) < 0 else int(array.max())
             raise self._refuse(f"input 'tokens' has the token {wrong}; the model knows 0 to {self._vocabulary - 1}")
@@ -103,13 +117,17 @@ class Reader:
             except ValueError as error:
                 raise self._refuse(f"input 'messages' is no JSON: {error}") from None
         if not isinstance(value, (list, tuple)) or not 0 < len(value) <= MESSAGES_MAX:
-            raise self._refuse(f"input 'messages' is {_brief(value)}; expected a list of 1 to {MESSAGES_MAX} messages, "
-                               "such as [{\"role\": \"user\", \"content\": \"Hello\"}], or the same as JSON")
+            raise self._refuse(
+                f"input 'messages' is {_brief(value)}; expected a list of 1 to {MESSAGES_MAX} messages, "
+                'such as [{"role": "user", "content": "Hello"}], or the same as JSON'
+            )
         for message in value:
             if not isinstance(message, dict) or not all(
-                    isinstance(message.get(key), str) for key in ("role", "content")):
-                raise self._refuse(f"input 'messages' has {_brief(message)}; expected the keys role and content, "
-                                   "both strings")
+                isinstance(message.get(key), str) for key in ("role", "content")
+            ):
+                raise self._refuse(
+                    f"input 'messages' has {_brief(message)}; expected the keys role and content, both strings"
+                )
         return list(value)
 
     def _stops(self, item: Values) -> Tuple[str, ...]:
@@ -119,8 +137,10 @@ class Reader:
         stops = _listed(value) if isinstance(value, (str, bytes)) or np.ndim(value) == 0 else list(value)
         texts = tuple(self._text(stop, "stop") for stop in stops)
         if len(texts) > STOPS_MAX or not all(0 < len(text) <= STOP_CHARS_MAX for text in texts):
-            raise self._refuse(f"input 'stop' is {_brief(value)}; expected at most {STOPS_MAX} strings of 1 to "
-                               f"{STOP_CHARS_MAX} characters")
+            raise self._refuse(
+                f"input 'stop' is {_brief(value)}; expected at most {STOPS_MAX} strings of 1 to "
+                f"{STOP_CHARS_MAX} characters"
+            )
         return texts
 
     def _text(self, value: Any, name: str) -> str:
@@ -176,8 +196,14 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def answer_of(text: str, tokens: Sequence[int], finish_reason: str, prompt_tokens: int,
-              completion_tokens: int) -> Dict[str, Any]:
+def answer_of(
+    text: str, tokens: Sequence[int], finish_reason: str, prompt_tokens: int, completion_tokens: int
+) -> Dict[str, Any]:
     """The outputs of a finished item."""
-    return {"text": text, "tokens": np.array(tokens, np.int32), "finish_reason": finish_reason,
-            "prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
+    return {
+        "text": text,
+        "tokens": np.array(tokens, np.int32),
+        "finish_reason": finish_reason,
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+    }

@@ -50,8 +50,9 @@ class KvRows:
 
         def cost(first: int) -> int:
             inside = [slot_of[row] for row in range(first, first + count)]
-            return (sum([self._lengths[slot] for slot in inside if slot not in wanted])
-                    + sum([self._lengths[slot] for slot in wanted - set(inside)]))
+            return sum([self._lengths[slot] for slot in inside if slot not in wanted]) + sum(
+                [self._lengths[slot] for slot in wanted - set(inside)]
+            )
 
         first = min(range(len(self._row_of) - count + 1), key=lambda row: (cost(row), row))
         outside = sorted(slot for slot in wanted if not first <= self._row_of[slot] < first + count)

@@ -47,8 +47,14 @@ def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneIn
     """The table's entry."""
     gpu = lanes[0] if lanes and lanes[0].device_kind == "cuda" else None
     layers = options.integer("gpu_layers", ALL_LAYERS if gpu else 0, 0, ALL_LAYERS)
-    return LlamaBackend(model.name, path, options.integer("context", 0, 0), options.integer("threads", 0, 0, 1024),
-                        layers, gpu.device_index if gpu else 0)
+    return LlamaBackend(
+        model.name,
+        path,
+        options.integer("context", 0, 0),
+        options.integer("threads", 0, 0, 1024),
+        layers,
+        gpu.device_index if gpu else 0,
+    )
 
 
 class LlamaBackend:
@@ -69,25 +75,31 @@ class LlamaBackend:
     def load(self) -> ModelFacts:
         if self._loaded is None:
             if self._gpu_layers and not llama_cpp.llama_supports_gpu_offload():
-                raise EngineError(f"model {self._model!r}: {self._gpu_layers} layers are to lie on a GPU, but this "
-                                  "build of llama-cpp-python has none; build it with CMAKE_ARGS=-DGGML_CUDA=on, or set "
-                                  f"[model.{self._model}] options.gpu_layers = 0")
+                raise EngineError(
+                    f"model {self._model!r}: {self._gpu_layers} layers are to lie on a GPU, but this "
+                    "build of llama-cpp-python has none; build it with CMAKE_ARGS=-DGGML_CUDA=on, or set "
+                    f"[model.{self._model}] options.gpu_layers = 0"
+                )
             self.tokenizer()  # a model that cannot be run is refused before its weights are read
             self._loaded = self._opened(vocabulary_only=False)
         model = self._loaded
         trained = int(llama_cpp.llama_model_n_ctx_train(model))
         if self._context > trained:
-            raise EngineError(f"model {self._model!r}: [model.{self._model}] options.context = {self._context}, but "
-                              f"the model was trained with {trained} tokens; choose at most that")
+            raise EngineError(
+                f"model {self._model!r}: [model.{self._model}] options.context = {self._context}, but "
+                f"the model was trained with {trained} tokens; choose at most that"
+            )
         vocabulary = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
-        return ModelFacts(self._context or trained, int(vocabulary), self._bytes_per_token(),
-                          int(llama_cpp.llama_model_size(model)))
+        return ModelFacts(
+            self._context or trained, int(vocabulary), self._bytes_per_token(), int(llama_cpp.llama_model_size(model))
+        )
 
     def _bytes_per_token(self) -> int:
         model = self._loaded
         head_size = llama_cpp.llama_model_n_embd(model) // llama_cpp.llama_model_n_head(model)
-        return int(2 * KEPT_BYTES * llama_cpp.llama_model_n_layer(model) * llama_cpp.llama_model_n_head_kv(model)
-                   * head_size)
+        return int(
+            2 * KEPT_BYTES * llama_cpp.llama_model_n_layer(model) * llama_cpp.llama_model_n_head_kv(model) * head_size
+        )
 
     def unload(self) -> None:
         model, self._loaded = self._loaded, None
@@ -105,8 +117,10 @@ class LlamaBackend:
         settings.no_perf = True
         made = llama_cpp.llama_init_from_model(self._loaded, settings)
         if not made:
-            raise OutOfMemory(f"model {self._model!r}: llama.cpp could not make a context of {slots} sequences of "
-                              f"{context} tokens; lower [model.{self._model}] slots or options.context")
+            raise OutOfMemory(
+                f"model {self._model!r}: llama.cpp could not make a context of {slots} sequences of "
+                f"{context} tokens; lower [model.{self._model}] slots or options.context"
+            )
         moves = context * self._bytes_per_token() <= int(llama_cpp.llama_model_size(self._loaded))
         return LlamaSession(self._model, made, slots, self.vocabulary_size(), moves)
 
@@ -129,11 +143,16 @@ class LlamaBackend:
         settings.vocab_only = vocabulary_only
         model = llama_cpp.llama_model_load_from_file(self._path.encode(), settings)
         if not model:
-            raise EngineError(f"model {self._model!r}: llama.cpp cannot load {self._path}; expected a GGUF file of a "
-                              "model that this version knows, and memory for it")
+            raise EngineError(
+                f"model {self._model!r}: llama.cpp cannot load {self._path}; expected a GGUF file of a "
+                "model that this version knows, and memory for it"
+            )
         architecture = _fact(model, "general.architecture")
-        if (llama_cpp.llama_model_has_encoder(model) or not llama_cpp.llama_model_has_decoder(model)
-                or _fact(model, f"{architecture}.{CAUSAL}") == "false"):
+        if (
+            llama_cpp.llama_model_has_encoder(model)
+            or not llama_cpp.llama_model_has_decoder(model)
+            or _fact(model, f"{architecture}.{CAUSAL}") == "false"
+        ):
             llama_cpp.llama_model_free(model)
             raise EngineError(f"model {self._model!r}: {self._path} {not_a_decoder_alone(architecture)}")
         return model
@@ -164,11 +183,14 @@ class LlamaSession:
 
     def prefill(self, rows: Sequence[Row]) -> List[np.ndarray]:
         number_of = self._numbered([row.slot for row in rows])
-        given = [(token, row.start + place, number_of[row.slot], place + 1 == len(row.tokens))
-                 for row in sorted(rows, key=lambda row: number_of[row.slot]) for place, token in enumerate(row.tokens)]
+        given = [
+            (token, row.start + place, number_of[row.slot], place + 1 == len(row.tokens))
+            for row in sorted(rows, key=lambda row: number_of[row.slot])
+            for place, token in enumerate(row.tokens)
+        ]
         scores: Dict[int, np.ndarray] = {}
         for begin in range(0, len(given), BATCH_TOKENS):
-            scores.update(self._decode(given[begin:begin + BATCH_TOKENS]))
+            scores.update(self._decode(given[begin : begin + BATCH_TOKENS]))
         return [scores[number_of[row.slot]] for row in rows]
 
     def _numbered(self, slots: Sequence[int]) -> Dict[int, int]:
@@ -225,13 +247,18 @@ class LlamaTokenizer:
         tokens = range(llama_cpp.llama_vocab_n_tokens(vocabulary))
         begin, end = int(llama_cpp.llama_vocab_bos(vocabulary)), int(llama_cpp.llama_vocab_eos(vocabulary))
         self.first = [begin] if begin >= 0 and llama_cpp.llama_vocab_get_add_bos(vocabulary) else []
-        self.bos_token, self.eos_token = [self._piece(token, special=True).decode("utf-8", "replace") if token >= 0
-                                          else "" for token in (begin, end)]
+        self.bos_token, self.eos_token = [
+            self._piece(token, special=True).decode("utf-8", "replace") if token >= 0 else "" for token in (begin, end)
+        ]
         self.stops = [token for token in tokens if llama_cpp.llama_vocab_is_eog(vocabulary, token)]
         self.chat_template = (llama_cpp.llama_model_chat_template(model, None) or b"").decode()
-        self.special_texts = longest_first([
-            llama_cpp.llama_vocab_get_text(vocabulary, token).decode() for token in tokens
-            if llama_cpp.llama_vocab_is_control(vocabulary, token)])
+        self.special_texts = longest_first(
+            [
+                llama_cpp.llama_vocab_get_text(vocabulary, token).decode()
+                for token in tokens
+                if llama_cpp.llama_vocab_is_control(vocabulary, token)
+            ]
+        )
 
     def encode(self, text: str, special: bool = False) -> List[int]:
         data = text.encode()

@@ -29,8 +29,20 @@ from edgeserve.errors import EngineError
 FORMAT = "edgeserve-lm-1"
 """What the description beside the graph must say; another number means another set of inputs."""
 
-KNOWN_KEYS = ("format", "layers", "heads", "kv_heads", "head_size", "vocabulary", "context", "tokenizer", "specials",
-              "first", "stops", "chat_template")
+KNOWN_KEYS = (
+    "format",
+    "layers",
+    "heads",
+    "kv_heads",
+    "head_size",
+    "vocabulary",
+    "context",
+    "tokenizer",
+    "specials",
+    "first",
+    "stops",
+    "chat_template",
+)
 
 CHUNKS_SINCE = (1, 20)
 """From this version of ONNX Runtime on, several tokens may follow a sequence that is in memory; before, one."""
@@ -45,11 +57,14 @@ def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneIn
     """The table's entry."""
     for lane in lanes:
         if lane.device_kind != "cpu":
-            raise EngineError(f"model {model.name!r}: back end 'onnx' of engine 'lm' runs on CPU lanes, and lane "
-                              f"{lane.name!r} is of a {lane.device_kind} device; set [model.{model.name}] lanes, or "
-                              "options.backend = 'llama.cpp' or 'torch'")
-    return OnnxBackend(model.name, path, options.integer("context", 0, 0), options.integer("threads", 0, 0, 1024),
-                       lanes)
+            raise EngineError(
+                f"model {model.name!r}: back end 'onnx' of engine 'lm' runs on CPU lanes, and lane "
+                f"{lane.name!r} is of a {lane.device_kind} device; set [model.{model.name}] lanes, or "
+                "options.backend = 'llama.cpp' or 'torch'"
+            )
+    return OnnxBackend(
+        model.name, path, options.integer("context", 0, 0), options.integer("threads", 0, 0, 1024), lanes
+    )
 
 
 def _is_since(version: Tuple[int, int]) -> bool:
@@ -84,8 +99,12 @@ class OnnxBackend:
         for lane in self._lanes:
             self._session(lane)
         per_token = about["layers"] * 2 * about["kv_heads"] * about["head_size"] * 4
-        return ModelFacts(self._context or about["context"], about["vocabulary"], per_token,
-                          weights_size_bytes(self._path) * len(self._sessions))
+        return ModelFacts(
+            self._context or about["context"],
+            about["vocabulary"],
+            per_token,
+            weights_size_bytes(self._path) * len(self._sessions),
+        )
 
     def unload(self) -> None:
         self._sessions = {}
@@ -107,17 +126,23 @@ class OnnxBackend:
             with open(path, encoding="utf-8") as file:
                 about = json.load(file)
         except (OSError, ValueError) as error:
-            raise EngineError(f"model {self._model!r}: {path} cannot be read ({error}); it says what {self._path} is. "
-                              "Make both with python -m edgeserve.tools.lm_model") from None
+            raise EngineError(
+                f"model {self._model!r}: {path} cannot be read ({error}); it says what {self._path} is. "
+                "Make both with python -m edgeserve.tools.lm_model"
+            ) from None
         lacks = [key for key in KNOWN_KEYS if key not in about]
         if about.get("format") != FORMAT or lacks:
-            raise EngineError(f"model {self._model!r}: {path} has format {about.get('format')!r}"
-                              f"{' and lacks ' + ', '.join(lacks) if lacks else ''}; expected {FORMAT!r}. Make the "
-                              "model again with python -m edgeserve.tools.lm_model")
+            raise EngineError(
+                f"model {self._model!r}: {path} has format {about.get('format')!r}"
+                f"{' and lacks ' + ', '.join(lacks) if lacks else ''}; expected {FORMAT!r}. Make the "
+                "model again with python -m edgeserve.tools.lm_model"
+            )
         if self._context > about["context"]:
-            raise EngineError(f"model {self._model!r}: [model.{self._model}] options.context = {self._context}, but "
-                              f"the graph was made for {about['context']} tokens; lower it, or make the graph longer "
-                              "(--context)")
+            raise EngineError(
+                f"model {self._model!r}: [model.{self._model}] options.context = {self._context}, but "
+                f"the graph was made for {about['context']} tokens; lower it, or make the graph longer "
+                "(--context)"
+            )
         self._about = about
         return self._about
 
@@ -139,11 +164,14 @@ class OnnxBackend:
         if affinities:
             settings.add_session_config_entry("session.intra_op_thread_affinities", affinities)
         try:
-            return made_yielding(nice, lambda: onnxruntime.InferenceSession(self._path, settings,
-                                                                            providers=["CPUExecutionProvider"]))
+            return made_yielding(
+                nice, lambda: onnxruntime.InferenceSession(self._path, settings, providers=["CPUExecutionProvider"])
+            )
         except Exception as error:
-            raise EngineError(f"model {self._model!r}: {self._path} cannot be loaded by onnxruntime "
-                              f"{onnxruntime.__version__}: {error}") from error
+            raise EngineError(
+                f"model {self._model!r}: {self._path} cannot be loaded by onnxruntime "
+                f"{onnxruntime.__version__}: {error}"
+            ) from error
 
 
 class _Bound:
@@ -163,7 +191,7 @@ class _Bound:
         self.binding.bind_ortvalue_output("scores", self._value(self.scores))
         for number, pair in enumerate(rows.layers):
             for kind, array in zip(("keys", "values"), pair):
-                value = self._value(array[first:first + count])
+                value = self._value(array[first : first + count])
                 self.binding.bind_ortvalue_input(f"past_{kind}_{number}", value)
                 self.binding.bind_ortvalue_output(f"{kind}_{number}", value)
 
@@ -221,15 +249,17 @@ class OnnxSession:
         places = {row.slot: self._rows.row_of(row.slot) - first for row in rows}
         for row in rows:
             place = places[row.slot]
-            bound.tokens[place, :len(row.tokens)] = row.tokens
+            bound.tokens[place, : len(row.tokens)] = row.tokens
             bound.lengths[place] = row.start + len(row.tokens) - 1  # the operator wants the last one's place
         bound.total[...] = int(bound.lengths.max()) + 1
         try:
             with self._turn:
                 self._session.run_with_iobinding(bound.binding)
         except Exception as error:
-            raise EngineError(f"model {self._model!r}: onnxruntime {onnxruntime.__version__} failed in a step of "
-                              f"{len(rows)} sequences: {error}") from error
+            raise EngineError(
+                f"model {self._model!r}: onnxruntime {onnxruntime.__version__} failed in a step of "
+                f"{len(rows)} sequences: {error}"
+            ) from error
         for row in rows:
             self._rows.grown(row.slot, row.start + len(row.tokens))
         return {slot: bound.scores[place] for slot, place in places.items()}

@@ -55,7 +55,7 @@ def _best(scaled: np.ndarray, count: int) -> np.ndarray:
     if count < len(scaled):
         worst = np.partition(scaled, len(scaled) - count)[len(scaled) - count]
         above = np.flatnonzero(scaled > worst)
-        level = np.flatnonzero(scaled == worst)[:count - len(above)]
+        level = np.flatnonzero(scaled == worst)[: count - len(above)]
         found = np.concatenate([above, level])
     else:
         found = np.arange(len(scaled))

@@ -32,7 +32,7 @@ class Sequence:
 
     @property
     def generated(self) -> List[int]:
-        return self.tokens[len(self.asked.prompt):]
+        return self.tokens[len(self.asked.prompt) :]
 
     @property
     def count(self) -> int:
@@ -42,7 +42,7 @@ class Sequence:
     @property
     def waiting(self) -> List[int]:
         """The tokens that are not in memory yet: one while it is decoded."""
-        return self.tokens[self.cached:]
+        return self.tokens[self.cached :]
 
     def draw(self) -> float:
         """The next random number of this answer; none is used up where the best token is taken."""
@@ -76,8 +76,15 @@ class Sequence:
     def moved(self) -> Sequence:
         """A released copy, for a session that goes on with what another one began; that one may not have ended."""
         copy = Sequence.__new__(Sequence)
-        copy.__setstate__({**self.__getstate__(), "tokens": list(self.tokens), "unsent": list(self._unsent),
-                           "text": self.text.copy(), "random": random.Random()})
+        copy.__setstate__(
+            {
+                **self.__getstate__(),
+                "tokens": list(self.tokens),
+                "unsent": list(self._unsent),
+                "text": self.text.copy(),
+                "random": random.Random(),
+            }
+        )
         copy._random.setstate(self._random.getstate())
         self.release()
         return copy
@@ -86,8 +93,13 @@ class Sequence:
         self.release()
 
     def __getstate__(self) -> Dict[str, Any]:
-        return {"asked": self.asked, "tokens": self.tokens, "text": self.text, "random": self._random,
-                "unsent": self._unsent}
+        return {
+            "asked": self.asked,
+            "tokens": self.tokens,
+            "text": self.text,
+            "random": self._random,
+            "unsent": self._unsent,
+        }
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
         self.asked, self.tokens, self.text = state["asked"], state["tokens"], state["text"]

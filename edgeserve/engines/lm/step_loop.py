@@ -97,8 +97,10 @@ class StepLoop:
             self._begun += 1
             return Sequence(asked, f"{self._language.seed}/{self._begun}")
         if not isinstance(state, Sequence):
-            raise EngineError(f"model {self._language.name!r}: the item's state is a {type(state).__name__}; expected "
-                              "what an earlier result of this model left")
+            raise EngineError(
+                f"model {self._language.name!r}: the item's state is a {type(state).__name__}; expected "
+                "what an earlier result of this model left"
+            )
         return state if state.holds(self._slots) else state.moved()
 
     def _seat(self, run: _Run) -> None:
@@ -111,9 +113,11 @@ class StepLoop:
                 continue
             slot = self._slots.take(sequence, kept)
             if slot is None:
-                raise EngineError(f"model {self.name!r}: a batch of {len(run.batch.items)} sequences does not fit into "
-                                  f"{self._slots.session.slots} slots; raise [model.{self.name}] slots to the largest "
-                                  "batch size")
+                raise EngineError(
+                    f"model {self.name!r}: a batch of {len(run.batch.items)} sequences does not fit into "
+                    f"{self._slots.session.slots} slots; raise [model.{self.name}] slots to the largest "
+                    "batch size"
+                )
             sequence.hold(self._slots, slot)
             kept.add(slot)
 
@@ -150,8 +154,10 @@ class StepLoop:
 
     def _step(self, run: _Run, jobs: Several[Job], counts: Several[int]) -> None:
         """Give the back end so many of each sequence's waiting tokens; choose the next of each where none is left."""
-        rows = [Row(job.sequence.slot, job.sequence.waiting[:count], job.sequence.cached)
-                for job, count in zip(jobs, counts)]
+        rows = [
+            Row(job.sequence.slot, job.sequence.waiting[:count], job.sequence.cached)
+            for job, count in zip(jobs, counts)
+        ]
         decode = all(len(row.tokens) == 1 and row.start > 0 for row in rows)
         with self._slots.using() as session:
             scores = session.decode(rows) if decode else session.prefill(rows)
@@ -188,8 +194,14 @@ class StepLoop:
 
     def _unfinished(self, run: _Run, job: Job) -> Result:
         sequence = job.sequence
-        return Result({}, state=sequence, state_bytes=sequence.cached * self._language.bytes_per_token, done=False,
-                      steps=job.steps, turns=run.turns)
+        return Result(
+            {},
+            state=sequence,
+            state_bytes=sequence.cached * self._language.bytes_per_token,
+            done=False,
+            steps=job.steps,
+            turns=run.turns,
+        )
 
 
 class _Run:

@@ -19,8 +19,15 @@ BYTES = "bytes"
 class ByteTokenizer:
     """A byte is a token; ``specials`` are the names of the control tokens from 256 on."""
 
-    def __init__(self, specials: Sequence[str], first: Sequence[int], stops: Sequence[int], chat_template: str,
-                 bos_token: str = "", eos_token: str = "") -> None:
+    def __init__(
+        self,
+        specials: Sequence[str],
+        first: Sequence[int],
+        stops: Sequence[int],
+        chat_template: str,
+        bos_token: str = "",
+        eos_token: str = "",
+    ) -> None:
         self.first = tuple(first)
         self.stops = tuple(stops)
         self.chat_template = chat_template
@@ -46,8 +53,16 @@ class FileTokenizer:
     """The text of a ``tokenizer.json`` with byte-level BPE, as GPT-2 and most models since have it. The library's
     tokenizers keep a switch for control tokens, so there are two: threads share them without changing them."""
 
-    def __init__(self, text: str, first: Sequence[int], stops: Sequence[int], chat_template: str, model: str,
-                 bos_token: str = "", eos_token: str = "") -> None:
+    def __init__(
+        self,
+        text: str,
+        first: Sequence[int],
+        stops: Sequence[int],
+        chat_template: str,
+        model: str,
+        bos_token: str = "",
+        eos_token: str = "",
+    ) -> None:
         self.first = tuple(first)
         self.stops = tuple(stops)
         self.chat_template = chat_template
@@ -84,13 +99,23 @@ def open_tokenizer(facts: Mapping[str, Any], directory: str, model: str) -> Any:
     try:
         return _from_file(path, os.stat(path).st_mtime_ns, *about, model, *texts)
     except OSError as error:
-        raise EngineError(f"model {model!r}: the tokenizer {path} cannot be read: {error}; make the model's files "
-                          "again (docs/language-models.md)") from error
+        raise EngineError(
+            f"model {model!r}: the tokenizer {path} cannot be read: {error}; make the model's files "
+            "again (docs/language-models.md)"
+        ) from error
 
 
 @functools.lru_cache(maxsize=4)
-def _from_file(path: str, changed_ns: int, first: Tuple[int, ...], stops: Tuple[int, ...], chat_template: str,
-               model: str, bos_token: str, eos_token: str) -> FileTokenizer:
+def _from_file(
+    path: str,
+    changed_ns: int,
+    first: Tuple[int, ...],
+    stops: Tuple[int, ...],
+    chat_template: str,
+    model: str,
+    bos_token: str,
+    eos_token: str,
+) -> FileTokenizer:
     """The same tokenizer for all who use a file: opening one takes a third of a second."""
     with open(path, encoding="utf-8") as file:
         return FileTokenizer(file.read(), first, stops, chat_template, model, bos_token, eos_token)
@@ -100,13 +125,16 @@ def _opened(text: str, model: str) -> Any:
     try:
         import tokenizers
     except ImportError as error:
-        raise EngineError(f"model {model!r}: its tokenizer needs a library that cannot be imported ({error}); "
-                          "pip install 'edgeserve-runtime[lm]'") from None
+        raise EngineError(
+            f"model {model!r}: its tokenizer needs a library that cannot be imported ({error}); "
+            "pip install 'edgeserve-runtime[lm]'"
+        ) from None
     try:
         return tokenizers.Tokenizer.from_str(text)
     except Exception as error:
-        raise EngineError(f"model {model!r}: its tokenizer.json is none that tokenizers {tokenizers.__version__} can "
-                          f"read: {error}") from error
+        raise EngineError(
+            f"model {model!r}: its tokenizer.json is none that tokenizers {tokenizers.__version__} can read: {error}"
+        ) from error
 
 
 def _added(tokenizer: Any) -> Dict[int, str]:

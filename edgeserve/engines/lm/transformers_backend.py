@@ -30,8 +30,14 @@ def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneIn
         raise ConfigError(f"{options.where('precision')} = {precision!r}: expected one of {', '.join(PRECISIONS)}")
     lane = lanes[0] if lanes else LaneInfo()
     device = f"cuda:{lane.device_index}" if lane.device_kind == "cuda" else "cpu"
-    return TransformersBackend(model.name, os.path.dirname(path), options.integer("context", 0, 0),
-                               options.integer("threads", 0, 0, 1024), precision, device)
+    return TransformersBackend(
+        model.name,
+        os.path.dirname(path),
+        options.integer("context", 0, 0),
+        options.integer("threads", 0, 0, 1024),
+        precision,
+        device,
+    )
 
 
 class TransformersBackend:
@@ -55,16 +61,21 @@ class TransformersBackend:
                 network = transformers.AutoModelForCausalLM.from_pretrained(self._folder, local_files_only=True)
                 self._network = network.to(device=self._device, dtype=self._dtype).eval()
             except torch.cuda.OutOfMemoryError as error:
-                raise OutOfMemory(f"model {self._model!r}: no room for its weights on {self._device}: "
-                                  f"{error}") from error
+                raise OutOfMemory(
+                    f"model {self._model!r}: no room for its weights on {self._device}: {error}"
+                ) from error
             except Exception as error:
-                raise EngineError(f"model {self._model!r}: transformers {transformers.__version__} cannot load "
-                                  f"{self._folder}: {error}") from error
+                raise EngineError(
+                    f"model {self._model!r}: transformers {transformers.__version__} cannot load "
+                    f"{self._folder}: {error}"
+                ) from error
         config = self._network.config
         context = int(getattr(config, "max_position_embeddings", 0) or self._context)
         if self._context > context or not context:
-            raise EngineError(f"model {self._model!r}: [model.{self._model}] options.context = {self._context}; the "
-                              f"model has positions for {context} tokens, choose at most that")
+            raise EngineError(
+                f"model {self._model!r}: [model.{self._model}] options.context = {self._context}; the "
+                f"model has positions for {context} tokens, choose at most that"
+            )
         heads = int(getattr(config, "num_key_value_heads", 0) or config.num_attention_heads)
         size = int(getattr(config, "head_dim", 0) or config.hidden_size // config.num_attention_heads)
         per_token = 2 * int(config.num_hidden_layers) * heads * size * self._dtype.itemsize
@@ -82,8 +93,10 @@ class TransformersBackend:
             try:
                 opened = transformers.AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
             except Exception as error:
-                raise EngineError(f"model {self._model!r}: transformers {transformers.__version__} cannot read the "
-                                  f"tokenizer in {self._folder}: {error}") from error
+                raise EngineError(
+                    f"model {self._model!r}: transformers {transformers.__version__} cannot read the "
+                    f"tokenizer in {self._folder}: {error}"
+                ) from error
             self._vocabulary = tokenizer_of(self._model, opened)
         return self._vocabulary
 
@@ -146,15 +159,22 @@ class TransformersSession:
             torch.set_num_threads(self._threads)
         try:
             with torch.inference_mode():
-                said = self._network(input_ids=tokens, attention_mask=mask, position_ids=positions,
-                                     past_key_values=cache_of(self._block), use_cache=True)
+                said = self._network(
+                    input_ids=tokens,
+                    attention_mask=mask,
+                    position_ids=positions,
+                    past_key_values=cache_of(self._block),
+                    use_cache=True,
+                )
                 scores = said.logits[:, -1].float().cpu().numpy()
         except torch.cuda.OutOfMemoryError as error:
-            raise OutOfMemory(f"model {self._model!r}: no memory for a step of {len(rows)} sequences: "
-                              f"{error}") from error
+            raise OutOfMemory(
+                f"model {self._model!r}: no memory for a step of {len(rows)} sequences: {error}"
+            ) from error
         except Exception as error:
-            raise EngineError(f"model {self._model!r}: torch {torch.__version__} failed in a step of {len(rows)} "
-                              f"sequences: {error}") from error
+            raise EngineError(
+                f"model {self._model!r}: torch {torch.__version__} failed in a step of {len(rows)} sequences: {error}"
+            ) from error
         self._block, self._members = layers_of(said.past_key_values), slots
         self._lengths.update({row.slot: row.start + count for row in rows})
         return dict(zip(slots, scores))
@@ -169,16 +189,22 @@ class TransformersSession:
             return
         longest = max([row.start for row in rows])
         parts = [self._alone.pop(slot) for slot in slots]
-        self._block = [tuple(torch.cat([_filled(part[layer][kind], longest) for part in parts]) for kind in (0, 1))
-                       for layer in range(len(parts[0]))]
+        self._block = [
+            tuple(torch.cat([_filled(part[layer][kind], longest) for part in parts]) for kind in (0, 1))
+            for layer in range(len(parts[0]))
+        ]
 
     def _part(self) -> None:
         """Let the sequences of the block lie each by itself."""
         for place, slot in enumerate(self._members):
             length = self._lengths[slot]
-            self._alone[slot] = [(keys[place:place + 1, :, keys.shape[2] - length:].clone(),
-                                  values[place:place + 1, :, values.shape[2] - length:].clone())
-                                 for keys, values in self._block]
+            self._alone[slot] = [
+                (
+                    keys[place : place + 1, :, keys.shape[2] - length :].clone(),
+                    values[place : place + 1, :, values.shape[2] - length :].clone(),
+                )
+                for keys, values in self._block
+            ]
         self._members, self._block = [], []
 
 
@@ -206,11 +232,20 @@ def tokenizer_of(model: str, opened: Any) -> FileTokenizer:
     """The tokenizer of a saved model, which must be one of the tokenizers library."""
     backend = getattr(opened, "backend_tokenizer", None)
     if backend is None:
-        raise EngineError(f"model {model!r}: its tokenizer is not of the tokenizers library (tokenizer.json), and "
-                          "others are not supported; save it with transformers as a fast tokenizer")
+        raise EngineError(
+            f"model {model!r}: its tokenizer is not of the tokenizers library (tokenizer.json), and "
+            "others are not supported; save it with transformers as a fast tokenizer"
+        )
     ends = opened.eos_token_id
     stops = [] if ends is None else list(ends) if isinstance(ends, (list, tuple)) else [ends]
     begin = opened.encode("a")[:1]  # what it puts before any text; not every class says so (add_bos_token)
     texts = opened.special_tokens_map
-    return FileTokenizer(backend.to_str(), begin if begin == [opened.bos_token_id] else [], stops,
-                         str(opened.chat_template or ""), model, texts.get("bos_token", ""), texts.get("eos_token", ""))
+    return FileTokenizer(
+        backend.to_str(),
+        begin if begin == [opened.bos_token_id] else [],
+        stops,
+        str(opened.chat_template or ""),
+        model,
+        texts.get("bos_token", ""),
+        texts.get("eos_token", ""),
+    )

@@ -83,8 +83,10 @@ def build(request: Dict[str, Any], reporter: Reporter) -> Dict[str, Any]:
     except MemoryError:
         return {"error": "build_out_of_memory", "message": f"{where}: the process that builds ran out of memory"}
     except Exception as error:  # noqa: BLE001 the bindings raise RuntimeError, ValueError and types of pybind11
-        return {"error": "build", "message": f"{where}: {request['library']} failed while building: "
-                                             f"{type(error).__name__}: {error}"}
+        return {
+            "error": "build",
+            "message": f"{where}: {request['library']} failed while building: {type(error).__name__}: {error}",
+        }
     with open(request["plan"], "wb") as file:
         file.write(built.plan)
         file.flush()
@@ -94,8 +96,14 @@ def build(request: Dict[str, Any], reporter: Reporter) -> Dict[str, Any]:
         with open(beside, "wb") as file:
             file.write(built.timing_cache)
         os.replace(beside, timing_cache)
-    return {"built": {"version": library.version, "profiles": as_json(built.profiles), "layers": built.layers,
-                      "build_s": round(reporter.elapsed_s(), 2)}}
+    return {
+        "built": {
+            "version": library.version,
+            "profiles": as_json(built.profiles),
+            "layers": built.layers,
+            "build_s": round(reporter.elapsed_s(), 2),
+        }
+    }
 
 
 def main() -> None:

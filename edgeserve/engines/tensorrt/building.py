@@ -63,21 +63,39 @@ class Progress(NamedTuple):
 Tell = Callable[[Progress], None]
 
 
-def build_plan(library: str, request: BuildRequest, where: str, plan: str, timing_cache: str, limits: Limits,
-               tell: Tell, device_index: int = 0, free_bytes: Optional[Callable[[], int]] = None,
-               gpu_bytes: Optional[Callable[[], int]] = None) -> Dict[str, Any]:
+def build_plan(
+    library: str,
+    request: BuildRequest,
+    where: str,
+    plan: str,
+    timing_cache: str,
+    limits: Limits,
+    tell: Tell,
+    device_index: int = 0,
+    free_bytes: Optional[Callable[[], int]] = None,
+    gpu_bytes: Optional[Callable[[], int]] = None,
+) -> Dict[str, Any]:
     """Build a plan into the file ``plan``; what the process says of it (version, profiles, layers, build_s).
 
     ``timing_cache`` is a file that is read and written, ``""`` for none; ``device_index`` is CUDA's; ``free_bytes``
     reads the host's available memory, ``gpu_bytes`` what the GPU has of it. Raises the process's error as it was,
     :class:`BuildOutOfMemory` when a bound or the kernel ended it, else :class:`BuildFailed` with its last words.
     """
-    asked = {"library": library, "request": request._asdict(), "where": where, "plan": plan,
-             "timing_cache": timing_cache}
+    asked = {
+        "library": library,
+        "request": request._asdict(),
+        "where": where,
+        "plan": plan,
+        "timing_cache": timing_cache,
+    }
     with tempfile.TemporaryFile() as words:
         process = subprocess.Popen(
-            [sys.executable, "-m", MODULE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=words,
-            env=environment_of(device_index, os.environ))
+            [sys.executable, "-m", MODULE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=words,
+            env=environment_of(device_index, os.environ),
+        )
         try:
             watch = _Watch(process, where, limits, tell, free_bytes or _available_bytes, gpu_bytes or nvmap_bytes)
             answer = watch.until_answered(asked)
@@ -109,8 +127,15 @@ def environment_of(device_index: int, environment: Mapping[str, str]) -> Dict[st
 class _Watch:
     """Reads one process's lines and ends it when it passes a bound."""
 
-    def __init__(self, process: subprocess.Popen[bytes], where: str, limits: Limits, tell: Tell,
-                 free_bytes: Callable[[], int], gpu_bytes: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        where: str,
+        limits: Limits,
+        tell: Tell,
+        free_bytes: Callable[[], int],
+        gpu_bytes: Callable[[], int],
+    ) -> None:
         self._process = process
         self._where = where
         self._limits = limits
@@ -141,9 +166,11 @@ class _Watch:
                 self._silent_s += LOOK_S
                 self._check_time()
                 if idle > SILENT_LOOKS_MAX:
-                    raise BuildFailed(f"{self._where}: the process that builds has said and done nothing for "
-                                      f"{SILENT_LOOKS_MAX * LOOK_S:.0f} s; it was ended. Try again; if it hangs again, "
-                                      "run the model with engine = 'onnx'")
+                    raise BuildFailed(
+                        f"{self._where}: the process that builds has said and done nothing for "
+                        f"{SILENT_LOOKS_MAX * LOOK_S:.0f} s; it was ended. Try again; if it hangs again, "
+                        "run the model with engine = 'onnx'"
+                    )
                 continue
             idle, self._silent_s = 0, 0.0
             self._has_worked(0)  # counts from here
@@ -180,9 +207,11 @@ class _Watch:
 
     def _check_time(self) -> None:
         if (self._elapsed_s + self._silent_s) * NS_PER_S > self._limits.timeout_ns:
-            raise BuildFailed(f"{self._where}: the build took longer than options.build_timeout = "
-                              f"{format_duration(self._limits.timeout_ns)} and was ended. Raise that option, lower "
-                              "options.optimization_level, or build fewer batch sizes")
+            raise BuildFailed(
+                f"{self._where}: the build took longer than options.build_timeout = "
+                f"{format_duration(self._limits.timeout_ns)} and was ended. Raise that option, lower "
+                "options.optimization_level, or build fewer batch sizes"
+            )
 
     def _check_memory(self) -> None:
         try:
@@ -193,15 +222,22 @@ class _Watch:
         used += max(0, self._gpu_bytes() - self._gpu_before)
         limit = self._limits.memory_bytes
         if limit and used > limit:
-            raise BuildOutOfMemory(f"{self._where}: the build uses {format_size(used)}, more than options.build_memory "
-                                   f"= {format_size(limit)}; it was ended. Raise that option, lower options.workspace, "
-                                   "or build fewer batch sizes", used, limit)
+            raise BuildOutOfMemory(
+                f"{self._where}: the build uses {format_size(used)}, more than options.build_memory "
+                f"= {format_size(limit)}; it was ended. Raise that option, lower options.workspace, "
+                "or build fewer batch sizes",
+                used,
+                limit,
+            )
         free = self._free_bytes()
         if free < MEMORY_FLOOR_BYTES:
-            raise BuildOutOfMemory(f"{self._where}: {format_size(free)} of memory are free while the build uses "
-                                   f"{format_size(used)}; it was ended before the system ends something else. Stop "
-                                   "other programs (the desktop), add swap on disk, or build fewer batch sizes", used,
-                                   free)
+            raise BuildOutOfMemory(
+                f"{self._where}: {format_size(free)} of memory are free while the build uses "
+                f"{format_size(used)}; it was ended before the system ends something else. Stop "
+                "other programs (the desktop), add swap on disk, or build fewer batch sizes",
+                used,
+                free,
+            )
 
 
 def _ended(status: int, words: IO[bytes], where: str) -> EngineError:
@@ -211,9 +247,11 @@ def _ended(status: int, words: IO[bytes], where: str) -> EngineError:
     last = " ".join(words.read().decode("utf-8", "replace").split())
     said = f" It said last: {last}" if last else ""
     if status == -signal.SIGKILL:
-        return BuildOutOfMemory(f"{where}: the process that builds was killed, most likely by the system because "
-                                "memory ran out (dmesg tells). Stop other programs (the desktop), add swap on disk, "
-                                f"lower options.workspace, or build fewer batch sizes.{said}")
+        return BuildOutOfMemory(
+            f"{where}: the process that builds was killed, most likely by the system because "
+            "memory ran out (dmesg tells). Stop other programs (the desktop), add swap on disk, "
+            f"lower options.workspace, or build fewer batch sizes.{said}"
+        )
     name = signal.Signals(-status).name if status < 0 else f"status {status}"
     return BuildFailed(f"{where}: the process that builds ended with {name} and no answer.{said}")
 

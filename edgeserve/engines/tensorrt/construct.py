@@ -18,12 +18,21 @@ from edgeserve.units import format_size
 Say = Callable[[str, float], None]
 """``say(phase, share)``: which phase, and how much of it is done, 0 to 1."""
 
-MEMORY_WORDS = ("out of memory", "outofmemory", "insufficient memory", "bad_alloc", "failed to allocate",
-                "cudaerrormemoryallocation", "insufficient workspace")
+MEMORY_WORDS = (
+    "out of memory",
+    "outofmemory",
+    "insufficient memory",
+    "bad_alloc",
+    "failed to allocate",
+    "cudaerrormemoryallocation",
+    "insufficient workspace",
+)
 """What TensorRT's log says when memory was short; it has no code for it in Python."""
 
-FP16_MEND = ("convert the ONNX file to float16 once (NVIDIA Model Optimizer: modelopt.onnx.autocast) and set "
-             "options.precision = 'model'")
+FP16_MEND = (
+    "convert the ONNX file to float16 once (NVIDIA Model Optimizer: modelopt.onnx.autocast) and set "
+    "options.precision = 'model'"
+)
 
 
 class Built(NamedTuple):
@@ -41,8 +50,10 @@ def construct(library: Library, request: BuildRequest, where: str, say: Say, tim
     :class:`BuildOutOfMemory`, or :class:`EngineError` for what the configuration can mend."""
     trt, api = library.trt, library.api
     if request.precision == "fp16" and not api.weak_types:
-        raise EngineError(f"{where}: options.precision = 'fp16', but {library.name} {library.version} builds only the "
-                          f"types that the model has; {FP16_MEND}")
+        raise EngineError(
+            f"{where}: options.precision = 'fp16', but {library.name} {library.version} builds only the "
+            f"types that the model has; {FP16_MEND}"
+        )
     say("parse", 0.0)
     builder = trt.Builder(library.log)
     typed = request.precision == "model"
@@ -63,10 +74,14 @@ def construct(library: Library, request: BuildRequest, where: str, say: Say, tim
     if plan is None:
         why = library.why("the builder did not say why")
         if any(word in why.lower() for word in MEMORY_WORDS):
-            raise BuildOutOfMemory(f"{where}: too little memory to build: {why}. Lower options.workspace (now "
-                                   f"{format_size(request.workspace_bytes)}), build fewer batch sizes, or free memory")
-        raise BuildFailed(f"{where}: {library.name} {library.version} cannot build the model: {why}. Lower "
-                          "options.optimization_level, or run the model with engine = 'onnx'")
+            raise BuildOutOfMemory(
+                f"{where}: too little memory to build: {why}. Lower options.workspace (now "
+                f"{format_size(request.workspace_bytes)}), build fewer batch sizes, or free memory"
+            )
+        raise BuildFailed(
+            f"{where}: {library.name} {library.version} cannot build the model: {why}. Lower "
+            "options.optimization_level, or run the model with engine = 'onnx'"
+        )
     kept = config.get_timing_cache()
     say("build", 1.0)
     return Built(bytes(plan), profiles, bytes(kept.serialize()) if kept is not None else b"", int(network.num_layers))
@@ -79,9 +94,11 @@ def parse(library: Library, network: Any, path: str, where: str) -> None:
         return
     found = [_parser_words(library, parser.get_error(index)) for index in range(parser.num_errors)]
     library.log.take_errors()
-    raise ParseFailed(f"{where}: {library.name} {library.version} cannot read {path}: "
-                      f"{'; '.join(found) or 'the parser did not say why'}. Export the model with operators that "
-                      "TensorRT has, or run it with engine = 'onnx'")
+    raise ParseFailed(
+        f"{where}: {library.name} {library.version} cannot read {path}: "
+        f"{'; '.join(found) or 'the parser did not say why'}. Export the model with operators that "
+        "TensorRT has, or run it with engine = 'onnx'"
+    )
 
 
 def _parser_words(library: Library, error: Any) -> str:
@@ -97,8 +114,9 @@ def _parser_words(library: Library, error: Any) -> str:
 def inputs_of(network: Any) -> List[Input]:
     """The network's inputs, open axes as -1."""
     tensors = [network.get_input(index) for index in range(network.num_inputs)]
-    return [Input(tensor.name, tuple(int(dim) for dim in tensor.shape), bool(tensor.is_shape_tensor))
-            for tensor in tensors]
+    return [
+        Input(tensor.name, tuple(int(dim) for dim in tensor.shape), bool(tensor.is_shape_tensor)) for tensor in tensors
+    ]
 
 
 def separate_dimensions(network: Any, profiles: List[Tuple[int, Profile]]) -> None:
@@ -140,12 +158,16 @@ def _place_on_dla(library: Library, builder: Any, config: Any, request: BuildReq
     """Layers go to a DLA core, and to the GPU where the core cannot run them."""
     trt = library.trt
     if request.dla_core >= builder.num_DLA_cores:
-        raise EngineError(f"{where}: options.dla_core = {request.dla_core}, but this device has "
-                          f"{builder.num_DLA_cores} DLA cores for {library.name} {library.version}; leave the "
-                          "option out")
+        raise EngineError(
+            f"{where}: options.dla_core = {request.dla_core}, but this device has "
+            f"{builder.num_DLA_cores} DLA cores for {library.name} {library.version}; leave the "
+            "option out"
+        )
     if library.api.weak_types and request.precision == "model":  # from 11 on the model's own types decide
-        raise EngineError(f"{where}: options.dla_core = {request.dla_core}: DLA cores compute in float16 or int8; set "
-                          "options.precision = 'fp16'")
+        raise EngineError(
+            f"{where}: options.dla_core = {request.dla_core}: DLA cores compute in float16 or int8; set "
+            "options.precision = 'fp16'"
+        )
     config.default_device_type = trt.DeviceType.DLA
     config.DLA_core = request.dla_core
     config.set_flag(trt.BuilderFlag.GPU_FALLBACK)
@@ -171,8 +193,11 @@ def _types_of(library: Library, network: Any) -> Tuple[List[str], bool]:
     for index in range(network.num_layers):
         layer = network.get_layer(index)
         quantized = quantized or layer.type == trt.LayerType.QUANTIZE
-        half = half or any(layer.get_output(place).dtype == trt.DataType.HALF for place in range(layer.num_outputs)
-                           if layer.get_output(place) is not None)
+        half = half or any(
+            layer.get_output(place).dtype == trt.DataType.HALF
+            for place in range(layer.num_outputs)
+            if layer.get_output(place) is not None
+        )
     return (["HALF"] if half else []), quantized
 
 
@@ -182,28 +207,33 @@ def _set_capabilities(library: Library, config: Any, request: BuildRequest, wher
         return
     trt = library.trt
     if not library.api.has("IBuilderConfig", "set_compute_capability"):
-        raise EngineError(f"{where}: options.compute_capabilities is for library = 'tensorrt_rtx'; "
-                          f"{library.name} {library.version} builds for the GPU that is here alone. Leave it out")
+        raise EngineError(
+            f"{where}: options.compute_capabilities is for library = 'tensorrt_rtx'; "
+            f"{library.name} {library.version} builds for the GPU that is here alone. Leave it out"
+        )
     config.num_compute_capabilities = len(request.compute_capabilities)
     for index, text in enumerate(request.compute_capabilities):
         kind = getattr(trt.ComputeCapability, f"SM{text.replace('.', '')}", None)
         if kind is None or not config.set_compute_capability(kind, index):
             known = [name for name in dir(trt.ComputeCapability) if name.startswith("SM")]
-            raise EngineError(f"{where}: options.compute_capabilities has {text!r}, which {library.name} "
-                              f"{library.version} does not build for (it knows {', '.join(known)})")
+            raise EngineError(
+                f"{where}: options.compute_capabilities has {text!r}, which {library.name} "
+                f"{library.version} does not build for (it knows {', '.join(known)})"
+            )
 
 
-def add_profiles(library: Library, builder: Any, config: Any, profiles: List[Tuple[int, Profile]],
-                 where: str) -> None:
+def add_profiles(library: Library, builder: Any, config: Any, profiles: List[Tuple[int, Profile]], where: str) -> None:
     """One optimisation profile per entry, in their order."""
     for number, (size, shapes) in enumerate(profiles):
         profile = builder.create_optimization_profile()
         for name, shape in shapes.items():
             profile.set_shape(name, shape.low, shape.usual, shape.high)
         if config.add_optimization_profile(profile) != number:
-            raise BuildFailed(f"{where}: {library.name} refuses the optimisation profile of batch size {size}, "
-                              f"{ {name: list(shape.high) for name, shape in shapes.items()} }: "
-                              f"{library.why('it did not say why')}")
+            raise BuildFailed(
+                f"{where}: {library.name} refuses the optimisation profile of batch size {size}, "
+                f"{ {name: list(shape.high) for name, shape in shapes.items()} }: "
+                f"{library.why('it did not say why')}"
+            )
 
 
 def _watch(library: Library, config: Any, say: Say) -> Optional[Any]:

@@ -38,8 +38,9 @@ GOOD, NOTE, WRONG = "good", "note", "wrong"
 PROBE_S = 180.0
 """TensorRT's first build on a board loads hundreds of megabytes of kernels."""
 
-DOUBLING = base64.b64decode(b"CAgSADo/Cg4KAXgKAXgSAXkiA0FkZBIBZ1oUCgF4Eg8KDQgBEgkKAxIBQgoCCARiFAoBeRIPCg0IARIJCgMSAUIK"
-                            b"AggEQgQKABAN")
+DOUBLING = base64.b64decode(
+    b"CAgSADo/Cg4KAXgKAXgSAXkiA0FkZBIBZ1oUCgF4Eg8KDQgBEgkKAxIBQgoCCARiFAoBeRIPCg0IARIJCgMSAUIKAggEQgQKABAN"
+)
 """An ONNX model: ``y[B,4] = x + x``, float32."""
 
 
@@ -61,9 +62,14 @@ def look(choice: str, limit_s: float = PROBE_S, plan: str = "") -> Dict[str, Any
     why}`` when it says nothing."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
     try:
-        done = subprocess.run([sys.executable, "-m", "edgeserve.engines.tensorrt.diagnose", choice,
-                               *([plan] if plan else [])], text=True, stdin=subprocess.DEVNULL, capture_output=True,
-                              timeout=limit_s, env=environment)
+        done = subprocess.run(
+            [sys.executable, "-m", "edgeserve.engines.tensorrt.diagnose", choice, *([plan] if plan else [])],
+            text=True,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=limit_s,
+            env=environment,
+        )
     except subprocess.TimeoutExpired:
         return {"error": f"no answer within {limit_s:.0f} s"}
     lines = done.stdout.strip().splitlines()
@@ -82,14 +88,27 @@ def judge(about: Dict[str, Any], wanted: bool) -> Found:
         return ("tensorrt", bad, str(about["error"]), INSTALL_MEND)
     name = f"{about.get('library', 'TensorRT')} {about.get('version', '')}".strip()
     if about.get("code") == DeviceMissing.code:
-        return ("tensorrt", bad, f"{name} is here, and the GPU is not: {about['error']}",
-                "make the GPU reachable, as the text and the findings above say")
+        return (
+            "tensorrt",
+            bad,
+            f"{name} is here, and the GPU is not: {about['error']}",
+            "make the GPU reachable, as the text and the findings above say",
+        )
     if about.get("error"):
-        return ("tensorrt", bad, f"{name} cannot build and run a small model: {about['error']}",
-                "install the TensorRT that belongs to this driver (on a Jetson: sudo apt install tensorrt), and look "
-                "at the findings above")
-    return ("tensorrt", GOOD, f"{name} built and ran a small model in {about['build_s']:.1f} s on {about['device']}, "
-            f"{about['graphs']} CUDA graphs", "")
+        return (
+            "tensorrt",
+            bad,
+            f"{name} cannot build and run a small model: {about['error']}",
+            "install the TensorRT that belongs to this driver (on a Jetson: sudo apt install tensorrt), and look "
+            "at the findings above",
+        )
+    return (
+        "tensorrt",
+        GOOD,
+        f"{name} built and ran a small model in {about['build_s']:.1f} s on {about['device']}, "
+        f"{about['graphs']} CUDA graphs",
+        "",
+    )
 
 
 def plan_of(config: Config, model: ModelConfig, about: Dict[str, Any]) -> Found:
@@ -105,26 +124,43 @@ def plan_of(config: Config, model: ModelConfig, about: Dict[str, Any]) -> Found:
         info = device.info
         device.close()
         cache = PlanCache(settings.plans)
-        identity = identity_of(about["library"], about["version"], None if settings.request.compute_capabilities
-                               else info, path, settings.request)
+        identity = identity_of(
+            about["library"],
+            about["version"],
+            None if settings.request.compute_capabilities else info,
+            path,
+            settings.request,
+        )
         plan = cache.find(model.name, identity)
         if plan is not None:
-            return (subject, GOOD, f"{format_size(plan.size_bytes)}, built in {plan.metadata.get('build_s', 0):.0f} s",
-                    "")
+            return (
+                subject,
+                GOOD,
+                f"{format_size(plan.size_bytes)}, built in {plan.metadata.get('build_s', 0):.0f} s",
+                "",
+            )
         expected_s = cache.estimate_s(identity, weights_size_bytes(path), len(settings.request.sizes))
     except EdgeServeError as error:
         return (subject, WRONG, str(error), "mend the configuration or the device, as the text says")
     time = "an unknown time" if expected_s is None else f"about {format_duration(int(expected_s * NS_PER_S))}"
-    return (subject, NOTE, f"there is none for this library, device and power mode: the next start builds it, {time}",
-            f"edgeserve profile {config.source}")
+    return (
+        subject,
+        NOTE,
+        f"there is none for this library, device and power mode: the next start builds it, {time}",
+        f"edgeserve profile {config.source}",
+    )
 
 
 def _given(subject: str, path: str, about: Dict[str, Any]) -> Found:
     """Of a plan that was built elsewhere: whether it runs here. It is never built again."""
     found = look(about["library"], plan=path)
     if found.get("error"):
-        return (subject, WRONG, str(found["error"]), "build the plan on this device with this library, or name the "
-                "ONNX file instead of the plan")
+        return (
+            subject,
+            WRONG,
+            str(found["error"]),
+            "build the plan on this device with this library, or name the ONNX file instead of the plan",
+        )
     takes = " and ".join(str(low) if low == high else f"{low} to {high}" for low, high in found["batches"])
     return (subject, GOOD, f"{format_size(os.path.getsize(path))}, built elsewhere, takes batches of {takes}", "")
 
@@ -150,13 +186,17 @@ def main(choice: str, plan: str = "") -> Dict[str, Any]:
         library = open_library(choice)
     except EdgeServeError as error:
         return {"error": str(error), "missing": True}
-    about: Dict[str, Any] = {"library": library.name, "version": library.version,
-                             "shared": library.api.profiles_shared}
+    about: Dict[str, Any] = {"library": library.name, "version": library.version, "shared": library.api.profiles_shared}
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "doubling.onnx"), "wb") as file:
             file.write(DOUBLING)
-        model = ModelConfig("doctor", engine="tensorrt", file="doubling.onnx", batch=(1, 2),
-                            options={"plans": "plans", "library": library.name})
+        model = ModelConfig(
+            "doctor",
+            engine="tensorrt",
+            file="doubling.onnx",
+            batch=(1, 2),
+            options={"plans": "plans", "library": library.name},
+        )
         lane = LaneInfo("cuda", clock_ns=lambda: 0, common={})  # nobody asks for the times
         try:
             return {**about, **_ran(TensorrtEngine(model, [lane], folder), lane, folder)}

@@ -76,8 +76,9 @@ class TensorrtEngine(Engine):
         path = model_path(self._model, self._directory)
         library = open_library(self._settings.library)
         if not hasattr(library.trt.IExecutionContext, "execute_async_v3"):
-            raise LibraryMissing(f"{self._where}: {library.name} {library.version} is too old; expected 8.5 or later "
-                                 "(JetPack 5.1)")
+            raise LibraryMissing(
+                f"{self._where}: {library.name} {library.version} is too old; expected 8.5 or later (JetPack 5.1)"
+            )
         try:
             device = Device(open_driver(self._settings.cuda), self._lanes[0].device_index)
         except EngineError as error:
@@ -121,8 +122,12 @@ class TensorrtEngine(Engine):
         try:
             with self._opening:
                 stream = lane_stream(lane._replace(common=common), self._settings.cuda)
-                contexts = LaneContexts(self._must_be_loaded(), lane._replace(common=common), stream,
-                                        self._copy_of_lane(self._must_be_loaded()))
+                contexts = LaneContexts(
+                    self._must_be_loaded(),
+                    lane._replace(common=common),
+                    stream,
+                    self._copy_of_lane(self._must_be_loaded()),
+                )
                 self._contexts[id(common)] = (common, contexts)
         except EngineError as error:
             forget_locals(error)
@@ -162,17 +167,21 @@ class TensorrtEngine(Engine):
         api = loaded.library.api
         if loaded.given:
             if self._contexts and not api.profiles_always_shared:
-                raise EngineError(f"{self._where}: a plan that was built elsewhere runs on one lane with TensorRT "
-                                  f"{loaded.library.version}, since contexts cannot share its profiles; name one in "
-                                  f"[model.{self._name}] lanes, or name the ONNX file instead of the plan")
+                raise EngineError(
+                    f"{self._where}: a plan that was built elsewhere runs on one lane with TensorRT "
+                    f"{loaded.library.version}, since contexts cannot share its profiles; name one in "
+                    f"[model.{self._name}] lanes, or name the ONNX file instead of the plan"
+                )
             return 0
         copies = api.profile_copies(self._settings.request.lanes)
         if loaded.library.api.profiles_shared:
             return 0
         if len(self._contexts) >= copies:
-            raise EngineError(f"{self._where}: {counted(len(self._contexts), 'lane')} opened it before, and with "
-                              f"TensorRT {loaded.library.version} (before 8.6) each needs a copy of the profiles; it "
-                              f"was made for {counted(copies, 'lane')}")
+            raise EngineError(
+                f"{self._where}: {counted(len(self._contexts), 'lane')} opened it before, and with "
+                f"TensorRT {loaded.library.version} (before 8.6) each needs a copy of the profiles; it "
+                f"was made for {counted(copies, 'lane')}"
+            )
         return len(self._contexts)
 
     # --- the plan ---
@@ -209,11 +218,26 @@ class TensorrtEngine(Engine):
 
         def build(plan: str) -> Dict[str, Any]:
             expected_s = cache.estimate_s(identity, model_bytes, len(request.sizes))
-            log.warning("%s: %s %s builds a plan for batch sizes %s; %s", self._where, identity.library,
-                        identity.version, request.sizes, "no build on this device is remembered to say how long"
-                        if expected_s is None else f"about {format_duration(int(expected_s * NS_PER_S))}")
-            built = build_plan(identity.library, request, self._where, plan, timing_cache, limits,
-                               _Teller(self._where, expected_s).tell, self._lanes[0].device_index)
+            log.warning(
+                "%s: %s %s builds a plan for batch sizes %s; %s",
+                self._where,
+                identity.library,
+                identity.version,
+                request.sizes,
+                "no build on this device is remembered to say how long"
+                if expected_s is None
+                else f"about {format_duration(int(expected_s * NS_PER_S))}",
+            )
+            built = build_plan(
+                identity.library,
+                request,
+                self._where,
+                plan,
+                timing_cache,
+                limits,
+                _Teller(self._where, expected_s).tell,
+                self._lanes[0].device_index,
+            )
             log.warning("%s: the plan was built in %.1f s", self._where, built["build_s"])
             return {**built, "model_bytes": model_bytes, "profiles_count": len(request.sizes), "model": self._name}
 
@@ -225,8 +249,10 @@ class TensorrtEngine(Engine):
         check_options(self._options, path)
         runtime, engine = deserialized(library, path, self._where, self._settings.request.dla_core)
         request = self._settings.request
-        axes: Dict[str, Optional[int]] = {**dict.fromkeys(request.constants), **dict.fromkeys(
-            request.states, request.state_axis)}
+        axes: Dict[str, Optional[int]] = {
+            **dict.fromkeys(request.constants),
+            **dict.fromkeys(request.states, request.state_axis),
+        }
         chosen = choose(profiles_in(library, engine), self._model.batch, axes, self._where)
         profiles = [(item.size, item.shapes) for item in chosen]
         numbers = [item.number for item in chosen]
@@ -235,7 +261,8 @@ class TensorrtEngine(Engine):
         model = replace(self._model, shapes={**usual, **self._model.shapes})
         self._runtime = runtime
         self._loaded = self._made(model, library, device, engine, tensors, numbers, profiles)._replace(
-            ranges=item_ranges_of(chosen, axes), given=True)
+            ranges=item_ranges_of(chosen, axes), given=True
+        )
         return Plan(path, os.path.getsize(path), {}, was_built=False)
 
     def _deserialized(self, library: Library, device: Device, plan: Plan) -> Loaded:
@@ -244,35 +271,75 @@ class TensorrtEngine(Engine):
         runtime, engine = deserialized(library, plan.path, self._where, request.dla_core)
         profiles: List[Tuple[int, Profile]] = [
             (int(size), {name: ProfileShape(*(tuple(row) for row in rows)) for name, rows in shapes.items()})
-            for size, shapes in plan.metadata["profiles"]]
+            for size, shapes in plan.metadata["profiles"]
+        ]
         check_profiles(engine, profiles, self._where)
         numbers = range(len(profiles))
         tensors = self._tensors(library, device, engine, numbers, profiles)
         inputs = [Input(item.name, item.dims) for item in tensors if item.is_input]
-        ranges = {name: shape for name, shape in item_ranges(inputs, request, self._where).items()
-                  if any(dim < 0 for item in inputs if item.name == name for dim in item.dims[1:])}
+        ranges = {
+            name: shape
+            for name, shape in item_ranges(inputs, request, self._where).items()
+            if any(dim < 0 for item in inputs if item.name == name for dim in item.dims[1:])
+        }
         loaded = self._made(self._model, library, device, engine, tensors, numbers, profiles)._replace(ranges=ranges)
         self._runtime = runtime
         return loaded
 
-    def _tensors(self, library: Library, device: Device, engine: Any, numbers: Sequence[int],
-                 profiles: Sequence[Tuple[int, Profile]]) -> List[Tensor]:
+    def _tensors(
+        self,
+        library: Library,
+        device: Device,
+        engine: Any,
+        numbers: Sequence[int],
+        profiles: Sequence[Tuple[int, Profile]],
+    ) -> List[Tensor]:
         stream = device.stream()
         try:
-            return tensors_of(library, engine, [(number, shapes) for number, (_, shapes) in zip(numbers, profiles)],
-                              stream, self._where)
+            return tensors_of(
+                library,
+                engine,
+                [(number, shapes) for number, (_, shapes) in zip(numbers, profiles)],
+                stream,
+                self._where,
+            )
         finally:
             stream.free()
 
-    def _made(self, model: ModelConfig, library: Library, device: Device, engine: Any, tensors: List[Tensor],
-              numbers: Sequence[int], profiles: List[Tuple[int, Profile]]) -> Loaded:
-        ports = Ports(model, self._options, [item.port() for item in tensors if item.is_input],
-                      [item.port() for item in tensors if not item.is_input])
+    def _made(
+        self,
+        model: ModelConfig,
+        library: Library,
+        device: Device,
+        engine: Any,
+        tensors: List[Tensor],
+        numbers: Sequence[int],
+        profiles: List[Tuple[int, Profile]],
+    ) -> Loaded:
+        ports = Ports(
+            model,
+            self._options,
+            [item.port() for item in tensors if item.is_input],
+            [item.port() for item in tensors if not item.is_input],
+        )
         settings = self._settings
         mapped = settings.mapped == "yes" or (
-            settings.mapped == "auto" and device.info.integrated and device.info.can_map_host_memory)
-        return Loaded(self._name, library, device, engine, ports, tensors, profiles, numbers, {},
-                      library.api.context_bytes(engine), mapped, settings.graph)
+            settings.mapped == "auto" and device.info.integrated and device.info.can_map_host_memory
+        )
+        return Loaded(
+            self._name,
+            library,
+            device,
+            engine,
+            ports,
+            tensors,
+            profiles,
+            numbers,
+            {},
+            library.api.context_bytes(engine),
+            mapped,
+            settings.graph,
+        )
 
 
 class _Teller:
@@ -287,7 +354,16 @@ class _Teller:
         if progress.elapsed_s - self._told_s < TOLD_EVERY_S:
             return
         self._told_s = progress.elapsed_s
-        left = "" if self._expected_s is None else (
-            f", about {max(0.0, self._expected_s - progress.elapsed_s):.0f} s left")
-        log.warning("%s: building for %.0f s (%s %.0f %%%s)", self._where, progress.elapsed_s, progress.phase,
-                    100 * progress.share, left)
+        left = (
+            ""
+            if self._expected_s is None
+            else (f", about {max(0.0, self._expected_s - progress.elapsed_s):.0f} s left")
+        )
+        log.warning(
+            "%s: building for %.0f s (%s %.0f %%%s)",
+            self._where,
+            progress.elapsed_s,
+            progress.phase,
+            100 * progress.share,
+            left,
+        )

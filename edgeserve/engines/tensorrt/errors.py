@@ -38,8 +38,9 @@ class PlanRefused(EngineError):
     code = "plan_refused"
 
 
-KINDS = {kind.code: kind for kind in (LibraryMissing, ParseFailed, BuildFailed, BuildOutOfMemory, PlanRefused,
-                                      EngineError)}
+KINDS = {
+    kind.code: kind for kind in (LibraryMissing, ParseFailed, BuildFailed, BuildOutOfMemory, PlanRefused, EngineError)
+}
 """Code -> type: how an error comes back from the process that builds."""
 
 

@@ -22,9 +22,11 @@ log = logging.getLogger("edgeserve.tensorrt")
 LINES_KEPT = 32
 """Lines of the library's log that are kept for error messages."""
 
-INSTALL_MEND = ("on a Jetson: sudo apt install tensorrt python3-libnvinfer, and a venv of the system's Python with "
-                "--system-site-packages; on a desktop GPU: pip install tensorrt, or pip install "
-                "'edgeserve-runtime[tensorrt-rtx]'")
+INSTALL_MEND = (
+    "on a Jetson: sudo apt install tensorrt python3-libnvinfer, and a venv of the system's Python with "
+    "--system-site-packages; on a desktop GPU: pip install tensorrt, or pip install "
+    "'edgeserve-runtime[tensorrt-rtx]'"
+)
 
 
 class Library(NamedTuple):
@@ -101,6 +103,10 @@ def _make_log(trt: Any) -> Any:
     return Log()
 
 
-_LEVELS: Tuple[Tuple[str, int], ...] = (("INTERNAL_ERROR", logging.ERROR), ("ERROR", logging.ERROR),
-                                        ("WARNING", logging.WARNING), ("INFO", logging.DEBUG),
-                                        ("VERBOSE", logging.DEBUG))
+_LEVELS: Tuple[Tuple[str, int], ...] = (
+    ("INTERNAL_ERROR", logging.ERROR),
+    ("ERROR", logging.ERROR),
+    ("WARNING", logging.WARNING),
+    ("INFO", logging.DEBUG),
+    ("VERBOSE", logging.DEBUG),
+)

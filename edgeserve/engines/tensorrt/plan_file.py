@@ -19,8 +19,16 @@ from edgeserve.engines.tensorrt.settings import is_plan
 from edgeserve.engines.tensorrt.shapes import Profile, ProfileShape
 from edgeserve.errors import ConfigError, EngineError
 
-BUILD_OPTIONS = ("precision", "ranges", "workspace", "optimization_level", "build_memory", "build_timeout",
-                 "timing_cache", "compute_capabilities")
+BUILD_OPTIONS = (
+    "precision",
+    "ranges",
+    "workspace",
+    "optimization_level",
+    "build_memory",
+    "build_timeout",
+    "timing_cache",
+    "compute_capabilities",
+)
 """Options of building, which a plan that is built already cannot follow."""
 
 HEADER_BYTES = 4
@@ -43,8 +51,8 @@ def plan_bytes(path: str) -> bytes:
     if not is_plan(path):
         return data
     length = int.from_bytes(data[:HEADER_BYTES], "little")
-    if data[HEADER_BYTES:HEADER_BYTES + 1] == b"{" and length < min(HEADER_MAX, len(data)):
-        return data[HEADER_BYTES + length:]
+    if data[HEADER_BYTES : HEADER_BYTES + 1] == b"{" and length < min(HEADER_MAX, len(data)):
+        return data[HEADER_BYTES + length :]
     return data
 
 
@@ -57,9 +65,11 @@ def deserialized(library: Library, path: str, where: str, dla_core: int = -1) ->
     if engine is None:
         which = "" if where == path else f" {path}"
         built = " A plan runs on the GPU and the library version that built it alone." if is_plan(path) else ""
-        raise PlanRefused(f"{where}: {library.name} {library.version} refuses the plan{which}: "
-                          f"{library.why('it did not say why')}.{built} Check that the GPU, the driver and the library "
-                          "fit together (edgeserve doctor)")
+        raise PlanRefused(
+            f"{where}: {library.name} {library.version} refuses the plan{which}: "
+            f"{library.why('it did not say why')}.{built} Check that the GPU, the driver and the library "
+            "fit together (edgeserve doctor)"
+        )
     return runtime, engine
 
 
@@ -67,16 +77,19 @@ def check_options(options: Any, path: str) -> None:
     """Raises :class:`ConfigError` for an option that only a build could follow."""
     for key in BUILD_OPTIONS:
         if key in options:
-            raise ConfigError(f"{options.where(key)} is for building a plan, and {os.path.basename(path)} is built "
-                              "already; leave it out, or name the ONNX file")
+            raise ConfigError(
+                f"{options.where(key)} is for building a plan, and {os.path.basename(path)} is built "
+                "already; leave it out, or name the ONNX file"
+            )
 
 
 def profiles_in(library: Library, engine: Any) -> List[Profile]:
     """What each optimisation profile of the plan takes: input -> its shapes, batch axis included."""
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
     inputs = [name for name in names if engine.get_tensor_mode(name) == library.trt.TensorIOMode.INPUT]
-    return [{name: _shapes_of(engine, name, index) for name in inputs}
-            for index in range(engine.num_optimization_profiles)]
+    return [
+        {name: _shapes_of(engine, name, index) for name in inputs} for index in range(engine.num_optimization_profiles)
+    ]
 
 
 def _shapes_of(engine: Any, name: str, index: int) -> ProfileShape:
@@ -89,13 +102,18 @@ def _shapes_of(engine: Any, name: str, index: int) -> ProfileShape:
 def batches_of(profile: Profile, axes: Dict[str, Optional[int]]) -> Tuple[int, int]:
     """Smallest and largest batch that a profile takes. ``axes``: input -> its batch axis, ``None`` without one; an
     input that is not named has it in front."""
-    found = [(shape.low[axis], shape.high[axis]) for name, shape in profile.items()
-             for axis in [axes.get(name, 0)] if axis is not None and axis < len(shape.low)]
+    found = [
+        (shape.low[axis], shape.high[axis])
+        for name, shape in profile.items()
+        for axis in [axes.get(name, 0)]
+        if axis is not None and axis < len(shape.low)
+    ]
     return max((low for low, _ in found), default=1), min((high for _, high in found), default=1)
 
 
-def choose(profiles: Sequence[Profile], sizes: Sequence[int], axes: Dict[str, Optional[int]],
-           where: str) -> List[Chosen]:
+def choose(
+    profiles: Sequence[Profile], sizes: Sequence[int], axes: Dict[str, Optional[int]], where: str
+) -> List[Chosen]:
     """A profile for each batch size, the narrowest that takes it. A batch axis of one length runs smaller batches too:
     they are filled up. Raises :class:`EngineError` for a size that no profile takes."""
     ranges = [batches_of(profile, axes) for profile in profiles]
@@ -107,18 +125,25 @@ def choose(profiles: Sequence[Profile], sizes: Sequence[int], axes: Dict[str, Op
         fits = [(high - low, index) for index, (low, high) in enumerate(ranges) if low <= size <= high]
         if not fits:
             takes = " and ".join(str(low) if low == high else f"{low} to {high}" for low, high in sorted(set(ranges)))
-            raise EngineError(f"{where}: batch = {wanted}, but the plan takes batches of {takes}; correct batch, or "
-                              "build the plan with another optimisation profile")
+            raise EngineError(
+                f"{where}: batch = {wanted}, but the plan takes batches of {takes}; correct batch, or "
+                "build the plan with another optimisation profile"
+            )
         index = min(fits)[1]
-        chosen.append(Chosen(index, size, {name: _with_batch(shape, axes.get(name, 0), size)
-                                           for name, shape in profiles[index].items()}))
+        chosen.append(
+            Chosen(
+                index,
+                size,
+                {name: _with_batch(shape, axes.get(name, 0), size) for name, shape in profiles[index].items()},
+            )
+        )
     return chosen
 
 
 def _with_batch(shape: ProfileShape, axis: Optional[int], size: int) -> ProfileShape:
     if axis is None or axis >= len(shape.low):
         return ProfileShape(shape.usual, shape.usual, shape.usual)
-    return ProfileShape(*((*row[:axis], size, *row[axis + 1:]) for row in shape))
+    return ProfileShape(*((*row[:axis], size, *row[axis + 1 :]) for row in shape))
 
 
 def item_ranges_of(chosen: Sequence[Chosen], axes: Dict[str, Optional[int]]) -> Dict[str, ProfileShape]:
@@ -141,8 +166,10 @@ def describe(path: str, choice: str = "auto") -> FileDescription:
         library = open_library(choice)
         device = Device(open_driver("auto"), 0)
     except EngineError as error:
-        raise type(error)(f"{path}: a plan of TensorRT is read where it runs, on its GPU; elsewhere give the ONNX file "
-                          f"that it was built from. {error}") from None
+        raise type(error)(
+            f"{path}: a plan of TensorRT is read where it runs, on its GPU; elsewhere give the ONNX file "
+            f"that it was built from. {error}"
+        ) from None
     try:
         with device.current():
             runtime, engine = deserialized(library, path, path)
@@ -154,16 +181,22 @@ def describe(path: str, choice: str = "auto") -> FileDescription:
         device.close()
     inputs = [name for name in names if name in profiles[0]]
     usual = {name: profiles[0][name].usual[1:] for name in inputs if None in ports[name].dims[1:]}
-    return FileDescription("tensorrt", tuple(ports[name] for name in inputs),
-                           tuple(ports[name] for name in names if name not in inputs), usual,
-                           batches=tuple(batches_of(profile, {}) for profile in profiles))
+    return FileDescription(
+        "tensorrt",
+        tuple(ports[name] for name in inputs),
+        tuple(ports[name] for name in names if name not in inputs),
+        usual,
+        batches=tuple(batches_of(profile, {}) for profile in profiles),
+    )
 
 
 def _port(library: Library, engine: Any, name: str, path: str) -> Port:
     dtype = library.api.dtype_of(engine.get_tensor_dtype(name))
     if dtype is None:
-        raise EngineError(f"{path}: tensor {name!r} is {engine.get_tensor_dtype(name)}, which numpy has no type for; "
-                          "export the model with float32 or float16 inputs and outputs")
+        raise EngineError(
+            f"{path}: tensor {name!r} is {engine.get_tensor_dtype(name)}, which numpy has no type for; "
+            "export the model with float32 or float16 inputs and outputs"
+        )
     return Port(name, dtype, tuple(None if dim < 0 else int(dim) for dim in engine.get_tensor_shape(name)))
 
 

@@ -68,14 +68,23 @@ class Plan(NamedTuple):
     was_built: bool
 
 
-def identity_of(library: str, version: str, device: Optional[DeviceInfo], model_path: str, request: BuildRequest,
-                root: str = "/") -> Identity:
+def identity_of(
+    library: str, version: str, device: Optional[DeviceInfo], model_path: str, request: BuildRequest, root: str = "/"
+) -> Identity:
     """What a plan for this machine depends on. ``root`` is where the system's files lie."""
-    about: Dict[str, Any] = {} if device is None else {
-        "name": device.name, "compute_capability": list(device.compute_capability),
-        "multiprocessors": device.multiprocessors, "cuda": list(device.cuda)}
-    return Identity(library, version, about, power_mode(root), l4t_release(root), model_sha256(model_path),
-                    request.identity())
+    about: Dict[str, Any] = (
+        {}
+        if device is None
+        else {
+            "name": device.name,
+            "compute_capability": list(device.compute_capability),
+            "multiprocessors": device.multiprocessors,
+            "cuda": list(device.cuda),
+        }
+    )
+    return Identity(
+        library, version, about, power_mode(root), l4t_release(root), model_sha256(model_path), request.identity()
+    )
 
 
 def model_sha256(path: str) -> str:
@@ -114,8 +123,9 @@ class PlanCache:
     def timing_cache(self, identity: Identity) -> str:
         """Where kernel timings lie that any model's builds share."""
         about = json.dumps([identity.library, identity.version, identity.device, identity.power_mode], sort_keys=True)
-        return os.path.join(self._directory, f"timing-{hashlib.sha256(about.encode()).hexdigest()[:HASH_CHARACTERS]}"
-                                             ".cache")
+        return os.path.join(
+            self._directory, f"timing-{hashlib.sha256(about.encode()).hexdigest()[:HASH_CHARACTERS]}.cache"
+        )
 
     def find(self, name: str, identity: Identity) -> Optional[Plan]:
         """The plan, if there is one that fits and is whole. What is wrong with one that is there goes to the log."""
@@ -140,8 +150,10 @@ class PlanCache:
             with self._locked(self.path(name, identity, "lock"), where, waits_max):
                 return self.find(name, identity) or self._build(name, identity, build)
         except OSError as error:
-            raise EngineError(f"{where}: plans cannot be kept in {self._directory} ({error}); set options.plans to a "
-                              "directory that this user may write, on a disk with room") from error
+            raise EngineError(
+                f"{where}: plans cannot be kept in {self._directory} ({error}); set options.plans to a "
+                "directory that this user may write, on a disk with room"
+            ) from error
 
     def discard(self, plan: Plan, why: str) -> None:
         """The plan cannot be run after all: the next :meth:`obtain` builds it again."""
@@ -157,8 +169,11 @@ class PlanCache:
         same = [about for about in known if about["identity"].get("model_sha256") == identity.model_sha256]
         if same:
             return float(max(about["build_s"] * profiles / max(1, about["profiles_count"]) for about in same))
-        near = sorted(about["build_s"] / (about["model_bytes"] * max(1, about["profiles_count"]))
-                      for about in known if about["identity"].get("device") == identity.device)
+        near = sorted(
+            about["build_s"] / (about["model_bytes"] * max(1, about["profiles_count"]))
+            for about in known
+            if about["identity"].get("device") == identity.device
+        )
         return near[len(near) // 2] * model_bytes * profiles if near else None
 
     # --- helpers ---
@@ -168,8 +183,13 @@ class PlanCache:
         beside = f"{path}.{os.getpid()}.part"
         try:
             kept = build(beside)
-            metadata = {**kept, "format": FORMAT, "identity": identity._asdict(), "plan_sha256": _sha256(beside),
-                        "plan_bytes": os.path.getsize(beside)}
+            metadata = {
+                **kept,
+                "format": FORMAT,
+                "identity": identity._asdict(),
+                "plan_sha256": _sha256(beside),
+                "plan_bytes": os.path.getsize(beside),
+            }
             _write(f"{beside}.json", json.dumps(metadata, indent=1, sort_keys=True))
             # The metadata first: a plan without metadata that fit is never run.
             os.replace(f"{beside}.json", _metadata_path(path))
@@ -226,9 +246,10 @@ class PlanCache:
                     if look == 0:
                         log.info("%s: another process builds its plan; waiting for it", where)
                     if look == waits_max:
-                        raise BuildFailed(f"{where}: another process has been building this plan for "
-                                          f"{waits_max * LOCK_LOOK_S:.0f} s; see which one holds {path} (fuser)"
-                                          ) from None
+                        raise BuildFailed(
+                            f"{where}: another process has been building this plan for "
+                            f"{waits_max * LOCK_LOOK_S:.0f} s; see which one holds {path} (fuser)"
+                        ) from None
                     _SLEEP.wait(LOCK_LOOK_S)
             try:
                 yield
@@ -240,7 +261,7 @@ _SLEEP = threading.Event()  # never set: waiting for it is a sleep without a clo
 
 
 def _metadata_path(plan: str) -> str:
-    return f"{plan[:-len('.plan')]}.json"
+    return f"{plan[: -len('.plan')]}.json"
 
 
 def _sha256(path: str) -> str:

@@ -130,13 +130,16 @@ class ProfileContext:
     ``graphs`` what was captured for them: slot -> graph. ``has_several``: batches of other sizes than ``size`` run in
     it too, so that a graph would hold for one of them alone."""
 
-    def __init__(self, loaded: Loaded, index: int, size: int, shapes: Profile, memory: DeviceBuffer,
-                 stream: Stream) -> None:
+    def __init__(
+        self, loaded: Loaded, index: int, size: int, shapes: Profile, memory: DeviceBuffer, stream: Stream
+    ) -> None:
         library = loaded.library
         context = library.api.create_context(loaded.engine)
         if context is None:
-            raise EngineError(f"{loaded.where}: no execution context can be made for batch size {size}: "
-                              f"{library.why('TensorRT did not say why')}. Use fewer batch sizes or lanes")
+            raise EngineError(
+                f"{loaded.where}: no execution context can be made for batch size {size}: "
+                f"{library.why('TensorRT did not say why')}. Use fewer batch sizes or lanes"
+            )
         self.size = size
         self.has_several = False
         self.context = context
@@ -158,8 +161,11 @@ class ProfileContext:
                 if self._shapes.get(name) != shape:
                     set_shape(self._loaded.library, self.context, name, shape, self._loaded.where)
             self._shapes = dict(shapes)
-            self._outputs = {tensor.name: tuple(int(dim) for dim in self.context.get_tensor_shape(tensor.name))
-                             for tensor in self._loaded.tensors if not tensor.is_input}
+            self._outputs = {
+                tensor.name: tuple(int(dim) for dim in self.context.get_tensor_shape(tensor.name))
+                for tensor in self._loaded.tensors
+                if not tensor.is_input
+            }
         return self._outputs
 
     def execute(self, slot: Slot, stream: Stream, capturing: bool = False) -> None:
@@ -168,13 +174,17 @@ class ProfileContext:
         loaded = self._loaded  # the context is not a local: an error's traceback must not keep it alive
         for tensor in loaded.tensors:
             if not self.context.set_tensor_address(tensor.name, slot.staged[tensor.name].pointer):
-                raise EngineError(f"{loaded.where}: tensor {tensor.name!r} cannot be bound: "
-                                  f"{loaded.library.why('TensorRT did not say why')}")
+                raise EngineError(
+                    f"{loaded.where}: tensor {tensor.name!r} cannot be bound: "
+                    f"{loaded.library.why('TensorRT did not say why')}"
+                )
         if not self.context.execute_async_v3(stream.handle):
             if not capturing:
                 stream.done()  # raises what the device failed with, if it did
-            raise EngineError(f"{loaded.where}: batch of {self.size} cannot be enqueued: "
-                              f"{loaded.library.why('TensorRT did not say why')}")
+            raise EngineError(
+                f"{loaded.where}: batch of {self.size} cannot be enqueued: "
+                f"{loaded.library.why('TensorRT did not say why')}"
+            )
 
     def capture(self, number: int, slot: Slot, stream: Stream) -> None:
         """Capture the network on a slot's memory as a graph. TensorRT must have run with these shapes before."""
@@ -205,8 +215,9 @@ class ProfileContext:
 class Collecting:
     """A launched batch's outputs, from the slot's memory to results: once, whoever needs it first."""
 
-    def __init__(self, ports: Ports, packed: Packed, views: Sequence[np.ndarray], failed: Mapping[int, EngineError],
-                 count: int) -> None:
+    def __init__(
+        self, ports: Ports, packed: Packed, views: Sequence[np.ndarray], failed: Mapping[int, EngineError], count: int
+    ) -> None:
         self.pending: Optional[Pending] = None
         self._ports = ports
         self._packed = packed
@@ -249,7 +260,7 @@ class LaneContexts:
         with loaded.device.current():
             try:
                 self._memory = loaded.device.buffer(max(1, loaded.context_bytes))
-                rows = list(zip(loaded.numbers, loaded.profiles))[first:first + len(sizes)]
+                rows = list(zip(loaded.numbers, loaded.profiles))[first : first + len(sizes)]
                 for number, (size, shapes) in rows:
                     self._contexts[size] = self._context(number, size, shapes)
                 for _ in range(max(1, lane.depth)):
@@ -282,10 +293,14 @@ class LaneContexts:
                 return Finished(merged(loaded.ports.unpack((), packed), failed, len(batch.items)))
             context = self._contexts[size]
             self._stage(slot, packed.feeds)
-            outputs = context.reshape({tensor.name: packed.feeds[tensor.name].shape for tensor in loaded.tensors
-                                       if tensor.is_input})
-            views = [slot.staged[tensor.name].array(outputs[tensor.name], tensor.dtype)
-                     for tensor in loaded.tensors if not tensor.is_input]
+            outputs = context.reshape(
+                {tensor.name: packed.feeds[tensor.name].shape for tensor in loaded.tensors if tensor.is_input}
+            )
+            views = [
+                slot.staged[tensor.name].array(outputs[tensor.name], tensor.dtype)
+                for tensor in loaded.tensors
+                if not tensor.is_input
+            ]
             collecting = Collecting(loaded.ports, packed, views, failed, len(batch.items))
             collecting.pending = self._enqueue(number, slot, context, packed, views, collecting)
             slot.collecting = collecting
@@ -320,8 +335,15 @@ class LaneContexts:
         self._numbers[number] = made
         return made
 
-    def _enqueue(self, number: int, slot: Slot, context: ProfileContext, packed: Packed, views: Sequence[np.ndarray],
-                 collecting: Collecting) -> Pending:
+    def _enqueue(
+        self,
+        number: int,
+        slot: Slot,
+        context: ProfileContext,
+        packed: Packed,
+        views: Sequence[np.ndarray],
+        collecting: Collecting,
+    ) -> Pending:
         compute, into, out = self.stream.stream, self._copies.into, self._copies.out
         clock, loaded = self.stream.clock, self.loaded
         if out is not compute:
@@ -356,8 +378,10 @@ class LaneContexts:
         """The smallest batch size with a profile that holds the batch."""
         fits = [size for size in sorted(self._contexts) if size >= batch.size]
         if not fits:
-            raise EngineError(f"{self.loaded.where}: a batch of {batch.size}, but the largest optimisation profile is "
-                              f"for {max(self._contexts)}; add the size to [model.{self.loaded.name}] batch")
+            raise EngineError(
+                f"{self.loaded.where}: a batch of {batch.size}, but the largest optimisation profile is "
+                f"for {max(self._contexts)}; add the size to [model.{self.loaded.name}] batch"
+            )
         return fits[0]
 
     def _outside(self, batch: Batch) -> Dict[int, EngineError]:
@@ -367,12 +391,18 @@ class LaneContexts:
             for name, allowed in self.loaded.ranges.items():
                 shape = _shape_of(item.get(name))
                 if len(shape) == len(allowed.low) and outside(shape, allowed):
-                    mend = "Build the plan with a wider optimisation profile" if self.loaded.given else (
-                        f"Widen [model.{self.loaded.name}] options.ranges.{name} (or shapes.{name}); the plan is then "
-                        "built again")
+                    mend = (
+                        "Build the plan with a wider optimisation profile"
+                        if self.loaded.given
+                        else (
+                            f"Widen [model.{self.loaded.name}] options.ranges.{name} (or shapes.{name}); the plan is then "
+                            "built again"
+                        )
+                    )
                     failed[place] = EngineError(
                         f"{self.loaded.where}: input {name!r} has shape {list(shape)}; its plan takes "
-                        f"{list(allowed.low)} to {list(allowed.high)} per item. {mend}")
+                        f"{list(allowed.low)} to {list(allowed.high)} per item. {mend}"
+                    )
         return failed
 
     def _free_slot(self) -> Tuple[int, Slot]:
@@ -382,8 +412,10 @@ class LaneContexts:
         held = slot.collecting
         if held is not None and held.pending is not None:
             if not held.pending.done():
-                raise EngineError(f"{self.loaded.where}: {len(self._slots)} batches are launched and not finished, as "
-                                  "many as the lane's depth; wait for one, or raise [lane.NAME] depth")
+                raise EngineError(
+                    f"{self.loaded.where}: {len(self._slots)} batches are launched and not finished, as "
+                    "many as the lane's depth; wait for one, or raise [lane.NAME] depth"
+                )
             with contextlib.suppress(EngineError):  # the batch's own failure: its owner is told when it asks
                 held.results()
         slot.collecting = None
@@ -406,8 +438,10 @@ class LaneContexts:
         """TensorRT before version 10 has no int64: larger values must not be cut off silently."""
         bounds = np.iinfo(tensor.dtype)
         if array.size and (array.min() < bounds.min or array.max() > bounds.max):
-            raise EngineError(f"{self.loaded.where}: input {tensor.name!r} has values from {array.min()} to "
-                              f"{array.max()}; this TensorRT ({self.loaded.library.version}) computes them as int32")
+            raise EngineError(
+                f"{self.loaded.where}: input {tensor.name!r} has values from {array.min()} to "
+                f"{array.max()}; this TensorRT ({self.loaded.library.version}) computes them as int32"
+            )
 
     def _warm(self, context: ProfileContext, shapes: Profile) -> None:
         """Run the network once on zeros, and capture it: allocations and choices that TensorRT makes at the first run
@@ -425,8 +459,12 @@ class LaneContexts:
             try:
                 context.capture(number, slot, stream)
             except EngineError as error:
-                log.info("%s, batch size %d: no CUDA graph (%s); it is enqueued instead", loaded.where, context.size,
-                         str(error))  # a log that keeps the error would keep the context
+                log.info(
+                    "%s, batch size %d: no CUDA graph (%s); it is enqueued instead",
+                    loaded.where,
+                    context.size,
+                    str(error),
+                )  # a log that keeps the error would keep the context
                 return
 
 

@@ -32,8 +32,23 @@ BUILD_TIMEOUT_NS = 3600 * NS_PER_S
 """A build that takes longer is ended: detection networks with several profiles take 5 to 30 minutes on an Orin Nano
 (docs/engines.md)."""
 
-OWN_OPTIONS = ("library", "precision", "ranges", "workspace", "optimization_level", "build_memory", "build_timeout",
-               "plans", "timing_cache", "dla_core", "compute_capabilities", "graph", "mapped", "cuda", "example")
+OWN_OPTIONS = (
+    "library",
+    "precision",
+    "ranges",
+    "workspace",
+    "optimization_level",
+    "build_memory",
+    "build_timeout",
+    "plans",
+    "timing_cache",
+    "dla_core",
+    "compute_capabilities",
+    "graph",
+    "mapped",
+    "cuda",
+    "example",
+)
 KNOWN_OPTIONS = (*OWN_OPTIONS, *(key for key in PORT_OPTIONS if key != "pad_batch"))
 
 Range = Tuple[Tuple[int, ...], Tuple[int, ...], Tuple[int, ...]]
@@ -95,27 +110,43 @@ def read_settings(model: ModelConfig, options: Options, lanes: int, directory: s
     build_memory = _size(options, "build_memory", 0)
     plans = options.text("plans")
     request = BuildRequest(
-        file="", sizes=sorted(set(model.batch)), ranges=_ranges(options),
-        shapes={name: list(shape) for name, shape in model.shapes.items()}, states=sorted(model.state),
-        state_axis=options.integer("state_axis", 0, 0, 8), constants=options.table("constants"),
-        masks=options.texts_by_name("mask"), precision=_one_of(options, "precision", "model", PRECISIONS),
-        workspace_bytes=_size(options, "workspace", WORKSPACE_BYTES), tactic_bytes=build_memory,
+        file="",
+        sizes=sorted(set(model.batch)),
+        ranges=_ranges(options),
+        shapes={name: list(shape) for name, shape in model.shapes.items()},
+        states=sorted(model.state),
+        state_axis=options.integer("state_axis", 0, 0, 8),
+        constants=options.table("constants"),
+        masks=options.texts_by_name("mask"),
+        precision=_one_of(options, "precision", "model", PRECISIONS),
+        workspace_bytes=_size(options, "workspace", WORKSPACE_BYTES),
+        tactic_bytes=build_memory,
         optimization_level=options.integer("optimization_level", 3, 0, 5),
         dla_core=options.integer("dla_core", -1, 0, 7) if "dla_core" in options else -1,
-        compute_capabilities=_capabilities(options), lanes=lanes)
+        compute_capabilities=_capabilities(options),
+        lanes=lanes,
+    )
     return Settings(
-        library=library, request=request, timing_cache=options.boolean("timing_cache", True),
+        library=library,
+        request=request,
+        timing_cache=options.boolean("timing_cache", True),
         plans=resolve_path(plans, directory) if plans else os.path.join(cache_directory(), "tensorrt"),
-        build_memory_bytes=build_memory, build_timeout_ns=options.duration_ns("build_timeout", BUILD_TIMEOUT_NS),
-        graph=options.boolean("graph", True), mapped=_one_of(options, "mapped", "auto", ("auto", "yes", "no")),
-        cuda=options.text("cuda", "auto"), example=options.text("example"))
+        build_memory_bytes=build_memory,
+        build_timeout_ns=options.duration_ns("build_timeout", BUILD_TIMEOUT_NS),
+        graph=options.boolean("graph", True),
+        mapped=_one_of(options, "mapped", "auto", ("auto", "yes", "no")),
+        cuda=options.text("cuda", "auto"),
+        example=options.text("example"),
+    )
 
 
 def _one_of(options: Options, key: str, default: str, allowed: Sequence[str]) -> str:
     value = options.text(key, default)
     if value not in allowed:
-        raise ConfigError(f"{options.where(key)} = {value!r}: expected one of {', '.join(map(repr, allowed))}"
-                          f"{nearest(value, allowed)}")
+        raise ConfigError(
+            f"{options.where(key)} = {value!r}: expected one of {', '.join(map(repr, allowed))}"
+            f"{nearest(value, allowed)}"
+        )
     return value
 
 
@@ -144,11 +175,16 @@ def _ranges(options: Options) -> Dict[str, List[List[int]]]:
     table = options.table("ranges")
     for name, value in table.items():
         rows = value if isinstance(value, (list, tuple)) else []
-        good = (len(rows) == 3 and all(isinstance(row, (list, tuple)) and len(row) == len(rows[0]) for row in rows)
-                and all(isinstance(dim, int) and not isinstance(dim, bool) and dim >= 1 for row in rows for dim in row)
-                and all(low <= usual <= high for low, usual, high in zip(*rows)))
+        good = (
+            len(rows) == 3
+            and all(isinstance(row, (list, tuple)) and len(row) == len(rows[0]) for row in rows)
+            and all(isinstance(dim, int) and not isinstance(dim, bool) and dim >= 1 for row in rows for dim in row)
+            and all(low <= usual <= high for low, usual, high in zip(*rows))
+        )
         if not good:
-            raise ConfigError(f"{options.where('ranges')}.{name} = {value!r}: expected the smallest, the usual and the "
-                              "largest shape of an item, without the batch axis, such as "
-                              "[[3, 48, 32], [3, 48, 320], [3, 48, 960]]")
+            raise ConfigError(
+                f"{options.where('ranges')}.{name} = {value!r}: expected the smallest, the usual and the "
+                "largest shape of an item, without the batch axis, such as "
+                "[[3, 48, 32], [3, 48, 320], [3, 48, 960]]"
+            )
     return {name: [list(row) for row in value] for name, value in table.items()}

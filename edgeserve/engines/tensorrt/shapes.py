@@ -52,12 +52,16 @@ def profiles_of(inputs: Sequence[Input], request: BuildRequest, where: str) -> L
     names = {port.name for port in inputs}
     for name in request.ranges:
         if name not in names:
-            raise EngineError(f"{where}: options.ranges names {name!r}, which is no input of the model "
-                              f"(inputs: {', '.join(sorted(names))})")
+            raise EngineError(
+                f"{where}: options.ranges names {name!r}, which is no input of the model "
+                f"(inputs: {', '.join(sorted(names))})"
+            )
     fixed = fixed_batch(inputs, request)
     if fixed is not None and max(request.sizes) > fixed:
-        raise EngineError(f"{where}: batch = {request.sizes}, but the model's batch axis is fixed at {fixed}; set "
-                          "batch = [1], or export the model with an open batch axis")
+        raise EngineError(
+            f"{where}: batch = {request.sizes}, but the model's batch axis is fixed at {fixed}; set "
+            "batch = [1], or export the model with an open batch axis"
+        )
     sizes = request.sizes if fixed is None else [fixed]
     return [(size, {port.name: _shape(port, size, inputs, request, where) for port in inputs}) for size in sizes]
 
@@ -74,19 +78,23 @@ def _batched(inputs: Sequence[Input], request: BuildRequest) -> List[Input]:
 
 def _shape(port: Input, size: int, inputs: Sequence[Input], request: BuildRequest, where: str) -> ProfileShape:
     if port.is_shape:
-        raise EngineError(f"{where}: the values of input {port.name!r} decide the sizes of other tensors; this engine "
-                          "needs sizes that follow from the inputs' shapes. Export the model with fixed sizes, or run "
-                          "it with engine = 'onnx'")
+        raise EngineError(
+            f"{where}: the values of input {port.name!r} decide the sizes of other tensors; this engine "
+            "needs sizes that follow from the inputs' shapes. Export the model with fixed sizes, or run "
+            "it with engine = 'onnx'"
+        )
     if port.name in request.constants:
         one = _constant_dims(port, np.asarray(request.constants[port.name]))
         return ProfileShape(one, one, one)
     if port.name in request.states:
         axis = request.state_axis
-        lengths = request.shapes.get(port.name) or [*port.dims[:axis], *port.dims[axis + 1:]]
+        lengths = request.shapes.get(port.name) or [*port.dims[:axis], *port.dims[axis + 1 :]]
         one = (*lengths[:axis], size, *lengths[axis:])
         if min(one) < 0 or len(one) != len(port.dims):
-            raise EngineError(f"{where}: state {port.name!r} has the shape {list(port.dims)}; give its lengths per "
-                              f"item in shapes = {{{port.name} = [...]}}")
+            raise EngineError(
+                f"{where}: state {port.name!r} has the shape {list(port.dims)}; give its lengths per "
+                f"item in shapes = {{{port.name} = [...]}}"
+            )
         return ProfileShape(one, one, one)
     masked = {mask: padded for padded, mask in request.masks.items()}.get(port.name)
     if masked is not None:
@@ -108,23 +116,30 @@ def _item_shape(port: Input, inputs: Sequence[Input], request: BuildRequest, whe
     rows = request.ranges.get(port.name) or ([one] * 3 if one is not None else [list(own)] * 3)
     what = f"options.ranges.{port.name}" if port.name in request.ranges else f"shapes.{port.name}"
     if any(len(row) != len(own) for row in rows) or any(
-            dim >= 0 and row[axis] != dim for row in rows for axis, dim in enumerate(own)):
-        raise EngineError(f"{where}: {what} = {rows[0] if rows[0] == rows[2] else rows}, but input {port.name!r} has "
-                          f"the shape {shown} per item")
+        dim >= 0 and row[axis] != dim for row in rows for axis, dim in enumerate(own)
+    ):
+        raise EngineError(
+            f"{where}: {what} = {rows[0] if rows[0] == rows[2] else rows}, but input {port.name!r} has "
+            f"the shape {shown} per item"
+        )
     if any(dim < 0 for row in rows for dim in row):
-        raise EngineError(f"{where}: input {port.name!r} has open axes, {shown} per item; TensorRT needs their bounds: "
-                          f"options.ranges = {{{port.name} = [smallest, usual, largest]}}, or one length each "
-                          f"in shapes = {{{port.name} = [...]}}")
+        raise EngineError(
+            f"{where}: input {port.name!r} has open axes, {shown} per item; TensorRT needs their bounds: "
+            f"options.ranges = {{{port.name} = [smallest, usual, largest]}}, or one length each "
+            f"in shapes = {{{port.name} = [...]}}"
+        )
     return ProfileShape(*(tuple(int(dim) for dim in row) for row in rows))
 
 
 def outside(shape: Sequence[int], allowed: ProfileShape) -> bool:
     """Whether an item's shape lies outside what the profiles take."""
     return len(shape) != len(allowed.low) or any(
-        not low <= dim <= high for dim, low, high in zip(shape, allowed.low, allowed.high))
+        not low <= dim <= high for dim, low, high in zip(shape, allowed.low, allowed.high)
+    )
 
 
 def as_json(profiles: Sequence[Tuple[int, Profile]]) -> List[Any]:
     """Profiles for a plan's metadata: ``[[size, {input: [low, usual, high]}], ...]``."""
-    return [[size, {name: [list(row) for row in shape] for name, shape in profile.items()}]
-            for size, profile in profiles]
+    return [
+        [size, {name: [list(row) for row in shape] for name, shape in profile.items()}] for size, profile in profiles
+    ]

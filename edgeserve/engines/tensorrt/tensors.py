@@ -22,7 +22,6 @@ class Tensor(NamedTuple):
     """An input or output. ``dims`` has -1 for open axes; ``size_bytes`` is that of the largest profile. ``narrowed``:
     an int32 input that may stand for the model's int64, so both are accepted."""
 
-
     name: str
     is_input: bool
     dtype: np.dtype
@@ -39,8 +38,9 @@ class Tensor(NamedTuple):
 def check_profiles(engine: Any, profiles: Sequence[Tuple[int, Profile]], where: str) -> None:
     """Compare the plan's profiles with those that were asked for. Raises :class:`PlanRefused` where they differ."""
     if engine.num_optimization_profiles != len(profiles):
-        raise PlanRefused(f"{where}: the plan has {engine.num_optimization_profiles} optimisation profiles, expected "
-                          f"{len(profiles)}")
+        raise PlanRefused(
+            f"{where}: the plan has {engine.num_optimization_profiles} optimisation profiles, expected {len(profiles)}"
+        )
     names = {engine.get_tensor_name(index) for index in range(engine.num_io_tensors)}  # unused inputs are left out
     for index, (size, shapes) in enumerate(profiles):
         for name, shape in shapes.items():
@@ -48,12 +48,15 @@ def check_profiles(engine: Any, profiles: Sequence[Tuple[int, Profile]], where: 
                 continue
             rows = tuple(tuple(int(dim) for dim in row) for row in engine.get_tensor_profile_shape(name, index))
             if rows != tuple(shape):
-                raise PlanRefused(f"{where}: optimisation profile {index} (batch size {size}) takes input {name!r} of "
-                                  f"{rows}, expected {tuple(shape)}")
+                raise PlanRefused(
+                    f"{where}: optimisation profile {index} (batch size {size}) takes input {name!r} of "
+                    f"{rows}, expected {tuple(shape)}"
+                )
 
 
-def tensors_of(library: Library, engine: Any, profiles: Sequence[Tuple[int, Profile]], stream: Stream,
-               where: str) -> List[Tensor]:
+def tensors_of(
+    library: Library, engine: Any, profiles: Sequence[Tuple[int, Profile]], stream: Stream, where: str
+) -> List[Tensor]:
     """The plan's tensors, inputs first. ``profiles``: numbers of optimisation profiles, with what is asked of each.
     Output shapes are asked of a context at each profile's largest shapes. Raises
     :class:`EngineError` for types that numpy lacks and for outputs whose shape depends on values."""
@@ -67,29 +70,43 @@ def tensors_of(library: Library, engine: Any, profiles: Sequence[Tuple[int, Prof
     for name in [*inputs, *(name for name in names if name not in inputs)]:
         dtype = api.dtype_of(engine.get_tensor_dtype(name))
         if dtype is None:
-            raise EngineError(f"{where}: tensor {name!r} is {engine.get_tensor_dtype(name)}, which numpy has no type "
-                              "for; export the model with float32 or float16 inputs and outputs")
+            raise EngineError(
+                f"{where}: tensor {name!r} is {engine.get_tensor_dtype(name)}, which numpy has no type "
+                "for; export the model with float32 or float16 inputs and outputs"
+            )
         count = int(np.prod(largest[name], dtype=np.int64))
-        found.append(Tensor(name, name in inputs, dtype, tuple(int(dim) for dim in engine.get_tensor_shape(name)),
-                            max(1, count * dtype.itemsize),
-                            api.narrows_int64 and name in inputs and dtype == np.int32))
+        found.append(
+            Tensor(
+                name,
+                name in inputs,
+                dtype,
+                tuple(int(dim) for dim in engine.get_tensor_shape(name)),
+                max(1, count * dtype.itemsize),
+                api.narrows_int64 and name in inputs and dtype == np.int32,
+            )
+        )
     return found
 
 
 def _check_place(library: Library, engine: Any, name: str, where: str) -> None:
     """Every tensor is bound to device memory in numpy's order; plans that were built elsewhere may want others."""
     if engine.get_tensor_location(name) == library.trt.TensorLocation.HOST:
-        raise EngineError(f"{where}: tensor {name!r} is read on the host, since its values decide the sizes of other "
-                          "tensors; this engine needs sizes that follow from the inputs' shapes. Export the model "
-                          "with fixed sizes, or run it with engine = 'onnx'")
+        raise EngineError(
+            f"{where}: tensor {name!r} is read on the host, since its values decide the sizes of other "
+            "tensors; this engine needs sizes that follow from the inputs' shapes. Export the model "
+            "with fixed sizes, or run it with engine = 'onnx'"
+        )
     layout = engine.get_tensor_format(name)
     if layout.name != "LINEAR":
-        raise EngineError(f"{where}: tensor {name!r} has the layout {layout.name}, expected LINEAR; build the plan "
-                          "without that option (trtexec --inputIOFormats, --outputIOFormats), or name the ONNX file")
+        raise EngineError(
+            f"{where}: tensor {name!r} has the layout {layout.name}, expected LINEAR; build the plan "
+            "without that option (trtexec --inputIOFormats, --outputIOFormats), or name the ONNX file"
+        )
 
 
-def _largest(library: Library, engine: Any, profiles: Sequence[Tuple[int, Profile]], stream: Stream,
-             where: str) -> Dict[str, Tuple[int, ...]]:
+def _largest(
+    library: Library, engine: Any, profiles: Sequence[Tuple[int, Profile]], stream: Stream, where: str
+) -> Dict[str, Tuple[int, ...]]:
     """The largest shape, by number of elements, that each tensor has in any profile."""
     context = library.api.create_context(engine)
     if context is None:
@@ -106,10 +123,12 @@ def _largest(library: Library, engine: Any, profiles: Sequence[Tuple[int, Profil
         for name in names:
             dims = tuple(int(dim) for dim in context.get_tensor_shape(name))
             if min(dims, default=0) < 0:
-                raise EngineError(f"{where}: the shape of output {name!r} depends on the input's values "
-                                  f"({list(dims)}); this engine needs shapes that follow from the input's. Leave such "
-                                  "steps (non-maximum suppression, NonZero) out of the model, or run it with engine = "
-                                  "'onnx'")
+                raise EngineError(
+                    f"{where}: the shape of output {name!r} depends on the input's values "
+                    f"({list(dims)}); this engine needs shapes that follow from the input's. Leave such "
+                    "steps (non-maximum suppression, NonZero) out of the model, or run it with engine = "
+                    "'onnx'"
+                )
             if name not in largest or math.prod(dims) > math.prod(largest[name]):
                 largest[name] = dims
     return largest
@@ -118,13 +137,16 @@ def _largest(library: Library, engine: Any, profiles: Sequence[Tuple[int, Profil
 def select_profile(library: Library, context: Any, index: int, stream: Stream, where: str) -> None:
     """Bind a context to an optimisation profile, and wait until it is: the next enqueue may be on another stream."""
     if not context.set_optimization_profile_async(index, stream.handle):
-        raise EngineError(f"{where}: optimisation profile {index} cannot be used: "
-                          f"{library.why('TensorRT did not say why')}")
+        raise EngineError(
+            f"{where}: optimisation profile {index} cannot be used: {library.why('TensorRT did not say why')}"
+        )
     stream.synchronize()
 
 
 def set_shape(library: Library, context: Any, name: str, shape: Sequence[int], where: str) -> None:
     """Give an input's shape. Raises :class:`EngineError` when the profile does not take it."""
     if not context.set_input_shape(name, tuple(shape)):
-        raise EngineError(f"{where}: input {name!r} of shape {list(shape)} is refused: "
-                          f"{library.why('it lies outside the optimisation profile')}")
+        raise EngineError(
+            f"{where}: input {name!r} of shape {list(shape)} is refused: "
+            f"{library.why('it lies outside the optimisation profile')}"
+        )

@@ -45,8 +45,14 @@ NAMES: Tuple[Name, ...] = (
     Name("IBuilderConfig", "progress_monitor", "10.0", "", True, "progress; before it, elapsed time alone"),
     Name("IBuilderConfig", "set_compute_capability", "", "", True, "options.compute_capabilities"),
     Name("IBuilderConfig", "num_compute_capabilities", "", "", True, "options.compute_capabilities"),
-    Name("PreviewFeature", "PROFILE_SHARING_0806", "8.6", "10.16", False,
-         "lets contexts share a profile; always so from 10, impossible before 8.6: a copy of each profile per lane"),
+    Name(
+        "PreviewFeature",
+        "PROFILE_SHARING_0806",
+        "8.6",
+        "10.16",
+        False,
+        "lets contexts share a profile; always so from 10, impossible before 8.6: a copy of each profile per lane",
+    ),
     Name("ParserError", "node_name", "10.0", "", True, "names the node of a parse error; before it, its number"),
     Name("ParserError", "node_operator", "10.0", "", True, "as node_name"),
     # --- running ---
@@ -54,8 +60,14 @@ NAMES: Tuple[Name, ...] = (
     Name("ICudaEngine", "get_profile_shape", "8.5", "8.6", False, "not used: get_tensor_profile_shape"),
     Name("IExecutionContext", "execute_async_v2", "8.5", "8.6", False, "not used: execute_async_v3"),
     Name("IExecutionContext", "set_binding_shape", "8.5", "8.6", False, "not used: set_input_shape"),
-    Name("ICudaEngine", "create_execution_context_without_device_memory", "8.5", "10.16", False,
-         "contexts with memory of ours before the strategy"),
+    Name(
+        "ICudaEngine",
+        "create_execution_context_without_device_memory",
+        "8.5",
+        "10.16",
+        False,
+        "contexts with memory of ours before the strategy",
+    ),
     Name("ExecutionContextAllocationStrategy", "USER_MANAGED", "10.0", "", True, "contexts with memory of ours"),
     Name("ICudaEngine", "device_memory_size", "8.5", "10.16", False, "the memory's size before _v2"),
     Name("ICudaEngine", "device_memory_size_v2", "10.1", "", True, "the memory's size"),
@@ -103,8 +115,10 @@ class Api:
     @property
     def profiles_shared(self) -> bool:
         """Whether several contexts can use one optimisation profile."""
-        return (self.has("PreviewFeature", "PROFILE_SHARING_0806")  # 8.6 and 10
-                or self.has("ExecutionContextAllocationStrategy", "USER_MANAGED"))  # 10 and later: always
+        return (
+            self.has("PreviewFeature", "PROFILE_SHARING_0806")  # 8.6 and 10
+            or self.has("ExecutionContextAllocationStrategy", "USER_MANAGED")
+        )  # 10 and later: always
 
     @property
     def profiles_always_shared(self) -> bool:
@@ -156,5 +170,12 @@ class Api:
         return not self.has("DataType", "INT64")
 
 
-_DTYPES: Dict[str, Any] = {"FLOAT": np.float32, "HALF": np.float16, "INT8": np.int8, "INT32": np.int32,
-                           "INT64": np.int64, "BOOL": np.bool_, "UINT8": np.uint8}
+_DTYPES: Dict[str, Any] = {
+    "FLOAT": np.float32,
+    "HALF": np.float16,
+    "INT8": np.int8,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "BOOL": np.bool_,
+    "UINT8": np.uint8,
+}

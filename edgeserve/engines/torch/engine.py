@@ -34,8 +34,17 @@ from edgeserve.engines.torch.streams import CudaSession
 from edgeserve.engines.worker import worker_of
 from edgeserve.errors import ConfigError, DeviceMissing, EngineError, ExampleUnknown
 
-KNOWN_OPTIONS = ("arguments", "inputs", "outputs", "precision", "threads", "deterministic", "example", "cuda",
-                 *PORT_OPTIONS)
+KNOWN_OPTIONS = (
+    "arguments",
+    "inputs",
+    "outputs",
+    "precision",
+    "threads",
+    "deterministic",
+    "example",
+    "cuda",
+    *PORT_OPTIONS,
+)
 
 PRECISIONS = {"": None, "float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -59,12 +68,16 @@ class TorchEngine(Engine):
     def __init__(self, model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> None:
         options = Options(model, KNOWN_OPTIONS)
         if not model.file and not model.function:
-            raise ConfigError(f"[model.{model.name}] file and function are missing: engine 'torch' needs file = "
-                              "'net.pt2' (torch.export), file = 'net.pt' (TorchScript) or function = 'module:Class'")
+            raise ConfigError(
+                f"[model.{model.name}] file and function are missing: engine 'torch' needs file = "
+                "'net.pt2' (torch.export), file = 'net.pt' (TorchScript) or function = 'module:Class'"
+            )
         precision = options.text("precision")
         if precision not in PRECISIONS:
-            raise ConfigError(f"{options.where('precision')} = {precision!r}: expected one of "
-                              f"{', '.join(name for name in PRECISIONS if name)}")
+            raise ConfigError(
+                f"{options.where('precision')} = {precision!r}: expected one of "
+                f"{', '.join(name for name in PRECISIONS if name)}"
+            )
         self._name = model.name
         self._model = model
         self._options = options
@@ -99,8 +112,12 @@ class TorchEngine(Engine):
         except RuntimeError as error:  # torch's own, above all a device without room
             raise self.failed(error, {}) from error
         self._check_sizes(program)
-        self._ports = Ports(self._model, self._options, program.inputs,
-                            [Port(name, np.dtype(np.float32), ()) for name in program.outputs])
+        self._ports = Ports(
+            self._model,
+            self._options,
+            program.inputs,
+            [Port(name, np.dtype(np.float32), ()) for name in program.outputs],
+        )
         self._kept = storages(program.tensors)
         self._program = program
         try:
@@ -166,8 +183,10 @@ class TorchEngine(Engine):
         if program is None:
             raise EngineError("it was unloaded; call load() before it is used")
         if self._precision is not None:
-            tensors = {name: tensor.to(self._precision) if tensor.is_floating_point() else tensor
-                       for name, tensor in tensors.items()}
+            tensors = {
+                name: tensor.to(self._precision) if tensor.is_floating_point() else tensor
+                for name, tensor in tensors.items()
+            }
         outputs = program.call(tensors)
         return [output.float() if output.dtype in (torch.bfloat16, self._precision) else output for output in outputs]
 
@@ -194,27 +213,35 @@ class TorchEngine(Engine):
     def _check_machine(self) -> None:
         if self._on_cuda:
             if not torch.cuda.is_available():
-                raise DeviceMissing(f"model {self._name!r}: torch {torch.__version__} has no CUDA device here; install "
-                                    "a build of torch with CUDA and the NVIDIA driver (edgeserve doctor), or use a "
-                                    "device of kind 'cpu'")
+                raise DeviceMissing(
+                    f"model {self._name!r}: torch {torch.__version__} has no CUDA device here; install "
+                    "a build of torch with CUDA and the NVIDIA driver (edgeserve doctor), or use a "
+                    "device of kind 'cpu'"
+                )
             index = self._lanes[0].device_index
             if index >= torch.cuda.device_count():
-                raise DeviceMissing(f"model {self._name!r}: device {index} does not exist: torch shows "
-                                    f"{torch.cuda.device_count()}; mend [device.NAME] index")
+                raise DeviceMissing(
+                    f"model {self._name!r}: device {index} does not exist: torch shows "
+                    f"{torch.cuda.device_count()}; mend [device.NAME] index"
+                )
             return
         numbers = {self.threads_of(lane) for lane in self._lanes}
         if len(numbers) > 1 and "OpenMP" not in torch.__config__.parallel_info():
-            raise EngineError(f"model {self._name!r}: its lanes have {sorted(numbers)} threads, and this build of "
-                              f"torch {torch.__version__} has one number for the whole process; give the lanes one "
-                              f"number, or set [model.{self._name}] options.process = true")
+            raise EngineError(
+                f"model {self._name!r}: its lanes have {sorted(numbers)} threads, and this build of "
+                f"torch {torch.__version__} has one number for the whole process; give the lanes one "
+                f"number, or set [model.{self._name}] options.process = true"
+            )
 
     def _check_sizes(self, program: Program) -> None:
         low, high = program.sizes
         wrong = [size for size in self._model.batch if size < low or (high is not None and size > high)]
         if wrong:
-            raise EngineError(f"model {self._name!r}: batch = {list(self._model.batch)}, but {self._model.file} was "
-                              f"exported for a batch of {low} to {high or 'any'}; set [model.{self._name}] batch, or "
-                              "export it again with torch.export.Dim('batch', min=1, max=...)")
+            raise EngineError(
+                f"model {self._name!r}: batch = {list(self._model.batch)}, but {self._model.file} was "
+                f"exported for a batch of {low} to {high or 'any'}; set [model.{self._name}] batch, or "
+                "export it again with torch.export.Dim('batch', min=1, max=...)"
+            )
 
     def _tried(self) -> int:
         """Call the network, so that one that does not fit its configuration fails now. The working memory of the
@@ -251,12 +278,15 @@ class TorchEngine(Engine):
             with torch.inference_mode():
                 tensors = {name: torch.from_numpy(array) for name, array in feeds.items()}
                 first = self.call(tensors)
-                again = self.call({name: torch.from_numpy(np.array(array, copy=True))
-                                   for name, array in packed.feeds.items()})
+                again = self.call(
+                    {name: torch.from_numpy(np.array(array, copy=True)) for name, array in packed.feeds.items()}
+                )
         except Exception as error:
             raise self.failed(error, feeds) from error
-        self._copies_in = any(not np.array_equal(array, packed.feeds[name], equal_nan=array.dtype.kind == "f")
-                              for name, array in feeds.items())
+        self._copies_in = any(
+            not np.array_equal(array, packed.feeds[name], equal_nan=array.dtype.kind == "f")
+            for name, array in feeds.items()
+        )
         self._copies_out = bool(storages(first) & storages(again))
         self.loaded_ports().unpack([output.numpy() for output in first], packed)
 
@@ -269,8 +299,9 @@ class TorchEngine(Engine):
                 torch.cuda.synchronize()
                 before = torch.cuda.memory_allocated()
                 torch.cuda.reset_peak_memory_stats()
-                outputs = self.call({name: torch.from_numpy(array).to(self._device)
-                                     for name, array in packed.feeds.items()})
+                outputs = self.call(
+                    {name: torch.from_numpy(array).to(self._device) for name, array in packed.feeds.items()}
+                )
                 torch.cuda.synchronize()
                 peak = torch.cuda.max_memory_allocated()
                 arrays = [output.cpu().numpy() for output in outputs]
@@ -287,7 +318,6 @@ class TorchEngine(Engine):
         if self._copies_out or output.untyped_storage().data_ptr() in shared:
             return np.array(array, copy=True)
         return array
-
 
 
 def _tensor(array: np.ndarray, copies: bool) -> torch.Tensor:

@@ -30,9 +30,11 @@ def failure_of(model: str, error: Exception, feeds: Dict[str, np.ndarray], devic
     if status is not None:
         return of_model(model, error_of("a CUDA call of torch", status, first))
     if "no kernel image" in text:
-        first += (f". This build of torch {torch.__version__} has no code for the device (it has "
-                  f"{' '.join(torch.cuda.get_arch_list())}): install the build that belongs to it, on a Jetson "
-                  "NVIDIA's own")
+        first += (
+            f". This build of torch {torch.__version__} has no code for the device (it has "
+            f"{' '.join(torch.cuda.get_arch_list())}): install the build that belongs to it, on a Jetson "
+            "NVIDIA's own"
+        )
     shown = ", ".join(f"{name} {value.dtype}{list(value.shape)}" for name, value in feeds.items())
     return EngineError(f"model {model!r} failed on {shown or 'loading'}: {type(error).__name__}: {first}")
 
@@ -40,8 +42,11 @@ def failure_of(model: str, error: Exception, feeds: Dict[str, np.ndarray], devic
 def is_out_of_memory(error: Exception, text: str) -> bool:
     """Whether torch found no room."""
     kind = getattr(torch, "OutOfMemoryError", None) or torch.cuda.OutOfMemoryError
-    return (isinstance(error, (kind, MemoryError)) or "can't allocate memory" in text
-            or status_of(text.partition("CUDA error: ")[2]) == OUT_OF_MEMORY)
+    return (
+        isinstance(error, (kind, MemoryError))
+        or "can't allocate memory" in text
+        or status_of(text.partition("CUDA error: ")[2]) == OUT_OF_MEMORY
+    )
 
 
 def asked_bytes(text: str) -> Optional[int]:
@@ -59,6 +64,9 @@ def _no_room(model: str, text: str, device: torch.device) -> OutOfMemory:
         except RuntimeError:
             pass  # the message then has no number
     first = text.split("\n")[0].rstrip(".")
-    return OutOfMemory(f"model {model!r}: torch found no room on {device}: {first}. Load fewer models at a time "
-                       f"([device.NAME] memory), or use smaller batch sizes ([model.{model}] batch)",
-                       asked_bytes(text), free)
+    return OutOfMemory(
+        f"model {model!r}: torch found no room on {device}: {first}. Load fewer models at a time "
+        f"([device.NAME] memory), or use smaller batch sizes ([model.{model}] batch)",
+        asked_bytes(text),
+        free,
+    )

@@ -30,9 +30,18 @@ from edgeserve.engines.python import import_function
 from edgeserve.errors import ConfigError, EngineError, nearest
 
 EXPORTED = ".pt2"
-NUMPY_OF = {torch.float32: np.float32, torch.float64: np.float64, torch.float16: np.float16, torch.int8: np.int8,
-            torch.int16: np.int16, torch.int32: np.int32, torch.int64: np.int64, torch.uint8: np.uint8,
-            torch.bool: np.bool_, torch.bfloat16: np.float32}
+NUMPY_OF = {
+    torch.float32: np.float32,
+    torch.float64: np.float64,
+    torch.float16: np.float16,
+    torch.int8: np.int8,
+    torch.int16: np.int16,
+    torch.int32: np.int32,
+    torch.int64: np.int64,
+    torch.uint8: np.uint8,
+    torch.bool: np.bool_,
+    torch.bfloat16: np.float32,
+}
 """bfloat16 has no numpy type: it goes in and comes out as float32."""
 
 TORCH_OF = {np.dtype(value): key for key, value in NUMPY_OF.items() if key is not torch.bfloat16}
@@ -51,9 +60,16 @@ class Program:
     returns. ``numbers`` are inputs that take a Python number: give them as tensors on the host. ``sizes`` bounds the
     batch, where the program does."""
 
-    def __init__(self, function: Callable[..., Any], inputs: Sequence[Port], outputs: Sequence[str],
-                 keywords: Sequence[str] = (), numbers: Sequence[str] = (),
-                 sizes: Tuple[int, Optional[int]] = (1, None), tensors: Sequence[torch.Tensor] = ()) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        inputs: Sequence[Port],
+        outputs: Sequence[str],
+        keywords: Sequence[str] = (),
+        numbers: Sequence[str] = (),
+        sizes: Tuple[int, Optional[int]] = (1, None),
+        tensors: Sequence[torch.Tensor] = (),
+    ) -> None:
         self.function = function
         self.inputs = list(inputs)
         self.outputs = list(outputs)
@@ -86,22 +102,27 @@ class Program:
         if isinstance(returned, Mapping):
             missing = [name for name in self.outputs if name not in returned]
             if missing:
-                raise EngineError(f"it returned a dict of {', '.join(map(str, returned))} without {missing[0]!r}; name "
-                                  f"its outputs: options.outputs = {[str(name) for name in returned]}")
+                raise EngineError(
+                    f"it returned a dict of {', '.join(map(str, returned))} without {missing[0]!r}; name "
+                    f"its outputs: options.outputs = {[str(name) for name in returned]}"
+                )
             values = [returned[name] for name in self.outputs]
         else:
             values = list(returned) if isinstance(returned, (tuple, list)) else [returned]
         if len(values) != len(self.outputs):
-            raise EngineError(f"it returned {len(values)} outputs and {len(self.outputs)} are named; name them in "
-                              f"their order: options.outputs = {[f'y{index}' for index in range(len(values))]}")
+            raise EngineError(
+                f"it returned {len(values)} outputs and {len(self.outputs)} are named; name them in "
+                f"their order: options.outputs = {[f'y{index}' for index in range(len(values))]}"
+            )
         for name, value in zip(self.outputs, values):
             if not isinstance(value, torch.Tensor):
                 raise EngineError(f"its output {name!r} is a {type(value).__name__}; expected a tensor")
         return values
 
 
-def read_program(model: ModelConfig, options: Options, directory: str, device: torch.device,
-                 precision: Optional[torch.dtype]) -> Program:
+def read_program(
+    model: ModelConfig, options: Options, directory: str, device: torch.device, precision: Optional[torch.dtype]
+) -> Program:
     """The network of ``model`` on ``device``. Raises :class:`EngineError` or :class:`ConfigError` with the mend."""
     if model.function:
         return _from_module(model, options, directory, device, precision)
@@ -115,36 +136,54 @@ def read_program(model: ModelConfig, options: Options, directory: str, device: t
     except (EngineError, ConfigError):
         raise
     except Exception as error:  # torch raises RuntimeError, zip and pickle errors and others
-        expected = "a program of torch.export.save" if path.endswith(EXPORTED) else \
-            "TorchScript (a module's weights alone also need function = 'module:Class')"
+        expected = (
+            "a program of torch.export.save"
+            if path.endswith(EXPORTED)
+            else "TorchScript (a module's weights alone also need function = 'module:Class')"
+        )
         raise EngineError(f"model {model.name!r}: {path} cannot be loaded as {expected}: {error}") from error
 
 
 # --- a module ---------------------------------------------------------------------------------------------------------
 
 
-def _from_module(model: ModelConfig, options: Options, directory: str, device: torch.device,
-                 precision: Optional[torch.dtype]) -> Program:
+def _from_module(
+    model: ModelConfig, options: Options, directory: str, device: torch.device, precision: Optional[torch.dtype]
+) -> Program:
     where = f"[model.{model.name}] function"
     made: Any = import_function(model.function, directory, where)
     if not isinstance(made, torch.nn.Module):
         try:
             made = made(**options.table("arguments"))
         except Exception as error:  # a user's constructor may raise anything
-            raise EngineError(f"{where} = {model.function!r} raised {type(error).__name__}: {error} "
-                              f"(options.arguments = {options.table('arguments')})") from error
+            raise EngineError(
+                f"{where} = {model.function!r} raised {type(error).__name__}: {error} "
+                f"(options.arguments = {options.table('arguments')})"
+            ) from error
     if not isinstance(made, torch.nn.Module):
         raise EngineError(f"{where} = {model.function!r} made a {type(made).__name__}; expected a torch.nn.Module")
     if model.file:
         _load_weights(made, model, model_path(model, directory))
     made = made.eval().to(device=device, dtype=precision).requires_grad_(False)
-    parameters = [parameter for parameter in inspect.signature(made.forward).parameters.values()
-                  if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)]
-    numbers = [parameter.name for parameter in parameters
-               if str(getattr(parameter.annotation, "__name__", parameter.annotation)) in NUMBERS]
-    return _declared(model, options, made, [parameter.name for parameter in parameters],
-                     [parameter.name for parameter in parameters if parameter.default is parameter.empty], numbers,
-                     _tensors_of(made))
+    parameters = [
+        parameter
+        for parameter in inspect.signature(made.forward).parameters.values()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    numbers = [
+        parameter.name
+        for parameter in parameters
+        if str(getattr(parameter.annotation, "__name__", parameter.annotation)) in NUMBERS
+    ]
+    return _declared(
+        model,
+        options,
+        made,
+        [parameter.name for parameter in parameters],
+        [parameter.name for parameter in parameters if parameter.default is parameter.empty],
+        numbers,
+        _tensors_of(made),
+    )
 
 
 def _load_weights(module: torch.nn.Module, model: ModelConfig, path: str) -> None:
@@ -152,26 +191,42 @@ def _load_weights(module: torch.nn.Module, model: ModelConfig, path: str) -> Non
         weights = torch.load(path, map_location="cpu", weights_only=True)
         module.load_state_dict(weights)
     except Exception as error:  # torch raises RuntimeError, pickle's errors and others
-        raise EngineError(f"model {model.name!r}: {path} does not hold the weights of {model.function!r}: {error}. "
-                          "Write them with torch.save(module.state_dict(), path)") from error
+        raise EngineError(
+            f"model {model.name!r}: {path} does not hold the weights of {model.function!r}: {error}. "
+            "Write them with torch.save(module.state_dict(), path)"
+        ) from error
 
 
 # --- TorchScript ------------------------------------------------------------------------------------------------------
 
 
-def _from_script(model: ModelConfig, options: Options, path: str, device: torch.device,
-                 precision: Optional[torch.dtype]) -> Program:
+def _from_script(
+    model: ModelConfig, options: Options, path: str, device: torch.device, precision: Optional[torch.dtype]
+) -> Program:
     module = torch.jit.load(path, map_location=device).eval()  # type: ignore[no-untyped-call]
     if precision is not None:
         module = module.to(dtype=precision)
     arguments = module.forward.schema.arguments[1:]  # the first is the module
-    return _declared(model, options, module, [argument.name for argument in arguments],
-                     [argument.name for argument in arguments if not argument.has_default_value()],
-                     [argument.name for argument in arguments if str(argument.type) in NUMBERS], _tensors_of(module))
+    return _declared(
+        model,
+        options,
+        module,
+        [argument.name for argument in arguments],
+        [argument.name for argument in arguments if not argument.has_default_value()],
+        [argument.name for argument in arguments if str(argument.type) in NUMBERS],
+        _tensors_of(module),
+    )
 
 
-def _declared(model: ModelConfig, options: Options, module: Any, names: Sequence[str], needed: Sequence[str],
-              numbers: Sequence[str], tensors: Sequence[torch.Tensor]) -> Program:
+def _declared(
+    model: ModelConfig,
+    options: Options,
+    module: Any,
+    names: Sequence[str],
+    needed: Sequence[str],
+    numbers: Sequence[str],
+    tensors: Sequence[torch.Tensor],
+) -> Program:
     """A program whose inputs the configuration describes. Those with a default are left to it unless they are named."""
     table = options.table("inputs")
     constants = options.table("constants")
@@ -179,8 +234,10 @@ def _declared(model: ModelConfig, options: Options, module: Any, names: Sequence
     said = {*table, *constants, *masked, *model.state, *model.shapes}
     for name in (*table, *model.state):
         if name not in names:
-            raise ConfigError(f"{options.where('inputs')} or state names {name!r}, which "
-                              f"{model.function or model.file} does not take{nearest(name, names)}")
+            raise ConfigError(
+                f"{options.where('inputs')} or state names {name!r}, which "
+                f"{model.function or model.file} does not take{nearest(name, names)}"
+            )
     taken = [name for name in names if name in needed or name in said]
     ports = []
     for name in taken:
@@ -197,17 +254,19 @@ def _declared(model: ModelConfig, options: Options, module: Any, names: Sequence
 def _port(model: ModelConfig, options: Options, name: str, entry: Any, is_mask: bool) -> Port:
     where = f"{options.where('inputs')}.{name}"
     if not isinstance(entry, dict) or not set(entry) <= {"dtype", "shape"}:
-        raise ConfigError(f"{where} = {entry!r}: expected a table such as {{dtype = \"float32\", shape = [3, -1, -1]}}")
+        raise ConfigError(f'{where} = {entry!r}: expected a table such as {{dtype = "float32", shape = [3, -1, -1]}}')
     try:
         dtype = np.dtype(entry.get("dtype", "float32"))
     except TypeError:
-        raise ConfigError(f"{where}.dtype = {entry['dtype']!r}: expected a type of numpy, such as \"int64\"") from None
+        raise ConfigError(f'{where}.dtype = {entry["dtype"]!r}: expected a type of numpy, such as "int64"') from None
     if dtype.kind not in "fiub":
         raise ConfigError(f"{where}.dtype = {entry['dtype']!r}: torch has no tensors of it")
     shape = entry.get("shape", model.shapes.get(name, (-1,) if is_mask else None))
     if not isinstance(shape, (list, tuple)) or not all(isinstance(dim, int) and dim >= -1 for dim in shape):
-        raise ConfigError(f"{where}: the lengths of one item are not known; give {where} = {{shape = [3, -1, -1]}} "
-                          f"(without the batch axis, -1 is any length), or [model.{model.name}] shapes")
+        raise ConfigError(
+            f"{where}: the lengths of one item are not known; give {where} = {{shape = [3, -1, -1]}} "
+            f"(without the batch axis, -1 is any length), or [model.{model.name}] shapes"
+        )
     dims: Dims = tuple(None if dim == -1 else dim for dim in shape)
     axis = options.integer("state_axis", 0, 0, 8) if name in model.state else 0
     return Port(name, dtype, (*dims[:axis], None, *dims[axis:]))
@@ -216,14 +275,18 @@ def _port(model: ModelConfig, options: Options, name: str, entry: Any, is_mask: 
 # --- torch.export -----------------------------------------------------------------------------------------------------
 
 
-def _from_export(model: ModelConfig, options: Options, path: str, device: torch.device,
-                 precision: Optional[torch.dtype]) -> Program:
+def _from_export(
+    model: ModelConfig, options: Options, path: str, device: torch.device, precision: Optional[torch.dtype]
+) -> Program:
     program = torch.export.load(path)
     if precision is not None:
-        raise ConfigError(f"{options.where('precision')}: an exported program keeps the types it was exported with; "
-                          "export it in that precision")
+        raise ConfigError(
+            f"{options.where('precision')}: an exported program keeps the types it was exported with; "
+            "export it in that precision"
+        )
     if device.type != "cpu":
         from torch.export.passes import move_to_device_pass
+
         program = move_to_device_pass(program, device)
     if "inputs" in options:
         raise ConfigError(f"{options.where('inputs')}: an exported program says itself what it takes; leave it out")
@@ -233,21 +296,32 @@ def _from_export(model: ModelConfig, options: Options, path: str, device: torch.
     for name in names:
         value = values.get(name)
         if not isinstance(value, torch.Tensor):
-            raise EngineError(f"model {model.name!r}: input {name!r} of {path} is {type(value).__name__} and no "
-                              "tensor; export the model with tensors alone")
+            raise EngineError(
+                f"model {model.name!r}: input {name!r} of {path} is {type(value).__name__} and no "
+                "tensor; export the model with tensors alone"
+            )
         ports.append(_port_of_value(model.name, name, value))
-    sizes = _sizes(program, [values[name] for name in names if name not in options.table("constants")
-                             and name not in model.state])
-    return Program(program.module(), ports, options.texts("outputs") or _outputs_of(program, model.name, path),
-                   _keywords_of(program, names), sizes=sizes, tensors=_tensors_of(program))
+    sizes = _sizes(
+        program, [values[name] for name in names if name not in options.table("constants") and name not in model.state]
+    )
+    return Program(
+        program.module(),
+        ports,
+        options.texts("outputs") or _outputs_of(program, model.name, path),
+        _keywords_of(program, names),
+        sizes=sizes,
+        tensors=_tensors_of(program),
+    )
 
 
 def _port_of_value(model: str, name: str, value: torch.Tensor) -> Port:
     if value.dtype not in NUMPY_OF:
-        raise EngineError(f"model {model!r}: input {name!r} is {value.dtype}; expected one of "
-                          f"{', '.join(sorted(map(str, NUMPY_OF)))}")
-    return Port(name, np.dtype(NUMPY_OF[value.dtype]),
-                tuple(dim if isinstance(dim, int) else None for dim in value.shape))
+        raise EngineError(
+            f"model {model!r}: input {name!r} is {value.dtype}; expected one of {', '.join(sorted(map(str, NUMPY_OF)))}"
+        )
+    return Port(
+        name, np.dtype(NUMPY_OF[value.dtype]), tuple(dim if isinstance(dim, int) else None for dim in value.shape)
+    )
 
 
 def _sizes(program: Any, values: Iterable[torch.Tensor]) -> Tuple[int, Optional[int]]:
@@ -270,8 +344,10 @@ def _outputs_of(program: Any, model: str, path: str) -> Sequence[str]:
         return [str(key) for key in spec.context]
     count = len(program.graph_signature.user_outputs)
     if count != 1:
-        raise EngineError(f"model {model!r}: {path} returns {count} outputs without names; name them in their order: "
-                          f"[model.{model}] options.outputs = {[f'y{index}' for index in range(count)]}")
+        raise EngineError(
+            f"model {model!r}: {path} returns {count} outputs without names; name them in their order: "
+            f"[model.{model}] options.outputs = {[f'y{index}' for index in range(count)]}"
+        )
     return ("output",)
 
 
@@ -279,7 +355,7 @@ def _keywords_of(program: Any, names: Sequence[str]) -> Sequence[str]:
     """Inputs that the program was exported with as keyword arguments."""
     spec = program.call_spec.in_spec
     keywords = (spec.children() if hasattr(spec, "children") else spec.children_specs)[1].context or ()
-    return names[len(names) - len(keywords):]
+    return names[len(names) - len(keywords) :]
 
 
 # --- for commands -----------------------------------------------------------------------------------------------------
@@ -293,19 +369,29 @@ def describe(path: str) -> FileDescription:
         named = _names_for_outputs(path)
         model = replace(model, options={"outputs": named} if named else {})
         program = read_program(model, Options(model, ("outputs",)), "/", device, None)
-        return FileDescription("torch", tuple(program.inputs), _output_ports(path, program.outputs),
-                               facts={"outputs": named} if named else {})
+        return FileDescription(
+            "torch",
+            tuple(program.inputs),
+            _output_ports(path, program.outputs),
+            facts={"outputs": named} if named else {},
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             module = torch.jit.load(path, map_location=device)  # type: ignore[no-untyped-call]
     except Exception as error:  # noqa: BLE001 torch raises RuntimeError, zip and pickle errors and others
-        raise EngineError(f"{path}: is no TorchScript ({str(error).splitlines()[0]}). Weights and pickled modules "
-                          "cannot be served without their code: export the model with torch.export.save (a .pt2 file) "
-                          "or to ONNX") from None
+        raise EngineError(
+            f"{path}: is no TorchScript ({str(error).splitlines()[0]}). Weights and pickled modules "
+            "cannot be served without their code: export the model with torch.export.save (a .pt2 file) "
+            "or to ONNX"
+        ) from None
     names = [argument.name for argument in module.forward.schema.arguments[1:] if not argument.has_default_value()]
-    return FileDescription("torch", tuple(Port(name, np.dtype(np.float32), ()) for name in names),
-                           (Port("output", np.dtype(np.float32), ()),), opaque=True)
+    return FileDescription(
+        "torch",
+        tuple(Port(name, np.dtype(np.float32), ()) for name in names),
+        (Port("output", np.dtype(np.float32), ()),),
+        opaque=True,
+    )
 
 
 def _output_ports(path: str, names: Sequence[str]) -> Tuple[Port, ...]:

@@ -42,7 +42,8 @@ class TorchStream:
         self.index = index
         self._stream = torch.cuda.Stream(torch.device("cuda", index))
         self.clock: StreamClock[TorchMark] = StreamClock(
-            TorchMark, lambda start, end: float(start.event.elapsed_time(end.event)), clock_ns)
+            TorchMark, lambda start, end: float(start.event.elapsed_time(end.event)), clock_ns
+        )
 
     @property
     def handle(self) -> int:
@@ -77,8 +78,9 @@ def stream_of(lane: LaneInfo, choice: str) -> SharedStream:
             open_driver(choice)
         except DeviceMissing:
             if lane.clock_ns is None:
-                raise EngineError(f"lane {lane.name!r} has no clock, and a CUDA session needs one: pass "
-                                  "LaneInfo(clock_ns=...)") from None
+                raise EngineError(
+                    f"lane {lane.name!r} has no clock, and a CUDA session needs one: pass LaneInfo(clock_ns=...)"
+                ) from None
             made = common[NAME] = TorchStream(lane.device_index, lane.clock_ns)
             return made
     return lane_stream(lane._replace(common=common), choice)
@@ -88,10 +90,15 @@ class CudaSession(Session):
     """One lane's use of a network on CUDA. ``enqueue(feeds)`` calls it; ``fail`` turns what torch raises into the
     model's error; ``on_host`` names inputs that stay there, since the network takes them as numbers."""
 
-    def __init__(self, lane: LaneInfo, choice: str, ports: Callable[[], Ports],
-                 enqueue: Callable[[Dict[str, torch.Tensor]], List[torch.Tensor]],
-                 fail: Callable[[Exception, Dict[str, np.ndarray]], Exception],
-                 on_host: Callable[[], Container[str]]) -> None:
+    def __init__(
+        self,
+        lane: LaneInfo,
+        choice: str,
+        ports: Callable[[], Ports],
+        enqueue: Callable[[Dict[str, torch.Tensor]], List[torch.Tensor]],
+        fail: Callable[[Exception, Dict[str, np.ndarray]], Exception],
+        on_host: Callable[[], Container[str]],
+    ) -> None:
         self._on_host = on_host
         self._shared: Any = stream_of(lane, choice)
         self._device = torch.device("cuda", lane.device_index)
@@ -121,8 +128,13 @@ class CudaSession(Session):
                 if span is not None:
                     shared.clock.drop(span)
                 raise self._fail(error, feeds) from error
-        return DevicePending(shared.clock, span, lambda: _unpacked(ports, arrays, packed),
-                             lambda error: self._fail(error, feeds), shared.current)
+        return DevicePending(
+            shared.clock,
+            span,
+            lambda: _unpacked(ports, arrays, packed),
+            lambda error: self._fail(error, feeds),
+            shared.current,
+        )
 
     def _to_device(self, feeds: Dict[str, np.ndarray]) -> Dict[str, torch.Tensor]:
         """The inputs on the device. torch's allocators keep pinned memory until its copy is over, and device memory
@@ -178,8 +190,9 @@ class CopyStreams:
                 stream.synchronize()
 
 
-def copy_streams(lane: LaneInfo, shared: SharedStream,
-                 device: torch.device) -> Optional[Tuple[torch.cuda.Stream, torch.cuda.Stream]]:
+def copy_streams(
+    lane: LaneInfo, shared: SharedStream, device: torch.device
+) -> Optional[Tuple[torch.cuda.Stream, torch.cuda.Stream]]:
     """The lane's streams for copies to the device and back; ``None`` where all goes through its one stream: with one
     batch at a time, and with pycuda, which cannot mark streams that torch made."""
     by_pycuda = isinstance(shared, LaneStream) and shared.device.driver.name == "pycuda"

@@ -37,9 +37,15 @@ class Auction:
         self.returns = Returns(state)
         self.saving = Saving(state)
         self._bidders: Dict[str, Tuple[Policy, ...]] = {
-            lane.name: tuple([policy for policy in state.policies
-                              if any(app in policy.apps for app in state.board.apps_on[lane.name])])
-            for lane in state.run_lanes}
+            lane.name: tuple(
+                [
+                    policy
+                    for policy in state.policies
+                    if any(app in policy.apps for app in state.board.apps_on[lane.name])
+                ]
+            )
+            for lane in state.run_lanes
+        }
 
     def run(self) -> None:
         """Fill every lane that accepts a work with the best bid for it."""
@@ -70,8 +76,9 @@ class Auction:
                 bid = bids[0]
                 if len(bids) > 1:  # a probe competes with nobody
                     self._say_spread(bids, lane)
-                    bid = arbiter.choose([other for other in bids if not other.probe] or bids, at_ns,
-                                         lane.handover.careful_ns)
+                    bid = arbiter.choose(
+                        [other for other in bids if not other.probe] or bids, at_ns, lane.handover.careful_ns
+                    )
                 if pressed and (saving.holds(lane, bid) or saving.pauses(bid, lane)):
                     break
                 if bid.probe or bid.klass == "background":
@@ -104,8 +111,9 @@ class Auction:
         trial.policy = self._trials
         others = [bid for bid in bids if not bid.probe]
         handover_ns = lane.handover.careful_ns
-        if others and not self._trials.may_go_first(trial, arbiter.choose(others, at_ns, handover_ns),
-                                                    at_ns + handover_ns):
+        if others and not self._trials.may_go_first(
+            trial, arbiter.choose(others, at_ns, handover_ns), at_ns + handover_ns
+        ):
             return False
         return trial.klass == "critical" or self._fits(trial, trial.size, lane)
 
@@ -143,9 +151,21 @@ class Auction:
         """The first jobs of a bid as a smaller batch."""
         latency = self._state.latency[bid.model, lane.name]
         expected_ns = max(1, bid.expected_ns * latency.likely_ns[size] // latency.likely_ns[bid.size])
-        cut = Bid(bid.model, bid.jobs[:size], size, expected_ns, bid.utility, bid.remaining_ns, bid.start_after_ns,
-                  bid.start_before_ns, bid.latest_start_ns, bid.drops, bid.steps_max, klass=bid.klass,
-                  variant=bid.variant)
+        cut = Bid(
+            bid.model,
+            bid.jobs[:size],
+            size,
+            expected_ns,
+            bid.utility,
+            bid.remaining_ns,
+            bid.start_after_ns,
+            bid.start_before_ns,
+            bid.latest_start_ns,
+            bid.drops,
+            bid.steps_max,
+            klass=bid.klass,
+            variant=bid.variant,
+        )
         cut.policy = bid.policy
         return cut
 
@@ -178,10 +198,14 @@ class Auction:
                 alone = next((job for job in jobs if sequences.is_alone(job, lane)), None)
                 if alone is None:
                     return False
-                self._request_manager.end(alone.request, "fail", f"{STATE_MEMORY}: alone, its sequence needs more than "
-                                                                 f"[model.{bid.model}] state_memory allows")
-            jobs = [job for job in jobs if job.state == READY and job.lane in ("", lane.name)
-                    and job is not fit.release]  # its policy may want that one elsewhere now
+                self._request_manager.end(
+                    alone.request,
+                    "fail",
+                    f"{STATE_MEMORY}: alone, its sequence needs more than [model.{bid.model}] state_memory allows",
+                )
+            jobs = [
+                job for job in jobs if job.state == READY and job.lane in ("", lane.name) and job is not fit.release
+            ]  # its policy may want that one elsewhere now
         return True
 
     def _say_steps(self, bid: Bid) -> None:
@@ -195,11 +219,24 @@ class Auction:
         """A bid for these jobs of another one, for so many steps."""
         likely_ns = self._state.latency[bid.model, lane.name]
         size = bid.size if len(fit.jobs) == len(bid.jobs) else likely_ns.size_for[len(fit.jobs)]
-        step_ns = max(1, bid.expected_ns // (bid.steps_max or 1) * likely_ns.likely_ns[size]
-                      // likely_ns.likely_ns[bid.size])
-        found = Bid(bid.model, fit.jobs, size, step_ns * fit.steps, bid.utility, bid.remaining_ns, bid.start_after_ns,
-                    bid.start_before_ns, bid.latest_start_ns, bid.drops, fit.steps, klass=bid.klass,
-                    variant=bid.variant)
+        step_ns = max(
+            1, bid.expected_ns // (bid.steps_max or 1) * likely_ns.likely_ns[size] // likely_ns.likely_ns[bid.size]
+        )
+        found = Bid(
+            bid.model,
+            fit.jobs,
+            size,
+            step_ns * fit.steps,
+            bid.utility,
+            bid.remaining_ns,
+            bid.start_after_ns,
+            bid.start_before_ns,
+            bid.latest_start_ns,
+            bid.drops,
+            fit.steps,
+            klass=bid.klass,
+            variant=bid.variant,
+        )
         found.policy = bid.policy
         return found
 
@@ -236,8 +273,19 @@ class Auction:
                 state.memory.unwant(job)
             request = job.request
             request.running += 1
-            request.note(now, "launched", job.node.name, job.part or "", "in work", work.id, "on", lane.name, "with",
-                         others, "others")
+            request.note(
+                now,
+                "launched",
+                job.node.name,
+                job.part or "",
+                "in work",
+                work.id,
+                "on",
+                lane.name,
+                "with",
+                others,
+                "others",
+            )
         sequence = state.sequences.models.get(bid.model)
         if sequence is not None:  # once they wait for the model no more, on any lane
             work.step_ns = max(1, bid.expected_ns // (bid.steps_max or 1))
@@ -248,9 +296,20 @@ class Auction:
         if tracked:
             state.devices[lane.device].touch(placement, now)
         ids = tuple([job.id for job in work.jobs]) if others else (work.jobs[0].id,)
-        state.actions.append(RunBatch(work.id, lane.name, bid.model, ids, bid.size, bid.start_after_ns,
-                                      min(bid.start_before_ns, hung_from_ns), bid.expected_ns, bid.steps_max,
-                                      variant=bid.variant))
+        state.actions.append(
+            RunBatch(
+                work.id,
+                lane.name,
+                bid.model,
+                ids,
+                bid.size,
+                bid.start_after_ns,
+                min(bid.start_before_ns, hung_from_ns),
+                bid.expected_ns,
+                bid.steps_max,
+                variant=bid.variant,
+            )
+        )
         work.policy.on_started(work, self._board)
 
     def _launch_probe(self, lane: Lane, bid: Bid, placement: Placement) -> None:
@@ -261,8 +320,20 @@ class Auction:
         work = state.works.put(now, RUN, lane, bid.model, bid.expected_ns, (), bid.size, bid.policy, job)
         self._warm_up(lane, work)
         placement.in_flight += 1
-        state.actions.append(RunBatch(work.id, lane.name, bid.model, (job.id,), bid.size, bid.start_after_ns,
-                                      min(bid.start_before_ns, now + lane.hang_ns), bid.expected_ns, None, True))
+        state.actions.append(
+            RunBatch(
+                work.id,
+                lane.name,
+                bid.model,
+                (job.id,),
+                bid.size,
+                bid.start_after_ns,
+                min(bid.start_before_ns, now + lane.hang_ns),
+                bid.expected_ns,
+                None,
+                True,
+            )
+        )
 
     def _warm_up(self, lane: Lane, work: Work) -> None:
         """A batch starts: it is the first after an idle gap, or not, and the ones behind it are not."""

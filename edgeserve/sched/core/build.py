@@ -57,10 +57,16 @@ def model_lanes(config: Config, model: ModelConfig) -> List[str]:
     return [name for name in config.lanes if not model.lanes or name in model.lanes]
 
 
-def build_scheduler(config: Config, profiles: Sequence[Profile] = (), *, footprints: Footprints | None = None,
-                    measured: Measured | None = None, resident: Mapping[str, Sequence[str]] | None = None,
-                    sequences: SequenceFacts | None = None,
-                    learnt: Mapping[Tuple[str, str], ModelLatency] | None = None) -> Scheduler:
+def build_scheduler(
+    config: Config,
+    profiles: Sequence[Profile] = (),
+    *,
+    footprints: Footprints | None = None,
+    measured: Measured | None = None,
+    resident: Mapping[str, Sequence[str]] | None = None,
+    sequences: SequenceFacts | None = None,
+    learnt: Mapping[Tuple[str, str], ModelLatency] | None = None,
+) -> Scheduler:
     """Put a scheduler together.
 
     Times come from ``profiles``, else from ``measured``, else from the models' ``expected``; a batch size without any
@@ -68,9 +74,19 @@ def build_scheduler(config: Config, profiles: Sequence[Profile] = (), *, footpri
     default as many as fit, pinned ones first, in the order of the file. ``sequences`` are the models whose items are
     sequences. ``learnt``: what an earlier scheduler knows of models on lanes, in place of all that.
     """
-    lanes = {name: Lane(name, lane.device, lane.ahead_ns, lane.hang_ns, depth=lane.depth, waits=lane.wait,
-                        threads=lane.threads, nice=lane.nice)
-             for name, lane in config.lanes.items()}
+    lanes = {
+        name: Lane(
+            name,
+            lane.device,
+            lane.ahead_ns,
+            lane.hang_ns,
+            depth=lane.depth,
+            waits=lane.wait,
+            threads=lane.threads,
+            nice=lane.nice,
+        )
+        for name, lane in config.lanes.items()
+    }
     seeds = seed_timings(config, profiles, measured or {})
     profiled = profiled_lanes(profiles)
     latency: Dict[Tuple[str, str], ModelLatency] = {}
@@ -83,15 +99,30 @@ def build_scheduler(config: Config, profiles: Sequence[Profile] = (), *, footpri
                 latency[model.name, name] = learnt[model.name, name]
                 continue
             latency[model.name, name] = ModelLatency(
-                model.name, name, {size: seed.timing for size, seed in here.items()}, model.batch,
-                fixed_ns=known.fixed_ns, alone=known.alone, sources={size: seed.source for size, seed in here.items()})
-    devices = [_device(config, name, profiles, footprints or {}, None if resident is None else resident.get(name, ()))
-               for name in config.devices]
+                model.name,
+                name,
+                {size: seed.timing for size, seed in here.items()},
+                model.batch,
+                fixed_ns=known.fixed_ns,
+                alone=known.alone,
+                sources={size: seed.source for size, seed in here.items()},
+            )
+    devices = [
+        _device(config, name, profiles, footprints or {}, None if resident is None else resident.get(name, ()))
+        for name in config.devices
+    ]
     copies = [Lane(copy_lane_name(device.name), device.name, ahead_ns=LOAD_AHEAD_NS, copy=True) for device in devices]
     apps = [App(app, app.policy or next(iter(config.policies))) for app in config.apps.values()]
     policies = [_policy(config, name, apps) for name in sorted(config.policies)]
-    return Scheduler(apps, policies, devices, list(lanes.values()) + copies, latency,
-                     sequence_models(config, sequences or {}), config.server.pending_max)
+    return Scheduler(
+        apps,
+        policies,
+        devices,
+        list(lanes.values()) + copies,
+        latency,
+        sequence_models(config, sequences or {}),
+        config.server.pending_max,
+    )
 
 
 def sequence_models(config: Config, facts: SequenceFacts) -> Dict[str, SequenceModel]:
@@ -99,13 +130,15 @@ def sequence_models(config: Config, facts: SequenceFacts) -> Dict[str, SequenceM
     known = {}
     for name, told in facts.items():
         model = config.models[name]
-        known[name] = SequenceModel(told[0], told[1], model.slots or told[2], model.state_memory_bytes,
-                                    told[3] if len(told) > 3 else 0)
+        known[name] = SequenceModel(
+            told[0], told[1], model.slots or told[2], model.state_memory_bytes, told[3] if len(told) > 3 else 0
+        )
     return known
 
 
-def seed_timings(config: Config, profiles: Sequence[Profile],
-                 measured: Measured) -> Dict[Tuple[str, str], Dict[int, Seed]]:
+def seed_timings(
+    config: Config, profiles: Sequence[Profile], measured: Measured
+) -> Dict[Tuple[str, str], Dict[int, Seed]]:
     """For every allowed (model, lane): batch size -> the best knowledge there is before anything ran."""
     profiled = profiled_lanes(profiles)
     seeds: Dict[Tuple[str, str], Dict[int, Seed]] = {}
@@ -122,7 +155,8 @@ def seed_timings(config: Config, profiles: Sequence[Profile],
                 raise ProfileError(
                     f"model {model.name!r} on lane {lane!r}: batch sizes {missing} have no time (known: "
                     f"{', '.join(map(str, sorted(known))) or 'none'}); run 'edgeserve profile' or give "
-                    f"[model.{model.name}.expected]")
+                    f"[model.{model.name}.expected]"
+                )
             seeds[model.name, lane] = known
     return seeds
 
@@ -132,25 +166,31 @@ def profiled_lanes(profiles: Sequence[Profile]) -> Dict[Tuple[str, str], LanePro
     return {(profile.model, lane): known for profile in profiles for lane, known in profile.lanes.items()}
 
 
-def _device(config: Config, name: str, profiles: Sequence[Profile], footprints: Footprints,
-            resident: Sequence[str] | None) -> Device:
+def _device(
+    config: Config, name: str, profiles: Sequence[Profile], footprints: Footprints, resident: Sequence[str] | None
+) -> Device:
     """A device with its models: bytes and load times from the engine, the profile or the configuration."""
     device = Device(name, config.devices[name].memory_bytes, config.devices[name].headroom_bytes)
     lanes_here = [lane.name for lane in config.lanes.values() if lane.device == name]
     by_model = {profile.model: profile for profile in profiles}
-    models = [model for model in config.models.values()
-              if any(lane in lanes_here for lane in model_lanes(config, model))]
+    models = [
+        model for model in config.models.values() if any(lane in lanes_here for lane in model_lanes(config, model))
+    ]
     left = device.budget_bytes or 2**62
     for model in sorted(models, key=lambda item: not item.pinned):
         profile = by_model.get(model.name)
-        weights, work = footprints.get((model.name, name), (profile.weights_bytes, profile.work_bytes) if profile
-                                       else (0, 0))
+        weights, work = footprints.get(
+            (model.name, name), (profile.weights_bytes, profile.work_bytes) if profile else (0, 0)
+        )
         bytes = model.memory_bytes or weights + work
         rate = config.devices[name].pcie_bytes_per_s or COPY_RATE_BYTES_PER_S
-        load_ns = model.load_ns or max([lane.load_ns for lane in profile.lanes.values()] if profile else [0]) \
+        load_ns = (
+            model.load_ns
+            or max([lane.load_ns for lane in profile.lanes.values()] if profile else [0])
             or bytes * NS_PER_S // rate
+        )
         fits = bytes <= left
-        here = (fits if resident is None else model.name in resident)
+        here = fits if resident is None else model.name in resident
         device.add(Placement(model.name, name, bytes, load_ns, model.pinned), here)
         if here:
             left -= bytes
@@ -160,14 +200,21 @@ def _device(config: Config, name: str, profiles: Sequence[Profile], footprints: 
 def _policy(config: Config, name: str, apps: Sequence[App]) -> Policy:
     entry = config.policies[name]
     if entry.kind not in POLICIES:
-        said = f"[policy.{name}] has no kind, so that its name is its kind, and there is no policy {name!r}" \
-            if entry.kind == name else f"[policy.{name}] kind = {entry.kind!r} does not exist"
-        raise ConfigError(f"{said}{did_you_mean(entry.kind, POLICIES)} "
-                          f"Expected one of {', '.join(sorted(POLICIES))}, or 'module:Class' of a policy of your own")
+        said = (
+            f"[policy.{name}] has no kind, so that its name is its kind, and there is no policy {name!r}"
+            if entry.kind == name
+            else f"[policy.{name}] kind = {entry.kind!r} does not exist"
+        )
+        raise ConfigError(
+            f"{said}{did_you_mean(entry.kind, POLICIES)} "
+            f"Expected one of {', '.join(sorted(POLICIES))}, or 'module:Class' of a policy of your own"
+        )
     own = [app for app in apps if app.policy == name]
     recorded = [app.name for app in own if app.history_share > 0.0]
     if recorded and not POLICIES[entry.kind].records_history:
         able = sorted([kind for kind, policy in POLICIES.items() if policy.records_history])
-        raise ConfigError(f"[app.{recorded[0]}] history: policy {name!r} is of kind {entry.kind!r}, which runs no "
-                          f"model for the sake of a history; expected one of {', '.join(able)}")
+        raise ConfigError(
+            f"[app.{recorded[0]}] history: policy {name!r} is of kind {entry.kind!r}, which runs no "
+            f"model for the sake of a history; expected one of {', '.join(able)}"
+        )
     return POLICIES[entry.kind](name, own, entry.options)

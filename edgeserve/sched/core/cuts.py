@@ -27,8 +27,12 @@ class Cuts:
     def run(self) -> None:
         """Cut what must be cut now. O(batches of sequence models * open requests of other apps)."""
         for work, _ in list(self._state.sequences.working.values()):
-            if work.cut_ns is not None or work.lost or work.lane.works[0] is not work or (
-                    work.steps_max == 1 and not self._state.sequences.models[work.model].prefill_tokens):
+            if (
+                work.cut_ns is not None
+                or work.lost
+                or work.lane.works[0] is not work
+                or (work.steps_max == 1 and not self._state.sequences.models[work.model].prefill_tokens)
+            ):
                 continue
             job = self._kept_waiting(work)
             if job is not None:
@@ -53,8 +57,10 @@ class Cuts:
             if job.state == READY:
                 if not state.devices[lane.device].is_resident(job.node.model):
                     continue
-                if any(other is not lane and other.accepts(now) and state.board.is_resident(job.node.model, other)
-                       for other in state.lanes_of[job.node.model]):
+                if any(
+                    other is not lane and other.accepts(now) and state.board.is_resident(job.node.model, other)
+                    for other in state.lanes_of[job.node.model]
+                ):
                     continue
             return job
         return None

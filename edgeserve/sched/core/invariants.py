@@ -58,17 +58,21 @@ def _check_requests(state: State, on_lanes: Dict[int, Job]) -> None:
             assert (job.state == READY) == job.queued, f"{job!r} queued: {job.queued}\n{_story(request)}"
     for admission in state.admission.values():
         ids = sorted(id for theirs in admission.clients.values() for id in theirs)
-        expected = sorted(id for id, request in state.requests.items()
-                          if request.app is admission.app)
+        expected = sorted(id for id, request in state.requests.items() if request.app is admission.app)
         assert ids == expected, f"admission of {admission.app.name} holds {ids}, open are {expected}"
         assert admission.pending == len(ids), f"admission of {admission.app.name} counts {admission.pending}"
     pending = [(use, lane_ns) for request in state.requests.values() for use, lane_ns in request.uses]
-    for shared in {id(shared): shared for by_class in state.lane_shares.values() for shares in by_class.values()
-                   for shared in shares}.values():
+    for shared in {
+        id(shared): shared
+        for by_class in state.lane_shares.values()
+        for shares in by_class.values()
+        for shared in shares
+    }.values():
         expected_ns = sum([lane_ns for use, lane_ns in pending if use.shared is shared])
         counted_ns = sum([use.pending_ns for use in shared.uses.values()])
-        assert shared.total_ns == counted_ns == expected_ns, \
+        assert shared.total_ns == counted_ns == expected_ns, (
             f"lane time pending is {expected_ns}, and counts {shared.total_ns} in all and {counted_ns} by client"
+        )
 
 
 def _story(request: RequestRecord) -> str:
@@ -87,8 +91,7 @@ def _check_queues(state: State) -> None:
             assert job.queued, f"{job!r} stands in a queue but is not marked so"
             assert job.state == READY, f"{job!r} stands in a queue"
             held[job.seq] = policy.name
-    ready = {job.seq for request in state.requests.values() for job in request.jobs.values()
-             if job.queued}
+    ready = {job.seq for request in state.requests.values() for job in request.jobs.values() if job.queued}
     assert ready == set(held), f"ready jobs {sorted(ready ^ set(held))} stand in no queue, or the other way round"
 
 
@@ -115,11 +118,16 @@ def _check_memory(state: State) -> None:
             assert placement.state == RESIDENT or not flying, f"{placement!r} works but is not resident"
             bound_ns = demand.get((device.name, placement.model), 0)
             assert placement.bound_ns == bound_ns, f"{placement!r}: demand of bound jobs is wrong"
-            assert placement.demand_ns == bound_ns + demand.get(("", placement.model), 0), \
+            assert placement.demand_ns == bound_ns + demand.get(("", placement.model), 0), (
                 f"{placement!r}: demand is wrong"
+            )
         states = sum(job.state_bytes for job in holders.values() if job.state_device == device.name)
-        states += sum(bytes for _, stream in state.streams for node, bytes in stream.state_bytes.items()
-                      if stream.device[node] == device.name)
+        states += sum(
+            bytes
+            for _, stream in state.streams
+            for node, bytes in stream.state_bytes.items()
+            if stream.device[node] == device.name
+        )
         states += state.sequences.booked_bytes(device.name)
         assert states == device.state_bytes, f"device {device.name}: state bytes {device.state_bytes}, in use {states}"
 
@@ -157,10 +165,17 @@ def _check_sequences(state: State) -> None:
     assert running == set(sequences.working), f"batches of sequences {sorted(running)}, booked {sequences.working}"
     for model in sequences.models:
         for device in state.devices:
-            in_use = sum(job.state_bytes for jobs in sequences.holders.values() for job in jobs.values()
-                         if job.node.model == model and job.state_device == device)
-            in_use += sum(extra for work, extra in sequences.working.values()
-                          if work.model == model and work.lane.device == device)
+            in_use = sum(
+                job.state_bytes
+                for jobs in sequences.holders.values()
+                for job in jobs.values()
+                if job.node.model == model and job.state_device == device
+            )
+            in_use += sum(
+                extra
+                for work, extra in sequences.working.values()
+                if work.model == model and work.lane.device == device
+            )
             booked = sequences.reserved_bytes(model, device)
             assert in_use == booked, f"sequences of {model} hold {in_use} bytes on {device}, {booked} are booked"
 

@@ -5,7 +5,7 @@ Each is taken by one batch with ``probe`` or let go of (``ReleaseInputs``), neve
 of ``sched/requests/states.py``: nothing waits for it and nothing moves when the lane answers.
 
 Which jobs are worth it is the policy's business (``sched/policies/orloj/sampler.py``); that no probe delays real work
-is retained here, for every policy. Knows no policy by name and no lane's thread. """
+is retained here, for every policy. Knows no policy by name and no lane's thread."""
 
 from __future__ import annotations
 
@@ -38,8 +38,10 @@ class Probes(ProbeMoves):
         """Keep a ready job's inputs. False while draining: what nobody waits for is not begun any more."""
         request = job.request
         if job.state != READY or job.steps or request.stream is not None or job.seq in self._retained:
-            raise PolicyError(f"retain({job!r}): the job must be ready, not retained yet, and have neither a stream's "
-                              "state nor steps behind it\n" + "\n".join(request.story()))
+            raise PolicyError(
+                f"retain({job!r}): the job must be ready, not retained yet, and have neither a stream's "
+                "state nor steps behind it\n" + "\n".join(request.story())
+            )
         if job.node.model in self._state.sequences.models:
             return False
         if self._state.draining:
@@ -95,8 +97,10 @@ class Probes(ProbeMoves):
         """Whether a request that arrives just after a probe started could still be answered by its app's deadline,
         for every app that uses the lane: the probe as slow as planning assumes, then the request alone."""
         takes_ns = self._state.latency[model, lane.name].alone_ns
-        return all(takes_ns + self._state.costs[app.name].alone_ns <= app.slo_ns
-                   for app in self._state.board.apps_on[lane.name])
+        return all(
+            takes_ns + self._state.costs[app.name].alone_ns <= app.slo_ns
+            for app in self._state.board.apps_on[lane.name]
+        )
 
     def may_start(self, bid: Bid, lane: Lane, now_ns: int) -> bool:
         """Whether a probe on this lane now delays nobody: nothing is on the lane, no ready job could run on it (also
@@ -111,8 +115,9 @@ class Probes(ProbeMoves):
             if admission.pending > LOOKED_AT_MAX:
                 return False
             due_ns = over_ns + self._state.costs[app.name].alone_ns
-            if any(_minds(request, lane, due_ns) for theirs in admission.clients.values()
-                   for request in theirs.values()):
+            if any(
+                _minds(request, lane, due_ns) for theirs in admission.clients.values() for request in theirs.values()
+            ):
                 return False
         return True
 

@@ -56,8 +56,19 @@ class ReceiveCoalescing:
     together last.
     """
 
-    __slots__ = ("hold_ns", "answers", "_shares_cores", "_look_at_ns", "_expected_ns", "_again_until_ns",
-                 "_early_until_ns", "_early_count", "_early_left", "_misses", "_skipped")
+    __slots__ = (
+        "hold_ns",
+        "answers",
+        "_shares_cores",
+        "_look_at_ns",
+        "_expected_ns",
+        "_again_until_ns",
+        "_early_until_ns",
+        "_early_count",
+        "_early_left",
+        "_misses",
+        "_skipped",
+    )
 
     def __init__(self, shares_cores: bool) -> None:
         self.hold_ns = 0
@@ -75,8 +86,11 @@ class ReceiveCoalescing:
     def launched(self, now_ns: int, expected_ns: int) -> None:
         """A lane was given a batch that is expected to take so long."""
         self._expected_ns = expected_ns
-        hold_ns = min(HOLD_SHARED_NS_MAX, expected_ns + expected_ns // 4) if self._shares_cores \
+        hold_ns = (
+            min(HOLD_SHARED_NS_MAX, expected_ns + expected_ns // 4)
+            if self._shares_cores
             else min(HOLD_NS_MAX, expected_ns // HOLD_SHARE)
+        )
         self.hold_ns = hold_ns if hold_ns >= HOLD_NS_MIN else 0
         self._look_at_ns = now_ns + self.hold_ns
 

@@ -135,8 +135,9 @@ class RequestManager(RequestMoves):
                 self._reject(request, OVER_SHARE)
                 return
         recent = state.recent[app.name]
-        recent.unread.append((now, float(request.cost_share_ns), request.value,
-                              float(arrived.deadline_ns - arrived.arrival_ns)))
+        recent.unread.append(
+            (now, float(request.cost_share_ns), request.value, float(arrived.deadline_ns - arrived.arrival_ns))
+        )
         if len(recent.unread) >= UNREAD_MAX:
             recent.count()
         self._in_request = request
@@ -156,8 +157,11 @@ class RequestManager(RequestMoves):
 
     def _replaces(self, request: RequestRecord) -> bool:
         """Whether a request takes the place of another of its stream."""
-        return request.stream is not None and request.app.stream == "newest_wins" and bool(
-            self._streams.superseded(request))
+        return (
+            request.stream is not None
+            and request.app.stream == "newest_wins"
+            and bool(self._streams.superseded(request))
+        )
 
     def _make_room(self, use: Use, lane_ns: int) -> None:
         """Drop the newest waiting requests of clients above their part until one of ``use`` is in time."""
@@ -166,9 +170,12 @@ class RequestManager(RequestMoves):
             share = shared.in_the_way(use, lane_ns, self._board.now_ns)
             if not share:
                 return
-            waiting = [theirs.id for admission in self._state.admission.values()
-                       for theirs in admission.clients.get(share, {}).values()
-                       if theirs.running == 0 and any(other.shared is shared for other, _ in theirs.uses)]
+            waiting = [
+                theirs.id
+                for admission in self._state.admission.values()
+                for theirs in admission.clients.get(share, {}).values()
+                if theirs.running == 0 and any(other.shared is shared for other, _ in theirs.uses)
+            ]
             if not waiting:
                 return
             self.end(self._requests[max(waiting)], "drop", OVER_SHARE)
@@ -214,8 +221,15 @@ class RequestManager(RequestMoves):
         """When a request that is answered in part must stop waiting at its joins: what follows them needs the rest of
         the time. One that opens later than that waits for half of what is left."""
         rest_ns = self._state.costs[request.app.name].rest_ns
-        behind_ns = max((rest_ns[pred.name] for node in request.app.nodes if len(node.preds) > 1 or node.gather
-                         for pred in node.preds), default=0)
+        behind_ns = max(
+            (
+                rest_ns[pred.name]
+                for node in request.app.nodes
+                if len(node.preds) > 1 or node.gather
+                for pred in node.preds
+            ),
+            default=0,
+        )
         if behind_ns:
             half_ns = (self._board.now_ns + request.deadline_ns) // 2
             self._timer_seq += 1
@@ -232,13 +246,15 @@ class RequestManager(RequestMoves):
         """Restrict a request to some of its first nodes and branches, of those that have not begun."""
         unknown = [name for name in nodes if name not in request.app.by_name]
         if (self._in_request is not request and request.state != OPEN) or unknown or not nodes:
-            raise _illegal(request, f"choose({list(nodes)}): legal during its on_request and while it is open, with "
-                                    f"nodes of app {request.app.name!r}")
+            raise _illegal(
+                request,
+                f"choose({list(nodes)}): legal during its on_request and while it is open, with "
+                f"nodes of app {request.app.name!r}",
+            )
         if request.state != OPEN:
             request.chosen = list(nodes)
             return
-        gone = [name for name in nodes
-                if (request.fates or {}).get((request.app.by_name[name].index, ())) == LEFT_OUT]
+        gone = [name for name in nodes if (request.fates or {}).get((request.app.by_name[name].index, ())) == LEFT_OUT]
         if gone:
             raise _illegal(request, f"choose({list(nodes)}): {', '.join(gone)} was left out before, which is for good")
         others = joins.not_chosen(request, nodes)
@@ -267,9 +283,12 @@ class RequestManager(RequestMoves):
         """One join goes on: at once, or when the branches that run have ended."""
         node = request.app.by_name.get(join)
         if node is None or not node.is_join or not joins.can_settle(request, node, part):
-            raise _illegal(request, f"settle(join={join!r}, part={list(part)}): it needs the name of a join of app "
-                                    f"{request.app.name!r} that has a finished predecessor and has not gone on")
-        of_part = [job for job in request.jobs.values() if job.part[:len(part)] == part]
+            raise _illegal(
+                request,
+                f"settle(join={join!r}, part={list(part)}): it needs the name of a join of app "
+                f"{request.app.name!r} that has a finished predecessor and has not gone on",
+            )
+        of_part = [job for job in request.jobs.values() if job.part[: len(part)] == part]
         running = [job for job in of_part if wait_running and job.state == RUNNING and joins.leads_to(job.node, node)]
         behind = [job for job in of_part if joins.leads_only_to(job.node, node) and job not in running]
         if running:
@@ -286,8 +305,10 @@ class RequestManager(RequestMoves):
         """Go on without a branch, whatever the request's ``on_late``."""
         request = job.request
         if request.state != OPEN or job.state not in (READY, RUNNING) or not reason:
-            raise _illegal(request, f"leave_out({job!r}, {reason!r}): legal for a ready or running job of an open "
-                                    "request, with a reason")
+            raise _illegal(
+                request,
+                f"leave_out({job!r}, {reason!r}): legal for a ready or running job of an open request, with a reason",
+            )
         if not joins.remains_without(request, [job]):
             raise _illegal(request, f"leave_out({job!r}): nothing of the request would be left; drop it instead")
         self._leave_out(request, [job], reason)
@@ -333,8 +354,9 @@ class RequestManager(RequestMoves):
     def rate(self, request: RequestRecord, quality: float) -> None:
         """Note what an answer would be worth beside a whole one."""
         if request.ended or not 0.0 <= quality <= 1.0:
-            raise _illegal(request, f"rate({quality!r}): expected a number from 0 to 1, for a request that has not "
-                                    "ended")
+            raise _illegal(
+                request, f"rate({quality!r}): expected a number from 0 to 1, for a request that has not ended"
+            )
         request.quality = quality
 
     def abandon_branch(self, job: Job, reason: str) -> None:
@@ -382,8 +404,13 @@ class RequestManager(RequestMoves):
         self._job_seq += 1
         job = Job(self._job_seq, request, node, part, self._board.now_ns, breakdown)
         request.jobs[job.seq] = job
-        if job.hints or node.succs or self._state.sequences.models or self._memory.tracked \
-                or request.on_late == "answer":
+        if (
+            job.hints
+            or node.succs
+            or self._state.sequences.models
+            or self._memory.tracked
+            or request.on_late == "answer"
+        ):
             self._make_ready(job)
         else:
             job.queued = True
@@ -413,8 +440,13 @@ class RequestManager(RequestMoves):
         model = job.node.model
         if self._state.can_run(model, job.lane):
             return False
-        self.end(job.request, "fail", f"lane {job.lane} holds its state and cannot run model {model!r} now"
-                 if job.lane else f"no lane can run model {model!r} now")
+        self.end(
+            job.request,
+            "fail",
+            f"lane {job.lane} holds its state and cannot run model {model!r} now"
+            if job.lane
+            else f"no lane can run model {model!r} now",
+        )
         return True
 
     def returned(self, job: Job, result: JobResult, work: Work, took: Tuple[int, int]) -> None:
@@ -442,10 +474,12 @@ class RequestManager(RequestMoves):
         if started_ns > work.launched_ns:
             behind_ns += started_ns - work.launched_ns
         job.breakdown = new_tuple(
-            LatencyBreakdown, (queued_ns, loaded_ns + load_ns, behind_ns, ran_ns + finished_ns - started_ns))
+            LatencyBreakdown, (queued_ns, loaded_ns + load_ns, behind_ns, ran_ns + finished_ns - started_ns)
+        )
         if result.state_bytes and request.stream is not None:
             self._state.actions.extend(
-                self._streams.keep_state(request, job.node.name, work.lane.device, result.state_bytes))
+                self._streams.keep_state(request, job.node.name, work.lane.device, result.state_bytes)
+            )
         if result.status == "done":
             reason = "" if job.node.plain else joins.wrong_result(job, result)
             if reason:
@@ -473,8 +507,9 @@ class RequestManager(RequestMoves):
             self.end(request, "complete", "")
             return
         now = self._board.now_ns
-        request.note(now, "node", node.name, list(job.part) or "", "done",
-                     f"({result.parts} parts)" if node.fan_out else "")
+        request.note(
+            now, "node", node.name, list(job.part) or "", "done", f"({result.parts} parts)" if node.fan_out else ""
+        )
         if result.hints:
             request.learn(job.part, result.hints)
             request.note(now, "node", node.name, list(job.part) or "", "said", dict(result.hints))
@@ -669,8 +704,11 @@ class RequestManager(RequestMoves):
         if request.quality is None or what != "complete":
             self._state.actions.append(FinishRequest(request.id, request.state, reason, request.breakdown, shortfall))
         else:
-            self._state.actions.append(FinishRequest(request.id, request.state, reason, request.breakdown, None,
-                                                     request.quality, _answered(request)))
+            self._state.actions.append(
+                FinishRequest(
+                    request.id, request.state, reason, request.breakdown, None, request.quality, _answered(request)
+                )
+            )
         if request.stream is not None and request.running == 0:
             self._release_stream(request)
 
@@ -715,5 +753,10 @@ def _illegal(request: RequestRecord, what: str) -> PolicyError:
 def _answered(request: RequestRecord) -> Tuple[str, ...]:
     """The nodes whose results went into joins, outside of fan-outs, in the order of the graph."""
     fates = request.fates or {}
-    return tuple([node.name for node in request.app.nodes
-                  if fates.get((node.index, ())) == ANSWERED and any(len(succ.preds) > 1 for succ in node.succs)])
+    return tuple(
+        [
+            node.name
+            for node in request.app.nodes
+            if fates.get((node.index, ())) == ANSWERED and any(len(succ.preds) > 1 for succ in node.succs)
+        ]
+    )

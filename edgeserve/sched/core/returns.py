@@ -68,8 +68,18 @@ class ReturningClient:
     wait for this client; ``due_ns`` is when all that is owed should be here then.
     """
 
-    __slots__ = ("answered_ns", "until_ns", "due_ns", "owed", "returned", "counted", "trusted", "last_ns",
-                 "_delays_ns", "_window_max_ns")
+    __slots__ = (
+        "answered_ns",
+        "until_ns",
+        "due_ns",
+        "owed",
+        "returned",
+        "counted",
+        "trusted",
+        "last_ns",
+        "_delays_ns",
+        "_window_max_ns",
+    )
 
     def __init__(self) -> None:
         self.answered_ns = 0
@@ -125,8 +135,18 @@ class Returns:
     the first of the present step's waits ends, or None.
     """
 
-    __slots__ = ("learns", "awaited_until_ns", "wake_ns", "waits", "_state", "_known", "_clients_of",
-                 "_tidied_ns", "_strikes", "_skip")
+    __slots__ = (
+        "learns",
+        "awaited_until_ns",
+        "wake_ns",
+        "waits",
+        "_state",
+        "_known",
+        "_clients_of",
+        "_tidied_ns",
+        "_strikes",
+        "_skip",
+    )
 
     def __init__(self, state: State) -> None:
         self.awaited_until_ns = 0
@@ -136,9 +156,14 @@ class Returns:
         self._known: Dict[str, Dict[str, ReturningClient]] = {}  # app -> client
         self._clients_of: Dict[str, List[Dict[str, ReturningClient]]] = {}  # model -> those of each app that begins so
         for app in state.apps.values():
-            models = [node.model for node in app.entries if any(
-                lane.waits and state.latency[node.model, lane.name].size_max > 1
-                for lane in state.lanes_of[node.model])]
+            models = [
+                node.model
+                for node in app.entries
+                if any(
+                    lane.waits and state.latency[node.model, lane.name].size_max > 1
+                    for lane in state.lanes_of[node.model]
+                )
+            ]
             if models:
                 self._known[app.name] = {}
                 for model in dict.fromkeys(models):
@@ -229,9 +254,18 @@ class Returns:
     def _may_wait(self, lane: Lane, bid: Bid, bids: Sequence[Bid], now: int) -> bool:
         """Whether a wait of the lane would keep nobody waiting but the bid's own requests."""
         state = self._state
-        if not lane.waits or lane.works or bid.klass != "normal" or bid.probe or bid.drops or state.draining \
-                or bid.latest_start_ns is not None or bid.steps_max is not None or bid.model not in self._clients_of \
-                or len(state.requests) > OPEN_MAX:
+        if (
+            not lane.waits
+            or lane.works
+            or bid.klass != "normal"
+            or bid.probe
+            or bid.drops
+            or state.draining
+            or bid.latest_start_ns is not None
+            or bid.steps_max is not None
+            or bid.model not in self._clients_of
+            or len(state.requests) > OPEN_MAX
+        ):
             return False
         for competing in bids:
             if competing is not bid and not is_background(competing):
@@ -241,8 +275,12 @@ class Returns:
                 return False
         for request in state.requests.values():
             for job in request.jobs.values():
-                if job.state == READY and job.node.model in lane.models and request.klass != "background" \
-                        and (job.node.model != bid.model or request.klass == "critical"):
+                if (
+                    job.state == READY
+                    and job.node.model in lane.models
+                    and request.klass != "background"
+                    and (job.node.model != bid.model or request.klass == "critical")
+                ):
                     return False
         return True
 
@@ -293,8 +331,11 @@ class Returns:
         times_ns, size_for = latency.typical_ns, latency.size_for
         grown = len(bid.jobs) - wait.count
         strikes = self._strikes.get(lane.name, 0)
-        if grown > 0 and times_ns[size_for[wait.count]] + times_ns[size_for[grown]] > \
-                times_ns[size_for[len(bid.jobs)]] + now - wait.since_ns:
+        if (
+            grown > 0
+            and times_ns[size_for[wait.count]] + times_ns[size_for[grown]]
+            > times_ns[size_for[len(bid.jobs)]] + now - wait.since_ns
+        ):
             self._strikes[lane.name] = strikes // 2
             return
         strikes = self._strikes[lane.name] = min(STRIKES_MAX, strikes + 1)

@@ -48,8 +48,16 @@ class Saving:
         """Whether the lane waits for a fuller batch than ``bid``."""
         state = self._state
         pressure = state.devices[lane.device].pressure
-        if not pressure or bid.klass != "normal" or bid.drops or bid.probe or bid.latest_start_ns is not None \
-                or bid.steps_max is not None or state.draining or len(state.requests) > OPEN_MAX:
+        if (
+            not pressure
+            or bid.klass != "normal"
+            or bid.drops
+            or bid.probe
+            or bid.latest_start_ns is not None
+            or bid.steps_max is not None
+            or state.draining
+            or len(state.requests) > OPEN_MAX
+        ):
             return False
         latency = state.latency[bid.model, lane.name]
         best = _cheapest_size(latency)

@@ -59,9 +59,16 @@ class Scheduler:
     bounds the accepted requests of all apps that have not ended. ``state`` has all tables, for reading.
     """
 
-    def __init__(self, apps: Sequence[App], policies: Sequence[Policy], devices: Sequence[Device],
-                 lanes: Sequence[Lane], latency: Mapping[Tuple[str, str], ModelLatency],
-                 sequences: Mapping[str, SequenceModel] | None = None, pending_max: int = PENDING_MAX) -> None:
+    def __init__(
+        self,
+        apps: Sequence[App],
+        policies: Sequence[Policy],
+        devices: Sequence[Device],
+        lanes: Sequence[Lane],
+        latency: Mapping[Tuple[str, str], ModelLatency],
+        sequences: Mapping[str, SequenceModel] | None = None,
+        pending_max: int = PENDING_MAX,
+    ) -> None:
         self.state = state = State(apps, policies, devices, lanes, latency, sequences or {}, pending_max)
         self._board = state.board
         self._request_manager = RequestManager(state)
@@ -71,16 +78,23 @@ class Scheduler:
         self._cuts = Cuts(state)
         state.board.connect(self._request_manager, self._probes)
         self._lanes = tuple(lanes)
-        self._wakers = tuple([policy for policy in policies
-                              if type(policy).next_wakeup_ns is not Policy.next_wakeup_ns])
+        self._wakers = tuple(
+            [policy for policy in policies if type(policy).next_wakeup_ns is not Policy.next_wakeup_ns]
+        )
         self._thinkers = tuple([policy for policy in policies if type(policy).thought_ns is not Policy.thought_ns])
         self._wake_ns: int | None = None
         self._forget_at_ns = 0
         self._gapped: Tuple[Lane, ...] = ()  # lanes whose first batch after an idle gap is slower
         self._handlers: Dict[type, Callable[[Any], None]] = {
-            RequestArrived: self._request_manager.arrived, RequestCancelled: self._cancelled,
-            BatchProgress: self._progressed, WorkFinished: self._finished, WorkRefused: self._refused,
-            LaneChanged: self._lane_changed, DeviceChanged: self._device_changed, DrainRequested: self._drain_requested}
+            RequestArrived: self._request_manager.arrived,
+            RequestCancelled: self._cancelled,
+            BatchProgress: self._progressed,
+            WorkFinished: self._finished,
+            WorkRefused: self._refused,
+            LaneChanged: self._lane_changed,
+            DeviceChanged: self._device_changed,
+            DrainRequested: self._drain_requested,
+        }
 
     # --- the interface ------------------------------------------------------------------------------------------------
 
@@ -133,9 +147,13 @@ class Scheduler:
     def _set_wake(self, now_ns: int) -> None:
         """Find out when something is due by itself: the earliest of all timers, later than now."""
         state = self.state
-        times = [self._request_manager.next_timer_ns(), state.streams.due_ns, self._board.background_at_ns,
-                 self._auction.saving.wake_ns,
-                 self._returns.wake_ns]
+        times = [
+            self._request_manager.next_timer_ns(),
+            state.streams.due_ns,
+            self._board.background_at_ns,
+            self._auction.saving.wake_ns,
+            self._returns.wake_ns,
+        ]
         for policy in self._wakers:
             at = policy.next_wakeup_ns(self._board)
             if at is not None and at <= now_ns:
@@ -212,8 +230,9 @@ class Scheduler:
         for result in event.results:
             job = by_id.pop(result.job, None)
             if job is None or result.status == "unfinished":
-                raise PolicyError(f"work {work.id}: {result!r} before its end: expected a job of it that was not over, "
-                                  "done or failed")
+                raise PolicyError(
+                    f"work {work.id}: {result!r} before its end: expected a job of it that was not over, done or failed"
+                )
             if work.over is NO_JOBS:
                 work.over = {}
             work.over[job.seq] = job
@@ -293,8 +312,10 @@ class Scheduler:
         rare, it keeps their estimate fresh. (The policy hears of a probe only here: there is no job to unqueue.)"""
         assert work.probe is not None
         if [result.job for result in event.results] != [work.probe.id]:
-            raise PolicyError(f"work {work.id} on lane {work.lane.name!r} is a probe of {work.probe.id} but has "
-                              f"results of {[result.job for result in event.results]}")
+            raise PolicyError(
+                f"work {work.id} on lane {work.lane.name!r} is a probe of {work.probe.id} but has "
+                f"results of {[result.job for result in event.results]}"
+            )
         took_ns = event.finished_ns - event.started_ns
         work.failed = event.results[0].status != "done"
         if not work.failed:
@@ -330,8 +351,9 @@ class Scheduler:
         works = lane.clear() if change.up is False else []
         self._board.ends_ns.clear()
         for index, work in enumerate(works):
-            self._lose(work, running=index == 0,
-                       reason=f"lane {lane.name} went down: {event.reason or 'no reason given'}")
+            self._lose(
+                work, running=index == 0, reason=f"lane {lane.name} went down: {event.reason or 'no reason given'}"
+            )
         if change.up is False:
             self._request_manager.release_all(lane)
             self._fail_stranded()
@@ -363,8 +385,12 @@ class Scheduler:
             change.pressure = device.pressure
         if event.idle_gap_ns is not None and event.idle_gap_ns != device.idle_gap_ns:
             self._idle_gap_changed(device, event.idle_gap_ns)
-        if change.memory_free_bytes is not None or change.heat is not None or change.power_w is not None \
-                or change.pressure is not None:
+        if (
+            change.memory_free_bytes is not None
+            or change.heat is not None
+            or change.power_w is not None
+            or change.pressure is not None
+        ):
             self._tell(change)
 
     def _idle_gap_changed(self, device: Device, gap_ns: int) -> None:
@@ -391,9 +417,13 @@ class Scheduler:
         lane.hung = True
         self._board.ends_ns.clear()
         for index, work in enumerate(list(lane.works)):
-            self._lose(work, running=index < lane.depth, forget=False,
-                       reason=f"lane {lane.name} hangs: work {work.id} ({work.model}) did not return within "
-                       f"[lane.{lane.name}] hang after its expected end")
+            self._lose(
+                work,
+                running=index < lane.depth,
+                forget=False,
+                reason=f"lane {lane.name} hangs: work {work.id} ({work.model}) did not return within "
+                f"[lane.{lane.name}] hang after its expected end",
+            )
         self._request_manager.release_all(lane)
         self._fail_stranded()
         self._tell(Change(lane=lane.name, up=False))
@@ -443,4 +473,3 @@ class Scheduler:
             for job in policy.queued():
                 if job.node.model == model and not job.request.ended and self.state.memory.is_hopeless(job):
                     self._request_manager.end(job.request, "fail", reason)
-

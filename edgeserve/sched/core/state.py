@@ -41,14 +41,48 @@ class State:
     ``actions`` is what this step asks of the world, in order.
     """
 
-    __slots__ = ("apps", "policies", "policy_of", "devices", "lanes", "run_lanes", "copy_lanes", "lanes_of", "latency",
-                 "latencies_of", "costs", "requests", "admission", "streams", "frame_periods", "critical", "draining",
-                 "works", "memory", "retained", "actions", "board", "trials", "energy", "sequences",
-                 "pending_max", "lane_shares", "recent", "cpu_shares")
+    __slots__ = (
+        "apps",
+        "policies",
+        "policy_of",
+        "devices",
+        "lanes",
+        "run_lanes",
+        "copy_lanes",
+        "lanes_of",
+        "latency",
+        "latencies_of",
+        "costs",
+        "requests",
+        "admission",
+        "streams",
+        "frame_periods",
+        "critical",
+        "draining",
+        "works",
+        "memory",
+        "retained",
+        "actions",
+        "board",
+        "trials",
+        "energy",
+        "sequences",
+        "pending_max",
+        "lane_shares",
+        "recent",
+        "cpu_shares",
+    )
 
-    def __init__(self, apps: Sequence[App], policies: Sequence[Policy], devices: Sequence[Device],
-                 lanes: Sequence[Lane], latency: Mapping[Tuple[str, str], ModelLatency],
-                 sequences: Mapping[str, SequenceModel], pending_max: int) -> None:
+    def __init__(
+        self,
+        apps: Sequence[App],
+        policies: Sequence[Policy],
+        devices: Sequence[Device],
+        lanes: Sequence[Lane],
+        latency: Mapping[Tuple[str, str], ModelLatency],
+        sequences: Mapping[str, SequenceModel],
+        pending_max: int,
+    ) -> None:
         self.pending_max = pending_max
         self.apps = {app.name: app for app in apps}
         self.policies = tuple(policies)
@@ -59,11 +93,13 @@ class State:
         self.copy_lanes = {lane.device: lane for lane in lanes if lane.copy}
         models = list(dict.fromkeys(model for model, _ in latency))
         self.lanes_of: Dict[str, Tuple[Lane, ...]] = {
-            model: tuple([lane for lane in self.run_lanes if (model, lane.name) in latency]) for model in models}
+            model: tuple([lane for lane in self.run_lanes if (model, lane.name) in latency]) for model in models
+        }
         self.latency = latency
         self.sequences = Sequences(sequences, self.devices, self.run_lanes)
         self.latencies_of: Dict[str, List[ModelLatency]] = {
-            model: [latency[model, lane.name] for lane in places] for model, places in self.lanes_of.items()}
+            model: [latency[model, lane.name] for lane in places] for model, places in self.lanes_of.items()
+        }
         handovers = {model: [lane.handover for lane in places] for model, places in self.lanes_of.items()}
         sets = lane_sets({model: [lane.name for lane in places] for model, places in self.lanes_of.items()})
         self.costs = {app.name: AppCosts(app, self.latencies_of, handovers, sets) for app in apps}
@@ -81,10 +117,23 @@ class State:
         self.retained: Dict[int, Job] = {}
         self.actions: List[Action] = []
         self.trials: Policy | None = None
-        self.cpu_shares = {device.name: CpuShare([lane for lane in self.run_lanes if lane.device == device.name])
-                           for device in devices}
-        self.board = Board(self.run_lanes, self.lanes_of, latency, self.devices, self.copy_lanes, self.costs,
-                           self.retained, self.critical, self.apps, self.sequences, self.recent, self.cpu_shares)
+        self.cpu_shares = {
+            device.name: CpuShare([lane for lane in self.run_lanes if lane.device == device.name]) for device in devices
+        }
+        self.board = Board(
+            self.run_lanes,
+            self.lanes_of,
+            latency,
+            self.devices,
+            self.copy_lanes,
+            self.costs,
+            self.retained,
+            self.critical,
+            self.apps,
+            self.sequences,
+            self.recent,
+            self.cpu_shares,
+        )
 
     def set_speeds(self, lane: Lane, since_ns: int | None = None) -> None:
         """Tell the latencies of a lane's models its speed, for the first batch after an idle gap where that is next."""

@@ -110,8 +110,11 @@ class Trials(Policy):
     def _would_tell(self, request: RequestRecord, mine: AppTrials, now: int) -> bool:
         """Whether some lane could run the request's next job soon, without harm."""
         state = self._state
-        nodes = request.app.entries if request.state == NEW else \
-            [job.node for job in request.jobs.values() if job.state == READY]
+        nodes = (
+            request.app.entries
+            if request.state == NEW
+            else [job.node for job in request.jobs.values() if job.state == READY]
+        )
         for node in nodes:
             left_ns = request.deadline_ns - now - state.costs[request.app.name].rest_ns[node.name]
             for lane in state.lanes_of[node.model]:
@@ -128,9 +131,12 @@ class Trials(Policy):
         """Whether a request of another app that uses the lane these days could be late behind so long a work."""
         state = self._state
         recent_ns = state.board.now_ns - RECENT_NS
-        return any(other is not app and state.admission[other.name].last_ns >= recent_ns
-                   and believed_ns + state.costs[other.name].alone_ns > other.slo_ns
-                   for other in self._state.board.apps_on[lane.name])
+        return any(
+            other is not app
+            and state.admission[other.name].last_ns >= recent_ns
+            and believed_ns + state.costs[other.name].alone_ns > other.slo_ns
+            for other in self._state.board.apps_on[lane.name]
+        )
 
     def _take(self, request: RequestRecord) -> None:
         before, board = request.policy, self._state.board
@@ -172,8 +178,15 @@ class Trials(Policy):
             model = job.node.model
             if model in lane.models and job.lane in ("", lane.name) and board.is_resident(model, lane):
                 latency = board.latency(model, lane.name)
-                return Bid(model, (job,), latency.sizes[0], latency.alone_likely_ns, TrialUtility(),
-                           latency.alone_likely_ns, klass=job.request.klass)
+                return Bid(
+                    model,
+                    (job,),
+                    latency.sizes[0],
+                    latency.alone_likely_ns,
+                    TrialUtility(),
+                    latency.alone_likely_ns,
+                    klass=job.request.klass,
+                )
         return None
 
     def may_go_first(self, bid: Bid, other: Bid, at_ns: int) -> bool:

@@ -59,8 +59,9 @@ class Served:
         """The contradiction, where more than half of the latest batches have it. O(1)."""
         if len(self._rows) < SERVED_LEN:
             return None
-        rows = sorted([(took_ns * 1000 // believed_ns, size, believed_ns, took_ns)
-                       for size, believed_ns, took_ns in self._rows])
+        rows = sorted(
+            [(took_ns * 1000 // believed_ns, size, believed_ns, took_ns) for size, believed_ns, took_ns in self._rows]
+        )
         row = rows[(SERVED_LEN - 1) // 2]  # more than half are at least as slow, beside the belief
         if row[0] <= FACTOR_MILLI:
             row = rows[SERVED_LEN // 2]  # more than half are at least as fast

@@ -25,8 +25,9 @@ class Distribution:
 
     def __init__(self, times_ns: Sequence[float], shares: Sequence[float]) -> None:
         if not times_ns or len(times_ns) != len(shares):
-            raise ValueError(f"a distribution needs as many times as shares, at least one: got {len(times_ns)} and "
-                             f"{len(shares)}")
+            raise ValueError(
+                f"a distribution needs as many times as shares, at least one: got {len(times_ns)} and {len(shares)}"
+            )
         self.times_ns = tuple(float(time) for time in times_ns)
         self.shares = tuple(shares)
         self._mean_ns = -1.0
@@ -75,8 +76,10 @@ class Distribution:
         """E[T], exact for the piecewise linear distribution; computed once."""
         if self._mean_ns < 0:
             times, shares = self.times_ns, self.shares
-            parts = [(high - low) * (after + before) for low, high, before, after
-                     in zip(shares, shares[1:], times, times[1:])]
+            parts = [
+                (high - low) * (after + before)
+                for low, high, before, after in zip(shares, shares[1:], times, times[1:])
+            ]
             self._mean_ns = shares[0] * times[0] + sum(parts) / 2
         return self._mean_ns
 
@@ -104,9 +107,14 @@ def timing_of(samples_ns: Sequence[int]) -> Timing:
     mean = sum(times) / len(times)
     spread = math.sqrt(sum((time - mean) ** 2 for time in times) / len(times))
     empirical = Distribution.of_samples(times)
-    return Timing(count=len(times), median_ns=empirical.quantile_ns(0.5), p99_ns=empirical.quantile_ns(0.99),
-                  mean_ns=math.ceil(mean), sd_ns=math.ceil(spread),
-                  quantiles_ns=tuple(empirical.quantile_ns(share) for share in QUANTILES))
+    return Timing(
+        count=len(times),
+        median_ns=empirical.quantile_ns(0.5),
+        p99_ns=empirical.quantile_ns(0.99),
+        mean_ns=math.ceil(mean),
+        sd_ns=math.ceil(spread),
+        quantiles_ns=tuple(empirical.quantile_ns(share) for share in QUANTILES),
+    )
 
 
 def timing_constant(time_ns: int) -> Timing:

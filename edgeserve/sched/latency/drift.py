@@ -32,8 +32,21 @@ class Drift:
     take longer beside the smaller ones than these times say; ``fixed_ns`` is the part that unequal inputs leave alone.
     """
 
-    __slots__ = ("typical_ns", "likely_ns", "slowest_ns", "pace_ppm", "skew", "_told_ns", "_shape_ns", "_bias_ppm",
-                 "_ratios", "_first_ppm", "_paces_ppm", "_minus_places", "_settled")
+    __slots__ = (
+        "typical_ns",
+        "likely_ns",
+        "slowest_ns",
+        "pace_ppm",
+        "skew",
+        "_told_ns",
+        "_shape_ns",
+        "_bias_ppm",
+        "_ratios",
+        "_first_ppm",
+        "_paces_ppm",
+        "_minus_places",
+        "_settled",
+    )
 
     def __init__(self, shape_ns: Mapping[int, int], likely_ppm: int = PPM, fixed_ns: int = 0) -> None:
         self._told_ns: Dict[int, int] = {size: max(1, time_ns) for size, time_ns in shape_ns.items()}
@@ -110,19 +123,22 @@ class Drift:
         pace_ppm = before[len(before) // 2] if before else PPM
         if len(before) < FEW:
             pace_ppm = next((pace for at_ns, pace in reversed(self._settled) if at_ns <= since_ns), pace_ppm)
-        rows = [(at_ns, size, _explained(at_ns, since_ns, ratio, pace_ppm * bias[size] // PPM, factor), 0)
-                for at_ns, size, ratio, _ in self._ratios]
+        rows = [
+            (at_ns, size, _explained(at_ns, since_ns, ratio, pace_ppm * bias[size] // PPM, factor), 0)
+            for at_ns, size, ratio, _ in self._ratios
+        ]
         self._ratios.clear()
         self._ratios.extend(rows)
         self._place()
         self._renew(True)
 
-    def explain_durations(self, since_ns: int, factor: float,
-                          durations: Mapping[int, Deque[Tuple[int, int]]]) -> None:
+    def explain_durations(self, since_ns: int, factor: float, durations: Mapping[int, Deque[Tuple[int, int]]]) -> None:
         """The same for durations by size, as (when, duration); after :meth:`explain`."""
         for size, window in durations.items():
-            rows = [(at_ns, _explained(at_ns, since_ns, duration_ns, self.typical_ns[size], factor))
-                    for at_ns, duration_ns in window]
+            rows = [
+                (at_ns, _explained(at_ns, since_ns, duration_ns, self.typical_ns[size], factor))
+                for at_ns, duration_ns in window
+            ]
             window.clear()
             window.extend(rows)
 

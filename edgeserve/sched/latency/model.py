@@ -58,19 +58,56 @@ class ModelLatency:
     ``alone``, the profiled times alone by app, for models whose time depends on the input, all at speed 1.
     """
 
-    __slots__ = ("model", "lane", "sizes", "size_max", "size_for", "seeds", "fixed_ns", "alone", "age_ns", "version",
-                 "speed", "estimate_ns", "likely_ns", "typical_ns", "slowest_ns", "profiled_ns", "alone_ns",
-                 "alone_likely_ns", "fixed_now_ns", "learns_work", "phases", "_sources", "_windows",
-                 "_longest_ns", "_drift", "_usual", "_oldest_ns", "observed_ns", "_served")
+    __slots__ = (
+        "model",
+        "lane",
+        "sizes",
+        "size_max",
+        "size_for",
+        "seeds",
+        "fixed_ns",
+        "alone",
+        "age_ns",
+        "version",
+        "speed",
+        "estimate_ns",
+        "likely_ns",
+        "typical_ns",
+        "slowest_ns",
+        "profiled_ns",
+        "alone_ns",
+        "alone_likely_ns",
+        "fixed_now_ns",
+        "learns_work",
+        "phases",
+        "_sources",
+        "_windows",
+        "_longest_ns",
+        "_drift",
+        "_usual",
+        "_oldest_ns",
+        "observed_ns",
+        "_served",
+    )
 
-    def __init__(self, model: str, lane: str, seeds: Mapping[int, Timing], sizes: Sequence[int],
-                 age_ns: int = WINDOW_AGE_NS, fixed_ns: int = 0,
-                 alone: Mapping[str, Sequence[int]] | None = None, sources: Mapping[int, str] | None = None) -> None:
+    def __init__(
+        self,
+        model: str,
+        lane: str,
+        seeds: Mapping[int, Timing],
+        sizes: Sequence[int],
+        age_ns: int = WINDOW_AGE_NS,
+        fixed_ns: int = 0,
+        alone: Mapping[str, Sequence[int]] | None = None,
+        sources: Mapping[int, str] | None = None,
+    ) -> None:
         missing = [size for size in sizes if size not in seeds]
         if missing:
-            raise ProfileError(f"model {model!r} on lane {lane!r}: batch sizes {missing} have no measured time "
-                               f"(measured: {', '.join(map(str, sorted(seeds))) or 'none'}); run 'edgeserve profile' "
-                               f"or give [model.{model}.expected]")
+            raise ProfileError(
+                f"model {model!r} on lane {lane!r}: batch sizes {missing} have no measured time "
+                f"(measured: {', '.join(map(str, sorted(seeds))) or 'none'}); run 'edgeserve profile' "
+                f"or give [model.{model}.expected]"
+            )
         self.model = model
         self.lane = lane
         self.sizes = tuple(sizes)
@@ -103,8 +140,16 @@ class ModelLatency:
 
     # --- what changes it ----------------------------------------------------------------------------------------------
 
-    def observe(self, now_ns: int, size: int, took_ns: int, over_milli: int | None = None, steps: int = 1,
-                phase: str = "", as_profiled: bool = True) -> None:
+    def observe(
+        self,
+        now_ns: int,
+        size: int,
+        took_ns: int,
+        over_milli: int | None = None,
+        steps: int = 1,
+        phase: str = "",
+        as_profiled: bool = True,
+    ) -> None:
         """A batch of this size took ``took_ns`` at the present speed.
 
         Its jobs were ``over_milli`` thousandths of a usual job more work than as many usual ones (None: nothing tells);
@@ -184,10 +229,13 @@ class ModelLatency:
         found = self.phases.get(name)
         if found is None:
             if len(self.phases) >= PHASES_MAX:
-                raise ValueError(f"model {self.model!r} on lane {self.lane!r}: phase {name!r} is one too many, at most "
-                                 f"{PHASES_MAX} are told apart ({', '.join(self.phases)})")
-            found = self.phases[name] = ModelLatency(self.model, self.lane, self.seeds, self.sizes, self.age_ns,
-                                                     self.fixed_ns, self.alone, self._sources)
+                raise ValueError(
+                    f"model {self.model!r} on lane {self.lane!r}: phase {name!r} is one too many, at most "
+                    f"{PHASES_MAX} are told apart ({', '.join(self.phases)})"
+                )
+            found = self.phases[name] = ModelLatency(
+                self.model, self.lane, self.seeds, self.sizes, self.age_ns, self.fixed_ns, self.alone, self._sources
+            )
             found.set_speed(self.speed)
             found._served.due_ns = 2**62  # its seeds are the whole's: they say nothing of the phase
         return found
@@ -199,8 +247,11 @@ class ModelLatency:
         if len(window) == WINDOW_LEN:
             return Distribution.of_samples([duration for _, duration in window]).scaled(1 / self.speed)
         seed = self.seeds[size]
-        known = Distribution.of_quantiles(seed.quantiles_ns) if seed.quantiles_ns else Distribution(
-            [seed.median_ns, seed.p99_ns], [0.5, 1.0])
+        known = (
+            Distribution.of_quantiles(seed.quantiles_ns)
+            if seed.quantiles_ns
+            else Distribution([seed.median_ns, seed.p99_ns], [0.5, 1.0])
+        )
         return known.scaled(1 / self.speed)
 
     def fastest_alone_ns(self, since_ns: int) -> int:
@@ -237,16 +288,28 @@ class ModelLatency:
         for size in self.sizes:
             known = self.confidence(size, now_ns)
             sizes[str(size)] = {
-                "typical_ms": ns_to_ms(self.typical_ns[size]), "likely_ms": ns_to_ms(self.likely_ns[size]),
-                "estimate_ms": ns_to_ms(self.estimate_ns[size]), "source": known.source, "measured": known.measured,
-                "age_ms": None if known.age_ns is None else ns_to_ms(known.age_ns)}
-        table: Dict[str, Any] = {"pace": self.pace_ppm() / PPM, "skew": self._drift.skew.skew_ppm / PPM,
-                                 "pace_measured": self._drift.measured, "sizes": sizes}
+                "typical_ms": ns_to_ms(self.typical_ns[size]),
+                "likely_ms": ns_to_ms(self.likely_ns[size]),
+                "estimate_ms": ns_to_ms(self.estimate_ns[size]),
+                "source": known.source,
+                "measured": known.measured,
+                "age_ms": None if known.age_ns is None else ns_to_ms(known.age_ns),
+            }
+        table: Dict[str, Any] = {
+            "pace": self.pace_ppm() / PPM,
+            "skew": self._drift.skew.skew_ppm / PPM,
+            "pace_measured": self._drift.measured,
+            "sizes": sizes,
+        }
         found = self.contradiction()
         if found is not None:
             table["contradiction"] = {
-                "source": found.source, "size": found.size, "began_ms": ns_to_ms(found.began_ns),
-                "served_ms": ns_to_ms(found.served_ns), "batches": found.batches}
+                "source": found.source,
+                "size": found.size,
+                "began_ms": ns_to_ms(found.began_ns),
+                "served_ms": ns_to_ms(found.served_ns),
+                "batches": found.batches,
+            }
         if self.phases:
             table["phases"] = {name: phase.figures(now_ns) for name, phase in self.phases.items()}
         return table
@@ -268,15 +331,17 @@ class ModelLatency:
         else:
             self.typical_ns, self.likely_ns, self.slowest_ns = [
                 {size: math.ceil(time_ns / speed) for size, time_ns in table.items()}
-                for table in (drift.typical_ns, drift.likely_ns, drift.slowest_ns)]
+                for table in (drift.typical_ns, drift.likely_ns, drift.slowest_ns)
+            ]
         self.alone_likely_ns = self.likely_ns[self.sizes[0]]
 
     def _set_tables(self) -> None:
         for size in self.sizes:
             self._set_estimate(size)
         speed = self.speed
-        self.profiled_ns = {size: seed.mean_ns if speed == 1.0 else math.ceil(seed.mean_ns / speed)
-                            for size, seed in self.seeds.items()}
+        self.profiled_ns = {
+            size: seed.mean_ns if speed == 1.0 else math.ceil(seed.mean_ns / speed) for size, seed in self.seeds.items()
+        }
         self.fixed_now_ns = self.fixed_ns if speed == 1.0 else math.ceil(self.fixed_ns / speed)
 
 
@@ -288,15 +353,19 @@ def fixed_part_ns(times_ns: Mapping[int, int]) -> int:
         return 0
     mean_size = sum(times_ns) / len(times_ns)
     mean_ns = sum(times_ns.values()) / len(times_ns)
-    rise = sum([(size - mean_size) * (time_ns - mean_ns) for size, time_ns in times_ns.items()], 0.0) \
-        / sum([(size - mean_size) ** 2 for size in times_ns], 0.0)
+    rise = sum([(size - mean_size) * (time_ns - mean_ns) for size, time_ns in times_ns.items()], 0.0) / sum(
+        [(size - mean_size) ** 2 for size in times_ns], 0.0
+    )
     first = min(times_ns)
     return max(0, min(round(mean_ns - rise * mean_size), round(times_ns[first] - rise * first), min(times_ns.values())))
 
 
 def _drift_of(seeds: Mapping[int, Timing], fixed_ns: int) -> Drift:
     """Before the first measurement: the profile's medians, and its spread over all sizes."""
-    spreads = sorted([seed.quantiles_ns[LIKELY] * PPM // max(1, seed.median_ns) if seed.quantiles_ns else PPM
-                      for seed in seeds.values()])
-    return Drift({size: seed.median_ns for size, seed in seeds.items()}, spreads[len(spreads) // 2],
-                 fixed_ns)
+    spreads = sorted(
+        [
+            seed.quantiles_ns[LIKELY] * PPM // max(1, seed.median_ns) if seed.quantiles_ns else PPM
+            for seed in seeds.values()
+        ]
+    )
+    return Drift({size: seed.median_ns for size, seed in seeds.items()}, spreads[len(spreads) // 2], fixed_ns)

@@ -38,20 +38,41 @@ class AppCosts:
     among many keeps the lanes of its models, spread evenly over them.
     """
 
-    __slots__ = ("app", "alone_ns", "cost_share_ns", "rest_ns", "rest_lane_ns", "lane_sets", "kept_ns", "place_of",
-                 "_parts", "_parts_version", "_latencies", "_all", "_handovers", "_behind", "fresh_until_ns",
-                 "_known_version")
+    __slots__ = (
+        "app",
+        "alone_ns",
+        "cost_share_ns",
+        "rest_ns",
+        "rest_lane_ns",
+        "lane_sets",
+        "kept_ns",
+        "place_of",
+        "_parts",
+        "_parts_version",
+        "_latencies",
+        "_all",
+        "_handovers",
+        "_behind",
+        "fresh_until_ns",
+        "_known_version",
+    )
 
-    def __init__(self, app: App, latencies: Mapping[str, Sequence[ModelLatency]],
-                 handovers: Mapping[str, Sequence[Handover]], sets: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        app: App,
+        latencies: Mapping[str, Sequence[ModelLatency]],
+        handovers: Mapping[str, Sequence[Handover]],
+        sets: Mapping[str, int],
+    ) -> None:
         self.app = app
         self.lane_sets = tuple(dict.fromkeys([sets[node.model] for node in app.nodes]))
         self.place_of = {node.model: self.lane_sets.index(sets[node.model]) for node in app.nodes}
         self.kept_ns = [0] * len(self.lane_sets)
         self._latencies = latencies
         self._handovers: Dict[str, Sequence[Handover]] = {node.model: handovers[node.model] for node in app.nodes}
-        self._all: List[ModelLatency] = [latency for model in dict.fromkeys(node.model for node in app.nodes)
-                                         for latency in latencies[model]]
+        self._all: List[ModelLatency] = [
+            latency for model in dict.fromkeys(node.model for node in app.nodes) for latency in latencies[model]
+        ]
         self._parts: Dict[str, Deque[int]] = {node.name: deque(maxlen=PARTS_LEN) for node in app.nodes if node.fan_out}
         self._parts_version = 0
         self._behind: Dict[str, Tuple[Node, ...]] = {}  # node -> everything behind it, each once
@@ -125,8 +146,9 @@ class AppCosts:
         return max(1, count)
 
 
-def least_alone_ns(app: App, hints: Mapping[str, float], latencies: Mapping[str, Sequence[ModelLatency]],
-                   since_ns: int) -> int:
+def least_alone_ns(
+    app: App, hints: Mapping[str, float], latencies: Mapping[str, Sequence[ModelLatency]], since_ns: int
+) -> int:
     """The least time that a request alone can take: on every path as fast as the fastest of each model's last runs,
     with the steps, parts and work that its hints say. A model counts nothing where none of its lanes was measured since
     ``since_ns``, so that what is not known makes the sum too small, never too large."""

@@ -58,8 +58,17 @@ APART_MAX_PPM = 1_400_000
 MEAN_APART_PPM = 1_128_379
 """The mean distance of two draws of a normal distribution, in its deviations: 2 / sqrt(pi)."""
 
-SPREADS_PPM = ((1, 1_000_000), (2, 825_600), (3, 748_000), (4, 701_200), (6, 644_900), (8, 610_700), (12, 568_900),
-               (16, 543_100), (32, 491_500))
+SPREADS_PPM = (
+    (1, 1_000_000),
+    (2, 825_600),
+    (3, 748_000),
+    (4, 701_200),
+    (6, 644_900),
+    (8, 610_700),
+    (12, 568_900),
+    (16, 543_100),
+    (32, 491_500),
+)
 """Deviation of the maximum of so many standard normal draws (tables of order statistics)."""
 
 
@@ -77,21 +86,37 @@ class Skew:
     """How unequal the inputs are: ``skew_ppm``, the deviation of the logarithm of what an input adds to the fixed part,
     0 where noise explains all. :meth:`observe` alone changes it."""
 
-    __slots__ = ("skew_ppm", "_fixed_ns", "_growing_ns", "_least_ns", "_noises", "_longest_ppm", "_spread_ppm", "_logs",
-                 "_apart", "_counts", "_until_next")
+    __slots__ = (
+        "skew_ppm",
+        "_fixed_ns",
+        "_growing_ns",
+        "_least_ns",
+        "_noises",
+        "_longest_ppm",
+        "_spread_ppm",
+        "_logs",
+        "_apart",
+        "_counts",
+        "_until_next",
+    )
 
     def __init__(self, times_ns: Mapping[int, int], fixed_ns: int) -> None:
         self.skew_ppm = 0
         self._fixed_ns = max(0, min(fixed_ns, min(times_ns.values()) - 1))
-        self._growing_ns: Dict[int, int] = {size: max(1, time_ns - self._fixed_ns)
-                                            for size, time_ns in times_ns.items()}
-        self._least_ns: Dict[int, int] = {size: max(1, growing_ns // 20)
-                                          for size, growing_ns in self._growing_ns.items()}
+        self._growing_ns: Dict[int, int] = {
+            size: max(1, time_ns - self._fixed_ns) for size, time_ns in times_ns.items()
+        }
+        self._least_ns: Dict[int, int] = {
+            size: max(1, growing_ns // 20) for size, growing_ns in self._growing_ns.items()
+        }
         self._longest_ppm = {size: longest_ppm(size) for size in times_ns}
         self._spread_ppm = {size: spread_ppm(size) for size in times_ns}
-        self._noises: List[Tuple[int, int]] = sorted([  # (what noise alone explains, size)
-            (NOISE_PPM * max(1, time_ns) // self._growing_ns[size] * PPM // self._spread_ppm[size], size)
-            for size, time_ns in times_ns.items()])
+        self._noises: List[Tuple[int, int]] = sorted(
+            [  # (what noise alone explains, size)
+                (NOISE_PPM * max(1, time_ns) // self._growing_ns[size] * PPM // self._spread_ppm[size], size)
+                for size, time_ns in times_ns.items()
+            ]
+        )
         # (size, logarithm of measured over told, how far that is from the batch before), and the sum of the latter
         # without the first; how many there are of each size
         self._logs: Deque[Tuple[int, int, int]] = deque()
@@ -163,8 +188,9 @@ class Skew:
         squares = sum([longest * longest for longest, _ in rows]) // PPM - along * along // (PPM * count)
         if squares < SIZES_APART * PPM:
             return True
-        return (sum([longest * log for longest, log in rows]) - along * rise // count) // PPM * SHOWN \
-            >= squares * skew_ppm // PPM
+        return (
+            sum([longest * log for longest, log in rows]) - along * rise // count
+        ) // PPM * SHOWN >= squares * skew_ppm // PPM
 
     def _distance(self, size: int, log: int, before: int, log_before: int) -> int:
         """How far a batch is from the one before it, in the deviation of the maxima of so many inputs. Batches of two

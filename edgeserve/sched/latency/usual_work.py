@@ -46,8 +46,20 @@ class UsualWork:
     their work.
     """
 
-    __slots__ = ("split", "each_ns", "is_told", "_profiled_ns", "_typical_ns", "_fixed_ns", "_pace_ppm", "_paces",
-                 "_told", "_places", "_surprise_ppm", "_seen")
+    __slots__ = (
+        "split",
+        "each_ns",
+        "is_told",
+        "_profiled_ns",
+        "_typical_ns",
+        "_fixed_ns",
+        "_pace_ppm",
+        "_paces",
+        "_told",
+        "_places",
+        "_surprise_ppm",
+        "_seen",
+    )
 
     def __init__(self, profiled_ns: Mapping[int, int], typical_ns: Mapping[int, int], fixed_ns: int) -> None:
         self.split = BestSplit()
@@ -66,8 +78,9 @@ class UsualWork:
 
     # --- what is learnt -----------------------------------------------------------------------------------------------
 
-    def observe(self, now_ns: int, size: int, took_ns: int, typical_ns: Mapping[int, int],
-                over_milli: int | None) -> None:
+    def observe(
+        self, now_ns: int, size: int, took_ns: int, typical_ns: Mapping[int, int], over_milli: int | None
+    ) -> None:
         """A batch of this size was measured, whose jobs are so much more work than as many usual ones (None: none of
         them tells; they count as those that told did lately). O(sizes)."""
         self._typical_ns = typical_ns

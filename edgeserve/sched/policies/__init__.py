@@ -21,7 +21,19 @@ from edgeserve.sched.policies.schemble.schemble import Schemble
 from edgeserve.sched.policy_api.policy import Policy
 
 POLICIES: Dict[str, Type[Policy]] = {
-    "fifo": Fifo, "edf": Edf, "clockwork": Clockwork, "clipper": Clipper, "nexus": Nexus,
-    "orloj": Orloj, "orloj+": OrlojPlus, "pard": Pard, "pard+": PardPlus, "pard_local": PardLocal,
-    "schemble": Schemble, "schemble+": SchemblePlus, "ensemble_static": EnsembleStatic,
-    "rtlm": Rtlm, "rtlm+": RtlmPlus}
+    "fifo": Fifo,
+    "edf": Edf,
+    "clockwork": Clockwork,
+    "clipper": Clipper,
+    "nexus": Nexus,
+    "orloj": Orloj,
+    "orloj+": OrlojPlus,
+    "pard": Pard,
+    "pard+": PardPlus,
+    "pard_local": PardLocal,
+    "schemble": Schemble,
+    "schemble+": SchemblePlus,
+    "ensemble_static": EnsembleStatic,
+    "rtlm": Rtlm,
+    "rtlm+": RtlmPlus,
+}

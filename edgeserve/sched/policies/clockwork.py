@@ -60,8 +60,9 @@ class Clockwork(Policy):
         self._window_ns = ms_to_ns(float(str(self.options["window_ms"])))
         self._margin_ns = ms_to_ns(float(str(self.options["margin_ms"])))
         if self.options["estimate"] not in ESTIMATES:
-            raise ConfigError(f"[policy.{name}] estimate = {self.options['estimate']!r}: expected one of "
-                              f"{', '.join(ESTIMATES)}")
+            raise ConfigError(
+                f"[policy.{name}] estimate = {self.options['estimate']!r}: expected one of {', '.join(ESTIMATES)}"
+            )
         self._refuse_early = bool(self.options["refuse_early"])
         self._plans_by_mean = self.options["estimate"] == "mean"
         self._queues: Dict[str, JobQueue] = {}  # models with pending requests only: there may be thousands without
@@ -99,7 +100,7 @@ class Clockwork(Policy):
             if not self._refuse_early and not any(lane.accepts(board.now_ns) for lane in board.lanes_of(model)):
                 continue
             ends_ns = earliest_end_ns(model, board, self._alone_ns)
-            late = list(queue.rows[:queue.position(ends_ns)]) if ends_ns is not None else []
+            late = list(queue.rows[: queue.position(ends_ns)]) if ends_ns is not None else []
             for _, _, job in late:
                 if job.state != READY or not droppable(job):  # another job of its request has taken it along
                     continue
@@ -146,8 +147,11 @@ class Clockwork(Policy):
 
     def _late(self, lane: Lane, board: Board) -> Bid | None:
         """Ours: requests that are answered late anyway run when nothing else can, oldest deadline first."""
-        heads = [(queue.rows[0][0], model) for model, queue in self._queues.items()
-                 if model in lane.models and board.is_resident(model, lane) and not droppable(queue.rows[0][2])]
+        heads = [
+            (queue.rows[0][0], model)
+            for model, queue in self._queues.items()
+            if model in lane.models and board.is_resident(model, lane) and not droppable(queue.rows[0][2])
+        ]
         if not heads:
             return None
         jobs = take(self._queues[min(heads)[1]], lane, 0, 1)
@@ -158,8 +162,14 @@ class Clockwork(Policy):
         size = latency.size_for[len(jobs)]
         before_ns = lane.available_ns(board.now_ns) + self._window_ns
         staying = {job.request.id for job in jobs}
-        return bid_for(jobs, size, self._took_ns(latency, size), board, start_before_ns=before_ns,
-                       drops=[row for row in drops if row[0].id not in staying])
+        return bid_for(
+            jobs,
+            size,
+            self._took_ns(latency, size),
+            board,
+            start_before_ns=before_ns,
+            drops=[row for row in drops if row[0].id not in staying],
+        )
 
     def _took_ns(self, latency: ModelLatency, size: int) -> int:
         return latency.profiled_ns[size] if self._plans_by_mean else latency.estimate_ns[size]

@@ -148,7 +148,8 @@ class Edf(Policy):
         self._admit = bool(self.options["admit"])
         self._batch_max = int(str(self.options["batch_max"])) or 2**31
         self._models: Dict[str, ModelQueues] = {
-            node.model: ModelQueues(node.model) for app in self.apps for node in app.nodes}
+            node.model: ModelQueues(node.model) for app in self.apps for node in app.nodes
+        }
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
         return refusal(request, board) if self._admit else None
@@ -232,8 +233,16 @@ class Edf(Policy):
         size = latency.size_for[len(jobs)]
         return bid_for(jobs, size, latency.likely_ns[size], board)
 
-    def _best_size(self, queues: ModelQueues, filled: List[JobQueue], starts_ns: int,
-                   latency: ModelLatency, handover: Handover, rate: float, streaming: Streaming | None) -> int | None:
+    def _best_size(
+        self,
+        queues: ModelQueues,
+        filled: List[JobQueue],
+        starts_ns: int,
+        latency: ModelLatency,
+        handover: Handover,
+        rate: float,
+        streaming: Streaming | None,
+    ) -> int | None:
         critical = queues.critical()
         choices: List[Tuple[int, float, float, int]] = []  # critical jobs lost, saved by two batches, by one, size
         times_ns = [(size, latency.likely_ns[size]) for size in latency.sizes]
@@ -289,8 +298,16 @@ def _choice(choices: List[Tuple[int, float, float, int]]) -> int:
     return best_size
 
 
-def _saved_per_time(count: int, took_ns: int, filled: List[JobQueue], first_ns: int, left: int, coming: int,
-                    next_ns: int, times_ns: Sequence[Tuple[int, int]]) -> float:
+def _saved_per_time(
+    count: int,
+    took_ns: int,
+    filled: List[JobQueue],
+    first_ns: int,
+    left: int,
+    coming: int,
+    next_ns: int,
+    times_ns: Sequence[Tuple[int, int]],
+) -> float:
     """Jobs saved per nanosecond by a batch of ``count`` and the best one that could follow at ``next_ns``: of the
     ``left`` jobs, those that would be in time at its end, and those ``coming`` meanwhile. ``first_ns``: nobody is due
     earlier."""
@@ -315,8 +332,7 @@ def _due_from(filled: List[JobQueue], ends_ns: int) -> int:
     return count
 
 
-def _critical_lost(critical: List[JobQueue], size: int, starts_ns: int, latency: ModelLatency,
-                   handover_ns: int) -> int:
+def _critical_lost(critical: List[JobQueue], size: int, starts_ns: int, latency: ModelLatency, handover_ns: int) -> int:
     """Critical jobs that a batch of ``size`` starting at ``starts_ns`` puts at risk: those that are due before it ends,
     should it be as slow as the slowest of the last ten, and those that find no place in it and could not be in time
     after it either."""

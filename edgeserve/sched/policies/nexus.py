@@ -88,8 +88,14 @@ class Nexus(Policy):
         if place not in self._planned:
             bound = min(latency.size_max, self._batch_max or latency.size_max)
             slo_ns = self._slo_ns[latency.model]
-            self._planned[place] = max([1] + [count for count in range(1, bound + 1) if FITS * latency.profiled_ns[
-                latency.size_for[count]] <= slo_ns])
+            self._planned[place] = max(
+                [1]
+                + [
+                    count
+                    for count in range(1, bound + 1)
+                    if FITS * latency.profiled_ns[latency.size_for[count]] <= slo_ns
+                ]
+            )
         return self._planned[place]
 
     def _planned_ns(self, latency: ModelLatency) -> int:

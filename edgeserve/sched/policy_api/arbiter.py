@@ -40,14 +40,16 @@ def is_background(bid: Bid) -> bool:
 def _first(bids: Sequence[Bid], at_ns: int, handover_ns: int) -> Bid:
     """The bid that begins the best order, of those that no other keeps from going first (of all if they all do)."""
     then_ns = at_ns + handover_ns
-    free = [index for index, bid in enumerate(bids)
-            if not any(_bars(other, bid, at_ns, then_ns) for other in bids)]
+    free = [index for index, bid in enumerate(bids) if not any(_bars(other, bid, at_ns, then_ns) for other in bids)]
     now = [bid.utility.value(at_ns) for bid in bids]
     losses = _losses(bids, now, at_ns, handover_ns)
     first, *others = free or range(len(bids))
     for index in others:
-        if losses[index] < losses[first] or losses[index] == losses[first] and (
-                now[index] * bids[first].remaining_ns > now[first] * bids[index].remaining_ns):
+        if (
+            losses[index] < losses[first]
+            or losses[index] == losses[first]
+            and (now[index] * bids[first].remaining_ns > now[first] * bids[index].remaining_ns)
+        ):
             first = index
     return bids[first]
 
@@ -69,9 +71,13 @@ def _losses(bids: Sequence[Bid], now: Sequence[float], at_ns: int, handover_ns: 
     least = [0.0] * (1 << count)  # by the set that has run: the least that the others lose
     for done in range((1 << count) - 2, 0, -1):
         starts_ns = at_ns + took_ns[done]
-        least[done] = min([now[index] - bids[index].utility.value(starts_ns + bids[index].spread_ns)
-                           + least[done | 1 << index]
-                           for index in range(count) if not done >> index & 1])
+        least[done] = min(
+            [
+                now[index] - bids[index].utility.value(starts_ns + bids[index].spread_ns) + least[done | 1 << index]
+                for index in range(count)
+                if not done >> index & 1
+            ]
+        )
     return [least[1 << index] for index in range(count)]
 
 

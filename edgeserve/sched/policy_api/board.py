@@ -83,16 +83,44 @@ class Board:
     what policies may still compute in this step.
     """
 
-    __slots__ = ("now_ns", "lanes", "_lanes_of", "_latency", "_devices", "_copy_lanes", "_costs", "_retained",
-                 "_critical", "_sequences", "_recent", "_cpu_shares", "apps_on", "background_at_ns", "forced_ns",
-                 "_places", "ends_ns", "_request_moves", "_probe_moves", "budget")
+    __slots__ = (
+        "now_ns",
+        "lanes",
+        "_lanes_of",
+        "_latency",
+        "_devices",
+        "_copy_lanes",
+        "_costs",
+        "_retained",
+        "_critical",
+        "_sequences",
+        "_recent",
+        "_cpu_shares",
+        "apps_on",
+        "background_at_ns",
+        "forced_ns",
+        "_places",
+        "ends_ns",
+        "_request_moves",
+        "_probe_moves",
+        "budget",
+    )
 
-    def __init__(self, lanes: Sequence[Lane], lanes_of: Mapping[str, Sequence[Lane]],
-                 latency: Mapping[Tuple[str, str], ModelLatency], devices: Mapping[str, Device],
-                 copy_lanes: Mapping[str, Lane], costs: Mapping[str, AppCosts], retained: Mapping[int, Job],
-                 critical: CriticalArrivals, apps: Mapping[str, App],
-                 sequences: Sequences, recent: Mapping[str, RecentArrivals],
-                 cpu_shares: Mapping[str, CpuShare]) -> None:
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        lanes_of: Mapping[str, Sequence[Lane]],
+        latency: Mapping[Tuple[str, str], ModelLatency],
+        devices: Mapping[str, Device],
+        copy_lanes: Mapping[str, Lane],
+        costs: Mapping[str, AppCosts],
+        retained: Mapping[int, Job],
+        critical: CriticalArrivals,
+        apps: Mapping[str, App],
+        sequences: Sequences,
+        recent: Mapping[str, RecentArrivals],
+        cpu_shares: Mapping[str, CpuShare],
+    ) -> None:
         self.now_ns = -1
         self.lanes = lanes
         self._lanes_of = lanes_of
@@ -110,7 +138,8 @@ class Board:
         self.apps_on = {lane.name: apps_on(apps, lane.models) for lane in lanes}
         self._places: Dict[str, List[Tuple[Lane, ModelLatency, Placement]]] = {
             model: [(lane, latency[model, lane.name], devices[lane.device].placements[model]) for lane in places]
-            for model, places in lanes_of.items()}
+            for model, places in lanes_of.items()
+        }
         self.ends_ns: Dict[str, int | None] = {}
         self.budget = Budget()
         self._request_moves = RequestMoves()

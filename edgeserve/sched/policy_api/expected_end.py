@@ -32,9 +32,14 @@ class ExpectedEnd(NamedTuple):
     deadline_ns_min: Optional[int]
 
 
-def expected_end(request: RequestRecord, job: Job | None, board: Board,
-                 alone_ns: Callable[[ModelLatency], int] | None = None, margin_ns: int = 0,
-                 free_only: bool = False) -> ExpectedEnd | None:
+def expected_end(
+    request: RequestRecord,
+    job: Job | None,
+    board: Board,
+    alone_ns: Callable[[ModelLatency], int] | None = None,
+    margin_ns: int = 0,
+    free_only: bool = False,
+) -> ExpectedEnd | None:
     """The end of the slowest of the jobs that ``request`` has ready, ``job`` among them; before it is accepted, of its
     first nodes. None while no lane could run one of them, or where none is ready.
 
@@ -69,8 +74,15 @@ def _later(one: ExpectedEnd | None, other: ExpectedEnd) -> ExpectedEnd:
     return one
 
 
-def _end_at(node: Node, bound_to: str, behind_ns: int, board: Board, alone_ns: Callable[[ModelLatency], int] | None,
-            margin_ns: int, free_only: bool) -> ExpectedEnd | None:
+def _end_at(
+    node: Node,
+    bound_to: str,
+    behind_ns: int,
+    board: Board,
+    alone_ns: Callable[[ModelLatency], int] | None,
+    margin_ns: int,
+    free_only: bool,
+) -> ExpectedEnd | None:
     """The same of one job at a node, on the lane on which it ends first, or on the one that holds its state."""
     now_ns = board.now_ns
     best_name, best_starts_ns, best_ends_ns = "", 0, NEVER_NS

@@ -51,15 +51,45 @@ class Bid:
     the phase of it, whose times the latency model keeps apart (``latency.phase(variant)``).
     """
 
-    __slots__ = ("model", "jobs", "size", "expected_ns", "utility", "remaining_ns", "start_after_ns", "start_before_ns",
-                 "latest_start_ns", "drops", "steps_max", "probe", "klass", "policy", "variant", "whole_ns",
-                 "open_steps", "spread_ns")
+    __slots__ = (
+        "model",
+        "jobs",
+        "size",
+        "expected_ns",
+        "utility",
+        "remaining_ns",
+        "start_after_ns",
+        "start_before_ns",
+        "latest_start_ns",
+        "drops",
+        "steps_max",
+        "probe",
+        "klass",
+        "policy",
+        "variant",
+        "whole_ns",
+        "open_steps",
+        "spread_ns",
+    )
 
-    def __init__(self, model: str, jobs: Sequence[Job], size: int, expected_ns: int, utility: UtilityOfStart,
-                 remaining_ns: int, start_after_ns: int = 0, start_before_ns: int = START_ANY_TIME_NS,
-                 latest_start_ns: int | None = None, drops: Sequence[Tuple[RequestRecord, str]] = (),
-                 steps_max: int | None = None, probe: bool = False, klass: str = "normal", variant: str = "",
-                 whole_ns: int = 0) -> None:
+    def __init__(
+        self,
+        model: str,
+        jobs: Sequence[Job],
+        size: int,
+        expected_ns: int,
+        utility: UtilityOfStart,
+        remaining_ns: int,
+        start_after_ns: int = 0,
+        start_before_ns: int = START_ANY_TIME_NS,
+        latest_start_ns: int | None = None,
+        drops: Sequence[Tuple[RequestRecord, str]] = (),
+        steps_max: int | None = None,
+        probe: bool = False,
+        klass: str = "normal",
+        variant: str = "",
+        whole_ns: int = 0,
+    ) -> None:
         self.model = model
         self.jobs = jobs
         self.size = size
@@ -93,9 +123,17 @@ class Change:
 
     __slots__ = ("lane", "device", "up", "speed", "memory_free_bytes", "heat", "power_w", "pressure")
 
-    def __init__(self, lane: str = "", device: str = "", up: bool | None = None, speed: float | None = None,
-                 memory_free_bytes: int | None = None, heat: float | None = None,
-                 power_w: float | None = None, pressure: int | None = None) -> None:
+    def __init__(
+        self,
+        lane: str = "",
+        device: str = "",
+        up: bool | None = None,
+        speed: float | None = None,
+        memory_free_bytes: int | None = None,
+        heat: float | None = None,
+        power_w: float | None = None,
+        pressure: int | None = None,
+    ) -> None:
         self.lane = lane
         self.device = device
         self.up = up
@@ -205,7 +243,8 @@ def check_options(name: str, options: Mapping[str, object], defaults: Mapping[st
         if expected is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
         if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
-            raise ConfigError(f"[policy.{name}] {key} = {value!r}: expected {expected.__name__}, "
-                              f"such as {defaults[key]!r}")
+            raise ConfigError(
+                f"[policy.{name}] {key} = {value!r}: expected {expected.__name__}, such as {defaults[key]!r}"
+            )
         merged[key] = value
     return merged

@@ -56,8 +56,7 @@ class Shortfall(NamedTuple):
     def __str__(self) -> str:
         wait = f" and {format_duration(self.wait_ns)} of waiting" if self.wait_ns > 0 else ""
         left = format_duration(self.left_ns) if self.left_ns > 0 else "nothing"
-        would_do = "" if self.slo_ns_min is None else \
-            f": {format_duration(self.slo_ns_min, round_up=True)} would do"
+        would_do = "" if self.slo_ns_min is None else f": {format_duration(self.slo_ns_min, round_up=True)} would do"
         return f"expected {format_duration(self.expected_ns)} on {self.lane}{wait}, {left} left{would_do}"
 
 
@@ -174,12 +173,34 @@ class FinishRequest:
     branches: Tuple[str, ...] = field(default=(), metadata={"sparse": True})
 
 
-Action = Union[RunBatch, CutBatch, LoadModel, EvictModel, DropState, ReleaseState, LeaveOut, RetainInputs,
-               ReleaseInputs, FinishRequest]
+Action = Union[
+    RunBatch,
+    CutBatch,
+    LoadModel,
+    EvictModel,
+    DropState,
+    ReleaseState,
+    LeaveOut,
+    RetainInputs,
+    ReleaseInputs,
+    FinishRequest,
+]
 
-ACTION_KINDS: Mapping[str, type] = {kind.__name__: kind for kind in (
-    RunBatch, CutBatch, LoadModel, EvictModel, DropState, ReleaseState, LeaveOut, RetainInputs, ReleaseInputs,
-    FinishRequest)}
+ACTION_KINDS: Mapping[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        RunBatch,
+        CutBatch,
+        LoadModel,
+        EvictModel,
+        DropState,
+        ReleaseState,
+        LeaveOut,
+        RetainInputs,
+        ReleaseInputs,
+        FinishRequest,
+    )
+}
 
 START_ANY_TIME_NS = 2**62
 """A ``start_before_ns`` that never passes."""

@@ -39,14 +39,37 @@ class Request:
     deadline is so much later, which is kept for the answer's way back; only the request's story tells it.
     """
 
-    fields: ClassVar[Tuple[str, ...]] = ("id", "app", "arrival_ns", "deadline_ns", "client", "klass", "value", "stream",
-                                         "on_late", "hints", "quality_min", "margin_ns")
+    fields: ClassVar[Tuple[str, ...]] = (
+        "id",
+        "app",
+        "arrival_ns",
+        "deadline_ns",
+        "client",
+        "klass",
+        "value",
+        "stream",
+        "on_late",
+        "hints",
+        "quality_min",
+        "margin_ns",
+    )
     __slots__ = fields
 
-    def __init__(self, id: int, app: str, arrival_ns: int, deadline_ns: int, client: str = "", klass: str = "normal",
-                 value: float = 1.0, stream: str | None = None, on_late: str = "drop",
-                 hints: Mapping[str, float] | None = None, quality_min: float = 0.0,
-                 margin_ns: int = 0) -> None:
+    def __init__(
+        self,
+        id: int,
+        app: str,
+        arrival_ns: int,
+        deadline_ns: int,
+        client: str = "",
+        klass: str = "normal",
+        value: float = 1.0,
+        stream: str | None = None,
+        on_late: str = "drop",
+        hints: Mapping[str, float] | None = None,
+        quality_min: float = 0.0,
+        margin_ns: int = 0,
+    ) -> None:
         self.id = id
         self.app = app
         self.arrival_ns = arrival_ns
@@ -62,7 +85,8 @@ class Request:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Request) and all(
-            getattr(self, name) == getattr(other, name) for name in Request.fields)
+            getattr(self, name) == getattr(other, name) for name in Request.fields
+        )
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -86,13 +110,31 @@ class JobResult:
     ``turns`` are those of the whole call until this result, where its model bounds them (0: as many as steps).
     """
 
-    fields: ClassVar[Tuple[str, ...]] = ("job", "status", "parts", "route", "hints", "reason", "state_bytes", "steps",
-                                         "turns")
+    fields: ClassVar[Tuple[str, ...]] = (
+        "job",
+        "status",
+        "parts",
+        "route",
+        "hints",
+        "reason",
+        "state_bytes",
+        "steps",
+        "turns",
+    )
     __slots__ = fields
 
-    def __init__(self, job: JobId, status: str = "done", parts: int | None = None, route: str | None = None,
-                 hints: Mapping[str, float] | None = None, reason: str = "", state_bytes: int = 0,
-                 steps: int = 1, turns: int = 0) -> None:
+    def __init__(
+        self,
+        job: JobId,
+        status: str = "done",
+        parts: int | None = None,
+        route: str | None = None,
+        hints: Mapping[str, float] | None = None,
+        reason: str = "",
+        state_bytes: int = 0,
+        steps: int = 1,
+        turns: int = 0,
+    ) -> None:
         self.job = job
         self.status = status
         self.parts = parts
@@ -105,7 +147,8 @@ class JobResult:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, JobResult) and all(
-            getattr(self, name) == getattr(other, name) for name in JobResult.fields)
+            getattr(self, name) == getattr(other, name) for name in JobResult.fields
+        )
 
     def __hash__(self) -> int:
         return hash(self.job)
@@ -205,11 +248,28 @@ class DrainRequested:
     """Accept nothing more; finish what was accepted."""
 
 
-Event = Union[RequestArrived, RequestCancelled, BatchProgress, WorkFinished, WorkRefused, LaneChanged, DeviceChanged,
-              DrainRequested]
+Event = Union[
+    RequestArrived,
+    RequestCancelled,
+    BatchProgress,
+    WorkFinished,
+    WorkRefused,
+    LaneChanged,
+    DeviceChanged,
+    DrainRequested,
+]
 """Everything :meth:`edgeserve.sched.core.scheduler.Scheduler.step` accepts."""
 
-EVENT_KINDS: Mapping[str, Any] = {kind.__name__: kind for kind in (
-    RequestArrived, RequestCancelled, BatchProgress, WorkFinished, WorkRefused, LaneChanged, DeviceChanged,
-    DrainRequested)}
-
+EVENT_KINDS: Mapping[str, Any] = {
+    kind.__name__: kind
+    for kind in (
+        RequestArrived,
+        RequestCancelled,
+        BatchProgress,
+        WorkFinished,
+        WorkRefused,
+        LaneChanged,
+        DeviceChanged,
+        DrainRequested,
+    )
+}

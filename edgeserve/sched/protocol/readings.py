@@ -105,8 +105,24 @@ class DeviceLimits(NamedTuple):
 class DeviceFilter:
     """Readings of one device to events. Remembers what it told; :meth:`events` alone changes it."""
 
-    __slots__ = ("device", "lanes", "limits", "_clock_mhz", "_speed", "_confirmed_ns", "_busy", "_thermal", "_power",
-                 "_watts", "_told", "_untold", "_throttled", "_throttled_left", "_load", "_load_ns")
+    __slots__ = (
+        "device",
+        "lanes",
+        "limits",
+        "_clock_mhz",
+        "_speed",
+        "_confirmed_ns",
+        "_busy",
+        "_thermal",
+        "_power",
+        "_watts",
+        "_told",
+        "_untold",
+        "_throttled",
+        "_throttled_left",
+        "_load",
+        "_load_ns",
+    )
 
     def __init__(self, device: str, lanes: Sequence[str], limits: DeviceLimits) -> None:
         self.device = device
@@ -191,17 +207,26 @@ class DeviceFilter:
             self._throttled = self._throttled if self._throttled_left else ""
         thermal, heat = self._thermal_level(readings)
         power = self._power_level(readings)
-        gap_ns = None if readings.locked is None or not self.limits.idle_gap_ns else \
-            0 if readings.locked else self.limits.idle_gap_ns
+        gap_ns = (
+            None
+            if readings.locked is None or not self.limits.idle_gap_ns
+            else 0
+            if readings.locked
+            else self.limits.idle_gap_ns
+        )
         block_bytes = readings.memory_block_bytes
         news = DeviceChanged(
-            self.device, self._memory_news(readings.memory_free_bytes),
+            self.device,
+            self._memory_news(readings.memory_free_bytes),
             heat if heat is not None and (told.heat is None or abs(heat - told.heat) >= HEAT_STEP) else None,
             readings.power_w if _differs(told.power_w, readings.power_w, POWER_STEP) else None,
             block_bytes if _differs(told.memory_block_bytes, block_bytes, BLOCK_STEP) else None,
             thermal if thermal != (told.thermal or NONE) else None,
             power if power != (told.power or NONE) else None,
-            gap_ns if gap_ns != told.idle_gap_ns else None, load[0], load[1])
+            gap_ns if gap_ns != told.idle_gap_ns else None,
+            load[0],
+            load[1],
+        )
         if news == DeviceChanged(self.device):
             return None
         self._told = _after(told, news)
@@ -220,8 +245,10 @@ class DeviceFilter:
                 if heat_c >= (limit_c - HYSTERESIS_C if before >= index else limit_c):
                     level = index
             self._thermal = LEVELS[level]
-        return (SOFT if self._throttled == "thermal" and self._thermal == NONE else self._thermal,
-                None if heat_c is None else round(min(1.0, max(0.0, heat_c / hard_c)), 2))
+        return (
+            SOFT if self._throttled == "thermal" and self._thermal == NONE else self._thermal,
+            None if heat_c is None else round(min(1.0, max(0.0, heat_c / hard_c)), 2),
+        )
 
     def _power_level(self, readings: Readings) -> str:
         cap_w = self.limits.power_cap_w
@@ -242,8 +269,9 @@ class DeviceFilter:
     def _memory_news(self, value: Optional[int]) -> Optional[int]:
         told = self._told.memory_free_bytes
         self._untold += 1
-        if value is None or (told is not None and abs(value - told) < MEMORY_STEP_BYTES
-                             and self._untold < MEMORY_READINGS):
+        if value is None or (
+            told is not None and abs(value - told) < MEMORY_STEP_BYTES and self._untold < MEMORY_READINGS
+        ):
             return None
         self._untold = 0
         return value
@@ -252,11 +280,15 @@ class DeviceFilter:
 def _after(told: DeviceChanged, news: DeviceChanged) -> DeviceChanged:
     """What is known after the news."""
     return DeviceChanged(
-        told.device, told.memory_free_bytes if news.memory_free_bytes is None else news.memory_free_bytes,
-        told.heat if news.heat is None else news.heat, told.power_w if news.power_w is None else news.power_w,
+        told.device,
+        told.memory_free_bytes if news.memory_free_bytes is None else news.memory_free_bytes,
+        told.heat if news.heat is None else news.heat,
+        told.power_w if news.power_w is None else news.power_w,
         told.memory_block_bytes if news.memory_block_bytes is None else news.memory_block_bytes,
-        news.thermal or told.thermal, news.power or told.power,
-        told.idle_gap_ns if news.idle_gap_ns is None else news.idle_gap_ns)
+        news.thermal or told.thermal,
+        news.power or told.power,
+        told.idle_gap_ns if news.idle_gap_ns is None else news.idle_gap_ns,
+    )
 
 
 def _differs(told: Optional[float], value: Optional[float], step: float) -> bool:

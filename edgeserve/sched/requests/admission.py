@@ -111,11 +111,21 @@ def to_displace_anywhere(admissions: Sequence[Admission], client: str) -> Reques
     greediest = max(sorted(counts), key=counts.__getitem__)
     if greediest == client or counts.get(client, 0) + 1 >= counts[greediest]:
         return None
-    waiting = [request.id for admission in admissions for request in admission.clients.get(greediest, {}).values()
-               if request.running == 0]
+    waiting = [
+        request.id
+        for admission in admissions
+        for request in admission.clients.get(greediest, {}).values()
+        if request.running == 0
+    ]
     newest = max(waiting, default=-1)
-    return next((admission.clients[greediest][newest] for admission in admissions
-                 if newest in admission.clients.get(greediest, {})), None)
+    return next(
+        (
+            admission.clients[greediest][newest]
+            for admission in admissions
+            if newest in admission.clients.get(greediest, {})
+        ),
+        None,
+    )
 
 
 class Use:
@@ -126,8 +136,19 @@ class Use:
     own, and ``greedy`` says that it wants more.
     """
 
-    __slots__ = ("shared", "share", "pending", "pending_ns", "last_ns", "slack_ns", "ahead_ns", "ahead_at_ns",
-                 "recent_ns", "part", "greedy")
+    __slots__ = (
+        "shared",
+        "share",
+        "pending",
+        "pending_ns",
+        "last_ns",
+        "slack_ns",
+        "ahead_ns",
+        "ahead_at_ns",
+        "recent_ns",
+        "part",
+        "greedy",
+    )
 
     def __init__(self, shared: LaneShare, share: str) -> None:
         self.shared = shared
@@ -276,5 +297,7 @@ def lane_sets(lanes_of: Mapping[str, Sequence[str]]) -> Dict[str, int]:
 def lane_shares(sets_of: Mapping[str, Sequence[int]]) -> Dict[str, Dict[str, Tuple[LaneShare, ...]]]:
     """App -> class -> the shares of each set of lanes that the app uses, in their order."""
     shares = {(number, klass): LaneShare() for numbers in sets_of.values() for number in numbers for klass in CLASSES}
-    return {app: {klass: tuple([shares[number, klass] for number in numbers]) for klass in CLASSES}
-            for app, numbers in sets_of.items()}
+    return {
+        app: {klass: tuple([shares[number, klass] for number in numbers]) for klass in CLASSES}
+        for app, numbers in sets_of.items()
+    }

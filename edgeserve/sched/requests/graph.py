@@ -28,8 +28,25 @@ class Node:
     whenever a plain node is done: its only successor, which waits for nothing else. ``is_join``: it waits for several
     predecessors or parts; ``feeds_join``: a successor of the node does."""
 
-    __slots__ = ("name", "model", "index", "preds", "succs", "fan_out", "gather", "join", "route_one", "parts_max",
-                 "depth", "scope", "closers", "plain", "follower", "is_join", "feeds_join")
+    __slots__ = (
+        "name",
+        "model",
+        "index",
+        "preds",
+        "succs",
+        "fan_out",
+        "gather",
+        "join",
+        "route_one",
+        "parts_max",
+        "depth",
+        "scope",
+        "closers",
+        "plain",
+        "follower",
+        "is_join",
+        "feeds_join",
+    )
 
     def __init__(self, config: NodeConfig, index: int) -> None:
         self.name = config.name
@@ -66,9 +83,28 @@ class App:
     ensemble, if anything. ``history_share``: of so many of its requests the outputs of all models are recorded.
     """
 
-    __slots__ = ("name", "nodes", "by_name", "entries", "exits", "policy", "slo_ns", "klass", "value", "on_late",
-                 "stream", "state_ttl_ns", "streams_max", "pending_max", "weights", "background_wait_ns", "simple",
-                 "ensemble", "hint_bounds", "history_share")
+    __slots__ = (
+        "name",
+        "nodes",
+        "by_name",
+        "entries",
+        "exits",
+        "policy",
+        "slo_ns",
+        "klass",
+        "value",
+        "on_late",
+        "stream",
+        "state_ttl_ns",
+        "streams_max",
+        "pending_max",
+        "weights",
+        "background_wait_ns",
+        "simple",
+        "ensemble",
+        "hint_bounds",
+        "history_share",
+    )
 
     def __init__(self, config: AppConfig, policy: str) -> None:
         self.name = config.name
@@ -132,8 +168,11 @@ def _graph(config: AppConfig) -> Tuple[Node, ...]:
         node.feeds_join = any(len(succ.preds) > 1 or succ.gather for succ in node.succs)
         if node.plain and len(node.succs) == 1 and len(node.succs[0].preds) == 1 and not node.succs[0].gather:
             node.follower = node.succs[0]
-        node.closers = tuple(other for other in ordered if other.gather and other.preds[0].scope_after() is node) \
-            if node.fan_out else ()
+        node.closers = (
+            tuple(other for other in ordered if other.gather and other.preds[0].scope_after() is node)
+            if node.fan_out
+            else ()
+        )
     return tuple(ordered)
 
 
@@ -161,8 +200,10 @@ def _place_in_scope(node: Node, where: str) -> None:
     scope = scopes[0] if scopes else None
     if node.gather:
         if scope is None:
-            raise ConfigError(f"{here} has gather = true but no fan-out is open before it; "
-                              "set fan_out = true on the node that makes the parts")
+            raise ConfigError(
+                f"{here} has gather = true but no fan-out is open before it; "
+                "set fan_out = true on the node that makes the parts"
+            )
         scope = scope.scope
     if node.fan_out and node.route_one:
         raise ConfigError(f"{here} has fan_out and route = 'one'; put the choice in a node of its own")

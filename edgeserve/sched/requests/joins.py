@@ -1,7 +1,7 @@
 """How a request moves through its graph: tokens, joins, fan-outs. Pure bookkeeping on one ``RequestRecord``.
 
 The rule is on top of ``sched/requests/graph.py``. These functions say which nodes may run next; making jobs of them,
-and ending the request when none is left, is the scheduler's. A join row is ``[tokens, done, fired]``. """
+and ending the request when none is left, is the scheduler's. A join row is ``[tokens, done, fired]``."""
 
 from __future__ import annotations
 
@@ -82,8 +82,9 @@ def can_settle(request: RequestRecord, node: Node, part: Part) -> bool:
 
 def leads_only_to(node: Node, join: Node) -> bool:
     """Whether everything that comes of a node ends in this join."""
-    return bool(node.succs) and all(succ is join or (not succ.is_join and leads_only_to(succ, join))
-                                    for succ in node.succs)
+    return bool(node.succs) and all(
+        succ is join or (not succ.is_join and leads_only_to(succ, join)) for succ in node.succs
+    )
 
 
 def leads_to(node: Node, join: Node) -> bool:
@@ -114,8 +115,11 @@ def _revives(request: RequestRecord, node: Node, part: Part) -> bool:
 def not_chosen(request: RequestRecord, names: Sequence[str]) -> List[Job]:
     """The ready jobs that have not begun, of those among which can be chosen (first nodes, branches of a fork), that
     are not in ``names``."""
-    return [job for job in request.jobs.values() if job.state == READY and not job.steps
-            and job.node.name not in names and _is_alternative(job.node, request)]
+    return [
+        job
+        for job in request.jobs.values()
+        if job.state == READY and not job.steps and job.node.name not in names and _is_alternative(job.node, request)
+    ]
 
 
 def _is_alternative(node: Node, request: RequestRecord) -> bool:
@@ -144,8 +148,9 @@ def _parts_before(request: RequestRecord, join: Node, pred: Node, part: Part) ->
     return [part] if pred.fan_out else [(*part, index) for index in range(count)]
 
 
-def _fate_of(request: RequestRecord, node: Node, part: Part,
-             jobs: Dict[Tuple[int, Part], Job]) -> Tuple[str, Optional[Job]]:
+def _fate_of(
+    request: RequestRecord, node: Node, part: Part, jobs: Dict[Tuple[int, Part], Job]
+) -> Tuple[str, Optional[Job]]:
     """What became of a node. A branch of several nodes runs while one of those before it does."""
     job = jobs.get((node.index, part))
     if job is not None:
@@ -230,11 +235,20 @@ def _pass_on(request: RequestRecord, node: Node, part: Part, result: JobResult |
         return
     fork = len(node.succs) > 1
     for succ in node.succs:
-        if fork and result is not None and request.chosen is not None and succ.name not in request.chosen \
-                and not succ.is_join and not node.route_one:
+        if (
+            fork
+            and result is not None
+            and request.chosen is not None
+            and succ.name not in request.chosen
+            and not succ.is_join
+            and not node.route_one
+        ):
             _note_skipped(request, succ, part)
-        done = result is not None and not (node.route_one and succ.name != result.route) and not (
-            fork and not _is_chosen(request, succ))
+        done = (
+            result is not None
+            and not (node.route_one and succ.name != result.route)
+            and not (fork and not _is_chosen(request, succ))
+        )
         _token(request, succ, part, done, ready)
 
 
@@ -251,8 +265,9 @@ def _note_skipped(request: RequestRecord, node: Node, part: Part) -> None:
     request.skipped.append((node, part))
 
 
-def _open_scope(request: RequestRecord, node: Node, part: Part, result: JobResult | None,
-                ready: List[NodePart]) -> None:
+def _open_scope(
+    request: RequestRecord, node: Node, part: Part, result: JobResult | None, ready: List[NodePart]
+) -> None:
     """A fan-out ended: one token per part and successor. No part at all: what gathers them runs with empty lists."""
     count = 0 if result is None or result.parts is None else result.parts
     if request.scopes is None:

@@ -97,10 +97,42 @@ class RequestRecord:
     time. ``policy`` is who decides about it: its app's, or the core's own where it became a trial.
     """
 
-    __slots__ = ("id", "app", "hints", "arrival_ns", "deadline_ns", "margin_ns", "client", "share", "has_owner",
-                 "uses", "klass", "value", "on_late", "stream", "state", "ended", "jobs", "running", "joins", "scopes",
-                 "chosen", "cost_share_ns", "breakdown", "log", "done_exits", "failure", "left_out", "part_hints",
-                 "policy", "successor_ns", "fates", "quality", "quality_min", "skipped")
+    __slots__ = (
+        "id",
+        "app",
+        "hints",
+        "arrival_ns",
+        "deadline_ns",
+        "margin_ns",
+        "client",
+        "share",
+        "has_owner",
+        "uses",
+        "klass",
+        "value",
+        "on_late",
+        "stream",
+        "state",
+        "ended",
+        "jobs",
+        "running",
+        "joins",
+        "scopes",
+        "chosen",
+        "cost_share_ns",
+        "breakdown",
+        "log",
+        "done_exits",
+        "failure",
+        "left_out",
+        "part_hints",
+        "policy",
+        "successor_ns",
+        "fates",
+        "quality",
+        "quality_min",
+        "skipped",
+    )
 
     def __init__(self, request: Request, app: App, policy: Any = None) -> None:
         self.id = request.id
@@ -185,9 +217,11 @@ class RequestRecord:
     def story(self) -> List[str]:
         """What happened to the request, a line each, times relative to its ``arrival_ns``: its sending, where a client
         tells it."""
-        head = (f"request {self.id} of app {self.app.name}: {self.state}, class {self.klass}, "
-                f"deadline {format_duration(self.deadline_ns + self.margin_ns - self.arrival_ns)} after it was asked"
-                + (f", of which {format_duration(self.margin_ns)} are kept for the answer" if self.margin_ns else ""))
+        head = (
+            f"request {self.id} of app {self.app.name}: {self.state}, class {self.klass}, "
+            f"deadline {format_duration(self.deadline_ns + self.margin_ns - self.arrival_ns)} after it was asked"
+            + (f", of which {format_duration(self.margin_ns)} are kept for the answer" if self.margin_ns else "")
+        )
         lines = [head]
         for now_ns, what in self.log:
             words = " ".join([word for word in map(str, what) if word])  # a job that is no part names none
@@ -212,12 +246,34 @@ class Job:
     it is bound, or is ``""``. ``hints`` are what was known of it when it was made.
     """
 
-    __slots__ = ("id", "seq", "request", "node", "part", "hints", "state", "ready_ns", "launched_ns", "key",
-                 "demand_ns", "lane", "steps", "breakdown", "deadline_ns", "queued", "state_bytes", "state_device",
-                 "steps_total", "tokens_in", "cuts", "has_state")
+    __slots__ = (
+        "id",
+        "seq",
+        "request",
+        "node",
+        "part",
+        "hints",
+        "state",
+        "ready_ns",
+        "launched_ns",
+        "key",
+        "demand_ns",
+        "lane",
+        "steps",
+        "breakdown",
+        "deadline_ns",
+        "queued",
+        "state_bytes",
+        "state_device",
+        "steps_total",
+        "tokens_in",
+        "cuts",
+        "has_state",
+    )
 
-    def __init__(self, seq: int, request: RequestRecord, node: Node, part: Part, ready_ns: int,
-                 breakdown: LatencyBreakdown) -> None:
+    def __init__(
+        self, seq: int, request: RequestRecord, node: Node, part: Part, ready_ns: int, breakdown: LatencyBreakdown
+    ) -> None:
         self.id: JobId = new_tuple(JobId, (request.id, node.name, part))
         self.seq = seq
         self.request = request

@@ -45,8 +45,13 @@ def _parts(request: RequestRecord, ended_ns: int) -> Dict[str, int]:
     """Where the time went, in the order of a life; together from its sending to its end."""
     arrived_ns = request.log[0][0]
     queue_ns, load_ns, batch_ns, execute_ns = request.breakdown
-    parts = {"sending": arrived_ns - request.arrival_ns, "queue": queue_ns, "load": load_ns, "batch": batch_ns,
-             "execute": execute_ns}
+    parts = {
+        "sending": arrived_ns - request.arrival_ns,
+        "queue": queue_ns,
+        "load": load_ns,
+        "batch": batch_ns,
+        "execute": execute_ns,
+    }
     rest_ns = ended_ns - request.arrival_ns - sum(parts.values())
     if _launches(request):
         parts["other"] = max(0, rest_ns)
@@ -82,6 +87,8 @@ def _before(request: RequestRecord, others: Sequence[RequestRecord]) -> str:
     for work in sorted(works):
         counts[works[work]] = counts.get(works[work], 0) + 1
     rows: List[Any] = sorted(counts.items(), key=lambda row: (-row[1], row[0]))
-    told = [f"{count} {'batch' if count == 1 else 'batches'} of app {app} on {lane}"
-            for (app, lane), count in rows[:APPS_TOLD_MAX]]
+    told = [
+        f"{count} {'batch' if count == 1 else 'batches'} of app {app} on {lane}"
+        for (app, lane), count in rows[:APPS_TOLD_MAX]
+    ]
     return ", ".join(told) + (f" and {len(rows) - APPS_TOLD_MAX} more" if len(rows) > APPS_TOLD_MAX else "")

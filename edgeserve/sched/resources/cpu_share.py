@@ -34,7 +34,7 @@ NICE_STEP = 1.25
 
 def weight_of(nice: int) -> float:
     """How much a thread counts beside one of nice 0."""
-    return float(NICE_STEP ** -nice)
+    return float(NICE_STEP**-nice)
 
 
 class CpuShare:
@@ -75,8 +75,9 @@ class CpuShare:
         if not self._known or self._is_stale(now_ns - self._told_ns):
             return 1.0
         used = self._used
-        beside = [other for other in self._lanes if other is not lane
-                  and used[other.name] > WORKS_SHARE * other.threads]
+        beside = [
+            other for other in self._lanes if other is not lane and used[other.name] > WORKS_SHARE * other.threads
+        ]
         if beside and not lane.nice and lane.threads + sum([other.threads for other in beside]) > self._cores:
             return SHARE_MIN
         cores = float(self._cores) - sum([used[other.name] for other in beside], 0.0)

@@ -56,5 +56,9 @@ class EnergyMeter:
     def figures(self, now_ns: int) -> Dict[str, Any]:
         """Joules so far, for people."""
         self.close(max(now_ns, self._since_ns))
-        return {"power_w": self._power_w, "energy_j": round(self.total_j, 3), "idle_j": round(self.idle_j, 3),
-                "energy_j_by_app": {app: round(used_j, 3) for app, used_j in sorted(self.by_app_j.items())}}
+        return {
+            "power_w": self._power_w,
+            "energy_j": round(self.total_j, 3),
+            "idle_j": round(self.idle_j, 3),
+            "energy_j_by_app": {app: round(used_j, 3) for app, used_j in sorted(self.by_app_j.items())},
+        }

@@ -44,12 +44,45 @@ class Work:
     present step (None: it was not), ``steps_max`` and ``variant`` are what it was asked for.
     """
 
-    __slots__ = ("id", "kind", "lane", "model", "jobs", "size", "launched_ns", "expected_ns", "starts_ns", "policy",
-                 "lost", "probe", "failed", "steps", "turns", "cold", "over", "cut_ns", "steps_max", "variant",
-                 "step_ns", "at_once")
+    __slots__ = (
+        "id",
+        "kind",
+        "lane",
+        "model",
+        "jobs",
+        "size",
+        "launched_ns",
+        "expected_ns",
+        "starts_ns",
+        "policy",
+        "lost",
+        "probe",
+        "failed",
+        "steps",
+        "turns",
+        "cold",
+        "over",
+        "cut_ns",
+        "steps_max",
+        "variant",
+        "step_ns",
+        "at_once",
+    )
 
-    def __init__(self, id: int, kind: str, lane: Lane, model: str, jobs: Tuple[Job, ...], size: int, launched_ns: int,
-                 expected_ns: int, starts_ns: int, policy: Any, probe: Job | None = None) -> None:
+    def __init__(
+        self,
+        id: int,
+        kind: str,
+        lane: Lane,
+        model: str,
+        jobs: Tuple[Job, ...],
+        size: int,
+        launched_ns: int,
+        expected_ns: int,
+        starts_ns: int,
+        policy: Any,
+        probe: Job | None = None,
+    ) -> None:
         self.id = id
         self.kind = kind
         self.lane = lane
@@ -88,11 +121,40 @@ class Lane:
     lies between two of its batches, learnt where it is given one at a time, else 0.
     """
 
-    __slots__ = ("name", "device", "copy", "ahead_ns", "depth", "hang_ns", "works", "free_at_ns", "head_due_ns",
-                 "waits", "up", "hung", "speed", "models", "busy_ns", "idle_gap", "threads", "nice", "handover")
+    __slots__ = (
+        "name",
+        "device",
+        "copy",
+        "ahead_ns",
+        "depth",
+        "hang_ns",
+        "works",
+        "free_at_ns",
+        "head_due_ns",
+        "waits",
+        "up",
+        "hung",
+        "speed",
+        "models",
+        "busy_ns",
+        "idle_gap",
+        "threads",
+        "nice",
+        "handover",
+    )
 
-    def __init__(self, name: str, device: str, ahead_ns: int = 0, hang_ns: int = 30_000 * NS_PER_MS,
-                 copy: bool = False, depth: int = 1, waits: bool = True, threads: int = 1, nice: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        device: str,
+        ahead_ns: int = 0,
+        hang_ns: int = 30_000 * NS_PER_MS,
+        copy: bool = False,
+        depth: int = 1,
+        waits: bool = True,
+        threads: int = 1,
+        nice: int = 0,
+    ) -> None:
         self.name = name
         self.device = device
         self.copy = copy
@@ -200,8 +262,18 @@ class Works:
         self._last_id = 0
         self._lost: OrderedDict[int, None] = OrderedDict()
 
-    def put(self, now_ns: int, kind: str, lane: Lane, model: str, expected_ns: int, jobs: Tuple[Job, ...] = (),
-            size: int = 0, policy: Any = None, probe: Job | None = None) -> Work:
+    def put(
+        self,
+        now_ns: int,
+        kind: str,
+        lane: Lane,
+        model: str,
+        expected_ns: int,
+        jobs: Tuple[Job, ...] = (),
+        size: int = 0,
+        policy: Any = None,
+        probe: Job | None = None,
+    ) -> Work:
         """Give a lane a work behind those it has."""
         self._last_id += 1
         starts_ns = max(now_ns, lane.free_at_ns) if lane.works else now_ns

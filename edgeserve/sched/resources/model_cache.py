@@ -68,8 +68,25 @@ ABSENT, LOADING, RESIDENT, EVICTING = "absent", "loading", "resident", "evicting
 class Placement:
     """One model on one device. ``bytes`` counts its weights and the working memory of its largest batch."""
 
-    __slots__ = ("model", "device", "bytes", "load_ns", "pinned", "state", "since_ns", "in_flight", "demand_ns",
-                 "bound_ns", "used", "failures", "retry_at_ns", "due_ns", "loads_ns", "used_ns", "gap_ns")
+    __slots__ = (
+        "model",
+        "device",
+        "bytes",
+        "load_ns",
+        "pinned",
+        "state",
+        "since_ns",
+        "in_flight",
+        "demand_ns",
+        "bound_ns",
+        "used",
+        "failures",
+        "retry_at_ns",
+        "due_ns",
+        "loads_ns",
+        "used_ns",
+        "gap_ns",
+    )
 
     def __init__(self, model: str, device: str, bytes: int, load_ns: int, pinned: bool = False) -> None:
         self.model = model
@@ -112,9 +129,24 @@ class Device:
     :class:`~edgeserve.sched.protocol.events.DeviceChanged`.
     """
 
-    __slots__ = ("name", "budget_bytes", "placements", "used_bytes", "state_bytes", "free_bytes", "heat", "power_w",
-                 "headroom_bytes", "falling_bytes", "falling_until_ns", "block_bytes", "thermal", "power",
-                 "idle_gap_ns", "reported_ns")
+    __slots__ = (
+        "name",
+        "budget_bytes",
+        "placements",
+        "used_bytes",
+        "state_bytes",
+        "free_bytes",
+        "heat",
+        "power_w",
+        "headroom_bytes",
+        "falling_bytes",
+        "falling_until_ns",
+        "block_bytes",
+        "thermal",
+        "power",
+        "idle_gap_ns",
+        "reported_ns",
+    )
 
     def __init__(self, name: str, budget_bytes: int = 0, headroom_bytes: int = 0) -> None:
         self.name = name
@@ -142,16 +174,20 @@ class Device:
     def add(self, placement: Placement, resident: bool) -> None:
         """Announce a model that may live here; ``ConfigError`` when it never fits."""
         if self.budget_bytes and placement.bytes > self.budget_bytes:
-            raise ConfigError(f"model {placement.model!r} needs {format_size(placement.bytes)} on device "
-                              f"{self.name!r}, more than [device.{self.name}] memory = "
-                              f"{format_size(self.budget_bytes)}")
+            raise ConfigError(
+                f"model {placement.model!r} needs {format_size(placement.bytes)} on device "
+                f"{self.name!r}, more than [device.{self.name}] memory = "
+                f"{format_size(self.budget_bytes)}"
+            )
         self.placements[placement.model] = placement
         if resident:
             placement.state = RESIDENT
             self.used_bytes += placement.bytes
             if self.budget_bytes and self.used_bytes > self.budget_bytes:
-                raise ConfigError(f"the models resident at start take {format_size(self.used_bytes)} on device "
-                                  f"{self.name!r}, more than its memory = {format_size(self.budget_bytes)}")
+                raise ConfigError(
+                    f"the models resident at start take {format_size(self.used_bytes)} on device "
+                    f"{self.name!r}, more than its memory = {format_size(self.budget_bytes)}"
+                )
 
     def is_resident(self, model: str) -> bool:
         """Whether ``model`` can run here now."""
@@ -173,8 +209,12 @@ class Device:
         return self.free_bytes - self.falling_bytes - kept >= bytes
 
     def _is_fragmented(self) -> bool:
-        return (self.block_bytes is not None and self.block_bytes <= BLOCK_BYTES_MIN and self.free_bytes is not None
-                and self.free_bytes < FRAGMENTED_BELOW * self.headroom_bytes)
+        return (
+            self.block_bytes is not None
+            and self.block_bytes <= BLOCK_BYTES_MIN
+            and self.free_bytes is not None
+            and self.free_bytes < FRAGMENTED_BELOW * self.headroom_bytes
+        )
 
     def _budget_room_bytes(self) -> int:
         return self.budget_bytes - self.used_bytes - self.state_bytes if self.budget_bytes else 2**62
@@ -194,8 +234,9 @@ class Device:
     def touch(self, placement: Placement, now_ns: int = 0) -> None:
         """It was used: the most recent one now. O(1)."""
         placement.used = True
-        placement.gap_ns = max(now_ns - placement.used_ns if placement.used_ns >= 0 else 0,
-                               placement.gap_ns - placement.gap_ns // 8)
+        placement.gap_ns = max(
+            now_ns - placement.used_ns if placement.used_ns >= 0 else 0, placement.gap_ns - placement.gap_ns // 8
+        )
         placement.used_ns = now_ns
         del self.placements[placement.model]
         self.placements[placement.model] = placement
@@ -245,8 +286,11 @@ class Device:
         """The model to load next and the models to evict for it, or None. O(models here)."""
         if self.headroom_bytes and self._is_fragmented():
             return None
-        wanted = [(self._priority_ns(placement, others), placement) for placement in self.placements.values()
-                  if placement.state == ABSENT and placement.demand_ns > 0 and placement.retry_at_ns <= now_ns]
+        wanted = [
+            (self._priority_ns(placement, others), placement)
+            for placement in self.placements.values()
+            if placement.state == ABSENT and placement.demand_ns > 0 and placement.retry_at_ns <= now_ns
+        ]
         wanted.sort(key=lambda row: (-row[0], row[1].model))
         for priority_ns, placement in wanted:
             if priority_ns <= 0:
@@ -268,13 +312,24 @@ class Device:
             return None
         if self.falling_bytes and self.falling_until_ns > now_ns:
             return self.falling_until_ns
-        return min((item.idle_at_ns() for item in self.placements.values()
-                    if item.state == RESIDENT and item.idle_at_ns() > now_ns), default=None)
+        return min(
+            (
+                item.idle_at_ns()
+                for item in self.placements.values()
+                if item.state == RESIDENT and item.idle_at_ns() > now_ns
+            ),
+            default=None,
+        )
 
     def is_served_elsewhere(self, placement: Placement, others: Iterable[Device]) -> bool:
         """Whether resident copies on other devices serve all that waits for a model, so that it is not loaded here."""
-        return any(device is not self and placement.model in device.placements and device.is_resident(placement.model)
-                   for device in others) and self._priority_ns(placement, others) <= 0
+        return (
+            any(
+                device is not self and placement.model in device.placements and device.is_resident(placement.model)
+                for device in others
+            )
+            and self._priority_ns(placement, others) <= 0
+        )
 
     def under_pressure(self, now_ns: int = 0) -> Placement | None:
         """A model to give up because the device runs out of memory although the budget holds, or None: the least
@@ -288,9 +343,14 @@ class Device:
         elif free_bytes - self.falling_bytes >= headroom_bytes and not self._is_fragmented():
             return None
         spares = bool(headroom_bytes) and free_bytes >= headroom_bytes // EMERGENCY_SHARE
-        return next((placement for placement in self.placements.values()
-                     if _evictable(placement) and placement.demand_ns == 0
-                     and not (spares and placement.is_working(now_ns))), None)
+        return next(
+            (
+                placement
+                for placement in self.placements.values()
+                if _evictable(placement) and placement.demand_ns == 0 and not (spares and placement.is_working(now_ns))
+            ),
+            None,
+        )
 
     def _victims(self, newcomer: Placement, priority_ns: float, now_ns: int) -> List[Placement] | None:
         """The least recently used models that make room, [] when there is room, None when there is no way. Where other
@@ -300,11 +360,20 @@ class Device:
         if missing <= 0:
             return victims
         others = self.headroom_bytes > 0 and newcomer.bytes <= self._budget_room_bytes()
-        idle = [item for item in self.placements.values() if _evictable(item) and item.demand_ns == 0
-                and not (others and item.is_working(now_ns))]
-        less = [] if others else [
-            item for item in self.placements.values()
-            if _evictable(item) and item.used and 0 < item.demand_ns < priority_ns and self._could_return(item)]
+        idle = [
+            item
+            for item in self.placements.values()
+            if _evictable(item) and item.demand_ns == 0 and not (others and item.is_working(now_ns))
+        ]
+        less = (
+            []
+            if others
+            else [
+                item
+                for item in self.placements.values()
+                if _evictable(item) and item.used and 0 < item.demand_ns < priority_ns and self._could_return(item)
+            ]
+        )
         for item in idle + less:
             victims.append(item)
             missing -= item.bytes
@@ -323,19 +392,29 @@ class Device:
     def _priority_ns(self, placement: Placement, others: Iterable[Device]) -> float:
         """Unfulfilled work: demand less what resident copies elsewhere serve, each device sharing its capacity over
         its load (Clockwork, section 5)."""
-        copies = [device for device in others if device is not self and placement.model in device.placements
-                  and device.is_resident(placement.model)]
+        copies = [
+            device
+            for device in others
+            if device is not self and placement.model in device.placements and device.is_resident(placement.model)
+        ]
         if not copies:
             return placement.demand_ns
-        loads = [max(1, sum(item.demand_ns for item in device.placements.values() if item.state == RESIDENT))
-                 for device in copies]
+        loads = [
+            max(1, sum(item.demand_ns for item in device.placements.values() if item.state == RESIDENT))
+            for device in copies
+        ]
         weights = [1 / load for load in loads]
         free_ns = placement.demand_ns - placement.bound_ns
-        served = sum(free_ns * (weight / sum(weights)) * min(1.0, CAPACITY_NS / load)
-                     for weight, load in zip(weights, loads))
+        served = sum(
+            free_ns * (weight / sum(weights)) * min(1.0, CAPACITY_NS / load) for weight, load in zip(weights, loads)
+        )
         return placement.demand_ns - served
 
 
 def _evictable(placement: Placement) -> bool:
-    return (placement.state == RESIDENT and not placement.pinned and placement.in_flight == 0
-            and (placement.used or placement.demand_ns == 0))
+    return (
+        placement.state == RESIDENT
+        and not placement.pinned
+        and placement.in_flight == 0
+        and (placement.used or placement.demand_ns == 0)
+    )

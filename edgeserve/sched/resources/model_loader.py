@@ -1,7 +1,7 @@
 """The memory of all devices: demand for models, and the loads and evictions that follow from it.
 
 Which model to load and which to give up is decided per device in ``sched/resources/model_cache.py``; here the decisions
-become works on the copy lanes. Knows no request and no policy. """
+become works on the copy lanes. Knows no request and no policy."""
 
 from __future__ import annotations
 
@@ -21,16 +21,26 @@ class Memory:
     and demand is not counted.
     """
 
-    def __init__(self, devices: Mapping[str, Device], copy_lanes: Mapping[str, Lane], lanes: Mapping[str, Lane],
-                 works: Works, models: Sequence[str]) -> None:
+    def __init__(
+        self,
+        devices: Mapping[str, Device],
+        copy_lanes: Mapping[str, Lane],
+        lanes: Mapping[str, Lane],
+        works: Works,
+        models: Sequence[str],
+    ) -> None:
         self.devices = devices
         self.copy_lanes = copy_lanes
         self.placements: Dict[str, Tuple[Placement, ...]] = {
             model: tuple(device.placements[model] for device in devices.values() if model in device.placements)
-            for model in models}
-        self.tracked = any(device.budget_bytes or device.headroom_bytes
-                           or any(item.state != RESIDENT for item in device.placements.values())
-                           for device in devices.values())
+            for model in models
+        }
+        self.tracked = any(
+            device.budget_bytes
+            or device.headroom_bytes
+            or any(item.state != RESIDENT for item in device.placements.values())
+            for device in devices.values()
+        )
         self._lanes = lanes
         self._works = works
 
@@ -86,15 +96,23 @@ class Memory:
                 actions.extend(self._evict(now_ns, device, victim) for victim in victims)
                 work = self._works.put(now_ns, LOAD, copy_lane, placement.model, placement.load_ns)
                 device.load_started(placement, work.starts_ns + placement.load_ns)
-                actions.append(LoadModel(work.id, copy_lane.name, placement.model, START_ANY_TIME_NS,
-                                         placement.load_ns))
+                actions.append(
+                    LoadModel(work.id, copy_lane.name, placement.model, START_ANY_TIME_NS, placement.load_ns)
+                )
         return actions
 
     def retry_at_ns(self, now_ns: int) -> int | None:
         """When a load that failed may be tried again for jobs that wait, or one that waits for memory may take that of
         a model that is at work until then; None where no load waits."""
-        found = min((item.retry_at_ns for device in self.devices.values() for item in device.placements.values()
-                    if item.failures and item.demand_ns and item.retry_at_ns > now_ns), default=None)
+        found = min(
+            (
+                item.retry_at_ns
+                for device in self.devices.values()
+                for item in device.placements.values()
+                if item.failures and item.demand_ns and item.retry_at_ns > now_ns
+            ),
+            default=None,
+        )
         for device in self.devices.values():
             roomier_ns = device.roomier_at_ns(now_ns) if device.headroom_bytes else None
             if roomier_ns is not None and (found is None or roomier_ns < found):

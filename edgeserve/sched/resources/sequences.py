@@ -76,8 +76,9 @@ class Sequences:
 
     __slots__ = ("models", "working", "holders", "_devices", "_reserved", "_usual_milli")
 
-    def __init__(self, models: Mapping[str, SequenceModel], devices: Mapping[str, Device],
-                 lanes: Sequence[Lane]) -> None:
+    def __init__(
+        self, models: Mapping[str, SequenceModel], devices: Mapping[str, Device], lanes: Sequence[Lane]
+    ) -> None:
         self.models = models
         self.working: Dict[int, Tuple[Work, int]] = {}
         self.holders: Dict[str, Dict[int, Job]] = {lane.name: {} for lane in lanes}
@@ -118,8 +119,10 @@ class Sequences:
             return f"its {tokens - 1} input tokens leave no room in the context of {model.context_tokens}"
         bound = model.memory_bytes
         if bound and tokens * model.bytes_per_token > bound:
-            return f"its {tokens - 1} input tokens need {tokens * model.bytes_per_token} bytes of state, more than " \
-                   f"[model.{job.node.model}] state_memory = {bound} bytes"
+            return (
+                f"its {tokens - 1} input tokens need {tokens * model.bytes_per_token} bytes of state, more than "
+                f"[model.{job.node.model}] state_memory = {bound} bytes"
+            )
         return ""
 
     def room(self, model: str, lane: Lane) -> Room:
@@ -133,8 +136,12 @@ class Sequences:
     def is_alone(self, job: Job, lane: Lane) -> bool:
         """Whether no other sequence on a lane's device will make room for this one's next step: none of its model holds
         anything, and none of another model runs, or the bound of its own model is what is too low."""
-        others = [other for jobs in self.holders.values() for other in jobs.values()
-                  if other is not job and other.state_device == lane.device]
+        others = [
+            other
+            for jobs in self.holders.values()
+            for other in jobs.values()
+            if other is not job and other.state_device == lane.device
+        ]
         if any(other.node.model == job.node.model for other in others):
             return False
         model = self.models[job.node.model]
@@ -192,8 +199,12 @@ class Sequences:
         """The ready job of a model that took its place last: on the lane, else on another one of its device."""
         for name in (lane.name, *[other for other in self.holders if other != lane.name]):
             for job in reversed(list(self.holders[name].values())):
-                if job.state == READY and job.node.model == model and job.state_device == lane.device \
-                        and job is not but:
+                if (
+                    job.state == READY
+                    and job.node.model == model
+                    and job.state_device == lane.device
+                    and job is not but
+                ):
                     return job
         return None
 

@@ -72,8 +72,13 @@ class Streams:
             return []
         older = [held for held in stream.held if held.state == HELD]
         active = stream.active
-        if active is not None and not active.ended and active.running == 0 and active.breakdown.execute_ns == 0 \
-                and all(not job.breakdown.execute_ns and not job.steps for job in active.jobs.values()):
+        if (
+            active is not None
+            and not active.ended
+            and active.running == 0
+            and active.breakdown.execute_ns == 0
+            and all(not job.breakdown.execute_ns and not job.steps for job in active.jobs.values())
+        ):
             older.insert(0, active)
         return older
 
@@ -156,8 +161,11 @@ class Streams:
 
     def quiet(self, app: str = "") -> Iterator[Tuple[StreamKey, Stream]]:
         """Streams with nothing in flight whose state could be forgotten, least recently used first."""
-        return ((key, stream) for key, stream in self.streams.items()
-                if stream.active is None and (not app or key[0] == app))
+        return (
+            (key, stream)
+            for key, stream in self.streams.items()
+            if stream.active is None and (not app or key[0] == app)
+        )
 
     def count(self, app: str) -> int:
         """How many streams an app has now."""

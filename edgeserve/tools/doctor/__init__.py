@@ -56,8 +56,22 @@ from edgeserve.tools.doctor.probes import check_libraries, library_versions
 from edgeserve.tools.doctor.telemetry import check_heat, check_over_current, check_tegrastats, check_telemetry
 from edgeserve.tools.wrapping import wrapped
 
-__all__ = ["GOOD", "NOTE", "WRONG", "Finding", "check_board", "check_bus", "check_config_file", "check_memory",
-           "check_onnxruntime", "check_processor", "check_python", "examine", "report", "usable_cores"]
+__all__ = [
+    "GOOD",
+    "NOTE",
+    "WRONG",
+    "Finding",
+    "check_board",
+    "check_bus",
+    "check_config_file",
+    "check_memory",
+    "check_onnxruntime",
+    "check_processor",
+    "check_python",
+    "examine",
+    "report",
+    "usable_cores",
+]
 
 
 SUBJECT_COLUMNS = 13
@@ -78,8 +92,12 @@ def examine(config_path: str = "", root: str = "/", quick: bool = False) -> List
         gpu = [replace(finding, status=NOTE) if finding.status == WRONG else finding for finding in gpu]
     found += gpu  # what is wrong with a GPU does not hinder a configuration that uses none
     endpoint = (config.server.endpoint if config is not None else "") or default_endpoint()
-    found += check_bus(endpoint, os.getuid(), config.curve_secret_key_path if config is not None else "",
-                       config.apps if config is not None else ())
+    found += check_bus(
+        endpoint,
+        os.getuid(),
+        config.curve_secret_key_path if config is not None else "",
+        config.apps if config is not None else (),
+    )
     found += check_open_files(config.server.clients_max if config is not None else CLIENTS_USUAL)
     found += check_config_file(config_path, cores) if config_path else []
     return list({(finding.status, finding.text): finding for finding in reversed(found)}.values())[::-1]
@@ -94,23 +112,35 @@ def _config(path: str) -> Optional[Config]:
 
 def _machine(root: str, board: Board, cores: int) -> List[Finding]:
     python = (sys.version_info[0], sys.version_info[1])
-    return [*check_board(root, python), *check_processor(root, cores),
-            *check_memory(root), *check_swap(root, board), *check_wall_clock(time.time()),
-            *check_cache(cache_directory(), root)]
+    return [
+        *check_board(root, python),
+        *check_processor(root, cores),
+        *check_memory(root),
+        *check_swap(root, board),
+        *check_wall_clock(time.time()),
+        *check_cache(cache_directory(), root),
+    ]
 
 
 def _python(root: str, board: Board) -> List[Finding]:
     python = (sys.version_info[0], sys.version_info[1])
-    return [*check_python(python, {module: module_version(module) for module in PACKAGES}),
-            *check_core(compiled.running(), compiled.is_stale()),
-            *check_system_packages(board, python, sys.path, root),
-            *check_known_bad(board, library_versions(["numpy", "tensorrt", "torch"])),
-            *check_onnxruntime(installed(ONNXRUNTIME_BUILDS), onnxruntime_providers(), has_gpu(root))]
+    return [
+        *check_python(python, {module: module_version(module) for module in PACKAGES}),
+        *check_core(compiled.running(), compiled.is_stale()),
+        *check_system_packages(board, python, sys.path, root),
+        *check_known_bad(board, library_versions(["numpy", "tensorrt", "torch"])),
+        *check_onnxruntime(installed(ONNXRUNTIME_BUILDS), onnxruntime_providers(), has_gpu(root)),
+    ]
 
 
 def _device(root: str, board: Board, quick: bool) -> List[Finding]:
-    found = [*check_nodes(root, board), *check_locked_memory(board), *check_gpu_clock(root),
-             *check_telemetry(root, board), *check_heat(root, board)]
+    found = [
+        *check_nodes(root, board),
+        *check_locked_memory(board),
+        *check_gpu_clock(root),
+        *check_telemetry(root, board),
+        *check_heat(root, board),
+    ]
     return found if quick else [*found, *check_over_current(root), *check_tegrastats(board)]
 
 
@@ -118,8 +148,9 @@ def l4t_package_version() -> str:
     """The version of the package nvidia-l4t-core, for containers that lack /etc/nv_tegra_release; ``""`` where there is
     none."""
     try:
-        done = subprocess.run(["dpkg-query", "-W", "-f", "${Version}", "nvidia-l4t-core"], capture_output=True,
-                              text=True, timeout=10)
+        done = subprocess.run(
+            ["dpkg-query", "-W", "-f", "${Version}", "nvidia-l4t-core"], capture_output=True, text=True, timeout=10
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
@@ -129,8 +160,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's arguments."""
     parser.add_argument("config", nargs="?", default="", metavar="CONFIG", help="also look at this configuration")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
-    parser.add_argument("--quick", action="store_true", help="leave out what takes seconds: GPU libraries, tegrastats, "
-                                                             "over-current counters")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="leave out what takes seconds: GPU libraries, tegrastats, over-current counters",
+    )
 
 
 def main(args: argparse.Namespace) -> int:

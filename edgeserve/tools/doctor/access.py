@@ -15,8 +15,15 @@ from edgeserve.ipc.connections import connections_below
 from edgeserve.tools.doctor.finding import GOOD, NOTE, WRONG, Finding
 from edgeserve.units import format_size
 
-NODES = ("dev/nvmap", "dev/nvhost-*", "dev/nvgpu/*/*", "dev/nvidia[0-9]*", "dev/nvidiactl", "dev/nvidia-uvm",
-         "dev/dri/renderD*")
+NODES = (
+    "dev/nvmap",
+    "dev/nvhost-*",
+    "dev/nvgpu/*/*",
+    "dev/nvidia[0-9]*",
+    "dev/nvidiactl",
+    "dev/nvidia-uvm",
+    "dev/dri/renderD*",
+)
 
 CACHE_BYTES_LITTLE = 2 << 30  # plans of a few models with several batch sizes each
 MEMLOCK_BYTES_LITTLE = 64 << 20  # pinned buffers of a few models
@@ -37,9 +44,14 @@ def check_nodes(root: str, board: Board) -> List[Finding]:
     if not closed:
         return [Finding("device nodes", GOOD, f"{len(nodes)} of the GPU, all usable")]
     groups = sorted({name for name in (_group(os.path.join(root, path)) for path in closed) if name})
-    return [Finding("device nodes", WRONG, f"this user may not use /{closed[0]}" + (
-        f" and {len(closed) - 1} more" if len(closed) > 1 else ""),
-        f"sudo usermod -aG {','.join(groups) or 'video,render'} {_user()}, then log in again")]
+    return [
+        Finding(
+            "device nodes",
+            WRONG,
+            f"this user may not use /{closed[0]}" + (f" and {len(closed) - 1} more" if len(closed) > 1 else ""),
+            f"sudo usermod -aG {','.join(groups) or 'video,render'} {_user()}, then log in again",
+        )
+    ]
 
 
 def _group(path: str) -> Optional[str]:
@@ -61,8 +73,14 @@ def check_locked_memory(board: Board) -> List[Finding]:
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if board.kind.slug == "cpu" or soft == resource.RLIM_INFINITY or soft >= MEMLOCK_BYTES_LITTLE:
         return []
-    return [Finding("locked memory", NOTE, f"at most {format_size(soft)} can be locked: pinned buffers may not fit",
-                    "ulimit -l unlimited, LimitMEMLOCK=infinity in the systemd unit, docker run --ulimit memlock=-1")]
+    return [
+        Finding(
+            "locked memory",
+            NOTE,
+            f"at most {format_size(soft)} can be locked: pinned buffers may not fit",
+            "ulimit -l unlimited, LimitMEMLOCK=infinity in the systemd unit, docker run --ulimit memlock=-1",
+        )
+    ]
 
 
 def check_open_files(clients_max: int) -> List[Finding]:
@@ -75,9 +93,15 @@ def check_open_files(clients_max: int) -> List[Finding]:
     text = f"at most {hard}: room for {room} connections"
     if room >= clients_max:
         return [Finding("open files", GOOD, text)]
-    return [Finding("open files", NOTE, f"{text}, and [server] clients_max is {clients_max}: more are refused",
-                    f"ulimit -n {hard + 2 * (clients_max - room)}, LimitNOFILE= in the systemd unit, docker run "
-                    "--ulimit nofile=..., or a smaller clients_max")]
+    return [
+        Finding(
+            "open files",
+            NOTE,
+            f"{text}, and [server] clients_max is {clients_max}: more are refused",
+            f"ulimit -n {hard + 2 * (clients_max - room)}, LimitNOFILE= in the systemd unit, docker run "
+            "--ulimit nofile=..., or a smaller clients_max",
+        )
+    ]
 
 
 def check_cache(directory: str, root: str = "/") -> List[Finding]:
@@ -86,17 +110,35 @@ def check_cache(directory: str, root: str = "/") -> List[Finding]:
     while place and not os.path.isdir(place):
         place = os.path.dirname(place)
     if not os.access(place, os.W_OK | os.X_OK):
-        return [Finding("cache", WRONG, f"{directory} cannot be written", "export EDGESERVE_CACHE=... (a directory of "
-                        f"this user), or sudo chown -R {_user()} {place}")]
+        return [
+            Finding(
+                "cache",
+                WRONG,
+                f"{directory} cannot be written",
+                f"export EDGESERVE_CACHE=... (a directory of this user), or sudo chown -R {_user()} {place}",
+            )
+        ]
     free = shutil.disk_usage(place).free
     kind = file_system(place, read_text(root, "proc/mounts"))
     text = f"{directory}, {format_size(free)} free{f', {kind}' if kind else ''}"
     if free < CACHE_BYTES_LITTLE:
-        return [Finding("cache", NOTE, f"{text}: little room for plans", f"remove what is not needed below {place}, or "
-                        "export EDGESERVE_CACHE=... (on a larger drive)")]
+        return [
+            Finding(
+                "cache",
+                NOTE,
+                f"{text}: little room for plans",
+                f"remove what is not needed below {place}, or export EDGESERVE_CACHE=... (on a larger drive)",
+            )
+        ]
     if kind in ("tmpfs", "overlay"):
-        return [Finding("cache", NOTE, f"{text}: it is gone after a restart, and plans are built again",
-                        "docker run -v ..., or export EDGESERVE_CACHE=... (on a drive)")]
+        return [
+            Finding(
+                "cache",
+                NOTE,
+                f"{text}: it is gone after a restart, and plans are built again",
+                "docker run -v ..., or export EDGESERVE_CACHE=... (on a drive)",
+            )
+        ]
     return [Finding("cache", GOOD, text)]
 
 
@@ -105,7 +147,10 @@ def file_system(path: str, mounts: str) -> str:
     best, kind = "", ""
     for line in mounts.splitlines():
         parts = line.split()
-        if len(parts) >= 3 and len(parts[1]) >= len(best) and \
-                (path == parts[1] or path.startswith(parts[1].rstrip("/") + "/")):
+        if (
+            len(parts) >= 3
+            and len(parts[1]) >= len(best)
+            and (path == parts[1] or path.startswith(parts[1].rstrip("/") + "/"))
+        ):
             best, kind = parts[1], parts[2]
     return kind

@@ -46,15 +46,33 @@ def check_bus(endpoint: str, user: int, key_file: str = "", apps: Collection[str
     if not stat.S_ISDIR(about.st_mode):
         return [Finding("bus", WRONG, f"{directory} is no directory", f"rm {directory}")]
     if about.st_uid not in ((user,) if endpoint == default_endpoint() else (user, 0)):
-        return [Finding("bus", WRONG, f"{directory} belongs to user {about.st_uid}, this is user {user}",
-                        f"sudo chown {user} {directory}")]
+        return [
+            Finding(
+                "bus",
+                WRONG,
+                f"{directory} belongs to user {about.st_uid}, this is user {user}",
+                f"sudo chown {user} {directory}",
+            )
+        ]
     replaceable = mode & 0o022 and not mode & stat.S_ISVTX
     if replaceable or (mode & 0o077 and endpoint == default_endpoint()):
-        return [Finding("bus", WRONG, f"{directory} has mode {mode:04o}: others could reach or replace the bus",
-                        f"chmod 700 {directory}")]
+        return [
+            Finding(
+                "bus",
+                WRONG,
+                f"{directory} has mode {mode:04o}: others could reach or replace the bus",
+                f"chmod 700 {directory}",
+            )
+        ]
     if mode & 0o077:
-        return [Finding("bus", NOTE, f"{directory} has mode {mode:04o}: other users can see the bus",
-                        f"chmod 700 {directory}, or set another [server] endpoint")]
+        return [
+            Finding(
+                "bus",
+                NOTE,
+                f"{directory} has mode {mode:04o}: other users can see the bus",
+                f"chmod 700 {directory}, or set another [server] endpoint",
+            )
+        ]
     return [Finding("bus", GOOD, f"{endpoint} (mode {mode:04o})")]
 
 
@@ -68,8 +86,12 @@ def _running_server(endpoint: str, apps: Collection[str]) -> Optional[Finding]:
     what = f"{endpoint}: process {pid} serves {', '.join(served)} there"
     if not apps or sorted(apps) == served:
         return Finding("bus", GOOD, f"{what}; 'edgeserve top' shows it")
-    return Finding("bus", WRONG, f"{what}, this configuration has {', '.join(sorted(apps))}",
-                   "stop that server, have it read this file (edgeserve reload), or give another [server] endpoint")
+    return Finding(
+        "bus",
+        WRONG,
+        f"{what}, this configuration has {', '.join(sorted(apps))}",
+        "stop that server, have it read this file (edgeserve reload), or give another [server] endpoint",
+    )
 
 
 def _bus_parent(directory: str) -> Finding:
@@ -79,5 +101,9 @@ def _bus_parent(directory: str) -> Finding:
         parent = os.path.dirname(parent)
     if os.access(parent or "/", os.W_OK | os.X_OK):
         return Finding("bus", GOOD, f"{directory} will be made with mode 0700")
-    return Finding("bus", WRONG, f"{directory} cannot be made: {parent} is not writable",
-                   f"mkdir -p -m 700 {directory} (as a user who may), or set [server] endpoint")
+    return Finding(
+        "bus",
+        WRONG,
+        f"{directory} cannot be made: {parent} is not writable",
+        f"mkdir -p -m 700 {directory} (as a user who may), or set [server] endpoint",
+    )

@@ -26,16 +26,31 @@ def check_config_file(path: str, cores: int) -> List[Finding]:
         config = load_config(path)
     except ConfigError as error:
         return [Finding("configuration", WRONG, str(error), f"correct {path}")]
-    found = [Finding("configuration", GOOD, f"{path}: {counted(len(config.apps), 'app')}, "
-                     f"{counted(len(config.models), 'model')}")]
+    found = [
+        Finding(
+            "configuration", GOOD, f"{path}: {counted(len(config.apps), 'app')}, {counted(len(config.models), 'model')}"
+        )
+    ]
     threads = sum(lane.threads for lane in config.lanes.values())
     if threads > cores:
-        found.append(Finding("lanes", NOTE, f"{counted(len(config.lanes), 'lane')} with {counted(threads, 'thread')} "
-                             f"on {counted(cores, 'core')}: times will vary", f"lower [lane.*] threads in {path}, or "
-                             "give busy lanes a core of their own (cores = [...])"))
+        found.append(
+            Finding(
+                "lanes",
+                NOTE,
+                f"{counted(len(config.lanes), 'lane')} with {counted(threads, 'thread')} "
+                f"on {counted(cores, 'core')}: times will vary",
+                f"lower [lane.*] threads in {path}, or give busy lanes a core of their own (cores = [...])",
+            )
+        )
     if not config.apps:
-        found.append(Finding("configuration", WRONG, f"{path} has no [app.NAME]: there is nothing to serve",
-                             f"write one into {path} (docs/configuration.md)"))
+        found.append(
+            Finding(
+                "configuration",
+                WRONG,
+                f"{path} has no [app.NAME]: there is nothing to serve",
+                f"write one into {path} (docs/configuration.md)",
+            )
+        )
     found += check_front(config)
     return [*found, *check_before(config), *check_inputs(config), *check_predictors(config), *check_profiles(config)]
 
@@ -55,21 +70,27 @@ def check_before(config: Config) -> List[Finding]:
     """What the server itself checks before it loads the first model. Threads are counted by the caller."""
     matches, _ = matched_profiles(config)
     usable = [match.usable for match in matches if match.usable.lanes]
-    return [Finding(problem.subject, WRONG, problem.text, _mend(config, problem))
-            for problem in check_before_loading(config, usable) if problem.subject != "threads"]
+    return [
+        Finding(problem.subject, WRONG, problem.text, _mend(config, problem))
+        for problem in check_before_loading(config, usable)
+        if problem.subject != "threads"
+    ]
 
 
 def _mend(config: Config, problem: Problem) -> str:
     """Where to correct it."""
     if problem.subject == "models":
-        model = next((name for name in config.models if f"{name!r}" in problem.text or f"[model.{name}]"
-                      in problem.text), "")
+        model = next(
+            (name for name in config.models if f"{name!r}" in problem.text or f"[model.{name}]" in problem.text), ""
+        )
         if model and "there is no file" in problem.text:
             return _asset_mend(config.source)
         return f"correct [model.{model}] in {config.source}" if model else f"correct {config.source}"
-    return {"cores": f"correct [lane.*] cores in {config.source}",
-            "deadlines": f"correct [app.{problem.app}] slo in {config.source}, or measure again",
-            "policies": f"correct {config.source}, or a module beside it"}[problem.subject]
+    return {
+        "cores": f"correct [lane.*] cores in {config.source}",
+        "deadlines": f"correct [app.{problem.app}] slo in {config.source}, or measure again",
+        "policies": f"correct {config.source}, or a module beside it",
+    }[problem.subject]
 
 
 def check_inputs(config: Config) -> List[Finding]:
@@ -91,8 +112,14 @@ def check_predictors(config: Config) -> List[Finding]:
         try:
             load_predictors(app, config.directory)
         except (ConfigError, EngineError) as error:
-            found.append(Finding("predictors", WRONG, str(error), f"correct [app.{app.name}.predict] in "
-                                 f"{config.source}, or the module"))
+            found.append(
+                Finding(
+                    "predictors",
+                    WRONG,
+                    str(error),
+                    f"correct [app.{app.name}.predict] in {config.source}, or the module",
+                )
+            )
         else:
             if app.predict:
                 found.append(Finding("predictors", GOOD, f"{app.name}: {', '.join(app.predict)}"))
@@ -103,26 +130,44 @@ def check_profiles(config: Config) -> List[Finding]:
     """Which profiles of this machine match the configuration, and where the times of the other models come from."""
     directory = os.path.join(config.profiles_path, device_slug())
     matches, errors = matched_profiles(config)
-    found = [Finding("profiles", NOTE, f"{error}. The server starts without this file",
-                     f"edgeserve profile {config.source}") for error in errors]
+    found = [
+        Finding("profiles", NOTE, f"{error}. The server starts without this file", f"edgeserve profile {config.source}")
+        for error in errors
+    ]
     for match in matches:
         name, mend = match.profile.model, profile_command(config, match.profile.model)
         reasons = (*match.mismatches, *match.lacking)
         if reasons:
-            found.append(Finding("profiles", NOTE, f"{name} does not match its profile: {'; '.join(reasons)}. "
-                                 f"When the server starts, {instead(config, match)}", mend))
+            found.append(
+                Finding(
+                    "profiles",
+                    NOTE,
+                    f"{name} does not match its profile: {'; '.join(reasons)}. "
+                    f"When the server starts, {instead(config, match)}",
+                    mend,
+                )
+            )
         if match.doubts and match.usable.lanes:
-            found.append(Finding("profiles", NOTE, f"the profile of {name} may be off: {'; '.join(match.doubts)}",
-                                 f"{profile_command(config, name, force=True)} (in a quiet moment)"))
+            found.append(
+                Finding(
+                    "profiles",
+                    NOTE,
+                    f"the profile of {name} may be off: {'; '.join(match.doubts)}",
+                    f"{profile_command(config, name, force=True)} (in a quiet moment)",
+                )
+            )
     usable = {match.profile.model: match.usable for match in matches}
     sources: Dict[str, List[str]] = {}
     for model in config.models.values():
         sources.setdefault(times_from(config, model, usable.get(model.name)), []).append(model.name)
-    told = "; ".join(f"{source}: {', '.join(sources[source])}" for source in (MEASURED, EXPECTED, AT_START)
-                     if source in sources)
+    told = "; ".join(
+        f"{source}: {', '.join(sources[source])}" for source in (MEASURED, EXPECTED, AT_START) if source in sources
+    )
     if AT_START in sources:
-        return [*found, Finding("profiles", NOTE, f"times of models in {directory}: {told}",
-                                f"edgeserve profile {config.source}")]
+        return [
+            *found,
+            Finding("profiles", NOTE, f"times of models in {directory}: {told}", f"edgeserve profile {config.source}"),
+        ]
     return [*found, Finding("profiles", GOOD, f"times of models in {directory}: {told or 'there is no model'}")]
 
 

@@ -14,8 +14,11 @@ from typing import List, Optional, Sequence
 from edgeserve.config.schema import Config
 from edgeserve.tools.doctor.finding import WRONG, Finding
 
-DIAGNOSES = ("edgeserve.engines.cuda.diagnose", "edgeserve.engines.tensorrt.diagnose",
-             "edgeserve.engines.torch.diagnose")
+DIAGNOSES = (
+    "edgeserve.engines.cuda.diagnose",
+    "edgeserve.engines.tensorrt.diagnose",
+    "edgeserve.engines.torch.diagnose",
+)
 
 
 def check_engines(config: Optional[Config], modules: Sequence[str] = DIAGNOSES) -> List[Finding]:
@@ -28,8 +31,14 @@ def check_engines(config: Optional[Config], modules: Sequence[str] = DIAGNOSES) 
             found += [Finding(*item) for item in importlib.import_module(name).findings(config)]
         except Exception as error:  # noqa: BLE001 a library that is broken must not hide the other findings
             engine = name.split(".")[-2]
-            found.append(Finding(engine, WRONG, f"its check fails: {type(error).__name__}: {error}",
-                                 f"install the libraries of the engine {engine} anew (docs/engines.md)"))
+            found.append(
+                Finding(
+                    engine,
+                    WRONG,
+                    f"its check fails: {type(error).__name__}: {error}",
+                    f"install the libraries of the engine {engine} anew (docs/engines.md)",
+                )
+            )
     return found
 
 

@@ -64,11 +64,13 @@ if found["available"]:
 print(json.dumps(found))
 """
 
+
 def probe(program: str, limit_s: float = PROBE_S, python: str = sys.executable) -> Dict[str, Any]:
     """What a probe printed; ``{"crashed": why}`` when it printed no object."""
     try:
-        done = subprocess.run([python, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              timeout=limit_s)
+        done = subprocess.run(
+            [python, "-c", program], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s
+        )
     except subprocess.TimeoutExpired:
         return {"crashed": f"no answer within {limit_s:.0f} s"}
     lines = done.stdout.strip().splitlines()
@@ -84,8 +86,11 @@ def probe(program: str, limit_s: float = PROBE_S, python: str = sys.executable) 
 
 def judge_cuda(found: Dict[str, Any], board: Board) -> List[Finding]:
     """The driver, its device and a copy there and back."""
-    mend = "sudo apt install nvidia-jetpack, then reboot" if board.is_jetson else \
-        "install the NVIDIA driver (nvidia-smi must show the GPU), then reboot"
+    mend = (
+        "sudo apt install nvidia-jetpack, then reboot"
+        if board.is_jetson
+        else "install the NVIDIA driver (nvidia-smi must show the GPU), then reboot"
+    )
     if "absent" in found:
         if board.kind.slug == "cpu":
             return []
@@ -98,8 +103,10 @@ def judge_cuda(found: Dict[str, Any], board: Board) -> List[Finding]:
     if not found.get("devices"):
         return [Finding("cuda", NOTE, "the driver knows no GPU", mend)]
     driver = found["driver"]
-    text = (f"{found['name']}, compute capability {found.get('major')}.{found.get('minor')}, driver for CUDA "
-            f"{driver // 1000}.{driver % 1000 // 10}, {'integrated' if found.get('integrated') else 'discrete'}")
+    text = (
+        f"{found['name']}, compute capability {found.get('major')}.{found.get('minor')}, driver for CUDA "
+        f"{driver // 1000}.{driver % 1000 // 10}, {'integrated' if found.get('integrated') else 'discrete'}"
+    )
     if not found.get("round_trip"):
         return [Finding("cuda", WRONG, f"{text}: a copy there and back came back different", mend)]
     return [Finding("cuda", GOOD, text)]
@@ -118,8 +125,15 @@ def judge_torch(found: Dict[str, Any], board: Board) -> List[Finding]:
             return [Finding("torch", GOOD, f"{text}, on the CPU")]
         return [Finding("torch", NOTE, f"{text} (CUDA {found['cuda'] or 'left out'}) cannot use this GPU", mend)]
     if not found.get("kernel"):
-        return [Finding("torch", WRONG, f"{text}: a kernel on the GPU fails ({found.get('error', 'wrong result')}); "
-                        f"built for {', '.join(found['architectures'])}, this is {found['capability']}", mend)]
+        return [
+            Finding(
+                "torch",
+                WRONG,
+                f"{text}: a kernel on the GPU fails ({found.get('error', 'wrong result')}); "
+                f"built for {', '.join(found['architectures'])}, this is {found['capability']}",
+                mend,
+            )
+        ]
     return [Finding("torch", GOOD, f"{text}, CUDA {found['cuda']}, runs on the GPU")]
 
 

@@ -22,8 +22,13 @@ from edgeserve.units import NS_PER_S, format_size
 OVER_CURRENT_S = 2.0  # between two looks at counters that tick several times a second when they tick
 TEGRASTATS_S = 5.0  # its first line comes after its interval
 
-QUANTITIES = (("gpu_load", "GPU load"), ("gpu_clock_max_hz", "GPU clock"), ("temperature_c", "temperature"),
-              ("power_w", "power"), ("memory_available_bytes", "memory"))
+QUANTITIES = (
+    ("gpu_load", "GPU load"),
+    ("gpu_clock_max_hz", "GPU clock"),
+    ("temperature_c", "temperature"),
+    ("power_w", "power"),
+    ("memory_available_bytes", "memory"),
+)
 """What the scheduler can use, as people call it."""
 
 
@@ -39,12 +44,19 @@ def check_telemetry(root: str, board: Board) -> List[Finding]:
     state = merged([reading for _, reading in readings])
     wanted = QUANTITIES if board.kind.slug != "cpu" else QUANTITIES[-1:]
     absent = [label for name, label in wanted if name in silent]
-    text = "; ".join(f"{label} {_shown(name, getattr(state, name))} ({told[name]})"
-                     for name, label in QUANTITIES if name in told)
+    text = "; ".join(
+        f"{label} {_shown(name, getattr(state, name))} ({told[name]})" for name, label in QUANTITIES if name in told
+    )
     if not absent:
         return [Finding("telemetry", GOOD, text)]
-    return [Finding("telemetry", NOTE, f"nothing tells {', '.join(absent)}{'; ' if text else ''}{text}",
-                    _telemetry_mend(board, sources))]
+    return [
+        Finding(
+            "telemetry",
+            NOTE,
+            f"nothing tells {', '.join(absent)}{'; ' if text else ''}{text}",
+            _telemetry_mend(board, sources),
+        )
+    ]
 
 
 def _told(readings: Sequence[Tuple[Source, DeviceState]]) -> Tuple[Dict[str, str], List[str]]:
@@ -81,20 +93,41 @@ def check_heat(root: str, board: Board) -> List[Finding]:
             source.close()
     found = []
     if state.temperature_c is not None and state.soft_margin_c is not None and state.hard_margin_c is not None:
-        text = (f"{state.temperature_zone} {state.temperature_c:.1f} C (soft limit {state.temperature_soft_c:.0f} C, "
-                f"hard limit {state.temperature_hard_c:.0f} C)")
+        text = (
+            f"{state.temperature_zone} {state.temperature_c:.1f} C (soft limit {state.temperature_soft_c:.0f} C, "
+            f"hard limit {state.temperature_hard_c:.0f} C)"
+        )
         if state.hard_margin_c <= 0:
-            found.append(Finding("heat", WRONG, f"{text}: clocks are lowered, or will be", "improve the cooling (fan, "
-                                 "heat sink, air), or choose a weaker power mode (sudo nvpmodel -q --verbose)"))
+            found.append(
+                Finding(
+                    "heat",
+                    WRONG,
+                    f"{text}: clocks are lowered, or will be",
+                    "improve the cooling (fan, "
+                    "heat sink, air), or choose a weaker power mode (sudo nvpmodel -q --verbose)",
+                )
+            )
         elif state.soft_margin_c <= 0:
-            found.append(Finding("heat", NOTE, f"{text}: near the point where clocks are lowered",
-                                 "improve the cooling, or choose a weaker power mode"))
+            found.append(
+                Finding(
+                    "heat",
+                    NOTE,
+                    f"{text}: near the point where clocks are lowered",
+                    "improve the cooling, or choose a weaker power mode",
+                )
+            )
         else:
             found.append(Finding("heat", GOOD, text))
     alarms = [flag for flag in state.throttles or () if flag.startswith("power_alarm")]
     if alarms:
-        found.append(Finding("power", NOTE, f"over the limit now: {', '.join(alarms)}",
-                             "choose a weaker power mode, or a stronger power supply"))
+        found.append(
+            Finding(
+                "power",
+                NOTE,
+                f"over the limit now: {', '.join(alarms)}",
+                "choose a weaker power mode, or a stronger power supply",
+            )
+        )
     return found
 
 
@@ -109,8 +142,14 @@ def check_over_current(root: str, wait_s: float = OVER_CURRENT_S) -> List[Findin
     grown = {kind: (now or 0) - (before[kind] or 0) for kind, now in after.items() if (now or 0) > (before[kind] or 0)}
     if grown:
         told = ", ".join(f"{kind} {count} times" for kind, count in grown.items())
-        return [Finding("over-current", NOTE, f"in {wait_s:g} s: {told}: the hardware lowers clocks for moments",
-                        "choose a weaker power mode, or a power supply that gives more (docs/device.md)")]
+        return [
+            Finding(
+                "over-current",
+                NOTE,
+                f"in {wait_s:g} s: {told}: the hardware lowers clocks for moments",
+                "choose a weaker power mode, or a power supply that gives more (docs/device.md)",
+            )
+        ]
     past = ", ".join(f"{kind} {count}" for kind, count in after.items() if count)
     return [Finding("over-current", GOOD, f"none now{f' (since start: {past})' if past else ''}")]
 
@@ -122,24 +161,38 @@ def check_tegrastats(board: Board, path: Optional[str] = None) -> List[Finding]:
     if not program:
         if not board.is_jetson:
             return []
-        return [Finding("tegrastats", NOTE, "not found: what only it tells (with root: engines, EMC) is unknown",
-                        "in a container: docker run -v /usr/bin/tegrastats:/usr/bin/tegrastats ...")]
+        return [
+            Finding(
+                "tegrastats",
+                NOTE,
+                "not found: what only it tells (with root: engines, EMC) is unknown",
+                "in a container: docker run -v /usr/bin/tegrastats:/usr/bin/tegrastats ...",
+            )
+        ]
     line = one_line(program)
     if line is None:
-        return [Finding("tegrastats", NOTE, f"{program} wrote no line within {TEGRASTATS_S:.0f} s",
-                        f"{program}, by hand")]
+        return [
+            Finding("tegrastats", NOTE, f"{program} wrote no line within {TEGRASTATS_S:.0f} s", f"{program}, by hand")
+        ]
     if line.unparsed:
-        return [Finding("tegrastats", NOTE, f"{program}: {len(line.tokens)} tokens, not understood: "
-                        f"{' '.join(line.unknown)}", "update edgeserve-runtime, or report the line (edgeserve monitor "
-                        "--replay shows what is understood of it)")]
+        return [
+            Finding(
+                "tegrastats",
+                NOTE,
+                f"{program}: {len(line.tokens)} tokens, not understood: {' '.join(line.unknown)}",
+                "update edgeserve-runtime, or report the line (edgeserve monitor "
+                "--replay shows what is understood of it)",
+            )
+        ]
     return [Finding("tegrastats", GOOD, f"{program}: {len(line.tokens)} tokens, all understood")]
 
 
 def one_line(program: str) -> Optional[Line]:
     """The first line that the program writes; None when none comes in time. Our own child is ended."""
     try:
-        process = subprocess.Popen([program, "--interval", "500"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [program, "--interval", "500"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
     except OSError:
         return None
     assert process.stdout is not None

@@ -15,26 +15,48 @@ from edgeserve.tools.fit import ensemble, length
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("app", help="the app's name; the fitted file is called after it")
-    parser.add_argument("history", help="recorded prompts (.jsonl, an object a line: {\"text\": ..., \"tokens\": 42}), "
-                                        "or outputs of an ensemble's models (.npz; docs/fit.md)")
+    parser.add_argument(
+        "history",
+        help='recorded prompts (.jsonl, an object a line: {"text": ..., "tokens": 42}), '
+        "or outputs of an ensemble's models (.npz; docs/fit.md)",
+    )
     parser.add_argument("--out", metavar="FILE", help="the fitted file (default: APP.length.npz or APP.ensemble.json)")
     parser.add_argument("--epochs", type=int, default=100, metavar="N", help="passes over the history (default: 100)")
-    parser.add_argument("--seed", type=int, default=1, metavar="N",
-                        help="of the split and the first weights (default: 1)")
+    parser.add_argument(
+        "--seed", type=int, default=1, metavar="N", help="of the split and the first weights (default: 1)"
+    )
     parser.add_argument("--json", action="store_true", help="print what was fitted as one JSON object")
     lengths = parser.add_argument_group("lengths")
-    lengths.add_argument("--tokens-max", type=int, metavar="N",
-                         help="the most tokens an answer may have (default: the longest recorded)")
-    lengths.add_argument("--held-out", type=float, default=0.2, metavar="SHARE",
-                         help="share of the history that measures the errors and is not trained on (default: 0.2)")
+    lengths.add_argument(
+        "--tokens-max", type=int, metavar="N", help="the most tokens an answer may have (default: the longest recorded)"
+    )
+    lengths.add_argument(
+        "--held-out",
+        type=float,
+        default=0.2,
+        metavar="SHARE",
+        help="share of the history that measures the errors and is not trained on (default: 0.2)",
+    )
     ensembles = parser.add_argument_group("ensembles")
-    ensembles.add_argument("--combiner", default="weighted_average", choices=KINDS,
-                           help="how outputs become one answer (default: weighted_average)")
+    ensembles.add_argument(
+        "--combiner",
+        default="weighted_average",
+        choices=KINDS,
+        help="how outputs become one answer (default: weighted_average)",
+    )
     ensembles.add_argument("--bins", type=int, default=10, metavar="N", help="bins of the difficulty (default: 10)")
-    ensembles.add_argument("--tolerance", type=float, metavar="DISTANCE",
-                           help="how near an answer of a regression must be to count as the same")
-    ensembles.add_argument("--score", default="discrepancy", choices=("discrepancy", "agreement"),
-                           help="what difficulty means (default: discrepancy)")
+    ensembles.add_argument(
+        "--tolerance",
+        type=float,
+        metavar="DISTANCE",
+        help="how near an answer of a regression must be to count as the same",
+    )
+    ensembles.add_argument(
+        "--score",
+        default="discrepancy",
+        choices=("discrepancy", "agreement"),
+        help="what difficulty means (default: discrepancy)",
+    )
 
 
 def main(args: argparse.Namespace) -> int:
@@ -42,5 +64,7 @@ def main(args: argparse.Namespace) -> int:
         return length.main(args)
     if args.history.endswith(".npz"):
         return ensemble.main(args)
-    raise ConfigError(f"history {args.history!r} is of no known kind, expected a .jsonl file of prompts and lengths "
-                      "or a .npz file of outputs")
+    raise ConfigError(
+        f"history {args.history!r} is of no known kind, expected a .jsonl file of prompts and lengths "
+        "or a .npz file of outputs"
+    )

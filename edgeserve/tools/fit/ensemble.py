@@ -64,8 +64,17 @@ class Network(NamedTuple):
 def main(args: argparse.Namespace) -> int:
     history = load_history(args.history)
     path = args.out or f"{args.app}.ensemble.json"
-    about = fit(history, path, combiner=args.combiner, bins=args.bins, tolerance=args.tolerance, score=args.score,
-                epochs=args.epochs, seed=args.seed, tell=_tell)
+    about = fit(
+        history,
+        path,
+        combiner=args.combiner,
+        bins=args.bins,
+        tolerance=args.tolerance,
+        score=args.score,
+        epochs=args.epochs,
+        seed=args.seed,
+        tell=_tell,
+    )
     if args.json:
         print(json.dumps({"file": path, **about}))
         return 0
@@ -73,8 +82,10 @@ def main(args: argparse.Namespace) -> int:
     for name, share in about["agreement"].items():
         print(f"  {name:<40} agrees with all in {share:6.1%}")
     if about["predictor"]:
-        print(f"{about['predictor']}: predicts the difficulty, rank correlation {about['rank_correlation']:.2f} "
-              "on records that it was not trained on")
+        print(
+            f"{about['predictor']}: predicts the difficulty, rank correlation {about['rank_correlation']:.2f} "
+            "on records that it was not trained on"
+        )
     else:
         print("the history has no features: every request counts as one of mean difficulty")
     return 0
@@ -88,9 +99,18 @@ def _silent(step: str) -> None:
     pass
 
 
-def fit(history: History, path: str, *, combiner: str = "weighted_average", bins: int = 10,
-        tolerance: Optional[float] = None, score: str = "discrepancy", epochs: int = 200,
-        seed: int = 1, tell: Optional[Callable[[str], None]] = None) -> Dict[str, Any]:
+def fit(
+    history: History,
+    path: str,
+    *,
+    combiner: str = "weighted_average",
+    bins: int = 10,
+    tolerance: Optional[float] = None,
+    score: str = "discrepancy",
+    epochs: int = 200,
+    seed: int = 1,
+    tell: Optional[Callable[[str], None]] = None,
+) -> Dict[str, Any]:
     """Fit and write ``path`` (and beside it the predictor, where the history has features). Returns what is worth
     telling; ``tell`` is called with each step as it begins. Raises ``ConfigError`` where an argument does not fit the
     history."""
@@ -122,8 +142,13 @@ def fit(history: History, path: str, *, combiner: str = "weighted_average", bins
         export(network, predictor)
         about["predictor_sha256"] = _sha256(predictor)
         about["rank_correlation"] = correlation(ranks_of(predicted), ranks_of(truth[second]))
-    fitted = {"combiner": made.table(), "temperatures": list(scoring.temperatures), "scales": list(scoring.scales),
-              "top": scoring.top, "tolerance": tolerance}
+    fitted = {
+        "combiner": made.table(),
+        "temperatures": list(scoring.temperatures),
+        "scales": list(scoring.scales),
+        "top": scoring.top,
+        "tolerance": tolerance,
+    }
     write_ensemble(path, profile, fit=fitted, about=about)
     return about
 
@@ -145,8 +170,10 @@ def make_combiner(history: History, kind: str) -> Combiner:
     if kind != "stacking":
         return Combiner(kind, history.task, shares)
     if history.labels is None:
-        raise ConfigError("combiner = 'stacking' is fitted to true labels, and the history has none; "
-                          "record them, or take another combiner")
+        raise ConfigError(
+            "combiner = 'stacking' is fitted to true labels, and the history has none; "
+            "record them, or take another combiner"
+        )
     return _stacking(history, shares)
 
 
@@ -171,8 +198,14 @@ def _stacking(history: History, weights: Tuple[float, ...]) -> Combiner:
         else:
             coefficients[:, seen], intercepts[seen] = logistic.coef_.T, logistic.intercept_
     every = max(1, len(history) // RECORDS_KEPT)
-    return Combiner("stacking", history.task, weights, np.array(coefficients), np.array(intercepts),
-                    history.outputs[::every][:RECORDS_KEPT])
+    return Combiner(
+        "stacking",
+        history.task,
+        weights,
+        np.array(coefficients),
+        np.array(intercepts),
+        history.outputs[::every][:RECORDS_KEPT],
+    )
 
 
 def score_statistics(history: History, answers: np.ndarray) -> Discrepancy:
@@ -204,14 +237,22 @@ def train(history: History, answers: np.ndarray, scores: np.ndarray, epochs: int
     except ImportError as error:
         raise _no_sklearn(error) from None
     import warnings
+
     features = np.asarray(history.features, float)
     shift, spread = features.mean(axis=0), features.std(axis=0)
     scale = np.where(spread > 1e-9, spread, 1.0)
     unit = float(np.sqrt(RANK_WEIGHT))
     ranks = ranks_of(scores) / len(scores)
     targets = np.column_stack([*_class_columns(history.task, answers), ranks * unit])
-    network = MLPRegressor(hidden_layer_sizes=HIDDEN, max_iter=epochs, random_state=seed, early_stopping=True,
-                           n_iter_no_change=15, alpha=1e-3, batch_size=min(64, len(features)))
+    network = MLPRegressor(
+        hidden_layer_sizes=HIDDEN,
+        max_iter=epochs,
+        random_state=seed,
+        early_stopping=True,
+        n_iter_no_change=15,
+        alpha=1e-3,
+        batch_size=min(64, len(features)),
+    )
     with warnings.catch_warnings(), threadpool_limits(1):  # matrices this small lose by threads
         warnings.simplefilter("ignore", ConvergenceWarning)  # the number of epochs is the user's choice
         network.fit((features - shift) / scale, targets if targets.shape[1] > 1 else targets[:, 0])
@@ -225,8 +266,14 @@ def _class_columns(task: str, answers: np.ndarray) -> List[np.ndarray]:
     return [(labels == label).astype(float) for label in range(answers.shape[1])]
 
 
-def _profile(history: History, combiner: Combiner, outputs: np.ndarray, predicted: Optional[np.ndarray], bins: int,
-             tolerance: float) -> EnsembleProfile:
+def _profile(
+    history: History,
+    combiner: Combiner,
+    outputs: np.ndarray,
+    predicted: Optional[np.ndarray],
+    bins: int,
+    tolerance: float,
+) -> EnsembleProfile:
     if predicted is None:
         edges: Tuple[float, ...] = ()
         score_edges: Tuple[float, ...] = ()
@@ -237,9 +284,15 @@ def _profile(history: History, combiner: Combiner, outputs: np.ndarray, predicte
     count = len(edges) + 1
     rows = profile_rows(combiner, outputs, places, count, tolerance)
     shares = tuple(float(share) for share in np.bincount(places, minlength=count) / len(places))
-    return EnsembleProfile(history.models, edges, tuple(_rounded(row) for row in rows), shares=shares,
-                           weights=combiner.weights, score_edges=score_edges,
-                           observed=observed_tables(combiner, outputs, predicted, score_edges, tolerance))
+    return EnsembleProfile(
+        history.models,
+        edges,
+        tuple(_rounded(row) for row in rows),
+        shares=shares,
+        weights=combiner.weights,
+        score_edges=score_edges,
+        observed=observed_tables(combiner, outputs, predicted, score_edges, tolerance),
+    )
 
 
 def _rounded(values: Sequence[float]) -> Tuple[float, ...]:
@@ -255,9 +308,14 @@ def export(network: Network, path: str) -> None:
         raise ConfigError(f"writing the predictor needs onnx ({error}); pip install 'edgeserve-runtime[fit]'") from None
     weights, biases = network.layers[-1]
     last = (weights[:, -1:] / network.unit, biases[-1:] / network.unit)
-    layers = [(network.layers[0][0] / network.scale[:, None],
-               network.layers[0][1] - (network.shift / network.scale) @ network.layers[0][0]),
-              *network.layers[1:-1], last]
+    layers = [
+        (
+            network.layers[0][0] / network.scale[:, None],
+            network.layers[0][1] - (network.shift / network.scale) @ network.layers[0][0],
+        ),
+        *network.layers[1:-1],
+        last,
+    ]
     nodes, constants, value = [], [], "features"
     for index, (matrix, offset) in enumerate(layers):
         for name, array in ((f"weights_{index}", matrix), (f"biases_{index}", offset)):
@@ -267,14 +325,22 @@ def export(network: Network, path: str) -> None:
         if index < len(layers) - 1:
             nodes.append(helper.make_node("Relu", [value], [f"active_{index}"]))
             value = f"active_{index}"
-    constants += [numpy_helper.from_array(np.asarray(0, np.float32), "low"),
-                  numpy_helper.from_array(np.asarray(1, np.float32), "high"),
-                  numpy_helper.from_array(np.asarray([-1], np.int64), "flat")]
-    nodes += [helper.make_node("Clip", [value, "low", "high"], ["clipped"]),
-              helper.make_node("Reshape", ["clipped", "flat"], ["difficulty"])]
+    constants += [
+        numpy_helper.from_array(np.asarray(0, np.float32), "low"),
+        numpy_helper.from_array(np.asarray(1, np.float32), "high"),
+        numpy_helper.from_array(np.asarray([-1], np.int64), "flat"),
+    ]
+    nodes += [
+        helper.make_node("Clip", [value, "low", "high"], ["clipped"]),
+        helper.make_node("Reshape", ["clipped", "flat"], ["difficulty"]),
+    ]
     graph = helper.make_graph(
-        nodes, "difficulty", [helper.make_tensor_value_info("features", TensorProto.FLOAT, ["N", len(network.shift)])],
-        [helper.make_tensor_value_info("difficulty", TensorProto.FLOAT, ["N"])], constants)
+        nodes,
+        "difficulty",
+        [helper.make_tensor_value_info("features", TensorProto.FLOAT, ["N", len(network.shift)])],
+        [helper.make_tensor_value_info("difficulty", TensorProto.FLOAT, ["N"])],
+        constants,
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     onnx.checker.check_model(model)
     with open(path, "wb") as file:
@@ -284,8 +350,11 @@ def export(network: Network, path: str) -> None:
 def _about(history: History, combiner: Combiner, tolerance: float, score: str) -> Dict[str, Any]:
     full = (1 << len(history.models)) - 1
     shares = agreements(combiner, history.outputs, _told_subsets(len(history.models)), tolerance)
-    named = {" + ".join(name for bit, name in enumerate(history.models) if subset >> bit & 1):
-             round(float(hits.mean()), 4) for subset, hits in shares.items() if subset != full}
+    named = {
+        " + ".join(name for bit, name in enumerate(history.models) if subset >> bit & 1): round(float(hits.mean()), 4)
+        for subset, hits in shares.items()
+        if subset != full
+    }
     return {"records": len(history), "combiner": combiner.kind, "score": score, "agreement": named}
 
 

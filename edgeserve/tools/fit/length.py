@@ -34,8 +34,9 @@ class Errors(NamedTuple):
 
 def main(args: argparse.Namespace) -> int:
     texts, lengths = read_history(args.history)
-    model, ladder = fit(texts, lengths, tokens_max=args.tokens_max, held_out=args.held_out, epochs=args.epochs,
-                        seed=args.seed)
+    model, ladder = fit(
+        texts, lengths, tokens_max=args.tokens_max, held_out=args.held_out, epochs=args.epochs, seed=args.seed
+    )
     path = args.out or f"{args.app}.length.npz"
     model.save(path)
     if args.json:
@@ -44,8 +45,10 @@ def main(args: argparse.Namespace) -> int:
     print(f"{'on held-out texts':<24}{'Pearson':>9}{'Spearman':>10}{'MAE, tokens':>13}")
     for name, errors in ladder.items():
         print(f"{name:<24}{errors.pearson:>9.2f}{errors.spearman:>10.2f}{errors.mae:>13.1f}")
-    print(f"{path}: from {model.about['trained_on']} texts; a tenth of the answers is predicted above "
-          f"{model.about['tau']:.0f} tokens")
+    print(
+        f"{path}: from {model.about['trained_on']} texts; a tenth of the answers is predicted above "
+        f"{model.about['tau']:.0f} tokens"
+    )
     return 0
 
 
@@ -81,9 +84,16 @@ def _entry(line: str, where: str) -> Tuple[str, int]:
     return text, tokens
 
 
-def fit(texts: Sequence[str], lengths: Sequence[int], *, tokens_max: int | None = None, held_out: float = 0.2,
-        epochs: int = 100, seed: int = 1,
-        tested: Sequence[int] = ()) -> Tuple[LengthModel, Dict[str, Errors]]:
+def fit(
+    texts: Sequence[str],
+    lengths: Sequence[int],
+    *,
+    tokens_max: int | None = None,
+    held_out: float = 0.2,
+    epochs: int = 100,
+    seed: int = 1,
+    tested: Sequence[int] = (),
+) -> Tuple[LengthModel, Dict[str, Errors]]:
     """The model, trained on all but a share of the texts, and every predictor's errors on that share: a random one, or
     the texts at the places ``tested``.
 
@@ -107,12 +117,15 @@ def fit(texts: Sequence[str], lengths: Sequence[int], *, tokens_max: int | None 
     draft = LengthModel(shift, scale, layers, 0.0, longest, {})
     residual = np.log(tokens[test]) - draft.log_means(rows[test].tolist())
     sigma = float(min(residual.std(), SIGMA_MAX))
-    predicted = np.minimum(np.exp(np.minimum(draft.log_means(rows.tolist()) + sigma ** 2 / 2, LOG_MAX)), longest)
+    predicted = np.minimum(np.exp(np.minimum(draft.log_means(rows.tolist()) + sigma**2 / 2, LOG_MAX)), longest)
     ladder = _ladder(rows, tokens, train, test)
     ladder["LW, seven features"] = _errors(predicted[test], tokens[test])
-    about: Dict[str, Any] = {"trained_on": len(train), "held_out": len(test),
-                             "tau": float(np.quantile(predicted[train], TAU_SHARE)),
-                             "errors": {name: errors._asdict() for name, errors in ladder.items()}}
+    about: Dict[str, Any] = {
+        "trained_on": len(train),
+        "held_out": len(test),
+        "tau": float(np.quantile(predicted[train], TAU_SHARE)),
+        "errors": {name: errors._asdict() for name, errors in ladder.items()},
+    }
     return LengthModel(shift, scale, layers, sigma, longest, about), ladder
 
 
@@ -124,8 +137,16 @@ def _train(rows: np.ndarray, logs: np.ndarray, epochs: int, seed: int) -> List[T
     except ImportError as error:
         raise ConfigError(f"fitting needs scikit-learn ({error}); pip install 'edgeserve-runtime[fit]'") from None
     import warnings
-    network = MLPRegressor(hidden_layer_sizes=HIDDEN, batch_size=min(BATCH, len(rows)), learning_rate_init=1e-3,
-                           max_iter=epochs, random_state=seed, early_stopping=True, n_iter_no_change=10)
+
+    network = MLPRegressor(
+        hidden_layer_sizes=HIDDEN,
+        batch_size=min(BATCH, len(rows)),
+        learning_rate_init=1e-3,
+        max_iter=epochs,
+        random_state=seed,
+        early_stopping=True,
+        n_iter_no_change=10,
+    )
     with warnings.catch_warnings(), threadpool_limits(1):  # matrices this small lose by threads
         warnings.simplefilter("ignore", ConvergenceWarning)  # the number of epochs is the user's choice
         network.fit(rows, logs)
@@ -135,9 +156,11 @@ def _train(rows: np.ndarray, logs: np.ndarray, epochs: int, seed: int) -> List[T
 def _ladder(rows: np.ndarray, tokens: np.ndarray, train: np.ndarray, test: np.ndarray) -> Dict[str, Errors]:
     """RT-LM's Fig. 2: length of the input, the best single rule, and a linear regression on the six scores."""
     single = [_linear(rows[:, [rule]], tokens, train, test) for rule in range(6)]
-    return {"input length": _linear(rows[:, [6]], tokens, train, test),
-            "best single rule": max(single, key=lambda errors: errors.pearson),
-            "weighted rules": _linear(rows[:, :6], tokens, train, test)}
+    return {
+        "input length": _linear(rows[:, [6]], tokens, train, test),
+        "best single rule": max(single, key=lambda errors: errors.pearson),
+        "weighted rules": _linear(rows[:, :6], tokens, train, test),
+    }
 
 
 def _linear(columns: np.ndarray, tokens: np.ndarray, train: np.ndarray, test: np.ndarray) -> Errors:
@@ -147,5 +170,8 @@ def _linear(columns: np.ndarray, tokens: np.ndarray, train: np.ndarray, test: np
 
 
 def _errors(predicted: np.ndarray, tokens: np.ndarray) -> Errors:
-    return Errors(correlation(predicted, tokens), correlation(ranks_of(predicted), ranks_of(tokens)),
-                  float(np.abs(predicted - tokens).mean()))
+    return Errors(
+        correlation(predicted, tokens),
+        correlation(ranks_of(predicted), ranks_of(tokens)),
+        float(np.abs(predicted - tokens).mean()),
+    )

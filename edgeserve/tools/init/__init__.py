@@ -25,15 +25,30 @@ FILES_MAX = 64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("models", nargs="+", metavar="MODEL",
-                        help=f"model files ({', '.join(READERS)}), or a folder that holds some")
+    parser.add_argument(
+        "models", nargs="+", metavar="MODEL", help=f"model files ({', '.join(READERS)}), or a folder that holds some"
+    )
     parser.add_argument("--out", default="edge.toml", metavar="FILE", help="the file to write (default: edge.toml)")
-    parser.add_argument("--rate", action="append", default=[], metavar="[APP=]N",
-                        help="requests per second: the deadline is then the time between two")
-    parser.add_argument("--slo", default="", metavar="TIME", help="deadline of every app, such as 50ms (default: by "
-                        "--rate, else from a quick measurement)")
-    parser.add_argument("--shape", action="append", default=[], metavar="INPUT=3,640,640",
-                        help="lengths of one item, without the batch axis, for an input whose file leaves them open")
+    parser.add_argument(
+        "--rate",
+        action="append",
+        default=[],
+        metavar="[APP=]N",
+        help="requests per second: the deadline is then the time between two",
+    )
+    parser.add_argument(
+        "--slo",
+        default="",
+        metavar="TIME",
+        help="deadline of every app, such as 50ms (default: by --rate, else from a quick measurement)",
+    )
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="INPUT=3,640,640",
+        help="lengths of one item, without the batch axis, for an input whose file leaves them open",
+    )
     parser.add_argument("--cpu", action="store_true", help="use no GPU, even where there is one")
     parser.add_argument("--force", action="store_true", help="write over the file that is there")
 
@@ -72,11 +87,13 @@ def model_files(names: Sequence[str]) -> List[str]:
         if not os.path.isdir(name):
             paths.append(name)
             continue
-        inside = sorted(os.path.join(name, item) for item in os.listdir(name)
-                        if os.path.splitext(item)[1].lower() in READERS)
+        inside = sorted(
+            os.path.join(name, item) for item in os.listdir(name) if os.path.splitext(item)[1].lower() in READERS
+        )
         if not inside:
-            raise ConfigError(f"{name}: there is no model file in this folder; expected one that ends in "
-                              f"{', '.join(READERS)}")
+            raise ConfigError(
+                f"{name}: there is no model file in this folder; expected one that ends in {', '.join(READERS)}"
+            )
         paths += inside
     if len(paths) > FILES_MAX:
         raise ConfigError(f"{len(paths)} model files; expected at most {FILES_MAX}: name those that are to be served")
@@ -114,6 +131,7 @@ def _check_shapes_used(shapes: Dict[str, Tuple[int, ...]], found: Sequence[Found
 def _check_written(path: str) -> None:
     """What was written must be a configuration: else the mistake is ours, and better found now than when serving."""
     from edgeserve.config.loading import load_config
+
     try:
         load_config(path)
     except EdgeServeError as error:

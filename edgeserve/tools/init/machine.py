@@ -33,8 +33,11 @@ def machine_lanes(devices: Sequence[str]) -> List[LaneText]:
     if CPU in devices or not lanes:
         threads = compute_threads(cores)
         spare = "" if threads == cores else ", one is left for the server itself"
-        lanes.append(LaneText("cpu0", "cpu", threads,
-                              f"one batch at a time, on {threads} of this machine's {cores} cores{spare}"))
+        lanes.append(
+            LaneText(
+                "cpu0", "cpu", threads, f"one batch at a time, on {threads} of this machine's {cores} cores{spare}"
+            )
+        )
     return lanes
 
 

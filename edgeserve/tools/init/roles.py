@@ -27,8 +27,9 @@ IMAGE_LENGTHS = (640, 224, 320, 512, 256, 32)
 OTHER_LENGTHS = (128, 512, 16_000, 64, 16, 1)
 """Lengths that are tried, in this order, for open axes of images and of anything else."""
 
-_STATE_WORDS = re.compile(r"(state|hidden|cell|cache|memory|mems|past|prev|\bh0?\b|\bc0?\b|\bhx\b|\bcx\b|h_in|c_in)",
-                          re.IGNORECASE)
+_STATE_WORDS = re.compile(
+    r"(state|hidden|cell|cache|memory|mems|past|prev|\bh0?\b|\bc0?\b|\bhx\b|\bcx\b|h_in|c_in)", re.IGNORECASE
+)
 _RATE_NAMES = ("sr", "rate", "sample_rate", "sampling_rate", "fs")
 
 
@@ -67,8 +68,10 @@ def roles_of(description: FileDescription, shapes: Mapping[str, Shape], path: st
     roles.state = _states([port for port in inputs if port.dims], description.outputs)
     roles.given = [port for port in inputs if port.dims and port.name not in roles.state]
     if not roles.given:
-        raise EngineError(f"{path}: none of its inputs ({', '.join(port.name for port in inputs) or 'there is none'}) "
-                          "can be brought by a request; it needs one with a batch axis that is no recurrent state")
+        raise EngineError(
+            f"{path}: none of its inputs ({', '.join(port.name for port in inputs) or 'there is none'}) "
+            "can be brought by a request; it needs one with a batch axis that is no recurrent state"
+        )
     roles.fixed_batch = _fixed_batch(roles.given, description, path)
     if roles.state:
         states = [port for port in inputs if port.name in roles.state]
@@ -81,21 +84,26 @@ def _declared(inputs: Sequence[Port], shapes: Mapping[str, Shape], path: str) ->
     """The inputs of a file that does not say their shapes (TorchScript), by what the user says."""
     lacking = [port.name for port in inputs if port.name not in shapes]
     if lacking:
-        raise EngineError(f"{path}: TorchScript does not say the shapes of its inputs; give those of one item, without "
-                          f"the batch axis, such as: {' '.join(f'--shape {name}=3,224,224' for name in lacking)}; or "
-                          "export the module with torch.export.save to a .pt2 file, which says them")
+        raise EngineError(
+            f"{path}: TorchScript does not say the shapes of its inputs; give those of one item, without "
+            f"the batch axis, such as: {' '.join(f'--shape {name}=3,224,224' for name in lacking)}; or "
+            "export the module with torch.export.save to a .pt2 file, which says them"
+        )
     return [Port(port.name, port.dtype, (None, *shapes[port.name])) for port in inputs]
 
 
 def _constant(port: Port, notes: List[str]) -> Any:
     kind = np.dtype(port.dtype).kind
     if port.name.lower() in _RATE_NAMES:
-        notes.append(f"{port.name} is taken for the sample rate: {SAMPLE_RATE} Hz is written, correct it where the "
-                     "model expects another")
+        notes.append(
+            f"{port.name} is taken for the sample rate: {SAMPLE_RATE} Hz is written, correct it where the "
+            "model expects another"
+        )
         return float(SAMPLE_RATE) if kind == "f" else SAMPLE_RATE
     value: Any = {"f": 0.0, "b": False}.get(kind, 0)
-    notes.append(f"{port.name} is a single {np.dtype(port.dtype)}, the same for every request: {value} is written; "
-                 "correct it")
+    notes.append(
+        f"{port.name} is a single {np.dtype(port.dtype)}, the same for every request: {value} is written; correct it"
+    )
     return value
 
 
@@ -106,10 +114,18 @@ def _states(inputs: Sequence[Port], outputs: Sequence[Port]) -> Dict[str, str]:
     for port in inputs:
         if not _STATE_WORDS.search(port.name):
             continue
-        fitting = [output for output in outputs if output.name not in found.values()
-                   and output.dtype == port.dtype and _may_be_equal(output.dims, port.dims)]
-        best = max(fitting, key=lambda output, name=port.name: _likeness(name, output.name),  # type: ignore[misc]
-                   default=None)
+        fitting = [
+            output
+            for output in outputs
+            if output.name not in found.values()
+            and output.dtype == port.dtype
+            and _may_be_equal(output.dims, port.dims)
+        ]
+        best = max(
+            fitting,
+            key=lambda output, name=port.name: _likeness(name, output.name),  # type: ignore[misc]
+            default=None,
+        )
         if best is not None:
             found[port.name] = best.name
     return found if len(found) < len(inputs) else {}
@@ -134,8 +150,10 @@ def _fixed_batch(given: Sequence[Port], description: FileDescription, path: str)
     size = min(length for length in fixed if length is not None)
     if len(fixed) > 1 or (size > 1 and outputs and outputs != {size}):
         shown = "; ".join(f"{port.name} {_dims(port.dims)}" for port in given)
-        raise EngineError(f"{path}: its inputs have no batch axis in front ({shown}); a model is served with one, even "
-                          "of length 1. Export it with a leading axis for the batch")
+        raise EngineError(
+            f"{path}: its inputs have no batch axis in front ({shown}); a model is served with one, even "
+            "of length 1. Export it with a leading axis for the batch"
+        )
     return size
 
 
@@ -151,16 +169,24 @@ def _find_lengths(roles: Roles, states: Sequence[Port], shapes: Mapping[str, Sha
     known: Dict[str, Shape] = {}
     for port in [*roles.given, *states]:
         axis = roles.state_axis if port.name in roles.state else 0
-        dims = (*port.dims[:axis], *port.dims[axis + 1:])
+        dims = (*port.dims[:axis], *port.dims[axis + 1 :])
         said = shapes.get(port.name, roles.description.usual.get(port.name))
         if port.name in shapes:
             _check_given(port.name, shapes[port.name], dims, path)
         if said is not None:
             known[port.name] = said
     roles.shapes_given = all(port.name in shapes for port in roles.given if None in port.dims[1:])
-    open_ports = [port for port in [*roles.given, *states] if port.name not in known and None in (
-        port.dims[1:] if port.name not in roles.state else
-        (*port.dims[:roles.state_axis], *port.dims[roles.state_axis + 1:]))]
+    open_ports = [
+        port
+        for port in [*roles.given, *states]
+        if port.name not in known
+        and None
+        in (
+            port.dims[1:]
+            if port.name not in roles.state
+            else (*port.dims[: roles.state_axis], *port.dims[roles.state_axis + 1 :])
+        )
+    ]
     if not open_ports:
         roles.candidates = [known]
         return
@@ -169,8 +195,9 @@ def _find_lengths(roles: Roles, states: Sequence[Port], shapes: Mapping[str, Sha
         guess = dict(known)
         for port in open_ports:
             axis = roles.state_axis if port.name in roles.state else 0
-            guess[port.name] = tuple(_length(port, index, dim, length) for index, dim in enumerate(port.dims)
-                                     if index != axis)
+            guess[port.name] = tuple(
+                _length(port, index, dim, length) for index, dim in enumerate(port.dims) if index != axis
+            )
         roles.candidates.append(guess)
 
 
@@ -183,17 +210,24 @@ def _length(port: Port, index: int, dim: Optional[int], length: int) -> int:
 def is_image(port: Port) -> bool:
     """Whether an input looks like an image: four axes, with one or three or four channels, or all of them open."""
     dims = port.dims
-    return len(dims) == 4 and np.dtype(port.dtype).kind in "fu" and (
-        dims[1] in (1, 3, 4) or dims[3] in (1, 3, 4) or dims[1] is None)
+    return (
+        len(dims) == 4
+        and np.dtype(port.dtype).kind in "fu"
+        and (dims[1] in (1, 3, 4) or dims[3] in (1, 3, 4) or dims[1] is None)
+    )
 
 
 def _check_given(name: str, shape: Shape, dims: Sequence[Optional[int]], path: str) -> None:
     if len(shape) != len(dims):
-        raise EngineError(f"{path}: --shape {name}={','.join(map(str, shape))} has {counted_axes(len(shape))}; the "
-                          f"input has {len(dims)} per item, {_dims(dims)} without the batch axis")
+        raise EngineError(
+            f"{path}: --shape {name}={','.join(map(str, shape))} has {counted_axes(len(shape))}; the "
+            f"input has {len(dims)} per item, {_dims(dims)} without the batch axis"
+        )
     if not _may_be_equal(shape, dims):
-        raise EngineError(f"{path}: --shape {name}={','.join(map(str, shape))} does not fit the input, which is "
-                          f"{_dims(dims)} per item")
+        raise EngineError(
+            f"{path}: --shape {name}={','.join(map(str, shape))} does not fit the input, which is "
+            f"{_dims(dims)} per item"
+        )
 
 
 def _dims(dims: Sequence[Optional[int]]) -> str:

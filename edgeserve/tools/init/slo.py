@@ -39,15 +39,23 @@ def choose_slo(alone_ns: Optional[int], others_ns: int, rate: float, given_ns: i
         if not fits:
             assert alone_ns is not None
             slow_ns = round_up(ROOM * alone_ns)
-            return Slo(slow_ns, f"{rate:g} requests per second leave {format_duration(period_ns)} each, and one takes "
-                                f"{format_duration(alone_ns)}: this rate cannot be met here", False)
-        return Slo(max(period_ns // NS_PER_MS * NS_PER_MS, NS_PER_MS),
-                   f"{rate:g} requests per second: each is answered before the next one comes")
+            return Slo(
+                slow_ns,
+                f"{rate:g} requests per second leave {format_duration(period_ns)} each, and one takes "
+                f"{format_duration(alone_ns)}: this rate cannot be met here",
+                False,
+            )
+        return Slo(
+            max(period_ns // NS_PER_MS * NS_PER_MS, NS_PER_MS),
+            f"{rate:g} requests per second: each is answered before the next one comes",
+        )
     if alone_ns is None:
         return Slo(LM_SLO_NS, "a guess: nothing was measured; correct it")
     others = f" beside another model's {format_duration(others_ns)}" if others_ns else ""
-    return Slo(round_up(max(SLO_NS_MIN, ROOM * alone_ns + others_ns)),
-               f"a guess: one takes {format_duration(alone_ns)} here{others}; set what your users need")
+    return Slo(
+        round_up(max(SLO_NS_MIN, ROOM * alone_ns + others_ns)),
+        f"a guess: one takes {format_duration(alone_ns)} here{others}; set what your users need",
+    )
 
 
 def round_up(value_ns: int) -> int:
@@ -85,11 +93,14 @@ def read_rates(words: Sequence[str], apps: Sequence[str], optional_app: bool = T
         except ValueError:
             rate = 0.0
         if not 0 < rate < 1e6:
-            raise ConfigError(f"--rate {word!r}: expected requests per second above 0, such as --rate 30 or --rate "
-                              f"{apps[0] if apps else 'APP'}=30")
+            raise ConfigError(
+                f"--rate {word!r}: expected requests per second above 0, such as --rate 30 or --rate "
+                f"{apps[0] if apps else 'APP'}=30"
+            )
         if not mark and not optional_app and len(apps) > 1:
-            raise ConfigError(f"--rate {word!r}: say of which app it is, such as --rate {apps[0]}={text} (apps: "
-                              f"{', '.join(apps)})")
+            raise ConfigError(
+                f"--rate {word!r}: say of which app it is, such as --rate {apps[0]}={text} (apps: {', '.join(apps)})"
+            )
         if mark and app not in apps:
             raise ConfigError(f"--rate {word!r}: there is no app {app!r}{nearest(app, apps)}")
         for name in [app] if mark else apps:

@@ -17,19 +17,27 @@ from edgeserve.units import counted, format_duration, format_size
 COMMENT_COLUMN = 40
 
 
-def configuration_text(found: Sequence[Found], lanes: Sequence[LaneText], rates: Mapping[str, float],
-                       slo_ns: int) -> str:
+def configuration_text(
+    found: Sequence[Found], lanes: Sequence[LaneText], rates: Mapping[str, float], slo_ns: int
+) -> str:
     """The whole file."""
     slos = slos_of(found, rates, slo_ns)
-    lines = ["# Written by 'edgeserve init'. It serves as it stands; the comments say what was chosen, and why.",
-             "# What each key means, and the others: docs/configuration.md.", ""]
+    lines = [
+        "# Written by 'edgeserve init'. It serves as it stands; the comments say what was chosen, and why.",
+        "# What each key means, and the others: docs/configuration.md.",
+        "",
+    ]
     if any(lane.device == "gpu" for lane in lanes):
         lines += ["[device.gpu]", 'kind = "cuda"', ""]
         if any(lane.device == "cpu" for lane in lanes):
             lines += ["[device.cpu]", ""]
     for lane in lanes:
-        lines += [f"[lane.{lane.name}]", f'device = "{lane.device}"',
-                  _commented(f"threads = {lane.threads}", lane.comment), ""]
+        lines += [
+            f"[lane.{lane.name}]",
+            f'device = "{lane.device}"',
+            _commented(f"threads = {lane.threads}", lane.comment),
+            "",
+        ]
     for item in found:
         lines += _model(item, lanes)
         lines += _app(item, slos[item.name])
@@ -40,11 +48,15 @@ def slos_of(found: Sequence[Found], rates: Mapping[str, float], slo_ns: int) -> 
     """The deadline of each app. Models of one lane wait for each other: the longest of the others counts."""
     slos = {}
     for item in found:
-        others = [other.tried.times_ns[min(other.tried.times_ns)] for other in found
-                  if other is not item and other.tried.device == item.tried.device and other.tried.times_ns]
+        others = [
+            other.tried.times_ns[min(other.tried.times_ns)]
+            for other in found
+            if other is not item and other.tried.device == item.tried.device and other.tried.times_ns
+        ]
         times = item.tried.times_ns
-        slos[item.name] = choose_slo(times[min(times)] if times else None, max(others, default=0),
-                                     rates.get(item.name, 0.0), slo_ns)
+        slos[item.name] = choose_slo(
+            times[min(times)] if times else None, max(others, default=0), rates.get(item.name, 0.0), slo_ns
+        )
     return slos
 
 
@@ -60,11 +72,18 @@ def _model(item: Found, lanes: Sequence[LaneText]) -> List[str]:
     lines.append(_commented(f"batch = {sorted(tried.times_ns)}", _batch_comment(item)))
     if tried.shapes:
         told = roles.shapes_given or not roles.is_open
-        lines.append(_commented(f"shapes = {_inline(tried.shapes)}", "of one item, for warm-up" if told else
-                                "of one item, for warm-up: tried, since the file leaves them open"))
+        lines.append(
+            _commented(
+                f"shapes = {_inline(tried.shapes)}",
+                "of one item, for warm-up"
+                if told
+                else "of one item, for warm-up: tried, since the file leaves them open",
+            )
+        )
     if roles.state:
-        lines.append(_commented(f"state = {_inline(roles.state)}", "recurrent state: input = the output that "
-                                "replaces it"))
+        lines.append(
+            _commented(f"state = {_inline(roles.state)}", "recurrent state: input = the output that replaces it")
+        )
     options = engine_options(roles, tried.shapes)
     if options:
         lines.append(f"options = {_inline(options)}")
@@ -82,21 +101,31 @@ def _batch_comment(item: Found) -> str:
 
 def _language_options(facts: Mapping[str, Any]) -> List[str]:
     context = facts.get("context_length")
-    lines = [f"# {facts.get('name') or 'a language model'}: {facts['architecture']}, "
-             f"{format_size(int(facts['size_bytes']))}" + (f", trained for {context} tokens" if context else "")]
+    lines = [
+        f"# {facts.get('name') or 'a language model'}: {facts['architecture']}, "
+        f"{format_size(int(facts['size_bytes']))}" + (f", trained for {context} tokens" if context else "")
+    ]
     tokens = min(4096, int(context)) if context else 4096
-    lines += [_commented("batch = [1, 2]", "sequences that make a step together"),
-              _commented("slots = 2", "sequences that keep their memory at once"),
-              "# Tokens of a sequence with its answer, tokens of an answer" +
-              ("; chat: the prompt is what a user says, written in the model's own template" if facts.get("chat") else
-               "; the prompt is a text to continue, since the file has no template for conversations"),
-              f"options = {{ context = {tokens}, max_tokens = 256" + (", chat = true }" if facts.get("chat") else " }")]
+    lines += [
+        _commented("batch = [1, 2]", "sequences that make a step together"),
+        _commented("slots = 2", "sequences that keep their memory at once"),
+        "# Tokens of a sequence with its answer, tokens of an answer"
+        + (
+            "; chat: the prompt is what a user says, written in the model's own template"
+            if facts.get("chat")
+            else "; the prompt is a text to continue, since the file has no template for conversations"
+        ),
+        f"options = {{ context = {tokens}, max_tokens = 256" + (", chat = true }" if facts.get("chat") else " }"),
+    ]
     return lines
 
 
 def _app(item: Found, slo: Slo) -> List[str]:
-    lines = [f"[app.{item.name}]", f'model = "{item.name}"',
-             _commented(f'slo = "{format_duration(slo.slo_ns)}"', slo.why)]
+    lines = [
+        f"[app.{item.name}]",
+        f'model = "{item.name}"',
+        _commented(f'slo = "{format_duration(slo.slo_ns)}"', slo.why),
+    ]
     roles = item.roles
     if roles.state:
         lines.append(_commented('stream = "in_order"', "requests name their stream: each keeps a state of its own"))
@@ -106,8 +135,11 @@ def _app(item: Found, slo: Slo) -> List[str]:
         for port in roles.given:
             lines.append(f"{_key(port.name)} = {_inline(app_input(port, item.tried.shapes, roles.shapes_given))}")
     elif roles.description.engine == "lm":
-        lines += [_commented(f"[app.{item.name}.inputs]", "what a request must bring"),
-                  'prompt = { dtype = "text" }', 'max_tokens = { dtype = "any", optional = true }']
+        lines += [
+            _commented(f"[app.{item.name}.inputs]", "what a request must bring"),
+            'prompt = { dtype = "text" }',
+            'max_tokens = { dtype = "any", optional = true }',
+        ]
     if item.tried.outputs:
         lines.append(f"# It returns {', '.join(f'{name} ({form})' for name, form in item.tried.outputs)}.")
     return [*lines, ""]
@@ -126,16 +158,28 @@ def summary(found: Sequence[Found], out: str, rates: Mapping[str, float], slo_ns
     lines = [f"{out}: {counted(len(found), 'app')}"]
     for item in found:
         slo, times = slos[item.name], item.tried.times_ns
-        takes = f"{format_duration(times[min(times)])} alone on the {'CPU' if item.tried.device == CPU else 'GPU'}, " \
-            if times else ""
-        inputs = ", ".join(f"{port.name} {app_input(port, item.tried.shapes, item.roles.shapes_given)['dtype']} "
-                           f"{_shape_text(item, port)}" for port in item.roles.given) or "prompt"
+        takes = (
+            f"{format_duration(times[min(times)])} alone on the {'CPU' if item.tried.device == CPU else 'GPU'}, "
+            if times
+            else ""
+        )
+        inputs = (
+            ", ".join(
+                f"{port.name} {app_input(port, item.tried.shapes, item.roles.shapes_given)['dtype']} "
+                f"{_shape_text(item, port)}"
+                for port in item.roles.given
+            )
+            or "prompt"
+        )
         lines.append(f"  {item.name}: {inputs}; {takes}slo {format_duration(slo.slo_ns)}")
         if not slo.fits:
             lines.append(f"    ! {slo.why}")
         lines += [f"    ! {note}" for note in item.roles.notes]
-    lines += ["Next:", f"  edgeserve serve {out}", f"  edgeserve infer {found[0].name} --example     (in another "
-              "terminal; --in NAME=FILE sends your own)"]
+    lines += [
+        "Next:",
+        f"  edgeserve serve {out}",
+        f"  edgeserve infer {found[0].name} --example     (in another terminal; --in NAME=FILE sends your own)",
+    ]
     return "\n".join(lines)
 
 

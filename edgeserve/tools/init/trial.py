@@ -51,22 +51,27 @@ def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) ->
     devices = [GPU, CPU] if gpu is not False and _can_use_gpu(path) else [CPU]
     if roles.description.engine == "tensorrt":
         if gpu is False:
-            raise EngineError(f"{path}: a plan of TensorRT runs on its GPU alone; leave --cpu out, or give the ONNX "
-                              "file that it was built from")
+            raise EngineError(
+                f"{path}: a plan of TensorRT runs on its GPU alone; leave --cpu out, or give the ONNX "
+                "file that it was built from"
+            )
         devices = [GPU]
     first: Optional[EngineError] = None
     for device in devices:
         for shapes in roles.candidates:
             try:
                 return _run(name, path, roles, shapes, device)._replace(
-                    why="" if first is None or device == devices[0] else str(first))
+                    why="" if first is None or device == devices[0] else str(first)
+                )
             except EngineError as error:
                 first = first or error
     assert first is not None, "there is at least one device and one candidate"
     if len(roles.candidates) > 1:
         names = " ".join(f"--shape {port.name}=..." for port in roles.given if None in port.dims[1:])
-        raise EngineError(f"{path}: does not run with any of the lengths that were tried for its open axes; give them, "
-                          f"without the batch axis: {names}. The first try said: {first}")
+        raise EngineError(
+            f"{path}: does not run with any of the lengths that were tried for its open axes; give them, "
+            f"without the batch axis: {names}. The first try said: {first}"
+        )
     raise first
 
 
@@ -79,8 +84,15 @@ def _can_use_gpu(path: str) -> bool:
 
 def model_config(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], batch: Tuple[int, ...]) -> ModelConfig:
     """The model's section, as the engine takes it."""
-    return ModelConfig(name=name, engine=roles.description.engine, file=path, batch=batch, shapes=dict(shapes),
-                       state=dict(roles.state), options=engine_options(roles, shapes))
+    return ModelConfig(
+        name=name,
+        engine=roles.description.engine,
+        file=path,
+        batch=batch,
+        shapes=dict(shapes),
+        state=dict(roles.state),
+        options=engine_options(roles, shapes),
+    )
 
 
 def engine_options(roles: Roles, shapes: Dict[str, Shape]) -> Dict[str, Any]:
@@ -93,14 +105,16 @@ def engine_options(roles: Roles, shapes: Dict[str, Shape]) -> Dict[str, Any]:
     if roles.description.facts.get("outputs"):
         options["outputs"] = list(roles.description.facts["outputs"])
     if roles.description.opaque:
-        options["inputs"] = {port.name: {"dtype": str(port.dtype), "shape": list(shapes[port.name])}
-                             for port in roles.given}
+        options["inputs"] = {
+            port.name: {"dtype": str(port.dtype), "shape": list(shapes[port.name])} for port in roles.given
+        }
     return options
 
 
 def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], device: str) -> Tried:
-    lane = LaneInfo(device, 0, compute_threads(len(allowed_cores()) or 1), name="trial", common={},
-                    clock_ns=time.perf_counter_ns)
+    lane = LaneInfo(
+        device, 0, compute_threads(len(allowed_cores()) or 1), name="trial", common={}, clock_ns=time.perf_counter_ns
+    )
     sizes = sizes_of(roles)
     config = model_config(name, os.path.abspath(path), roles, shapes, sizes)
     engine = make_engine(config, [lane], "/")
@@ -147,6 +161,7 @@ def worthwhile(times: Dict[int, int]) -> Dict[int, int]:
 def _outputs(session: Any, example: Values) -> Tuple[Tuple[str, str], ...]:
     """Name and form of each output of one item, for a comment."""
     from edgeserve.engines.base import Batch, run_whole
+
     results, _ = run_whole(session, Batch([example], 1))
     found: List[Tuple[str, str]] = []
     for key, value in results[0].outputs.items():

@@ -55,10 +55,17 @@ def convert(source: str, target: str, weights: str, context: int) -> None:
     with tempfile.TemporaryDirectory(prefix=".lm-", dir=folder) as work:
         name = os.path.basename(target)
         write_tokenizer(os.path.join(work, TOKENIZER), vocabulary)
-        about = {"tokenizer": TOKENIZER, "specials": [], "first": vocabulary.first, "stops": vocabulary.stops,
-                 "chat_template": vocabulary.chat_template, "bos_token": vocabulary.bos_token,
-                 "eos_token": vocabulary.eos_token, "source": os.path.basename(source),
-                 "source_sha256": file_sha256(source)}
+        about = {
+            "tokenizer": TOKENIZER,
+            "specials": [],
+            "first": vocabulary.first,
+            "stops": vocabulary.stops,
+            "chat_template": vocabulary.chat_template,
+            "bos_token": vocabulary.bos_token,
+            "eos_token": vocabulary.eos_token,
+            "source": os.path.basename(source),
+            "source_sha256": file_sha256(source),
+        }
         write_model(os.path.join(work, name), model.shape(context), model.tensor, about, weights)
         for written in sorted(os.listdir(work), key=lambda file: file == name):
             os.replace(os.path.join(work, written), os.path.join(folder, written))

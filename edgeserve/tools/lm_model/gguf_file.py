@@ -45,8 +45,10 @@ class GgufModel:
         try:
             import gguf
         except ImportError as error:
-            raise ConfigError(f"reading {path} needs a package that cannot be imported ({error}); "
-                              "pip install 'edgeserve-runtime[lm-convert]'") from None
+            raise ConfigError(
+                f"reading {path} needs a package that cannot be imported ({error}); "
+                "pip install 'edgeserve-runtime[lm-convert]'"
+            ) from None
         self._dequantise = gguf.quants.dequantize
         try:
             reader = gguf.GGUFReader(path)
@@ -57,8 +59,10 @@ class GgufModel:
         self._tensors = {tensor.name: tensor for tensor in reader.tensors}
         kind = self._value("general.architecture")
         if kind not in ARCHITECTURES:
-            raise ConfigError(f"{path} is a model of architecture {kind!r}; the graph can be written for "
-                              f"{', '.join(ARCHITECTURES)}. The back end llama.cpp runs the file as it is")
+            raise ConfigError(
+                f"{path} is a model of architecture {kind!r}; the graph can be written for "
+                f"{', '.join(ARCHITECTURES)}. The back end llama.cpp runs the file as it is"
+            )
         self._check(path)
 
     def shape(self, context: int = 0) -> Shape:
@@ -67,16 +71,22 @@ class GgufModel:
         hidden = int(self._value("llama.embedding_length"))
         trained = int(self._value("llama.context_length"))
         if context > trained:
-            raise ConfigError(f"--context {context}: {self._path} was trained with {trained} tokens; choose at most "
-                              "that")
-        return Shape(layers=int(self._value("llama.block_count")), hidden=hidden, heads=heads,
-                     kv_heads=int(self._value("llama.attention.head_count_kv", heads)),
-                     head_size=int(self._value("llama.attention.key_length", hidden // heads)),
-                     feed_forward=int(self._value("llama.feed_forward_length")),
-                     vocabulary=len(self._tokens()), context=context or trained,
-                     rope_base=float(self._value("llama.rope.freq_base", 10_000.0)),
-                     epsilon=float(self._value("llama.attention.layer_norm_rms_epsilon")),
-                     tied="output.weight" not in self._tensors)
+            raise ConfigError(
+                f"--context {context}: {self._path} was trained with {trained} tokens; choose at most that"
+            )
+        return Shape(
+            layers=int(self._value("llama.block_count")),
+            hidden=hidden,
+            heads=heads,
+            kv_heads=int(self._value("llama.attention.head_count_kv", heads)),
+            head_size=int(self._value("llama.attention.key_length", hidden // heads)),
+            feed_forward=int(self._value("llama.feed_forward_length")),
+            vocabulary=len(self._tokens()),
+            context=context or trained,
+            rope_base=float(self._value("llama.rope.freq_base", 10_000.0)),
+            epsilon=float(self._value("llama.attention.layer_norm_rms_epsilon")),
+            tied="output.weight" not in self._tensors,
+        )
 
     def tensor(self, name: str) -> np.ndarray:
         """One tensor as float32, matrices as [out, in]."""
@@ -90,19 +100,31 @@ class GgufModel:
         """Of byte-level BPE; other kinds are refused."""
         kind = self._value("tokenizer.ggml.model")
         if kind != "gpt2":
-            raise ConfigError(f"{self._path} has a vocabulary of kind {kind!r}; only byte-level BPE ('gpt2') can be "
-                              "written. The back end llama.cpp runs the file as it is")
+            raise ConfigError(
+                f"{self._path} has a vocabulary of kind {kind!r}; only byte-level BPE ('gpt2') can be "
+                "written. The back end llama.cpp runs the file as it is"
+            )
         tokens, kinds = self._tokens(), self._value("tokenizer.ggml.token_type")
         end = int(self._value("tokenizer.ggml.eos_token_id"))
         control = {number: tokens[number] for number, kind in enumerate(kinds) if kind == CONTROL}
-        stops = {end, int(self._value("tokenizer.ggml.eot_token_id", end)),
-                 *(number for number, text in control.items() if text in END_NAMES)}
+        stops = {
+            end,
+            int(self._value("tokenizer.ggml.eot_token_id", end)),
+            *(number for number, text in control.items() if text in END_NAMES),
+        }
         begins = bool(self._value("tokenizer.ggml.add_bos_token", False))  # llama.cpp's default for the splittings here
         first = [int(self._value("tokenizer.ggml.bos_token_id"))] if begins else []
-        return Vocabulary(tokens, list(self._value("tokenizer.ggml.merges")),
-                          control, str(self._value("tokenizer.ggml.pre", "default")), first, sorted(stops),
-                          str(self._value("tokenizer.chat_template", "")),
-                          control.get(int(self._value("tokenizer.ggml.bos_token_id", -1)), ""), control.get(end, ""))
+        return Vocabulary(
+            tokens,
+            list(self._value("tokenizer.ggml.merges")),
+            control,
+            str(self._value("tokenizer.ggml.pre", "default")),
+            first,
+            sorted(stops),
+            str(self._value("tokenizer.chat_template", "")),
+            control.get(int(self._value("tokenizer.ggml.bos_token_id", -1)), ""),
+            control.get(end, ""),
+        )
 
     def _tokens(self) -> List[str]:
         tokens: List[str] = self._value("tokenizer.ggml.tokens")
@@ -120,11 +142,20 @@ class GgufModel:
         """Refuse what the graph cannot express."""
         shape = self.shape()
         biases = [name for name in self._tensors if name.endswith(".bias")]
-        scaled = [key for key in self._fields if key.startswith("llama.rope.scaling") and key.endswith("type")
-                  and self._value(key) != "none"] + [name for name in self._tensors if name == "rope_freqs.weight"]
+        scaled = [
+            key
+            for key in self._fields
+            if key.startswith("llama.rope.scaling") and key.endswith("type") and self._value(key) != "none"
+        ] + [name for name in self._tensors if name == "rope_freqs.weight"]
         rotated = int(self._value("llama.rope.dimension_count", shape.head_size))
         if biases or scaled or rotated != shape.head_size or shape.head_size % HEAD_SIZE_STEP:
-            why = (f"biases ({biases[0]}, ...)" if biases else f"scaled rotations ({scaled[0]})" if scaled else
-                   f"heads of {shape.head_size} numbers, {rotated} of them rotated")
-            raise ConfigError(f"{path} has {why}, which the graph cannot express. The back end llama.cpp runs the file "
-                              "as it is")
+            why = (
+                f"biases ({biases[0]}, ...)"
+                if biases
+                else f"scaled rotations ({scaled[0]})"
+                if scaled
+                else f"heads of {shape.head_size} numbers, {rotated} of them rotated"
+            )
+            raise ConfigError(
+                f"{path} has {why}, which the graph cannot express. The back end llama.cpp runs the file as it is"
+            )

@@ -68,22 +68,37 @@ def write_model(path: str, shape: Shape, tensors: Tensors, about: Mapping[str, A
     if weights not in BITS:
         raise ConfigError(f"weights = {weights!r}: expected one of {', '.join(BITS)}")
     if shape.head_size % HEAD_SIZE_STEP:
-        raise ConfigError(f"head_size = {shape.head_size}: expected a multiple of {HEAD_SIZE_STEP}, which ONNX "
-                          "Runtime's attention needs")
+        raise ConfigError(
+            f"head_size = {shape.head_size}: expected a multiple of {HEAD_SIZE_STEP}, which ONNX "
+            "Runtime's attention needs"
+        )
     bits = BITS[weights]
     if bits and (shape.hidden % BLOCK or shape.feed_forward % BLOCK or (shape.heads * shape.head_size) % BLOCK):
-        raise ConfigError(f"weights = {weights!r} stores blocks of {BLOCK} numbers, which rows of {shape.hidden}, "
-                          f"{shape.feed_forward} and {shape.heads * shape.head_size} do not all consist of; take "
-                          "float32")
+        raise ConfigError(
+            f"weights = {weights!r} stores blocks of {BLOCK} numbers, which rows of {shape.hidden}, "
+            f"{shape.feed_forward} and {shape.heads * shape.head_size} do not all consist of; take "
+            "float32"
+        )
     with open(path + ".data", "wb") as data:
         graph = _Graph(shape, tensors, bits, data, os.path.basename(path) + ".data")
-        model = helper.make_model(graph.build(), opset_imports=[
-            helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", MICROSOFT_OPSET)])
+        model = helper.make_model(
+            graph.build(),
+            opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid("com.microsoft", MICROSOFT_OPSET)],
+        )
     model.ir_version = IR_VERSION
     onnx.save(model, path)
-    facts = {"format": FORMAT, "layers": shape.layers, "heads": shape.heads, "kv_heads": shape.kv_heads,
-             "head_size": shape.head_size, "hidden": shape.hidden, "vocabulary": shape.vocabulary,
-             "context": shape.context, "weights": weights, **about}
+    facts = {
+        "format": FORMAT,
+        "layers": shape.layers,
+        "heads": shape.heads,
+        "kv_heads": shape.kv_heads,
+        "head_size": shape.head_size,
+        "hidden": shape.hidden,
+        "vocabulary": shape.vocabulary,
+        "context": shape.context,
+        "weights": weights,
+        **about,
+    }
     with open(os.path.splitext(path)[0] + ".json", "w", encoding="utf-8") as file:
         json.dump(facts, file, indent=1, sort_keys=True)
         file.write("\n")
@@ -115,8 +130,11 @@ class _Graph:
             stream = self._layer(number, stream)
         last = self._norm(self._last(stream), "output_norm.weight")
         self._scores(last)
-        inputs = [_port("tokens", TensorProto.INT64, ["B", "T"]), _port("lengths", TensorProto.INT32, ["B"]),
-                  _port("total", TensorProto.INT32, [])]
+        inputs = [
+            _port("tokens", TensorProto.INT64, ["B", "T"]),
+            _port("lengths", TensorProto.INT32, ["B"]),
+            _port("total", TensorProto.INT32, []),
+        ]
         outputs = [_port("scores", TensorProto.FLOAT, ["B", shape.vocabulary])]
         for number in range(shape.layers):
             dims = ["B", shape.kv_heads, "S", shape.head_size]
@@ -131,19 +149,28 @@ class _Graph:
         mixed = np.concatenate([self._tensors(f"{block}.attn_{part}.weight") for part in "qkv"])
         query = self._matmul(normed, f"{block}.qkv", mixed)
         attended = self._name()
-        self._nodes.append(helper.make_node(
-            "GroupQueryAttention",
-            [query, "", "", f"past_keys_{number}", f"past_values_{number}", "lengths", "total", "cosines", "sines"],
-            [attended, f"keys_{number}", f"values_{number}"], domain="com.microsoft", num_heads=shape.heads,
-            kv_num_heads=shape.kv_heads, do_rotary=1, rotary_interleaved=1))
-        stream = self._node("Add", [stream, self._matmul(attended, f"{block}.out",
-                                                         self._tensors(f"{block}.attn_output.weight"))])
+        self._nodes.append(
+            helper.make_node(
+                "GroupQueryAttention",
+                [query, "", "", f"past_keys_{number}", f"past_values_{number}", "lengths", "total", "cosines", "sines"],
+                [attended, f"keys_{number}", f"values_{number}"],
+                domain="com.microsoft",
+                num_heads=shape.heads,
+                kv_num_heads=shape.kv_heads,
+                do_rotary=1,
+                rotary_interleaved=1,
+            )
+        )
+        stream = self._node(
+            "Add", [stream, self._matmul(attended, f"{block}.out", self._tensors(f"{block}.attn_output.weight"))]
+        )
         normed = self._norm(stream, f"{block}.ffn_norm.weight")
         gate = self._matmul(normed, f"{block}.gate", self._tensors(f"{block}.ffn_gate.weight"))
         up = self._matmul(normed, f"{block}.up", self._tensors(f"{block}.ffn_up.weight"))
         inner = self._node("Mul", [self._node("Mul", [gate, self._node("Sigmoid", [gate])]), up])
-        return self._node("Add", [stream, self._matmul(inner, f"{block}.down",
-                                                       self._tensors(f"{block}.ffn_down.weight"))])
+        return self._node(
+            "Add", [stream, self._matmul(inner, f"{block}.down", self._tensors(f"{block}.ffn_down.weight"))]
+        )
 
     def _norm(self, stream: str, weight: str) -> str:
         """RMSNorm (Zhang and Sennrich, 2019)."""
@@ -156,8 +183,9 @@ class _Graph:
         """[B, T, hidden] -> [B, hidden]: each row's last token, at the place ``lengths`` while a sequence begins, else
         at the end of its row."""
         width = self._node("Gather", [self._node("Shape", ["tokens"]), "one"], axis=0)
-        place = self._node("Min", [self._node("Cast", ["lengths"], to=TensorProto.INT64),
-                                   self._node("Sub", [width, "one"])])
+        place = self._node(
+            "Min", [self._node("Cast", ["lengths"], to=TensorProto.INT64), self._node("Sub", [width, "one"])]
+        )
         return self._node("GatherND", [stream, self._node("Unsqueeze", [place, "one"])], batch_dims=1)
 
     def _scores(self, last: str) -> None:
@@ -179,10 +207,24 @@ class _Graph:
         rows, columns = matrix.shape
         stored, scales, zeros = quantise(matrix, bits)
         found = output or self._name()
-        self._nodes.append(helper.make_node(
-            "MatMulNBits", [stream, self._store(f"{name}.stored", stored), self._store(f"{name}.scales", scales),
-                            self._store(f"{name}.zeros", zeros)], [found], domain="com.microsoft", K=columns, N=rows,
-            bits=bits, block_size=BLOCK, accuracy_level=ACCURACY_INT8))
+        self._nodes.append(
+            helper.make_node(
+                "MatMulNBits",
+                [
+                    stream,
+                    self._store(f"{name}.stored", stored),
+                    self._store(f"{name}.scales", scales),
+                    self._store(f"{name}.zeros", zeros),
+                ],
+                [found],
+                domain="com.microsoft",
+                K=columns,
+                N=rows,
+                bits=bits,
+                block_size=BLOCK,
+                accuracy_level=ACCURACY_INT8,
+            )
+        )
         return found
 
     def _node(self, kind: str, inputs: Sequence[str], **settings: Any) -> str:
@@ -203,8 +245,12 @@ class _Graph:
             self._weights.append(numpy_helper.from_array(array, name))
             return name
         self._data.write(b"\0" * (-self._data.tell() % ALIGN_BYTES))
-        tensor = TensorProto(name=name, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape,
-                             data_location=TensorProto.EXTERNAL)
+        tensor = TensorProto(
+            name=name,
+            data_type=helper.np_dtype_to_tensor_dtype(array.dtype),
+            dims=array.shape,
+            data_location=TensorProto.EXTERNAL,
+        )
         for key, value in (("location", self._data_name), ("offset", self._data.tell()), ("length", array.nbytes)):
             tensor.external_data.add(key=key, value=str(value))
         self._data.write(np.ascontiguousarray(array).tobytes())
@@ -226,10 +272,17 @@ def _port(name: str, kind: int, dims: Sequence[Any]) -> Any:
 def random_tensors(shape: Shape, seed: int) -> Tensors:
     """Weights of a network that was never trained, for tests and measurements: each tensor by its name and the seed."""
     width, grouped = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
-    sizes = {"attn_q": (width, shape.hidden), "attn_k": (grouped, shape.hidden), "attn_v": (grouped, shape.hidden),
-             "attn_output": (shape.hidden, width), "ffn_gate": (shape.feed_forward, shape.hidden),
-             "ffn_up": (shape.feed_forward, shape.hidden), "ffn_down": (shape.hidden, shape.feed_forward),
-             "token_embd": (shape.vocabulary, shape.hidden), "output": (shape.vocabulary, shape.hidden)}
+    sizes = {
+        "attn_q": (width, shape.hidden),
+        "attn_k": (grouped, shape.hidden),
+        "attn_v": (grouped, shape.hidden),
+        "attn_output": (shape.hidden, width),
+        "ffn_gate": (shape.feed_forward, shape.hidden),
+        "ffn_up": (shape.feed_forward, shape.hidden),
+        "ffn_down": (shape.hidden, shape.feed_forward),
+        "token_embd": (shape.vocabulary, shape.hidden),
+        "output": (shape.vocabulary, shape.hidden),
+    }
 
     def tensor(name: str) -> np.ndarray:
         kind = name.split(".")[-2]
@@ -237,7 +290,7 @@ def random_tensors(shape: Shape, seed: int) -> Tensors:
             return np.ones(shape.hidden, np.float32)
         rows, columns = sizes[kind]
         draw = np.random.default_rng([seed, *name.encode()])
-        spread = 1.0 if kind == "token_embd" else columns ** -0.5
+        spread = 1.0 if kind == "token_embd" else columns**-0.5
         found: np.ndarray = (draw.standard_normal((rows, columns)) * spread).astype(np.float32)
         return found
 

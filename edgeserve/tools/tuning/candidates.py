@@ -62,8 +62,10 @@ def choice_of(kind: str, options: Mapping[str, Any]) -> Choice:
     """A choice without the options that have their default."""
     policy = POLICIES.get(kind)
     defaults: Dict[str, Any] = {**COMMON_OPTIONS, **policy.defaults} if policy is not None else {}
-    return Choice(kind, tuple(sorted((key, value) for key, value in options.items()
-                                     if key not in defaults or defaults[key] != value)))
+    return Choice(
+        kind,
+        tuple(sorted((key, value) for key, value in options.items() if key not in defaults or defaults[key] != value)),
+    )
 
 
 def todays(config: Config) -> Candidate:
@@ -105,17 +107,21 @@ def title(candidate: Candidate) -> str:
     choices = list(dict.fromkeys(choice for _, choice in candidate))
     if len(choices) == 1:
         return str(choices[0])
-    return "; ".join(f"{', '.join(app for app, other in candidate if other == choice)}: {choice}"
-                     for choice in choices)
+    return "; ".join(f"{', '.join(app for app, other in candidate if other == choice)}: {choice}" for choice in choices)
 
 
 def make(candidate: Candidate, edge: Mapping[str, Any], config: Config) -> Made:
     """The configuration ``edge`` with the candidate's policies. Sections that are there keep their names, and stay
     where no app needs them any more. Raises :class:`ConfigError` where the candidate cannot serve these apps."""
-    sections = {name: {"kind": policy.kind, **policy.options} for name, policy in config.policies.items()} \
-        if "policy" in edge else {}
-    known = {_key(choice_of(config.policies[name].kind, config.policies[name].options)): name
-             for name in reversed(list(sections))}
+    sections = (
+        {name: {"kind": policy.kind, **policy.options} for name, policy in config.policies.items()}
+        if "policy" in edge
+        else {}
+    )
+    known = {
+        _key(choice_of(config.policies[name].kind, config.policies[name].options)): name
+        for name in reversed(list(sections))
+    }
     added: Dict[str, Dict[str, Any]] = {}
     apps: Dict[str, str] = {}
     for app, choice in candidate:
@@ -125,8 +131,11 @@ def make(candidate: Candidate, edge: Mapping[str, Any], config: Config) -> Made:
             known[_key(choice)] = name
         apps[app] = known[_key(choice)]
     used = {name: edge["policy"][name] if name in sections else added[name] for name in dict.fromkeys(apps.values())}
-    table = {**edge, "policy": used, "app": {name: {**section, "policy": apps[name]}
-                                             for name, section in edge["app"].items()}}
+    table = {
+        **edge,
+        "policy": used,
+        "app": {name: {**section, "policy": apps[name]} for name, section in edge["app"].items()},
+    }
     return Made(parse_config(table, config.directory, config.source), table, added, apps)
 
 

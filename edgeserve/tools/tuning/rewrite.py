@@ -42,14 +42,17 @@ def snippet(policies: Mapping[str, Mapping[str, Any]], apps: Mapping[str, str]) 
     return "".join(lines)
 
 
-def _wanted(table: Dict[str, Any], policies: Mapping[str, Mapping[str, Any]],
-            apps: Mapping[str, str]) -> Dict[str, Any]:
+def _wanted(
+    table: Dict[str, Any], policies: Mapping[str, Mapping[str, Any]], apps: Mapping[str, str]
+) -> Dict[str, Any]:
     wanted = dict(table)
     if policies:
         wanted["policy"] = {**table.get("policy", {}), **policies}
     if apps:
-        wanted["app"] = {name: {**section, "policy": apps[name]} if name in apps else section
-                         for name, section in table.get("app", {}).items()}
+        wanted["app"] = {
+            name: {**section, "policy": apps[name]} if name in apps else section
+            for name, section in table.get("app", {}).items()
+        }
     return wanted
 
 
@@ -64,8 +67,8 @@ def _with_app(lines: List[str], app: str, policy: str) -> List[str]:
             found = _POLICY.match(lines[index])
             if found is not None:
                 changed = f"{found.group('before')}{json.dumps(policy)}{found.group('after')}"
-                return [*lines[:index], changed, *lines[index + 1:]]
-        return [*lines[:start + 1], f"policy = {json.dumps(policy)}\n", *lines[start + 1:]]
+                return [*lines[:index], changed, *lines[index + 1 :]]
+        return [*lines[: start + 1], f"policy = {json.dumps(policy)}\n", *lines[start + 1 :]]
     return lines
 
 
@@ -74,8 +77,9 @@ def _with_policies(lines: List[str], policies: Mapping[str, Mapping[str, Any]]) 
     if not policies:
         return lines
     headers = [(index, _name_of(line)) for index, line in enumerate(lines) if _ANY_HEADER.match(line)]
-    last = max((number for number, (_, name) in enumerate(headers) if name is not None and name[0] == "policy"),
-               default=-1)
+    last = max(
+        (number for number, (_, name) in enumerate(headers) if name is not None and name[0] == "policy"), default=-1
+    )
     first_app = next((index for index, _ in headers if re.match(r"^\s*\[+\s*app\b", lines[index])), len(lines))
     at = first_app if last < 0 else headers[last + 1][0] if last + 1 < len(headers) else len(lines)
     while at > 0 and lines[at - 1].lstrip().startswith("#"):  # comments above a header belong to it

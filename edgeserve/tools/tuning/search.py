@@ -62,8 +62,15 @@ class Found(NamedTuple):
 class Search:
     """One search. ``make`` turns a candidate into a configuration, ``on_trial`` is told of each new one."""
 
-    def __init__(self, subject: Subject, config: Config, make: Callable[[Candidate], Made], loads: Sequence[float],
-                 goal: str, on_trial: Callable[[str], None] = lambda name: None) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        config: Config,
+        make: Callable[[Candidate], Made],
+        loads: Sequence[float],
+        goal: str,
+        on_trial: Callable[[str], None] = lambda name: None,
+    ) -> None:
         self._subject = subject
         self._config = config
         self._make = make
@@ -84,8 +91,12 @@ class Search:
             best = self._better(tried, best)
         best = self._by_app(best, [tried.candidate[0][1] for tried in refined])
         tried_all = sorted(self._tried.values(), key=lambda item: -item.mean)
-        return Found(today, best.candidate, {load: self._best_at(index, best) for index, load in
-                                             enumerate(self._loads)}, tried_all)
+        return Found(
+            today,
+            best.candidate,
+            {load: self._best_at(index, best) for index, load in enumerate(self._loads)},
+            tried_all,
+        )
 
     def _kinds(self, today: Candidate, kinds: Sequence[str]) -> List[Tried]:
         """Each kind for all apps, the best first; those of today with their options of today."""
@@ -129,8 +140,9 @@ class Search:
 
     def _worst_apps(self, candidate: Candidate) -> List[str]:
         tally = self._tallies[title_key(candidate)]
-        lost = {app: rates(tally, app).offered * (1.0 - rates(tally, app).in_time)
-                for app in apps_of(self._config, tally)}
+        lost = {
+            app: rates(tally, app).offered * (1.0 - rates(tally, app).in_time) for app in apps_of(self._config, tally)
+        }
         return sorted(lost, key=lambda app: (-lost[app], app))[:APPS_MAX]
 
     def _best_at(self, index: int, best: Tried) -> Candidate:

@@ -61,19 +61,26 @@ def sentence(outcome: Outcome) -> str:
     if repr(found.best) == repr(found.today):
         said = f"Keep what you have ({title(found.today)}): nothing that was tried is better over the loads {loads}."
     elif not verdict.take:
-        said = (f"Keep what you have ({title(found.today)}): the best other, {title(found.best)}, changes what is "
-                f"{name} by {verdict.total} points over the loads {loads}, and {verdict.why}.")
+        said = (
+            f"Keep what you have ({title(found.today)}): the best other, {title(found.best)}, changes what is "
+            f"{name} by {verdict.total} points over the loads {loads}, and {verdict.why}."
+        )
     else:
-        gains = "; ".join(f"{gain(outcome.today[load], outcome.best[load], outcome.goal)} points at load {load:g}"
-                          for load in outcome.today)
-        said = (f"Take {title(found.best)} instead of {title(found.today)}: {name}, {gains} (spread of "
-                f"{outcome.blocks}).")
+        gains = "; ".join(
+            f"{gain(outcome.today[load], outcome.best[load], outcome.goal)} points at load {load:g}"
+            for load in outcome.today
+        )
+        said = (
+            f"Take {title(found.best)} instead of {title(found.today)}: {name}, {gains} (spread of {outcome.blocks})."
+        )
         losers = _losers(outcome)
         if losers:
             said += f" It costs {', '.join(losers)}."
     if outcome.honesty.off > OFF_MAX:
-        said += (f" Mind that the simulation of the recorded configuration is off by {100 * outcome.honesty.off:.1f} "
-                 "points for an app.")
+        said += (
+            f" Mind that the simulation of the recorded configuration is off by {100 * outcome.honesty.off:.1f} "
+            "points for an app."
+        )
     return said
 
 
@@ -93,32 +100,56 @@ def as_table(outcome: Outcome) -> Dict[str, Any]:
     found = outcome.found
     chosen = {"today": found.today, "best": found.best}
     return {
-        "take": outcome.verdict.take, "why_not": outcome.verdict.why, "sentence": sentence(outcome),
-        "goal": outcome.goal, "gain": _gain_table(outcome.verdict.total), "gain_min": GAIN_MIN,
+        "take": outcome.verdict.take,
+        "why_not": outcome.verdict.why,
+        "sentence": sentence(outcome),
+        "goal": outcome.goal,
+        "gain": _gain_table(outcome.verdict.total),
+        "gain_min": GAIN_MIN,
         "configurations": {name: _candidate_table(candidate) for name, candidate in chosen.items()},
-        "recorded": {app: {"offered": count, "recorded": recorded, "simulated": simulated}
-                     for app, (count, recorded, simulated) in outcome.honesty.apps.items()},
-        "notes": outcome.honesty.notes, "spread_of": outcome.blocks,
+        "recorded": {
+            app: {"offered": count, "recorded": recorded, "simulated": simulated}
+            for app, (count, recorded, simulated) in outcome.honesty.apps.items()
+        },
+        "notes": outcome.honesty.notes,
+        "spread_of": outcome.blocks,
         "loads": {f"{load:g}": _load_table(outcome, load) for load in outcome.today},
-        "tried": [{"title": title(item.candidate), "configuration": _candidate_table(item.candidate),
-                   "scores": list(item.scores), "failed": item.failed} for item in found.tried]}
+        "tried": [
+            {
+                "title": title(item.candidate),
+                "configuration": _candidate_table(item.candidate),
+                "scores": list(item.scores),
+                "failed": item.failed,
+            }
+            for item in found.tried
+        ],
+    }
 
 
 def _load_table(outcome: Outcome, load: float) -> Dict[str, Any]:
     best_at = outcome.found.best_at[load]
     tallies = {"today": outcome.today[load], "best": outcome.best[load], "best_at_this_load": outcome.best_at[load]}
-    return {"best_at_this_load": _candidate_table(best_at),
-            **{name: _tally_table(outcome, outcome.today[load], tally) for name, tally in tallies.items()
-               if name != "best_at_this_load"},
-            "with_best_at_this_load": _tally_table(outcome, outcome.today[load], outcome.best_at[load])}
+    return {
+        "best_at_this_load": _candidate_table(best_at),
+        **{
+            name: _tally_table(outcome, outcome.today[load], tally)
+            for name, tally in tallies.items()
+            if name != "best_at_this_load"
+        },
+        "with_best_at_this_load": _tally_table(outcome, outcome.today[load], outcome.best_at[load]),
+    }
 
 
 def _tally_table(outcome: Outcome, today: Tally, tally: Tally) -> Dict[str, Any]:
     rows = {}
     for app in [*apps_of(outcome.config, tally), ""]:
         found = rates(tally, app)
-        rows[app or "(all)"] = {"offered": found.offered, "in_time": found.in_time, "value": found.value,
-                                "gain": _gain_table(gain(today, tally, outcome.goal, app))}
+        rows[app or "(all)"] = {
+            "offered": found.offered,
+            "in_time": found.in_time,
+            "value": found.value,
+            "gain": _gain_table(gain(today, tally, outcome.goal, app)),
+        }
     return rows
 
 
@@ -135,8 +166,10 @@ def _print_honesty(honesty: Honesty, console: Any) -> None:
         console.print(f"note: {note}", highlight=False, markup=False)
     if not honesty.apps:
         return
-    rows = ", ".join(f"{app} {100 * recorded:.1f} % recorded, {100 * simulated:.1f} simulated "
-                     f"({100 * (simulated - recorded):+.1f})" for app, (_, recorded, simulated) in honesty.apps.items())
+    rows = ", ".join(
+        f"{app} {100 * recorded:.1f} % recorded, {100 * simulated:.1f} simulated ({100 * (simulated - recorded):+.1f})"
+        for app, (_, recorded, simulated) in honesty.apps.items()
+    )
     console.print(f"as it is, in time: {rows}", highlight=False, markup=False)
 
 
@@ -144,6 +177,7 @@ def _print_tried(outcome: Outcome, console: Any) -> None:
     """The best candidates of the part that chose."""
     from rich.markup import escape
     from rich.table import Table
+
     tried = [item for item in outcome.found.tried if not item.failed]
     failed = [item for item in outcome.found.tried if item.failed]
     count = len(outcome.found.tried)
@@ -158,28 +192,42 @@ def _print_tried(outcome: Outcome, console: Any) -> None:
         table.add_row(escape(title(item.candidate)) + mark, *(f"{100 * value:.1f}" for value in item.scores))
     console.print(table)
     for item in failed:
-        console.print(f"could not run: {title(item.candidate)}: {item.failed.splitlines()[0]}", highlight=False,
-                      markup=False)
+        console.print(
+            f"could not run: {title(item.candidate)}: {item.failed.splitlines()[0]}", highlight=False, markup=False
+        )
 
 
 def _print_load(outcome: Outcome, load: float, console: Any) -> None:
     """One load: a row per app, today's configuration beside the best one."""
     from rich.markup import escape
     from rich.table import Table
+
     today, best = outcome.today[load], outcome.best[load]
-    console.print(f"\nload {load:g}, on the part that reports ({outcome.blocks}): {title(outcome.found.best)}",
-                  highlight=False, markup=False)
+    console.print(
+        f"\nload {load:g}, on the part that reports ({outcome.blocks}): {title(outcome.found.best)}",
+        highlight=False,
+        markup=False,
+    )
     table = Table()
     for name in ("app", "offered", "in time today", "in time then", "value today", "value then", "gain"):
         table.add_column(name, justify="left" if name == "app" else "right", no_wrap=True)
     apps = apps_of(outcome.config, today)
     for app in [*apps, *([""] if len(apps) > 1 else [])]:
         now, then = rates(today, app), rates(best, app)
-        table.add_row(escape(app) or f"(all {len(apps)})", str(now.offered), f"{100 * now.in_time:.1f}",
-                      f"{100 * then.in_time:.1f}", f"{100 * now.value:.1f}", f"{100 * then.value:.1f}",
-                      str(gain(today, best, outcome.goal, app)))
+        table.add_row(
+            escape(app) or f"(all {len(apps)})",
+            str(now.offered),
+            f"{100 * now.in_time:.1f}",
+            f"{100 * then.in_time:.1f}",
+            f"{100 * now.value:.1f}",
+            f"{100 * then.value:.1f}",
+            str(gain(today, best, outcome.goal, app)),
+        )
     console.print(table)
     other = outcome.found.best_at[load]
     if repr(other) != repr(outcome.found.best):
-        console.print(f"best at load {load:g} alone: {title(other)}, "
-                      f"{gain(today, outcome.best_at[load], outcome.goal)} points", highlight=False, markup=False)
+        console.print(
+            f"best at load {load:g} alone: {title(other)}, {gain(today, outcome.best_at[load], outcome.goal)} points",
+            highlight=False,
+            markup=False,
+        )

@@ -94,21 +94,24 @@ class Recorded:
         """The second half, with seeds that chose nothing."""
         tally: Tally = {}
         for seed in range(self._first_seed + 1, self._first_seed + 1 + self._seeds):
-            self._count_in(tally, run_recorded(self._truth, made.config, seed, load, self._count), self._half,
-                           self._count)
+            self._count_in(
+                tally, run_recorded(self._truth, made.config, seed, load, self._count), self._half, self._count
+            )
         return tally
 
     def honesty(self, made: Made) -> Dict[str, Tuple[int, float, float]]:
         """Per app: requests, their finish rate as recorded, and as simulated with today's configuration."""
-        requests = self._truth.history.requests[:self._count]
+        requests = self._truth.history.requests[: self._count]
         recorded: Dict[str, List[bool]] = {}
         simulated: Dict[str, List[bool]] = {}
         for past in requests:
             recorded.setdefault(past.request.app, []).append(past.in_time)
         for item in run_recorded(self._truth, made.config, self._first_seed, 1.0, self._count):
             simulated.setdefault(requests[item.place].request.app, []).append(item.in_time)
-        return {app: (len(ends), sum(ends) / len(ends), sum(simulated[app]) / len(simulated[app]))
-                for app, ends in recorded.items()}
+        return {
+            app: (len(ends), sum(ends) / len(ends), sum(simulated[app]) / len(simulated[app]))
+            for app, ends in recorded.items()
+        }
 
     def _count_in(self, tally: Tally, ended: Sequence[Counted], first: int, end: int) -> None:
         requests = self._truth.history.requests
@@ -122,24 +125,32 @@ class Recorded:
         history = self._truth.history
         seconds = (history.ends_ns - history.begins_ns) / NS_PER_S
         if not history.requests:
-            raise RecordingError(f"{source} holds no request that arrived ({seconds:.0f} s were recorded): there is "
-                                 "nothing to tune for. Record while clients ask")
+            raise RecordingError(
+                f"{source} holds no request that arrived ({seconds:.0f} s were recorded): there is "
+                "nothing to tune for. Record while clients ask"
+            )
         if self._count < min(REQUESTS_MIN, len(history.requests)):
-            raise RecordingError(f"--requests {self._count}: at least {REQUESTS_MIN} are needed, half to choose by and "
-                                 "half to report")
+            raise RecordingError(
+                f"--requests {self._count}: at least {REQUESTS_MIN} are needed, half to choose by and half to report"
+            )
         if self._count < REQUESTS_MIN:
-            raise RecordingError(f"{source} is too short: {self._count} requests in {seconds:.0f} s, at least "
-                                 f"{REQUESTS_MIN} are needed, half to choose by and half to report. Record longer")
+            raise RecordingError(
+                f"{source} is too short: {self._count} requests in {seconds:.0f} s, at least "
+                f"{REQUESTS_MIN} are needed, half to choose by and half to report. Record longer"
+            )
         if not history.batches:
-            raise RecordingError(f"{source} holds no batch that ran to its end: nothing is known of how long models "
-                                 "take. Record a server that answers")
+            raise RecordingError(
+                f"{source} holds no batch that ran to its end: nothing is known of how long models "
+                "take. Record a server that answers"
+            )
 
 
 class Scenarios:
     """A scenario: some seeds choose, as many others report."""
 
-    def __init__(self, scenario: Scenario, profiles: Sequence[Profile], measured: Measured,
-                 seeds: int, first_seed: int) -> None:
+    def __init__(
+        self, scenario: Scenario, profiles: Sequence[Profile], measured: Measured, seeds: int, first_seed: int
+    ) -> None:
         self._scenario = scenario
         self._profiles = profiles
         self._measured = measured
@@ -188,6 +199,8 @@ def rates(tally: Tally, app: str = "") -> Rates:
     """The shares of an app; of all apps where none is named."""
     chosen = [sums for (_, name), sums in tally.items() if app in ("", name)]
     weight, worth = sum(item.weight for item in chosen), sum(item.worth for item in chosen)
-    return Rates(sum(item.offered for item in chosen),
-                 sum(item.weight_in_time for item in chosen) / weight if weight else 1.0,
-                 sum(item.worth_in_time for item in chosen) / worth if worth else 1.0)
+    return Rates(
+        sum(item.offered for item in chosen),
+        sum(item.weight_in_time for item in chosen) / weight if weight else 1.0,
+        sum(item.worth_in_time for item in chosen) / worth if worth else 1.0,
+    )

@@ -30,9 +30,10 @@ def pixels(message: Any) -> np.ndarray:
     height, width, step = message.height, message.width, message.step or message.width * channels
     data = np.frombuffer(message.data, np.uint8)
     if step < width * channels or len(data) < height * step:
-        raise ValueError(f"an image of {width} x {height} {message.encoding} with rows of {step} bytes cannot have "
-                         f"{len(data)} bytes")
-    rows = data[:height * step].reshape(height, step)[:, :width * channels].reshape(height, width, channels)
+        raise ValueError(
+            f"an image of {width} x {height} {message.encoding} with rows of {step} bytes cannot have {len(data)} bytes"
+        )
+    rows = data[: height * step].reshape(height, step)[:, : width * channels].reshape(height, width, channels)
     if channels == 1:
         return np.repeat(rows, 3, axis=2)
     colours = rows[:, :, :3]
@@ -59,11 +60,16 @@ def boxes(outputs: Mapping[str, Any], score_min: float) -> List[Box]:
     corners = np.asarray(outputs.get("boxes"), np.float64)
     scores = np.asarray(outputs.get("scores"), np.float64).reshape(-1)
     if corners.ndim != 2 or corners.shape[1:] != (4,) or len(scores) != len(corners):
-        raise ValueError(f"the answer has {', '.join(outputs) or 'no outputs'}; expected boxes [n, 4] and scores [n]: "
-                         "let the app's last node return them")
+        raise ValueError(
+            f"the answer has {', '.join(outputs) or 'no outputs'}; expected boxes [n, 4] and scores [n]: "
+            "let the app's last node return them"
+        )
     classes = outputs.get("labels", outputs.get("classes", [""] * len(scores)))
     labels = [classes] if isinstance(classes, str) else [str(item) for item in np.asarray(classes).reshape(-1)]
     if len(labels) != len(scores):
         raise ValueError(f"the answer has {len(labels)} labels and {len(scores)} scores; expected one for each box")
-    return [Box((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1, label, score)
-            for (x1, y1, x2, y2), score, label in zip(corners.tolist(), scores.tolist(), labels) if score >= score_min]
+    return [
+        Box((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1, label, score)
+        for (x1, y1, x2, y2), score, label in zip(corners.tolist(), scores.tolist(), labels)
+        if score >= score_min
+    ]

@@ -76,8 +76,9 @@ class DetectNode(Node):  # type: ignore[misc]  # rclpy has no types
         if left <= 0:
             return self._end(image, TOO_OLD)
         try:
-            future = self._client.submit(self._app, {self._input: pixels(image)}, slo_ms=left,
-                                         stream=self._stream or None, on_late="drop")
+            future = self._client.submit(
+                self._app, {self._input: pixels(image)}, slo_ms=left, stream=self._stream or None, on_late="drop"
+            )
         except (RequestError, ValueError) as error:
             return self._end(image, error)
         future.add_done_callback(lambda done: self._end(image, done))

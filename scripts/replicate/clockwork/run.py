@@ -45,16 +45,29 @@ def read_model(name: str) -> Dict[str, float]:
 def copies(count: int, row: Dict[str, float], slo_ms: float, scale: float = 1.0) -> Dict[str, Any]:
     """``count`` models with an app each, under Clockwork."""
     expected = {str(size): f"{round(row[f'b{size}_ms'] * scale * 1000)}us" for size in (1, 2, 4, 8, 16)}
-    model = {"engine": "synthetic", "batch": [1, 2, 4, 8, 16], "expected": expected,
-             "memory": f"{row['weights_MB']:.1f}MB", "load": f"{round(row['weights_transfer_ms'] * 1000)}us"}
-    return {"model": {f"m{index}": model for index in range(count)}, "policy": {"clockwork": {"margin_ms": MARGIN_MS}},
-            "app": {f"m{index}": {"model": f"m{index}", "slo": f"{slo_ms}ms"} for index in range(count)}}
+    model = {
+        "engine": "synthetic",
+        "batch": [1, 2, 4, 8, 16],
+        "expected": expected,
+        "memory": f"{row['weights_MB']:.1f}MB",
+        "load": f"{round(row['weights_transfer_ms'] * 1000)}us",
+    }
+    return {
+        "model": {f"m{index}": model for index in range(count)},
+        "policy": {"clockwork": {"margin_ms": MARGIN_MS}},
+        "app": {f"m{index}": {"model": f"m{index}", "slo": f"{slo_ms}ms"} for index in range(count)},
+    }
 
 
 def run(table: Dict[str, Any], seconds: float, warmup: float, seeds: Sequence[int]) -> Report:
     """The report of a scenario table over some seeds."""
-    table["run"] = {"duration": f"{seconds}s", "warmup": f"{warmup}s", "noise": 0.001,  # section 2: 0.03 % at p99.99
-                    "step_cost": "20us", "event_cost": "15us"}
+    table["run"] = {
+        "duration": f"{seconds}s",
+        "warmup": f"{warmup}s",
+        "noise": 0.001,  # section 2: 0.03 % at p99.99
+        "step_cost": "20us",
+        "event_cost": "15us",
+    }
     scenario: Scenario = parse_scenario(table)
     worlds = [simulate(scenario, seed, ()).world for seed in seeds]
     return report_of(worlds, scenario.run.warmup_ns, scenario.run.duration_ns)
@@ -72,17 +85,39 @@ def fig5(checks: Checks, quick: bool) -> List[Dict[str, Any]]:
         goodput: Dict[int, float] = {}
         late = 0
         for slo_ms in SLOS_MS:
-            table = {**one_gpu("32GB"), **copies(15, row, slo_ms, batch16_ms / row["b16_ms"]),
-                     "workload": {"clients": {"kind": "closed", "clients": 15 * 16, "retry": RETRY,
-                                              "apps": [f"m{index}" for index in range(15)]}}}
+            table = {
+                **one_gpu("32GB"),
+                **copies(15, row, slo_ms, batch16_ms / row["b16_ms"]),
+                "workload": {
+                    "clients": {
+                        "kind": "closed",
+                        "clients": 15 * 16,
+                        "retry": RETRY,
+                        "apps": [f"m{index}" for index in range(15)],
+                    }
+                },
+            }
             report = run(table, 6.0 if quick else 8.0, 2.0, (1,) if quick else (1, 2))
             total = report.total
             goodput[slo_ms] = report.goodput
             late += total.late
-            rows.append({"figure": "5", "batch16_ms": batch16_ms, "slo_ms": slo_ms, "goodput": report.goodput,
-                         "p50_ms": total.p50_ms, "p99_ms": total.p99_ms, "max_ms": total.max_ms, "late": total.late})
-            print(f"{batch16_ms:6.1f} ms {slo_ms:5} {report.goodput:10.1f} {total.p50_ms:7.1f} {total.p99_ms:7.1f} "
-                  f"{total.max_ms:7.1f}", flush=True)
+            rows.append(
+                {
+                    "figure": "5",
+                    "batch16_ms": batch16_ms,
+                    "slo_ms": slo_ms,
+                    "goodput": report.goodput,
+                    "p50_ms": total.p50_ms,
+                    "p99_ms": total.p99_ms,
+                    "max_ms": total.max_ms,
+                    "late": total.late,
+                }
+            )
+            print(
+                f"{batch16_ms:6.1f} ms {slo_ms:5} {report.goodput:10.1f} {total.p50_ms:7.1f} {total.p99_ms:7.1f} "
+                f"{total.max_ms:7.1f}",
+                flush=True,
+            )
         name = f"Fig. 5, {batch16_ms:.1f} ms"
         slack = 0.05
         checks.at_least(f"{name}: goodput at 500 ms (about {paper_rate:.0f}/s)", goodput[500], paper_rate * (1 - slack))
@@ -96,23 +131,39 @@ def fig5(checks: Checks, quick: bool) -> List[Dict[str, Any]]:
 def fig6(checks: Checks, quick: bool) -> List[Dict[str, Any]]:
     row = read_model("resnet50_v2")
     rows: List[Dict[str, Any]] = []
-    print("Fig. 6: 1000 r/s among the active models and 200 r/s for one more, 100 ms, memory for 201 models\n"
-          "  active  major/s  minor/s  minor p50  max ms  GPU   PCIe")
+    print(
+        "Fig. 6: 1000 r/s among the active models and 200 r/s for one more, 100 ms, memory for 201 models\n"
+        "  active  major/s  minor/s  minor p50  max ms  GPU   PCIe"
+    )
     for active in (1, 50, 200, 1200, 3600):
         table = {**one_gpu(f"{row['weights_MB'] * FIG6_MEMORY_MODELS + 1:.0f}MB"), **copies(active + 1, row, 100)}
         table["workload"] = {
             "minor": {"app": "m0", "kind": "poisson", "rate": 200.0},
-            "major": {"apps": [f"m{index}" for index in range(1, active + 1)], "kind": "poisson", "rate": 1000.0}}
+            "major": {"apps": [f"m{index}" for index in range(1, active + 1)], "kind": "poisson", "rate": 1000.0},
+        }
         report = run(table, 5.0 if quick else 15.0, 2.0 if quick else 5.0, (1,))
         minor = report.apps["m0"]
         seconds = report.counted_s
         major = (report.total.in_time - minor.in_time) / seconds
-        rows.append({"figure": "6", "active": active, "major": major, "minor": minor.in_time / seconds,
-                     "minor_offered": minor.offered / seconds, "minor_p50_ms": minor.p50_ms,
-                     "max_ms": report.total.max_ms, "gpu": report.lanes["gpu0"], "late": report.total.late,
-                     "pcie": report.lanes.get("copy:gpu", 0.0)})
-        print(f"{active:8} {major:8.1f} {rows[-1]['minor']:8.1f} {minor.p50_ms:10.1f} {report.total.max_ms:7.1f} "
-              f"{rows[-1]['gpu']:5.2f} {rows[-1]['pcie']:6.2f}", flush=True)
+        rows.append(
+            {
+                "figure": "6",
+                "active": active,
+                "major": major,
+                "minor": minor.in_time / seconds,
+                "minor_offered": minor.offered / seconds,
+                "minor_p50_ms": minor.p50_ms,
+                "max_ms": report.total.max_ms,
+                "gpu": report.lanes["gpu0"],
+                "late": report.total.late,
+                "pcie": report.lanes.get("copy:gpu", 0.0),
+            }
+        )
+        print(
+            f"{active:8} {major:8.1f} {rows[-1]['minor']:8.1f} {minor.p50_ms:10.1f} {report.total.max_ms:7.1f} "
+            f"{rows[-1]['gpu']:5.2f} {rows[-1]['pcie']:6.2f}",
+            flush=True,
+        )
     first, full, last = rows[0], rows[2], rows[-1]
     checks.at_least("Fig. 6: GPU in use with 200 models (all resident)", full["gpu"], 0.95)
     checks.at_most("Fig. 6: PCIe in use with 1 model", first["pcie"], 0.05)
@@ -133,17 +184,28 @@ def fig7(checks: Checks, quick: bool) -> List[Dict[str, Any]]:
         for rate, satisfied_ms in FIG7:
             shares = {}
             for slo_ms in [satisfied_ms] if quick else sorted({*ladder, satisfied_ms}):
-                table = {"device": {f"g{index}": {"memory": "32GB"} for index in range(6)},
-                         "lane": {f"gpu{index}": {"device": f"g{index}", "ahead": "5ms"} for index in range(6)},
-                         **copies(count, row, round(slo_ms, 3)),
-                         "workload": {"open": {"kind": "poisson", "rate": float(rate),
-                                               "apps": [f"m{index}" for index in range(count)]}}}
+                table = {
+                    "device": {f"g{index}": {"memory": "32GB"} for index in range(6)},
+                    "lane": {f"gpu{index}": {"device": f"g{index}", "ahead": "5ms"} for index in range(6)},
+                    **copies(count, row, round(slo_ms, 3)),
+                    "workload": {
+                        "open": {
+                            "kind": "poisson",
+                            "rate": float(rate),
+                            "apps": [f"m{index}" for index in range(count)],
+                        }
+                    },
+                }
                 shares[slo_ms] = run(table, 4.0, 1.0, (1,)).total.finish_rate
             rows.append({"figure": "7", "models": count, "rate": rate, "shares": shares})
-            print(f"  {count} models, {rate} r/s: " + ", ".join(f"{slo:.3g} ms {share:.3f}"
-                                                                for slo, share in shares.items()), flush=True)
-            checks.at_least(f"Fig. 7: {count} models, {rate} r/s, in time at {satisfied_ms:g} ms",
-                            shares[satisfied_ms], 0.99)
+            print(
+                f"  {count} models, {rate} r/s: "
+                + ", ".join(f"{slo:.3g} ms {share:.3f}" for slo, share in shares.items()),
+                flush=True,
+            )
+            checks.at_least(
+                f"Fig. 7: {count} models, {rate} r/s, in time at {satisfied_ms:g} ms", shares[satisfied_ms], 0.99
+            )
     return rows
 
 

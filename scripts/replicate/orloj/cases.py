@@ -63,12 +63,21 @@ def two_peaks(name: str, weight: float, sd_low: float, sd_high: float) -> Case:
     return Case(name, (Class(weight, 50.0, 5.0 * sd_low), Class(1.0 - weight, 100.0, 5.0 * sd_high)))
 
 
-CASES = (two_peaks("std-0.5", 0.5, 0.5, 0.5), two_peaks("std-1", 0.5, 1, 1), two_peaks("std-2", 0.5, 2, 2),
-         two_peaks("std-2/0.5", 0.75, 2, 0.5), two_peaks("std-0.5/2", 0.25, 0.5, 2), *[modes(m) for m in range(1, 9)])
+CASES = (
+    two_peaks("std-0.5", 0.5, 0.5, 0.5),
+    two_peaks("std-1", 0.5, 1, 1),
+    two_peaks("std-2", 0.5, 2, 2),
+    two_peaks("std-2/0.5", 0.75, 2, 0.5),
+    two_peaks("std-0.5/2", 0.25, 0.5, 2),
+    *[modes(m) for m in range(1, 9)],
+)
 """The 13 cases of Tables 2 and 3."""
 
-SIX = tuple(case for case in CASES
-            if case.name in ("one-modal", "two-modal", "four-modal", "eight-modal", "std-2/0.5", "std-0.5/2"))
+SIX = tuple(
+    case
+    for case in CASES
+    if case.name in ("one-modal", "two-modal", "four-modal", "eight-modal", "std-2/0.5", "std-0.5/2")
+)
 
 # --- laws -----------------------------------------------------------------------------------------------------------
 
@@ -105,12 +114,14 @@ def static_law(name: str, model: str, rate: float = 416.0, extra_ms: float = 0.5
     """Table 4: a model whose time does not depend on its input, from Clockwork's table, straight lines between its
     batch sizes. ``extra_ms`` a batch is what serving adds; the SLO is counted in the model's time without it."""
     with open(os.path.join(DATA, "clockwork_models.csv"), encoding="utf-8") as file:
-        row = next(item for item in csv.DictReader(line for line in file if not line.startswith("#"))
-                   if item["model"] == model)
+        row = next(
+            item for item in csv.DictReader(line for line in file if not line.startswith("#")) if item["model"] == model
+        )
     times = tuple((size, extra_ms + _between(row, size)) for size in ALL_SIZES)
     case = Case(name, (Class(1.0, times[0][1], 0.0),))
-    return Law(name, 0.0, lambda axis: axis, rate, 0.0, (case,), static_ms=times, noise=noise,
-               published_ms=float(row["b1_ms"]))
+    return Law(
+        name, 0.0, lambda axis: axis, rate, 0.0, (case,), static_ms=times, noise=noise, published_ms=float(row["b1_ms"])
+    )
 
 
 def _between(row: Dict[str, str], size: int) -> float:
@@ -135,8 +146,9 @@ def measured_laws(path: str, fixed_share: float = 0.5, load: float = 0.9, cv: fl
     for name, classes in groups.items():
         times = [value for values in classes.values() for value in values]
         fixed = min(fixed_ms.get(name, fixed_share * min(times)), min(times))
-        case = Case(name, tuple(Class(len(values) / len(times), 0.0, 0.0, tuple(values)) for values in
-                                classes.values()))
+        case = Case(
+            name, tuple(Class(len(values) / len(times), 0.0, 0.0, tuple(values)) for values in classes.values())
+        )
         rate = load / (sum(times) / len(times)) * 1000.0
         found.append(Law(name, fixed, lambda axis, fixed=fixed: axis - fixed, rate, cv, (case,)))
     return found
@@ -164,8 +176,10 @@ def gamma_quantiles(cv: float, points: int = 2048) -> List[float]:
     shape = 1.0 / (cv * cv)
     steps, top = 20_000, 1.0 + 12.0 * cv + 12.0 * cv * cv
     width = top / steps
-    masses = [math.exp((shape - 1.0) * math.log((step + 0.5) * width) - shape * ((step + 0.5) * width - 1.0))
-              for step in range(steps)]
+    masses = [
+        math.exp((shape - 1.0) * math.log((step + 0.5) * width) - shape * ((step + 0.5) * width - 1.0))
+        for step in range(steps)
+    ]
     total, running, step, found = math.fsum(masses), 0.0, 0, []
     for point in range(points):
         wanted = (point + 0.5) / points * total
@@ -250,8 +264,10 @@ def make_trace(law: Law, case: Case, seed: Any, rate: float = 0.0, count: int = 
     classes = draw.choices(range(len(weights)), weights, k=count)
     lengths = [length_ns(law, case.classes[index], draw) for index in classes]
     history = random.Random(f"{name}/history")
-    alone = tuple(tuple(sorted([ms_to_ns(law.fixed_ms) + length_ns(law, item, history) for _ in range(HISTORY)]))
-                  for item in case.classes)
+    alone = tuple(
+        tuple(sorted([ms_to_ns(law.fixed_ms) + length_ns(law, item, history) for _ in range(HISTORY)]))
+        for item in case.classes
+    )
     times = arrivals(random.Random(f"{name}/arrivals"), rate or law.rate, law.cv, count)
     error = random.Random(f"{name}/guesses")
     guesses = [round((ms_to_ns(law.fixed_ms) + length) * math.exp(error.gauss(0.0, GUESS_ERROR))) for length in lengths]
@@ -278,16 +294,22 @@ def profile_of(trace: Trace) -> Profile:
     law = trace.law
     alone = {app_name(index): times for index, times in enumerate(trace.alone_ns)}
     if law.static_ms:
-        timings = {size: _timing([time_ns * ms_to_ns(time_ms) // ms_to_ns(law.static_ms[0][1])
-                                  for time_ns in trace.alone_ns[0]]) for size, time_ms in law.static_ms}
+        timings = {
+            size: _timing(
+                [time_ns * ms_to_ns(time_ms) // ms_to_ns(law.static_ms[0][1]) for time_ns in trace.alone_ns[0]]
+            )
+            for size, time_ms in law.static_ms
+        }
         return Profile(MODEL, "gpu", {LANE: LaneProfile(timings, alone=alone)})
     weighted = [(time_ns, item.weight) for item, times in zip(trace.case.classes, trace.alone_ns) for time_ns in times]
     mixture = _resampled(sorted(weighted), HISTORY)
-    timings = {size: _timing([trace.fixed_ns + size * (time_ns - trace.fixed_ns) for time_ns in mixture])
-               for size in ALL_SIZES}
+    timings = {
+        size: _timing([trace.fixed_ns + size * (time_ns - trace.fixed_ns) for time_ns in mixture]) for size in ALL_SIZES
+    }
     mean_ns = sum(mixture) / len(mixture) - trace.fixed_ns
-    return Profile(MODEL, "gpu", {LANE: LaneProfile(timings, fixed_ns=trace.fixed_ns, per_item_ns=round(mean_ns),
-                                                    alone=alone)})
+    return Profile(
+        MODEL, "gpu", {LANE: LaneProfile(timings, fixed_ns=trace.fixed_ns, per_item_ns=round(mean_ns), alone=alone)}
+    )
 
 
 def _timing(samples_ns: Sequence[int]) -> Timing:
@@ -311,10 +333,20 @@ def _resampled(weighted: Sequence[Tuple[int, float]], count: int) -> List[int]:
 
 def requests_of(trace: Trace, slo_ns: int, on_late: str = "drop") -> List[Request]:
     """The trace's requests in order of arrival, numbered from 1. Policies know the app, and a hint only if told so."""
-    return [Request(index + 1, app_name(klass), at_ns, at_ns + slo_ns, "trace", on_late=on_late,
-                    hints={FACT: length_ns, GUESS: guess_ns})
-            for index, (at_ns, klass, length_ns, guess_ns)
-            in enumerate(zip(trace.at_ns, trace.classes, trace.lengths_ns, trace.guesses_ns))]
+    return [
+        Request(
+            index + 1,
+            app_name(klass),
+            at_ns,
+            at_ns + slo_ns,
+            "trace",
+            on_late=on_late,
+            hints={FACT: length_ns, GUESS: guess_ns},
+        )
+        for index, (at_ns, klass, length_ns, guess_ns) in enumerate(
+            zip(trace.at_ns, trace.classes, trace.lengths_ns, trace.guesses_ns)
+        )
+    ]
 
 
 # --- the paper's numbers --------------------------------------------------------------------------------------------

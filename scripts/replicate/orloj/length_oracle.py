@@ -63,8 +63,10 @@ class LengthOracle(OrlojPlus):
 
     def __init__(self, name: str, apps: Any, options: Any) -> None:
         super().__init__(name, apps, options)
-        self._models = {model: KnownModel(model, (), window_len=1, reset_ns=0, hint=self._hint, learn=False)
-                        for model in self._models}
+        self._models = {
+            model: KnownModel(model, (), window_len=1, reset_ns=0, hint=self._hint, learn=False)
+            for model in self._models
+        }
 
 
 POLICIES["length_oracle"] = LengthOracle

@@ -28,8 +28,11 @@ def path_of(name: str) -> str:
 
 def reference_rates(law: str) -> Dict[Tuple[str, float], float]:
     """(system, SLO factor) -> the finish rate of the specification's simulation, a mean over all cases."""
-    return {(row["system"], float(row["slo_x_p99"])): float(row["finish_rate"])
-            for row in read_rows("orloj_reference.csv") if row["law"] == law}
+    return {
+        (row["system"], float(row["slo_x_p99"])): float(row["finish_rate"])
+        for row in read_rows("orloj_reference.csv")
+        if row["law"] == law
+    }
 
 
 def table_of(law: str, rows: Sequence[Any]) -> Table:
@@ -40,8 +43,10 @@ def table_of(law: str, rows: Sequence[Any]) -> Table:
     paper = paper_rates(2, 3, 4) if law not in ("PB", "PC", "PD") else {}
     table: Table = {}
     for system in dict.fromkeys(row.system for row in rows):
-        ours = [statistics.fmean([row.rate for row in rows if row.system == system and row.factor == factor])
-                for factor in FACTORS]
+        ours = [
+            statistics.fmean([row.rate for row in rows if row.system == system and row.factor == factor])
+            for factor in FACTORS
+        ]
         table[system] = {"ours": ours}
         if (system, FACTORS[0]) in reference:
             table[system]["before"] = [reference[system, factor] for factor in FACTORS]
@@ -65,8 +70,12 @@ def as_markdown(tables: Mapping[str, Table]) -> str:
     """The same for a page."""
     lines: List[str] = []
     for law, table in tables.items():
-        lines += [f"**{law}**", "", "| system | " + " | ".join(f"{factor:g}x" for factor in FACTORS) + " | mean |",
-                  "| --- |" + " ---: |" * (len(FACTORS) + 1)]
+        lines += [
+            f"**{law}**",
+            "",
+            "| system | " + " | ".join(f"{factor:g}x" for factor in FACTORS) + " | mean |",
+            "| --- |" + " ---: |" * (len(FACTORS) + 1),
+        ]
         for system, kinds in table.items():
             for kind, values in kinds.items():
                 name = system if kind == "ours" else f"*{system}, {'simulated before' if kind == 'before' else kind}*"
@@ -112,8 +121,16 @@ def read_kept(path: str, kind: Any) -> List[Any]:
     if not path or not os.path.exists(path):
         return []
     with open(path, newline="", encoding="utf-8") as file:
-        return [kind(row["law"], row["case"], int(row["seed"]), row["system"],
-                     *[float(row[name]) for name in kind._fields[4:]]) for row in csv.DictReader(file)]
+        return [
+            kind(
+                row["law"],
+                row["case"],
+                int(row["seed"]),
+                row["system"],
+                *[float(row[name]) for name in kind._fields[4:]],
+            )
+            for row in csv.DictReader(file)
+        ]
 
 
 def spelled(seeds: Sequence[int]) -> str:
@@ -144,8 +161,10 @@ def write_all(name: str, rows: Sequence[Any], tables: Mapping[str, Table]) -> No
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["law", "case", "slo_x_p99", *systems])
         for (law, case, factor), found in groups.items():
-            writer.writerow([law, case, f"{factor:g}"] + [f"{statistics.fmean(found[system]):.4f}" if system in found
-                                                          else "" for system in systems])
+            writer.writerow(
+                [law, case, f"{factor:g}"]
+                + [f"{statistics.fmean(found[system]):.4f}" if system in found else "" for system in systems]
+            )
     for law, table in tables.items():
         with open(path_of(f"{name}_{law}.svg"), "w", encoding="utf-8") as file:
             file.write(figure(law, table))
@@ -153,22 +172,41 @@ def write_all(name: str, rows: Sequence[Any], tables: Mapping[str, Table]) -> No
 
 # --- the figure -----------------------------------------------------------------------------------------------------
 
-COLOURS = ("#7f7f7f", "#c49c94", "#8c564b", "#e7969c", "#d62728", "#17becf", "#bcbd22", "#98df8a", "#aec7e8", "#1f77b4",
-           "#9467bd", "#ff7f0e", "#e377c2", "#393b79", "#2ca02c")
+COLOURS = (
+    "#7f7f7f",
+    "#c49c94",
+    "#8c564b",
+    "#e7969c",
+    "#d62728",
+    "#17becf",
+    "#bcbd22",
+    "#98df8a",
+    "#aec7e8",
+    "#1f77b4",
+    "#9467bd",
+    "#ff7f0e",
+    "#e377c2",
+    "#393b79",
+    "#2ca02c",
+)
 LEFT, TOP, WIDE, HIGH = 46, 34, 380, 250
 
 
 def figure(law: str, table: Table) -> str:
     """Finish rate over the SLO, a line per system, dots for the paper's columns; colours hold on light and dark."""
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDE + 190} {TOP + HIGH + 46}" '
-           f'font-family="sans-serif" font-size="12" role="img">',
-           f"<title>Finish rate over the SLO in profile {escape(law)}</title>",
-           f'<rect width="100%" height="100%" fill="#ffffff"/><text x="{LEFT}" y="20">{escape(law)}: finish rate over '
-           "the SLO in units of the 99th percentile alone</text>"]
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDE + 190} {TOP + HIGH + 46}" '
+        f'font-family="sans-serif" font-size="12" role="img">',
+        f"<title>Finish rate over the SLO in profile {escape(law)}</title>",
+        f'<rect width="100%" height="100%" fill="#ffffff"/><text x="{LEFT}" y="20">{escape(law)}: finish rate over '
+        "the SLO in units of the 99th percentile alone</text>",
+    ]
     for tenth in range(0, 11, 2):
         y = _y(tenth / 10)
-        out.append(f'<path d="M{LEFT} {y}h{WIDE}" stroke="#dddddd"/>'
-                   f'<text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{tenth / 10:g}</text>')
+        out.append(
+            f'<path d="M{LEFT} {y}h{WIDE}" stroke="#dddddd"/>'
+            f'<text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{tenth / 10:g}</text>'
+        )
     for factor in FACTORS:
         out.append(f'<text x="{_x(factor)}" y="{TOP + HIGH + 18}" text-anchor="middle">{factor:g}</text>')
     for index, (system, kinds) in enumerate(table.items()):
@@ -178,8 +216,10 @@ def figure(law: str, table: Table) -> str:
         for factor, value in zip(FACTORS, kinds.get("paper", ())):
             out.append(f'<circle cx="{_x(factor)}" cy="{_y(value)}" r="3.5" fill="none" stroke="{colour}"/>')
         y = TOP + 10 + 18 * index
-        out.append(f'<path d="M{LEFT + WIDE + 14} {y}h18" stroke="{colour}" stroke-width="2"/>'
-                   f'<text x="{LEFT + WIDE + 38}" y="{y + 4}">{escape(system)}</text>')
+        out.append(
+            f'<path d="M{LEFT + WIDE + 14} {y}h18" stroke="{colour}" stroke-width="2"/>'
+            f'<text x="{LEFT + WIDE + 38}" y="{y + 4}">{escape(system)}</text>'
+        )
     if any("paper" in kinds for kinds in table.values()):
         out.append(f'<text x="{LEFT}" y="{TOP + HIGH + 38}">circles: the paper</text>')
     return "\n".join([*out, "</svg>"]) + "\n"

@@ -62,8 +62,17 @@ GOALS = {"PA": (2.0, 0.6), "PB": (1.4, 0.9), "PC": (1.8, 0.9), "PD": (4.3, 0.6)}
 simulation, on its own traces and with an oracle of its own, gave 2.4 / 1.7 / 2.1 / 4.7 and 0.3 / 0.7 / 0.7 / 0.4."""
 
 STATIC = {"resnet-imagenet": "resnet50_v2", "inception-imagenet": "inceptionv3"}
-LOADS = (("PA", 2.0, 0.90), ("PA", 3.0, 0.95), ("PA", 5.0, 0.99), ("PB", 2.0, 0.90), ("PB", 3.0, 0.95),
-         ("PB", 5.0, 0.99), ("PC", 3.0, 0.95), ("PD", 3.0, 0.95), ("PD", 5.0, 0.99))
+LOADS = (
+    ("PA", 2.0, 0.90),
+    ("PA", 3.0, 0.95),
+    ("PA", 5.0, 0.99),
+    ("PB", 2.0, 0.90),
+    ("PB", 3.0, 0.95),
+    ("PB", 5.0, 0.99),
+    ("PC", 3.0, 0.95),
+    ("PD", 3.0, 0.95),
+    ("PD", 5.0, 0.99),
+)
 LOAD_SYSTEMS = ("Clockwork", "Orloj A", "Orloj B", BETTER, ORACLE)
 
 
@@ -111,8 +120,18 @@ def run_job(job: Job) -> List[Row]:
     for system in chosen(job.systems):
         for factor in FACTORS:
             result = simulate(system, trace, profile, factor)
-            rows.append(Row(job.law, job.case, job.seed, system.name, factor, result.in_time / REQUESTS,
-                            result.late / REQUESTS, REQUESTS / max(1, result.batches)))
+            rows.append(
+                Row(
+                    job.law,
+                    job.case,
+                    job.seed,
+                    system.name,
+                    factor,
+                    result.in_time / REQUESTS,
+                    result.late / REQUESTS,
+                    REQUESTS / max(1, result.batches),
+                )
+            )
         gc.collect()
     gc.enable()
     return rows
@@ -129,8 +148,12 @@ def run_all(jobs: Sequence[Job], processes: int, kept: str = "") -> List[Row]:
     have = {(row.law, row.case, row.seed, row.system) for row in rows}
     wanted = {(job.law, job.case, job.seed, system) for job in jobs for system in job.systems}
     rows = [row for row in rows if (row.law, row.case, row.seed, row.system) in wanted]
-    left = [job._replace(systems=tuple(system for system in job.systems
-                                       if (job.law, job.case, job.seed, system) not in have)) for job in jobs]
+    left = [
+        job._replace(
+            systems=tuple(system for system in job.systems if (job.law, job.case, job.seed, system) not in have)
+        )
+        for job in jobs
+    ]
     left = [job for job in left if job.systems]
     began = said = time.monotonic()
     with ProcessPoolExecutor(processes) as pool:
@@ -188,8 +211,11 @@ def paired(rows: Sequence[Row], better: str, worse: str) -> Tuple[float, float]:
     by_trace: Dict[Tuple[str, int], Dict[str, List[float]]] = {}
     for row in rows:
         by_trace.setdefault((row.case, row.seed), {}).setdefault(row.system, []).append(row.rate)
-    differences = [100.0 * (statistics.fmean(item[better]) - statistics.fmean(item[worse]))
-                   for item in by_trace.values() if better in item and worse in item]
+    differences = [
+        100.0 * (statistics.fmean(item[better]) - statistics.fmean(item[worse]))
+        for item in by_trace.values()
+        if better in item and worse in item
+    ]
     if len(differences) < 2:
         return (differences[0] if differences else math.nan), math.nan
     return statistics.fmean(differences), 1.96 * statistics.stdev(differences) / math.sqrt(len(differences))
@@ -205,11 +231,17 @@ def check_law(checks: Checks, law: str, rows: Sequence[Row], quick: bool) -> Non
             if expected is None:
                 continue
             if system in (REFERENCE, BETTER, ORACLE):
-                checks.at_least(f"{law} {system} at {factor:g}x (simulated before: {expected:.3f})",
-                                cell(rows, system, factor), expected - CELL)
+                checks.at_least(
+                    f"{law} {system} at {factor:g}x (simulated before: {expected:.3f})",
+                    cell(rows, system, factor),
+                    expected - CELL,
+                )
             else:
-                checks.at_most(f"{law} {system} at {factor:g}x: distance to {expected:.3f}",
-                               abs(cell(rows, system, factor) - expected), 2 * CELL)
+                checks.at_most(
+                    f"{law} {system} at {factor:g}x: distance to {expected:.3f}",
+                    abs(cell(rows, system, factor) - expected),
+                    2 * CELL,
+                )
     if not quick and {REFERENCE, BETTER, ORACLE} <= names:
         ahead, behind = GOALS[law]
         checks.at_least(f"{law} points of {BETTER} ahead of {REFERENCE}", paired(rows, BETTER, REFERENCE)[0], ahead)
@@ -222,8 +254,13 @@ def costs(names: Sequence[str], law: str = "PA", factor: float = 3.0) -> List[Di
     found = []
     for system in chosen(names):
         result = simulate(system, trace, profile_of(trace), factor, timed=True)
-        found.append({"system": system.name, "step_us_p50": round(result.step_us, 1),
-                      "step_us_p99": round(result.step_us_p99, 1)})
+        found.append(
+            {
+                "system": system.name,
+                "step_us_p50": round(result.step_us, 1),
+                "step_us_p99": round(result.step_us_p99, 1),
+            }
+        )
     return found
 
 
@@ -239,8 +276,14 @@ def seeds_of(text: str) -> Tuple[int, ...]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one seed, two cases")
-    parser.add_argument("--seeds", "--seed", type=seeds_of, default=None, metavar="1-5",
-                        help="1-5 are the specification's, 101-105 fresh ones, 901 and above for tuning")
+    parser.add_argument(
+        "--seeds",
+        "--seed",
+        type=seeds_of,
+        default=None,
+        metavar="1-5",
+        help="1-5 are the specification's, 101-105 fresh ones, 901 and above for tuning",
+    )
     parser.add_argument("--laws", default=",".join(LAWS), help="profiles (default %(default)s)")
     parser.add_argument("--systems", default="", help="names, separated by ';' (default: all)")
     parser.add_argument("--every", action="store_true", help="every system on all seeds, not on the first only")
@@ -249,15 +292,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--measured", metavar="FILE", help="measured times alone instead of the profiles")
     parser.add_argument("--load", action="store_true", help="the load that is sustained, instead of finish rates")
     parser.add_argument("--cost", action="store_true", help="measure what decisions cost")
-    parser.add_argument("--keep", metavar="FILE", default="",
-                        help="append every run to this CSV and go on from what it has; delete it when code changed")
+    parser.add_argument(
+        "--keep",
+        metavar="FILE",
+        default="",
+        help="append every run to this CSV and go on from what it has; delete it when code changed",
+    )
     parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--write", metavar="PART", nargs="?", const="finish rates",
-                        help="store the result in docs/results/ and as this part of its page (default '%(const)s')")
+    parser.add_argument(
+        "--write",
+        metavar="PART",
+        nargs="?",
+        const="finish rates",
+        help="store the result in docs/results/ and as this part of its page (default '%(const)s')",
+    )
     args = parser.parse_args(argv)
     seeds = args.seeds or ((1,) if args.quick else (1, 2, 3, 4, 5))
-    names = tuple(system.name for system in SYSTEMS if system.exists
-                  and (not args.systems or system.name in args.systems.split(";")))
+    names = tuple(
+        system.name
+        for system in SYSTEMS
+        if system.exists and (not args.systems or system.name in args.systems.split(";"))
+    )
     circumstances = {"python": sys.version.split()[0], "quick": args.quick, "seeds": output.spelled(seeds)}
     checks = Checks("scripts/replicate/orloj/run.py")
     began = time.monotonic()
@@ -288,9 +343,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.write:
         name = SCRIPT_NAME if args.write == "finish rates" else f"{SCRIPT_NAME}_{args.write.replace(' ', '_')}"
         output.write_all(name, rows, tables)
-        output.fill_page(args.write, "\n".join(
-            [output.as_markdown(tables), "", f"Seeds {circumstances['seeds']}.", "",
-             *[f"* {line.strip()}" for line in differences]]))
+        output.fill_page(
+            args.write,
+            "\n".join(
+                [
+                    output.as_markdown(tables),
+                    "",
+                    f"Seeds {circumstances['seeds']}.",
+                    "",
+                    *[f"* {line.strip()}" for line in differences],
+                ]
+            ),
+        )
         path = path or output.path_of(f"{name}.json")
     return checks.finish(path, circumstances, **more)
 
@@ -313,29 +377,45 @@ def differences_of(law: str, rows: Sequence[Row]) -> List[str]:
 def jobs_of(args: argparse.Namespace, names: Tuple[str, ...], seeds: Sequence[int]) -> List[Job]:
     """What the arguments ask for."""
     if args.measured:
-        return [Job(law.name, case.name, seed, names, args.measured) for law in measured_laws(args.measured)
-                for case in law.cases for seed in seeds]
+        return [
+            Job(law.name, case.name, seed, names, args.measured)
+            for law in measured_laws(args.measured)
+            for case in law.cases
+            for seed in seeds
+        ]
     laws = [law_of(name) for name in (STATIC if args.static else args.laws.split(","))]
     if args.static:
         names = tuple(name for name in names if name != ORACLE)  # their time does not depend on a length
     few = names if args.every else tuple(name for name in names if name in HEADLINE)
-    jobs = [(seed, index, Job(law.name, case.name, seed, names if seed in seeds[:SEEDS_OF_OTHERS] else few))
-            for law in laws for index, case in enumerate(law.cases) for seed in seeds
-            if not args.quick or args.static or case.name in QUICK_CASES]
+    jobs = [
+        (seed, index, Job(law.name, case.name, seed, names if seed in seeds[:SEEDS_OF_OTHERS] else few))
+        for law in laws
+        for index, case in enumerate(law.cases)
+        for seed in seeds
+        if not args.quick or args.static or case.name in QUICK_CASES
+    ]
     return [job for _, _, job in sorted(jobs)]  # a run that is stopped has something of every profile
 
 
-def search_loads(names: Sequence[str], seeds: Sequence[int], laws: Sequence[str],
-                 processes: int) -> List[Dict[str, Any]]:
+def search_loads(
+    names: Sequence[str], seeds: Sequence[int], laws: Sequence[str], processes: int
+) -> List[Dict[str, Any]]:
     """The last table of section 9: a row per profile and target, a column per system."""
-    searches = [Load(law, factor, target, system, tuple(seeds)) for law, factor, target in LOADS if law in laws
-                for system in LOAD_SYSTEMS if system in names]
+    searches = [
+        Load(law, factor, target, system, tuple(seeds))
+        for law, factor, target in LOADS
+        if law in laws
+        for system in LOAD_SYSTEMS
+        if system in names
+    ]
     found: Dict[Tuple[str, float, float], Dict[str, float]] = {}
     with ProcessPoolExecutor(processes) as pool:
         for load, rate in zip(searches, pool.map(sustained, searches)):
             found.setdefault((load.law, load.factor, load.target), {})[load.system] = round(rate, 1)
-    return [{"law": law, "factor": factor, "target": target, "rates": rates}
-            for (law, factor, target), rates in found.items()]
+    return [
+        {"law": law, "factor": factor, "target": target, "rates": rates}
+        for (law, factor, target), rates in found.items()
+    ]
 
 
 if __name__ == "__main__":

@@ -44,8 +44,9 @@ SYSTEMS = (
     System("Nexus, no drop", "nexus", {"early_drop": False}, ALL_SIZES, answers_late=True),
     System("Nexus, early drop", "nexus", {"early_drop": True}, ALL_SIZES),
     # A window of exactly 0 would refuse every action, since the decision itself takes 35 us of virtual time.
-    System("Clockwork, fixed mean", "clockwork", {"estimate": "mean", "window_ms": 0.1, "refuse_early": False},
-           ahead="5ms"),
+    System(
+        "Clockwork, fixed mean", "clockwork", {"estimate": "mean", "window_ms": 0.1, "refuse_early": False}, ahead="5ms"
+    ),
     System("Clockwork", "clockwork", {"refuse_early": False}, ahead="5ms"),
     System("edf", "edf", {}, ALL_SIZES),
     System("Orloj C", "orloj", {"reading": "single", **KNOWN}),
@@ -92,16 +93,27 @@ def scenario_table(system: System, trace: Trace, slo_ns: int) -> Dict[str, Any]:
     """The scenario: one model, one lane, one app per class, all under one policy."""
     law = trace.law
     sizes = [size for size in system.sizes if not law.static_ms or size in dict(law.static_ms)]
-    apps = {app_name(index): {"model": MODEL, "slo": f"{slo_ns}ns", "pending_max": 1_000_000,
-                              "on_late": "answer" if system.answers_late else "drop"}
-            for index in range(len(trace.case.classes))}
+    apps = {
+        app_name(index): {
+            "model": MODEL,
+            "slo": f"{slo_ns}ns",
+            "pending_max": 1_000_000,
+            "on_late": "answer" if system.answers_late else "drop",
+        }
+        for index in range(len(trace.case.classes))
+    }
     truth: Dict[str, Any] = {"hint": FACT, "fixed": f"{trace.fixed_ns}ns", "per_unit": "1ns"}
     if law.static_ms:
         truth = {"times": {str(size): f"{time_ms}ms" for size, time_ms in law.static_ms}, "noise": law.noise}
-    return {"server": {"pending_max": 1_000_000}, "lane": {LANE: {"ahead": system.ahead}},
-            "model": {MODEL: {"engine": "synthetic", "batch": sizes}},
-            "policy": {"p": {"kind": system.kind, **system.options}}, "app": apps, "truth": {MODEL: truth},
-            "run": {"step_cost": "20us", "event_cost": "15us"}}
+    return {
+        "server": {"pending_max": 1_000_000},
+        "lane": {LANE: {"ahead": system.ahead}},
+        "model": {MODEL: {"engine": "synthetic", "batch": sizes}},
+        "policy": {"p": {"kind": system.kind, **system.options}},
+        "app": apps,
+        "truth": {MODEL: truth},
+        "run": {"step_cost": "20us", "event_cost": "15us"},
+    }
 
 
 def simulate(system: System, trace: Trace, profile: Profile, factor: float, timed: bool = False) -> Result:
@@ -116,10 +128,20 @@ def simulate(system: System, trace: Trace, profile: Profile, factor: float, time
     scheduler: Any = build_scheduler(config, [profile], measured={})
     if timed:
         scheduler = Timed(scheduler)
-    world = LaneWorld(trace, requests_of(trace, slo_ns, "answer" if system.answers_late else "drop"),
-                      random.Random(f"{trace.law.name}/{trace.case.name}/{trace.at_ns[-1]}/times"), run.step_cost_ns,
-                      run.event_cost_ns)
+    world = LaneWorld(
+        trace,
+        requests_of(trace, slo_ns, "answer" if system.answers_late else "drop"),
+        random.Random(f"{trace.law.name}/{trace.case.name}/{trace.at_ns[-1]}/times"),
+        run.step_cost_ns,
+        run.event_cost_ns,
+    )
     drive(scheduler, world)
     took_us = sorted(scheduler.took_us) if timed else [0.0]
-    return Result(world.in_time, world.late, world.ended, world.batches, statistics.median(took_us),
-                  took_us[int(0.99 * (len(took_us) - 1))])
+    return Result(
+        world.in_time,
+        world.late,
+        world.ended,
+        world.batches,
+        statistics.median(took_us),
+        took_us[int(0.99 * (len(took_us) - 1))],
+    )

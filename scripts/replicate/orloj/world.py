@@ -22,8 +22,9 @@ from replicate.orloj.cases import FACT, Trace
 class LaneWorld:
     """``in_time`` and ``late`` count answers, ``ended`` other ends by reason, ``batches`` what the lane ran."""
 
-    def __init__(self, trace: Trace, requests: Sequence[Request], draw: random.Random, step_cost_ns: int,
-                 event_cost_ns: int) -> None:
+    def __init__(
+        self, trace: Trace, requests: Sequence[Request], draw: random.Random, step_cost_ns: int, event_cost_ns: int
+    ) -> None:
         self.stopped = False
         self.in_time = 0
         self.late = 0

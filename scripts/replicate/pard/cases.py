@@ -13,16 +13,34 @@ import random
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 PROFILES_MS: Dict[str, Tuple[float, float]] = {  # a batch of b takes a + c * b
-    "object": (18, 16.5), "person": (18, 15), "face": (9, 6.6), "expression": (7.5, 4.8), "eye": (7.5, 5.4),
-    "pose": (13.5, 12.6), "text": (12, 10.5), "kill": (7.5, 4.5), "alive": (9, 6), "health": (6, 3.6), "icon": (9, 7.2)}
+    "object": (18, 16.5),
+    "person": (18, 15),
+    "face": (9, 6.6),
+    "expression": (7.5, 4.8),
+    "eye": (7.5, 5.4),
+    "pose": (13.5, 12.6),
+    "text": (12, 10.5),
+    "kill": (7.5, 4.5),
+    "alive": (9, 6),
+    "health": (6, 3.6),
+    "icon": (9, 7.2),
+}
 
 PIPELINES: Dict[str, Tuple[int, Dict[str, Tuple[str, ...]]]] = {  # SLO in ms, module -> the modules before it
     "tm": (400, {"object": (), "face": ("object",), "text": ("face",)}),
-    "lv": (500, {"person": (), "face": ("person",), "expression": ("face",), "eye": ("expression",),
-                 "pose": ("eye",)}),
+    "lv": (500, {"person": (), "face": ("person",), "expression": ("face",), "eye": ("expression",), "pose": ("eye",)}),
     "ga": (600, {"object": (), "kill": ("object",), "alive": ("kill",), "health": ("alive",), "icon": ("health",)}),
-    "da": (420, {"person": (), "pose": ("person",), "face": ("person",), "expression": ("pose", "face"),
-                 "eye": ("expression",)})}
+    "da": (
+        420,
+        {
+            "person": (),
+            "pose": ("person",),
+            "face": ("person",),
+            "expression": ("pose", "face"),
+            "eye": ("expression",),
+        },
+    ),
+}
 
 TRACES = {"wiki": 0.46, "tweet": 1.0, "azure": 1.25}  # name -> coefficient of variation of the rate
 FLOORS = {"wiki": 1.0, "tweet": 1.0, "azure": 4.0}  # lanes that are always up, as multiples of the mean rate
@@ -46,18 +64,26 @@ class Plan(NamedTuple):
 
     def lanes(self, rate: float) -> Dict[str, int]:
         """Lanes per module for a rate, in full batches."""
-        return {module: max(1, math.ceil(rate * batch_ms(module, size) / 1000 / size - 1e-9))
-                for module, size in self.sizes.items()}
+        return {
+            module: max(1, math.ceil(rate * batch_ms(module, size) / 1000 / size - 1e-9))
+            for module, size in self.sizes.items()
+        }
 
     def capacity(self, lanes: Dict[str, int]) -> float:
         """Requests per second of the slowest module, in full batches."""
-        return min(count * self.sizes[module] / batch_ms(module, self.sizes[module]) * 1000
-                   for module, count in lanes.items())
+        return min(
+            count * self.sizes[module] / batch_ms(module, self.sizes[module]) * 1000 for module, count in lanes.items()
+        )
 
     def rate_max(self, lanes_max: int) -> float:
         """The largest rate that so many lanes can be shared out for. Candidates: where some module needs one more."""
-        rates = sorted({count * size / batch_ms(module, size) * 1000 for module, size in self.sizes.items()
-                        for count in range(1, lanes_max + 1)})
+        rates = sorted(
+            {
+                count * size / batch_ms(module, size) * 1000
+                for module, size in self.sizes.items()
+                for count in range(1, lanes_max + 1)
+            }
+        )
         return max(rate for rate in rates if sum(self.lanes(rate).values()) <= lanes_max)
 
 
@@ -93,14 +119,25 @@ def table_of(plan: Plan, lanes: Dict[str, int], kind: str, options: Dict[str, An
     naive = options.get("rule") == "naive"  # published naive never drops, so here it is answered however late
     return {
         "lane": {f"{module}{index}": {"hang": "600s"} for module, count in lanes.items() for index in range(count)},
-        "model": {module: {"engine": "synthetic", "batch": list(range(1, size + 1)),
-                           "lanes": [f"{module}{index}" for index in range(lanes[module])],
-                           "expected": {str(item): f"{round(batch_ms(module, item) * 1000)}us"
-                                        for item in range(1, size + 1)}} for module, size in plan.sizes.items()},
+        "model": {
+            module: {
+                "engine": "synthetic",
+                "batch": list(range(1, size + 1)),
+                "lanes": [f"{module}{index}" for index in range(lanes[module])],
+                "expected": {str(item): f"{round(batch_ms(module, item) * 1000)}us" for item in range(1, size + 1)},
+            }
+            for module, size in plan.sizes.items()
+        },
         "policy": {"p": {"kind": kind, **options}},
-        "app": {plan.name: {"slo": f"{plan.slo_ms}ms", "pending_max": 1_000_000,
-                            "on_late": "answer" if naive else "drop",
-                            "node": [{"name": module, "after": list(preds)} for module, preds in plan.before.items()]}}}
+        "app": {
+            plan.name: {
+                "slo": f"{plan.slo_ms}ms",
+                "pending_max": 1_000_000,
+                "on_late": "answer" if naive else "drop",
+                "node": [{"name": module, "after": list(preds)} for module, preds in plan.before.items()],
+            }
+        },
+    }
 
 
 # --- arrivals ---------------------------------------------------------------------------------------------------------
@@ -111,8 +148,10 @@ def trace_shape(name: str, seconds: int, seed: int) -> List[float]:
     draw = random.Random(f"{seed}/trace/{name}")
     if name == "wiki":
         phases = [draw.uniform(0, 2 * math.pi) for _ in range(2)]
-        raw = [1 + 0.46 * math.sin(2 * math.pi * at / 330 + phases[0])
-               + 0.46 * math.sin(2 * math.pi * at / 83 + phases[1]) for at in range(seconds)]
+        raw = [
+            1 + 0.46 * math.sin(2 * math.pi * at / 330 + phases[0]) + 0.46 * math.sin(2 * math.pi * at / 83 + phases[1])
+            for at in range(seconds)
+        ]
         return _with_variation(raw, TRACES[name])
     slow = quick = 0.0
     raw = []
@@ -123,7 +162,7 @@ def trace_shape(name: str, seconds: int, seed: int) -> List[float]:
             spike = max(0.6, min(1.6, math.exp(0.18 * quick)))
             raw.append(math.exp(slow) * spike if name == "tweet" else math.exp(0.6 * slow + 0.9 * quick))
     if name == "azure":  # requests come in minutes' bursts whose edges the reference smoothed
-        raw = [sum(raw[max(0, at - 2):at + 1]) / len(raw[max(0, at - 2):at + 1]) for at in range(seconds)]
+        raw = [sum(raw[max(0, at - 2) : at + 1]) / len(raw[max(0, at - 2) : at + 1]) for at in range(seconds)]
     return _with_variation(raw, TRACES[name])
 
 
@@ -132,17 +171,22 @@ def _with_variation(raw: Sequence[float], cv: float) -> List[float]:
     low, high = 0.01, 8.0
     for _ in range(60):
         power = (low + high) / 2
-        series = [max(1e-6, item)**power for item in raw]
+        series = [max(1e-6, item) ** power for item in raw]
         mean = sum(series) / len(series)
-        spread = math.sqrt(sum([(item - mean)**2 for item in series]) / len(series)) / mean
+        spread = math.sqrt(sum([(item - mean) ** 2 for item in series]) / len(series)) / mean
         low, high = (power, high) if spread < cv else (low, power)
     return [item / mean for item in series]
 
 
 def scaled_to_peak(shape: Sequence[float], capacity: float) -> List[float]:
     """The shape in requests per second, so that its busiest windows just exceed the capacity of all lanes."""
-    windows = sorted([sum(shape[at:at + PEAK_WINDOW_S]) / PEAK_WINDOW_S
-                      for at in range(0, len(shape) - PEAK_WINDOW_S + 1, PEAK_WINDOW_S)], reverse=True)
+    windows = sorted(
+        [
+            sum(shape[at : at + PEAK_WINDOW_S]) / PEAK_WINDOW_S
+            for at in range(0, len(shape) - PEAK_WINDOW_S + 1, PEAK_WINDOW_S)
+        ],
+        reverse=True,
+    )
     peak = windows[max(0, math.ceil(PEAK_SHARE * len(windows)) - 1)]
     return [item * capacity / peak for item in shape]
 
@@ -161,8 +205,9 @@ def poisson_ns(rates: Sequence[float], seed: int) -> List[int]:
     return times
 
 
-def scaling(plan: Plan, arrivals_ns: Sequence[int], seconds: int, floor_rate: float,
-            lanes_max: int) -> List[Dict[str, int]]:
+def scaling(
+    plan: Plan, arrivals_ns: Sequence[int], seconds: int, floor_rate: float, lanes_max: int
+) -> List[Dict[str, int]]:
     """How many lanes of each module are up in each second: for the rate of the last 3 s and some headroom, 3 s after
     they were asked for, kept for 30 s, within ``lanes_max`` in all. Open loop: it depends on the arrivals alone."""
     counts = [0] * seconds
@@ -171,10 +216,10 @@ def scaling(plan: Plan, arrivals_ns: Sequence[int], seconds: int, floor_rate: fl
     most = plan.rate_max(lanes_max)
     wanted = []
     for second in range(seconds):
-        last = counts[max(0, second - RATE_OVER_S):second]
+        last = counts[max(0, second - RATE_OVER_S) : second]
         rate = sum(last) / len(last) * HEADROOM if last else 0.0
         wanted.append(min(most, max(rate, floor_rate)))
-    kept = [max(wanted[max(0, second - KEEP_S + 1):second + 1]) for second in range(seconds)]
+    kept = [max(wanted[max(0, second - KEEP_S + 1) : second + 1]) for second in range(seconds)]
     return [plan.lanes(min(kept[second], kept[max(0, second - COLD_START_S)])) for second in range(seconds)]
 
 

@@ -34,15 +34,22 @@ from replicate.pard.world import LeanWorld, WorkWorld, lognormal
 PIPELINES: Mapping[str, Tuple[int, Tuple[Tuple[float, float], ...]]] = {  # SLO in ms; a batch of b takes a + c * b ms
     "tm": (400, ((12, 5.5), (6, 2.2), (8, 3.5))),
     "lv": (500, ((12, 5), (6, 2.2), (5, 1.6), (5, 1.8), (9, 4.2))),
-    "ga": (600, ((12, 5.5), (5, 1.5), (6, 2), (4, 1.2), (6, 2.4)))}
+    "ga": (600, ((12, 5.5), (5, 1.5), (6, 2), (4, 1.2), (6, 2.4))),
+}
 CAPACITY = {"tm": 77.7, "lv": 57.6, "ga": 70.6}  # requests a second in cohorts of half the SLO
 PLANNED = {"tm": 14, "lv": 14, "ga": 20}  # batch size that per-module PARD plans with: half the SLO for all modules
 LIMIT = 32
 RHOS = (0.85, 0.95, 1.0, 1.1, 1.2, 1.5, 2.0)
 
 LOCAL, OPTIMUM, FIFO, REACTIVE, REACTIVE_FULL, ROUND_ROBIN, MEASURED = (
-    "cohorts (pard_local)", "clairvoyant optimum", "PARD, FIFO by arrival", "reactive (back), round robin",
-    "... full batch times", "PARD per module, round robin", "... measured batch times")
+    "cohorts (pard_local)",
+    "clairvoyant optimum",
+    "PARD, FIFO by arrival",
+    "reactive (back), round robin",
+    "... full batch times",
+    "PARD per module, round robin",
+    "... measured batch times",
+)
 POLICIES: Mapping[str, Tuple[str, Mapping[str, Any]]] = {  # batch times by what is better for the row (seed 901)
     LOCAL: ("pard_local", {"margin": 0.0}),
     "cohorts, margin 3 %": ("pard_local", {}),
@@ -54,24 +61,45 @@ POLICIES: Mapping[str, Tuple[str, Mapping[str, Any]]] = {  # batch times by what
     "PARD, fullest batch first": ("pard", {"across": "fullest", "batch_times": "measured"}),
     FIFO: ("pard", {"across": "fifo", "batch_times": "measured"}),
     REACTIVE: ("pard", {"rule": "back", "across": "round_robin", "batch_times": "measured"}),
-    REACTIVE_FULL: ("pard", {"rule": "back", "across": "round_robin", "batch_times": "full"})}
+    REACTIVE_FULL: ("pard", {"rule": "back", "across": "round_robin", "batch_times": "full"}),
+}
 REFERENCE: Mapping[str, Sequence[float]] = {  # specification 8.3, drop in percent at RHOS
-    OPTIMUM: (0.0, 1.3, 3.4, 9.4, 16.0, 31.5, 47.9), LOCAL: (0.17, 2.5, 4.7, 10.2, 16.6, 32.0, 48.2),
+    OPTIMUM: (0.0, 1.3, 3.4, 9.4, 16.0, 31.5, 47.9),
+    LOCAL: (0.17, 2.5, 4.7, 10.2, 16.6, 32.0, 48.2),
     "downstream first, d only (sf)": (0.30, 3.5, 5.9, 11.8, 18.4, 34.0, 50.4),
-    ROUND_ROBIN: (0.93, 4.9, 7.5, 12.8, 19.3, 34.2, 50.4), MEASURED: (0.93, 4.9, 7.5, 12.8, 19.3, 34.2, 50.4),
+    ROUND_ROBIN: (0.93, 4.9, 7.5, 12.8, 19.3, 34.2, 50.4),
+    MEASURED: (0.93, 4.9, 7.5, 12.8, 19.3, 34.2, 50.4),
     "PARD, EDF across modules": (0.93, 4.9, 7.4, 12.8, 19.2, 34.2, 50.4),
     "PARD, least slack": (0.98, 4.8, 7.5, 12.9, 19.2, 34.2, 50.4),
     "PARD, fullest batch first": (1.2, 7.6, 10.7, 17.2, 25.8, 37.6, 50.8),
-    FIFO: (15.2, 23.3, 27.2, 33.1, 38.7, 50.5, 61.9), REACTIVE: (0.41, 7.3, 14.7, 32.6, 47.6, 70, 85),
-    REACTIVE_FULL: (0.41, 7.3, 14.7, 32.6, 47.6, 70, 85)}
+    FIFO: (15.2, 23.3, 27.2, 33.1, 38.7, 50.5, 61.9),
+    REACTIVE: (0.41, 7.3, 14.7, 32.6, 47.6, 70, 85),
+    REACTIVE_FULL: (0.41, 7.3, 14.7, 32.6, 47.6, 70, 85),
+}
 TRACE_ROWS = (OPTIMUM, LOCAL, ROUND_ROBIN, FIFO, REACTIVE)
 TRACE_REFERENCE: Mapping[str, Mapping[str, Sequence[float]]] = {  # wiki, tweet, azure
-    "tm": {OPTIMUM: (5.2, 2.4, 3.2), LOCAL: (5.8, 2.7, 3.5), ROUND_ROBIN: (6.8, 3.1, 4.0), FIFO: (14.3, 6.2, 7.7),
-           REACTIVE: (14.9, 6.6, 7.2)},
-    "lv": {OPTIMUM: (5.2, 2.3, 2.4), LOCAL: (5.8, 2.6, 2.7), ROUND_ROBIN: (7.5, 3.2, 3.3), FIFO: (20.7, 8.3, 9.0),
-           REACTIVE: (16.5, 6.8, 6.2)},
-    "ga": {OPTIMUM: (5.1, 2.2, 2.6), LOCAL: (5.6, 2.5, 3.0), ROUND_ROBIN: (6.6, 2.8, 3.4), FIFO: (17.0, 6.8, 8.4),
-           REACTIVE: (15.7, 6.1, 6.2)}}
+    "tm": {
+        OPTIMUM: (5.2, 2.4, 3.2),
+        LOCAL: (5.8, 2.7, 3.5),
+        ROUND_ROBIN: (6.8, 3.1, 4.0),
+        FIFO: (14.3, 6.2, 7.7),
+        REACTIVE: (14.9, 6.6, 7.2),
+    },
+    "lv": {
+        OPTIMUM: (5.2, 2.3, 2.4),
+        LOCAL: (5.8, 2.6, 2.7),
+        ROUND_ROBIN: (7.5, 3.2, 3.3),
+        FIFO: (20.7, 8.3, 9.0),
+        REACTIVE: (16.5, 6.8, 6.2),
+    },
+    "ga": {
+        OPTIMUM: (5.1, 2.2, 2.6),
+        LOCAL: (5.6, 2.5, 3.0),
+        ROUND_ROBIN: (6.6, 2.8, 3.4),
+        FIFO: (17.0, 6.8, 8.4),
+        REACTIVE: (15.7, 6.1, 6.2),
+    },
+}
 LIMITS_REFERENCE = {LOCAL: (0.0, 3.2, 14.0, 27.0), "downstream first, d only (sf)": (1.7, 15.6, 28.3, 40.2)}
 LIMITS_RHOS = (0.7, 0.85, 1.0, 1.2)
 WORK_REFERENCE = {"mean work": (5.0, 23.3), "predicted work": (3.5, 18.9), "predicted, with a price": (2.65, 13.2)}
@@ -106,16 +134,26 @@ def cost_ns(pipeline: str, count: int) -> int:
 def table_of(pipeline: str, kind: str, options: Mapping[str, Any], limits: Sequence[int]) -> Dict[str, Any]:
     """The configuration of one pipeline on one lane."""
     slo_ms, profiles = PIPELINES[pipeline]
-    models = {f"m{index}": _model(fixed, each, limit)
-              for index, ((fixed, each), limit) in enumerate(zip(profiles, limits or [LIMIT] * len(profiles)))}
-    return {"lane": {"gpu0": {"hang": "600s"}}, "model": models, "policy": {"p": {"kind": kind, **options}},
-            "app": {pipeline: {"slo": f"{slo_ms}ms", "pending_max": 1_000_000, "node": [{"name": name}
-                                                                                      for name in models]}}}
+    models = {
+        f"m{index}": _model(fixed, each, limit)
+        for index, ((fixed, each), limit) in enumerate(zip(profiles, limits or [LIMIT] * len(profiles)))
+    }
+    return {
+        "lane": {"gpu0": {"hang": "600s"}},
+        "model": models,
+        "policy": {"p": {"kind": kind, **options}},
+        "app": {
+            pipeline: {"slo": f"{slo_ms}ms", "pending_max": 1_000_000, "node": [{"name": name} for name in models]}
+        },
+    }
 
 
 def _model(fixed: float, each: float, limit: int) -> Dict[str, Any]:
-    return {"engine": "synthetic", "batch": list(range(1, limit + 1)),
-            "expected": {str(size): f"{round((fixed + each * size) * 1000)}us" for size in range(1, limit + 1)}}
+    return {
+        "engine": "synthetic",
+        "batch": list(range(1, limit + 1)),
+        "expected": {str(size): f"{round((fixed + each * size) * 1000)}us" for size in range(1, limit + 1)},
+    }
 
 
 def run(case: Case) -> Tuple[Case, Result]:
@@ -148,8 +186,10 @@ def run(case: Case) -> Tuple[Case, Result]:
 
 
 WORK_ROWS: Mapping[str, Tuple[str, Mapping[str, Any]]] = {
-    "mean work": ("pard_local", {"margin": 0.0}), "predicted work": ("pard_local", {"margin": 0.0}),
-    "predicted, with a price": ("pard_local", {"margin": 0.0, "price": 0.4})}
+    "mean work": ("pard_local", {"margin": 0.0}),
+    "predicted work": ("pard_local", {"margin": 0.0}),
+    "predicted, with a price": ("pard_local", {"margin": 0.0, "price": 0.4}),
+}
 
 
 def cases_of(seconds: int, trace_seconds: int, seeds: Sequence[int], traces: Sequence[str]) -> List[Case]:
@@ -161,8 +201,9 @@ def cases_of(seconds: int, trace_seconds: int, seeds: Sequence[int], traces: Seq
             found += [Case("constant", row, str(rho), "lv", arrivals) for row in (OPTIMUM, *POLICIES)]
         for rho in LIMITS_RHOS:
             arrivals = poisson_ns([rho * CAPACITY["lv"]] * seconds, seed + 1000)
-            found += [Case("limits", row, str(rho), "lv", arrivals, limits=(4, 32, 32, 32, 32))
-                      for row in LIMITS_REFERENCE]
+            found += [
+                Case("limits", row, str(rho), "lv", arrivals, limits=(4, 32, 32, 32, 32)) for row in LIMITS_REFERENCE
+            ]
         for rho in WORK_RHOS:
             arrivals, draw = poisson_ns([rho * CAPACITY["lv"]] * seconds, seed + 2000), random.Random(f"{seed}/work")
             works = [lognormal(draw, 1.0) for _ in arrivals]
@@ -181,24 +222,30 @@ def with_noise(seconds: int, seeds: Sequence[int]) -> Dict[str, Dict[str, float]
     for noise, margin in ((0.0, 0.0), (0.1, 0.0), (0.1, 0.03), (0.1, 0.06)):
         for rho in (1.0, 1.2):
             table = table_of("lv", "pard_local", {"margin": margin}, ())
-            table["run"] = {"duration": f"{seconds}s", "noise": noise,
-                            "step_cost": "20us", "event_cost": "15us"}
+            table["run"] = {"duration": f"{seconds}s", "noise": noise, "step_cost": "20us", "event_cost": "15us"}
             table["workload"] = {"w": {"app": "lv", "rate": rho * CAPACITY["lv"]}}
             scenario = parse_scenario(table)
             report = report_of([simulate(scenario, seed, ()).world for seed in seeds], 0, scenario.run.duration_ns)
             found.setdefault(f"noise {noise:.0%}, margin {margin:.0%}", {})[str(rho)] = 100 * (
-                1 - report.total.finish_rate)
+                1 - report.total.finish_rate
+            )
     return found
 
 
-def show(title: str, rows: Mapping[str, Mapping[str, float]], columns: Sequence[str],
-         reference: Mapping[str, Sequence[float]]) -> None:
+def show(
+    title: str,
+    rows: Mapping[str, Mapping[str, float]],
+    columns: Sequence[str],
+    reference: Mapping[str, Sequence[float]],
+) -> None:
     """A table: ours, and the reference's number in brackets where it has one."""
     print(f"\n{title}\n{'':32}" + "".join(f"{column:>16}" for column in columns))
     for row, values in rows.items():
         known = reference.get(row, ())
-        cells = [f"{values[column]:8.2f}" + (f" ({known[index]:5.2f})" if index < len(known) else " " * 8)
-                 for index, column in enumerate(columns)]
+        cells = [
+            f"{values[column]:8.2f}" + (f" ({known[index]:5.2f})" if index < len(known) else " " * 8)
+            for index, column in enumerate(columns)
+        ]
         print(f"{row:32}" + "".join(f"{cell:>16}" for cell in cells), flush=True)
 
 
@@ -220,22 +267,41 @@ def main() -> int:
     with multiprocessing.Pool(arguments.processes) as pool:
         for case, result in pool.imap_unordered(run, cases_of(seconds, trace_seconds, seeds, traces)):
             collected.setdefault(case.table, {}).setdefault(case.row, {}).setdefault(case.where, []).append(result)
-    drop = {table: {row: {where: sum(item.drop for item in results) / len(results) for where, results in cells.items()}
-                    for row, cells in rows.items()} for table, rows in collected.items()}
-    invalid = {row: {where: sum(item.invalid for item in results) / len(results) for where, results in cells.items()}
-               for row, cells in collected["constant"].items()}
+    drop = {
+        table: {
+            row: {where: sum(item.drop for item in results) / len(results) for where, results in cells.items()}
+            for row, cells in rows.items()
+        }
+        for table, rows in collected.items()
+    }
+    invalid = {
+        row: {where: sum(item.invalid for item in results) / len(results) for where, results in cells.items()}
+        for row, cells in collected["constant"].items()
+    }
     columns = [str(rho) for rho in RHOS]
     order = [OPTIMUM, *POLICIES]
     constant = {row: drop["constant"][row] for row in order}
     show("lv at rho x 57.6/s: drop in percent, ours (reference)", constant, columns, REFERENCE)
     show("... lane time spent on what was lost, in percent", {row: invalid[row] for row in order}, columns, {})
-    show("lv, entry's batches at most 4, the others' 32", drop["limits"], [str(rho) for rho in LIMITS_RHOS],
-         LIMITS_REFERENCE)
-    show("lv, lognormal work of variation 1", {row: drop["work"][row] for row in WORK_ROWS},
-         [str(rho) for rho in WORK_RHOS], WORK_REFERENCE)
+    show(
+        "lv, entry's batches at most 4, the others' 32",
+        drop["limits"],
+        [str(rho) for rho in LIMITS_RHOS],
+        LIMITS_REFERENCE,
+    )
+    show(
+        "lv, lognormal work of variation 1",
+        {row: drop["work"][row] for row in WORK_ROWS},
+        [str(rho) for rho in WORK_RHOS],
+        WORK_REFERENCE,
+    )
     for pipeline in PIPELINES:
-        show(f"{pipeline} on traces, peak 1.3 x capacity", {row: drop["trace"][row] for row in TRACE_ROWS},
-             [f"{pipeline} {trace}" for trace in traces], TRACE_REFERENCE[pipeline])
+        show(
+            f"{pipeline} on traces, peak 1.3 x capacity",
+            {row: drop["trace"][row] for row in TRACE_ROWS},
+            [f"{pipeline} {trace}" for trace in traces],
+            TRACE_REFERENCE[pipeline],
+        )
     noise = with_noise(seconds, seeds)
     show("lv in the full simulator, the scheduler's own time charged", noise, ["1.0", "1.2"], {})
 
@@ -244,24 +310,42 @@ def main() -> int:
     for column in columns:
         checks.at_most(f"rho {column}: points above the clairvoyant optimum", local[column] - best[column], 1.5)
     checks.at_most("invalid time without noise, percent, worst load", max(invalid[LOCAL].values()), 1e-9)
-    checks.at_most("late answers without noise", sum(item.late for results in collected["constant"][LOCAL].values()
-                                                     for item in results), 0)
+    checks.at_most(
+        "late answers without noise",
+        sum(item.late for results in collected["constant"][LOCAL].values() for item in results),
+        0,
+    )
     for row, gain in ((ROUND_ROBIN, 1.03), (FIFO, 1.36), (REACTIVE_FULL, 1.59), (REACTIVE, 1.59)):
-        checks.at_least(f"rho 1.2: goodput over {row.replace('...', 'reactive,')}",
-                        (100 - local["1.2"]) / (100 - constant[row]["1.2"]), gain)
+        checks.at_least(
+            f"rho 1.2: goodput over {row.replace('...', 'reactive,')}",
+            (100 - local["1.2"]) / (100 - constant[row]["1.2"]),
+            gain,
+        )
     for where, value in drop["trace"][LOCAL].items():
         checks.at_most(f"{where}: points above the optimum", value - drop["trace"][OPTIMUM][where], 1.5)
     for rho in map(str, LIMITS_RHOS[1:]):
-        checks.at_most(f"unequal limits, rho {rho}: drop over downstream first",
-                       drop["limits"][LOCAL][rho] / drop["limits"]["downstream first, d only (sf)"][rho], 0.75)
+        checks.at_most(
+            f"unequal limits, rho {rho}: drop over downstream first",
+            drop["limits"][LOCAL][rho] / drop["limits"]["downstream first, d only (sf)"][rho],
+            0.75,
+        )
     work = drop["work"]
     for rho in map(str, WORK_RHOS):
-        checks.at_most(f"unequal work, rho {rho}: predicted over mean", work["predicted work"][rho] /
-                       work["mean work"][rho], 0.85)
-        checks.at_most(f"unequal work, rho {rho}: with a price over predicted",
-                       work["predicted, with a price"][rho] / work["predicted work"][rho], 0.85)
-    return checks.finish(arguments.json, {"seconds": seconds, "trace seconds": trace_seconds, "seeds": str(seeds)},
-                         drop=drop, invalid=invalid, noise=noise)
+        checks.at_most(
+            f"unequal work, rho {rho}: predicted over mean", work["predicted work"][rho] / work["mean work"][rho], 0.85
+        )
+        checks.at_most(
+            f"unequal work, rho {rho}: with a price over predicted",
+            work["predicted, with a price"][rho] / work["predicted work"][rho],
+            0.85,
+        )
+    return checks.finish(
+        arguments.json,
+        {"seconds": seconds, "trace seconds": trace_seconds, "seeds": str(seeds)},
+        drop=drop,
+        invalid=invalid,
+        noise=noise,
+    )
 
 
 if __name__ == "__main__":

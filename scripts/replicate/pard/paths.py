@@ -50,23 +50,44 @@ LOCAL_SLO_MS, LOCAL_LIMIT = 420, 32
 SLOS_MS = (270, 240, 420)
 LONGEST, EXPECTED, ORACLE, COIN = "longest path", "expected path", "oracle", "50 % right"
 ROWS: Mapping[str, Tuple[float, str]] = {  # row -> how often the declared branch is right (0 = none), option paths
-    LONGEST: (0.0, "longest"), EXPECTED: (0.0, "expected"), ORACLE: (1.0, "longest"), "80 % right": (0.8, "longest"),
-    "65 % right": (0.65, "longest"), COIN: (0.5, "longest")}
+    LONGEST: (0.0, "longest"),
+    EXPECTED: (0.0, "expected"),
+    ORACLE: (1.0, "longest"),
+    "80 % right": (0.8, "longest"),
+    "65 % right": (0.65, "longest"),
+    COIN: (0.5, "longest"),
+}
 REFERENCE: Mapping[str, Mapping[str, float]] = {  # drop in percent
-    LONGEST: {"270": 33.6, "240": 98}, ORACLE: {"270": 21.8, "240": 50}, "80 % right": {"270": 22.8},
-    "65 % right": {"270": 24.5}, COIN: {"270": 26.3}}
+    LONGEST: {"270": 33.6, "240": 98},
+    ORACLE: {"270": 21.8, "240": 50},
+    "80 % right": {"270": 22.8},
+    "65 % right": {"270": 24.5},
+    COIN: {"270": 26.3},
+}
 VARIANTS: Mapping[str, Mapping[str, Any]] = {  # tables of three rows: batches planned for the SLO, waits not counted
-    "pard+, plan 0.53": {"plan": 0.53}, "pard+, lam 0": {"lam": 0.0}}
+    "pard+, plan 0.53": {"plan": 0.53},
+    "pard+, lam 0": {"lam": 0.0},
+}
 LOCAL_RHOS = (1.0, 1.3)
 DEAR = "the dearer branch for all"
 LOCAL_REFERENCE: Mapping[str, Mapping[str, float]] = {
-    DEAR: {"1.0": 6.0, "1.3": 23.6}, EXPECTED: {"1.0": 4.8, "1.3": 22.4}, ORACLE: {"1.0": 4.8, "1.3": 21.8}}
+    DEAR: {"1.0": 6.0, "1.3": 23.6},
+    EXPECTED: {"1.0": 4.8, "1.3": 22.4},
+    ORACLE: {"1.0": 4.8, "1.3": 21.8},
+}
 BOTH_LOADS: Mapping[str, Tuple[float, int]] = {  # column -> load, lanes that the slow branch lacks
-    "1.0": (1.0, 0), "1.2": (1.2, 0), "1.5": (1.5, 0), "1.0, a lane less": (1.0, 1)}
+    "1.0": (1.0, 0),
+    "1.2": (1.2, 0),
+    "1.5": (1.5, 0),
+    "1.0, a lane less": (1.0, 1),
+}
 BOTH_SLO_MS = 420
 BOTH: Mapping[str, Tuple[str, bool]] = {
-    "pard": ("pard", False), "pard, siblings": ("pard", True), "pard+, no siblings": ("pard+", False),
-    "pard+": ("pard+", True)}
+    "pard": ("pard", False),
+    "pard, siblings": ("pard", True),
+    "pard+, no siblings": ("pard+", False),
+    "pard+": ("pard+", True),
+}
 
 
 class Case(NamedTuple):
@@ -117,14 +138,18 @@ def batch_ms(module: str, size: int) -> float:
 
 def lanes_for(rate: float, chosen: bool) -> Dict[str, int]:
     """Lanes per module in full batches; of a chosen branch, for half of the requests."""
-    return {module: math.ceil(rate * (0.5 if chosen and module in BRANCHES else 1) * batch_ms(module, size)
-                              / 1000 / size) for module, size in SIZES.items()}
+    return {
+        module: math.ceil(rate * (0.5 if chosen and module in BRANCHES else 1) * batch_ms(module, size) / 1000 / size)
+        for module, size in SIZES.items()
+    }
 
 
 def capacity(chosen: bool) -> float:
     """Requests a second of the slowest module."""
-    return min(count * SIZES[module] / batch_ms(module, SIZES[module]) * 1000
-               / (0.5 if chosen and module in BRANCHES else 1) for module, count in lanes_for(RATE, chosen).items())
+    return min(
+        count * SIZES[module] / batch_ms(module, SIZES[module]) * 1000 / (0.5 if chosen and module in BRANCHES else 1)
+        for module, count in lanes_for(RATE, chosen).items()
+    )
 
 
 def local_capacity() -> float:
@@ -139,22 +164,34 @@ def table_of(case: Case) -> Dict[str, Any]:
     """The configuration of one case."""
     chosen = bool(case.taken)
     local = case.table == "one device"
-    lanes = {"gpu": ["gpu"]} if local else {module: [f"{module}{index}" for index in range(count)]
-                                            for module, count in lanes_for(RATE, chosen).items()}
+    lanes = (
+        {"gpu": ["gpu"]}
+        if local
+        else {
+            module: [f"{module}{index}" for index in range(count)] for module, count in lanes_for(RATE, chosen).items()
+        }
+    )
     if case.less:
-        del lanes["pose"][-case.less:]
+        del lanes["pose"][-case.less :]
     models: Dict[str, Any] = {}
     for module, size in SIZES.items():
         fixed, each = LOCAL_MS[module] if local else TIMES_MS[module]
         sizes = range(1, (LOCAL_LIMIT if local else size) + 1)
-        models[module] = {"engine": "synthetic", "batch": list(sizes), "lanes": lanes["gpu" if local else module],
-                          "expected": {str(item): f"{round((fixed + each * item) * 1000)}us" for item in sizes}}
+        models[module] = {
+            "engine": "synthetic",
+            "batch": list(sizes),
+            "lanes": lanes["gpu" if local else module],
+            "expected": {str(item): f"{round((fixed + each * item) * 1000)}us" for item in sizes},
+        }
     nodes: List[Dict[str, Any]] = [{"name": "person", "after": [], **({"route": "one"} if chosen else {})}]
     nodes += [{"name": branch, "after": ["person"]} for branch in BRANCHES]
     nodes += [{"name": "expression", "after": list(BRANCHES)}, {"name": "eye", "after": ["expression"]}]
-    return {"lane": {name: {"hang": "600s"} for names in lanes.values() for name in names}, "model": models,
-            "policy": {"p": {"kind": case.kind, **({} if local else {"plan": 0.0}), **case.options}},
-            "app": {"da": {"slo": f"{case.slo_ms}ms", "pending_max": 1_000_000, "node": nodes}}}
+    return {
+        "lane": {name: {"hang": "600s"} for names in lanes.values() for name in names},
+        "model": models,
+        "policy": {"p": {"kind": case.kind, **({} if local else {"plan": 0.0}), **case.options}},
+        "app": {"da": {"slo": f"{case.slo_ms}ms", "pending_max": 1_000_000, "node": nodes}},
+    }
 
 
 def run(case: Case) -> Tuple[Case, Result]:
@@ -171,7 +208,8 @@ def run(case: Case) -> Tuple[Case, Result]:
         good += in_time
         wasted_ns += 0 if in_time else world.spent_ns[index]
     return case._replace(arrivals_ns=(), taken=(), told=()), Result(
-        100 * (1 - good / len(case.arrivals_ns)), 100 * wasted_ns / max(1, sum(world.spent_ns.values())))
+        100 * (1 - good / len(case.arrivals_ns)), 100 * wasted_ns / max(1, sum(world.spent_ns.values()))
+    )
 
 
 def branches(count: int, seed: int) -> List[int]:
@@ -198,31 +236,51 @@ def cases_of(seconds: int, seeds: Sequence[int], tables: Sequence[str]) -> List[
             for slo_ms, row in itertools.product(SLOS_MS, rows):
                 right, paths = ROWS[row]
                 told = guesses(taken, right, seed) if right else ()
-                found.append(Case(table, row, str(slo_ms), table.split(",")[0], {**options, "paths": paths}, slo_ms,
-                                  arrivals, taken, told))
+                found.append(
+                    Case(
+                        table,
+                        row,
+                        str(slo_ms),
+                        table.split(",")[0],
+                        {**options, "paths": paths},
+                        slo_ms,
+                        arrivals,
+                        taken,
+                        told,
+                    )
+                )
         for rho in LOCAL_RHOS:
             arrivals = poisson_ns([rho * local_capacity()] * seconds, seed + 1000)
             taken = branches(len(arrivals), seed + 1000)
             for row, told in ((DEAR, [0] * len(taken)), (EXPECTED, []), (ORACLE, taken)):
-                found.append(Case("one device", row, str(rho), "pard_local", {"margin": 0.0}, LOCAL_SLO_MS, arrivals,
-                                  taken, told))
+                found.append(
+                    Case(
+                        "one device", row, str(rho), "pard_local", {"margin": 0.0}, LOCAL_SLO_MS, arrivals, taken, told
+                    )
+                )
         for column, (rho, less) in BOTH_LOADS.items():
             arrivals = poisson_ns([rho * capacity(False)] * seconds, seed + 2000)
             for row, (kind, siblings) in BOTH.items():
-                found.append(Case("both branches", row, column, kind, {"siblings": siblings}, BOTH_SLO_MS, arrivals,
-                                  less=less))
+                found.append(
+                    Case("both branches", row, column, kind, {"siblings": siblings}, BOTH_SLO_MS, arrivals, less=less)
+                )
     return [case for case in found if not tables or case.table in tables]
 
 
-def show(title: str, cells: Mapping[str, Mapping[str, float]],
-         reference: Mapping[str, Mapping[str, float]]) -> None:
+def show(title: str, cells: Mapping[str, Mapping[str, float]], reference: Mapping[str, Mapping[str, float]]) -> None:
     """A table: ours, and the reference's number in brackets where it has one."""
     columns = list(next(iter(cells.values())))
     print(f"\n{title}\n{'':28}" + "".join(f"{column:>17}" for column in columns))
     for row, values in cells.items():
         known = reference.get(row, {})
-        print(f"{row:28}" + "".join(f"{values[column]:8.2f}" + (f" ({known[column]:6.2f})" if column in known
-                                                              else " " * 9) for column in columns), flush=True)
+        print(
+            f"{row:28}"
+            + "".join(
+                f"{values[column]:8.2f}" + (f" ({known[column]:6.2f})" if column in known else " " * 9)
+                for column in columns
+            ),
+            flush=True,
+        )
 
 
 def judge(drop: Mapping[str, Any], invalid: Mapping[str, Any], checks: Checks) -> None:
@@ -231,33 +289,61 @@ def judge(drop: Mapping[str, Any], invalid: Mapping[str, Any], checks: Checks) -
         if kind not in drop:
             continue
         cells = drop[kind]
-        for better, worse in ((ORACLE, "80 % right"), ("80 % right", "65 % right"), ("65 % right", COIN),
-                              (COIN, LONGEST)):
+        for better, worse in (
+            (ORACLE, "80 % right"),
+            ("80 % right", "65 % right"),
+            ("65 % right", COIN),
+            (COIN, LONGEST),
+        ):
             checks.at_most(f"{kind}, SLO 270: {better} over {worse}", cells[better]["270"] / cells[worse]["270"], 1.0)
-        checks.at_most(f"{kind}, SLO 240: oracle over longest path (reference 0.51)",
-                       cells[ORACLE]["240"] / cells[LONGEST]["240"], 0.75)
-        checks.at_most(f"{kind}, SLO 420: longest path above the oracle, points (reference 0.1)",
-                       cells[LONGEST]["420"] - cells[ORACLE]["420"], 0.5)
+        checks.at_most(
+            f"{kind}, SLO 240: oracle over longest path (reference 0.51)",
+            cells[ORACLE]["240"] / cells[LONGEST]["240"],
+            0.75,
+        )
+        checks.at_most(
+            f"{kind}, SLO 420: longest path above the oracle, points (reference 0.1)",
+            cells[LONGEST]["420"] - cells[ORACLE]["420"],
+            0.5,
+        )
     planned = drop.get("pard+, plan 0.53")
     if planned and "pard+" in drop:
-        checks.at_most("pard+, SLO 270: longest path with planned batches over the oracle without",
-                       planned[LONGEST]["270"] / drop["pard+"][ORACLE]["270"], 1.0)
-        checks.at_most("pard+, SLO 270, planned batches: oracle over longest path",
-                       planned[ORACLE]["270"] / planned[LONGEST]["270"], 1.0)
+        checks.at_most(
+            "pard+, SLO 270: longest path with planned batches over the oracle without",
+            planned[LONGEST]["270"] / drop["pard+"][ORACLE]["270"],
+            1.0,
+        )
+        checks.at_most(
+            "pard+, SLO 270, planned batches: oracle over longest path",
+            planned[ORACLE]["270"] / planned[LONGEST]["270"],
+            1.0,
+        )
     if "one device" in drop:
         cells = drop["one device"]
         for rho in map(str, LOCAL_RHOS):
-            checks.at_most(f"one device, rho {rho}: expected cost over the dearer branch",
-                           cells[EXPECTED][rho] / cells[DEAR][rho], 1.0)
-            checks.at_most(f"one device, rho {rho}: oracle above expected cost, points",
-                           cells[ORACLE][rho] - cells[EXPECTED][rho], 0.5)
+            checks.at_most(
+                f"one device, rho {rho}: expected cost over the dearer branch",
+                cells[EXPECTED][rho] / cells[DEAR][rho],
+                1.0,
+            )
+            checks.at_most(
+                f"one device, rho {rho}: oracle above expected cost, points",
+                cells[ORACLE][rho] - cells[EXPECTED][rho],
+                0.5,
+            )
     if "both branches" in drop:
         for rho in BOTH_LOADS:
             for with_it, without in (("pard, siblings", "pard"), ("pard+", "pard+, no siblings")):
-                checks.at_most(f"both branches, rho {rho}: wasted lane time, {with_it} over {without}",
-                               invalid[with_it][rho] / invalid[without][rho], 1.0)
-                checks.at_most(f"both branches, rho {rho}: drop, {with_it} above {without}, points",
-                               drop["both branches"][with_it][rho] - drop["both branches"][without][rho], 0.1)
+                checks.at_most(
+                    f"both branches, rho {rho}: wasted lane time, {with_it} over {without}",
+                    invalid[with_it][rho] / invalid[without][rho],
+                    1.0,
+                )
+                checks.at_most(
+                    f"both branches, rho {rho}: drop, {with_it} above {without}, points",
+                    drop["both branches"][with_it][rho] - drop["both branches"][without][rho],
+                    0.1,
+                )
 
 
 def main() -> int:
@@ -276,9 +362,18 @@ def main() -> int:
     with multiprocessing.Pool(arguments.processes) as pool:
         for case, result in pool.imap(run, cases):
             collected.setdefault(case.table, {}).setdefault(case.row, {}).setdefault(case.where, []).append(result)
-    drop, invalid = ({table: {row: {where: sum([result[field] for result in results]) / len(results)
-                                    for where, results in cells.items()} for row, cells in rows.items()}
-                      for table, rows in collected.items()} for field in (0, 1))
+    drop, invalid = (
+        {
+            table: {
+                row: {
+                    where: sum([result[field] for result in results]) / len(results) for where, results in cells.items()
+                }
+                for row, cells in rows.items()
+            }
+            for table, rows in collected.items()
+        }
+        for field in (0, 1)
+    )
     for table, cells in drop.items():
         reference = {} if table in VARIANTS else LOCAL_REFERENCE if table == "one device" else REFERENCE
         show(f"{table}: drop in percent, ours (reference)", cells, reference)

@@ -58,25 +58,43 @@ STRESS: Dict[str, Tuple[str, Dict[str, Any], Dict[float, float]]] = {  # row -> 
     "naive": ("pard", {"rule": "naive"}, {0.9: 0, 1.0: 39.8, 1.1: 97, 1.2: 98, 1.4: 99, 1.8: 99.6}),
     "just in time, LBF": ("pard+", {"order": "lbf"}, {0.9: 0, 1.0: 0.46, 1.1: 9.7, 1.2: 17.2, 1.4: 29.2, 1.8: 45.1}),
     "pard+ (ours)": (*PLUS, {0.9: 0, 1.0: 1.20, 1.1: 9.3, 1.2: 16.9, 1.4: 28.9, 1.8: 44.7}),
-    "just in time, HBF": ("pard+", {"order": "hbf"}, {0.9: 0.02, 1.0: 1.7, 1.1: 9.3, 1.2: 16.9, 1.4: 28.8, 1.8: 44.6})}
+    "just in time, HBF": ("pard+", {"order": "hbf"}, {0.9: 0.02, 1.0: 1.7, 1.1: 9.3, 1.2: 16.9, 1.4: 28.8, 1.8: 44.6}),
+}
 
 POLICIES: Dict[str, Tuple[str, Dict[str, Any]]] = {
-    "PARD": ("pard", {}), "Nexus": ("pard", {"rule": "nexus"}), "Clipper++": ("pard", {"rule": "clipper++"}),
-    "naive": ("pard", {"rule": "naive"}), "pard+": PLUS}
+    "PARD": ("pard", {}),
+    "Nexus": ("pard", {"rule": "nexus"}),
+    "Clipper++": ("pard", {"rule": "clipper++"}),
+    "naive": ("pard", {"rule": "naive"}),
+    "pard+": PLUS,
+}
 REFERENCE: Dict[str, Tuple[float, ...]] = {  # drop % of the reference simulation, in the order of POLICIES
-    "tm wiki": (1.02, 2.91, 5.16, 8.67, 0.57), "tm tweet": (4.01, 13.2, 14.2, 21.0, 3.17),
-    "tm azure": (3.99, 10.1, 11.8, 13.9, 3.20), "lv wiki": (1.31, 10.8, 7.1, 20.8, 0.99),
-    "lv tweet": (3.59, 14.1, 13.3, 21.1, 2.99), "lv azure": (3.33, 10.4, 9.9, 13.0, 2.95),
-    "ga wiki": (1.06, 8.7, 8.5, 18.6, 0.98), "ga tweet": (3.19, 13.5, 12.2, 20.3, 3.00),
-    "ga azure": (3.18, 9.2, 8.9, 11.5, 2.98), "da wiki": (1.93, 10.2, 13.8, 22.6, 1.58),
-    "da tweet": (3.56, 13.5, 13.7, 21.7, 3.32), "da azure": (3.69, 10.2, 11.1, 13.9, 3.38)}
+    "tm wiki": (1.02, 2.91, 5.16, 8.67, 0.57),
+    "tm tweet": (4.01, 13.2, 14.2, 21.0, 3.17),
+    "tm azure": (3.99, 10.1, 11.8, 13.9, 3.20),
+    "lv wiki": (1.31, 10.8, 7.1, 20.8, 0.99),
+    "lv tweet": (3.59, 14.1, 13.3, 21.1, 2.99),
+    "lv azure": (3.33, 10.4, 9.9, 13.0, 2.95),
+    "ga wiki": (1.06, 8.7, 8.5, 18.6, 0.98),
+    "ga tweet": (3.19, 13.5, 12.2, 20.3, 3.00),
+    "ga azure": (3.18, 9.2, 8.9, 11.5, 2.98),
+    "da wiki": (1.93, 10.2, 13.8, 22.6, 1.58),
+    "da tweet": (3.56, 13.5, 13.7, 21.7, 3.32),
+    "da azure": (3.69, 10.2, 11.1, 13.9, 3.38),
+}
 ABLATION: Dict[str, Tuple[Dict[str, Any], float, float, float]] = {  # options; drop over PARD's: paper, reference x 2
-    "back": ({"rule": "back"}, 4.6, 2.65, 2.65), "sf": ({"rule": "sf"}, 2.2, 1.22, 1.43),
-    "oc": ({"rule": "oc"}, 3.1, 1.69, 3.65), "split": ({"rule": "split"}, 3.6, 1.45, 2.87),
-    "WCL": ({"rule": "wcl"}, 3.8, 1.93, 3.64), "lower": ({"rule": "lower"}, math.nan, 1.22, 1.44),
-    "upper": ({"rule": "upper"}, 2.3, 1.22, 2.27), "FCFS": ({"order": "fcfs"}, 2.8, 1.04, 1.06),
-    "HBF": ({"order": "hbf"}, 1.5, 0.98, 1.01), "LBF": ({"order": "lbf"}, 3.2, 1.04, 1.10),
-    "instant": ({"order": "instant"}, 1.25, 0.99, 1.02)}
+    "back": ({"rule": "back"}, 4.6, 2.65, 2.65),
+    "sf": ({"rule": "sf"}, 2.2, 1.22, 1.43),
+    "oc": ({"rule": "oc"}, 3.1, 1.69, 3.65),
+    "split": ({"rule": "split"}, 3.6, 1.45, 2.87),
+    "WCL": ({"rule": "wcl"}, 3.8, 1.93, 3.64),
+    "lower": ({"rule": "lower"}, math.nan, 1.22, 1.44),
+    "upper": ({"rule": "upper"}, 2.3, 1.22, 2.27),
+    "FCFS": ({"order": "fcfs"}, 2.8, 1.04, 1.06),
+    "HBF": ({"order": "hbf"}, 1.5, 0.98, 1.01),
+    "LBF": ({"order": "lbf"}, 3.2, 1.04, 1.10),
+    "instant": ({"order": "instant"}, 1.25, 0.99, 1.02),
+}
 ABLATED = ("lv tweet", "lv wiki")
 DRAWN, DRAWN_ROWS = "lv tweet", ("PARD", "pard+", "back", "Nexus", "naive")
 TRACE_SECONDS, TRACE_SHARE = 200, 0.53
@@ -135,36 +153,55 @@ def cases(only: str, quick: bool, lanes: int, scale: float, seed: int) -> List[C
     if only in ("", "traces"):
         seconds = 60 if quick else round(TRACE_SECONDS * scale)
         for where in REFERENCE if not quick else ("lv tweet", "da wiki"):
-            found += [Case(name, where, kind, options, seed, seconds, lanes)
-                      for name, (kind, options) in POLICIES.items()]
+            found += [
+                Case(name, where, kind, options, seed, seconds, lanes) for name, (kind, options) in POLICIES.items()
+            ]
             if where in ABLATED and not quick:
-                found += [Case(name, where, "pard", options, seed, seconds, lanes)
-                          for name, (options, *_) in ABLATION.items()]
+                found += [
+                    Case(name, where, "pard", options, seed, seconds, lanes) for name, (options, *_) in ABLATION.items()
+                ]
     return sorted(found, key=lambda case: -case.rho * case.seconds)
 
 
 def show_stress(done: Dict[Tuple[str, str], Outcome], fluid: Dict[str, float], checks: Checks, quick: bool) -> None:
     rhos = [rho for rho in STRESS_SECONDS if ("PARD", f"rho {rho}") in done]
-    drop = {(name, rho): 100 * done[name, f"rho {rho}"].drop for name in STRESS for rho in rhos
-            if (name, f"rho {rho}") in done}
+    drop = {
+        (name, rho): 100 * done[name, f"rho {rho}"].drop
+        for name in STRESS
+        for rho in rhos
+        if (name, f"rho {rho}") in done
+    }
     print("\nStress: lv on 64 lanes, drop % (reference simulation in brackets)")
     print(f"{'':18}" + "".join(f"{f'rho {rho}':>15}" for rho in rhos))
     best = [f"{100 * fluid[f'rho {rho}']:.2f} ({max(0, 100 - 100 / rho):.1f})" for rho in rhos]
     print(f"{'optimum':18}" + "".join(f"{text:>15}" for text in best))
     for name, (_, _, reference) in STRESS.items():
         if (name, 1.0) in drop:
-            print(f"{name:18}" + "".join(f"{f'{drop[name, rho]:.2f} ({reference[rho]:g})':>15}"
-                                         if (name, rho) in drop else f"{'':15}" for rho in rhos))
+            print(
+                f"{name:18}"
+                + "".join(
+                    f"{f'{drop[name, rho]:.2f} ({reference[rho]:g})':>15}" if (name, rho) in drop else f"{'':15}"
+                    for rho in rhos
+                )
+            )
     for rho in rhos:
         at = f"stress, rho {rho}"
         theirs = STRESS["PARD"][2][rho]
-        checks.at_most(f"{at}: PARD's drop % (reference {theirs}, +10 %)", drop["PARD", rho],
-                       max(theirs * (1.2 if quick else 1.1), theirs + 0.5))
-        checks.at_most(f"{at}: pard+ above the optimum, points", drop["pard+ (ours)", rho] - 100 * fluid[f"rho {rho}"],
-                       1.2 if quick else 0.6 if rho != 1.0 else 1.2)
+        checks.at_most(
+            f"{at}: PARD's drop % (reference {theirs}, +10 %)",
+            drop["PARD", rho],
+            max(theirs * (1.2 if quick else 1.1), theirs + 0.5),
+        )
+        checks.at_most(
+            f"{at}: pard+ above the optimum, points",
+            drop["pard+ (ours)", rho] - 100 * fluid[f"rho {rho}"],
+            1.2 if quick else 0.6 if rho != 1.0 else 1.2,
+        )
         if rho > 1.0:
-            checks.is_true(f"{at}: PARD < sf < back < Nexus",
-                           drop["PARD", rho] < drop["sf", rho] < drop["back", rho] < drop["Nexus", rho])
+            checks.is_true(
+                f"{at}: PARD < sf < back < Nexus",
+                drop["PARD", rho] < drop["sf", rho] < drop["back", rho] < drop["Nexus", rho],
+            )
             checks.at_most(f"{at}: upper over PARD", drop["upper", rho] / drop["PARD", rho], 1.0)
             checks.at_most(f"{at}: pard+ over PARD", drop["pard+ (ours)", rho] / drop["PARD", rho], 1.0)
         elif rho == 1.0 and not quick:
@@ -173,31 +210,46 @@ def show_stress(done: Dict[Tuple[str, str], Outcome], fluid: Dict[str, float], c
 
 def show_traces(done: Dict[Tuple[str, str], Outcome], fluid: Dict[str, float], checks: Checks, quick: bool) -> None:
     places = [where for where in REFERENCE if ("PARD", where) in done]
-    print("\nTraces: drop % (invalid %; reference's drop %)\n" + f"{'':9}{'fluid':>6}"
-          + "".join(f"{name:>21}" for name in POLICIES))
+    print(
+        "\nTraces: drop % (invalid %; reference's drop %)\n"
+        + f"{'':9}{'fluid':>6}"
+        + "".join(f"{name:>21}" for name in POLICIES)
+    )
     for where in places:
         cells = []
         for name, reference in zip(POLICIES, REFERENCE[where]):
             result = done[name, where]
             cells.append(f"{f'{100 * result.drop:.2f} ({100 * result.invalid:.2f}; {reference:g})':>21}")
         print(f"{where:9}{100 * fluid[where]:6.2f}" + "".join(cells))
-    over: Dict[str, List[float]] = {name: [done[name, where].drop / max(1e-4, done["PARD", where].drop)
-                                           for where in places] for name in POLICIES}
+    over: Dict[str, List[float]] = {
+        name: [done[name, where].drop / max(1e-4, done["PARD", where].drop) for where in places] for name in POLICIES
+    }
     baselines = over["Nexus"] + over["Clipper++"]
-    print(f"Nexus and Clipper++ over PARD: {min(baselines):.1f} to {max(baselines):.1f} times the drops (paper 1.6 to "
-          f"16.7, reference 2.5 to 8.3); naive {min(over['naive']):.1f} to {max(over['naive']):.1f} (3.5 to 17.5)")
-    early = [sum(list(done["PARD", where].by_module.values())[:2]) / max(1, sum(done["PARD", where].by_module.values()))
-             for where in places if not where.startswith("tm")]
+    print(
+        f"Nexus and Clipper++ over PARD: {min(baselines):.1f} to {max(baselines):.1f} times the drops (paper 1.6 to "
+        f"16.7, reference 2.5 to 8.3); naive {min(over['naive']):.1f} to {max(over['naive']):.1f} (3.5 to 17.5)"
+    )
+    early = [
+        sum(list(done["PARD", where].by_module.values())[:2]) / max(1, sum(done["PARD", where].by_module.values()))
+        for where in places
+        if not where.startswith("tm")
+    ]
     gains = [_gain(done, where) for where in places]
-    print(f"PARD's drops before the first two modules of lv, ga, da: {100 * _mean(early):.0f} % (paper 87, reference "
-          f"77);\ngoodput over Nexus where it is lost: +{100 * min(gains):.0f} to +{100 * max(gains):.0f} % (paper 16 "
-          "to 176)")
-    checks.at_least("traces: fewest times PARD's drops of Nexus and Clipper++ (paper 1.6)", min(baselines),
-                    1.2 if quick else 1.6)
+    print(
+        f"PARD's drops before the first two modules of lv, ga, da: {100 * _mean(early):.0f} % (paper 87, reference "
+        f"77);\ngoodput over Nexus where it is lost: +{100 * min(gains):.0f} to +{100 * max(gains):.0f} % (paper 16 "
+        "to 176)"
+    )
+    checks.at_least(
+        "traces: fewest times PARD's drops of Nexus and Clipper++ (paper 1.6)", min(baselines), 1.2 if quick else 1.6
+    )
     checks.at_least("traces: fewest times PARD's drops of naive", min(over["naive"]), 1.5 if quick else 2.0)
     checks.at_most("traces: mean of pard+ over PARD (reference 0.86)", _mean(over["pard+"]), 1.05 if quick else 1.0)
-    checks.at_least("traces: loads on which pard+ drops no more than PARD, share",
-                    _mean([float(ratio <= 1.0) for ratio in over["pard+"]]), 0.5 if quick else 0.9)
+    checks.at_least(
+        "traces: loads on which pard+ drops no more than PARD, share",
+        _mean([float(ratio <= 1.0) for ratio in over["pard+"]]),
+        0.5 if quick else 0.9,
+    )
     checks.at_least("traces: least goodput over Nexus where it is lost, %", 100 * min(gains), 0 if quick else 10)
 
 
@@ -206,19 +258,25 @@ def show_ablation(done: Dict[Tuple[str, str], Outcome], checks: Checks) -> None:
     over: Dict[str, List[float]] = {}
     for name, (_, paper, *references) in ABLATION.items():
         over[name] = [done[name, where].drop / max(1e-4, done["PARD", where].drop) for where in ABLATED]
-        print(f"{name:9}{paper:8.2f}" + "".join(f"{f'{ratio:.2f} (ref. {reference})':>20}"
-                                                for ratio, reference in zip(over[name], references)))
+        print(
+            f"{name:9}{paper:8.2f}"
+            + "".join(f"{f'{ratio:.2f} (ref. {reference})':>20}" for ratio, reference in zip(over[name], references))
+        )
     for name in ("back", "sf", "oc", "split", "WCL"):
         checks.at_least(f"ablation: {name} over PARD, the smaller of two", min(over[name]), 1.05)
-    checks.is_true("ablation: back loses more than sf on both", all(
-        back > sf for back, sf in zip(over["back"], over["sf"])))
+    checks.is_true(
+        "ablation: back loses more than sf on both", all(back > sf for back, sf in zip(over["back"], over["sf"]))
+    )
 
 
 def _gain(done: Dict[Tuple[str, str], Outcome], where: str) -> float:
     """PARD's goodput over Nexus's, in the seconds in which either loses more than 5 %."""
     ours, theirs = done["PARD", where].by_second, done["Nexus", where].by_second
-    lost = [second for second, (offered, good) in ours.items()
-            if good < 0.95 * offered or theirs[second][1] < 0.95 * offered]
+    lost = [
+        second
+        for second, (offered, good) in ours.items()
+        if good < 0.95 * offered or theirs[second][1] < 0.95 * offered
+    ]
     return sum(ours[second][1] for second in lost) / max(1, sum(theirs[second][1] for second in lost)) - 1
 
 
@@ -242,13 +300,23 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer loads, shorter, wider bounds")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--lanes", type=int, default=16, help="lanes of the traces (reference: 64)")
-    parser.add_argument("--scale", type=float, default=1.0, help="how long each case runs: 1 is 40 s of stress at "
-                        "capacity and 200 s of a trace; the reference ran 60 and 1000")
-    parser.add_argument("--seed", type=int, default=11, help="of arrivals and traces (1 was looked at while this was "
-                        "written)")
+    parser.add_argument(
+        "--scale",
+        type=float,
+        default=1.0,
+        help="how long each case runs: 1 is 40 s of stress at "
+        "capacity and 200 s of a trace; the reference ran 60 and 1000",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=11, help="of arrivals and traces (1 was looked at while this was written)"
+    )
     parser.add_argument("--only", choices=("stress", "traces"), default="")
-    parser.add_argument("--keep", metavar="FILE", help="keep finished cases here, and take them from here: a run that "
-                        "was interrupted goes on (for one version of the code)")
+    parser.add_argument(
+        "--keep",
+        metavar="FILE",
+        help="keep finished cases here, and take them from here: a run that "
+        "was interrupted goes on (for one version of the code)",
+    )
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     began = time.monotonic()
@@ -273,18 +341,36 @@ def main() -> int:
         show_traces(done, fluid, checks, args.quick)
         if not args.quick:
             show_ablation(done, checks)
-    rows = [{"what": what, "where": where, "offered": outcome.offered, "drop": round(outcome.drop, 5),
-             "late": outcome.late, "invalid": round(outcome.invalid, 5), "fluid": round(fluid[where], 5),
-             "by_module": outcome.by_module,
-             **({"by_second": [outcome.by_second.get(second, (0, 0)) for second in range(max(outcome.by_second) + 1)]}
-                if where == DRAWN and what in DRAWN_ROWS else {})}  # scripts/draw/pard.py
-            for (what, where), outcome in sorted(done.items())]
-    circumstances = {"python": sys.version.split()[0], "quick": args.quick, "trace lanes": args.lanes,
-                     "scale": args.scale, "seed": args.seed}
+    rows = [
+        {
+            "what": what,
+            "where": where,
+            "offered": outcome.offered,
+            "drop": round(outcome.drop, 5),
+            "late": outcome.late,
+            "invalid": round(outcome.invalid, 5),
+            "fluid": round(fluid[where], 5),
+            "by_module": outcome.by_module,
+            **(
+                {"by_second": [outcome.by_second.get(second, (0, 0)) for second in range(max(outcome.by_second) + 1)]}
+                if where == DRAWN and what in DRAWN_ROWS
+                else {}
+            ),
+        }  # scripts/draw/pard.py
+        for (what, where), outcome in sorted(done.items())
+    ]
+    circumstances = {
+        "python": sys.version.split()[0],
+        "quick": args.quick,
+        "trace lanes": args.lanes,
+        "scale": args.scale,
+        "seed": args.seed,
+    }
     if not kept:
         circumstances["minutes"] = round((time.monotonic() - began) / 60, 1)
-    return checks.finish(args.json, circumstances, pipelines={name: PIPELINES[name][0] for name in PIPELINES},
-                         traces=TRACES, rows=rows)
+    return checks.finish(
+        args.json, circumstances, pipelines={name: PIPELINES[name][0] for name in PIPELINES}, traces=TRACES, rows=rows
+    )
 
 
 if __name__ == "__main__":

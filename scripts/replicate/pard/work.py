@@ -30,12 +30,17 @@ from replicate.pard.world import WorkWorld, lognormal
 
 PUBLISHED, UNTOLD, TOLD = "PARD", "pard+", "pard+, work told"
 ROWS: Mapping[str, Tuple[str, Optional[float]]] = {  # policy, deviation of the log of what is told (None: untold)
-    PUBLISHED: ("pard", None), UNTOLD: ("pard+", None), TOLD: ("pard+", 0.0), "... off by 0.3": ("pard+", 0.3),
-    "... off by 0.6": ("pard+", 0.6)}
+    PUBLISHED: ("pard", None),
+    UNTOLD: ("pard+", None),
+    TOLD: ("pard+", 0.0),
+    "... off by 0.3": ("pard+", 0.3),
+    "... off by 0.6": ("pard+", 0.6),
+}
 LOADS: Tuple[Tuple[float, float], ...] = ((1.0, 0.9), (1.0, 1.0), (1.0, 1.2), (0.5, 1.0), (0.5, 1.2))  # variation, rho
 REFERENCE: Mapping[str, Mapping[str, float]] = {
     UNTOLD: {"1.0 at 0.9": 4.0, "1.0 at 1.0": 9.8, "1.0 at 1.2": 24.3, "0.5 at 1.0": 5.9, "0.5 at 1.2": 23.8},
-    TOLD: {"1.0 at 0.9": 1.7, "1.0 at 1.0": 2.8, "1.0 at 1.2": 10.0, "0.5 at 1.0": 3.5, "0.5 at 1.2": 18.0}}
+    TOLD: {"1.0 at 0.9": 1.7, "1.0 at 1.0": 2.8, "1.0 at 1.2": 10.0, "0.5 at 1.0": 3.5, "0.5 at 1.2": 18.0},
+}
 
 
 QUICK_POINTS, QUICK_RATIO = 1.5, 0.15
@@ -67,8 +72,11 @@ def run(case: Case) -> Tuple[Case, Tuple[float, float]]:
     config = parse_config(table_of(plan, STRESS_LANES, kind, {}))
     world = WorkWorld("lv", plan.slo_ms * 1_000_000, arrivals, PROFILES_MS, works, told)
     drive(build_scheduler(config), world)
-    lost = [index for index, at_ns in enumerate(arrivals, 1)
-            if world.ends[index][0] != "completed" or world.ends[index][1] > at_ns + plan.slo_ms * 1_000_000]
+    lost = [
+        index
+        for index, at_ns in enumerate(arrivals, 1)
+        if world.ends[index][0] != "completed" or world.ends[index][1] > at_ns + plan.slo_ms * 1_000_000
+    ]
     wasted = sum([world.spent_ns[index] for index in lost]) / max(1, sum(world.spent_ns.values()))
     return case, (100 * len(lost) / len(arrivals), 100 * wasted)
 
@@ -83,39 +91,62 @@ def main() -> int:
     arguments = parser.parse_args()
     seeds = [int(seed) for seed in arguments.seeds.split(",")]
     seconds, seeds = (5, seeds[:1]) if arguments.quick else (arguments.seconds, seeds)
-    cases = [Case(row, f"{variation} at {rho}", variation, rho, seed, seconds)
-             for seed in seeds for variation, rho in LOADS for row in ROWS]
+    cases = [
+        Case(row, f"{variation} at {rho}", variation, rho, seed, seconds)
+        for seed in seeds
+        for variation, rho in LOADS
+        for row in ROWS
+    ]
     collected: Dict[str, Dict[str, List[Tuple[float, float]]]] = {row: {} for row in ROWS}
     with multiprocessing.Pool(arguments.processes) as pool:
         for case, result in pool.imap(run, cases):
             collected[case.row].setdefault(case.where, []).append(result)
-    drop, invalid = ({row: {where: sum([result[field] for result in results]) / len(results)
-                            for where, results in cells.items()}
-                      for row, cells in collected.items()} for field in (0, 1))
+    drop, invalid = (
+        {
+            row: {where: sum([result[field] for result in results]) / len(results) for where, results in cells.items()}
+            for row, cells in collected.items()
+        }
+        for field in (0, 1)
+    )
     columns = list(drop[TOLD])
-    print("lv on 64 lanes, variation of the work at rho: drop % (invalid %; reference's drop %)\n" + f"{'':18}"
-          + "".join(f"{column:>22}" for column in columns))
+    print(
+        "lv on 64 lanes, variation of the work at rho: drop % (invalid %; reference's drop %)\n"
+        + f"{'':18}"
+        + "".join(f"{column:>22}" for column in columns)
+    )
     for row, cells in drop.items():
         known = REFERENCE.get(row, {})
-        texts = [f"{cells[column]:.1f} ({invalid[row][column]:.1f}" + (f"; {known[column]:g})" if known else ")")
-                 for column in columns]
+        texts = [
+            f"{cells[column]:.1f} ({invalid[row][column]:.1f}" + (f"; {known[column]:g})" if known else ")")
+            for column in columns
+        ]
         print(f"{row:18}" + "".join(f"{text:>22}" for text in texts))
     points, ratio = 0.0, 0.0
     if arguments.quick:
         points, ratio = QUICK_POINTS, QUICK_RATIO
-        print(f"\n5 s are the planner's window once, and one seed is one draw of the work: bounds are {points} points "
-              f"and {ratio} wider.\nThis shows a policy that collapses; only a run without --quick shows whether the "
-              "stated bounds hold.")
+        print(
+            f"\n5 s are the planner's window once, and one seed is one draw of the work: bounds are {points} points "
+            f"and {ratio} wider.\nThis shows a policy that collapses; only a run without --quick shows whether the "
+            "stated bounds hold."
+        )
     checks = Checks("scripts/replicate/pard/work.py")
     for column in columns:
-        checks.at_most(f"variation {column}: drop, told over untold",
-                       drop[TOLD][column] / max(0.01, drop[UNTOLD][column]),
-                       (0.85 if column.startswith("1.0") else 0.95) + ratio)
-        checks.at_most(f"variation {column}: told, points above the reference", drop[TOLD][column]
-                       - REFERENCE[TOLD][column], 1.0 + points)
+        checks.at_most(
+            f"variation {column}: drop, told over untold",
+            drop[TOLD][column] / max(0.01, drop[UNTOLD][column]),
+            (0.85 if column.startswith("1.0") else 0.95) + ratio,
+        )
+        checks.at_most(
+            f"variation {column}: told, points above the reference",
+            drop[TOLD][column] - REFERENCE[TOLD][column],
+            1.0 + points,
+        )
     for error in ("... off by 0.3", "... off by 0.6"):
-        checks.at_most(f"variation 1.0 at 1.2: drop, told {error[4:]} over untold",
-                       drop[error]["1.0 at 1.2"] / drop[UNTOLD]["1.0 at 1.2"], 1.0 + ratio)
+        checks.at_most(
+            f"variation 1.0 at 1.2: drop, told {error[4:]} over untold",
+            drop[error]["1.0 at 1.2"] / drop[UNTOLD]["1.0 at 1.2"],
+            1.0 + ratio,
+        )
     return checks.finish(arguments.json, {"seconds": seconds, "seeds": str(seeds)}, drop=drop, invalid=invalid)
 
 

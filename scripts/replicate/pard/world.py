@@ -2,7 +2,7 @@
 
 It drives the real scheduler through :func:`edgeserve.sched.core.loop.drive`, as ``edgeserve.sim`` does, without that
 simulator's noise, faults and reference model: a PARD experiment is some hundred thousand requests on 64 lanes. A test
-holds the two against each other (``tests/unit/scripts/test_replicate_pard.py``). """
+holds the two against each other (``tests/unit/scripts/test_replicate_pard.py``)."""
 
 from __future__ import annotations
 
@@ -42,8 +42,16 @@ class Outcome(NamedTuple):
 class LeanWorld:
     """Arrivals of one app, in order; ``changes`` are (when, lane, up). A lane that is told to go ends its batch."""
 
-    def __init__(self, app: str, slo_ns: int, arrivals_ns: Sequence[int], times_ns: Mapping[str, Mapping[int, int]],
-                 changes: Sequence[Tuple[int, str, bool]] = (), *, on_late: str = "drop") -> None:
+    def __init__(
+        self,
+        app: str,
+        slo_ns: int,
+        arrivals_ns: Sequence[int],
+        times_ns: Mapping[str, Mapping[int, int]],
+        changes: Sequence[Tuple[int, str, bool]] = (),
+        *,
+        on_late: str = "drop",
+    ) -> None:
         self.stopped = False
         self.spent_ns: Counter = Counter()  # request -> lane time
         self.ends: Dict[int, Tuple[str, int]] = {}
@@ -94,8 +102,18 @@ class LeanWorld:
         while self._next < len(self.arrivals_ns) and self.arrivals_ns[self._next] <= now:
             at_ns = self.arrivals_ns[self._next]
             self._next += 1
-            events.append(RequestArrived(Request(self._next, self._app, at_ns, at_ns + self._slo_ns,
-                                                 on_late=self._on_late, hints=self.hints_of(self._next))))
+            events.append(
+                RequestArrived(
+                    Request(
+                        self._next,
+                        self._app,
+                        at_ns,
+                        at_ns + self._slo_ns,
+                        on_late=self._on_late,
+                        hints=self.hints_of(self._next),
+                    )
+                )
+            )
         return now, events
 
     def perform(self, action: Any) -> None:
@@ -106,8 +124,12 @@ class LeanWorld:
                 self.spent_ns[job.request_id] += time_ns // len(action.jobs)
             self._busy[action.lane] = True
             ends_ns = self._now_ns + time_ns
-            self._push(ends_ns, WorkFinished(action.work_id, self._now_ns, ends_ns,
-                                             tuple([self.result_of(job) for job in action.jobs])))
+            self._push(
+                ends_ns,
+                WorkFinished(
+                    action.work_id, self._now_ns, ends_ns, tuple([self.result_of(job) for job in action.jobs])
+                ),
+            )
             self._push(ends_ns, (action.lane,))
         elif isinstance(action, FinishRequest):
             self.ends[action.request_id] = (action.outcome, self._now_ns)
@@ -131,8 +153,15 @@ class WorkWorld(LeanWorld):
     """A batch takes ``a + c * (sum of its requests' work)`` ms, ``profiles`` has (a, c) by model. ``told`` is what the
     requests declare, if they do."""
 
-    def __init__(self, app: str, slo_ns: int, arrivals_ns: Sequence[int], profiles: Mapping[str, Tuple[float, float]],
-                 works: Sequence[float], told: Sequence[float]) -> None:
+    def __init__(
+        self,
+        app: str,
+        slo_ns: int,
+        arrivals_ns: Sequence[int],
+        profiles: Mapping[str, Tuple[float, float]],
+        works: Sequence[float],
+        told: Sequence[float],
+    ) -> None:
         super().__init__(app, slo_ns, arrivals_ns, {})
         self._profiles, self._works, self._told = profiles, works, told
 
@@ -152,8 +181,9 @@ def lognormal(draw: random.Random, variation: float) -> float:
     return draw.lognormvariate(-sigma * sigma / 2, sigma)
 
 
-def run_case(table: Dict[str, Any], arrivals_ns: Sequence[int],
-             changes: Sequence[Tuple[int, str, bool]] = (), warmup_ns: int = 0) -> Outcome:
+def run_case(
+    table: Dict[str, Any], arrivals_ns: Sequence[int], changes: Sequence[Tuple[int, str, bool]] = (), warmup_ns: int = 0
+) -> Outcome:
     """Serve the arrivals with the configuration of one app and one policy of kind ``pard`` or ``pard+``."""
     config = parse_config(table)
     scheduler = build_scheduler(config)
@@ -176,9 +206,15 @@ def run_case(table: Dict[str, Any], arrivals_ns: Sequence[int],
             offered += 1
             good += in_time
             late += outcome == "completed" and not in_time
-    return Outcome(offered, good, late, 1 - good / max(1, offered), wasted_ns / max(1, sum(world.spent_ns.values())),
-                   {model: policy.dropped[model] + policy.expired[model] for model in policy.dropped},
-                   {second: (row[0], row[1]) for second, row in seconds.items()})
+    return Outcome(
+        offered,
+        good,
+        late,
+        1 - good / max(1, offered),
+        wasted_ns / max(1, sum(world.spent_ns.values())),
+        {model: policy.dropped[model] + policy.expired[model] for model in policy.dropped},
+        {second: (row[0], row[1]) for second, row in seconds.items()},
+    )
 
 
 def lane_changes(lanes_up: Sequence[Mapping[str, int]], lanes_max: Mapping[str, int]) -> List[Tuple[int, str, bool]]:

@@ -33,7 +33,10 @@ from replicate.pard.world import LeanWorld
 
 LOADS = (0.9, 1.0, 1.2, 1.5)
 POLICIES: Mapping[str, Tuple[str, Mapping[str, Any]]] = {
-    "pard_local": ("pard_local", {}), "edf": ("edf", {}), "pard": ("pard", {})}
+    "pard_local": ("pard_local", {}),
+    "edf": ("edf", {}),
+    "pard": ("pard", {}),
+}
 OPTIMUM = "optimum"
 BOUNDS = {False: 1.5, True: 2.5}  # points above the optimum, without and with host functions
 
@@ -74,18 +77,21 @@ class Costs:
 
     def __init__(self, stages: Sequence[Stage]) -> None:
         self.stages = stages
-        self._splits = [BestSplit([(size, stage.time_ns(size)) for size in range(1, stage.limit + 1)])
-                        for stage in stages]
+        self._splits = [
+            BestSplit([(size, stage.time_ns(size)) for size in range(1, stage.limit + 1)]) for stage in stages
+        ]
 
     def device_ns(self, count: int) -> int:
         """Time on the device."""
-        return sum(split.time_ns(count * stage.parts) for stage, split in zip(self.stages, self._splits)
-                   if not stage.on_host)
+        return sum(
+            split.time_ns(count * stage.parts) for stage, split in zip(self.stages, self._splits) if not stage.on_host
+        )
 
     def host_ns(self, count: int) -> int:
         """Time on the host's lane."""
-        return sum(split.time_ns(count * stage.parts) for stage, split in zip(self.stages, self._splits)
-                   if stage.on_host)
+        return sum(
+            split.time_ns(count * stage.parts) for stage, split in zip(self.stages, self._splits) if stage.on_host
+        )
 
     def takes_ns(self, count: int) -> int:
         """A cohort from beginning to end, host functions pipelined with the batches before and behind them, if
@@ -144,8 +150,13 @@ def draw_pipeline(family: str, seed: int) -> Pipeline:
     draw = random.Random(f"{family}/{seed}/pipeline")
 
     def model(parts: int = 1) -> Stage:
-        return Stage(False, draw.randrange(4000, 36_000, 500), draw.randrange(1000, 8000, 200),
-                     draw.choice((4, 8, 8, 16, 32)), parts)
+        return Stage(
+            False,
+            draw.randrange(4000, 36_000, 500),
+            draw.randrange(1000, 8000, 200),
+            draw.choice((4, 8, 8, 16, 32)),
+            parts,
+        )
 
     def host() -> Stage:
         return Stage(True, 0, draw.randrange(500, 5000, 100), 1)
@@ -161,8 +172,10 @@ def draw_pipeline(family: str, seed: int) -> Pipeline:
         stages = [model(), model(draw.randrange(2, 7)), model()]
     costs = Costs(stages)
     device_ns = costs.device_ns(8) / 8
-    stages = [stage._replace(each_us=min(stage.each_us, int(0.7 * device_ns / 1000))) if stage.on_host else stage
-              for stage in stages]  # the device is what most is needed of
+    stages = [
+        stage._replace(each_us=min(stage.each_us, int(0.7 * device_ns / 1000))) if stage.on_host else stage
+        for stage in stages
+    ]  # the device is what most is needed of
     alone_ms = (costs.before_ns() + costs.takes_ns(1)) / 1e6
     return Pipeline(family, stages, round(alone_ms * draw.uniform(3, 8)))
 
@@ -199,10 +212,12 @@ def table_of(pipeline: Pipeline, kind: str, options: Mapping[str, Any]) -> Dict[
     fanned = False
     for index, stage in enumerate(pipeline.stages):
         name = f"m{index}"
-        models[name] = {"engine": "synthetic", "lanes": ["host0" if stage.on_host else "gpu0"],
-                        "batch": list(range(1, stage.limit + 1)),
-                        "expected": {str(size): f"{stage.time_ns(size) // 1000}us"
-                                     for size in range(1, stage.limit + 1)}}
+        models[name] = {
+            "engine": "synthetic",
+            "lanes": ["host0" if stage.on_host else "gpu0"],
+            "batch": list(range(1, stage.limit + 1)),
+            "expected": {str(size): f"{stage.time_ns(size) // 1000}us" for size in range(1, stage.limit + 1)},
+        }
         node: Dict[str, Any] = {"name": name}
         if index + 1 < len(pipeline.stages) and pipeline.stages[index + 1].parts > 1 and stage.parts == 1:
             node["fan_out"] = True
@@ -213,8 +228,12 @@ def table_of(pipeline: Pipeline, kind: str, options: Mapping[str, Any]) -> Dict[
     lanes = {"gpu0": {"hang": "600s"}}
     if pipeline.has_host():
         lanes["host0"] = {"hang": "600s"}
-    return {"lane": lanes, "model": models, "policy": {"p": {"kind": kind, **options}},
-            "app": {"app": {"slo": f"{pipeline.slo_ms}ms", "pending_max": 1_000_000, "node": nodes}}}
+    return {
+        "lane": lanes,
+        "model": models,
+        "policy": {"p": {"kind": kind, **options}},
+        "app": {"app": {"slo": f"{pipeline.slo_ms}ms", "pending_max": 1_000_000, "node": nodes}},
+    }
 
 
 def run(case: Case) -> Tuple[Case, float]:
@@ -225,27 +244,38 @@ def run(case: Case) -> Tuple[Case, float]:
         return case, 100 * (1 - optimum(pipeline, arrivals) / len(arrivals))
     kind, options = POLICIES[case.row]
     config = parse_config(table_of(pipeline, kind, options))
-    parts = {f"m{index}": pipeline.stages[index + 1].parts for index in range(len(pipeline.stages) - 1)
-             if pipeline.stages[index + 1].parts > 1}
-    world = FanWorld("app", slo_ns, arrivals, {name: model.expected for name, model in config.models.items()},
-                     parts=parts)
+    parts = {
+        f"m{index}": pipeline.stages[index + 1].parts
+        for index in range(len(pipeline.stages) - 1)
+        if pipeline.stages[index + 1].parts > 1
+    }
+    world = FanWorld(
+        "app", slo_ns, arrivals, {name: model.expected for name, model in config.models.items()}, parts=parts
+    )
     drive(build_scheduler(config), world)
-    good = sum(world.ends[index][0] == "completed" and world.ends[index][1] <= at_ns + slo_ns
-               for index, at_ns in enumerate(arrivals, 1))
+    good = sum(
+        world.ends[index][0] == "completed" and world.ends[index][1] <= at_ns + slo_ns
+        for index, at_ns in enumerate(arrivals, 1)
+    )
     return case, 100 * (1 - good / len(arrivals))
 
 
 def optimum(pipeline: Pipeline, arrivals_ns: Sequence[int]) -> int:
     """The most requests in time: by the device, with host functions that make nobody wait, or by the host's lane."""
     costs, slo_ns = Costs(pipeline.stages), pipeline.slo_ms * 1_000_000
-    before_ns, on_device = costs.before_ns(), Costs(pipeline.stages[:_last_on_device(pipeline) + 1])
+    before_ns, on_device = costs.before_ns(), Costs(pipeline.stages[: _last_on_device(pipeline) + 1])
     after_ns = costs.takes_ns(1) - on_device.takes_ns(1)
     ready = [at_ns + before_ns for at_ns in arrivals_ns]
-    best = most_in_time(ready, slo_ns - before_ns - after_ns, costs.device_ns, 1_000_000,
-                        on_device.takes_ns, on_device.groups)
+    best = most_in_time(
+        ready, slo_ns - before_ns - after_ns, costs.device_ns, 1_000_000, on_device.takes_ns, on_device.groups
+    )
     if costs.host_ns(1):
-        best = min(best, most_in_time(arrivals_ns, slo_ns, lambda count: costs.host_ns(count) if count == 1
-                                      else slo_ns + 1, 1_000_000 // 4))
+        best = min(
+            best,
+            most_in_time(
+                arrivals_ns, slo_ns, lambda count: costs.host_ns(count) if count == 1 else slo_ns + 1, 1_000_000 // 4
+            ),
+        )
     return best
 
 
@@ -284,21 +314,29 @@ def main() -> int:
             lost.setdefault((case.pipeline.family, case.seed), {}).setdefault(case.row, {})[case.load] = value
     for family, seed in sorted(lost, key=lambda key: (families.index(key[0]), key[1])):
         pipeline = draw_pipeline(family, seed)
-        print(f"\n{family} {seed}, SLO {pipeline.slo_ms} ms: " + ", ".join(
-            f"{'host' if stage.on_host else 'device'} {stage.fixed_us / 1000:g} + {stage.each_us / 1000:g}b"
-            f"{f' x{stage.parts}' if stage.parts > 1 else ''}{'' if stage.on_host else f' to {stage.limit}'}"
-            for stage in pipeline.stages))
+        print(
+            f"\n{family} {seed}, SLO {pipeline.slo_ms} ms: "
+            + ", ".join(
+                f"{'host' if stage.on_host else 'device'} {stage.fixed_us / 1000:g} + {stage.each_us / 1000:g}b"
+                f"{f' x{stage.parts}' if stage.parts > 1 else ''}{'' if stage.on_host else f' to {stage.limit}'}"
+                for stage in pipeline.stages
+            )
+        )
         for row, values in lost[family, seed].items():
             print(f"  {row:12}" + "".join(f"{values[load]:7.1f}" for load in LOADS), flush=True)
     checks = Checks("scripts/replicate/pard/worlds.py")
     for family in families:
         judge(family, {seed: rows for (name, seed), rows in lost.items() if name == family}, rows, checks)
-    return checks.finish(arguments.json, {"seconds": arguments.seconds, "seeds": arguments.seeds},
-                         lost={f"{family} {seed}": rows for (family, seed), rows in lost.items()})
+    return checks.finish(
+        arguments.json,
+        {"seconds": arguments.seconds, "seeds": arguments.seeds},
+        lost={f"{family} {seed}": rows for (family, seed), rows in lost.items()},
+    )
 
 
-def judge(family: str, lost: Mapping[int, Mapping[str, Mapping[float, float]]], rows: Sequence[str],
-          checks: Checks) -> None:
+def judge(
+    family: str, lost: Mapping[int, Mapping[str, Mapping[float, float]]], rows: Sequence[str], checks: Checks
+) -> None:
     """One family: how far from the optimum, and from the best of the simpler rules."""
     cells = [(seed, load) for seed in lost for load in LOADS]
     above = sorted(lost[seed]["pard_local"][load] - lost[seed][OPTIMUM][load] for seed, load in cells)
@@ -307,8 +345,7 @@ def judge(family: str, lost: Mapping[int, Mapping[str, Mapping[float, float]]], 
     checks.at_most(f"{family}: ... worst", above[-1], bound)
     others = [row for row in rows if row != "pard_local"]
     if others:
-        behind = [lost[seed]["pard_local"][load] - min(lost[seed][row][load] for row in others)
-                  for seed, load in cells]
+        behind = [lost[seed]["pard_local"][load] - min(lost[seed][row][load] for row in others) for seed, load in cells]
         checks.at_most(f"{family}: points behind the best simpler rule, worst", max(behind), 1.0)
 
 

@@ -45,14 +45,22 @@ def busy(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
             rows = {way: _over(seeds, kind, way, place) for way in WAYS}
             found[f"{kind}, {place}"] = {way: row._asdict() for way, row in rows.items()}
             for way, row in rows.items():
-                print(f"{f'{kind}, {place}, {way}':55}{row.mean:8.2f}{row.p95:8.2f}{row.aside:8.1f}{row.hosts:24.3f}",
-                      flush=True)
+                print(
+                    f"{f'{kind}, {place}, {way}':55}{row.mean:8.2f}{row.p95:8.2f}{row.aside:8.1f}{row.hosts:24.3f}",
+                    flush=True,
+                )
             if place != HOSTS:
-                checks.at_most(f"busy CPU, {kind}, {place}: offloading with a monitor beside without, mean",
-                               rows["told"].mean / rows["not told"].mean, 1.02)
+                checks.at_most(
+                    f"busy CPU, {kind}, {place}: offloading with a monitor beside without, mean",
+                    rows["told"].mean / rows["not told"].mean,
+                    1.02,
+                )
             if rows["none"].hosts:
-                checks.at_least(f"busy CPU, {kind}, {place}: host functions in time beside no offloading",
-                                rows["told"].hosts / rows["none"].hosts, 0.98)
+                checks.at_least(
+                    f"busy CPU, {kind}, {place}: host functions in time beside no offloading",
+                    rows["told"].hosts / rows["none"].hosts,
+                    0.98,
+                )
     return found
 
 
@@ -64,8 +72,10 @@ def _run(kind: str, way: str, place: str, seed: int) -> Row:
     hosts = place != PLACES[0]
     rule, monitor = WAYS[way]
     system = SYSTEMS[kind]
-    table = world.scenario_of(system._replace(options={**system.options, "offload": rule}, kappa=KAPPA),
-                              Case(load=1.0, seconds=float(SECONDS), xi_ms=0.0))
+    table = world.scenario_of(
+        system._replace(options={**system.options, "offload": rule}, kappa=KAPPA),
+        Case(load=1.0, seconds=float(SECONDS), xi_ms=0.0),
+    )
     table["lane"]["cpu0"].update(threads=2 if hosts else 4, nice=0 if place == HOSTS else 10)
     table["workload"]["people"]["start"] = "2s"  # the monitor has told something by then
     processor = {"cores": 2} if hosts else {"cores": 4, "changes": EPISODES}
@@ -79,8 +89,9 @@ def _run(kind: str, way: str, place: str, seed: int) -> Row:
         table["policy"]["fifo"] = {"kind": "fifo"}
         table["workload"]["cuts"] = {"app": "cut", "kind": "poisson", "rate": 30.0}
     done = simulate(parse_scenario(table), seed, [])
-    took: List[float] = sorted([(end.end_ns - end.request.arrival_ns) / 1e9 for end in done.world.ended
-                                if end.request.app == "chat"])
+    took: List[float] = sorted(
+        [(end.end_ns - end.request.arrival_ns) / 1e9 for end in done.world.ended if end.request.app == "chat"]
+    )
     cuts = [end for end in done.world.ended if end.request.app == "cut"]
     in_time = [end for end in cuts if end.outcome == "completed" and end.end_ns <= end.request.deadline_ns]
     aside = sum([policy.figures().get("sent to side lanes", 0) for policy in done.scheduler.policies])

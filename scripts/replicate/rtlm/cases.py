@@ -32,23 +32,48 @@ RAMP: Dict[str, System] = {
 """The systems of the ramp."""
 
 SPEC_ORDERS: Mapping[Tuple[float, str], Mapping[str, Tuple[float, float, float]]] = {
-    (0.95, "normal"): {"FIFO": (3.9, 6.2, 7.6), "HPF": (3.8, 6.1, 8.3), "LUF": (2.7, 4.5, 10.1),
-                       "Eq. 3 as printed": (3.7, 7.5, 31), "UP": (2.8, 4.6, 9.9)},
-    (0.95, "large"): {"FIFO": (4.7, 7.7, 9.6), "HPF": (4.8, 8.3, 11.3), "LUF": (3.4, 6.0, 16.9),
-                      "Eq. 3 as printed": (4.8, 12.0, 68), "UP": (3.5, 6.0, 11.8), "UP+C, and": (3.5, 6.8, 40),
-                      "UP+C": (3.4, 6.0, 17)},
-    (1.1, "normal"): {"FIFO": (15, 26, 27), "HPF": (14, 26, 29), "LUF": (3.2, 5.9, 23),
-                      "Eq. 3 as printed": (13, 74, 242), "UP": (3.3, 6.2, 16), "UP+C, and": (3.4, 6.5, 39),
-                      "UP+C": (3.2, 5.9, 26)},
-    (1.1, "large"): {"FIFO": (21, 38, 41), "HPF": (19, 36, 41), "LUF": (3.8, 7.2, 33),
-                     "Eq. 3 as printed": (17, 79, 354), "UP": (3.9, 7.6, 19)},
+    (0.95, "normal"): {
+        "FIFO": (3.9, 6.2, 7.6),
+        "HPF": (3.8, 6.1, 8.3),
+        "LUF": (2.7, 4.5, 10.1),
+        "Eq. 3 as printed": (3.7, 7.5, 31),
+        "UP": (2.8, 4.6, 9.9),
+    },
+    (0.95, "large"): {
+        "FIFO": (4.7, 7.7, 9.6),
+        "HPF": (4.8, 8.3, 11.3),
+        "LUF": (3.4, 6.0, 16.9),
+        "Eq. 3 as printed": (4.8, 12.0, 68),
+        "UP": (3.5, 6.0, 11.8),
+        "UP+C, and": (3.5, 6.8, 40),
+        "UP+C": (3.4, 6.0, 17),
+    },
+    (1.1, "normal"): {
+        "FIFO": (15, 26, 27),
+        "HPF": (14, 26, 29),
+        "LUF": (3.2, 5.9, 23),
+        "Eq. 3 as printed": (13, 74, 242),
+        "UP": (3.3, 6.2, 16),
+        "UP+C, and": (3.4, 6.5, 39),
+        "UP+C": (3.2, 5.9, 26),
+    },
+    (1.1, "large"): {
+        "FIFO": (21, 38, 41),
+        "HPF": (19, 36, 41),
+        "LUF": (3.8, 7.2, 33),
+        "Eq. 3 as printed": (17, 79, 354),
+        "UP": (3.9, 7.6, 19),
+    },
 }
 """The specification's simulation (sections 4 and 5): mean, 95th percentile and largest response in seconds."""
 
 STAGES: Dict[str, System] = {
-    "FIFO": ORDERS["FIFO"], "UP+C": ORDERS["UP+C"],
+    "FIFO": ORDERS["FIFO"],
+    "UP+C": ORDERS["UP+C"],
     "UP+C, early exit": System(options={"method": "up+c"}, batching="early_exit"),
-    "continuous FIFO": CONTINUOUS_FIFO, "rtlm+": PLUS}
+    "continuous FIFO": CONTINUOUS_FIFO,
+    "rtlm+": PLUS,
+}
 """What each step beyond the paper brings (section 8)."""
 
 SPEC_STAGES: Mapping[Tuple[float, float, str], Mapping[str, float]] = {
@@ -65,39 +90,86 @@ SPEC_STAGES: Mapping[Tuple[float, float, str], Mapping[str, float]] = {
 """Gathering window in seconds, load and variance: mean response. ``rtlm+`` stands beside the best continuous row."""
 
 SPEC_OFFLOAD: Mapping[Tuple[float, str], float] = {
-    (1.0, "none"): 2.4, (1.0, "static"): 2.1, (1.0, "conditional"): 2.2, (2.0, "none"): 2.4, (2.0, "static"): 3.2,
-    (2.0, "conditional"): 2.3, (3.0, "none"): 2.4, (3.0, "static"): 9.7, (3.0, "conditional"): 2.4}
+    (1.0, "none"): 2.4,
+    (1.0, "static"): 2.1,
+    (1.0, "conditional"): 2.2,
+    (2.0, "none"): 2.4,
+    (2.0, "static"): 3.2,
+    (2.0, "conditional"): 2.3,
+    (3.0, "none"): 2.4,
+    (3.0, "static"): 9.7,
+    (3.0, "conditional"): 2.4,
+}
 """Mean response at load 0.8 by kappa and rule (section 6)."""
 
 SPEC_QUALITY = {0.0: 14.9, 0.3: 10.5, 0.5: 5.7, 0.7: 3.7, 0.9: 3.0, 1.0: 2.7}
 """UP+C at load 1.1 by the correlation of predictions (section 9); FIFO 13 to 16."""
 
 SPEC_RAMP: Mapping[str, Mapping[str, Tuple[float, float, float]]] = {
-    "FIFO": {"DialoGPT": (2.32, 3.05, 3.28), "GODEL": (2.13, 2.68, 2.79), "BlenderBot": (2.89, 3.59, 5.60),
-             "BART": (2.16, 2.41, 2.84), "T5": (1.98, 2.18, 2.70)},
-    "UP+C": {"DialoGPT": (2.13, 2.34, 2.74), "GODEL": (1.94, 2.13, 2.65), "BlenderBot": (2.78, 3.46, 5.16),
-             "BART": (1.98, 2.04, 2.36), "T5": (1.79, 1.81, 2.21)},
-    "rtlm, kappa 2": {"DialoGPT": (2.08, 2.25, 2.63), "GODEL": (1.92, 2.08, 2.59), "BlenderBot": (2.74, 3.46, 4.95),
-                      "BART": (1.92, 1.99, 2.27), "T5": (1.79, 1.80, 2.17)},
-    "rtlm+": {"DialoGPT": (1.89, 1.67, 1.54), "GODEL": (1.76, 1.53, 1.40), "BlenderBot": (2.07, 1.87, 1.82),
-              "BART": (1.83, 1.59, 1.45), "T5": (1.69, 1.44, 1.30)},
+    "FIFO": {
+        "DialoGPT": (2.32, 3.05, 3.28),
+        "GODEL": (2.13, 2.68, 2.79),
+        "BlenderBot": (2.89, 3.59, 5.60),
+        "BART": (2.16, 2.41, 2.84),
+        "T5": (1.98, 2.18, 2.70),
+    },
+    "UP+C": {
+        "DialoGPT": (2.13, 2.34, 2.74),
+        "GODEL": (1.94, 2.13, 2.65),
+        "BlenderBot": (2.78, 3.46, 5.16),
+        "BART": (1.98, 2.04, 2.36),
+        "T5": (1.79, 1.81, 2.21),
+    },
+    "rtlm, kappa 2": {
+        "DialoGPT": (2.08, 2.25, 2.63),
+        "GODEL": (1.92, 2.08, 2.59),
+        "BlenderBot": (2.74, 3.46, 4.95),
+        "BART": (1.92, 1.99, 2.27),
+        "T5": (1.79, 1.80, 2.17),
+    },
+    "rtlm+": {
+        "DialoGPT": (1.89, 1.67, 1.54),
+        "GODEL": (1.76, 1.53, 1.40),
+        "BlenderBot": (2.07, 1.87, 1.82),
+        "BART": (1.83, 1.59, 1.45),
+        "T5": (1.69, 1.44, 1.30),
+    },
 }
 """Mean response of the ramp for small, normal and large variance (section 9)."""
 
 PAPER_MAX: Mapping[str, Mapping[str, Tuple[float, float, float]]] = {
-    "FIFO": {"DialoGPT": (2.25, 3.75, 3.90), "GODEL": (2.15, 3.06, 3.93), "BlenderBot": (2.24, 2.52, 3.41),
-             "BART": (1.87, 1.93, 1.95), "T5": (2.90, 2.95, 3.30)},
-    "rtlm, kappa 2": {"DialoGPT": (2.24, 2.96, 3.18), "GODEL": (2.52, 2.80, 3.17), "BlenderBot": (2.92, 2.26, 2.38),
-                      "BART": (1.93, 1.66, 1.86), "T5": (3.45, 2.64, 3.25)},
+    "FIFO": {
+        "DialoGPT": (2.25, 3.75, 3.90),
+        "GODEL": (2.15, 3.06, 3.93),
+        "BlenderBot": (2.24, 2.52, 3.41),
+        "BART": (1.87, 1.93, 1.95),
+        "T5": (2.90, 2.95, 3.30),
+    },
+    "rtlm, kappa 2": {
+        "DialoGPT": (2.24, 2.96, 3.18),
+        "GODEL": (2.52, 2.80, 3.17),
+        "BlenderBot": (2.92, 2.26, 2.38),
+        "BART": (1.93, 1.66, 1.86),
+        "T5": (3.45, 2.64, 3.25),
+    },
 }
 """The paper's Table III: largest response in seconds."""
 
 PAPER_THROUGHPUT: Mapping[str, Mapping[str, Tuple[float, float, float]]] = {
-    "FIFO": {"DialoGPT": (21.68, 18.00, 15.68), "GODEL": (17.89, 18.28, 13.36), "BlenderBot": (21.15, 17.90, 17.63),
-             "BART": (32.30, 30.62, 25.92), "T5": (17.86, 16.57, 16.15)},
-    "rtlm, kappa 2": {"DialoGPT": (24.61, 23.89, 22.34), "GODEL": (23.73, 21.54, 19.78),
-                      "BlenderBot": (21.12, 20.66, 20.80), "BART": (32.14, 31.71, 28.64),
-                      "T5": (22.28, 21.94, 20.03)},
+    "FIFO": {
+        "DialoGPT": (21.68, 18.00, 15.68),
+        "GODEL": (17.89, 18.28, 13.36),
+        "BlenderBot": (21.15, 17.90, 17.63),
+        "BART": (32.30, 30.62, 25.92),
+        "T5": (17.86, 16.57, 16.15),
+    },
+    "rtlm, kappa 2": {
+        "DialoGPT": (24.61, 23.89, 22.34),
+        "GODEL": (23.73, 21.54, 19.78),
+        "BlenderBot": (21.12, 20.66, 20.80),
+        "BART": (32.14, 31.71, 28.64),
+        "T5": (22.28, 21.94, 20.03),
+    },
 }
 """The paper's Table IV, which is close to 60 over the mean response."""
 
@@ -105,12 +177,15 @@ MALICIOUS: Dict[str, System] = {
     "FIFO": ORDERS["FIFO"],
     "static tau": System(options={"offload": "static", "tau": 35.0}, kappa=1.0),
     "rtlm": System(options={"tau": 35.0}, kappa=1.0),
-    "rtlm+": System("rtlm+", {"tau": 35.0}, "continuous", 1.0)}
+    "rtlm+": System("rtlm+", {"tau": 35.0}, "continuous", 1.0),
+}
 """Fig. 14. ``tau`` is that of the training data, as published."""
 
 SPEC_MALICIOUS: Mapping[str, Tuple[float, ...]] = {
-    "FIFO": (1.91, 2.22, 2.43, 2.61, 2.78, 2.91), "static tau": (1.78, 1.93, 2.10, 2.34, 2.64, 2.96),
-    "rtlm": (1.85, 2.06, 2.21, 2.34, 2.46, 2.55)}
+    "FIFO": (1.91, 2.22, 2.43, 2.61, 2.78, 2.91),
+    "static tau": (1.78, 1.93, 2.10, 2.34, 2.64, 2.96),
+    "rtlm": (1.85, 2.06, 2.21, 2.34, 2.46, 2.55),
+}
 """Mean response at 150 a minute by the share of malicious requests (section 9); the paper: FIFO 2.0, above 30 % 3.0,
 RT-LM 1.5 to 1.9."""
 

@@ -16,10 +16,14 @@ WAITING = 500
 LAYERS = (FEATURES, 100, 200, 200, 100, 1)
 """The paper's regressor."""
 
-SENTENCES = ("What are the causes and consequences of poverty in developing countries?",
-             "Tell me about the history of art.", "Rice flies like sand.",
-             "How do cats and dogs differ in behavior, diet, and social interaction?",
-             "John saw a boy in the park with a telescope.", "Turn off the light in the kitchen, please.")
+SENTENCES = (
+    "What are the causes and consequences of poverty in developing countries?",
+    "Tell me about the history of art.",
+    "Rice flies like sand.",
+    "How do cats and dogs differ in behavior, diet, and social interaction?",
+    "John saw a boy in the park with a telescope.",
+    "Turn off the light in the kitchen, please.",
+)
 
 
 def measured() -> Dict[str, float]:
@@ -51,12 +55,21 @@ def _prediction_ms() -> float:
 def _decision_ms(kind: str, waiting: int) -> float:
     """A bid while so many wait, on a lane that has just become free."""
     sizes = list(range(1, 12))
-    config = parse_config({
-        "device": {"gpu": {}, "cpu": {}}, "lane": {"gpu0": {"device": "gpu"}, "cpu0": {"device": "cpu"}},
-        "model": {"chat": {"engine": "synthetic", "batch": sizes,
-                           "expected": {str(size): f"{17.5 + 0.7 * size}ms" for size in sizes}}},
-        "policy": {"chat": {"kind": kind, "phi_ms": 80.0, "side_lanes": ["cpu0"]}},
-        "app": {"chat": {"model": "chat", "slo": "600s", "on_late": "answer", "pending_max": 10_000}}})
+    config = parse_config(
+        {
+            "device": {"gpu": {}, "cpu": {}},
+            "lane": {"gpu0": {"device": "gpu"}, "cpu0": {"device": "cpu"}},
+            "model": {
+                "chat": {
+                    "engine": "synthetic",
+                    "batch": sizes,
+                    "expected": {str(size): f"{17.5 + 0.7 * size}ms" for size in sizes},
+                }
+            },
+            "policy": {"chat": {"kind": kind, "phi_ms": 80.0, "side_lanes": ["cpu0"]}},
+            "app": {"chat": {"model": "chat", "slo": "600s", "on_late": "answer", "pending_max": 10_000}},
+        }
+    )
     scheduler = build_scheduler(config)
     draw = np.random.default_rng(2)
     lengths = np.exp(draw.normal(3.0, 0.5, waiting + 22))

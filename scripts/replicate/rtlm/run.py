@@ -56,21 +56,34 @@ def orders(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
         print(f"\nload {load}, {variance} variance{'mean':>12}{'p95':>8}{'max':>8}{'batch':>8}   specification")
         rows = {name: over(seeds, system, Case(load=load, variance=variance)) for name, system in cases.ORDERS.items()}
         for name, row in rows.items():
-            print(f"{name:28}{row.mean:8.2f}{row.p95:8.2f}{row.max:8.1f}{row.batch:8.1f}   {_said(said.get(name))}",
-                  flush=True)
+            print(
+                f"{name:28}{row.mean:8.2f}{row.p95:8.2f}{row.max:8.1f}{row.batch:8.1f}   {_said(said.get(name))}",
+                flush=True,
+            )
         found[f"{load} {variance}"] = {name: row._asdict() for name, row in rows.items()}
         fifo = rows["FIFO"].mean
         if variance == "normal":
-            checks.at_most(f"load {load}: corrected priority beside FIFO, mean", rows["UP"].mean / fifo,
-                           0.85 if load < 1 else 0.3)
-            checks.at_most(f"load {load}: corrected priority beside FIFO, largest", rows["UP"].max / rows["FIFO"].max,
-                           1.5)
-        checks.at_most(f"load {load} {variance}: rtlm's batches beside FIFO, mean", rows["UP+C"].mean / fifo,
-                       0.85 if load < 1 else 0.3)
-        checks.at_most(f"load {load} {variance}: seed beside the printed rule, largest",
-                       rows["UP+C"].max / rows["UP+C, and"].max, 1.0)
-        checks.at_least(f"load {load} {variance}: Eq. 3 as printed beside corrected, largest",
-                        rows["Eq. 3 as printed"].max / rows["UP"].max, 2.0)
+            checks.at_most(
+                f"load {load}: corrected priority beside FIFO, mean", rows["UP"].mean / fifo, 0.85 if load < 1 else 0.3
+            )
+            checks.at_most(
+                f"load {load}: corrected priority beside FIFO, largest", rows["UP"].max / rows["FIFO"].max, 1.5
+            )
+        checks.at_most(
+            f"load {load} {variance}: rtlm's batches beside FIFO, mean",
+            rows["UP+C"].mean / fifo,
+            0.85 if load < 1 else 0.3,
+        )
+        checks.at_most(
+            f"load {load} {variance}: seed beside the printed rule, largest",
+            rows["UP+C"].max / rows["UP+C, and"].max,
+            1.0,
+        )
+        checks.at_least(
+            f"load {load} {variance}: Eq. 3 as printed beside corrected, largest",
+            rows["Eq. 3 as printed"].max / rows["UP"].max,
+            2.0,
+        )
     return found
 
 
@@ -79,19 +92,26 @@ def stages(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
     found: Dict[str, Any] = {}
     print(f"\n{'mean/p95 response, s':28}" + "".join(f"{name:>20}" for name in cases.STAGES))
     for (xi_s, load, variance), said in cases.SPEC_STAGES.items():
-        rows = {name: over(seeds, system, Case(load=load, variance=variance, xi_ms=1e3 * xi_s))
-                for name, system in cases.STAGES.items()}
+        rows = {
+            name: over(seeds, system, Case(load=load, variance=variance, xi_ms=1e3 * xi_s))
+            for name, system in cases.STAGES.items()
+        }
         place = f"xi {xi_s:g} s, load {load}, {variance}"
         print(f"{place:28}" + "".join(f"{row.mean:13.2f}/{row.p95:6.2f}" for row in rows.values()))
-        print(f"{'  specification, mean':28}" + "".join(f"{said.get(name, '-')!s:>13}{'':7}" for name in rows),
-              flush=True)
+        print(
+            f"{'  specification, mean':28}" + "".join(f"{said.get(name, '-')!s:>13}{'':7}" for name in rows), flush=True
+        )
         found[place] = {name: row._asdict() for name, row in rows.items()}
         for name in ("UP+C, early exit", "rtlm+"):
             if name in said:
-                checks.at_most(f"{place}: {name} beside the specification, mean", rows[name].mean / said[name],
-                               WITHIN if name != "rtlm+" else ROUNDED)
-        checks.at_most(f"{place}: rtlm+ beside continuous FIFO, mean",
-                       rows["rtlm+"].mean / rows["continuous FIFO"].mean, 1.05)
+                checks.at_most(
+                    f"{place}: {name} beside the specification, mean",
+                    rows[name].mean / said[name],
+                    WITHIN if name != "rtlm+" else ROUNDED,
+                )
+        checks.at_most(
+            f"{place}: rtlm+ beside continuous FIFO, mean", rows["rtlm+"].mean / rows["continuous FIFO"].mean, 1.05
+        )
     return found
 
 
@@ -102,16 +122,26 @@ def offload(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
     print(f"\n{'mean/p95/max response, s':28}" + "".join(f"{rule:>22}" for rule in rules) + "   specification, mean")
     for load in (0.8, 1.1):
         for kappa in (1.0, 2.0, 3.0, 6.0):
-            rows = {rule: over(seeds, System(options={"offload": rule}, kappa=kappa), Case(load=load, side_batch=3))
-                    for rule in rules}
+            rows = {
+                rule: over(seeds, System(options={"offload": rule}, kappa=kappa), Case(load=load, side_batch=3))
+                for rule in rules
+            }
             place = f"load {load}, kappa {kappa:g}"
-            said = _said([cases.SPEC_OFFLOAD[kappa, rule] for rule in rules]
-                         if load == 0.8 and (kappa, "none") in cases.SPEC_OFFLOAD else None)
-            print(f"{place:28}" + "".join(f"{row.mean:9.2f}/{row.p95:5.1f}/{row.max:6.1f}" for row in rows.values())
-                  + f"   {said}", flush=True)
+            said = _said(
+                [cases.SPEC_OFFLOAD[kappa, rule] for rule in rules]
+                if load == 0.8 and (kappa, "none") in cases.SPEC_OFFLOAD
+                else None
+            )
+            print(
+                f"{place:28}"
+                + "".join(f"{row.mean:9.2f}/{row.p95:5.1f}/{row.max:6.1f}" for row in rows.values())
+                + f"   {said}",
+                flush=True,
+            )
             found[place] = {rule: row._asdict() for rule, row in rows.items()}
-            checks.at_most(f"{place}: conditional beside none, mean",
-                           rows["conditional"].mean / rows["none"].mean, 1.02)
+            checks.at_most(
+                f"{place}: conditional beside none, mean", rows["conditional"].mean / rows["none"].mean, 1.02
+            )
     return found
 
 
@@ -122,13 +152,23 @@ def ramp(seeds: Sequence[int], checks: Checks, segment_s: float, lms: Sequence[s
         rows: Dict[str, List[Result]] = {}
         for key, system in cases.RAMP.items():
             rows[key] = [over(seeds, system, Case(name, variance, LOADS, seconds=segment_s)) for variance in VARIANCES]
-        print(f"\n{name:27}{'mean s (small normal large)':>30}{'largest s':>24}{'60 / mean':>24}"
-              "   specification's mean, paper's largest, paper's throughput")
+        print(
+            f"\n{name:27}{'mean s (small normal large)':>30}{'largest s':>24}{'60 / mean':>24}"
+            "   specification's mean, paper's largest, paper's throughput"
+        )
         for key, three in rows.items():
-            said = [_said(table.get(key, {}).get(name)) for table in (cases.SPEC_RAMP, cases.PAPER_MAX,
-                                                                       cases.PAPER_THROUGHPUT)]
-            columns = ["".join(f"{value:8.2f}" for value in values) for values in (
-                [row.mean for row in three], [row.max for row in three], [row.throughput for row in three])]
+            said = [
+                _said(table.get(key, {}).get(name))
+                for table in (cases.SPEC_RAMP, cases.PAPER_MAX, cases.PAPER_THROUGHPUT)
+            ]
+            columns = [
+                "".join(f"{value:8.2f}" for value in values)
+                for values in (
+                    [row.mean for row in three],
+                    [row.max for row in three],
+                    [row.throughput for row in three],
+                )
+            ]
             print(f"{key:27}{columns[0]:>30}{columns[1]:>24}{columns[2]:>24}   {'  '.join(said)}", flush=True)
         found[name] = {key: [row._asdict() for row in three] for key, three in rows.items()}
         _check_ramp(checks, name, rows)
@@ -141,21 +181,29 @@ def _check_ramp(checks: Checks, name: str, rows: Mapping[str, List[Result]]) -> 
         where = f"ramp, {name}, {variance}"
         checks.at_most(f"{where}: rtlm (kappa 2) beside FIFO, mean", at["rtlm, kappa 2"].mean / at["FIFO"].mean, 1.0)
         checks.at_most(f"{where}: LUF beside MUF, mean", at["LUF"].mean / at["MUF"].mean, 1.0)
-        checks.at_most(f"{where}: conditional offloading beside none, mean", at["rtlm, kappa 2"].mean / at["UP+C"].mean,
-                       1.02)
-        checks.at_most(f"{where}: rtlm+ beside the specification's continuous row, mean",
-                       at["rtlm+"].mean / cases.SPEC_RAMP["rtlm+"][name][place], WITHIN)
+        checks.at_most(
+            f"{where}: conditional offloading beside none, mean", at["rtlm, kappa 2"].mean / at["UP+C"].mean, 1.02
+        )
+        checks.at_most(
+            f"{where}: rtlm+ beside the specification's continuous row, mean",
+            at["rtlm+"].mean / cases.SPEC_RAMP["rtlm+"][name][place],
+            WITHIN,
+        )
         checks.at_most(f"{where}: rtlm+ beside rtlm, mean", at["rtlm+"].mean / at["rtlm, kappa 2"].mean, 1.0)
 
 
 def malicious(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
     """Fig. 14: a share of requests whose answers are longer; predictions know it."""
     found: Dict[str, Any] = {}
-    settings = {"150/min, twice as long, CPU lane of 32": Case(rate=2.5, longer=2.0, side_batch=32),
-                "half load, 3 times as long, slower CPU lane of 8": Case(load=0.5, longer=3.0, side_batch=8)}
+    settings = {
+        "150/min, twice as long, CPU lane of 32": Case(rate=2.5, longer=2.0, side_batch=32),
+        "half load, 3 times as long, slower CPU lane of 8": Case(load=0.5, longer=3.0, side_batch=8),
+    }
     for place, case in settings.items():
-        print(f"\n{place:50}" + "".join(f"{ratio:8.0%}" for ratio in RATIOS) + "   (mean s; paper: FIFO 2.0 to 3.0, "
-              "RT-LM 1.5 to 1.9)")
+        print(
+            f"\n{place:50}" + "".join(f"{ratio:8.0%}" for ratio in RATIOS) + "   (mean s; paper: FIFO 2.0 to 3.0, "
+            "RT-LM 1.5 to 1.9)"
+        )
         rows: Dict[str, List[Result]] = {}
         for name, system in cases.MALICIOUS.items():
             if case.side_batch == 8 and system.kappa:
@@ -165,8 +213,11 @@ def malicious(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
             print(f"{name:50}" + "".join(f"{row.mean:8.2f}" for row in rows[name]) + f"   {said}", flush=True)
         found[place] = {name: [row._asdict() for row in each] for name, each in rows.items()}
         for better, worse in (("rtlm", "FIFO"), ("rtlm+", "FIFO"), ("rtlm+", "rtlm")):
-            checks.at_most(f"{place}: {better} beside {worse}, worst ratio of means",
-                           max([a.mean / b.mean for a, b in zip(rows[better], rows[worse])]), 1.0)
+            checks.at_most(
+                f"{place}: {better} beside {worse}, worst ratio of means",
+                max([a.mean / b.mean for a, b in zip(rows[better], rows[worse])]),
+                1.0,
+            )
     return found
 
 
@@ -174,18 +225,29 @@ def quality(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
     """What a predictor is worth: useless to perfect, none at all, wrong by three times."""
     found: Dict[str, Any] = {}
     predictors: Dict[str, Dict[str, Any]] = {f"rho {rho:g}": {"rho": rho} for rho in (0.0, 0.3, 0.5, 0.7, 0.9, 1.0)}
-    predictors.update({"none": {"rho": None}, "3 times too long": {"scale": 3.0},
-                       "3 times too short": {"scale": 1 / 3}, "3 times off, either way": {"astray": 3.0}})
+    predictors.update(
+        {
+            "none": {"rho": None},
+            "3 times too long": {"scale": 3.0},
+            "3 times too short": {"scale": 1 / 3},
+            "3 times off, either way": {"astray": 3.0},
+        }
+    )
     names = ("FIFO", "UP+C", "continuous FIFO", "rtlm+")
     print(f"\nload 1.1, xi 2 s{'':12}" + "".join(f"{name:>20}" for name in names) + "   mean/p95; specification: UP+C")
     for label, given in predictors.items():
         rows = {name: over(seeds, cases.STAGES[name], Case(load=1.1, **given)) for name in names}
         said = cases.SPEC_QUALITY.get(given.get("rho", -1.0) if given.get("rho") is not None else -1.0, "-")
-        print(f"{label:28}" + "".join(f"{row.mean:13.2f}/{row.p95:6.2f}" for row in rows.values()) + f"   {said}",
-              flush=True)
+        print(
+            f"{label:28}" + "".join(f"{row.mean:13.2f}/{row.p95:6.2f}" for row in rows.values()) + f"   {said}",
+            flush=True,
+        )
         found[label] = {name: row._asdict() for name, row in rows.items()}
-        checks.at_most(f"predictor {label}: rtlm+ beside continuous FIFO, mean",
-                       rows["rtlm+"].mean / rows["continuous FIFO"].mean, 1.05)
+        checks.at_most(
+            f"predictor {label}: rtlm+ beside continuous FIFO, mean",
+            rows["rtlm+"].mean / rows["continuous FIFO"].mean,
+            1.05,
+        )
     return found
 
 
@@ -193,15 +255,20 @@ def cost(checks: Checks) -> Dict[str, Any]:
     """The cost of prediction and of decisions, in real time: Table VII."""
     found = online.measured()
     print(f"\n{'milliseconds, this machine':40}{'ours':>10}   the paper's Table VII, DialoGPT")
-    said = {"prediction": cases.PAPER_ONLINE["prioritisation_ms"],
-            "rtlm, decision": cases.PAPER_ONLINE["consolidation_ms"] + cases.PAPER_ONLINE["offloading_ms"]}
+    said = {
+        "prediction": cases.PAPER_ONLINE["prioritisation_ms"],
+        "rtlm, decision": cases.PAPER_ONLINE["consolidation_ms"] + cases.PAPER_ONLINE["offloading_ms"],
+    }
     for name, value in found.items():
         print(f"{name:40}{value:10.3f}   {said.get(name, '-')}")
     for kind in ("rtlm", "rtlm+"):
         checks.at_most(f"{kind}: ms per batch with 500 that wait", found[f"{kind}, 500 wait, per batch"], 1.0)
         inference_ms = LMS["DialoGPT"].mean_steps * LMS["DialoGPT"].eta_ms / 2
-        checks.at_most(f"{kind}: prediction and decision per request, % of inference",
-                       100 * (found["prediction"] + found[f"{kind}, decision"]) / inference_ms, 0.5)
+        checks.at_most(
+            f"{kind}: prediction and decision per request, % of inference",
+            100 * (found["prediction"] + found[f"{kind}, decision"]) / inference_ms,
+            0.5,
+        )
     return found
 
 
@@ -217,8 +284,14 @@ def main() -> int:
     seeds = list(range(args.first, args.first + (1 if args.quick else args.seeds)))
     segment_s, lms = (10.0, ["DialoGPT"]) if args.quick else (args.segment, list(LMS))
     checks, results, began = Checks(SCRIPT), {}, time.perf_counter()
-    for name, table in (("orders", orders), ("stages", stages), ("offload", offload), ("malicious", malicious),
-                        ("quality", quality), ("busy", busy)):
+    for name, table in (
+        ("orders", orders),
+        ("stages", stages),
+        ("offload", offload),
+        ("malicious", malicious),
+        ("quality", quality),
+        ("busy", busy),
+    ):
         if name in args.only:
             results[name] = table(seeds, checks)
     if "ramp" in args.only:
@@ -227,10 +300,13 @@ def main() -> int:
         results["online"] = cost(checks)
     lm = LMS["DialoGPT"]
     saturated = {variance: round(60 * world.saturated_per_s(lm, variance)) for variance in VARIANCES}
-    print(f"\nFIFO saturates at {saturated} a minute (DialoGPT); mean answer {lm.mean_steps:.1f} tokens; "
-          f"{time.perf_counter() - began:.0f} s")
-    return checks.finish(args.json, {"python": platform.python_version(), "seeds": seeds, "segment_s": segment_s},
-                         results=results)
+    print(
+        f"\nFIFO saturates at {saturated} a minute (DialoGPT); mean answer {lm.mean_steps:.1f} tokens; "
+        f"{time.perf_counter() - began:.0f} s"
+    )
+    return checks.finish(
+        args.json, {"python": platform.python_version(), "seeds": seeds, "segment_s": segment_s}, results=results
+    )
 
 
 if __name__ == "__main__":

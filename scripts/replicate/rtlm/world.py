@@ -42,8 +42,13 @@ class Lm(NamedTuple):
         return self.tau / math.exp(statistics.NormalDist().inv_cdf(0.9) * spread - spread * spread / 2)
 
 
-LMS = {"DialoGPT": Lm(11, 35, 50, 80), "GODEL": Lm(24, 34, 40, 100), "BlenderBot": Lm(33, 29, 100, 130),
-       "BART": Lm(11, 26, 50, 80), "T5": Lm(33, 22, 40, 70)}
+LMS = {
+    "DialoGPT": Lm(11, 35, 50, 80),
+    "GODEL": Lm(24, 34, 40, 100),
+    "BlenderBot": Lm(33, 29, 100, 130),
+    "BART": Lm(11, 26, 50, 80),
+    "T5": Lm(33, 22, 40, 70),
+}
 """The paper's constants (DialoGPT-medium, GODEL-v1_1-base, blenderbot-400M-distill, bart-base, t5-base)."""
 
 
@@ -117,22 +122,31 @@ def scenario_of(system: System, case: Case) -> Dict[str, Any]:
         loads = [1.0]
     largest = lm.batch if system.options.get("consolidation") != "or" else math.floor(1.8 * lm.batch)
     step = {"full": f"{lm.eta_ms / 2}ms", "saturates": lm.batch, "alone": 0.7}
-    truth: Dict[str, Any] = {"steps_hint": "answer", "steps_max": STEPS_MAX, "step": step, "prefill_steps": 2.0,
-                             "told": True, "batching": system.batching}
+    truth: Dict[str, Any] = {
+        "steps_hint": "answer",
+        "steps_max": STEPS_MAX,
+        "step": step,
+        "prefill_steps": 2.0,
+        "told": True,
+        "batching": system.batching,
+    }
     if case.rho is not None:
         truth["predict"] = {"rho": case.rho, "scale": case.scale}
     table: Dict[str, Any] = {
-        "device": {"gpu": {}}, "lane": {"gpu0": {"device": "gpu"}},
+        "device": {"gpu": {}},
+        "lane": {"gpu0": {"device": "gpu"}},
         "model": {"chat": {"engine": "synthetic", "batch": list(range(1, largest + 1))}},
         "policy": {"chat": {"kind": system.kind, **options_of(system, lm, case), "trials": False}},
         "app": {"chat": {"model": "chat", "slo": "600s", "on_late": "answer", "pending_max": 1_000_000}},
         "truth": {"chat": truth},
-        "run": {"duration": f"{case.seconds * len(loads)}s"}}
+        "run": {"duration": f"{case.seconds * len(loads)}s"},
+    }
     if system.kappa:
         table["device"]["cpu"] = {}
         table["lane"]["cpu0"] = {"device": "cpu"}
-        truth["lane"] = {"cpu0": {"step": {"full": f"{system.kappa * lm.eta_ms / 2}ms", "saturates": case.side_batch,
-                                           "alone": 0.7}}}
+        truth["lane"] = {
+            "cpu0": {"step": {"full": f"{system.kappa * lm.eta_ms / 2}ms", "saturates": case.side_batch, "alone": 0.7}}
+        }
     table["workload"] = workloads(case, loads, rate, median, sigma)
     return table
 
@@ -155,11 +169,16 @@ def workloads(case: Case, loads: Sequence[float], rate: float, median: float, si
     for name, share, longer in (("people", 1.0 - case.malicious, 1.0), ("malicious", case.malicious, case.longer)):
         if share <= 0.0:
             continue
-        changes = [{"at": f"{index * case.seconds}s", "rate": rate * share * load}
-                   for index, load in enumerate(loads) if index]
-        found[name] = {"app": "chat", "kind": "poisson", "rate": rate * share * loads[0], "changes": changes,
-                       "hints": {"answer": {"lognormal": [median * longer, sigma]},
-                                 "tokens": {"lognormal": [TOKENS, 0.5]}}}
+        changes = [
+            {"at": f"{index * case.seconds}s", "rate": rate * share * load} for index, load in enumerate(loads) if index
+        ]
+        found[name] = {
+            "app": "chat",
+            "kind": "poisson",
+            "rate": rate * share * loads[0],
+            "changes": changes,
+            "hints": {"answer": {"lognormal": [median * longer, sigma]}, "tokens": {"lognormal": [TOKENS, 0.5]}},
+        }
     return found
 
 
@@ -207,13 +226,19 @@ def judge(done: Any, lm: Lm) -> Result:
     busy_s = done.world.lanes["gpu0"].busy_ns / 1e9
     batches = [(jobs, count) for (_, jobs), count in done.world.usage.batches.items()]
     aside = done.scheduler.policies[0].figures().get("sent to side lanes", 0)
-    return Result(statistics.fmean(took), took[int(0.95 * len(took))], took[-1], 60.0 * len(took) / max(busy_s, 1e-9),
-                  sum([jobs * count for jobs, count in batches]) / max(1, sum([count for _, count in batches])),
-                  100.0 * missed / len(took), 100.0 * aside / len(took), len(took))
+    return Result(
+        statistics.fmean(took),
+        took[int(0.95 * len(took))],
+        took[-1],
+        60.0 * len(took) / max(busy_s, 1e-9),
+        sum([jobs * count for jobs, count in batches]) / max(1, sum([count for _, count in batches])),
+        100.0 * missed / len(took),
+        100.0 * aside / len(took),
+        len(took),
+    )
 
 
 def mean(rows: Sequence[Result]) -> Result:
     """The mean of every column, the largest maximum."""
     found = Result(*[sum(column) / len(rows) for column in zip(*rows)])
     return found._replace(max=max([row.max for row in rows]))
-

@@ -37,15 +37,20 @@ BEHIND = 2.0
 """Points of value by which schemble+ may be behind (the specification's bound for a fit of other data)."""
 
 LOADS = (0.6, 1.5)
-PLACES = {"lanes of their own": (1000 / max(ensemble.TIMES_MS), False),
-          "one lane": (1000 / sum(ensemble.TIMES_MS), True)}
+PLACES = {
+    "lanes of their own": (1000 / max(ensemble.TIMES_MS), False),
+    "one lane": (1000 / sum(ensemble.TIMES_MS), True),
+}
 """Where the models run -> the rate that all of them can take, and whether they share a lane."""
 
 STATIC = ("static", "fastest")
-RIVALS = {"original": System("ensemble_static"),
-          "static": System("ensemble_static", {"pick": "static", "models": ["m0", "m1"]}),
-          "fastest": System("ensemble_static", {"pick": "static", "models": ["m0"]}),
-          "edf, partial": System("edf"), "schemble+": System("schemble+")}
+RIVALS = {
+    "original": System("ensemble_static"),
+    "static": System("ensemble_static", {"pick": "static", "models": ["m0", "m1"]}),
+    "fastest": System("ensemble_static", {"pick": "static", "models": ["m0"]}),
+    "edf, partial": System("edf"),
+    "schemble+": System("schemble+"),
+}
 
 Table = Dict[str, Any]
 
@@ -88,11 +93,19 @@ def two_of_three(table: Table) -> None:
 def shared_models(table: Table) -> None:
     """A second ensemble asks two of the models as well, a third as often."""
     row = [0.0, 0.93, 0.95, 1.0]
-    nodes = [{"name": "m0", "after": []}, {"name": "m1", "after": []},
-             {"name": "vote", "after": ["m0", "m1"], "join": "policy"}]
+    nodes = [
+        {"name": "m0", "after": []},
+        {"name": "m1", "after": []},
+        {"name": "vote", "after": ["m0", "m1"], "join": "policy"},
+    ]
     query = table["app"]["query"]
-    table["app"]["pair"] = {"policy": "ensemble", "slo": query["slo"], "on_late": query["on_late"], "node": nodes,
-                            "ensemble": {"models": ["m0", "m1"], "agreement": [row]}}
+    table["app"]["pair"] = {
+        "policy": "ensemble",
+        "slo": query["slo"],
+        "on_late": query["on_late"],
+        "node": nodes,
+        "ensemble": {"models": ["m0", "m1"], "agreement": [row]},
+    }
     table["workload"]["pair"] = {"app": "pair", "rate": 2.0}
 
 
@@ -102,28 +115,49 @@ def fit_of_other_data(profile: EnsembleProfile) -> EnsembleProfile:
 
     def moved(subset: int) -> int:
         return sum([1 << model for place, model in enumerate(order) if subset >> place & 1])
+
     rows = tuple(tuple(row[moved(subset)] for subset in range(len(row))) for row in profile.agreement)
     return replace(profile, agreement=rows, observed={}, score_edges=())
 
 
 CASES: Mapping[str, Callable[[Table], None]] = {
-    "nothing wrong": lambda table: None, "no fit": no_fit, "difficulty tells nothing": lambda table: None,
-    "fit of other data": lambda table: None, "one model slow": slow, "one model fails": failing,
-    "one model slow and fails": slow_and_failing, "slow score": slow_score, "memory for two of three": two_of_three,
-    "two ensembles share models": shared_models}
+    "nothing wrong": lambda table: None,
+    "no fit": no_fit,
+    "difficulty tells nothing": lambda table: None,
+    "fit of other data": lambda table: None,
+    "one model slow": slow,
+    "one model fails": failing,
+    "one model slow and fails": slow_and_failing,
+    "slow score": slow_score,
+    "memory for two of three": two_of_three,
+    "two ensembles share models": shared_models,
+}
 MISFITS = ("difficulty tells nothing", "fit of other data")
 
 
-def run_case(name: str, system: System, place: str, load: float, seed: int, directory: str, profile: EnsembleProfile,
-             seconds: float) -> Result:
+def run_case(
+    name: str,
+    system: System,
+    place: str,
+    load: float,
+    seed: int,
+    directory: str,
+    profile: EnsembleProfile,
+    seconds: float,
+) -> Result:
     """One policy in one case."""
     rate, shared = PLACES[place]
     items = ensemble.draw_items(ITEMS, seed)
     if name == "difficulty tells nothing":
         items = items._replace(predicted=np.random.default_rng(seed).permutation(items.predicted))
     arrivals = world.steady(seed, ITEMS, rate * load, seconds)
-    path, lasts_s = world.trace_path(directory, arrivals, items, "predicted",
-                                     f"{seed}-{place}-{load}{name if name in MISFITS else ''}".replace(" ", "_"))
+    path, lasts_s = world.trace_path(
+        directory,
+        arrivals,
+        items,
+        "predicted",
+        f"{seed}-{place}-{load}{name if name in MISFITS else ''}".replace(" ", "_"),
+    )
     table = world.scenario_of(system, path, profile, DEADLINE_MS, lasts_s, on_late="partial", shared=shared)
     if name == "fit of other data":
         table["app"]["query"]["ensemble"] = ensemble_table(fit_of_other_data(profile))
@@ -131,8 +165,9 @@ def run_case(name: str, system: System, place: str, load: float, seed: int, dire
     return world.run(table, items, seed)
 
 
-def run_all(cases: Sequence[str], seeds: Sequence[int], seconds: float, loads: Sequence[float],
-            checks: Checks) -> Dict[str, Any]:
+def run_all(
+    cases: Sequence[str], seeds: Sequence[int], seconds: float, loads: Sequence[float], checks: Checks
+) -> Dict[str, Any]:
     """Every case: value in time, percent, per policy."""
     found: Dict[str, Any] = {}
     profile = ensemble.fit(ensemble.draw_items(HISTORY, 1000))
@@ -143,15 +178,20 @@ def run_all(cases: Sequence[str], seeds: Sequence[int], seconds: float, loads: S
                 for load in loads:
                     values: Dict[str, float] = {}
                     for key, system in RIVALS.items():
-                        rows: List[float] = [run_case(name, system, place, load, seed, directory, profile,
-                                                      seconds).value for seed in seeds]
+                        rows: List[float] = [
+                            run_case(name, system, place, load, seed, directory, profile, seconds).value
+                            for seed in seeds
+                        ]
                         values[key] = 100 * sum(rows) / len(rows)
                     what = f"{name}, {place}, load {load}"
                     found[what] = values
                     print(f"{what:52}" + "".join(f"{value:14.1f}" for value in values.values()), flush=True)
                     others = STATIC if name in MISFITS else [key for key in values if key != "schemble+"]
-                    checks.at_least(f"{what}: schemble+ against the best {'static' if name in MISFITS else 'other'}",
-                                    values["schemble+"] - max(values[key] for key in others), -BEHIND)
+                    checks.at_least(
+                        f"{what}: schemble+ against the best {'static' if name in MISFITS else 'other'}",
+                        values["schemble+"] - max(values[key] for key in others),
+                        -BEHIND,
+                    )
     return found
 
 
@@ -167,8 +207,11 @@ def main() -> int:
     seconds = 20.0 if args.quick else 40.0
     checks = Checks(SCRIPT)
     results = run_all(args.only, seeds, seconds, LOADS[-1:] if args.quick else LOADS, checks)
-    return checks.finish(args.json, {"first_seed": seeds[0], "seeds": len(seeds), "seconds": seconds,
-                                     "synthetic ensemble": "yes"}, results=results)
+    return checks.finish(
+        args.json,
+        {"first_seed": seeds[0], "seeds": len(seeds), "seconds": seconds, "synthetic ensemble": "yes"},
+        results=results,
+    )
 
 
 if __name__ == "__main__":

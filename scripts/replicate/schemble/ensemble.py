@@ -72,15 +72,24 @@ def draw_items(count: int, seed: int) -> Items:
     score = (spread / spread.mean(axis=1, keepdims=True)).mean(axis=0)
     score = np.clip(score / np.quantile(score, 0.99), 0.0, 1.0)
     ordered = np.sort(outputs, axis=2)
-    ea = np.mean([_kl(outputs[a], outputs[b]) + _kl(outputs[b], outputs[a])
-                  for a in range(3) for b in range(a + 1, 3)], axis=0)
+    ea = np.mean(
+        [_kl(outputs[a], outputs[b]) + _kl(outputs[b], outputs[a]) for a in range(3) for b in range(a + 1, 3)], axis=0
+    )
     single = np.stack([answers[:, 1 << model] == answers[:, ALL] for model in range(3)], axis=1)
     return Items(
-        (answers == answers[:, ALL:]) & (np.arange(8) > 0), outputs.argmax(axis=2).T,
-        (ordered[:, :, -1] - ordered[:, :, -2]).T, score, _seen(score, 0.95, draw), ea, _seen(ea, 0.95, draw),
+        (answers == answers[:, ALL:]) & (np.arange(8) > 0),
+        outputs.argmax(axis=2).T,
+        (ordered[:, :, -1] - ordered[:, :, -2]).T,
+        score,
+        _seen(score, 0.95, draw),
+        ea,
+        _seen(ea, 0.95, draw),
         _softmax(0.25 * single + draw.normal(0.0, 0.3, single.shape)),
-        draw.binomial(NEIGHBOURS, np.clip(1 - 2 * (1 - single.mean(axis=0)) * (
-            score.argsort().argsort() / count)[:, None], 0, 1)) / NEIGHBOURS)
+        draw.binomial(
+            NEIGHBOURS, np.clip(1 - 2 * (1 - single.mean(axis=0)) * (score.argsort().argsort() / count)[:, None], 0, 1)
+        )
+        / NEIGHBOURS,
+    )
 
 
 def _softmax(logits: np.ndarray) -> np.ndarray:
@@ -127,8 +136,16 @@ def fit(history: Items, by: str = "predicted") -> EnsembleProfile:
     rows = [_row(history.correct[bins == index], overall) for index in range(len(edges) + 1)]
     shares = tuple(float((bins == index).mean()) for index in range(len(edges) + 1))
     thirds = np.quantile(scores, (1 / 3, 2 / 3))
-    return EnsembleProfile(MODELS, tuple(map(float, edges)), tuple(rows), "difficulty", "vote", shares,
-                           observed=_observed(history, scores, thirds), score_edges=tuple(map(float, thirds)))
+    return EnsembleProfile(
+        MODELS,
+        tuple(map(float, edges)),
+        tuple(rows),
+        "difficulty",
+        "vote",
+        shares,
+        observed=_observed(history, scores, thirds),
+        score_edges=tuple(map(float, thirds)),
+    )
 
 
 def _row(correct: np.ndarray, overall: np.ndarray) -> Tuple[float, ...]:
@@ -141,16 +158,23 @@ def _observed(history: Items, scores: np.ndarray, thirds: np.ndarray) -> Dict[in
     third = np.searchsorted(thirds, scores, side="right")
     for answered in range(1, ALL):
         members = [model for model in range(3) if answered >> model & 1]
-        leads = np.array([lead_of([(history.labels[item, model], history.margins[item, model], 1.0)
-                                   for model in members]) for item in range(len(scores))])
+        leads = np.array(
+            [
+                lead_of([(history.labels[item, model], history.margins[item, model], 1.0) for model in members])
+                for item in range(len(scores))
+            ]
+        )
         edges = np.unique(np.quantile(leads, np.arange(1, 8) / 8))
         bins = np.searchsorted(edges, leads, side="right")
         cells = []
         for index in range(len(edges) + 1):
             here = bins == index
             overall = history.correct[here].mean(axis=0)
-            cells.append(tuple(_holding(answered, _row(history.correct[here & (third == number)], overall))
-                               for number in range(3)))
+            cells.append(
+                tuple(
+                    _holding(answered, _row(history.correct[here & (third == number)], overall)) for number in range(3)
+                )
+            )
         tables[answered] = ObservedTable(tuple(map(float, edges)), tuple(cells))
     return tables
 

@@ -45,13 +45,18 @@ AWAY = ["side"]
 
 
 def _static(models: Sequence[str], lanes: Mapping[str, Sequence[str]]) -> System:
-    return System("ensemble_static", {"pick": "static", "models": list(models)},
-                  {model: lanes.get(model, AWAY) for model in ensemble.MODELS})
+    return System(
+        "ensemble_static",
+        {"pick": "static", "models": list(models)},
+        {model: lanes.get(model, AWAY) for model in ensemble.MODELS},
+    )
 
 
-STATIC_PAIRS = {f"{a}+{b}, two of {twice}": _static((a, b), {
-    model: ["l1", "l2"] if model == twice else ["l0"] for model in (a, b)})
-    for a, b in (("m0", "m1"), ("m0", "m2"), ("m1", "m2")) for twice in (a, b)}
+STATIC_PAIRS = {
+    f"{a}+{b}, two of {twice}": _static((a, b), {model: ["l1", "l2"] if model == twice else ["l0"] for model in (a, b)})
+    for a, b in (("m0", "m1"), ("m0", "m2"), ("m1", "m2"))
+    for twice in (a, b)
+}
 """Two models, one of them twice: the best on another day is the static baseline of two models."""
 
 SYSTEMS: Dict[str, System] = {
@@ -69,18 +74,39 @@ SYSTEMS: Dict[str, System] = {
     "schemble+": System("schemble+"),
 }
 
-PAPER = {"original": (60.4, 39.6), "static, two": (84.8, 12.3), "des": (66.2, 30.7), "gating": (85.3, 8.0),
-         "schemble(ea)": (87.6, 6.8), "schemble": (91.2, 6.1)}
+PAPER = {
+    "original": (60.4, 39.6),
+    "static, two": (84.8, 12.3),
+    "des": (66.2, 30.7),
+    "gating": (85.3, 8.0),
+    "schemble(ea)": (87.6, 6.8),
+    "schemble": (91.2, 6.1),
+}
 """Text matching of the paper's Table I: accuracy and missed deadlines in percent."""
 
-REFERENCE = {"original": (59.9, 40.1), "static, two": (85.3, 9.8), "static, any": (89.3, 0.0), "des": (64.1, 31.6),
-             "gating": (75.9, 18.7), "greedy edf": (90.4, 5.7), "greedy fifo": (90.4, 5.7), "greedy sjf": (88.5, 8.0),
-             "schemble(t)": (91.9, 4.0), "schemble(ea)": (92.3, 4.0), "schemble": (92.2, 4.0),
-             "oracle score": (92.4, 4.1), "schemble+": (95.4, 1.7)}
+REFERENCE = {
+    "original": (59.9, 40.1),
+    "static, two": (85.3, 9.8),
+    "static, any": (89.3, 0.0),
+    "des": (64.1, 31.6),
+    "gating": (75.9, 18.7),
+    "greedy edf": (90.4, 5.7),
+    "greedy fifo": (90.4, 5.7),
+    "greedy sjf": (88.5, 8.0),
+    "schemble(t)": (91.9, 4.0),
+    "schemble(ea)": (92.3, 4.0),
+    "schemble": (92.2, 4.0),
+    "oracle score": (92.4, 4.1),
+    "schemble+": (95.4, 1.7),
+}
 """The specification's own simulation, with a real ensemble of three classifiers."""
 
-FORCED = {"original": (100, 34.7, 82.4, 88.0), "des": (94.7, 3.1, 11.8, 15.3), "gating": (93.8, 0.19, 0.69, 1.57),
-          "schemble": (96.2, 0.103, 0.149, 0.94)}
+FORCED = {
+    "original": (100, 34.7, 82.4, 88.0),
+    "des": (94.7, 3.1, 11.8, 15.3),
+    "gating": (93.8, 0.19, 0.69, 1.57),
+    "schemble": (96.2, 0.103, 0.149, 0.94),
+}
 """Accuracy in percent; mean, 95th percentile and largest latency in seconds, where nothing is refused."""
 
 
@@ -96,8 +122,12 @@ class Setup(NamedTuple):
 def set_up(directory: str, seeds: Sequence[int], segment_s: float) -> Setup:
     """Fit on a history of another seed, and draw the items."""
     history = ensemble.draw_items(HISTORY, 1000)
-    return Setup(directory, {by: ensemble.fit(history, by) for by in ("predicted", "ea_predicted", "score")},
-                 {seed: ensemble.draw_items(ITEMS, seed) for seed in seeds}, segment_s)
+    return Setup(
+        directory,
+        {by: ensemble.fit(history, by) for by in ("predicted", "ea_predicted", "score")},
+        {seed: ensemble.draw_items(ITEMS, seed) for seed in seeds},
+        segment_s,
+    )
 
 
 def run_day(setup: Setup, system: System, seed: int, deadline_ms: float, **more: Any) -> Result:
@@ -105,8 +135,9 @@ def run_day(setup: Setup, system: System, seed: int, deadline_ms: float, **more:
     items = setup.items[seed]
     load = world.day(seed, ITEMS, setup.segment_s)
     path, duration_s = world.trace_path(setup.directory, load, items, system.by, f"day{seed}")
-    return world.run(world.scenario_of(system, path, setup.profiles[system.by], deadline_ms, duration_s, **more),
-                     items, seed)
+    return world.run(
+        world.scenario_of(system, path, setup.profiles[system.by], deadline_ms, duration_s, **more), items, seed
+    )
 
 
 def mean(rows: Sequence[Result]) -> Result:
@@ -125,25 +156,38 @@ def main_table(setup: Setup, seeds: Sequence[int], checks: Checks, slack: float)
     """Accuracy and missed deadlines per policy, average of the deadlines and seeds."""
     name, pair = best_static(setup, seeds[-1])
     print(f"static, two: {name}")
-    systems = {"original": SYSTEMS["original"], "static, two": pair,
-               **{key: value for key, value in SYSTEMS.items() if key != "original"}}
+    systems = {
+        "original": SYSTEMS["original"],
+        "static, two": pair,
+        **{key: value for key, value in SYSTEMS.items() if key != "original"},
+    }
     found: Dict[str, List[Result]] = {}
     days: Dict[str, List[Result]] = {}
-    print(f"{'accuracy/missed %':14}" + "".join(f"{deadline:>12}" for deadline in DEADLINES_MS)
-          + f"{'average':>18}{'spread':>14}{'processed':>11}{'models':>8}{'reference':>12}{'paper':>12}")
+    print(
+        f"{'accuracy/missed %':14}"
+        + "".join(f"{deadline:>12}" for deadline in DEADLINES_MS)
+        + f"{'average':>18}{'spread':>14}{'processed':>11}{'models':>8}{'reference':>12}{'paper':>12}"
+    )
     for key, system in systems.items():
         runs = [[run_day(setup, system, seed, deadline) for seed in seeds] for deadline in DEADLINES_MS]
         rows = [mean(of_deadline) for of_deadline in runs]
         found[key], days[key] = [*rows, mean(rows)], [mean(of_day) for of_day in zip(*runs)]
         average = found[key][-1]
         spread = "/".join([f"{value:.2f}" for value in spreads(days[key])])
-        print(f"{key:17}" + "".join(f"{_pair(row):>12}" for row in rows) + f"{_pair(average):>15}{spread:>14}"
-              + f"{100 * average.processed:11.1f}{average.models:8.2f}"
-              + f"{_said(REFERENCE, key):>12}{_said(PAPER, key):>12}", flush=True)
+        print(
+            f"{key:17}"
+            + "".join(f"{_pair(row):>12}" for row in rows)
+            + f"{_pair(average):>15}{spread:>14}"
+            + f"{100 * average.processed:11.1f}{average.models:8.2f}"
+            + f"{_said(REFERENCE, key):>12}{_said(PAPER, key):>12}",
+            flush=True,
+        )
     _check_table(checks, {key: rows[-1] for key, rows in found.items()}, slack)
-    return {"static, two": name,
-            "policies": {key: [row._asdict() for row in rows] for key, rows in found.items()},
-            "days": {key: [row._asdict() for row in rows] for key, rows in days.items()}}
+    return {
+        "static, two": name,
+        "policies": {key: [row._asdict() for row in rows] for key, rows in found.items()},
+        "days": {key: [row._asdict() for row in rows] for key, rows in days.items()},
+    }
 
 
 def spreads(days: Sequence[Result]) -> Tuple[float, float]:
@@ -180,13 +224,21 @@ def _check_table(checks: Checks, average: Mapping[str, Result], slack: float) ->
 def days_table(setup: Setup, seeds: Sequence[int], checks: Checks, slack: float) -> Dict[str, Any]:
     """The two policies of this paper day by day, average of the deadlines."""
     found: Dict[str, Any] = {}
-    print(f"\n{'accuracy/missed %':14}" + "".join(f"{f'day {seed}':>12}" for seed in seeds)
-          + f"{'average':>12}{'spread':>12}{'reference':>12}")
+    print(
+        f"\n{'accuracy/missed %':14}"
+        + "".join(f"{f'day {seed}':>12}" for seed in seeds)
+        + f"{'average':>12}{'spread':>12}{'reference':>12}"
+    )
     for key in ("schemble", "schemble+"):
         days = [mean([run_day(setup, SYSTEMS[key], seed, deadline) for deadline in DEADLINES_MS]) for seed in seeds]
         average, (deviation, error) = mean(days), spreads(days)
-        print(f"{key:17}" + "".join(f"{_pair(row):>12}" for row in days) + f"{_pair(average):>12}"
-              + f"{f'{deviation:.2f}/{error:.2f}':>12}{_said(REFERENCE, key):>12}", flush=True)
+        print(
+            f"{key:17}"
+            + "".join(f"{_pair(row):>12}" for row in days)
+            + f"{_pair(average):>12}"
+            + f"{f'{deviation:.2f}/{error:.2f}':>12}{_said(REFERENCE, key):>12}",
+            flush=True,
+        )
         what = f"mean of {len(days)} days (standard error {error:.2f})"
         checks.at_least(f"{key} accuracy, {what}", 100 * average.accuracy, REFERENCE[key][0] - slack)
         checks.at_most(f"{key} missed, {what}", 100 * average.missed, REFERENCE[key][1] + slack)
@@ -204,8 +256,11 @@ def forced_table(setup: Setup, seeds: Sequence[int], checks: Checks) -> Dict[str
         taken = "".join(f"{time_ms / 1e3:9.3f}" for time_ms in (row.mean_ms, row.p95_ms, row.max_ms))
         print(f"{key:14}{100 * row.accuracy:10.1f}{taken}   {FORCED.get(key, '-')}", flush=True)
         checks.at_most(f"forced: {key} leaves nobody without an answer", 100 * row.missed, 0.0)
-    checks.at_least("forced: schemble's mean latency so many times below original's",
-                    found["original"].mean_ms / found["schemble"].mean_ms, 20.0)
+    checks.at_least(
+        "forced: schemble's mean latency so many times below original's",
+        found["original"].mean_ms / found["schemble"].mean_ms,
+        20.0,
+    )
     checks.at_most("forced: schemble's 95th percentile in ms", found["schemble"].p95_ms, 250.0)
     return {key: row._asdict() for key, row in found.items()}
 
@@ -215,8 +270,15 @@ def delta_table(setup: Setup, seeds: Sequence[int], checks: Checks) -> Dict[str,
     print(f"\n{'delta':>8}{'exact planner':>16}{'Algorithm 1':>16}")
     found = {}
     for delta in DELTAS:
-        rows = [mean([run_day(setup, System("schemble", {"delta": delta, "planner": planner}), seed, 120)
-                      for seed in seeds[:1]]) for planner in ("exact", "published")]
+        rows = [
+            mean(
+                [
+                    run_day(setup, System("schemble", {"delta": delta, "planner": planner}), seed, 120)
+                    for seed in seeds[:1]
+                ]
+            )
+            for planner in ("exact", "published")
+        ]
         found[str(delta)] = [row._asdict() for row in rows]
         print(f"{delta:8}" + "".join(f"{_pair(row):>16}" for row in rows), flush=True)
     accuracies = [rows[0]["accuracy"] for rows in found.values()]
@@ -228,24 +290,32 @@ OTHERS: Mapping[str, Any] = {
     "model": {"frames": {"engine": "synthetic", "batch": [1, 4], "expected": {"1": "8ms", "4": "20ms"}}},
     "policy": {"edf": {"kind": "edf", "trials": False}},
     "app": {"camera": {"model": "frames", "policy": "edf", "slo": "60ms"}},
-    "workload": {"camera": {"app": "camera", "rate": 15.0}}}
+    "workload": {"camera": {"app": "camera", "rate": 15.0}},
+}
 """Another app that bids for the same lanes."""
 
 
-def lanes_table(setup: Setup, seeds: Sequence[int], checks: Checks, loads: Sequence[float],
-                duration_s: float) -> Dict[str, Any]:
+def lanes_table(
+    setup: Setup, seeds: Sequence[int], checks: Checks, loads: Sequence[float], duration_s: float
+) -> Dict[str, Any]:
     """Value delivered on lanes of their own, on one lane, and beside another app, from light to double load.
 
     The rate at load 1 is what the whole ensemble can be run for: 1 / 85 ms on lanes of their own, 1 / 200 ms on one
     lane; a third of that beside another app on one lane."""
-    rivals = {"original": SYSTEMS["original"], "static": System("ensemble_static", {"pick": "static",
-                                                                                   "models": ["m0", "m1"]}),
-              "fastest": System("ensemble_static", {"pick": "static", "models": ["m0"]}), "edf, partial": System("edf"),
-              "schemble+": SYSTEMS["schemble+"]}
+    rivals = {
+        "original": SYSTEMS["original"],
+        "static": System("ensemble_static", {"pick": "static", "models": ["m0", "m1"]}),
+        "fastest": System("ensemble_static", {"pick": "static", "models": ["m0"]}),
+        "edf, partial": System("edf"),
+        "schemble+": SYSTEMS["schemble+"],
+    }
     found: Dict[str, Any] = {}
     print(f"\n{'value in time, %':26}" + "".join(f"{key:>14}" for key in rivals))
-    for place, rate, shared, others in (("lanes of their own", 1000 / 85, False, None), ("one lane", 5.0, True, None),
-                                        ("one lane, beside a camera", 5.0, True, OTHERS)):
+    for place, rate, shared, others in (
+        ("lanes of their own", 1000 / 85, False, None),
+        ("one lane", 5.0, True, None),
+        ("one lane, beside a camera", 5.0, True, OTHERS),
+    ):
         for factor in loads:
             values = {}
             for key, system in rivals.items():
@@ -253,18 +323,29 @@ def lanes_table(setup: Setup, seeds: Sequence[int], checks: Checks, loads: Seque
                 for seed in seeds:
                     items = setup.items[seed]
                     load = world.steady(seed, ITEMS, rate * factor, duration_s)
-                    path, lasts_s = world.trace_path(setup.directory, load, items, "predicted",
-                                                     f"steady{seed}-{rate:.2f}-{factor}")
-                    table = world.scenario_of(system, path, setup.profiles["predicted"], 300, lasts_s,
-                                              on_late="partial", shared=shared, others=others)
+                    path, lasts_s = world.trace_path(
+                        setup.directory, load, items, "predicted", f"steady{seed}-{rate:.2f}-{factor}"
+                    )
+                    table = world.scenario_of(
+                        system,
+                        path,
+                        setup.profiles["predicted"],
+                        300,
+                        lasts_s,
+                        on_late="partial",
+                        shared=shared,
+                        others=others,
+                    )
                     rows.append(world.run(table, items, seed))
                 values[key] = 100 * mean(rows).value
             found[f"{place} {factor}"] = values
-            print(f"{place + ' ' + str(factor):26}" + "".join(f"{value:14.1f}" for value in values.values()),
-                  flush=True)
+            print(
+                f"{place + ' ' + str(factor):26}" + "".join(f"{value:14.1f}" for value in values.values()), flush=True
+            )
             best = max(value for key, value in values.items() if key != "schemble+")
-            checks.at_least(f"{place}, load {factor}: schemble+ against the best other", values["schemble+"] - best,
-                            -1.0)
+            checks.at_least(
+                f"{place}, load {factor}: schemble+ against the best other", values["schemble+"] - best, -1.0
+            )
     return found
 
 
@@ -291,12 +372,15 @@ def main() -> int:
         if "days" in args.only:
             results["days"] = days_table(setup, seeds, checks, slack)
         if "lanes" in args.only:
-            results["lanes"] = lanes_table(setup, seeds, checks, (1.0, 2.0) if args.quick else LOADS,
-                                           20.0 if args.quick else 60.0)
+            results["lanes"] = lanes_table(
+                setup, seeds, checks, (1.0, 2.0) if args.quick else LOADS, 20.0 if args.quick else 60.0
+            )
     print("agreement of the subsets with all models:", ensemble.agreements(ensemble.draw_items(ITEMS, 1)))
-    return checks.finish(args.json, {"seeds": len(seeds), "first_seed": seeds[0], "segment_s": segment_s,
-                                     "synthetic ensemble": "yes"},
-                         results=results)
+    return checks.finish(
+        args.json,
+        {"seeds": len(seeds), "first_seed": seeds[0], "segment_s": segment_s, "synthetic ensemble": "yes"},
+        results=results,
+    )
 
 
 if __name__ == "__main__":

@@ -34,9 +34,13 @@ NOISE, SLOW, SLOW_FACTOR = 0.25, 0.15, 10.0
 BEHIND = 2.0
 """Points by which schemble+ may be behind, as between.py."""
 
-SYSTEMS = {"all models": System("ensemble_static"),
-           "fastest only": System("ensemble_static", {"pick": "static", "models": ["m0"]}),
-           "edf, partial": System("edf"), "schemble": System("schemble"), "schemble+": System("schemble+")}
+SYSTEMS = {
+    "all models": System("ensemble_static"),
+    "fastest only": System("ensemble_static", {"pick": "static", "models": ["m0"]}),
+    "edf, partial": System("edf"),
+    "schemble": System("schemble"),
+    "schemble+": System("schemble+"),
+}
 
 
 def scenario(system: System, trace: str, profile: Any, lasts_s: float) -> Dict[str, Any]:
@@ -64,13 +68,21 @@ def run_all(seeds: Sequence[int], seconds: float, loads: Sequence[float], checks
                     arrivals = world.steady(seed, ITEMS, RATE * load, seconds)
                     path, lasts_s = world.trace_path(directory, arrivals, items, "predicted", f"{seed}-{load}")
                     runs.append(world.run(scenario(system, path, profile, lasts_s), items, seed))
-                row[key] = {"right": 100 * sum(run.accuracy for run in runs) / len(runs),
-                            "missed": 100 * sum(run.missed for run in runs) / len(runs)}
+                row[key] = {
+                    "right": 100 * sum(run.accuracy for run in runs) / len(runs),
+                    "missed": 100 * sum(run.missed for run in runs) / len(runs),
+                }
             found[f"{load:g}"] = row
-            print(f"{f'load {load:g}':28}" + "".join(
-                f"{value['right']:9.1f} / {value['missed']:4.1f}" for value in row.values()), flush=True)
-            checks.at_least(f"load {load:g}: schemble+ against the best other", row["schemble+"]["right"] - max(
-                value["right"] for key, value in row.items() if key != "schemble+"), -BEHIND)
+            print(
+                f"{f'load {load:g}':28}"
+                + "".join(f"{value['right']:9.1f} / {value['missed']:4.1f}" for value in row.values()),
+                flush=True,
+            )
+            checks.at_least(
+                f"load {load:g}: schemble+ against the best other",
+                row["schemble+"]["right"] - max(value["right"] for key, value in row.items() if key != "schemble+"),
+                -BEHIND,
+            )
     return found
 
 
@@ -85,8 +97,11 @@ def main() -> int:
     seconds = 5.0 if args.quick else 15.0
     checks = Checks(SCRIPT)
     results = run_all(seeds, seconds, LOADS[1:3] if args.quick else LOADS, checks)
-    return checks.finish(args.json, {"first_seed": seeds[0], "seeds": len(seeds), "seconds": seconds,
-                                     "synthetic ensemble": "yes"}, results=results)
+    return checks.finish(
+        args.json,
+        {"first_seed": seeds[0], "seeds": len(seeds), "seconds": seconds, "synthetic ensemble": "yes"},
+        results=results,
+    )
 
 
 if __name__ == "__main__":

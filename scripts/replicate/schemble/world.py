@@ -104,14 +104,26 @@ def write_trace(path: str, load: Load, items: Items, by: str) -> None:
         for at, item in zip(load.times_s, load.items):
             row: List[Any] = [f"{at:.9f}", item, float(score[item])]
             for model in range(len(MODELS)):
-                row += [items.labels[item, model], float(items.margins[item, model]),
-                        float(items.gates[item, model]), float(items.local[item, model])]
+                row += [
+                    items.labels[item, model],
+                    float(items.margins[item, model]),
+                    float(items.gates[item, model]),
+                    float(items.local[item, model]),
+                ]
             rows.writerow(row)
 
 
-def scenario_of(system: System, trace: str, profile: EnsembleProfile, deadline_ms: float, duration_s: float,
-                on_late: str = "drop", others: Mapping[str, Any] | None = None, shared: bool = False,
-                growth: float = 0.0) -> Dict[str, Any]:
+def scenario_of(
+    system: System,
+    trace: str,
+    profile: EnsembleProfile,
+    deadline_ms: float,
+    duration_s: float,
+    on_late: str = "drop",
+    others: Mapping[str, Any] | None = None,
+    shared: bool = False,
+    growth: float = 0.0,
+) -> Dict[str, Any]:
     """The table of a scenario. ``shared``: all models on one lane. ``growth``: a batch of b takes 1 + growth * (b - 1)
     times as long as one; 0: no batches. ``others``: sections that come on top."""
     lanes = system.lanes or {model: ["main"] if shared else [f"l{index}"] for index, model in enumerate(MODELS)}
@@ -121,15 +133,30 @@ def scenario_of(system: System, trace: str, profile: EnsembleProfile, deadline_m
     sizes = (1, 2, 4, 8) if growth else (1,)
     table: Dict[str, Any] = {
         "lane": {name: {} for name in [*names, "side"]},
-        "model": {model: {"engine": "synthetic", "lanes": list(lanes.get(model, names[:1])), "batch": list(sizes),
-                          "expected": {str(size): f"{time * (1 + growth * (size - 1)):.3f}ms" for size in sizes}}
-                  for model, time in zip(MODELS, TIMES_MS)},
+        "model": {
+            model: {
+                "engine": "synthetic",
+                "lanes": list(lanes.get(model, names[:1])),
+                "batch": list(sizes),
+                "expected": {str(size): f"{time * (1 + growth * (size - 1)):.3f}ms" for size in sizes},
+            }
+            for model, time in zip(MODELS, TIMES_MS)
+        },
         "policy": {"ensemble": {"kind": system.kind, "trials": False, **system.options}},
-        "app": {"query": {"policy": "ensemble", "slo": f"{deadline_ms}ms", "on_late": on_late, "node": nodes,
-                          "pending_max": 100_000, "ensemble": ensemble_table(profile)}},
+        "app": {
+            "query": {
+                "policy": "ensemble",
+                "slo": f"{deadline_ms}ms",
+                "on_late": on_late,
+                "node": nodes,
+                "pending_max": 100_000,
+                "ensemble": ensemble_table(profile),
+            }
+        },
         "truth": {model: {"says": [f"{model}.label", f"{model}.margin"]} for model in MODELS},
         "workload": {"day": {"app": "query", "kind": "trace", "file": trace}},
-        "run": {"duration": f"{duration_s}s"}}
+        "run": {"duration": f"{duration_s}s"},
+    }
     table["model"]["score"] = {"engine": "synthetic", "lanes": ["side"], "expected": {"1": f"{SCORE_MS}ms"}}
     table["model"]["vote"] = {"engine": "synthetic", "lanes": ["side"], "expected": {"1": f"{VOTE_US}us"}}
     table["truth"]["score"] = {"says": ["difficulty"]}
@@ -157,13 +184,25 @@ def run(table: Mapping[str, Any], items: Items, seed: int) -> Result:
         right += bool(items.correct[int(end.request.hints["item"]), subset])
     policy = next(policy for policy in done.scheduler.policies if policy.name == "ensemble")
     figures: Mapping[str, Any] = policy.figures()
-    lanes = [lane.busy_ns / done.world.now_ns for name, lane in done.world.lanes.items()
-             if name != "side" and not name.startswith("copy:")]
+    lanes = [
+        lane.busy_ns / done.world.now_ns
+        for name, lane in done.world.lanes.items()
+        if name != "side" and not name.startswith("copy:")
+    ]
     taken_ms.sort()
-    return Result(right / len(ends), 1 - in_time / len(ends), right / max(1, in_time), models / max(1, in_time),
-                  float(np.mean(taken_ms or [0.0])), taken_ms[int(0.95 * len(taken_ms))] if taken_ms else 0.0,
-                  taken_ms[-1] if taken_ms else 0.0, float(np.mean(lanes)), int(figures.get("plans", 0)),
-                  int(figures.get("plans cut short", 0)), _value(done.world.ended, items, took))
+    return Result(
+        right / len(ends),
+        1 - in_time / len(ends),
+        right / max(1, in_time),
+        models / max(1, in_time),
+        float(np.mean(taken_ms or [0.0])),
+        taken_ms[int(0.95 * len(taken_ms))] if taken_ms else 0.0,
+        taken_ms[-1] if taken_ms else 0.0,
+        float(np.mean(lanes)),
+        int(figures.get("plans", 0)),
+        int(figures.get("plans cut short", 0)),
+        _value(done.world.ended, items, took),
+    )
 
 
 class Took:

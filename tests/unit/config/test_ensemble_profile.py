@@ -24,8 +24,15 @@ OBSERVED = {1: ObservedTable((0.5,), (((0, 0.5, 0, 1.0), (0, 0.4, 0, 1.0)), ((0,
 
 
 def made(**changes):
-    given = {"models": ("a", "b"), "edges": (0.3,), "agreement": (EASY, HARD), "shares": (0.75, 0.25),
-             "weights": (1.0, 2.0), "observed": OBSERVED, "score_edges": (0.4,)}
+    given = {
+        "models": ("a", "b"),
+        "edges": (0.3,),
+        "agreement": (EASY, HARD),
+        "shares": (0.75, 0.25),
+        "weights": (1.0, 2.0),
+        "observed": OBSERVED,
+        "score_edges": (0.4,),
+    }
     return EnsembleProfile(**{**given, **changes})
 
 
@@ -53,17 +60,31 @@ def test_a_request_of_unknown_difficulty_counts_as_the_mean():
     assert made(shares=()).row(None) == pytest.approx((0.0, 0.795, 0.895, 1.0))
 
 
-@pytest.mark.parametrize(("lead", "score", "row"), [
-    (0.2, 0.0, (0, 0.5, 0, 1.0)), (0.2, 0.4, (0, 0.4, 0, 1.0)), (0.5, 0.39, (0, 0.9, 0, 1.0)),
-    (0.9, 0.9, (0, 0.8, 0, 1.0))])
+@pytest.mark.parametrize(
+    ("lead", "score", "row"),
+    [
+        (0.2, 0.0, (0, 0.5, 0, 1.0)),
+        (0.2, 0.4, (0, 0.4, 0, 1.0)),
+        (0.5, 0.39, (0, 0.9, 0, 1.0)),
+        (0.9, 0.9, (0, 0.8, 0, 1.0)),
+    ],
+)
 def test_what_a_model_said_chooses_a_row(lead, score, row):
     assert made().observed_row(1, lead, score) == row
     assert made().observed_row(2, lead, score) is None
 
 
-@pytest.mark.parametrize(("votes", "lead"), [
-    ([], 0.0), ([(3, 0.8, 1.0)], 0.8), ([(3, 0.8, 1.0), (3, 0.4, 1.0)], 0.6), ([(3, 0.8, 1.0), (1, 0.4, 1.0)], 0.2),
-    ([(3, 0.8, 0.0), (1, 0.4, 1.0)], 0.4), ([(1, 0.5, 2.0), (2, 0.5, 1.0), (2, 0.5, 1.0)], 0.0)])
+@pytest.mark.parametrize(
+    ("votes", "lead"),
+    [
+        ([], 0.0),
+        ([(3, 0.8, 1.0)], 0.8),
+        ([(3, 0.8, 1.0), (3, 0.4, 1.0)], 0.6),
+        ([(3, 0.8, 1.0), (1, 0.4, 1.0)], 0.2),
+        ([(3, 0.8, 0.0), (1, 0.4, 1.0)], 0.4),
+        ([(1, 0.5, 2.0), (2, 0.5, 1.0), (2, 0.5, 1.0)], 0.0),
+    ],
+)
 def test_the_lead_of_the_winning_label(votes, lead):
     assert lead_of(votes) == pytest.approx(lead)
 
@@ -99,14 +120,21 @@ def test_a_larger_subset_that_is_worth_less_is_refused():
         EnsembleProfile(("a", "b", "c"), (), ((0, 0.9, 0.5, 0.7, 0.5, 0.9, 0.5, 1.0),))
 
 
-@pytest.mark.parametrize(("text", "words"), [
-    ("[1", "is no ensemble file"), ("{}", "edgeserve_ensemble = None, expected 1"),
-    (json.dumps({"edgeserve_ensemble": 2}), "= 2, expected 1; make the file again with 'edgeserve fit'"),
-    (json.dumps({"edgeserve_ensemble": 1}), "profile = None: expected a table with models"),
-    (json.dumps({"edgeserve_ensemble": 1, "profile": {"modles": []}}), "no key 'modles'"),
-    (json.dumps({"edgeserve_ensemble": 1, "profile": {"models": "ab"}}), "models = 'ab': expected a list"),
-    (json.dumps({"edgeserve_ensemble": 1, "profile": {"models": ["a"], "agreement": [[0, "x"]]}}),
-     r"agreement\[0\] = \[0, 'x'\]: expected a list of finite numbers")])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[1", "is no ensemble file"),
+        ("{}", "edgeserve_ensemble = None, expected 1"),
+        (json.dumps({"edgeserve_ensemble": 2}), "= 2, expected 1; make the file again with 'edgeserve fit'"),
+        (json.dumps({"edgeserve_ensemble": 1}), "profile = None: expected a table with models"),
+        (json.dumps({"edgeserve_ensemble": 1, "profile": {"modles": []}}), "no key 'modles'"),
+        (json.dumps({"edgeserve_ensemble": 1, "profile": {"models": "ab"}}), "models = 'ab': expected a list"),
+        (
+            json.dumps({"edgeserve_ensemble": 1, "profile": {"models": ["a"], "agreement": [[0, "x"]]}}),
+            r"agreement\[0\] = \[0, 'x'\]: expected a list of finite numbers",
+        ),
+    ],
+)
 def test_a_damaged_file_is_refused_with_its_name(tmp_path, text, words):
     path = tmp_path / "bad.json"
     path.write_text(text)
@@ -116,10 +144,19 @@ def test_a_damaged_file_is_refused_with_its_name(tmp_path, text, words):
 
 
 def config(ensemble, join=None):
-    return {"model": {name: {"engine": "synthetic", "expected": {"1": "1ms"}} for name in ("a", "b", "vote")},
-            "app": {"two": {"ensemble": ensemble, "node": [
-                {"name": "a", "after": []}, {"name": "b", "after": []},
-                {"name": "vote", "after": join or ["a", "b"], "join": "policy"}]}}}
+    return {
+        "model": {name: {"engine": "synthetic", "expected": {"1": "1ms"}} for name in ("a", "b", "vote")},
+        "app": {
+            "two": {
+                "ensemble": ensemble,
+                "node": [
+                    {"name": "a", "after": []},
+                    {"name": "b", "after": []},
+                    {"name": "vote", "after": join or ["a", "b"], "join": "policy"},
+                ],
+            }
+        },
+    }
 
 
 def test_an_app_names_its_file_or_holds_the_table(tmp_path):

@@ -21,10 +21,17 @@ from edgeserve.config.profiles import QUANTILES, Profile, find_profiles, profile
 from edgeserve.errors import ProfileError
 
 RISING = tuple(range(1, len(QUANTILES) + 1))
-COSTS = MachineCosts(step_ns=248_137, event_ns=1, wake_ns=RISING, stall_every_ns=3 * 10**9,
-                     stall_ns=(7,) * len(QUANTILES),
-                     lock_factor=1.98, contention=1.37, lock={"read \"it\"": LockUse(0.4, RISING, "m:f 12ab")},
-                     circumstances={"date": "2026-11-22", "load_average": 0.4})
+COSTS = MachineCosts(
+    step_ns=248_137,
+    event_ns=1,
+    wake_ns=RISING,
+    stall_every_ns=3 * 10**9,
+    stall_ns=(7,) * len(QUANTILES),
+    lock_factor=1.98,
+    contention=1.37,
+    lock={'read "it"': LockUse(0.4, RISING, "m:f 12ab")},
+    circumstances={"date": "2026-11-22", "load_average": 0.4},
+)
 
 
 def test_costs_are_read_as_they_were_written(tmp_path):
@@ -57,14 +64,18 @@ def test_costs_are_found_as_profiles_are(tmp_path):
     assert find_machine(str(tmp_path), elsewhere=True) == (own, MachineCosts(step_ns=5))
 
 
-@pytest.mark.parametrize(("text", "message"), [
-    ("format = 2", "format 2, expected 1"),
-    ("step = '1us'", "format None, expected 1"),
-    ("format = 1\nstep = 5", r"\[machine\] step = 5 is not a duration"),
-    ("format = 1\nwake = ['2us', '1us']", "expected one duration, or 15 rising ones: the quantiles 0, 0.01"),
-    ("format = 1\nwaek = '1us'", "has no key 'waek'; did you mean 'wake'"),
-    ("format = 1\n[lock.m]\nshare = 2", r"lock.m share = 2: expected a number from 0"),
-    ("format = ", "is not TOML")])
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("format = 2", "format 2, expected 1"),
+        ("step = '1us'", "format None, expected 1"),
+        ("format = 1\nstep = 5", r"\[machine\] step = 5 is not a duration"),
+        ("format = 1\nwake = ['2us', '1us']", "expected one duration, or 15 rising ones: the quantiles 0, 0.01"),
+        ("format = 1\nwaek = '1us'", "has no key 'waek'; did you mean 'wake'"),
+        ("format = 1\n[lock.m]\nshare = 2", r"lock.m share = 2: expected a number from 0"),
+        ("format = ", "is not TOML"),
+    ],
+)
 def test_a_damaged_file_is_named_with_the_mend(tmp_path, text, message):
     path = tmp_path / "machine.toml"
     path.write_text(text)
@@ -78,13 +89,19 @@ def test_one_duration_is_always_that():
     found = with_overrides(COSTS, {"wake": "3us", "lock": {"m": {"share": 0.5}}})
     assert found.wake_ns == (3000,) * len(QUANTILES)
     assert found.step_ns == COSTS.step_ns
-    assert set(found.lock) == {"read \"it\"", "m"}
+    assert set(found.lock) == {'read "it"', "m"}
     assert found.lock_of("unknown") == LockUse(1.0, COSTS.lock_wait_ns)
 
 
 def test_what_is_assumed_makes_a_lone_request_cost_what_was_seen():
     """The issue's measurement: 0.7 ms on an x86-64 board, of which the old default charged 35 us a step."""
     middle = QUANTILES.index(0.5)
-    lone_ns = 2 * (ASSUMED.step_ns + ASSUMED.event_ns) + ASSUMED.receive_ns + ASSUMED.answer_ns \
-        + ASSUMED.send_ns[middle] + ASSUMED.start_ns[middle] + 2 * ASSUMED.wake_ns[middle]
+    lone_ns = (
+        2 * (ASSUMED.step_ns + ASSUMED.event_ns)
+        + ASSUMED.receive_ns
+        + ASSUMED.answer_ns
+        + ASSUMED.send_ns[middle]
+        + ASSUMED.start_ns[middle]
+        + 2 * ASSUMED.wake_ns[middle]
+    )
     assert 600_000 < lone_ns < 900_000

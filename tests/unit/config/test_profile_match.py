@@ -24,11 +24,25 @@ VERSIONS = {"edgeserve": "0.1.0", "python": "3.10.4", "onnxruntime": "1.16.3"}
 
 def config_of(tmp_path, model=None, lane=None, app=None):
     """A network of two batch sizes on one lane; the three tables replace or add keys."""
-    return parse_config({
-        "lane": {"cpu0": {"threads": 2, "cores": [0, 1]}, "cpu1": {}} if lane is None else lane,
-        "model": {"m": {"engine": "onnx", "file": "m.onnx", "batch": [1, 4], "lanes": ["cpu0"],
-                        "shapes": {"x": [3, 320, 320]}, "options": {"threads": 2}, **(model or {})}},
-        "app": {"a": {"model": "m", **(app or {})}}}, str(tmp_path), "edge.toml")
+    return parse_config(
+        {
+            "lane": {"cpu0": {"threads": 2, "cores": [0, 1]}, "cpu1": {}} if lane is None else lane,
+            "model": {
+                "m": {
+                    "engine": "onnx",
+                    "file": "m.onnx",
+                    "batch": [1, 4],
+                    "lanes": ["cpu0"],
+                    "shapes": {"x": [3, 320, 320]},
+                    "options": {"threads": 2},
+                    **(model or {}),
+                }
+            },
+            "app": {"a": {"model": "m", **(app or {})}},
+        },
+        str(tmp_path),
+        "edge.toml",
+    )
 
 
 @pytest.fixture
@@ -41,13 +55,22 @@ def measured(tmp_path):
         config = config_of(tmp_path)
         timing = Timing(100, 1000, 1500, 1100, 10)
         about = {"settings": lane_settings(config, "cpu0"), **(lane or {})}
-        known = {"same": identity(config.models["m"], config.directory, VERSIONS), "lanes": {"cpu0": about},
-                 "inputs": {"x": ["float32", [3, 320, 320]]}, **circumstances}
+        known = {
+            "same": identity(config.models["m"], config.directory, VERSIONS),
+            "lanes": {"cpu0": about},
+            "inputs": {"x": ["float32", [3, 320, 320]]},
+            **circumstances,
+        }
         known.update(change or {})
-        profile = Profile("m", "orin", {"cpu0": LaneProfile(timings or {1: timing, 4: timing}, alone={"a": (1, 2)})},
-                          circumstances=known)
+        profile = Profile(
+            "m",
+            "orin",
+            {"cpu0": LaneProfile(timings or {1: timing, 4: timing}, alone={"a": (1, 2)})},
+            circumstances=known,
+        )
         write_profile(str(tmp_path / "m.json"), profile)
         return read_profile(str(tmp_path / "m.json"))
+
     return write
 
 
@@ -57,31 +80,46 @@ def test_the_same_model_on_the_same_lane_matches(measured, tmp_path):
     assert match.usable == match.profile
 
 
-@pytest.mark.parametrize(("change", "text"), [
-    ({"engine": "synthetic"}, "engine is synthetic now, it was onnx when measured"),
-    ({"options": {"threads": 4}}, "options.threads is 4 now, it was 2 when measured"),
-    ({"options": {}}, "options.threads is not set now, it was 2 when measured"),
-    ({"options": {"threads": 2, "providers": ["cuda"]}},
-     'options.providers is ["cuda"] now, it was not set when measured'),
-    ({"shapes": {"x": [3, 640, 640]}}, "shapes.x is [3, 640, 640] now, it was [3, 320, 320] when measured"),
-    ({"pad": {"x": 0.0}}, "pad.x is 0.0 now, it was not set when measured"),
-    ({"state": {"h": "hn"}}, "state.h is hn now, it was not set when measured")])
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"engine": "synthetic"}, "engine is synthetic now, it was onnx when measured"),
+        ({"options": {"threads": 4}}, "options.threads is 4 now, it was 2 when measured"),
+        ({"options": {}}, "options.threads is not set now, it was 2 when measured"),
+        (
+            {"options": {"threads": 2, "providers": ["cuda"]}},
+            'options.providers is ["cuda"] now, it was not set when measured',
+        ),
+        ({"shapes": {"x": [3, 640, 640]}}, "shapes.x is [3, 640, 640] now, it was [3, 320, 320] when measured"),
+        ({"pad": {"x": 0.0}}, "pad.x is 0.0 now, it was not set when measured"),
+        ({"state": {"h": "hn"}}, "state.h is hn now, it was not set when measured"),
+    ],
+)
 def test_another_setting_of_the_model_is_said_with_both_values(measured, tmp_path, change, text):
     match = match_profile(measured(), config_of(tmp_path, change), VERSIONS)
     assert match.mismatches == (text,)
     assert match.usable.lanes == {}
 
 
-@pytest.mark.parametrize("change", [
-    {"expected": {"1": "5ms"}}, {"options": {"threads": 2, "process_timeout": "9s", "process_restarts_max": 1}},
-    {"memory": "1MiB"}, {"batch": [1]}, {"pinned": True}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"expected": {"1": "5ms"}},
+        {"options": {"threads": 2, "process_timeout": "9s", "process_restarts_max": 1}},
+        {"memory": "1MiB"},
+        {"batch": [1]},
+        {"pinned": True},
+    ],
+)
 def test_what_changes_no_time_is_no_mismatch(measured, tmp_path, change):
     assert match_profile(measured(), config_of(tmp_path, change), VERSIONS).usable.lanes
 
 
 def test_the_time_of_a_synthetic_model_is_a_setting(tmp_path):
-    models = [config_of(tmp_path, {"engine": "synthetic", "expected": {"1": time}, "batch": [1]}).models["m"]
-              for time in ("9ms", "3ms")]
+    models = [
+        config_of(tmp_path, {"engine": "synthetic", "expected": {"1": time}, "batch": [1]}).models["m"]
+        for time in ("9ms", "3ms")
+    ]
     slow, fast = [identity(model, str(tmp_path), {}) for model in models]
     assert slow["settings"]["expected"] == {"1": 9_000_000} != fast["settings"]["expected"]
 
@@ -100,8 +138,10 @@ def test_another_content_of_the_file_is_a_mismatch_and_another_name_is_none(meas
 
 def test_the_source_of_a_function_counts_as_its_file(tmp_path):
     (tmp_path / "steps.py").write_text("def f(x): return x\n")
-    config = config_of(tmp_path, {"engine": "python", "file": "", "function": "steps:f", "shapes": {},
-                                  "options": {"example": "steps:one"}})
+    config = config_of(
+        tmp_path,
+        {"engine": "python", "file": "", "function": "steps:f", "shapes": {}, "options": {"example": "steps:one"}},
+    )
     same = identity(config.models["m"], str(tmp_path), {})
     assert same["files"]["function"]["name"] == "steps.py"
     profile = Profile("m", "orin", {"cpu0": LaneProfile({})}, circumstances={"same": same})
@@ -111,11 +151,15 @@ def test_the_source_of_a_function_counts_as_its_file(tmp_path):
     assert "steps.py has changed" in text
 
 
-@pytest.mark.parametrize(("library", "version", "text"), [
-    ("onnxruntime", "1.17.0", "onnxruntime is 1.17.0 now, it was 1.16.3 when measured"),
-    ("python", "3.8.19", "python is 3.8.19 now, it was 3.10.4 when measured"),
-    ("python", "3.10.14", None),  # a patch release
-    ("tensorrt", "10.3", None)])  # not recorded
+@pytest.mark.parametrize(
+    ("library", "version", "text"),
+    [
+        ("onnxruntime", "1.17.0", "onnxruntime is 1.17.0 now, it was 1.16.3 when measured"),
+        ("python", "3.8.19", "python is 3.8.19 now, it was 3.10.4 when measured"),
+        ("python", "3.10.14", None),  # a patch release
+        ("tensorrt", "10.3", None),
+    ],
+)  # not recorded
 def test_versions_count_up_to_their_patch_release(measured, tmp_path, library, version, text):
     match = match_profile(measured(), config_of(tmp_path), {**VERSIONS, library: version})
     assert match.mismatches == ((text,) if text else ())
@@ -125,9 +169,13 @@ def test_without_versions_those_of_this_machine_do_not_count(measured, tmp_path)
     assert match_profile(measured(), config_of(tmp_path)).mismatches == ()
 
 
-@pytest.mark.parametrize(("lane", "text"), [
-    ({"threads": 4, "cores": [0, 1]}, "lane cpu0: threads is 4 now, it was 2 when measured"),
-    ({"threads": 2}, "lane cpu0: cores is [] now, it was [0, 1] when measured")])
+@pytest.mark.parametrize(
+    ("lane", "text"),
+    [
+        ({"threads": 4, "cores": [0, 1]}, "lane cpu0: threads is 4 now, it was 2 when measured"),
+        ({"threads": 2}, "lane cpu0: cores is [] now, it was [0, 1] when measured"),
+    ],
+)
 def test_a_lane_with_other_threads_or_cores_is_left_out(measured, tmp_path, lane, text):
     match = match_profile(measured(), config_of(tmp_path, lane={"cpu0": lane}), VERSIONS)
     assert match.mismatches == (text,)
@@ -144,10 +192,14 @@ def test_batch_sizes_without_a_time_are_named_beside_those_with_one(measured, tm
     assert sorted(match.usable.lanes["cpu0"].timings) == [1, 4]
 
 
-@pytest.mark.parametrize(("drift", "lane_drift", "texts"), [
-    (0.04, -0.09, []),
-    (0.3, 0.2, ["the device got 30% slower while batch 4 was measured on cpu0 (up to 10% is usual)"]),
-    (0.0, -0.2, ["the device got 20% faster while all batch sizes was measured on cpu0 (up to 10% is usual)"])])
+@pytest.mark.parametrize(
+    ("drift", "lane_drift", "texts"),
+    [
+        (0.04, -0.09, []),
+        (0.3, 0.2, ["the device got 30% slower while batch 4 was measured on cpu0 (up to 10% is usual)"]),
+        (0.0, -0.2, ["the device got 20% faster while all batch sizes was measured on cpu0 (up to 10% is usual)"]),
+    ],
+)
 def test_a_device_that_drifted_is_a_doubt_and_the_times_stay(measured, tmp_path, drift, lane_drift, texts):
     timings = {size: Timing(100, 1000, 1500, 1100, 10, drift=drift if size == 4 else 0.0) for size in (1, 4)}
     match = match_profile(measured(timings, {"drift": lane_drift}), config_of(tmp_path), VERSIONS)
@@ -155,8 +207,9 @@ def test_a_device_that_drifted_is_a_doubt_and_the_times_stay(measured, tmp_path,
     assert match.usable.lanes
 
 
-@pytest.mark.parametrize(("others", "cores", "said"), [
-    (0.1, 2, False), (1.5, 2, True), (1.5, 8, False), (0.3, 2, True), (0.2, 2, False)])
+@pytest.mark.parametrize(
+    ("others", "cores", "said"), [(0.1, 2, False), (1.5, 2, True), (1.5, 8, False), (0.3, 2, True), (0.2, 2, False)]
+)
 def test_other_programs_on_the_cores_are_a_doubt_where_none_was_left(measured, tmp_path, others, cores, said):
     """The lane has two threads."""
     match = match_profile(measured(lane={"load": {"others": others, "cores": cores}}), config_of(tmp_path), VERSIONS)
@@ -166,13 +219,23 @@ def test_other_programs_on_the_cores_are_a_doubt_where_none_was_left(measured, t
         assert match.usable.lanes
 
 
-@pytest.mark.parametrize(("now", "said"), [({"max": 2000.0}, False), ({"max": 2090}, False), ({"max": 1200}, True),
-                                           ({"max": 0.0}, False), ({}, False), (None, False)])
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ({"max": 2000.0}, False),
+        ({"max": 2090}, False),
+        ({"max": 1200}, True),
+        ({"max": 0.0}, False),
+        ({}, False),
+        (None, False),
+    ],
+)
 def test_another_highest_clock_is_a_doubt(measured, tmp_path, now, said):
     """As in another power mode. Virtual machines say 0, or nothing."""
     match = match_profile(measured(clocks_mhz={"max": 2000}), config_of(tmp_path), VERSIONS, now)
     assert [text.partition(":")[0] for text in match.doubts] == [
-        "the processor's highest clock is 1200 MHz now, it was 2000 MHz when measured"] * said
+        "the processor's highest clock is 1200 MHz now, it was 2000 MHz when measured"
+    ] * said
     assert match.usable.lanes
     assert match_profile(measured(clocks_mhz={"max": 0}), config_of(tmp_path), VERSIONS, now).doubts == ()
 
@@ -180,6 +243,7 @@ def test_another_highest_clock_is_a_doubt(measured, tmp_path, now, said):
 def test_an_app_that_brings_another_shape_than_the_example_is_a_doubt(measured, tmp_path):
     def doubts(inputs, **app):
         return match_profile(measured(), config_of(tmp_path, app={"inputs": inputs, **app}), VERSIONS).doubts
+
     assert doubts({"x": {"dtype": "float32", "shape": [3, 320, 320]}}) == ()
     assert doubts({"x": {"dtype": "float32", "shape": [3, -1, -1]}}) == ()  # any length
     assert doubts({"other": {"dtype": "float32", "shape": [1]}}) == ()

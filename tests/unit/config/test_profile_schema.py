@@ -32,12 +32,34 @@ from edgeserve.errors import ProfileError
 
 ROOT = Path(__file__).resolve().parents[3]
 
-TIMING = {"count": 700, "median_ns": 5_000, "p99_ns": 7_000, "mean_ns": 5_100, "sd_ns": 300, "drift": 0.01,
-          "quantiles_ns": list(range(4_900, 4_900 + 150 * len(QUANTILES), 150)), "p99_error": 0.04}
-GOOD = {"format": 2, "model": "yolo", "device": "orin", "weights_bytes": 10, "work_bytes": 2,
-        "circumstances": {"date": "2026-11-21", "whatever": [1]},
-        "lanes": {"gpu0": {"timings": {"1": TIMING, "16": TIMING}, "fixed_ns": 4_000, "per_item_ns": 1_000,
-                           "fit_error_max": 0.04, "load_ns": 90_000, "alone": {"cam": [1, 2, 2]}}}}
+TIMING = {
+    "count": 700,
+    "median_ns": 5_000,
+    "p99_ns": 7_000,
+    "mean_ns": 5_100,
+    "sd_ns": 300,
+    "drift": 0.01,
+    "quantiles_ns": list(range(4_900, 4_900 + 150 * len(QUANTILES), 150)),
+    "p99_error": 0.04,
+}
+GOOD = {
+    "format": 2,
+    "model": "yolo",
+    "device": "orin",
+    "weights_bytes": 10,
+    "work_bytes": 2,
+    "circumstances": {"date": "2026-11-21", "whatever": [1]},
+    "lanes": {
+        "gpu0": {
+            "timings": {"1": TIMING, "16": TIMING},
+            "fixed_ns": 4_000,
+            "per_item_ns": 1_000,
+            "fit_error_max": 0.04,
+            "load_ns": 90_000,
+            "alone": {"cam": [1, 2, 2]},
+        }
+    },
+}
 
 
 def changed(value: Any, *path: Any) -> Any:
@@ -94,10 +116,12 @@ def test_a_good_table_has_no_problem() -> None:
     assert problems_of(changed(5_000.0, *ONE, "median_ns")) == []  # a whole number all the same
 
 
-@pytest.mark.parametrize(("table", "key", "value", "expected"), WRONG, ids=[f"{row[1]}={str(row[2])[:12]}" for row in
-                                                                          WRONG])
-def test_what_is_wrong_is_named_with_key_value_and_what_was_expected(tmp_path: Path, table: Any, key: str, value: Any,
-                                                                    expected: str) -> None:
+@pytest.mark.parametrize(
+    ("table", "key", "value", "expected"), WRONG, ids=[f"{row[1]}={str(row[2])[:12]}" for row in WRONG]
+)
+def test_what_is_wrong_is_named_with_key_value_and_what_was_expected(
+    tmp_path: Path, table: Any, key: str, value: Any, expected: str
+) -> None:
     path = tmp_path / "m.json"
     path.write_text(json.dumps(table))
     with pytest.raises(InvalidProfile, match=r"m\.json: is not a profile: .*measure it again") as caught:
@@ -126,8 +150,11 @@ def test_the_schema_says_the_same_in_json_schema() -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed: the schema is not compared")
     validator = jsonschema.Draft202012Validator(json.loads(json.dumps(SCHEMA)))
     assert validator.is_valid(GOOD)
-    by_schema = [row for row in WRONG if not any(word in row[3] for word in (
-        "values", "rise", "say", "at least", "above 0", "up to", "drift"))]
+    by_schema = [
+        row
+        for row in WRONG
+        if not any(word in row[3] for word in ("values", "rise", "say", "at least", "above 0", "up to", "drift"))
+    ]
     assert len(by_schema) > 12
     for table, key, *_ in by_schema:
         assert key.endswith("drift") or not validator.is_valid(table), key
@@ -185,7 +212,12 @@ def test_the_profiles_of_papers_are_what_their_numbers_draw() -> None:
     assert profiles.main(["--check"]) == 0
     densenet = read_profile(str(ROOT / "profiles" / "clockwork-tesla-v100" / "densenet121.json"))
     assert {size: timing.median_ns for size, timing in densenet.lanes["gpu0"].timings.items()} == {
-        1: 3_800_000, 2: 4_520_000, 4: 6_550_000, 8: 10_220_000, 16: 17_910_000}
+        1: 3_800_000,
+        2: 4_520_000,
+        4: 6_550_000,
+        8: 10_220_000,
+        16: 17_910_000,
+    }
     assert (densenet.lanes["gpu0"].load_ns, densenet.weights_bytes) == (2_590_000, 31_800_000)
 
 

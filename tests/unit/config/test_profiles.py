@@ -22,8 +22,14 @@ from edgeserve.config.profiles import (
 from edgeserve.errors import ProfileError
 
 TIMING = Timing(100, 5_000, 7_000, 5_100, 300, tuple(range(4_900, 4_900 + 150 * len(QUANTILES), 150)), 0.01)
-PROFILE = Profile("yolo", "orin", {"gpu0": LaneProfile({1: TIMING, 16: TIMING}, 4_000, 1_000, 0.04, 90_000)},
-                  10_000, 2_000, {"date": "2026-11-21", "versions": {"onnxruntime": "1.16"}})
+PROFILE = Profile(
+    "yolo",
+    "orin",
+    {"gpu0": LaneProfile({1: TIMING, 16: TIMING}, 4_000, 1_000, 0.04, 90_000)},
+    10_000,
+    2_000,
+    {"date": "2026-11-21", "versions": {"onnxruntime": "1.16"}},
+)
 
 
 def test_a_profile_is_read_back_as_it_was_written(tmp_path):

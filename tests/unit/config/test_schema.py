@@ -35,18 +35,46 @@ def test_the_default_lane_stands_on_the_first_device():
 
 
 def test_a_whole_file():
-    config = parse_config({
-        "server": {"message_max": "1MiB", "drain": "2s", "pending_max": 10},
-        "device": {"gpu": {"kind": "cuda", "index": 1, "memory": "2GiB", "load_rate": "12GB"}},
-        "lane": {"gpu0": {"device": "gpu", "ahead": "5ms", "hang": "1s", "cores": [0, 1]}},
-        "model": {"m": {"engine": "onnx", "file": "m.onnx", "batch": [1, 4], "expected": {"1": "5ms", "4": "12ms"},
-                        "memory": "64MiB", "load": "3ms", "pinned": True, "lanes": ["gpu0"], "shapes": {"x": [3, 8]},
-                        "pad": {"x": -1}, "state": {"h": "hn"}, "options": {"threads": 2}}},
-        "policy": {"cw": {"kind": "clockwork", "window_ms": 3}},
-        "app": {"a": {"slo": "50ms", "class": "critical", "value": 2, "on_late": "answer", "stream": "in_order",
-                      "weights": {"cam": 3}, "inputs": {"x": {"shape": [-1, 8], "optional": True}},
-                      "node": [{"name": "one", "model": "m"}, {"name": "two", "model": "m", "join": 1, "route": "one"},
-                               {"name": "m", "after": ["one"]}]}}})
+    config = parse_config(
+        {
+            "server": {"message_max": "1MiB", "drain": "2s", "pending_max": 10},
+            "device": {"gpu": {"kind": "cuda", "index": 1, "memory": "2GiB", "load_rate": "12GB"}},
+            "lane": {"gpu0": {"device": "gpu", "ahead": "5ms", "hang": "1s", "cores": [0, 1]}},
+            "model": {
+                "m": {
+                    "engine": "onnx",
+                    "file": "m.onnx",
+                    "batch": [1, 4],
+                    "expected": {"1": "5ms", "4": "12ms"},
+                    "memory": "64MiB",
+                    "load": "3ms",
+                    "pinned": True,
+                    "lanes": ["gpu0"],
+                    "shapes": {"x": [3, 8]},
+                    "pad": {"x": -1},
+                    "state": {"h": "hn"},
+                    "options": {"threads": 2},
+                }
+            },
+            "policy": {"cw": {"kind": "clockwork", "window_ms": 3}},
+            "app": {
+                "a": {
+                    "slo": "50ms",
+                    "class": "critical",
+                    "value": 2,
+                    "on_late": "answer",
+                    "stream": "in_order",
+                    "weights": {"cam": 3},
+                    "inputs": {"x": {"shape": [-1, 8], "optional": True}},
+                    "node": [
+                        {"name": "one", "model": "m"},
+                        {"name": "two", "model": "m", "join": 1, "route": "one"},
+                        {"name": "m", "after": ["one"]},
+                    ],
+                }
+            },
+        }
+    )
     assert config.server.message_bytes_max == 1024**2
     assert config.server.drain_ns == 2 * 10**9
     assert config.devices["gpu"] == DeviceConfig("gpu", "cuda", 1, 2 * 1024**3, 12 * 10**9)
@@ -59,7 +87,10 @@ def test_a_whole_file():
     app = config.apps["a"]
     assert (app.klass, app.value, app.on_late, app.weights) == ("critical", 2.0, "answer", {"cam": 3.0})
     assert [(node.name, node.model, node.after, node.join, node.route) for node in app.nodes] == [
-        ("one", "m", (), "all", "all"), ("two", "m", ("one",), 1, "one"), ("m", "m", ("one",), "all", "all")]
+        ("one", "m", (), "all", "all"),
+        ("two", "m", ("one",), 1, "one"),
+        ("m", "m", ("one",), "all", "all"),
+    ]
     assert app.inputs["x"].shape == (-1, 8)
 
 
@@ -89,12 +120,18 @@ WRONG = [
     ({"app": {"a": {"model": "m", "node": []}}}, ["[app.a] needs either model"]),
     ({"app": {"a": {"node": []}}}, ["[app.a] node", "at least one"]),
     ({"app": {"a": {"model": "n"}}}, ["[app.a] model = 'n' does not exist", "known: m"]),
-    ({"app": {"a": {"node": [{"name": "m"}, {"name": "n"}]}}},
-     ["[[app.a.node]] name = 'n' has no model = '...', so it means a model of its own name, and there is none",
-      "known: m"]),
+    (
+        {"app": {"a": {"node": [{"name": "m"}, {"name": "n"}]}}},
+        [
+            "[[app.a.node]] name = 'n' has no model = '...', so it means a model of its own name, and there is none",
+            "known: m",
+        ],
+    ),
     ({"app": {"a": {"node": [{"name": "n", "model": "o"}]}}}, ["[app.a] node 'n' model = 'o' does not exist"]),
-    ({"device": {"gpu": {"kind": "cuda"}}, "lane": {"gpu0": {"threads": 2}}},
-     ["[lane.gpu0] lacks device = '...'; the file has 'gpu' (left out means 'cpu', which it does not have)"]),
+    (
+        {"device": {"gpu": {"kind": "cuda"}}, "lane": {"gpu0": {"threads": 2}}},
+        ["[lane.gpu0] lacks device = '...'; the file has 'gpu' (left out means 'cpu', which it does not have)"],
+    ),
     ({"app": {"a": {"model": "m", "class": "urgent"}}}, ["[app.a] class = 'urgent'", "'critical', 'normal'"]),
     ({"app": {"a": {"model": "m", "weights": {"x": 0}}}}, ["[app.a] weights.x = 0", "0.001"]),
     ({"app": {"a": {"model": "m", "polcy": "edf"}}}, ["[app.a] has no key 'polcy'", "did you mean 'policy'?"]),
@@ -102,13 +139,19 @@ WRONG = [
     ({"app": {"a": {"model": "m", "inputs": {"x": {"shpe": []}}}}}, ["[app.a] inputs.x has no key 'shpe'"]),
     ({"app": {"a": {"model": "m", "length": "x"}}}, ["[app.a] length = 'x'", "such as 'image[1]'"]),
     ({"app": {"a": {"model": "m", "length": 3}}}, ["[app.a] length = 3", "expected a string"]),
-    ({"app": {"a": {"model": "m", "length": "x[0]", "inputs": {"y": {"shape": [-1]}}}}},
-     ["[app.a] length = 'x[0]'", "declares no input 'x'", "[app.a.inputs]"]),
-    ({"app": {"a": {"model": "m", "length": "x[1]", "inputs": {"x": {"shape": [-1]}}}}},
-     ["[app.a] length = 'x[1]'", "has 1 axis", "correct the axis"]),
+    (
+        {"app": {"a": {"model": "m", "length": "x[0]", "inputs": {"y": {"shape": [-1]}}}}},
+        ["[app.a] length = 'x[0]'", "declares no input 'x'", "[app.a.inputs]"],
+    ),
+    (
+        {"app": {"a": {"model": "m", "length": "x[1]", "inputs": {"x": {"shape": [-1]}}}}},
+        ["[app.a] length = 'x[1]'", "has 1 axis", "correct the axis"],
+    ),
     ({"app": {"a": {"model": "m", "length": "x[0]", "inputs": {"x": {"dtype": "text"}}}}}, ["input 'x' has 0 axes"]),
-    (predicting({"size": "p:f"}),
-     ["[app.a.predict] 'size'", "Those of this app are length, work, steps, tokens, m.work"]),
+    (
+        predicting({"size": "p:f"}),
+        ["[app.a.predict] 'size'", "Those of this app are length, work, steps, tokens, m.work"],
+    ),
     (predicting({"m.parts": "p:f"}), ["[app.a.predict] 'm.parts'", "no policy reads"]),
     (predicting({"other.work": "p:f"}), ["'other.work'", "m.work"]),
     (predicting({"length": "f"}), ["[app.a] predict.length = 'f'", "'module:function'"]),
@@ -158,8 +201,11 @@ def test_what_cannot_be_read_is_a_configuration_error_that_names_the_file(tmp_pa
 
 
 def test_predictors_of_the_hints_that_an_app_s_nodes_have():
-    nodes = [{"name": "cut", "model": "m", "fan_out": True}, {"name": "read", "model": "m", "route": "one"},
-             {"name": "m"}]
+    nodes = [
+        {"name": "cut", "model": "m", "fan_out": True},
+        {"name": "read", "model": "m", "route": "one"},
+        {"name": "m"},
+    ]
     hints = ["length", "work", "cut.parts", "cut.work", "read.route", "read.steps", "m.work"]
     made = {"app": {"a": {"node": nodes, "predict": dict.fromkeys(hints, "p:f")}}}
     assert list(parse_config(with_changes(**made)).apps["a"].predict) == hints
@@ -184,9 +230,14 @@ def test_a_policy_from_outside_may_read_hints_of_any_name():
     assert parse_config(made).apps["a"].predict == {"difficulty": "p:f"}
 
 
-@pytest.mark.parametrize(("line", "mend"), [
-    ("slo = 50ms", '; texts and durations stand in quotes: slo = "50ms"'),
-    ("engine = onnx  # mine", '; texts and durations stand in quotes: engine = "onnx"'), ("model = [", "")])
+@pytest.mark.parametrize(
+    ("line", "mend"),
+    [
+        ("slo = 50ms", '; texts and durations stand in quotes: slo = "50ms"'),
+        ("engine = onnx  # mine", '; texts and durations stand in quotes: engine = "onnx"'),
+        ("model = [", ""),
+    ],
+)
 def test_a_value_without_quotes_is_told_with_the_line_that_would_do(tmp_path, line, mend):
     path = tmp_path / "edge.toml"
     path.write_text(f"[app.a]\n{line}\nmodel = 'm'\n", encoding="utf-8")

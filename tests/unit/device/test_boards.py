@@ -90,14 +90,17 @@ def test_a_sum_that_lost_a_rail_is_unknown(tmp_path):
     assert turn_of(str(root)).power_w is None
 
 
-@pytest.mark.parametrize(("model", "compatible", "slug"), [
-    ("NVIDIA Jetson Nano Developer Kit", "nvidia,p3449-0000-b00+p3448-0000-b00", "nano"),
-    ("NVIDIA Jetson Xavier NX Developer Kit", "nvidia,p3509-0000+p3668-0000", "xavier-nx"),
-    ("NVIDIA Orin Nano Developer Kit", "nvidia,p3768-0000+p3767-0003", "orin-nano"),
-    ("somebody's own carrier", "vendor,board+p3767-0001", "orin-nx"),
-    ("somebody's own carrier", "vendor,board", "agx-orin"),  # nothing but the SoC tells
-    ("quill", "nvidia,p2597-0000+p3310-1000", "tx2"),
-])
+@pytest.mark.parametrize(
+    ("model", "compatible", "slug"),
+    [
+        ("NVIDIA Jetson Nano Developer Kit", "nvidia,p3449-0000-b00+p3448-0000-b00", "nano"),
+        ("NVIDIA Jetson Xavier NX Developer Kit", "nvidia,p3509-0000+p3668-0000", "xavier-nx"),
+        ("NVIDIA Orin Nano Developer Kit", "nvidia,p3768-0000+p3767-0003", "orin-nano"),
+        ("somebody's own carrier", "vendor,board+p3767-0001", "orin-nx"),
+        ("somebody's own carrier", "vendor,board", "agx-orin"),  # nothing but the SoC tells
+        ("quill", "nvidia,p2597-0000+p3310-1000", "tx2"),
+    ],
+)
 def test_boards_by_module_by_name_and_by_soc(tmp_path, model, compatible, slug):
     assert detect_board(plant(tmp_path / "a", jetson(model, [compatible, "nvidia,tegra234"], None))).kind.slug == slug
 
@@ -167,14 +170,29 @@ def hard_limit(root, trips, *bound, zone="cpu-thermal", others=()):
     """The hard limit where the first of the zones has these trip points, and a cooling device of each type is bound to
     the trip point beside it."""
     files, links = bindings([(0, device, trip) for device, (_, trip) in enumerate(bound)])
-    tree = BoardTree("", {**zones([(zone, "50000\n", trips), *others]), **files,
-                          **cooling([(kind, 0) for kind, _ in bound])}, links, {}, {})
+    tree = BoardTree(
+        "",
+        {**zones([(zone, "50000\n", trips), *others]), **files, **cooling([(kind, 0) for kind, _ in bound])},
+        links,
+        {},
+        {},
+    )
     return ThermalSource(tree.plant(root)).read(0).temperature_hard_c
 
 
-@pytest.mark.parametrize(("kind", "hard_c"), [
-    ("hot-surface-alert", 83.0), ("pwm-fan", 83.0), ("TCC Offset", 83.0), ("cpufreq-cpu0", 58.0),
-    ("devfreq-17000000.gpu", 58.0), ("cpu-throttle-alert", 58.0), ("Processor", 58.0), ("of a later kernel", 58.0)])
+@pytest.mark.parametrize(
+    ("kind", "hard_c"),
+    [
+        ("hot-surface-alert", 83.0),
+        ("pwm-fan", 83.0),
+        ("TCC Offset", 83.0),
+        ("cpufreq-cpu0", 58.0),
+        ("devfreq-17000000.gpu", 58.0),
+        ("cpu-throttle-alert", 58.0),
+        ("Processor", 58.0),
+        ("of a later kernel", 58.0),
+    ],
+)
 def test_a_trip_counts_where_what_lowers_clocks_is_bound_to_it(tmp_path, kind, hard_c):
     assert hard_limit(tmp_path, HOT, ("thermal-cpufreq-0", 0), (kind, 2)) == hard_c
 
@@ -186,11 +204,17 @@ def test_a_trip_that_nothing_is_bound_to_does_not_count(tmp_path):
     assert hard_limit(tmp_path / "c", HOT, ("Processor", 0), zone="acpitz", others=[package]) == 95.0
 
 
-@pytest.mark.parametrize(("trips", "hard_c"), [
-    ([("passive", 99000), ("critical", 104500), ("passive", 70000)], 97.0),
-    ([("passive", 70000), ("critical", 104500)], 95.0), ([("passive", 84400), ("critical", 104500)], 95.0),
-    ([("passive", 84500), ("critical", 104500)], 82.5),
-    ([("passive", 70000)], 68.0), ([("passive", 70000), ("critical", 1000000)], 68.0)])
+@pytest.mark.parametrize(
+    ("trips", "hard_c"),
+    [
+        ([("passive", 99000), ("critical", 104500), ("passive", 70000)], 97.0),
+        ([("passive", 70000), ("critical", 104500)], 95.0),
+        ([("passive", 84400), ("critical", 104500)], 95.0),
+        ([("passive", 84500), ("critical", 104500)], 82.5),
+        ([("passive", 70000)], 68.0),
+        ([("passive", 70000), ("critical", 1000000)], 68.0),
+    ],
+)
 def test_without_bindings_trips_far_below_the_critical_one_do_not_count(tmp_path, trips, hard_c):
     assert hard_limit(tmp_path, trips) == hard_c
 
@@ -218,7 +242,12 @@ def test_constant_zones_and_those_of_the_board_never_count():
     assert limits is not None
     assert (limits.zone, limits.hard_c) == ("gpu", 68.0)  # above the only limit that is known
     assert [zone_name(kind) for kind in ("CPU-therm", "cpu-thermal", "CPU", "Tboard_tegra", "x86_pkg_temp")] == [
-        "cpu", "cpu", "cpu", "tboard", "cpu"]
+        "cpu",
+        "cpu",
+        "cpu",
+        "tboard",
+        "cpu",
+    ]
 
 
 def test_power_modes_are_told_by_name(tmp_path):
@@ -243,8 +272,12 @@ def test_the_strongest_mode_of_a_super_configuration_and_of_nonsense():
 
 
 def test_memory_of_a_container_is_bounded_by_its_group(tmp_path):
-    files = {**THOR.files, "sys/fs/cgroup/memory.max": f"{4 << 30}\n", "sys/fs/cgroup/memory.current": f"{3 << 30}\n",
-             "sys/fs/cgroup/memory.stat": f"anon 1\ninactive_file {1 << 29}\n"}
+    files = {
+        **THOR.files,
+        "sys/fs/cgroup/memory.max": f"{4 << 30}\n",
+        "sys/fs/cgroup/memory.current": f"{3 << 30}\n",
+        "sys/fs/cgroup/memory.stat": f"anon 1\ninactive_file {1 << 29}\n",
+    }
     root = plant(tmp_path / "root", files)
     assert MemorySource(root).read(0).memory_available_bytes == (1 << 30) + (1 << 29)
     (tmp_path / "root/sys/fs/cgroup/memory.max").write_text("max\n")
@@ -260,12 +293,22 @@ def test_the_largest_free_block_is_of_all_zones():
 
 
 def test_readings_are_merged_in_order_and_limits_stay_with_their_temperature():
-    first = DeviceState(power_w=5.0, temperature_c=50.0, temperature_zone="tj", temperatures_c={"tj": 50.0},
-                        throttles=("a",))
-    second = DeviceState(power_w=9.0, gpu_load=0.5, temperature_c=60.0, temperature_zone="cpu", temperature_soft_c=70.0,
-                         temperature_hard_c=80.0, temperatures_c={"tj": 51.0, "cpu": 60.0}, throttles=("b", "a"))
+    first = DeviceState(
+        power_w=5.0, temperature_c=50.0, temperature_zone="tj", temperatures_c={"tj": 50.0}, throttles=("a",)
+    )
+    second = DeviceState(
+        power_w=9.0,
+        gpu_load=0.5,
+        temperature_c=60.0,
+        temperature_zone="cpu",
+        temperature_soft_c=70.0,
+        temperature_hard_c=80.0,
+        temperatures_c={"tj": 51.0, "cpu": 60.0},
+        throttles=("b", "a"),
+    )
     state = merged([DeviceState(), first, second], at_ns=7)
-    assert state == replace(first, at_ns=7, gpu_load=0.5, temperatures_c={"tj": 50.0, "cpu": 60.0},
-                            throttles=("a", "b"))
+    assert state == replace(
+        first, at_ns=7, gpu_load=0.5, temperatures_c={"tj": 50.0, "cpu": 60.0}, throttles=("a", "b")
+    )
     assert state.soft_margin_c is None
     assert second.hard_margin_c == 20.0

@@ -11,8 +11,15 @@ from edgeserve.device.changes import HOLD_NS, MIB, STEPS, ChangeFilter
 from edgeserve.device.state import DeviceState
 from edgeserve.units import NS_PER_S
 
-BASE = DeviceState(gpu_clock_hz=1_300_000_000, gpu_clock_max_hz=1_300_000_000, memory_available_bytes=8 << 30,
-                   temperature_c=50.0, power_w=20.0, throttles=(), power_mode="MAXN")
+BASE = DeviceState(
+    gpu_clock_hz=1_300_000_000,
+    gpu_clock_max_hz=1_300_000_000,
+    memory_available_bytes=8 << 30,
+    temperature_c=50.0,
+    power_w=20.0,
+    throttles=(),
+    power_mode="MAXN",
+)
 
 
 def told(filter_, at_s, **values):
@@ -25,8 +32,15 @@ def changes():
     made = ChangeFilter("gpu0")
     report = made.update(BASE)
     assert report is not None
-    assert set(report.changed) == {"gpu_clock_hz", "gpu_clock_max_hz", "memory_available_bytes", "temperature_c",
-                                   "power_w", "throttles", "power_mode"}
+    assert set(report.changed) == {
+        "gpu_clock_hz",
+        "gpu_clock_max_hz",
+        "memory_available_bytes",
+        "temperature_c",
+        "power_w",
+        "throttles",
+        "power_mode",
+    }
     return made
 
 
@@ -38,8 +52,16 @@ def test_a_clock_that_jitters_by_five_percent_is_never_told(changes):
     draw = random.Random("0/jitter")
     for second in range(600):
         clock = round(1_300_000_000 * draw.uniform(0.95, 1.05))
-        assert told(changes, second, gpu_clock_hz=clock, power_w=draw.uniform(18.5, 21.5),
-                    temperature_c=draw.uniform(49, 51)) == ()
+        assert (
+            told(
+                changes,
+                second,
+                gpu_clock_hz=clock,
+                power_w=draw.uniform(18.5, 21.5),
+                temperature_c=draw.uniform(49, 51),
+            )
+            == ()
+        )
 
 
 def test_a_clock_must_stay_low_and_a_cap_is_told_at_once(changes):

@@ -22,8 +22,11 @@ CONF = "< POWER_MODEL ID=0 NAME=MAXN >\nCPU_ONLINE CORE_0 1\n< POWER_MODEL ID=2 
 
 def core(number: int, governor: str, low: int, high: int) -> Dict[str, str]:
     folder = f"sys/devices/system/cpu/cpu{number}/cpufreq"
-    return {f"{folder}/scaling_governor": f"{governor}\n", f"{folder}/scaling_min_freq": f"{low}\n",
-            f"{folder}/scaling_max_freq": f"{high}\n"}
+    return {
+        f"{folder}/scaling_governor": f"{governor}\n",
+        f"{folder}/scaling_min_freq": f"{low}\n",
+        f"{folder}/scaling_max_freq": f"{high}\n",
+    }
 
 
 def test_the_power_mode_is_known_by_its_name(tmp_path: Path) -> None:
@@ -34,9 +37,16 @@ def test_the_power_mode_is_known_by_its_name(tmp_path: Path) -> None:
     assert power_mode(str(tmp_path / "absent")) == ""
 
 
-@pytest.mark.parametrize(("cores", "locked"), [
-    ((), None), ((("performance", 1, 2),), True), ((("schedutil", 1, 2),), False), ((("schedutil", 2, 2),), True),
-    ((("performance", 1, 2), ("schedutil", 1, 2)), False)])
+@pytest.mark.parametrize(
+    ("cores", "locked"),
+    [
+        ((), None),
+        ((("performance", 1, 2),), True),
+        ((("schedutil", 1, 2),), False),
+        ((("schedutil", 2, 2),), True),
+        ((("performance", 1, 2), ("schedutil", 1, 2)), False),
+    ],
+)
 def test_clocks_are_locked_where_no_core_can_change_its_clock(tmp_path: Path, cores: tuple, locked: object) -> None:
     files = {path: text for number, values in enumerate(cores) for path, text in core(number, *values).items()}
     root = lay(tmp_path, files)
@@ -47,8 +57,9 @@ def test_clocks_are_locked_where_no_core_can_change_its_clock(tmp_path: Path, co
 def test_what_is_not_known_is_left_out_and_never_zero(tmp_path: Path) -> None:
     assert not set(circumstances(str(tmp_path))) & {"power_mode", "governors", "clocks_locked", "temperature_c"}
     zones = {"tj-thermal": "51500\n", "gpu-thermal": "-256000\n", "cpu-thermal": "", "PMIC-Die": "100000\n"}
-    root = lay(tmp_path, {"etc/nvpmodel.conf": CONF, "var/lib/nvpmodel/status": "pmode:0000\n",
-                          **core(0, "schedutil", 1, 2)})
+    root = lay(
+        tmp_path, {"etc/nvpmodel.conf": CONF, "var/lib/nvpmodel/status": "pmode:0000\n", **core(0, "schedutil", 1, 2)}
+    )
     for number, (kind, text) in enumerate(zones.items()):
         folder = f"sys/class/thermal/thermal_zone{number}"
         lay(tmp_path, {f"{folder}/type": f"{kind}\n", f"{folder}/temp": text})

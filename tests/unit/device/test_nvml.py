@@ -32,11 +32,17 @@ class Library:
         self.answers: Dict[str, Any] = {
             "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=37, memory=12),
             "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=2 << 30, free=14 << 30, total=16 << 30),
-            "nvmlDeviceGetPowerUsage": 151_500, "nvmlDeviceGetEnforcedPowerLimit": 300_000,
-            "nvmlDeviceGetTemperature": 61, "nvmlDeviceGetTemperatureThreshold": 90,
-            "nvmlDeviceGetClockInfo": {1: 1410, 2: 9501}, "nvmlDeviceGetMaxClockInfo": {1: 1980, 2: 9501},
-            "nvmlDeviceGetFanSpeed": 45, "nvmlDeviceGetCurrentClocksEventReasons": 0x1, "nvmlDeviceGetName": b"A GPU",
-            **answers}
+            "nvmlDeviceGetPowerUsage": 151_500,
+            "nvmlDeviceGetEnforcedPowerLimit": 300_000,
+            "nvmlDeviceGetTemperature": 61,
+            "nvmlDeviceGetTemperatureThreshold": 90,
+            "nvmlDeviceGetClockInfo": {1: 1410, 2: 9501},
+            "nvmlDeviceGetMaxClockInfo": {1: 1980, 2: 9501},
+            "nvmlDeviceGetFanSpeed": 45,
+            "nvmlDeviceGetCurrentClocksEventReasons": 0x1,
+            "nvmlDeviceGetName": b"A GPU",
+            **answers,
+        }
         self.calls = []
 
     def __getattr__(self, name):
@@ -49,6 +55,7 @@ class Library:
             if isinstance(answer, NVMLError):
                 raise answer
             return answer[arguments[0]] if isinstance(answer, dict) else answer
+
         return call
 
     def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802 the library's name
@@ -64,11 +71,27 @@ def test_everything_that_a_gpu_tells():
     source = NvmlSource(0, Library())
     assert source.gpu_name == "A GPU"
     assert source.read(0) == DeviceState(
-        gpu_load=0.37, gpu_clock_hz=1_410_000_000, gpu_clock_max_hz=1_980_000_000, gpu_clock_top_hz=1_980_000_000,
-        emc_clock_hz=9_501_000_000, emc_clock_max_hz=9_501_000_000, emc_load=0.12, gpu_memory_used_bytes=2 << 30,
-        gpu_memory_free_bytes=14 << 30, gpu_memory_total_bytes=16 << 30, temperatures_c={"gpu": 61.0},
-        temperature_c=61.0, temperature_zone="gpu", temperature_soft_c=83.0, temperature_hard_c=88.0, power_w=151.5,
-        power_gpu_w=151.5, power_cap_w=300.0, throttles=(), fan=0.45)
+        gpu_load=0.37,
+        gpu_clock_hz=1_410_000_000,
+        gpu_clock_max_hz=1_980_000_000,
+        gpu_clock_top_hz=1_980_000_000,
+        emc_clock_hz=9_501_000_000,
+        emc_clock_max_hz=9_501_000_000,
+        emc_load=0.12,
+        gpu_memory_used_bytes=2 << 30,
+        gpu_memory_free_bytes=14 << 30,
+        gpu_memory_total_bytes=16 << 30,
+        temperatures_c={"gpu": 61.0},
+        temperature_c=61.0,
+        temperature_zone="gpu",
+        temperature_soft_c=83.0,
+        temperature_hard_c=88.0,
+        power_w=151.5,
+        power_gpu_w=151.5,
+        power_cap_w=300.0,
+        throttles=(),
+        fan=0.45,
+    )
 
 
 def test_of_an_integrated_gpu_load_and_clocks_alone():
@@ -77,8 +100,10 @@ def test_of_an_integrated_gpu_load_and_clocks_alone():
     assert state.power_w is state.gpu_memory_free_bytes is state.temperature_c is None
 
 
-@pytest.mark.parametrize(("bits", "throttles"), [
-    (0x1, ()), (0x4, ("nvml:power_cap",)), (0x28, ("nvml:hw_slowdown", "nvml:thermal_slowdown"))])
+@pytest.mark.parametrize(
+    ("bits", "throttles"),
+    [(0x1, ()), (0x4, ("nvml:power_cap",)), (0x28, ("nvml:hw_slowdown", "nvml:thermal_slowdown"))],
+)
 def test_reasons_of_low_clocks(bits, throttles):
     assert NvmlSource(0, Library(nvmlDeviceGetCurrentClocksEventReasons=bits)).read(0).throttles == throttles
 
@@ -134,6 +159,11 @@ def test_the_names_that_are_used_are_the_librarys():
     pynvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed (the extra gpu)")
     for name in [*Library().answers, "nvmlDeviceGetHandleByIndex", "nvmlInit", "nvmlShutdown"]:
         assert callable(getattr(pynvml, name)), name
-    for name in ("NVML_TEMPERATURE_THRESHOLD_SLOWDOWN", "NVML_TEMPERATURE_GPU", "NVML_CLOCK_SM", "NVML_CLOCK_MEM",
-                 "NVML_ERROR_NOT_SUPPORTED"):
+    for name in (
+        "NVML_TEMPERATURE_THRESHOLD_SLOWDOWN",
+        "NVML_TEMPERATURE_GPU",
+        "NVML_CLOCK_SM",
+        "NVML_CLOCK_MEM",
+        "NVML_ERROR_NOT_SUPPORTED",
+    ):
         assert getattr(pynvml, name) == getattr(Library, name), name

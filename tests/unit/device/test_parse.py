@@ -18,9 +18,24 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 CAPTURED = os.path.join(os.path.dirname(ROOT), "shared", "data", "tegrastats", "lines.tsv")
 WITHOUT_CAPTURED = "the captured lines of shared/data do not lie beside this checkout (their licences keep them out)"
 
-TOTALS = {"ts01": 12.479, "ts03": 5.297, "ts05": 7.737, "ts11": 3.113, "ts12": 6.14, "ts16": 8.726, "ts18": 9.25,
-          "ts23": 2.532, "ts31": 17.946, "ts34": 74.82, "ts38": None, "ts42": 9.428, "ts44": 22.43, "ts49": 1.003,
-          "ts54": 32.85, "ts56": 5.079}
+TOTALS = {
+    "ts01": 12.479,
+    "ts03": 5.297,
+    "ts05": 7.737,
+    "ts11": 3.113,
+    "ts12": 6.14,
+    "ts16": 8.726,
+    "ts18": 9.25,
+    "ts23": 2.532,
+    "ts31": 17.946,
+    "ts34": 74.82,
+    "ts38": None,
+    "ts42": 9.428,
+    "ts44": 22.43,
+    "ts49": 1.003,
+    "ts54": 32.85,
+    "ts56": 5.079,
+}
 """Watts of captured lines, added up by hand from the lines by the table of boards."""
 
 
@@ -34,12 +49,14 @@ def captured():
 def assert_nothing_is_lost(text):
     """Independent of the parser's own idea of a token: what lies between tokens and unparsed words is space."""
     line = parse_line(text)
-    pieces = sorted([(token.start, token.text) for token in line.tokens]
-                    + [(start, word) for word, start in line.unparsed if not inside(start, line)])
+    pieces = sorted(
+        [(token.start, token.text) for token in line.tokens]
+        + [(start, word) for word, start in line.unparsed if not inside(start, line)]
+    )
     at = 0
     for start, piece in pieces:
         assert text[at:start].strip() == "", (text, piece)
-        assert text[start:start + len(piece)] == piece
+        assert text[start : start + len(piece)] == piece
         at = start + len(piece)
     assert text[at:].strip() == ""
     return line
@@ -101,18 +118,21 @@ def test_mutated_lines_never_raise_and_lose_nothing(seed):
     assert unparsed > 500, "mutations that break nothing test nothing"
 
 
-@pytest.mark.parametrize(("text", "unknown"), [
-    ("RAM 1/2MB (lfb 1x4MB) GLORP ??? VDD_IN 5mW/5mW", ["GLORP", "???"]),
-    ("CPU [1%@2,3%@", ["CPU", "[1%@2,3%@"]),  # cut when the pipe was closed
-    ("VDD_IN 12mW/", ["VDD_IN", "12mW/"]),
-    ("RAM 5/6MB (foo bar baz)", ["(foo", "bar", "baz)"]),
-    ("CPU [1%@2,huh,off]", ["huh"]),  # the other cores count, and keep their places
-    ("MTS fg", ["MTS", "fg"]),
-    ("GR3D_FREQ 0%@[1300,x]", ["GR3D_FREQ", "0%@[1300,x]"]),
-    ("tj@C", ["tj@C"]),
-    ("APE " + 400 * "9", ["APE", 400 * "9"]),
-    ("A" * 20_000 + " tj@5C", ["A" * 20_000, "tj@5C"]),  # beyond the bound on a line
-])
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        ("RAM 1/2MB (lfb 1x4MB) GLORP ??? VDD_IN 5mW/5mW", ["GLORP", "???"]),
+        ("CPU [1%@2,3%@", ["CPU", "[1%@2,3%@"]),  # cut when the pipe was closed
+        ("VDD_IN 12mW/", ["VDD_IN", "12mW/"]),
+        ("RAM 5/6MB (foo bar baz)", ["(foo", "bar", "baz)"]),
+        ("CPU [1%@2,huh,off]", ["huh"]),  # the other cores count, and keep their places
+        ("MTS fg", ["MTS", "fg"]),
+        ("GR3D_FREQ 0%@[1300,x]", ["GR3D_FREQ", "0%@[1300,x]"]),
+        ("tj@C", ["tj@C"]),
+        ("APE " + 400 * "9", ["APE", 400 * "9"]),
+        ("A" * 20_000 + " tj@5C", ["A" * 20_000, "tj@5C"]),  # beyond the bound on a line
+    ],
+)
 def test_what_has_no_form_is_named(text, unknown):
     assert assert_nothing_is_lost(text).unknown == unknown
 
@@ -121,13 +141,23 @@ def test_an_unknown_name_of_a_known_form_is_data():
     line = parse_line("QPU0_FREQ 17%@[900,800] soc99@45.5C VDD_QPU 120mW/110mW VRAM 3/16GB FOO off")
     assert line.unknown == []
     assert [(token.kind, token.name) for token in line.tokens] == [
-        ("engine", "QPU0_FREQ"), ("temperature", "soc99"), ("rail", "VDD_QPU"), ("memory", "VRAM"), ("engine", "FOO")]
+        ("engine", "QPU0_FREQ"),
+        ("temperature", "soc99"),
+        ("rail", "VDD_QPU"),
+        ("memory", "VRAM"),
+        ("engine", "FOO"),
+    ]
 
 
 def test_a_core_that_is_off_keeps_its_place_and_is_no_zero():
     token = parse_line("CPU [7%@10,off,9%@20]").tokens[0]
     assert [(value.index, value.name, value.value, value.state) for value in token.values] == [
-        (0, "load", 7, ""), (0, "clock", 10, ""), (1, "load", None, "off"), (2, "load", 9, ""), (2, "clock", 20, "")]
+        (0, "load", 7, ""),
+        (0, "clock", 10, ""),
+        (1, "load", None, "off"),
+        (2, "load", 9, ""),
+        (2, "clock", 20, ""),
+    ]
 
 
 @pytest.mark.parametrize("text", ["GR3D_FREQ off", "VIC off", "GR3D_FREQ N/A", "GR3D_FREQ @[300]", "GR3D_FREQ 999%@5"])
@@ -169,8 +199,19 @@ def test_part_of_a_sum_is_no_total():
     assert total_power_w({}) is None
 
 
-@pytest.mark.parametrize("text", ["[," * 5_000, "A " * 8_000, "CPU [" * 3_000, "MTS a 1% " * 2_000, "A 1/1/1/" * 2_000,
-                                  "MTS" + " a 1%" * 3_000 + "x", "A@1C/" * 3_000, "a [" + "1%," * 4_000])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[," * 5_000,
+        "A " * 8_000,
+        "CPU [" * 3_000,
+        "MTS a 1% " * 2_000,
+        "A 1/1/1/" * 2_000,
+        "MTS" + " a 1%" * 3_000 + "x",
+        "A@1C/" * 3_000,
+        "a [" + "1%," * 4_000,
+    ],
+)
 def test_long_nonsense_is_read_in_a_time_that_grows_with_its_length(text):
     """Each of these took under 20 ms; a form that looks back and forth would take minutes and end by the time limit."""
     assert_nothing_is_lost(text)

@@ -30,8 +30,14 @@ class Children:
     def start(self, command):
         self.commands.append(list(command))
         gate = self.gate / str(len(self.started))
-        program = "\n".join(["import os, sys, time", f"while not os.path.exists({str(gate)!r}): time.sleep(0.005)",
-                             f"sys.stdout.write({self.text!r}); sys.stdout.flush()", self.then])
+        program = "\n".join(
+            [
+                "import os, sys, time",
+                f"while not os.path.exists({str(gate)!r}): time.sleep(0.005)",
+                f"sys.stdout.write({self.text!r}); sys.stdout.flush()",
+                self.then,
+            ]
+        )
         self.started.append(start_process([sys.executable, "-c", program]))
         return self.started[-1]
 

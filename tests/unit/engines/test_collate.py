@@ -27,9 +27,9 @@ def test_stack_keeps_values_and_fills_the_rest(lengths, multiple, absent, pad):
     batch = stack(padded, arrays, shape, len(arrays) + absent)
     assert batch.shape == (len(arrays) + absent, *shape)
     for row, array in enumerate(arrays):
-        np.testing.assert_array_equal(batch[row, :len(array)], array)
-        np.testing.assert_array_equal(batch[row, len(array):], np.float32(pad))
-    assert not batch[len(arrays):].any()
+        np.testing.assert_array_equal(batch[row, : len(array)], array)
+        np.testing.assert_array_equal(batch[row, len(array) :], np.float32(pad))
+    assert not batch[len(arrays) :].any()
     used = np.full_like(batch, 7)
     placed = stack(padded, arrays, shape, len(arrays) + absent, lambda name, wanted: used if name == "x" else None)
     assert placed is used
@@ -47,8 +47,8 @@ def test_mask_marks_exactly_the_values(shapes, absent):
     batch = stack(padded, arrays, common, size)
     marks = mask(shapes, common, size, 2, np.int64)
     assert marks.dtype == np.int64
-    np.testing.assert_array_equal(marks[:len(shapes)] == 1, batch[:len(shapes)] == 1)
-    assert marks[len(shapes):].all()  # absent rows count as whole: no division by zero in attention
+    np.testing.assert_array_equal(marks[: len(shapes)] == 1, batch[: len(shapes)] == 1)
+    assert marks[len(shapes) :].all()  # absent rows count as whole: no division by zero in attention
 
 
 @given(LENGTHS, st.integers(1, 4))
@@ -58,7 +58,7 @@ def test_crop_gives_back_each_items_share(lengths, stride):
     steps = np.arange(longest // stride)
     for length in lengths:
         kept = crop(steps, 0, length, longest)
-        np.testing.assert_array_equal(kept, steps[:-(-length // stride)])
+        np.testing.assert_array_equal(kept, steps[: -(-length // stride)])
 
 
 def test_crop_of_another_axis():
@@ -77,8 +77,14 @@ def test_fit_widens_within_a_kind_only():
     assert fit(slot(dtype=np.int64), np.ones(3, np.uint8)).dtype == np.int64
     assert fit(slot(dtype=np.float32), np.ones(3, np.float16)).dtype == np.float32
     assert fit(slot(dtype=np.object_), np.array(["a", "b"])).dtype == object
-    for given_dtype, wanted in ((np.float64, np.float32), (np.int64, np.int32), (np.uint8, np.float32),
-                                (np.float32, np.int64), (np.bool_, np.int64), (np.uint64, np.int64)):
+    for given_dtype, wanted in (
+        (np.float64, np.float32),
+        (np.int64, np.int32),
+        (np.uint8, np.float32),
+        (np.float32, np.int64),
+        (np.bool_, np.int64),
+        (np.uint64, np.int64),
+    ):
         with pytest.raises(EngineError, match="model 'm': input 'x' is .*; expected .*nothing is cast silently"):
             fit(slot(dtype=wanted), np.ones(3, given_dtype))
 

@@ -50,8 +50,11 @@ def test_an_engine_of_ones_own_is_found_beside_the_configuration(tmp_path):
     assert make_engine(ModelConfig("m", "own_engine:Own"), lanes, str(tmp_path)).told == ("m", lanes, str(tmp_path))
     with pytest.raises(ConfigError, match=r"\[model.m\] engine = 'own_engine:no_engine' made a int; expected an edges"):
         make_engine(ModelConfig("m", "own_engine:no_engine"), lanes, str(tmp_path))
-    with pytest.raises(ConfigError, match=r"'own_engine:host' cannot be called with \(model, lanes, directory\): .* "
-                                          r"engine = 'python' and function = 'own_engine:host'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"'own_engine:host' cannot be called with \(model, lanes, directory\): .* "
+        r"engine = 'python' and function = 'own_engine:host'",
+    ):
         make_engine(ModelConfig("m", "own_engine:host"), lanes, str(tmp_path))
     with pytest.raises(EngineError, match=r"\[model.m\] engine = 'own_engine:Out': .* has no function or class 'Out'"):
         make_engine(ModelConfig("m", "own_engine:Out"), lanes, str(tmp_path))
@@ -65,19 +68,27 @@ def test_a_missing_library_names_its_extra(monkeypatch):
 
 
 def test_no_engine_is_imported_before_it_is_needed():
-    code = ("import sys, edgeserve, edgeserve.engines\n"
-            "late = [n for n in ('onnxruntime', 'edgeserve.engines.python', 'edgeserve.offload.process')"
-            " if n in sys.modules]\n"
-            "assert not late, late")
+    code = (
+        "import sys, edgeserve, edgeserve.engines\n"
+        "late = [n for n in ('onnxruntime', 'edgeserve.engines.python', 'edgeserve.offload.process')"
+        " if n in sys.modules]\n"
+        "assert not late, late"
+    )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
 
 
 def test_lane_info_comes_from_the_configuration():
-    config = parse_config({"device": {"gpu": {"kind": "cuda", "index": 1}},
-                           "lane": {"gpu0": {"device": "gpu", "threads": 2, "cores": [0, 1], "depth": 3}}})
+    config = parse_config(
+        {
+            "device": {"gpu": {"kind": "cuda", "index": 1}},
+            "lane": {"gpu0": {"device": "gpu", "threads": 2, "cores": [0, 1], "depth": 3}},
+        }
+    )
     assert lane_info(config, "gpu0") == LaneInfo("cuda", 1, 2, (0, 1), "gpu0", 3)
-    models = {"everywhere": {"engine": "synthetic", "expected": {"1": "1ms"}},
-              "there": {"engine": "synthetic", "expected": {"1": "1ms"}, "lanes": ["b"]}}
+    models = {
+        "everywhere": {"engine": "synthetic", "expected": {"1": "1ms"}},
+        "there": {"engine": "synthetic", "expected": {"1": "1ms"}, "lanes": ["b"]},
+    }
     two = parse_config({"lane": {"a": {}, "b": {}}, "model": models})
     assert [lane_info(two, lane).models for lane in "ab"] == [1, 2]
     with pytest.raises(ConfigError, match="lane 'gpu1' does not exist; did you mean 'gpu0'"):
@@ -95,16 +106,20 @@ def host(tmp_path, source, function="steps:f", name="steps", **settings):
 
 
 def test_what_a_function_may_return(tmp_path):
-    engine = host(tmp_path, """
+    engine = host(
+        tmp_path,
+        """
         from edgeserve.engines.base import Result
         from edgeserve.engines.python import Parts, Route
         def f(inputs):
             return {"dict": {"y": 1}, "parts": Parts([{"a": 1}, {"a": 2}], {"page": 7}, {"count": 2}),
                     "none": Parts([]), "route": Route("next", {"y": 2}), "result": Result({"y": 3}, done=False),
                     }[inputs["want"]]
-        """)
-    plain, parts, none, route, result = engine.run(Batch(
-        [{"want": want} for want in ("dict", "parts", "none", "route", "result")], 8))
+        """,
+    )
+    plain, parts, none, route, result = engine.run(
+        Batch([{"want": want} for want in ("dict", "parts", "none", "route", "result")], 8)
+    )
     assert plain.outputs == {"y": 1}
     assert plain.parts is None
     assert parts.parts == [{"a": 1}, {"a": 2}]
@@ -115,15 +130,18 @@ def test_what_a_function_may_return(tmp_path):
     assert not result.done
 
 
-@pytest.mark.parametrize(("returned", "message"), [
-    ("None", "returned NoneType None for item 0; expected a dict of outputs, Parts"),
-    ("[1, 2]", "returned list"),
-    ("{1: 2}", "gave dict {1: 2} for item 0; expected a dict whose keys are the outputs' names"),
-    ("Parts({'a': 1})", "returned Parts of dict"),
-    ("Parts([1])", "gave int 1 for item 0"),
-    ("Route(3, {})", r"returned Route\(3, ...\)"),
-    ("Route('a', 3)", "gave int 3"),
-])
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ("None", "returned NoneType None for item 0; expected a dict of outputs, Parts"),
+        ("[1, 2]", "returned list"),
+        ("{1: 2}", "gave dict {1: 2} for item 0; expected a dict whose keys are the outputs' names"),
+        ("Parts({'a': 1})", "returned Parts of dict"),
+        ("Parts([1])", "gave int 1 for item 0"),
+        ("Route(3, {})", r"returned Route\(3, ...\)"),
+        ("Route('a', 3)", "gave int 3"),
+    ],
+)
 def test_what_a_function_may_not_return(tmp_path, returned, message):
     engine = host(tmp_path, f"from edgeserve.engines.python import Parts, Route\ndef f(inputs):\n    return {returned}")
     with pytest.raises(EngineError, match=f"model 'm': steps:f {message}"):
@@ -132,7 +150,9 @@ def test_what_a_function_may_not_return(tmp_path, returned, message):
 
 @pytest.mark.parametrize("options", [{}, {"batched": True}, {"stateful": True}, {"batched": True, "stateful": True}])
 def test_a_function_says_hints_with_its_outputs(tmp_path, options):
-    engine = host(tmp_path, f"""
+    engine = host(
+        tmp_path,
+        f"""
         from edgeserve.engines.base import Result
         def f(item, state=None):
             if {options.get("batched", False)}:
@@ -141,7 +161,9 @@ def test_a_function_says_hints_with_its_outputs(tmp_path, options):
         def one(item):
             said = Result({{"y": 1}}, hints={{"next.work": item["x"]}})
             return (said, "kept") if {options.get("stateful", False)} else said
-        """, options=options)
+        """,
+        options=options,
+    )
     (result,) = engine.run(Batch([{"x": 2.5}], 1))
     assert (result.outputs, result.hints, result.done) == ({"y": 1}, {"next.work": 2.5}, True)
     assert result.state == ("kept" if "stateful" in options else None)
@@ -156,10 +178,14 @@ def test_batched_and_stateful_returns_are_checked(tmp_path):
 
 
 def test_batched_and_stateful_together(tmp_path):
-    engine = host(tmp_path, """
+    engine = host(
+        tmp_path,
+        """
         def f(items, states):
             return [({"y": item["x"] + (state or 0)}, item["x"]) for item, state in zip(items, states)]
-        """, options={"batched": True, "stateful": True})
+        """,
+        options={"batched": True, "stateful": True},
+    )
     first = engine.run(Batch([{"x": 1}, {"x": 2}], 2))
     second = engine.run(Batch([{"x": 10}, {"x": 10}], 2, [first[1].state, None]))
     assert [result.outputs["y"] for result in second] == [12, 10]
@@ -182,15 +208,20 @@ def test_a_return_that_cannot_be_used_fails_its_item_alone(tmp_path):
 
 
 def test_a_batched_function_returns_an_exception_for_an_item_that_fails(tmp_path):
-    engine = host(tmp_path, """
+    engine = host(
+        tmp_path,
+        """
         def f(items):
             if not all(items): raise RuntimeError("no item may be empty")
             return [{"y": item["x"]} if item["x"] else ValueError("x is 0, expected more") for item in items]
-        """, options={"batched": True})
+        """,
+        options={"batched": True},
+    )
     results = engine.run(Batch([{"x": 1}, {"x": 0}, {"x": 2}], 4))
     assert [result.outputs for result in results] == [{"y": 1}, {}, {"y": 2}]
-    assert str(results[1].error) == ("model 'm': steps:f raised ValueError on item 1: x is 0, expected more "
-                                     "(returned, not raised)")
+    assert str(results[1].error) == (
+        "model 'm': steps:f raised ValueError on item 1: x is 0, expected more (returned, not raised)"
+    )
     with pytest.raises(EngineError, match=r"model 'm': steps:f raised RuntimeError: no item may be empty \(.*:3\)"):
         engine.run(Batch([{"x": 1}, {}], 2))  # it may not have come to the others: nobody knows
 
@@ -207,11 +238,15 @@ def test_a_stateful_item_that_fails_has_no_new_state(tmp_path, batched):
 
 
 def test_a_function_may_return_a_failed_result_itself(tmp_path):
-    engine = host(tmp_path, """
+    engine = host(
+        tmp_path,
+        """
         from edgeserve.engines.base import Result
         def f(inputs, state):
             return Result({}, error=ValueError("no")), 5
-        """, options={"stateful": True})
+        """,
+        options={"stateful": True},
+    )
     result = engine.run(Batch([{}], 1))[0]
     assert isinstance(result.error, ValueError)
     assert result.state is None
@@ -233,8 +268,14 @@ def test_two_configurations_may_have_modules_of_one_name(tmp_path):
         home = tmp_path / str(number)
         home.mkdir()
         (home / "same_helper.py").write_text(f"VALUE = {number}")
-        results.append(host(home, "import same_helper\ndef f(inputs):\n    return {'y': same_helper.VALUE}",
-                            function="same_steps:f", name="same_steps"))
+        results.append(
+            host(
+                home,
+                "import same_helper\ndef f(inputs):\n    return {'y': same_helper.VALUE}",
+                function="same_steps:f",
+                name="same_steps",
+            )
+        )
     assert [engine.run(Batch([{}], 1))[0].outputs["y"] for engine in results] == [1, 2]
 
 
@@ -244,14 +285,17 @@ def test_imports_inside_functions_find_their_neighbours(tmp_path):
     assert engine.run(Batch([{}], 1))[0].outputs == {"y": 3}
 
 
-@pytest.mark.parametrize(("spec", "kind", "message"), [
-    ("steps", ConfigError, "expected 'module:function'"),
-    ("no_such_module:f", EngineError, "cannot be imported from .*ModuleNotFoundError"),
-    ("broken_steps:f", EngineError, "cannot be imported .*ValueError: broken on purpose"),
-    ("plain_steps:g", EngineError, "has no function or class 'g'"),
-    ("plain_steps:VALUE", EngineError, "has no function or class 'VALUE'"),
-    ("textwrap:f", EngineError, "was already imported from .*which hides the one in .*rename it"),
-])
+@pytest.mark.parametrize(
+    ("spec", "kind", "message"),
+    [
+        ("steps", ConfigError, "expected 'module:function'"),
+        ("no_such_module:f", EngineError, "cannot be imported from .*ModuleNotFoundError"),
+        ("broken_steps:f", EngineError, "cannot be imported .*ValueError: broken on purpose"),
+        ("plain_steps:g", EngineError, "has no function or class 'g'"),
+        ("plain_steps:VALUE", EngineError, "has no function or class 'VALUE'"),
+        ("textwrap:f", EngineError, "was already imported from .*which hides the one in .*rename it"),
+    ],
+)
 def test_functions_that_cannot_be_found(tmp_path, spec, kind, message):
     (tmp_path / "broken_steps.py").write_text("raise ValueError('broken on purpose')")
     (tmp_path / "plain_steps.py").write_text("VALUE = 1\ndef f(inputs):\n    return {}")
@@ -349,6 +393,7 @@ def test_ordered_trouble():
 
 def test_unload_ends_a_hang():
     import threading
+
     engine = make_engine(ModelConfig("m", "synthetic", options={"c0": "1ms", "hang_every": 1}), [LaneInfo()])
     engine.load()
     seen = []
@@ -391,13 +436,16 @@ def test_steps_come_back_unfinished():
     assert waits[-1] == 0.005  # the slower of the two decides
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({}, "does not say how long it takes"),
-    ({"c0": "fast"}, "options.c0 = 'fast': expected a duration"),
-    ({"c0": "1ms", "nois": 0.1}, "has no key 'nois'; did you mean 'noise'"),
-    ({"c0": "1ms", "fan_out": [3, 1]}, r"fan_out = \[3, 1\]: expected a number of parts"),
-    ({"c0": "1ms", "per_length": {"x": "1"}}, "options.per_length: '1' is not a duration"),
-])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "does not say how long it takes"),
+        ({"c0": "fast"}, "options.c0 = 'fast': expected a duration"),
+        ({"c0": "1ms", "nois": 0.1}, "has no key 'nois'; did you mean 'noise'"),
+        ({"c0": "1ms", "fan_out": [3, 1]}, r"fan_out = \[3, 1\]: expected a number of parts"),
+        ({"c0": "1ms", "per_length": {"x": "1"}}, "options.per_length: '1' is not a duration"),
+    ],
+)
 def test_synthetic_options_are_checked(options, message):
     with pytest.raises(ConfigError, match=message):
         make_engine(ModelConfig("m", "synthetic", options=options), [LaneInfo()])
@@ -434,8 +482,9 @@ def test_warm_up_runs_every_size_largest_first_in_rounds():
 
 def test_warm_up_goes_on_with_the_sizes_that_took_less_than_it_may_spend():
     engine = Recorder()
-    times = warm_up(BlockingSession(engine), engine.example(), (1, 4), lambda: engine.now_ns, repetitions=1,
-                    spend_ns=1000)
+    times = warm_up(
+        BlockingSession(engine), engine.example(), (1, 4), lambda: engine.now_ns, repetitions=1, spend_ns=1000
+    )
     assert times == {1: [100] * 10, 4: [400] * 3}
     assert engine.sizes == [4, 1] * 3 + [1] * 7
 
@@ -462,7 +511,7 @@ def test_warm_up_of_a_model_of_sequences_measures_a_turn_and_not_the_whole_answe
 
         def launch(self, batch):
             self.now += 600
-            return Finished([Result({}, turns=2), Result({}, turns=6)][:len(batch.items)])
+            return Finished([Result({}, turns=2), Result({}, turns=6)][: len(batch.items)])
 
     session = Turns()
     assert warm_up(session, {}, (1, 2), lambda: session.now) == {1: [300] * 3, 2: [100] * 3}

@@ -31,7 +31,10 @@ def test_only_the_calling_thread_and_those_that_it_makes_yield():
     before = niceness_now()
     nicer = min(19, before + 3)
     assert in_a_thread(lambda: (yield_to_others(nicer), niceness_now(), in_a_thread(niceness_now))) == (
-        "", nicer, nicer)
+        "",
+        nicer,
+        nicer,
+    )
     assert niceness_now() == before
 
 

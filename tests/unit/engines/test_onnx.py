@@ -40,12 +40,15 @@ def test_fixed_batch_refuses_larger_sizes_at_load(tmp_path):
 
 
 def test_hints_are_read_from_the_outputs(tmp_path):
-    engine = loaded(tmp_path, onnx_models.linear(str(tmp_path)), options={
-        "hints": {"a.label": "y:argmax", "a.margin": "y:margin"}})
+    engine = loaded(
+        tmp_path, onnx_models.linear(str(tmp_path)), options={"hints": {"a.label": "y:argmax", "a.margin": "y:margin"}}
+    )
     (result,) = engine.run(Batch([{"x": X}], 1))
     ordered = np.sort(result.outputs["y"])
-    assert result.hints == {"a.label": float(result.outputs["y"].argmax()),
-                            "a.margin": pytest.approx(float(ordered[-1] - ordered[-2]))}
+    assert result.hints == {
+        "a.label": float(result.outputs["y"].argmax()),
+        "a.margin": pytest.approx(float(ordered[-1] - ordered[-2])),
+    }
     engine = loaded(tmp_path, onnx_models.linear(str(tmp_path)), options={"hints": {"h": "y"}})
     with pytest.raises(EngineError, match="hints.h = 'y', whose shape is .* expected a single number"):
         engine.run(Batch([{"x": X}], 1))
@@ -67,8 +70,13 @@ def test_what_the_model_gets_is_padded_to_the_size(tmp_path):
 
 def test_lengths_are_cut_back(tmp_path):
     """The output is half as long as the input: each item gets its own half and not the batch's."""
-    engine = loaded(tmp_path, onnx_models.pooled(str(tmp_path)), batch=(1, 4), pad={"x": 0.0}, options={
-        "pad_multiple": {"x": [1, 8]}, "crop_outputs": {"y": {"axis": 0, "like": "x", "of": 1}}})
+    engine = loaded(
+        tmp_path,
+        onnx_models.pooled(str(tmp_path)),
+        batch=(1, 4),
+        pad={"x": 0.0},
+        options={"pad_multiple": {"x": [1, 8]}, "crop_outputs": {"y": {"axis": 0, "like": "x", "of": 1}}},
+    )
     lengths = (4, 9, 16)
     items = [{"x": np.arange(length, dtype=np.float32)[None]} for length in lengths]
     results = engine.run(Batch(items, 4))
@@ -78,8 +86,13 @@ def test_lengths_are_cut_back(tmp_path):
 
 
 def test_state_is_per_item_and_counted(tmp_path):
-    engine = loaded(tmp_path, onnx_models.recurrent(str(tmp_path)), batch=(1, 2), state={"state": "stateN"},
-                    options={"state_axis": 1, "constants": {"rate": 10}})
+    engine = loaded(
+        tmp_path,
+        onnx_models.recurrent(str(tmp_path)),
+        batch=(1, 2),
+        state={"state": "stateN"},
+        options={"state_axis": 1, "constants": {"rate": 10}},
+    )
     first = engine.run(Batch([{"x": X}, {"x": X * 2}], 2))
     assert list(first[0].outputs) == ["out"]  # the state is no output
     assert first[0].state["state"].shape == (2, 4)
@@ -97,8 +110,12 @@ def test_state_is_per_item_and_counted(tmp_path):
 
 
 def test_what_the_configuration_provides_must_not_be_sent(tmp_path):
-    engine = loaded(tmp_path, onnx_models.recurrent(str(tmp_path)), state={"state": "stateN"},
-                    options={"state_axis": 1, "constants": {"rate": 10}})
+    engine = loaded(
+        tmp_path,
+        onnx_models.recurrent(str(tmp_path)),
+        state={"state": "stateN"},
+        options={"state_axis": 1, "constants": {"rate": 10}},
+    )
     with pytest.raises(EngineError, match="input 'rate' was sent, but .* options.constants provides it"):
         run_whole(engine.open(LaneInfo()), Batch([{"x": X, "rate": np.int64(8000)}], 1))
 
@@ -157,31 +174,47 @@ def test_an_output_without_a_batch_axis_is_refused(tmp_path):
         engine.run(Batch([{"x": X}], 1))
 
 
-@pytest.mark.parametrize(("make", "settings", "message"), [
-    (onnx_models.recurrent, {}, "input 'rate' is a single number .* options.constants = {rate"),
-    (onnx_models.recurrent, {"options": {"constants": {"rate": 1.5}}}, "constants.rate = 1.5; expected int64"),
-    (onnx_models.recurrent, {"options": {"constants": {"rate": "fast"}}}, "constants.rate = 'fast' cannot be int64"),
-    (onnx_models.recurrent, {"options": {"constants": {"rat": 1}}}, "names 'rat', which is no input .*mean 'rate'"),
-    (onnx_models.recurrent, {"options": {"constants": {"rate": 1}}, "state": {"state": "state_n"}},
-     "names 'state_n', which is no output"),
-    (onnx_models.linear, {"pad": {"z": 0.0}}, "pad names 'z', which is no input of the model"),
-    (onnx_models.linear, {"shapes": {"y": (1,)}}, "shapes names 'y', which is no input"),
-    (onnx_models.pooled, {"options": {"crop_outputs": {"y": {"axis": 0}}}}, "crop_outputs.y = .*; expected"),
-    (onnx_models.pooled, {"options": {"crop_outputs": {"y": {"axis": 0, "like": "x", "of": 1}}}},
-     "names 'x', which is no padded input"),
-    (onnx_models.linear, {"options": {"hints": {"h": "z"}}}, "hints.h names 'z', which is no output"),
-    (onnx_models.linear, {"options": {"hints": {"h": "y:sum"}}}, "hints.h = 'y:sum'; expected an output's name"),
-])
+@pytest.mark.parametrize(
+    ("make", "settings", "message"),
+    [
+        (onnx_models.recurrent, {}, "input 'rate' is a single number .* options.constants = {rate"),
+        (onnx_models.recurrent, {"options": {"constants": {"rate": 1.5}}}, "constants.rate = 1.5; expected int64"),
+        (
+            onnx_models.recurrent,
+            {"options": {"constants": {"rate": "fast"}}},
+            "constants.rate = 'fast' cannot be int64",
+        ),
+        (onnx_models.recurrent, {"options": {"constants": {"rat": 1}}}, "names 'rat', which is no input .*mean 'rate'"),
+        (
+            onnx_models.recurrent,
+            {"options": {"constants": {"rate": 1}}, "state": {"state": "state_n"}},
+            "names 'state_n', which is no output",
+        ),
+        (onnx_models.linear, {"pad": {"z": 0.0}}, "pad names 'z', which is no input of the model"),
+        (onnx_models.linear, {"shapes": {"y": (1,)}}, "shapes names 'y', which is no input"),
+        (onnx_models.pooled, {"options": {"crop_outputs": {"y": {"axis": 0}}}}, "crop_outputs.y = .*; expected"),
+        (
+            onnx_models.pooled,
+            {"options": {"crop_outputs": {"y": {"axis": 0, "like": "x", "of": 1}}}},
+            "names 'x', which is no padded input",
+        ),
+        (onnx_models.linear, {"options": {"hints": {"h": "z"}}}, "hints.h names 'z', which is no output"),
+        (onnx_models.linear, {"options": {"hints": {"h": "y:sum"}}}, "hints.h = 'y:sum'; expected an output's name"),
+    ],
+)
 def test_configuration_against_the_model(tmp_path, make, settings, message):
     with pytest.raises(EngineError, match=message):
         loaded(tmp_path, make(str(tmp_path)), **settings)
 
 
-@pytest.mark.parametrize(("settings", "message"), [
-    ({"options": {"provider": "cpu"}}, "has no key 'provider'; did you mean 'provider"),
-    ({"options": {"threads": 0}}, r"options.threads = 0: expected a whole number from 1"),
-    ({"options": {"spin": "no"}}, "options.spin = 'no': expected true or false"),
-])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"options": {"provider": "cpu"}}, "has no key 'provider'; did you mean 'provider"),
+        ({"options": {"threads": 0}}, r"options.threads = 0: expected a whole number from 1"),
+        ({"options": {"spin": "no"}}, "options.spin = 'no': expected true or false"),
+    ],
+)
 def test_options_are_checked_before_anything_is_loaded(tmp_path, settings, message):
     with pytest.raises(ConfigError, match=message):
         built(tmp_path, "none.onnx", **settings)
@@ -234,7 +267,7 @@ def test_a_silent_fall_back_is_refused(tmp_path, monkeypatch):
 
 
 def session_of(engine):
-    session, = engine._sessions.values()
+    (session,) = engine._sessions.values()
     return session
 
 
@@ -280,11 +313,15 @@ def test_providers_and_threads_reach_the_session(tmp_path):
 def test_cuda_gets_the_lanes_device():
     from edgeserve.engines.onnx import asked_providers
     from edgeserve.engines.options import Options
+
     model = ModelConfig("m", "onnx", options={"provider_options": {"cuda": {"gpu_mem_limit": 1000}}})
     options = Options(model, ("providers", "provider_options"))
     assert asked_providers(options, LaneInfo("cuda", 1)) == [
-        ("CUDAExecutionProvider", {"arena_extend_strategy": "kSameAsRequested", "gpu_mem_limit": "1000",
-                                   "device_id": "1"})]
+        (
+            "CUDAExecutionProvider",
+            {"arena_extend_strategy": "kSameAsRequested", "gpu_mem_limit": "1000", "device_id": "1"},
+        )
+    ]
 
 
 def test_the_example_needs_shapes_only_where_lengths_are_open(tmp_path):

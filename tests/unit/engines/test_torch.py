@@ -50,25 +50,44 @@ def test_footprints_are_the_weights_and_shared_ones_count_once():
     assert loaded(function="torch_models:Twice").load().weights_bytes == 48
 
 
-@pytest.mark.parametrize(("settings", "error", "text"), [
-    ({}, ConfigError, "file and function are missing"),
-    ({"function": "torch_models:exported"}, EngineError, "raised TypeError"),
-    ({"function": "torch_models:os.getcwd"}, EngineError, "made a str; expected a torch.nn.Module"),
-    ({"function": "torch_models:Linear", "options": {"precision": "int4"}}, ConfigError, "precision = 'int4'"),
-    ({"function": "torch_models:Linear", "options": {"inputs": {"y": {}}}}, ConfigError, "does not take"),
-    ({"function": "torch_models:Linear", "options": {"inputs": {"x": {"dtype": "float8"}}}}, ConfigError,
-     "expected a type of numpy"),
-    ({"function": "torch_models:Linear", "options": {"inputs": {"x": {"dtype": "U4"}}}}, ConfigError,
-     "no tensors of it"),
-    ({"function": "torch_models:Linear", "options": {"inputs": {"x": 4}}}, ConfigError, "expected a table"),
-    ({"function": "torch_models:Linear", "shapes": {}}, ConfigError, "lengths of one item are not known"),
-    ({"function": "torch_models:Linear", "file": "none.pt"}, EngineError, "there is no file"),
-    ({"function": "torch_models:MaskedMean", "shapes": {"x": (4,), "x_mask": (4,)}}, EngineError,
-     r"a dict of y without 'output'; name its outputs: options.outputs = \['y'\]"),
-    ({"function": "torch_models:Recurrent", "shapes": {"x": (4,), "state": (1, 3)},
-      "options": {"constants": {"rate": 1}}}, EngineError, r"returned 2 outputs and 1 are named"),
-    ({"function": "torch_models:Words"}, EngineError, "its output 'output' is a str; expected a tensor"),
-])
+@pytest.mark.parametrize(
+    ("settings", "error", "text"),
+    [
+        ({}, ConfigError, "file and function are missing"),
+        ({"function": "torch_models:exported"}, EngineError, "raised TypeError"),
+        ({"function": "torch_models:os.getcwd"}, EngineError, "made a str; expected a torch.nn.Module"),
+        ({"function": "torch_models:Linear", "options": {"precision": "int4"}}, ConfigError, "precision = 'int4'"),
+        ({"function": "torch_models:Linear", "options": {"inputs": {"y": {}}}}, ConfigError, "does not take"),
+        (
+            {"function": "torch_models:Linear", "options": {"inputs": {"x": {"dtype": "float8"}}}},
+            ConfigError,
+            "expected a type of numpy",
+        ),
+        (
+            {"function": "torch_models:Linear", "options": {"inputs": {"x": {"dtype": "U4"}}}},
+            ConfigError,
+            "no tensors of it",
+        ),
+        ({"function": "torch_models:Linear", "options": {"inputs": {"x": 4}}}, ConfigError, "expected a table"),
+        ({"function": "torch_models:Linear", "shapes": {}}, ConfigError, "lengths of one item are not known"),
+        ({"function": "torch_models:Linear", "file": "none.pt"}, EngineError, "there is no file"),
+        (
+            {"function": "torch_models:MaskedMean", "shapes": {"x": (4,), "x_mask": (4,)}},
+            EngineError,
+            r"a dict of y without 'output'; name its outputs: options.outputs = \['y'\]",
+        ),
+        (
+            {
+                "function": "torch_models:Recurrent",
+                "shapes": {"x": (4,), "state": (1, 3)},
+                "options": {"constants": {"rate": 1}},
+            },
+            EngineError,
+            r"returned 2 outputs and 1 are named",
+        ),
+        ({"function": "torch_models:Words"}, EngineError, "its output 'output' is a str; expected a tensor"),
+    ],
+)
 def test_what_cannot_be_is_refused_with_the_mend(settings, error, text):
     with pytest.raises(error, match=text):
         loaded(**settings)
@@ -149,8 +168,11 @@ def test_no_gradients_are_kept():
 
 
 def test_each_lane_has_its_own_number_of_threads(tmp_path):
-    engine = make_engine(ModelConfig("net", "torch", function="torch_models:Threads", shapes={"x": (1,)}),
-                         [LaneInfo(threads=1, name="a"), LaneInfo(threads=2, name="b")], str(tmp_path))
+    engine = make_engine(
+        ModelConfig("net", "torch", function="torch_models:Threads", shapes={"x": (1,)}),
+        [LaneInfo(threads=1, name="a"), LaneInfo(threads=2, name="b")],
+        str(tmp_path),
+    )
     before = torch.get_num_threads()
     engine.load()
     assert torch.get_num_threads() == before, "loading leaves the thread that loads as it was"
@@ -163,8 +185,10 @@ def test_each_lane_has_its_own_number_of_threads(tmp_path):
             result = run_batch(session, Batch([{"x": np.zeros(1, np.float32)}], 1))[0][0]
             seen.setdefault(lane.name, set()).add(float(result.outputs["output"]))
 
-    threads = [threading.Thread(target=work, args=(LaneInfo(threads=number, name=name),))
-               for number, name in ((1, "a"), (2, "b"))]
+    threads = [
+        threading.Thread(target=work, args=(LaneInfo(threads=number, name=name),))
+        for number, name in ((1, "a"), (2, "b"))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -215,16 +239,23 @@ def test_no_room_is_out_of_memory_with_the_bytes_and_the_next_batch_runs():
 
 
 def test_what_a_network_raises_names_the_model_and_the_shapes():
-    engine = loaded(function="torch_models:Lookup", shapes={"x": (1,)},
-                    options={"inputs": {"x": {"dtype": "int64", "shape": [1]}}})
+    engine = loaded(
+        function="torch_models:Lookup", shapes={"x": (1,)}, options={"inputs": {"x": {"dtype": "int64", "shape": [1]}}}
+    )
     with pytest.raises(EngineError, match=r"model 'net' failed on x int64\[1, 1\]: IndexError: index out of range"):
         engine.run(Batch([{"x": np.array([99])}], 1))
 
 
-@pytest.mark.parametrize(("text", "kind"), [
-    ("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be asynchronous", DeviceLost),
-    ("CUDA error: device-side assert triggered", DeviceLost), ("CUDA error: out of memory", OutOfMemory),
-    ("CUDA error: invalid argument", EngineError), ("shapes cannot be multiplied", EngineError)])
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("CUDA error: an illegal memory access was encountered\nCUDA kernel errors might be asynchronous", DeviceLost),
+        ("CUDA error: device-side assert triggered", DeviceLost),
+        ("CUDA error: out of memory", OutOfMemory),
+        ("CUDA error: invalid argument", EngineError),
+        ("shapes cannot be multiplied", EngineError),
+    ],
+)
 def test_texts_of_cuda_become_the_errors_that_lanes_understand(text, kind):
     error = failure_of("net", RuntimeError(text), {}, CPU)
     assert type(error) is kind
@@ -236,8 +267,15 @@ def test_a_build_without_code_for_the_device_says_so():
     assert "has no code for the device" in str(error)
 
 
-@pytest.mark.parametrize(("text", "asked"), [
-    ("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has", 20 << 30), ("Tried to allocate 512 bytes", 512),
-    ("tried to allocate 800 bytes. Error", 800), ("Tried to allocate 2.50 MiB", 2621440), ("out of memory", None)])
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has", 20 << 30),
+        ("Tried to allocate 512 bytes", 512),
+        ("tried to allocate 800 bytes. Error", 800),
+        ("Tried to allocate 2.50 MiB", 2621440),
+        ("out of memory", None),
+    ],
+)
 def test_the_bytes_asked_are_read(text, asked):
     assert asked_bytes(text) == asked

@@ -77,8 +77,11 @@ def test_large_ensembles_are_extended_from_pairs() -> None:
     for size in (3, 4, 5):
         subsets = [sum(1 << model for model in chosen) for chosen in combinations(range(6), size)]
         agree = accuracy.agreements(combiner, outputs, subsets, 0.0)
-        errors = [(rows[place][subset] - float(agree[subset][places == place].mean())) ** 2
-                  for subset in subsets for place in range(4)]
+        errors = [
+            (rows[place][subset] - float(agree[subset][places == place].mean())) ** 2
+            for subset in subsets
+            for place in range(4)
+        ]
         assert np.mean(errors) < 1e-3, size
 
 

@@ -15,10 +15,19 @@ OUTPUTS = np.array([[[0.6, 0.4], [0.1, 0.9], [0.7, 0.3]]])
 WEIGHTS = (0.2, 0.7, 0.1)
 
 
-@pytest.mark.parametrize(("kind", "subset", "answer"), [
-    ("vote", 7, [2 / 3, 1 / 3]), ("vote", 2, [0, 1]), ("weighted_vote", 7, [0.3, 0.7]),
-    ("weighted_vote", 5, [1, 0]), ("average", 7, [1.4 / 3, 1.6 / 3]), ("average", 3, [0.35, 0.65]),
-    ("weighted_average", 7, [0.26, 0.74]), ("weighted_average", 5, [0.19 / 0.3, 0.11 / 0.3])])
+@pytest.mark.parametrize(
+    ("kind", "subset", "answer"),
+    [
+        ("vote", 7, [2 / 3, 1 / 3]),
+        ("vote", 2, [0, 1]),
+        ("weighted_vote", 7, [0.3, 0.7]),
+        ("weighted_vote", 5, [1, 0]),
+        ("average", 7, [1.4 / 3, 1.6 / 3]),
+        ("average", 3, [0.35, 0.65]),
+        ("weighted_average", 7, [0.26, 0.74]),
+        ("weighted_average", 5, [0.19 / 0.3, 0.11 / 0.3]),
+    ],
+)
 def test_each_kind_by_hand(kind: str, subset: int, answer: Any) -> None:
     combiner = Combiner(kind, "classification", WEIGHTS)
     unknown = OUTPUTS.copy()
@@ -60,9 +69,17 @@ def test_a_combiner_comes_back_from_its_table(combiner: Combiner) -> None:
         assert again.answers(outputs, subset) == pytest.approx(combiner.answers(outputs, subset))
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"kind": "median"}, "expected one of vote"), ({"weights": [0, 0]}, "weights"), ({"weights": None}, "f.json"),
-    ({"records": [[1.0]]}, "do not fit"), ({"coefficients": None}, "f.json"), ({"kind": "vote"}, "needs classes")])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"kind": "median"}, "expected one of vote"),
+        ({"weights": [0, 0]}, "weights"),
+        ({"weights": None}, "f.json"),
+        ({"records": [[1.0]]}, "do not fit"),
+        ({"coefficients": None}, "f.json"),
+        ({"kind": "vote"}, "needs classes"),
+    ],
+)
 def test_a_table_that_cannot_be_used_is_named(changes: Dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match="f.json") as refused:
         combiner_of({**stacking().table(), **changes}, "f.json")

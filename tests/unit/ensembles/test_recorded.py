@@ -21,12 +21,14 @@ def record(number: int, values: int = 2) -> np.ndarray:
     return row
 
 
-def filled(path: pathlib.Path, count: int, records_max: int = 100, features: Optional[int] = 3,
-           values: int = 2) -> RecordedHistory:
+def filled(
+    path: pathlib.Path, count: int, records_max: int = 100, features: Optional[int] = 3, values: int = 2
+) -> RecordedHistory:
     made = RecordedHistory(str(path), MODELS, records_max)
     for number in range(count):
-        assert made.add(record(number, values), None if features is None else np.full(features, number, np.float32)
-                        ) == ""
+        assert (
+            made.add(record(number, values), None if features is None else np.full(features, number, np.float32)) == ""
+        )
     return made
 
 
@@ -60,11 +62,19 @@ def test_a_file_is_gone_on_with(tmp_path: pathlib.Path) -> None:
         assert stored["features"][:, 0].tolist() == list(range(2, 14))
 
 
-@pytest.mark.parametrize(("content", "said"), [
-    (b"nothing", "no .npz file"), ({"models": np.array(["a", "c"]), "outputs": np.ones((3, 2, 2))}, "served are a, b"),
-    ({"outputs": np.ones((3, 2, 2))}, "models"),
-    ({"models": np.array(MODELS), "outputs": np.ones((3, 2, 2)), "labels": np.ones(3)}, "labels or groups"),
-    ({"models": np.array(MODELS), "outputs": np.ones((3, 2, 2)), "features": np.ones((2, 2))}, "2 rows of features")])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"nothing", "no .npz file"),
+        ({"models": np.array(["a", "c"]), "outputs": np.ones((3, 2, 2))}, "served are a, b"),
+        ({"outputs": np.ones((3, 2, 2))}, "models"),
+        ({"models": np.array(MODELS), "outputs": np.ones((3, 2, 2)), "labels": np.ones(3)}, "labels or groups"),
+        (
+            {"models": np.array(MODELS), "outputs": np.ones((3, 2, 2)), "features": np.ones((2, 2))},
+            "2 rows of features",
+        ),
+    ],
+)
 def test_a_file_of_something_else_is_moved_aside(tmp_path: pathlib.Path, content: object, said: str) -> None:
     path = tmp_path / "h.npz"
     if isinstance(content, bytes):
@@ -97,6 +107,7 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path: pathlib.Path, mo
 
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
+
     monkeypatch.setattr("os.fsync", full)
     made.add(record(5), np.zeros(3, np.float32))
     with pytest.raises(OSError, match="No space"):

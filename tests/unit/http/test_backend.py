@@ -48,8 +48,9 @@ async def ask(backend):
         return weakref.ref(x), error.code
 
 
-@pytest.mark.parametrize("end", [lambda pending: pending.set_result(Answered()),
-                                 lambda pending: pending.set_exception(Dropped("too late"))])
+@pytest.mark.parametrize(
+    "end", [lambda pending: pending.set_result(Answered()), lambda pending: pending.set_exception(Dropped("too late"))]
+)
 def test_nothing_is_kept_of_a_request_that_has_ended(uncollected, end):
     backend = Backend(Ending(end), None, in_flight_max=1, timeout_ms=1000.0)
     x, answer = asyncio.run(ask(backend))

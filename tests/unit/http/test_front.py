@@ -72,8 +72,9 @@ def arguments(*words):
 def test_arguments_go_before_the_file_and_the_file_before_the_defaults(tmp_path):
     assert http.configured(arguments()) == (HttpConfig(), "")
     path = tmp_path / "edge.toml"
-    path.write_text('[server]\nendpoint = "ipc:///x"\n[http]\nlisten = "127.0.0.1:1"\ntoken_file = "token"\n'
-                    'grpc = "127.0.0.1:2"\n')
+    path.write_text(
+        '[server]\nendpoint = "ipc:///x"\n[http]\nlisten = "127.0.0.1:1"\ntoken_file = "token"\ngrpc = "127.0.0.1:2"\n'
+    )
     (tmp_path / "token").write_text("")
     settings, endpoint = http.configured(arguments(str(path), "--listen", "127.0.0.1:3", "--shared-memory"))
     assert (settings.listen, settings.grpc, settings.shared_memory) == ("127.0.0.1:3", "127.0.0.1:2", True)

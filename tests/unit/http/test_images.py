@@ -17,14 +17,23 @@ def tensor(dtype, *shape):
     return {"dtype": dtype, "shape": list(shape)}
 
 
-@pytest.mark.parametrize(("dtype", "shape", "form"), [
-    ("uint8", (4, 6, 3), ("uint8", 4, 6, False, False, 0)), ("float32", (3, 4, 6), ("float32", 4, 6, False, True, 0)),
-    ("uint8", (-1, -1, 3), ("uint8", -1, -1, False, False, 0)), ("uint8", (4, 6), ("uint8", 4, 6, True, False, 0)),
-    ("float32", (1, 3, 4, 6), ("float32", 4, 6, False, True, 1)),
-    ("float16", (1, 4, 6), ("float16", 4, 6, True, False, 1)),
-    ("uint8", (1, 6, 3), ("uint8", 1, 6, False, False, 0)),
-    ("int32", (4, 6, 3), None), ("text", (), None), ("uint8", (6,), None), ("uint8", (4, 6, 4), None),
-    ("float32", (2, 3, 4, 6), None)])
+@pytest.mark.parametrize(
+    ("dtype", "shape", "form"),
+    [
+        ("uint8", (4, 6, 3), ("uint8", 4, 6, False, False, 0)),
+        ("float32", (3, 4, 6), ("float32", 4, 6, False, True, 0)),
+        ("uint8", (-1, -1, 3), ("uint8", -1, -1, False, False, 0)),
+        ("uint8", (4, 6), ("uint8", 4, 6, True, False, 0)),
+        ("float32", (1, 3, 4, 6), ("float32", 4, 6, False, True, 1)),
+        ("float16", (1, 4, 6), ("float16", 4, 6, True, False, 1)),
+        ("uint8", (1, 6, 3), ("uint8", 1, 6, False, False, 0)),
+        ("int32", (4, 6, 3), None),
+        ("text", (), None),
+        ("uint8", (6,), None),
+        ("uint8", (4, 6, 4), None),
+        ("float32", (2, 3, 4, 6), None),
+    ],
+)
 def test_which_inputs_hold_an_image(dtype, shape, form):
     assert images.form_of(tensor(dtype, *shape)) == (None if form is None else images.Form(*form))
 

@@ -10,25 +10,44 @@ from edgeserve.errors import BadInput, Failed, Malformed
 from edgeserve.http import kserve
 
 
-@pytest.mark.parametrize(("parameters", "options"), [
-    ({}, {}), ({"slo_ms": 50}, {"slo_ms": 50}), ({"timeout_ms": 50.5}, {"slo_ms": 50.5}),
-    ({"timeout": 2500}, {"slo_ms": 2.5}),
-    ({"timeout": 0, "priority": 0, "sequence_id": 0}, {}), ({"priority": 1}, {"klass": "critical"}),
-    ({"priority": 2}, {"klass": "normal"}), ({"priority": 9}, {"klass": "background"}), ({"class": "critical"},
-                                                                                         {"klass": "critical"}),
-    ({"sequence_id": 7, "sequence_start": True, "sequence_end": False}, {"stream": "7"}), ({"stream": "cam"},
-                                                                                           {"stream": "cam"}),
-    ({"value": "2.5"}, {"value": 2.5}), ({"hint.length": 7, "hint.a.steps": 2}, {"hints": {"length": 7, "a.steps": 2}}),
-    ({"quality_min": 0.5, "on_late": "answer", "binary_data_output": True}, {"quality_min": 0.5, "on_late": "answer"})])
+@pytest.mark.parametrize(
+    ("parameters", "options"),
+    [
+        ({}, {}),
+        ({"slo_ms": 50}, {"slo_ms": 50}),
+        ({"timeout_ms": 50.5}, {"slo_ms": 50.5}),
+        ({"timeout": 2500}, {"slo_ms": 2.5}),
+        ({"timeout": 0, "priority": 0, "sequence_id": 0}, {}),
+        ({"priority": 1}, {"klass": "critical"}),
+        ({"priority": 2}, {"klass": "normal"}),
+        ({"priority": 9}, {"klass": "background"}),
+        ({"class": "critical"}, {"klass": "critical"}),
+        ({"sequence_id": 7, "sequence_start": True, "sequence_end": False}, {"stream": "7"}),
+        ({"stream": "cam"}, {"stream": "cam"}),
+        ({"value": "2.5"}, {"value": 2.5}),
+        ({"hint.length": 7, "hint.a.steps": 2}, {"hints": {"length": 7, "a.steps": 2}}),
+        (
+            {"quality_min": 0.5, "on_late": "answer", "binary_data_output": True},
+            {"quality_min": 0.5, "on_late": "answer"},
+        ),
+    ],
+)
 def test_parameters_are_options(parameters, options):
     assert kserve.options_of(parameters) == options
 
 
-@pytest.mark.parametrize(("parameters", "says"), [
-    ({"slo": 5}, "did you mean 'slo_ms'"), ({"slo_ms": "soon"}, "expected a number"),
-    ({"slo_ms": True}, "expected a number"),
-    ({"slo_ms": 5, "timeout": 5000}, "says again"), ({"class": 1}, "expected a string"), ({"value": None}, "number"),
-    ({"stream": "a", "sequence_id": 3}, "says again")])
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({"slo": 5}, "did you mean 'slo_ms'"),
+        ({"slo_ms": "soon"}, "expected a number"),
+        ({"slo_ms": True}, "expected a number"),
+        ({"slo_ms": 5, "timeout": 5000}, "says again"),
+        ({"class": 1}, "expected a string"),
+        ({"value": None}, "number"),
+        ({"stream": "a", "sequence_id": 3}, "says again"),
+    ],
+)
 def test_parameters_that_mean_nothing_are_refused(parameters, says):
     with pytest.raises(BadInput) as caught:
         kserve.options_of(parameters)
@@ -36,8 +55,10 @@ def test_parameters_that_mean_nothing_are_refused(parameters, says):
 
 
 def test_statistics_count_and_sum():
-    app = {"outcomes": {"completed": 4, "rejected": 1, "dropped": 2, "cancelled": 0, "failed": 0},
-           "breakdown_ms": {"queue": 1.0, "load": 2.0, "batch": 3.0, "execute": 4.0}}
+    app = {
+        "outcomes": {"completed": 4, "rejected": 1, "dropped": 2, "cancelled": 0, "failed": 0},
+        "breakdown_ms": {"queue": 1.0, "load": 2.0, "batch": 3.0, "execute": 4.0},
+    }
     table = kserve.statistics_of("a", app)
     assert table["inference_count"] == 4
     assert table["inference_stats"]["success"] == {"count": 4, "ns": 40_000_000}
@@ -49,7 +70,12 @@ def test_statistics_count_and_sum():
 def test_how_an_answer_went_is_told():
     table = kserve.how_it_went(Answer({}, late=True, total_ms=3.0, id=9, reason="partial"))
     assert (table["request_id"], table["late"], table["total_ms"], table["queue_ms"], table["reason"]) == (
-        9, True, 3.0, 0.0, "partial")
+        9,
+        True,
+        3.0,
+        0.0,
+        "partial",
+    )
     assert "quality" not in table
 
 
@@ -64,6 +90,7 @@ def test_types_in_tritons_words():
 def routes():
     pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
     from edgeserve.http import kserve_routes
+
     return kserve_routes
 
 
@@ -73,35 +100,60 @@ def test_a_body_is_json_and_what_follows_it(routes):
     assert routes.split_body(b'{"id": "x"}', "")[0] == {"id": "x"}
 
 
-@pytest.mark.parametrize(("body", "length"), [(b"{}", "3"), (b"{}", "x"), (b"[]", ""), (b"", ""), (b"nonsense", ""),
-                                              (b"[" * 100_000, ""), (b"\xff", ""), (b"{}", "-1")])
+@pytest.mark.parametrize(
+    ("body", "length"),
+    [
+        (b"{}", "3"),
+        (b"{}", "x"),
+        (b"[]", ""),
+        (b"", ""),
+        (b"nonsense", ""),
+        (b"[" * 100_000, ""),
+        (b"\xff", ""),
+        (b"{}", "-1"),
+    ],
+)
 def test_a_body_that_is_none_is_malformed(routes, body, length):
     with pytest.raises(Malformed):
         routes.split_body(body, length)
 
 
 def test_binary_inputs_get_their_parts_in_order(routes):
-    inputs = [{"name": "a", "shape": [1], "datatype": "INT8", "parameters": {"binary_data_size": 1}},
-              {"name": "b", "shape": [1], "datatype": "INT8", "data": [5]},
-              {"name": "c", "shape": [2], "datatype": "INT8", "parameters": {"binary_data_size": 2}}]
+    inputs = [
+        {"name": "a", "shape": [1], "datatype": "INT8", "parameters": {"binary_data_size": 1}},
+        {"name": "b", "shape": [1], "datatype": "INT8", "data": [5]},
+        {"name": "c", "shape": [2], "datatype": "INT8", "parameters": {"binary_data_size": 2}},
+    ]
     tensors = routes.read_inputs(inputs, memoryview(b"123"))
     assert [bytes(tensor.raw) if tensor.raw is not None else None for tensor in tensors] == [b"1", None, b"23"]
     assert tensors[1].data == [5]
 
 
-@pytest.mark.parametrize(("inputs", "binary"), [
-    ({}, b""), ([1], b""), ([{"shape": [1]}], b""), ([{"name": "a", "parameters": 5}], b""), ([], b"1"),
-    ([{"name": "a", "parameters": {"binary_data_size": 2}}], b"1"),
-    ([{"name": "a", "parameters": {"binary_data_size": -1}}], b""),
-    ([{"name": "a", "parameters": {"binary_data_size": "1"}}], b"1")])
+@pytest.mark.parametrize(
+    ("inputs", "binary"),
+    [
+        ({}, b""),
+        ([1], b""),
+        ([{"shape": [1]}], b""),
+        ([{"name": "a", "parameters": 5}], b""),
+        ([], b"1"),
+        ([{"name": "a", "parameters": {"binary_data_size": 2}}], b"1"),
+        ([{"name": "a", "parameters": {"binary_data_size": -1}}], b""),
+        ([{"name": "a", "parameters": {"binary_data_size": "1"}}], b"1"),
+    ],
+)
 def test_inputs_that_are_none_are_malformed(routes, inputs, binary):
     with pytest.raises(Malformed):
         routes.read_inputs(inputs, memoryview(binary))
 
 
 def response(**outputs):
-    return kserve.InferResponse("m", "", {}, [
-        kserve.OutputTensor(name, *kserve.described(name, value), {}, value) for name, value in outputs.items()])
+    return kserve.InferResponse(
+        "m",
+        "",
+        {},
+        [kserve.OutputTensor(name, *kserve.described(name, value), {}, value) for name, value in outputs.items()],
+    )
 
 
 def test_answers_are_json_or_binary_as_asked(routes):
@@ -110,9 +162,13 @@ def test_answers_are_json_or_binary_as_asked(routes):
     assert length is None and b'"data":[1.0,2.0]' in data and b'"data":["hi"]' in data
     data, length = routes.written(answer, {"parameters": {"binary_data_output": True}})
     assert data[length:] == np.float32([1, 2]).tobytes() + b"\2\0\0\0hi"
-    data, length = routes.written(answer, {"parameters": {"binary_data_output": True},
-                                           "outputs": [{"name": "y", "parameters": {"binary_data": False}},
-                                                       {"name": "t"}]})
+    data, length = routes.written(
+        answer,
+        {
+            "parameters": {"binary_data_output": True},
+            "outputs": [{"name": "y", "parameters": {"binary_data": False}}, {"name": "t"}],
+        },
+    )
     assert data[length:] == b"\2\0\0\0hi" and b'"data":[1.0,2.0]' in data
 
 

@@ -11,10 +11,22 @@ from edgeserve.http.origins import _of_address, origin_of, read_tokens
 LONG, OTHER = "0123456789abcdef", "fedcba9876543210"
 
 
-@pytest.mark.parametrize("content", [
-    "", "short", "a token with spaces in it", "ümlauts-are-no-token-here", f"{LONG}\n{OTHER}", f"a {LONG}\n{OTHER}",
-    f"a {LONG}\na {OTHER}", f"a {LONG}\nb {LONG}", f"na@me {LONG}", "a short",
-    "\n".join(f"n{index} {LONG}{index}" for index in range(257))])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "short",
+        "a token with spaces in it",
+        "ümlauts-are-no-token-here",
+        f"{LONG}\n{OTHER}",
+        f"a {LONG}\n{OTHER}",
+        f"a {LONG}\na {OTHER}",
+        f"a {LONG}\nb {LONG}",
+        f"na@me {LONG}",
+        "a short",
+        "\n".join(f"n{index} {LONG}{index}" for index in range(257)),
+    ],
+)
 def test_a_file_of_tokens_is_one_token_or_lines_of_names(tmp_path, content):
     (tmp_path / "token").write_text(content, encoding="utf-8")
     with pytest.raises(ConfigError, match="token_file"):
@@ -33,11 +45,19 @@ def test_a_token_lets_in_and_tells_the_name(tmp_path):
         read_tokens(str(tmp_path / "none"))
 
 
-@pytest.mark.parametrize(("name", "address", "origin"), [
-    ("kitchen", "192.0.2.7", "token:kitchen"), ("", "192.0.2.7", "address:192.0.2.7"),
-    ("", "::ffff:192.0.2.7", "address:192.0.2.7"), ("", "2001:db8:1:2:3:4:5:6", "address:2001:db8:1:2::"),
-    ("", "[2001:db8:1:2::9]", "address:2001:db8:1:2::"), ("", "fe80::1%eth0", "address:fe80::"),
-    ("", "", "address:unknown"), ("", "somewhere", "address:unknown")])
+@pytest.mark.parametrize(
+    ("name", "address", "origin"),
+    [
+        ("kitchen", "192.0.2.7", "token:kitchen"),
+        ("", "192.0.2.7", "address:192.0.2.7"),
+        ("", "::ffff:192.0.2.7", "address:192.0.2.7"),
+        ("", "2001:db8:1:2:3:4:5:6", "address:2001:db8:1:2::"),
+        ("", "[2001:db8:1:2::9]", "address:2001:db8:1:2::"),
+        ("", "fe80::1%eth0", "address:fe80::"),
+        ("", "", "address:unknown"),
+        ("", "somewhere", "address:unknown"),
+    ],
+)
 def test_a_client_is_its_token_or_its_address(name, address, origin):
     assert origin_of(name, address) == origin
 

@@ -33,10 +33,15 @@ class Backend:
 BLOCKED = {"ready": False, "stopping": False, "blocked": {"speak": "lane gpu0 is down"}}
 
 
-@pytest.mark.parametrize(("health", "server", "detect", "speak"), [
-    ({"ready": True, "stopping": False, "blocked": {}}, True, True, True), (BLOCKED, False, True, False),
-    ({"ready": False, "stopping": True, "blocked": {}}, False, False, False),
-    (ServerGone("gone"), False, False, False)])
+@pytest.mark.parametrize(
+    ("health", "server", "detect", "speak"),
+    [
+        ({"ready": True, "stopping": False, "blocked": {}}, True, True, True),
+        (BLOCKED, False, True, False),
+        ({"ready": False, "stopping": True, "blocked": {}}, False, False, False),
+        (ServerGone("gone"), False, False, False),
+    ],
+)
 def test_an_app_is_ready_when_it_could_run(health: Any, server: bool, detect: bool, speak: bool) -> None:
     kserve = OpenInference(Backend(health), None)  # type: ignore[arg-type]
     assert asyncio.run(kserve.ready()) is server

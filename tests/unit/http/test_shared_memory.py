@@ -46,8 +46,9 @@ def test_beyond_the_region_nothing_is_read_or_written(regions, folder, offset, s
     assert (folder / "in").read_bytes() == before
 
 
-@pytest.mark.parametrize("key", ["/../secret", "../secret", "/a/b", "", "/", "..", "/..", "a b", 7, None, "x" * 300,
-                                 "/in\0"])
+@pytest.mark.parametrize(
+    "key", ["/../secret", "../secret", "/a/b", "", "/", "..", "/..", "a b", 7, None, "x" * 300, "/in\0"]
+)
 def test_a_key_is_a_plain_name(regions, folder, key):
     (folder.parent / "secret").write_bytes(bytes(64))
     with pytest.raises(BadInput, match="key"):

@@ -15,6 +15,7 @@ def test_a_stream_that_nobody_reads_ends():
     from edgeserve.http.asgi import Bounds, Endpoint
     from edgeserve.http.chat import ChatRequest, Completion
     from edgeserve.http.chat_routes import ChatRoutes
+
     closed = []
 
     class Backend:
@@ -48,6 +49,7 @@ def test_an_error_in_the_middle_is_told_in_the_stream():
     from edgeserve.http.asgi import Bounds, Call
     from edgeserve.http.chat import ChatRequest, Completion
     from edgeserve.http.chat_routes import ChatRoutes
+
     sent = []
 
     class Backend:

@@ -15,18 +15,31 @@ from edgeserve.http import tensors
 NUMBERS = sorted(set(tensors.DTYPES) - {"FP16"})
 
 
-@given(st.sampled_from(sorted(tensors.DTYPES)).flatmap(
-    lambda name: arrays.arrays(tensors.DTYPES[name], arrays.array_shapes(min_dims=0, max_dims=4, min_side=0,
-                                                                         max_side=4))))
+@given(
+    st.sampled_from(sorted(tensors.DTYPES)).flatmap(
+        lambda name: arrays.arrays(
+            tensors.DTYPES[name], arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4)
+        )
+    )
+)
 def test_bytes_come_back_as_they_were(array):
     datatype, shape = tensors.described("x", array)
     again = tensors.from_raw("x", datatype, tuple(shape), tensors.to_raw(array))
     assert again.dtype == array.dtype and again.tobytes() == array.tobytes() and again.shape == array.shape
 
 
-@given(st.sampled_from(NUMBERS).flatmap(lambda name: st.tuples(st.just(name), arrays.arrays(
-    tensors.DTYPES[name], arrays.array_shapes(min_dims=1, max_dims=3, max_side=4),
-    elements={"allow_nan": False, "allow_infinity": False} if name.startswith("FP") else None))))
+@given(
+    st.sampled_from(NUMBERS).flatmap(
+        lambda name: st.tuples(
+            st.just(name),
+            arrays.arrays(
+                tensors.DTYPES[name],
+                arrays.array_shapes(min_dims=1, max_dims=3, max_side=4),
+                elements={"allow_nan": False, "allow_infinity": False} if name.startswith("FP") else None,
+            ),
+        )
+    )
+)
 def test_json_comes_back_flat_and_nested(case):
     datatype, array = case
     for data in (tensors.to_json(array), array.tolist()):
@@ -39,23 +52,39 @@ def test_texts_come_back(texts):
     assert tensors.split_texts("t", tensors.to_raw(texts)) == texts
 
 
-@pytest.mark.parametrize(("datatype", "shape", "raw", "says"), [
-    ("FP32", (2,), b"1234567", "7 bytes of data, FP32 [2] needs 8"), ("BOOL", (1,), b"\x02", "only the bytes 0 and 1"),
-    ("FLOAT", (1,), b"1234", "'FLOAT' is not served"), ("BYTES", (1,), b"\x05\0\0\0ab", "claims 5 bytes, 2 are left"),
-    ("BYTES", (1,), b"\x05\0", "left over"), ("BYTES", (1,), struct.pack("<I", 1) + b"\xff", "no UTF-8"),
-    ("BYTES", (2,), tensors.to_raw(["a", "b"]), "one element")])
+@pytest.mark.parametrize(
+    ("datatype", "shape", "raw", "says"),
+    [
+        ("FP32", (2,), b"1234567", "7 bytes of data, FP32 [2] needs 8"),
+        ("BOOL", (1,), b"\x02", "only the bytes 0 and 1"),
+        ("FLOAT", (1,), b"1234", "'FLOAT' is not served"),
+        ("BYTES", (1,), b"\x05\0\0\0ab", "claims 5 bytes, 2 are left"),
+        ("BYTES", (1,), b"\x05\0", "left over"),
+        ("BYTES", (1,), struct.pack("<I", 1) + b"\xff", "no UTF-8"),
+        ("BYTES", (2,), tensors.to_raw(["a", "b"]), "one element"),
+    ],
+)
 def test_wrong_bytes_are_named(datatype, shape, raw, says):
     with pytest.raises(BadInput) as caught:
         tensors.from_raw("x", datatype, shape, raw)
     assert says in str(caught.value) and "'x'" in str(caught.value)
 
 
-@pytest.mark.parametrize(("datatype", "shape", "data", "says"), [
-    ("INT8", (1,), [200], "INT8 holds -128 to 127"), ("INT8", (1,), [1.5], "1.5"), ("INT8", (1,), [True], "True"),
-    ("BOOL", (1,), [1], "expected BOOL"), ("FP32", (3,), [1, 2], "FP32 [3]"), ("FP32", (2,), [1, "x"], "FP32 [2]"),
-    ("FP32", (2, 2), [[1, 2], [3]], "FP32 [2, 2]"), ("BYTES", (1,), [1], "strings"),
-    ("FP32", (1,), "1", "expected a list"),
-    ("UINT8", (1,), [-1], "0 to 255")])
+@pytest.mark.parametrize(
+    ("datatype", "shape", "data", "says"),
+    [
+        ("INT8", (1,), [200], "INT8 holds -128 to 127"),
+        ("INT8", (1,), [1.5], "1.5"),
+        ("INT8", (1,), [True], "True"),
+        ("BOOL", (1,), [1], "expected BOOL"),
+        ("FP32", (3,), [1, 2], "FP32 [3]"),
+        ("FP32", (2,), [1, "x"], "FP32 [2]"),
+        ("FP32", (2, 2), [[1, 2], [3]], "FP32 [2, 2]"),
+        ("BYTES", (1,), [1], "strings"),
+        ("FP32", (1,), "1", "expected a list"),
+        ("UINT8", (1,), [-1], "0 to 255"),
+    ],
+)
 def test_wrong_json_is_named(datatype, shape, data, says):
     with pytest.raises(BadInput) as caught:
         tensors.from_json("x", datatype, shape, data)
@@ -76,5 +105,6 @@ def test_a_shape_beyond_memory_is_refused_before_anything_is_computed():
 
 def test_every_dtype_of_the_bus_has_a_name():
     from edgeserve.ipc.tensors import DTYPES
+
     assert {tensors.datatype_of(name) for name in DTYPES} == set(tensors.DTYPES)
     assert tensors.datatype_of("text") == "BYTES" and tensors.datatype_of("any") == ""

@@ -35,8 +35,14 @@ def ipc(uid: int, **properties: str) -> Frame:
 
 def test_without_a_folder_of_keys_only_the_user_on_this_host_counts() -> None:
     credentials = Credentials(owner_uid=OWNER_UID)
-    for frame, may_control in ((ipc(OWNER_UID), True), (ipc(0), True), (ipc(OTHER_UID), False), (Frame(), False),
-                               (Frame(Peer_Address=TCP), False), (Frame(Peer_Address=TCP, User_Id="k" * 40), False)):
+    for frame, may_control in (
+        (ipc(OWNER_UID), True),
+        (ipc(0), True),
+        (ipc(OTHER_UID), False),
+        (Frame(), False),
+        (Frame(Peer_Address=TCP), False),
+        (Frame(Peer_Address=TCP, User_Id="k" * 40), False),
+    ):
         assert credentials.of(frame, "connection 1", False) == Credential("connection 1", may_control)
     assert credentials.of(Frame(), "connection 1", True).may_control, "a socket of the server's own program"
 

@@ -10,8 +10,9 @@ import pytest
 from edgeserve.ipc import endpoints
 
 
-@pytest.mark.parametrize(("directory", "mode"), [(0o700, 0o600), (0o750, 0o660), (0o755, 0o600), (0o770, 0o660),
-                                                 (0o1777, 0o600)])
+@pytest.mark.parametrize(
+    ("directory", "mode"), [(0o700, 0o600), (0o750, 0o660), (0o755, 0o600), (0o770, 0o660), (0o1777, 0o600)]
+)
 def test_the_group_may_ask_where_the_directory_is_for_the_group_alone(tmp_path, directory, mode):
     place = tmp_path / "run"
     place.mkdir()

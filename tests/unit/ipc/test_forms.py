@@ -64,14 +64,27 @@ def learnt(first, buffers):
     return learn_form(first, decoded(first, buffers)[1])
 
 
-OPTIONS = {"class": "critical", "slo_ms": 20.5, "value": 2, "stream": "cam", "on_late": "answer", "client": "c",
-           "origin": "o", "quality_min": 0.5}
+OPTIONS = {
+    "class": "critical",
+    "slo_ms": 20.5,
+    "value": 2,
+    "stream": "cam",
+    "on_late": "answer",
+    "client": "c",
+    "origin": "o",
+    "quality_min": 0.5,
+}
 
 
 @settings(max_examples=200)
-@given(first=st.tuples(NUMBERS, NUMBERS), second=st.tuples(NUMBERS, NUMBERS), stamped=st.booleans(),
-       options=st.sets(st.sampled_from(sorted(OPTIONS))), names=st.lists(st.sampled_from(["x", "id", "sent_ns"]),
-                                                                          unique=True, max_size=3), seed=st.integers())
+@given(
+    first=st.tuples(NUMBERS, NUMBERS),
+    second=st.tuples(NUMBERS, NUMBERS),
+    stamped=st.booleans(),
+    options=st.sets(st.sampled_from(sorted(OPTIONS))),
+    names=st.lists(st.sampled_from(["x", "id", "sent_ns"]), unique=True, max_size=3),
+    seed=st.integers(),
+)
 def test_a_request_of_the_form_is_read_as_decoding_reads_it(first, second, stamped, options, names, seed):
     buffers = [TENSOR.tobytes() for _ in names]
     constant = {"tensors": [[name, "float32", [2, 3]] for name in names]} if names else {}
@@ -82,6 +95,7 @@ def test_a_request_of_the_form_is_read_as_decoding_reads_it(first, second, stamp
         fields = {"id": key, **({"sent_ns": sent_ns} if stamped else {}), **constant}
         items = list(fields.items())
         return header(**dict([items[at] for at in order if at < len(items)]))
+
     form = learnt(message(*first), buffers)
     if form is None:
         assert stamped and first[1] < 2**32  # a stamp of other than eight bytes is none
@@ -95,8 +109,12 @@ def test_a_request_of_the_form_is_read_as_decoding_reads_it(first, second, stamp
 
 
 @settings(max_examples=300)
-@given(at=st.integers(0, 200), byte=st.integers(0, 255), sizes=st.lists(st.integers(0, 48), max_size=3),
-       key=st.sampled_from([5, 200, 70_000, 2**40]))
+@given(
+    at=st.integers(0, 200),
+    byte=st.integers(0, 255),
+    sizes=st.lists(st.integers(0, 48), max_size=3),
+    key=st.sampled_from([5, 200, 70_000, 2**40]),
+)
 def test_no_damaged_message_is_read_otherwise_than_by_decoding(at, byte, sizes, key):
     first = header(id=key, sent_ns=2**40, tensors=[["x", "float32", [2, 3]]], slo_ms=20)
     form = learnt(first, [TENSOR.tobytes()])
@@ -135,11 +153,27 @@ def test_an_id_that_is_given_twice_counts_as_decoding_has_it():
     assert read(form, twice, [])[0] == decoded(twice, [])[0] == 0x202
 
 
-@pytest.mark.parametrize(("fields", "buffers"), [
-    ({"texts": {"t": "hello"}}, []), ({"hints": {"a.steps": 3}}, []), ({"pieces": True}, []), ({"room": [0, 8]}, []),
-    ({"tensors": [["x", "bool", [2]]]}, [b"\0\1"]), ({"tensors": [["x", "float32", [0]]]}, [b""]),
-    ({"id": b"mine"}, []), ({"sent_ns": 3}, []), ({"client": "c" * 120, "stream": "s" * 128, "tensors": [
-        [str(index) + "n" * 100, "int8", [1]] for index in range(9)]}, [b"x"] * 9)])
+@pytest.mark.parametrize(
+    ("fields", "buffers"),
+    [
+        ({"texts": {"t": "hello"}}, []),
+        ({"hints": {"a.steps": 3}}, []),
+        ({"pieces": True}, []),
+        ({"room": [0, 8]}, []),
+        ({"tensors": [["x", "bool", [2]]]}, [b"\0\1"]),
+        ({"tensors": [["x", "float32", [0]]]}, [b""]),
+        ({"id": b"mine"}, []),
+        ({"sent_ns": 3}, []),
+        (
+            {
+                "client": "c" * 120,
+                "stream": "s" * 128,
+                "tensors": [[str(index) + "n" * 100, "int8", [1]] for index in range(9)],
+            },
+            [b"x"] * 9,
+        ),
+    ],
+)
 def test_what_must_be_looked_at_each_time_has_no_form(fields, buffers):
     first = header(**{"id": 7, **fields})
     assert decoded(first, buffers) is not None
@@ -177,7 +211,7 @@ def taken(buffers):
     """The bytes at each place; None where one is beyond the end."""
     if any(type(one) is Place and one.offset + one.nbytes > MEMORY for one in buffers):
         return None
-    return [CONTENT[one.offset:one.offset + one.nbytes] if type(one) is Place else one for one in buffers]
+    return [CONTENT[one.offset : one.offset + one.nbytes] if type(one) is Place else one for one in buffers]
 
 
 def read_with_memory(form, first, buffers):
@@ -194,8 +228,13 @@ def read_with_memory(form, first, buffers):
 
 def placed(key, x_at, z_at, room_at):
     """A request of three tensors, of which two lie in shared memory, with room for its answer."""
-    return header(id=key, sent_ns=2**40, room=[room_at, 48], tensors=[
-        ["x", "float32", [2, 3], x_at, 24], ["y", "uint8", [3]], ["z", "uint16", [2, 2], z_at, 8]], slo_ms=7)
+    return header(
+        id=key,
+        sent_ns=2**40,
+        room=[room_at, 48],
+        tensors=[["x", "float32", [2, 3], x_at, 24], ["y", "uint8", [3]], ["z", "uint16", [2, 2], z_at, 8]],
+        slo_ms=7,
+    )
 
 
 def learnt_with_memory(first, buffers):
@@ -238,6 +277,7 @@ def test_a_client_cannot_make_the_server_decode_a_header_often(count, is_learnt,
     def counted(told):
         decodings.append(told)
         return wire.unpack_header(told)
+
     monkeypatch.setattr(forms, "unpack_header", counted)
     assert (learn_form(first, ask, MEMORY) is not None) == is_learnt
     assert len(decodings) <= forms.OFFSET_TRIES_MAX + 4  # the header itself, and its other numbers

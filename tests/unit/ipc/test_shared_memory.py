@@ -212,10 +212,19 @@ def test_tensors_of_an_answer_begin_at_cache_lines(segment):
     assert offsets == [0, LARGE_BYTES + ALIGN, 2 * (LARGE_BYTES + ALIGN)]
 
 
-@pytest.mark.parametrize("entry", [
-    ["x", "uint8", [4], -1, 4], ["x", "uint8", [4], 0, 2**63], ["x", "uint8", [4], 0.0, 4],
-    ["x", "uint8", [4], None, 4], ["x", "uint8", [4], 64 * PAGE * 8 - 3, 4], ["x", "uint8", [5], 0, 4],
-    ["x", "uint8", [4], 0], ["x", "uint8", [4], True, 4]])
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ["x", "uint8", [4], -1, 4],
+        ["x", "uint8", [4], 0, 2**63],
+        ["x", "uint8", [4], 0.0, 4],
+        ["x", "uint8", [4], None, 4],
+        ["x", "uint8", [4], 64 * PAGE * 8 - 3, 4],
+        ["x", "uint8", [5], 0, 4],
+        ["x", "uint8", [4], 0],
+        ["x", "uint8", [4], True, 4],
+    ],
+)
 def test_places_that_are_none_are_refused(segment, entry):
     shared, _ = segment
     with pytest.raises(Malformed):
@@ -256,7 +265,7 @@ def test_an_answer_outside_the_room_is_no_reply(segment):
 
 def test_memory_of_copies_is_used_again_within_a_bound():
     copies = Copies(16 * PAGE)
-    held = np.arange(3 * PAGE - 5, dtype=np.uint32).view(np.uint8)[:3 * PAGE - 5]
+    held = np.arange(3 * PAGE - 5, dtype=np.uint32).view(np.uint8)[: 3 * PAGE - 5]
     first = copies.of(held)
     place = np.frombuffer(first, np.uint8).ctypes.data
     second = copies.of(held)
@@ -282,6 +291,7 @@ def test_memory_of_copies_is_used_again_within_a_bound():
 def test_nobody_can_make_the_memory_shorter():
     one = Segment(PAGE)
     import os
+
     for size in (0, 2 * PAGE):
         with pytest.raises(PermissionError):
             os.ftruncate(one.file, size)

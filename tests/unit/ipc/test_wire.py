@@ -51,8 +51,18 @@ def test_every_dtype_and_shape_arrives_unchanged(dtype, shape):
     assert not back.flags.writeable
 
 
-@pytest.mark.parametrize("value", [np.arange(6, dtype=">f4").reshape(2, 3), np.arange(12.0).reshape(3, 4).T,
-                                   np.arange(12)[::-2], np.float32(2.5), 7, True, 2.5])
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.arange(6, dtype=">f4").reshape(2, 3),
+        np.arange(12.0).reshape(3, 4).T,
+        np.arange(12)[::-2],
+        np.float32(2.5),
+        7,
+        True,
+        2.5,
+    ],
+)
 def test_foreign_byte_order_strides_and_numbers_are_made_plain(value):
     back = decode(wire.encode_request(1, "a", {"x": value})).inputs["x"]
     assert (back == np.asarray(value)).all()
@@ -68,8 +78,15 @@ def test_large_arrays_are_not_copied_either_way():
 
 
 def test_every_key_of_a_request_arrives():
-    options = {"slo_ms": 12.5, "class": "critical", "value": 2, "stream": "cam", "on_late": "answer",
-               "hints": {"length": 3}, "client": "arm"}
+    options = {
+        "slo_ms": 12.5,
+        "class": "critical",
+        "value": 2,
+        "stream": "cam",
+        "on_late": "answer",
+        "hints": {"length": 3},
+        "client": "arm",
+    }
     ask = decode(wire.encode_request(b"k", "a", {"t": "hé", "x": np.zeros(2)}, 5, options))
     assert (ask.app, ask.slo_ms, ask.sent_ns, ask.klass, ask.value) == ("a", 12.5, 5, "critical", 2)
     assert (ask.stream, ask.on_late, ask.hints, ask.client) == ("cam", "answer", {"length": 3}, "arm")
@@ -92,19 +109,39 @@ def test_a_piece_arrives_and_is_asked_for():
         wire.encode_piece(7, {"text": object()}, BYTES_MAX)
 
 
-@pytest.mark.parametrize("outputs", [
-    {"text": " word", "tokens": np.array([7], np.int32)}, {"tokens": np.array([8], np.int32), "text": "", "more": "é"},
-    {"tokens": np.array([8], np.int32)}, {"tokens": np.array([8, 9], np.int32)}, {"tokens": np.int32(3)}, {"tokens": 3},
-    {"tokens": np.array([8], ">i4")}, {"tokens": np.array([8], np.int64)}, {"text": "only"}, {"tokens": "text"},
-    {"tokens": np.array([8], np.int32), "scores": np.zeros(3)}, {"tokens": np.arange(8, dtype=np.int32)[::8]},
-    {"tokens": np.zeros(100_000)}, {"tokens": True}, {}])
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        {"text": " word", "tokens": np.array([7], np.int32)},
+        {"tokens": np.array([8], np.int32), "text": "", "more": "é"},
+        {"tokens": np.array([8], np.int32)},
+        {"tokens": np.array([8, 9], np.int32)},
+        {"tokens": np.int32(3)},
+        {"tokens": 3},
+        {"tokens": np.array([8], ">i4")},
+        {"tokens": np.array([8], np.int64)},
+        {"text": "only"},
+        {"tokens": "text"},
+        {"tokens": np.array([8], np.int32), "scores": np.zeros(3)},
+        {"tokens": np.arange(8, dtype=np.int32)[::8]},
+        {"tokens": np.zeros(100_000)},
+        {"tokens": True},
+        {},
+    ],
+)
 def test_a_piece_of_a_known_form_is_sent_as_every_other(outputs):
     def sent(tables):
         frames = wire.encode_piece(7, outputs, 10**6, tables=tables)
         reply = wire.decode_reply([bytes(frame) for frame in frames], 10**6)
-        return reply.kind, reply.key, {
-            name: value if type(value) is str else (value.dtype, value.tolist())
-            for name, value in reply.outputs.items()}
+        return (
+            reply.kind,
+            reply.key,
+            {
+                name: value if type(value) is str else (value.dtype, value.tolist())
+                for name, value in reply.outputs.items()
+            },
+        )
+
     tables = {}
     for before in ({"tokens": np.array([1], np.int32)}, {"tokens": 5}, outputs):
         wire.encode_piece(7, before, 10**6, tables=tables)
@@ -116,8 +153,16 @@ def test_a_piece_of_a_known_form_is_sent_as_every_other(outputs):
 
 
 def test_an_answer_with_everything_arrives():
-    frames = wire.encode_answer(b"k", {"y": np.ones(3), "t": "x", "lines": ["a", "b"], "n": np.int64(4)}, BYTES_MAX,
-                                reason="partial: 2 of 3", late=True, finished_ns=9, total_ns=7, breakdown=(1, 2, 3, 4))
+    frames = wire.encode_answer(
+        b"k",
+        {"y": np.ones(3), "t": "x", "lines": ["a", "b"], "n": np.int64(4)},
+        BYTES_MAX,
+        reason="partial: 2 of 3",
+        late=True,
+        finished_ns=9,
+        total_ns=7,
+        breakdown=(1, 2, 3, 4),
+    )
     reply = wire.decode_reply(frames, BYTES_MAX)
     assert (reply.key, reply.reason, reply.late) == (b"k", "partial: 2 of 3", True)
     assert (reply.finished_ns, reply.total_ns) == (9, 7)
@@ -139,7 +184,13 @@ def test_numbers_and_ids_of_answers_and_errors_arrive():
     back = wire.decode_reply([wire.encode_error(3, error)], BYTES_MAX).error
     assert type(back) is Dropped
     assert (back.id, back.lane, back.expected_ms, back.wait_ms, back.left_ms, back.slo_ms_min) == (
-        2**40, "gpu0", 53.25, 0.0, -1.5, None)
+        2**40,
+        "gpu0",
+        53.25,
+        0.0,
+        -1.5,
+        None,
+    )
     error.slo_ms_min = 70.000001
     assert wire.decode_reply([wire.encode_error(3, error)], BYTES_MAX).error.slo_ms_min == 70.000001
     plain = wire.decode_reply([wire.encode_error(3, Rejected("full", "queue_full"))], BYTES_MAX).error
@@ -149,8 +200,15 @@ def test_numbers_and_ids_of_answers_and_errors_arrive():
 
 
 def test_numbers_of_a_wrong_kind_are_left_out():
-    fields = {"kind": "error", "id": 3, "code": "rejected", "message": "no", "request_id": "x", "expected_ms": "long",
-              "slo_ms_min": True}
+    fields = {
+        "kind": "error",
+        "id": 3,
+        "code": "rejected",
+        "message": "no",
+        "request_id": "x",
+        "expected_ms": "long",
+        "slo_ms_min": True,
+    }
     back = wire.decode_reply([wire.pack_header(fields)], BYTES_MAX).error
     assert (back.id, back.expected_ms, back.slo_ms_min) == (0, None, None)
     answer = {"kind": "answer", "id": 3, "request_id": "x"}
@@ -170,9 +228,15 @@ def test_an_error_with_half_a_character_arrives():
     assert (str(back.error), back.reason) == ("no file a?", "b?")
 
 
-@pytest.mark.parametrize(("payload", "reason"), [
-    ({1: 2}, "int is not allowed for map key"), ({"x": "y" * wire.HEADER_BYTES_MAX}, "at most 1048576 are allowed"),
-    ({"x": [0] * (wire.TEXT_ITEMS_MAX + 1)}, "max_array_len"), ({"x": "\ud800"}, "surrogates")])
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        ({1: 2}, "int is not allowed for map key"),
+        ({"x": "y" * wire.HEADER_BYTES_MAX}, "at most 1048576 are allowed"),
+        ({"x": [0] * (wire.TEXT_ITEMS_MAX + 1)}, "max_array_len"),
+        ({"x": "\ud800"}, "surrogates"),
+    ],
+)
 def test_an_answer_to_a_question_that_a_client_could_not_read_is_an_error(payload, reason):
     with pytest.raises(Failed, match=f"(?is)the answer to this question cannot be sent: .*{reason}"):
         wire.encode_info(1, payload)
@@ -192,8 +256,10 @@ def test_an_answer_over_the_bound_fails_with_the_mend():
 
 
 def test_the_example_of_the_protocols_page():
-    page = bytes.fromhex("0184a46b696e64a5696e666572a2696407a3617070a46563686fa774656e736f7273"
-                         "9193a178a7666c6f6174333291020000803f00000040")
+    page = bytes.fromhex(
+        "0184a46b696e64a5696e666572a2696407a3617070a46563686fa774656e736f7273"
+        "9193a178a7666c6f6174333291020000803f00000040"
+    )
     ask = decode([page[:48], page[48:]])
     assert ask.app == "echo"
     assert list(ask.inputs["x"]) == [1.0, 2.0]
@@ -278,11 +344,18 @@ def test_nested_lists_that_claim_to_be_long_cost_little():
     assert peak < 4 * 1024**2
 
 
-GOOD = [wire.encode_request(5, "app", {"x": np.arange(6, dtype=np.float32), "b": np.ones(3, bool), "t": "text"}, 1,
-                            {"slo_ms": 5, "hints": {"n": 1}, "stream": "s"}),
-        [wire.encode_plain("cancel", 5)],
-        wire.encode_answer(5, {"y": np.arange(4), "t": ["a"]}, BYTES_MAX),
-        [wire.encode_error(5, Rejected("no", "full"))]]
+GOOD = [
+    wire.encode_request(
+        5,
+        "app",
+        {"x": np.arange(6, dtype=np.float32), "b": np.ones(3, bool), "t": "text"},
+        1,
+        {"slo_ms": 5, "hints": {"n": 1}, "stream": "s"},
+    ),
+    [wire.encode_plain("cancel", 5)],
+    wire.encode_answer(5, {"y": np.arange(4), "t": ["a"]}, BYTES_MAX),
+    [wire.encode_error(5, Rejected("no", "full"))],
+]
 
 
 @st.composite
@@ -300,9 +373,19 @@ def damaged(draw):
             other = draw(st.integers(0, len(frames) - 1))
             frames[frame], frames[other] = frames[other], frames[frame]
         elif how == "giant":
-            frames[frame][where:where + 1] = draw(st.sampled_from(
-                (b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xdb\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff",
-                 b"\xcf" + b"\xff" * 8, b"\xcb\x7f\xf0" + bytes(6), b"\xc9\xff\xff\xff\xff\x01")))
+            frames[frame][where : where + 1] = draw(
+                st.sampled_from(
+                    (
+                        b"\xdd\xff\xff\xff\xff",
+                        b"\xdf\xff\xff\xff\xff",
+                        b"\xdb\xff\xff\xff\xff",
+                        b"\xc6\xff\xff\xff\xff",
+                        b"\xcf" + b"\xff" * 8,
+                        b"\xcb\x7f\xf0" + bytes(6),
+                        b"\xc9\xff\xff\xff\xff\x01",
+                    )
+                )
+            )
         elif how == "drop" and len(frames) > 1:
             del frames[frame]
         elif how == "add":
@@ -328,11 +411,35 @@ def test_damage_never_raises_anything_but_a_typed_error(frames):
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.recursive(st.none() | st.booleans() | st.integers(-2**63, 2**64 - 1) | st.floats() | st.text(max_size=8)
-                    | st.binary(max_size=8), lambda inner: st.lists(inner, max_size=4)
-                    | st.dictionaries(st.text(max_size=8), inner, max_size=4), max_leaves=8),
-       st.sampled_from(("id", "app", "tensors", "texts", "slo_ms", "sent_ns", "class", "value", "stream", "on_late",
-                        "hints", "client", "kind")))
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**63), 2**64 - 1)
+        | st.floats()
+        | st.text(max_size=8)
+        | st.binary(max_size=8),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+        max_leaves=8,
+    ),
+    st.sampled_from(
+        (
+            "id",
+            "app",
+            "tensors",
+            "texts",
+            "slo_ms",
+            "sent_ns",
+            "class",
+            "value",
+            "stream",
+            "on_late",
+            "hints",
+            "client",
+            "kind",
+        )
+    ),
+)
 def test_any_value_under_any_key_is_read_or_refused(value, key):
     try:
         fields = wire.unpack_header(header(**{key: value}))
@@ -347,16 +454,18 @@ def test_any_value_under_any_key_is_read_or_refused(value, key):
 
 
 def test_an_answer_in_part_tells_its_quality_and_who_took_part():
-    frames = wire.encode_answer(1, {"y": np.zeros(2, np.float32)}, 2**20, reason="without large", quality=0.96,
-                                branches=("small", "medium"))
+    frames = wire.encode_answer(
+        1, {"y": np.zeros(2, np.float32)}, 2**20, reason="without large", quality=0.96, branches=("small", "medium")
+    )
     reply = wire.decode_reply([bytes(frame) for frame in frames], 2**20)
     assert (reply.quality, reply.branches, reply.reason) == (0.96, ("small", "medium"), "without large")
     plain = wire.decode_reply([bytes(frame) for frame in wire.encode_answer(1, {}, 2**20)], 2**20)
     assert (plain.quality, plain.branches) == (1.0, ())
 
 
-@pytest.mark.parametrize(("name", "value"), [("quality", 1.5), ("quality", "good"), ("branches", "small"),
-                                             ("branches", [1])])
+@pytest.mark.parametrize(
+    ("name", "value"), [("quality", 1.5), ("quality", "good"), ("branches", "small"), ("branches", [1])]
+)
 def test_a_quality_that_means_nothing_is_malformed(name, value):
     header = wire.pack_header({"kind": "answer", "id": 1, name: value})
     with pytest.raises(Malformed, match=name):

@@ -95,10 +95,12 @@ class Rig:
         self.lane = Lane("gpu0", self.post, self.clock, None, LaneInfo("cuda", 1, depth=depth), hang_ns)
         self.lane.start()
 
-    def give(self, work_id: int, start_before_ns: int = ANY_TIME, expected_ns: int = 100,
-             start_after_ns: int = 0) -> None:
-        self.lane.give(Work(work_id, start_after_ns, start_before_ns, None, Batch([work_id], 1), None, self.device,
-                            expected_ns))
+    def give(
+        self, work_id: int, start_before_ns: int = ANY_TIME, expected_ns: int = 100, start_after_ns: int = 0
+    ) -> None:
+        self.lane.give(
+            Work(work_id, start_after_ns, start_before_ns, None, Batch([work_id], 1), None, self.device, expected_ns)
+        )
 
     def call(self, call: Callable[[Any], Any]) -> None:
         self.lane.give(Work(99, 0, ANY_TIME, call, None))
@@ -115,6 +117,7 @@ def rig() -> Any:
     def make(*arguments: Any, **named: Any) -> Rig:
         made.append(Rig(*arguments, **named))
         return made[-1]
+
     yield make
     for rig in made:
         for kernel in rig.device.kernels:
@@ -167,7 +170,7 @@ def test_time_that_two_batches_share_is_charged_once(rig: Any) -> None:
 def test_the_times_of_the_device_count_where_it_says_them(rig: Any) -> None:
     here = rig()
     here.give(1)
-    kernel, = here.device.launched(1)
+    (kernel,) = here.device.launched(1)
     here.clock.now_ns = 3000
     kernel.end(span=(1200, 2800))
     assert ended(here.post.take(1)[0]) == (1, 1200, 2800)
@@ -182,7 +185,7 @@ def test_a_session_is_opened_once_on_the_lanes_thread_and_again_when_it_was_forg
         here.give(work_id)
         here.device.launched(work_id)[-1].end()
     here.post.take(2)
-    (info, thread), = here.device.opened
+    ((info, thread),) = here.device.opened
     assert thread == "edgeserve-gpu0"
     assert (info.device_kind, info.device_index, info.name, info.depth) == ("cuda", 1, "gpu0", 3)
     assert info.clock_ns is here.clock and info.common == {}
@@ -212,7 +215,7 @@ def test_nothing_is_launched_that_would_begin_after_its_window(rig: Any) -> None
     here = rig()
     here.give(1, expected_ns=500)
     here.give(2, start_before_ns=1400)
-    first, = here.device.launched(1)
+    (first,) = here.device.launched(1)
     here.settled()
     assert len(here.device.kernels) == 1
     here.clock.now_ns = 1300
@@ -227,7 +230,7 @@ def test_a_window_that_passes_behind_a_batch_is_refused_at_once(rig: Any) -> Non
     here.give(2, start_before_ns=1400)
     here.device.launched(1)
     here.clock.now_ns = 1401
-    refused, = here.post.take(1)
+    (refused,) = here.post.take(1)
     assert isinstance(refused, WorkNotStarted) and refused.work.work_id == 2
     assert "start window passed" in refused.reason
 
@@ -283,13 +286,13 @@ def test_a_lost_device_takes_the_lane_down_before_anything_else_is_said(rig: Any
 def test_a_hanging_batch_is_aborted_where_the_engine_can_and_the_lane_goes_on(rig: Any) -> None:
     here = rig(hang_ns=1000)
     here.give(1, expected_ns=500)
-    kernel, = here.device.launched(1)
+    (kernel,) = here.device.launched(1)
     kernel.can_abort = True
     here.clock.now_ns = 2500  # started at 1000, expected to take 500, and 1000 more are allowed
     here.settled()
     assert kernel.aborts == 0
     here.clock.now_ns = 2501
-    done, = here.post.take(1)
+    (done,) = here.post.take(1)
     assert str(done.error) == "aborted" and kernel.aborts == 1
     here.give(2)
     here.device.launched(2)[1].end()
@@ -299,7 +302,7 @@ def test_a_hanging_batch_is_aborted_where_the_engine_can_and_the_lane_goes_on(ri
 def test_a_batch_that_cannot_be_aborted_is_asked_once_and_awaited(rig: Any) -> None:
     here = rig(hang_ns=1000)
     here.give(1, expected_ns=500)
-    kernel, = here.device.launched(1)
+    (kernel,) = here.device.launched(1)
     here.clock.now_ns = 9000
     while not kernel.aborts:
         here.settled()
@@ -313,9 +316,9 @@ def test_stop_lets_launched_batches_end_and_refuses_the_others(rig: Any) -> None
     here = rig(depth=1)
     here.give(1)
     here.give(2)
-    kernel, = here.device.launched(1)
+    (kernel,) = here.device.launched(1)
     here.lane.stop()
-    refused, = here.post.take(1)
+    (refused,) = here.post.take(1)
     assert refused.work.work_id == 2 and "is shutting down" in refused.reason
     assert not here.lane.join(0.02)
     kernel.end()

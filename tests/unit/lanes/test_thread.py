@@ -22,7 +22,7 @@ def test_a_work_runs_on_the_lanes_own_thread_and_its_value_comes_back() -> None:
     lane = lane_with(clock, post)
     work = Work(7, 0, ANY_TIME, lambda argument: (argument, threading.current_thread().name), "x")
     lane.give(work)
-    done, = post.take(1)
+    (done,) = post.take(1)
     assert isinstance(done, WorkDone) and done.work is work
     assert (done.value, done.error) == (("x", "edgeserve-cpu0"), None)
     assert (done.started_ns, done.finished_ns) == (1000, 1000)
@@ -43,7 +43,7 @@ def test_a_work_whose_start_window_has_passed_is_refused_and_does_not_run() -> N
     lane = lane_with(clock, post)
     ran: List[int] = []
     lane.give(Work(1, 0, 999, ran.append, 1))
-    refused, = post.take(1)
+    (refused,) = post.take(1)
     assert isinstance(refused, WorkNotStarted) and "start window passed" in refused.reason
     assert ran == []
     lane.give(Work(2, 0, 1000, ran.append, 2))  # the last moment counts as in time
@@ -64,7 +64,7 @@ def test_a_lane_waits_until_start_after() -> None:
 
     lane._clock_ns = now_ns  # type: ignore[assignment]
     lane.give(Work(1, 500_000, ANY_TIME, lambda _: None, None))
-    done, = post.take(1)
+    (done,) = post.take(1)
     assert reads[0] == 1000
     assert done.started_ns == 1_001_000
     end(lane)

@@ -17,9 +17,14 @@ def model(**changes: object) -> LengthModel:
     """log length = relu(0.1 * words) + 1, standardised by scale 2."""
     first = np.zeros((7, 1))
     first[6, 0] = 0.2
-    given = {"shift": np.zeros(7), "scale": np.full(7, 2.0),
-             "layers": [(first, np.zeros(1)), (np.ones((1, 1)), np.ones(1))],
-             "sigma": 0.5, "tokens_max": 100, "about": {"tau": 9.0}}
+    given = {
+        "shift": np.zeros(7),
+        "scale": np.full(7, 2.0),
+        "layers": [(first, np.zeros(1)), (np.ones((1, 1)), np.ones(1))],
+        "sigma": 0.5,
+        "tokens_max": 100,
+        "about": {"tau": 9.0},
+    }
     given.update(changes)
     return LengthModel(**given)  # type: ignore[arg-type]
 
@@ -71,8 +76,9 @@ def test_a_model_comes_back_from_its_file(tmp_path: pathlib.Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["m.npz"]
 
 
-@pytest.mark.parametrize(("content", "said"), [
-    (b"", "cannot be used"), (b"no model", "cannot be used"), (None, "No such file")])
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"", "cannot be used"), (b"no model", "cannot be used"), (None, "No such file")]
+)
 def test_a_file_that_is_no_model(tmp_path: pathlib.Path, content: bytes | None, said: str) -> None:
     path = tmp_path / "m.npz"
     if content is not None:
@@ -88,10 +94,17 @@ def test_another_version_is_refused(tmp_path: pathlib.Path) -> None:
         load_length_model(path)
 
 
-@pytest.mark.parametrize(("changes", "said"), [
-    ({"sigma": -1.0}, "sigma"), ({"tokens_max": 0}, "tokens_max"), ({"scale": np.zeros(7)}, "scale"),
-    ({"layers": []}, "outputs"), ({"layers": [(np.zeros((3, 1)), np.zeros(1))]}, "layer 0"),
-    ({"layers": [(np.full((7, 1), np.nan), np.zeros(1))]}, "not finite")])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"sigma": -1.0}, "sigma"),
+        ({"tokens_max": 0}, "tokens_max"),
+        ({"scale": np.zeros(7)}, "scale"),
+        ({"layers": []}, "outputs"),
+        ({"layers": [(np.zeros((3, 1)), np.zeros(1))]}, "layer 0"),
+        ({"layers": [(np.full((7, 1), np.nan), np.zeros(1))]}, "not finite"),
+    ],
+)
 def test_a_model_that_cannot_be_is_refused(changes: object, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         model(**changes)  # type: ignore[arg-type]

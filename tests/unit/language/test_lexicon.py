@@ -27,9 +27,15 @@ def test_a_lexicon_of_ones_own_scores(tmp_path: pathlib.Path) -> None:
     assert (scores.semantic, scores.vague, scores.open_ended) == (3.0, 1.5, 0.0)
 
 
-@pytest.mark.parametrize(("row", "said"), [
-    ("POLY,word,many", "'many', expected a number"), ("NOUNS,word,", "'NOUNS' of 'word' is unknown"),
-    ("OPEN_PATTERN,(,1", "no regular expression"), ("POLY,,3", "is no entry")])
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("POLY,word,many", "'many', expected a number"),
+        ("NOUNS,word,", "'NOUNS' of 'word' is unknown"),
+        ("OPEN_PATTERN,(,1", "no regular expression"),
+        ("POLY,,3", "is no entry"),
+    ],
+)
 def test_a_bad_row_is_named(tmp_path: pathlib.Path, row: str, said: str) -> None:
     path = tmp_path / "own.csv"
     path.write_text(f"list,entry,value\n{row}\n")

@@ -35,34 +35,58 @@ def syntactic(draw: random.Random) -> str:
 
 
 def semantic(draw: random.Random) -> str:
-    return (f"Where is {draw.choice(['the bank', 'the bat', 'the spring', 'the crane', 'the mouse'])} "
-            f"near {draw.choice(['the trunk', 'the key', 'the cell', 'the bridge'])}?")
+    return (
+        f"Where is {draw.choice(['the bank', 'the bat', 'the spring', 'the crane', 'the mouse'])} "
+        f"near {draw.choice(['the trunk', 'the key', 'the cell', 'the bridge'])}?"
+    )
 
 
 def vague(draw: random.Random) -> str:
-    return (f"{draw.choice(['Tell me', 'Say'])} {draw.choice(['something', 'everything', 'anything'])} about "
-            f"{draw.choice(['life', 'culture', 'religion', 'technology'])} and {draw.choice(['things', 'stuff'])}.")
+    return (
+        f"{draw.choice(['Tell me', 'Say'])} {draw.choice(['something', 'everything', 'anything'])} about "
+        f"{draw.choice(['life', 'culture', 'religion', 'technology'])} and {draw.choice(['things', 'stuff'])}."
+    )
 
 
 def open_ended(draw: random.Random) -> str:
     topic = draw.choice(["inflation", "deforestation", "migration", "erosion"])
-    return draw.choice([f"Why do experts explain {topic} differently?", f"Why would you describe {topic} as bad?",
-                        f"What are the main causes and effects of {topic}?",
-                        f"Explain why {topic} matters, and what if it ends?"])
+    return draw.choice(
+        [
+            f"Why do experts explain {topic} differently?",
+            f"Why would you describe {topic} as bad?",
+            f"What are the main causes and effects of {topic}?",
+            f"Explain why {topic} matters, and what if it ends?",
+        ]
+    )
 
 
 def multi_part(draw: random.Random) -> str:
     one, other = draw.sample(["coffee", "tea", "milk", "juice"], 2)
-    return draw.choice([f"Who sells {one}, where is {other} made, and when does it arrive?",
-                        f"How does {one} differ in taste, price, and colour from {other}?",
-                        f"What is {one}? And what is {other}?"])
+    return draw.choice(
+        [
+            f"Who sells {one}, where is {other} made, and when does it arrive?",
+            f"How does {one} differ in taste, price, and colour from {other}?",
+            f"What is {one}? And what is {other}?",
+        ]
+    )
 
 
 TEMPLATES: Dict[str, Callable[[random.Random], str]] = {
-    "structural": structural, "syntactic": syntactic, "semantic": semantic, "vague": vague, "open_ended": open_ended,
-    "multi_part": multi_part}
-LEAST_SHARE = {"structural": 0.95, "syntactic": 0.90, "semantic": 0.75, "vague": 0.80, "open_ended": 0.90,
-               "multi_part": 0.90}
+    "structural": structural,
+    "syntactic": syntactic,
+    "semantic": semantic,
+    "vague": vague,
+    "open_ended": open_ended,
+    "multi_part": multi_part,
+}
+LEAST_SHARE = {
+    "structural": 0.95,
+    "syntactic": 0.90,
+    "semantic": 0.75,
+    "vague": 0.80,
+    "open_ended": 0.90,
+    "multi_part": 0.90,
+}
 
 
 def largest(text: str) -> str:
@@ -92,27 +116,40 @@ def test_plain_sentences_score_nothing() -> None:
         assert scores.words >= 4
 
 
-@pytest.mark.parametrize(("text", "kind", "score"), [
-    ("She met the nurse at the station after the meal.", "structural", 2.0),
-    ("She met the nurse at noon.", "structural", 1.0),
-    ("She met nurses at noon.", "structural", 0.0),  # one phrase, and no object with a determiner
-    ("We have old cats and dogs.", "structural", 1.0),
-    ("The brother of the actor who sings.", "structural", 1.0),
-    ("Does the bank charge?", "semantic", 2 * 2.321928094887362),
-    ("Banks and a bank.", "semantic", 2.321928094887362),  # one word, twice
-    ("I like a lot of things.", "vague", 3.5),  # lot, things, the phrase, and few other words
-    ("When should we eat?", "open_ended", 0.0),  # a question of fact, though it has "should we"
-    ("What if it rains?", "open_ended", 1.0),
-    ("One? Two? Three?", "multi_part", 3.0),
-    ("First we eat, then we also rest.", "multi_part", 1.4),
-    ("Who sings and when?", "multi_part", 2.0),
-])
+@pytest.mark.parametrize(
+    ("text", "kind", "score"),
+    [
+        ("She met the nurse at the station after the meal.", "structural", 2.0),
+        ("She met the nurse at noon.", "structural", 1.0),
+        ("She met nurses at noon.", "structural", 0.0),  # one phrase, and no object with a determiner
+        ("We have old cats and dogs.", "structural", 1.0),
+        ("The brother of the actor who sings.", "structural", 1.0),
+        ("Does the bank charge?", "semantic", 2 * 2.321928094887362),
+        ("Banks and a bank.", "semantic", 2.321928094887362),  # one word, twice
+        ("I like a lot of things.", "vague", 3.5),  # lot, things, the phrase, and few other words
+        ("When should we eat?", "open_ended", 0.0),  # a question of fact, though it has "should we"
+        ("What if it rains?", "open_ended", 1.0),
+        ("One? Two? Three?", "multi_part", 3.0),
+        ("First we eat, then we also rest.", "multi_part", 1.4),
+        ("Who sings and when?", "multi_part", 2.0),
+    ],
+)
 def test_a_rule_alone(text: str, kind: str, score: float) -> None:
     assert getattr(SCORER.scores(text), kind) == pytest.approx(score)
 
 
-@pytest.mark.parametrize(("word", "root"), [("countries", "country"), ("glasses", "glass"), ("boxes", "box"),
-                                            ("bats", "bat"), ("bus", "bus"), ("gas", "gas"), ("pies", "pie")])
+@pytest.mark.parametrize(
+    ("word", "root"),
+    [
+        ("countries", "country"),
+        ("glasses", "glass"),
+        ("boxes", "box"),
+        ("bats", "bat"),
+        ("bus", "bus"),
+        ("gas", "gas"),
+        ("pies", "pie"),
+    ],
+)
 def test_lemma(word: str, root: str) -> None:
     assert lemma(word) == root
 

@@ -23,26 +23,35 @@ def test_one_line_per_app_and_a_warning_where_it_cannot_fit(caplog: pytest.LogCa
     log_fits(world(short={"model": "m", "slo": "12ms"}, pipe={"node": CHAIN, "slo": "33ms"}).scheduler.state)
     assert [(record.levelname, record.message) for record in caplog.records] == [
         ("INFO", "app short: expected 12ms alone on cpu0, slo 12ms"),
-        ("WARNING", "app pipe: expected 42ms alone on cpu0, more than its slo of 33ms allows: unless it turns out "
-         "faster, no request of it can be in time; set [app.pipe] slo = \"42ms\" or more, or, where that time is "
-         "wrong, mend [model.*] expected or run 'edgeserve profile'")]
+        (
+            "WARNING",
+            "app pipe: expected 42ms alone on cpu0, more than its slo of 33ms allows: unless it turns out "
+            'faster, no request of it can be in time; set [app.pipe] slo = "42ms" or more, or, where that time is '
+            "wrong, mend [model.*] expected or run 'edgeserve profile'",
+        ),
+    ]
 
 
 def test_what_the_policy_asks_for_counts(caplog: pytest.LogCaptureFixture) -> None:
     made = world({"clockwork": {"margin_ms": 5.0}}, a={"model": "m", "slo": "15ms"})
     log_fits(made.scheduler.state)
-    assert "slo = \"17ms\" or more" in caplog.text
+    assert 'slo = "17ms" or more' in caplog.text
     state = made.scheduler.state
     assert app_fit(state, state.apps["a"]).fits  # by the shared estimate, which questions are answered by
 
 
 def test_loading_is_told_and_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "edgeserve")
-    made = Driver({"m": {1: 12, "memory": "1MB", "load": "300ms"}}, {"a": {"model": "m", "slo": "50ms"}},
-                  resident={"cpu": []}, device={"cpu": {"memory": "10MB"}})
+    made = Driver(
+        {"m": {1: 12, "memory": "1MB", "load": "300ms"}},
+        {"a": {"model": "m", "slo": "50ms"}},
+        resident={"cpu": []},
+        device={"cpu": {"memory": "10MB"}},
+    )
     log_fits(made.scheduler.state)
     assert [(record.levelname, record.message) for record in caplog.records] == [
-        ("INFO", "app a: expected 12ms alone on cpu0, after 300ms of loading, slo 50ms")]
+        ("INFO", "app a: expected 12ms alone on cpu0, after 300ms of loading, slo 50ms")
+    ]
 
 
 def test_without_a_lane_nothing_is_expected(caplog: pytest.LogCaptureFixture) -> None:

@@ -29,13 +29,19 @@ def test_each_model_and_lane_is_warned_of_once(caplog):
         log.look()
         log.look()
     assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
-        "model m on lane a", "model m on lane b"]
+        "model m on lane a",
+        "model m on lane b",
+    ]
 
 
-@pytest.mark.parametrize(("source", "words"), [
-    (PROFILE, ["its profile says 10ms", "edgeserve profile edge.toml --model m --force"]),
-    (EXPECTED, ["[model.m.expected] says 10ms", "correct edge.toml", "edgeserve profile edge.toml --model m'"]),
-    (START, ["the runs at start took 10ms", "edgeserve profile edge.toml --model m'"])])
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        (PROFILE, ["its profile says 10ms", "edgeserve profile edge.toml --model m --force"]),
+        (EXPECTED, ["[model.m.expected] says 10ms", "correct edge.toml", "edgeserve profile edge.toml --model m'"]),
+        (START, ["the runs at start took 10ms", "edgeserve profile edge.toml --model m'"]),
+    ],
+)
 def test_the_text_has_both_numbers_and_what_to_do(source, words):
     text = warning_text(CONFIG, "m", "gpu0", Contradiction(source, 4, 10 * MS, 16 * MS, 10))
     for word in ["model m on lane gpu0: batches of 4 take 16ms", "a factor of 1.6", *words]:

@@ -16,8 +16,13 @@ from edgeserve.live.device_watch import DeviceNews, DeviceWatch
 from edgeserve.sched.protocol.events import DeviceChanged
 
 ORIN, CARD, CPU = (Board(KINDS[slug]) for slug in ("agx-orin", "desktop-gpu", "cpu"))
-STATE = DeviceState(memory_available_bytes=4 << 30, gpu_memory_free_bytes=1 << 30, temperature_c=50.0,
-                    temperature_hard_c=100.0, power_w=12.0)
+STATE = DeviceState(
+    memory_available_bytes=4 << 30,
+    gpu_memory_free_bytes=1 << 30,
+    temperature_c=50.0,
+    temperature_hard_c=100.0,
+    power_w=12.0,
+)
 
 
 class Fixed:
@@ -47,11 +52,14 @@ def watch_of(config, board, made=None, posted=None):
     def sources(of, gpu):
         made.append(gpu)
         return [Fixed(STATE)]
+
     return DeviceWatch(config, (posted if posted is not None else []).append, lambda: next(clock), sources, board)
 
 
-@pytest.mark.parametrize(("enabled", "board", "count"), [
-    (None, CPU, 0), (None, ORIN, 1), (None, CARD, 1), ("never", ORIN, 0), ("always", CPU, 1)])
+@pytest.mark.parametrize(
+    ("enabled", "board", "count"),
+    [(None, CPU, 0), (None, ORIN, 1), (None, CARD, 1), ("never", ORIN, 0), ("always", CPU, 1)],
+)
 def test_where_a_monitor_runs(enabled, board, count):
     made = []
     watch_of(config_of({"enabled": enabled} if enabled else None), board, made)
@@ -74,6 +82,7 @@ def test_the_threads_post_news_and_end():
     class Posts(list):
         def append(self, item):
             posted.put(item)
+
     watch = watch_of(config_of({"enabled": "always", "interval": "10ms"}), ORIN, posted=Posts())
     watch.start()
     news = posted.get(timeout=30)
@@ -100,12 +109,20 @@ def test_throttling_and_its_end_are_logged_and_a_device_that_never_throttled_is_
     for _ in range(3):
         monitor.turn()
     assert [record.getMessage() for record in caplog.records] == [
-        "device: power mode MAXN", "device: throttled by over_current:oc3", "device: no longer throttled"]
+        "device: power mode MAXN",
+        "device: throttled by over_current:oc3",
+        "device: no longer throttled",
+    ]
 
 
-@pytest.mark.parametrize(("section", "text"), [
-    ({"interval": "1ms"}, "expected at least 10ms"), ({"enabled": "maybe"}, "expected one of"),
-    ({"intervall": "1s"}, "did you mean 'interval'")])
+@pytest.mark.parametrize(
+    ("section", "text"),
+    [
+        ({"interval": "1ms"}, "expected at least 10ms"),
+        ({"enabled": "maybe"}, "expected one of"),
+        ({"intervall": "1s"}, "did you mean 'interval'"),
+    ],
+)
 def test_a_wrong_section_is_refused(section, text):
     with pytest.raises(ConfigError, match=text):
         config_of(section)

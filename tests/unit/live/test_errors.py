@@ -24,7 +24,8 @@ def batch_of(model: str) -> RunBatch:
 
 
 def test_the_client_reads_which_model_it_was_and_the_log_gets_each_models_first(
-        caplog: pytest.LogCaptureFixture) -> None:
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.DEBUG, "edgeserve")
     failures = EngineFailures()
     assert failures.reason(batch_of("m"), EngineError("model 'm': no x")) == "model 'm': no x"
@@ -32,13 +33,17 @@ def test_the_client_reads_which_model_it_was_and_the_log_gets_each_models_first(
     failures.reason(batch_of("n"), ValueError("no z"))
     traces = [record.getMessage().partition("\n")[2] for record in caplog.records]
     assert [(record.levelname, "ValueError" in trace) for record, trace in zip(caplog.records, traces)] == [
-        ("WARNING", False), ("DEBUG", False), ("WARNING", True)], "the others would fill the log"
+        ("WARNING", False),
+        ("DEBUG", False),
+        ("WARNING", True),
+    ], "the others would fill the log"
     assert "lane cpu0, work 7 (failure 2 of this model): model 'm' raised ValueError: no y" in caplog.text
 
 
 def test_what_failed_is_let_go_of_without_the_collector(tmp_path: Path) -> None:
     (tmp_path / "raising_steps.py").write_text(
-        "def f(item):\n    mine = item['x'] + 1\n    item['made'](mine)\n    raise ValueError('bad')")
+        "def f(item):\n    mine = item['x'] + 1\n    item['made'](mine)\n    raise ValueError('bad')"
+    )
     engine = make_engine(ModelConfig("m", "python", function="raising_steps:f"), [LaneInfo()], str(tmp_path))
     engine.load()
     kept = []
@@ -60,8 +65,10 @@ def test_a_refusal_for_its_deadline_says_the_numbers_as_fields_and_in_its_text()
     lacked = Shortfall("cpu0", 53_000_000, 14_000_000, 33_000_000, 70_000_000)
     error = refusal("read", "rejected", "cannot_make_deadline", 7, lacked)
     assert isinstance(error, Rejected)
-    assert str(error) == ("app 'read': rejected: cannot_make_deadline (expected 53ms on cpu0 and 14ms of waiting, "
-                          "33ms left: 70ms would do)")
+    assert str(error) == (
+        "app 'read': rejected: cannot_make_deadline (expected 53ms on cpu0 and 14ms of waiting, "
+        "33ms left: 70ms would do)"
+    )
     assert (error.id, error.reason, error.lane) == (7, "cannot_make_deadline", "cpu0")
     assert (error.expected_ms, error.wait_ms, error.left_ms, error.slo_ms_min) == (53.0, 14.0, 33.0, 70.0)
     error = refusal("read", "dropped", "proactive", 8, lacked._replace(slo_ns_min=None))

@@ -46,8 +46,9 @@ class OddNumber(float):
         raise RuntimeError("no")
 
 
-@pytest.mark.parametrize("said", [
-    {"work": 2.0}, {"work": np.float32(2)}, {"work": np.float64(2)}, {np.str_("work"): 2.0}, Odd()])
+@pytest.mark.parametrize(
+    "said", [{"work": 2.0}, {"work": np.float32(2)}, {"work": np.float64(2)}, {np.str_("work"): 2.0}, Odd()]
+)
 def test_numbers_by_name_are_hints_and_become_pythons_own(said: Any) -> None:
     checked = ResultHints()
     found = checked.of("m", said)
@@ -57,14 +58,31 @@ def test_numbers_by_name_are_hints_and_become_pythons_own(said: Any) -> None:
 
 
 def test_whole_numbers_stay_whole() -> None:
-    found = ResultHints().of("m", {"a": 3, "b": np.uint8(200), "c": -2**63, "d": True})
-    assert found == {"a": 3, "b": 200, "c": -2**63}
+    found = ResultHints().of("m", {"a": 3, "b": np.uint8(200), "c": -(2**63), "d": True})
+    assert found == {"a": 3, "b": 200, "c": -(2**63)}
     assert {type(value) for value in found.values()} == {int}
 
 
-@pytest.mark.parametrize("value", [
-    None, "3", True, np.bool_(True), float("nan"), float("inf"), -1e300, 2**64, 10**5000, 1j, [1.0], np.zeros(2),
-    np.float32("nan"), object()], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        "3",
+        True,
+        np.bool_(True),
+        float("nan"),
+        float("inf"),
+        -1e300,
+        2**64,
+        10**5000,
+        1j,
+        [1.0],
+        np.zeros(2),
+        np.float32("nan"),
+        object(),
+    ],
+    ids=lambda value: type(value).__name__,
+)
 def test_what_is_no_number_is_left_out_alone(value: Any) -> None:
     checked = ResultHints()
     assert checked.of("m", {"work": value, "length": 3}) == {"length": 3}
@@ -72,17 +90,30 @@ def test_what_is_no_number_is_left_out_alone(value: Any) -> None:
     assert checked.ignored_hints("m") == {"work": 2}
 
 
-@pytest.mark.parametrize("name", [3, None, "", "x" * (NAME_CHARS_MAX + 1), "line\nbreak", "\ud800", ("a",), b"work"],
-                         ids=lambda name: type(name).__name__)
+@pytest.mark.parametrize(
+    "name",
+    [3, None, "", "x" * (NAME_CHARS_MAX + 1), "line\nbreak", "\ud800", ("a",), b"work"],
+    ids=lambda name: type(name).__name__,
+)
 def test_what_is_no_name_is_left_out_alone(name: Any) -> None:
     checked = ResultHints()
     assert checked.of("m", {name: 1.0, "length": 3}) == {"length": 3}
     assert checked.ignored_hints("m") == {NAMELESS: 1}
 
 
-@pytest.mark.parametrize("said", [
-    3.0, [("work", 2.0)], "work", np.zeros(3), {f"f{index}": 1 for index in range(HINTS_MAX + 1)},
-    Odd(KeyError("no")), Odd(SystemExit("leave")), {"fine": 1, "work": OddNumber(2)}])
+@pytest.mark.parametrize(
+    "said",
+    [
+        3.0,
+        [("work", 2.0)],
+        "work",
+        np.zeros(3),
+        {f"f{index}": 1 for index in range(HINTS_MAX + 1)},
+        Odd(KeyError("no")),
+        Odd(SystemExit("leave")),
+        {"fine": 1, "work": OddNumber(2)},
+    ],
+)
 def test_what_cannot_be_read_as_hints_is_left_out_as_a_whole_and_ends_nothing(said: Any) -> None:
     checked = ResultHints()
     assert checked.of("m", said) is None
@@ -103,8 +134,10 @@ def test_people_are_told_once_per_model_and_hint(caplog: Any) -> None:
             checked.of("look", Odd(KeyError("no")))
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 4
-    assert told[0] == ("model 'find' returned hints that cannot be used: 'read.work': '3', expected a number from "
-                       "-2^63 to 2^63; the request goes on without, and stats() counts it under 'ignored_hints'")
+    assert told[0] == (
+        "model 'find' returned hints that cannot be used: 'read.work': '3', expected a number from "
+        "-2^63 to 2^63; the request goes on without, and stats() counts it under 'ignored_hints'"
+    )
     assert "'find'" in told[1] and "'length': None" in told[1]
     assert "'look'" in told[2] and "'read.work'" in told[2]
     assert "'look'" in told[3] and "what raised KeyError('no') when it was read" in told[3]

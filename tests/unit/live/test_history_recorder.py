@@ -17,16 +17,23 @@ from edgeserve.live.request import LiveRequest, request_of_call
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import JobId
 
-NODES = [{"name": "look", "after": []}, {"name": "a", "after": ["look"]}, {"name": "b", "after": ["look"]},
-         {"name": "vote", "after": ["a", "b"], "join": "policy", "inputs": {"a": "a.p", "b": "b.p"}}]
+NODES = [
+    {"name": "look", "after": []},
+    {"name": "a", "after": ["look"]},
+    {"name": "b", "after": ["look"]},
+    {"name": "vote", "after": ["a", "b"], "join": "policy", "inputs": {"a": "a.p", "b": "b.p"}},
+]
 
 
 def config(directory: pathlib.Path, **app: Any) -> Any:
-    return parse_config({
-        "policy": {"schemble+": {}},
-        "model": {name: {"engine": "synthetic"} for name in ("look", "a", "b", "vote")},
-        "app": {"q": {"node": NODES, "history": "h.npz", "inputs": {"x": {"shape": [-1]}}, **app}}},
-        directory=str(directory))
+    return parse_config(
+        {
+            "policy": {"schemble+": {}},
+            "model": {name: {"engine": "synthetic"} for name in ("look", "a", "b", "vote")},
+            "app": {"q": {"node": NODES, "history": "h.npz", "inputs": {"x": {"shape": [-1]}}, **app}},
+        },
+        directory=str(directory),
+    )
 
 
 def records(directory: pathlib.Path, **app: Any) -> AppRecords:
@@ -60,8 +67,9 @@ def test_a_record_is_whole_when_all_models_have_spoken(tmp_path: pathlib.Path, f
 
 
 @pytest.mark.parametrize("wrong", [{"p": [0.1, 0.2, 0.7]}, {"p": "text"}, {"p": [float("nan"), 1]}, {"z": [1, 0]}])
-def test_an_output_of_no_use_leaves_the_request_out(tmp_path: pathlib.Path, wrong: Dict[str, Any],
-                                                    caplog: pytest.LogCaptureFixture) -> None:
+def test_an_output_of_no_use_leaves_the_request_out(
+    tmp_path: pathlib.Path, wrong: Dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     table = records(tmp_path)
     for _ in range(2):
         assert begun(table)
@@ -80,10 +88,18 @@ def test_features_of_no_use_leave_the_request_out(tmp_path: pathlib.Path, caplog
     assert table.left_out == 3 and "history_features" in caplog.text
 
 
-@pytest.mark.parametrize(("named", "said"), [("x", "expected 'request.NAME'"), ("request.y", "declares no 'y'"),
-                                             ("a.p", "a node before the models"), ("request.", "expected 'request.N")])
-def test_features_that_cannot_be_are_refused_before_anything_is_loaded(tmp_path: pathlib.Path, named: str,
-                                                                       said: str) -> None:
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        ("x", "expected 'request.NAME'"),
+        ("request.y", "declares no 'y'"),
+        ("a.p", "a node before the models"),
+        ("request.", "expected 'request.N"),
+    ],
+)
+def test_features_that_cannot_be_are_refused_before_anything_is_loaded(
+    tmp_path: pathlib.Path, named: str, said: str
+) -> None:
     with pytest.raises(ConfigError, match="history_features") as refused:
         records(tmp_path, history_features=named)
     assert said in str(refused.value)

@@ -25,7 +25,7 @@ class Source:
     def receive(self, events: List[Any]) -> None:
         self.reads.append(self.world.now_ns)
         here = [at_ns for at_ns in self.coming if at_ns <= self.world.now_ns]
-        self.coming = self.coming[len(here):]
+        self.coming = self.coming[len(here) :]
         events.extend(here)
 
     def has_more(self) -> bool:
@@ -67,7 +67,8 @@ class World:
 
 
 def test_an_idle_lane_s_message_is_read_when_it_comes_and_nothing_is_read_in_vain(
-        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = World(monkeypatch, idle_lanes=1)
     world.source.coming = [3 * MS]
     events: List[Any] = []
@@ -93,7 +94,8 @@ def test_a_loop_that_never_sleeps_reads_messages_too(monkeypatch: pytest.MonkeyP
 
 
 def test_while_the_lane_is_busy_reading_waits_and_the_end_of_that_reads_nothing_in_vain(
-        monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = World(monkeypatch, idle_lanes=0)
     world.coalescing.launched(0, 8 * MS)  # held until half of it has passed
     world.mail = [8 * MS]

@@ -27,8 +27,9 @@ MODEL = {"engine": "synthetic", "expected": {"1": "10ms"}}
 
 
 def config(**sections):
-    return parse_config({"model": {"m": MODEL}, "app": {"a": {"model": "m", "inputs": {"image": {"shape": [3, 4]}}}},
-                         **sections})
+    return parse_config(
+        {"model": {"m": MODEL}, "app": {"a": {"model": "m", "inputs": {"image": {"shape": [3, 4]}}}}, **sections}
+    )
 
 
 def refused(inputs, hints=None, **sections):
@@ -37,11 +38,16 @@ def refused(inputs, hints=None, **sections):
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("inputs", "words"), [
-    ({"images": X}, "'image' is missing, expected a numpy array float32 [3, 4]; 'images' was sent"),
-    ({}, "(nothing was sent)"), ({"image": X[0]}, "float32 [4] with 1 axis, expected 2 axes"),
-    ({"image": X[None]}, "3 axes, expected 2 axes: a numpy array float32 [3, 4]; leave the batch axis out"),
-    ({"image": X.astype("f8")}, "send image.astype('float32')")])
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ({"images": X}, "'image' is missing, expected a numpy array float32 [3, 4]; 'images' was sent"),
+        ({}, "(nothing was sent)"),
+        ({"image": X[0]}, "float32 [4] with 1 axis, expected 2 axes"),
+        ({"image": X[None]}, "3 axes, expected 2 axes: a numpy array float32 [3, 4]; leave the batch axis out"),
+        ({"image": X.astype("f8")}, "send image.astype('float32')"),
+    ],
+)
 def test_an_input_that_does_not_fit_says_what_was_expected_first(inputs, words):
     assert words in refused(inputs)
 
@@ -120,7 +126,9 @@ def test_an_endpoint_in_use_is_found_without_binding_the_bus(tmp_path):
 
 def test_the_doctors_lines_are_wrapped_below_themselves():
     assert wrapped("one two three four five six", "wrong  x  ", 30) == [
-        "wrong  x  one two three four", "          five six"]
+        "wrong  x  one two three four",
+        "          five six",
+    ]
     text = report([Finding("bus", WRONG, "word " * 30, "chmod 700 /run/x")], 60)
     assert max(map(len, text.splitlines())) <= 60
     assert "-> chmod 700 /run/x" in text

@@ -47,6 +47,7 @@ def before_loading(**tables: Any) -> Any:
     def said(folder: Path) -> Any:
         config = parse_config({"model": {"m": MODEL}, "app": {"a": APP}, **tables})
         return raise_or_tell(check_before_loading(config, [], {}), print)
+
     return said
 
 
@@ -84,8 +85,11 @@ SAID = {
 
 def rows() -> Dict[str, str]:
     """Mistake -> what the page says is said now."""
-    cells = [line.strip("| \n").split(" | ") for line in PAGE.read_text(encoding="utf-8").splitlines()
-             if line.startswith("| ")]
+    cells = [
+        line.strip("| \n").split(" | ")
+        for line in PAGE.read_text(encoding="utf-8").splitlines()
+        if line.startswith("| ")
+    ]
     return {row[0]: row[2].rstrip() for row in cells[2:]}
 
 
@@ -110,6 +114,9 @@ def test_a_function_that_looks_for_another_input(tmp_path: Path) -> None:
 
 
 def test_every_text_of_the_page_is_held() -> None:
-    texts = {mistake for mistake, now in rows().items() if "Error: " in now or now.startswith(("BadInput: ", "Failed: ",
-                                                                                               "UnknownOutput: "))}
+    texts = {
+        mistake
+        for mistake, now in rows().items()
+        if "Error: " in now or now.startswith(("BadInput: ", "Failed: ", "UnknownOutput: "))
+    }
     assert texts == {*SAID, "a function that looks for another input"}

@@ -62,11 +62,16 @@ class World:
 @pytest.fixture
 def world(tmp_path: Any) -> Iterator[World]:
     (tmp_path / "held_guess.py").write_text(HELD)
-    config = parse_config({"model": {"m": {"engine": "synthetic"}},
-                           "app": {"a": {"model": "m", "stream": "in_order", "predict": {"length": "held_guess:f"}}}},
-                          directory=str(tmp_path))
+    config = parse_config(
+        {
+            "model": {"m": {"engine": "synthetic"}},
+            "app": {"a": {"model": "m", "stream": "in_order", "predict": {"length": "held_guess:f"}}},
+        },
+        directory=str(tmp_path),
+    )
     validator = request_validators(config)["a"]
     import held_guess  # type: ignore[import-not-found]
+
     held_guess.gate.clear()
     held_guess.entered.clear()
     one = World(validator, held_guess)
@@ -101,8 +106,11 @@ def test_a_request_that_says_everything_itself_waits_for_nobody(world: World) ->
 
 def test_it_keeps_its_place_behind_an_earlier_one_of_its_stream(world: World) -> None:
     hold(world)
-    first, other, second = (world.request("four", stream="s"), world.request("x", stream="t", hints={"length": 1}),
-                            world.request("x", stream="s", hints={"length": 7}))
+    first, other, second = (
+        world.request("four", stream="s"),
+        world.request("x", stream="t", hints={"length": 1}),
+        world.request("x", stream="s", hints={"length": 7}),
+    )
     assert world.take(first, other, second) == [other]
     world.held.gate.set()
     assert [world.finished() for _ in range(3)][1:] == [first, second]
@@ -126,8 +134,12 @@ def test_after_a_share_of_its_time_a_request_goes_on_without(world: World) -> No
 
 def test_who_goes_on_without_takes_the_earlier_ones_of_the_stream_along(world: World) -> None:
     hold(world)
-    first, alone, second, third = (world.request("1", 60_000, "s"), world.request("2", 60_000),
-                                   world.request("3", 40, "s"), world.request("4", 60_000, "s"))
+    first, alone, second, third = (
+        world.request("1", 60_000, "s"),
+        world.request("2", 60_000),
+        world.request("3", 40, "s"),
+        world.request("4", 60_000, "s"),
+    )
     assert world.take(first, alone, second, third) == []
     assert world.worker.expire(10 * MS) == [first, second]
     assert third in world.worker.requests() and alone in world.worker.requests()
@@ -191,8 +203,13 @@ def test_the_thread_begins_with_the_first_request(world: World) -> None:
 
 
 def language_model():
-    return parse_config({"lane": {"cpu0": {}}, "model": {"chat": {"engine": "lm", "file": "missing.onnx"}},
-                         "app": {"chat": {"model": "chat", "slo": "1s"}}})
+    return parse_config(
+        {
+            "lane": {"cpu0": {}},
+            "model": {"chat": {"engine": "lm", "file": "missing.onnx"}},
+            "app": {"chat": {"model": "chat", "slo": "1s"}},
+        }
+    )
 
 
 def test_the_tokenizer_of_a_language_model_is_opened_before_the_first_request(monkeypatch):

@@ -64,14 +64,14 @@ def test_the_usual_terms_are_not_changed_by_one_request() -> None:
 
 def test_hints_that_a_request_brings_become_plain_numbers() -> None:
     """Numpy's could not be recorded."""
-    hints = hints_of(rules(), {"hints": {"steps": np.int64(3), "work": np.float32(0.5)}}, crop=CROP,
-                     n=NUMBER)
+    hints = hints_of(rules(), {"hints": {"steps": np.int64(3), "work": np.float32(0.5)}}, crop=CROP, n=NUMBER)
     assert hints == {"steps": 3, "work": 0.5}
     assert hints is not None and {name: type(number) for name, number in hints.items()} == {"steps": int, "work": float}
 
 
-@pytest.mark.parametrize("number", [float("inf"), float("nan"), 1e300, 10**400, "3", True, None,
-                                    pytest.param(10**5000, id="huge")])
+@pytest.mark.parametrize(
+    "number", [float("inf"), float("nan"), 1e300, 10**400, "3", True, None, pytest.param(10**5000, id="huge")]
+)
 def test_a_hint_that_policies_could_not_count_with_is_refused(number: Any) -> None:
     with pytest.raises(BadInput, match="hint 'steps' = .*expected a name of 1 to 128 .* and a number from"):
         hints_of(rules(), {"hints": {"steps": number}}, crop=CROP, n=NUMBER)
@@ -121,6 +121,7 @@ def test_what_a_request_says_of_itself_is_not_predicted(tmp_path: Any) -> None:
     app = predicting(tmp_path, length="width", work="bright")
     assert hints_of(app, {"hints": {"length": 7}}, crop=CROP, n=NUMBER) == {"length": 7, "work": 0.0}
     import guesses  # type: ignore[import-not-found]
+
     assert guesses.asked == []
 
 
@@ -149,8 +150,10 @@ def test_a_predictor_cannot_end_the_loop_that_asks_it(tmp_path: Any) -> None:
     assert failed(app) == {"work": 1}
 
 
-@pytest.mark.parametrize(("spec", "says"), [
-    ("nowhere:f", "module 'nowhere' cannot be imported"), ("guesses:nothing", "has no function or class 'nothing'")])
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [("nowhere:f", "module 'nowhere' cannot be imported"), ("guesses:nothing", "has no function or class 'nothing'")],
+)
 def test_a_predictor_that_cannot_be_found_is_refused_with_its_key(tmp_path: Any, spec: str, says: str) -> None:
     (tmp_path / "guesses.py").write_text(PREDICTORS)
     with pytest.raises(EngineError, match=f"predict. 'm.work' = '{spec}'.*{says}"):

@@ -82,8 +82,14 @@ def test_what_a_caller_could_write_into_is_copied_and_the_rest_is_not() -> None:
 
 def test_a_part_that_looks_into_the_callers_array_is_copied_too() -> None:
     page = np.zeros((4, 4))
-    plan = AppPlan(parse_config({"app": {"a": {"node": [{"name": "cut", "fan_out": True}, {"name": "read"}]}},
-                                 "model": {name: {"engine": "synthetic"} for name in ("cut", "read")}}).apps["a"])
+    plan = AppPlan(
+        parse_config(
+            {
+                "app": {"a": {"node": [{"name": "cut", "fan_out": True}, {"name": "read"}]}},
+                "model": {name: {"engine": "synthetic"} for name in ("cut", "read")},
+            }
+        ).apps["a"]
+    )
     values = RequestValues()
     accepted(plan, values, {"page": page})
     values.launch(JobId(1, "cut", ()))
@@ -96,9 +102,16 @@ def test_a_part_that_looks_into_the_callers_array_is_copied_too() -> None:
     assert inputs["line"].tolist() == [0, 0, 0, 0] and inputs["own"] is own
 
 
-@pytest.mark.parametrize(("value", "expected"), [
-    (np.zeros((3, 4), np.float32), 48), (np.zeros(100)[:2], 800), ([np.zeros(2), [np.zeros(1)]], 24),
-    ({"a": np.zeros(2), "b": (np.zeros(2),)}, 32), (memoryview(b"12345"), 5)])
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.zeros((3, 4), np.float32), 48),
+        (np.zeros(100)[:2], 800),
+        ([np.zeros(2), [np.zeros(1)]], 24),
+        ({"a": np.zeros(2), "b": (np.zeros(2),)}, 32),
+        (memoryview(b"12345"), 5),
+    ],
+)
 def test_bytes_of_values_are_those_that_are_held(value: Any, expected: int) -> None:
     assert bytes_of(value) == expected
 

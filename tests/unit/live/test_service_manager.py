@@ -147,9 +147,16 @@ def test_the_environment_says_where_and_how_often_and_children_do_not_inherit_it
     assert environ == {"HOME": "/"}
 
 
-@pytest.mark.parametrize(("variables", "watchdog_ns"), [
-    ({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "18"}, 0),  # another process's watchdog
-    ({"WATCHDOG_USEC": "soon"}, 0), ({"WATCHDOG_USEC": "-3"}, 0), ({}, 0), ({"WATCHDOG_USEC": "3000000"}, 3 * 10**9)])
+@pytest.mark.parametrize(
+    ("variables", "watchdog_ns"),
+    [
+        ({"WATCHDOG_USEC": "3000000", "WATCHDOG_PID": "18"}, 0),  # another process's watchdog
+        ({"WATCHDOG_USEC": "soon"}, 0),
+        ({"WATCHDOG_USEC": "-3"}, 0),
+        ({}, 0),
+        ({"WATCHDOG_USEC": "3000000"}, 3 * 10**9),
+    ],
+)
 def test_a_watchdog_counts_only_where_it_is_this_processs(variables: Dict[str, str], watchdog_ns: int) -> None:
     assert ServiceManager.from_environment({"NOTIFY_SOCKET": "/n", **variables}, 17).watchdog_ns == watchdog_ns
 

@@ -31,14 +31,22 @@ def test_a_clock_that_did_not_move_is_no_division_by_zero():
 
 
 def with_sequences(app, **options):
-    return parse_config({
-        "lane": {"cpu0": {}}, "app": {"a": {"model": "m", "slo": "1s", **app}},
-        "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}, "options": {"sequence": {}, **options}}}})
+    return parse_config(
+        {
+            "lane": {"cpu0": {}},
+            "app": {"a": {"model": "m", "slo": "1s", **app}},
+            "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}, "options": {"sequence": {}, **options}}},
+        }
+    )
 
 
-@pytest.mark.parametrize(("app", "options", "said"), [
-    ({"stream": "in_order"}, {}, r"\[app.a\] stream = 'in_order': model 'm' makes sequences"),
-    ({}, {"process": True}, r"\[model.m\] options.process = true: the model makes sequences")])
+@pytest.mark.parametrize(
+    ("app", "options", "said"),
+    [
+        ({"stream": "in_order"}, {}, r"\[app.a\] stream = 'in_order': model 'm' makes sequences"),
+        ({}, {"process": True}, r"\[model.m\] options.process = true: the model makes sequences"),
+    ],
+)
 def test_what_a_model_of_sequences_cannot_do_is_refused_by_check_and_at_start(app, options, said):
     config = with_sequences(app, **options)
     with pytest.raises(ConfigError, match=said):
@@ -48,19 +56,30 @@ def test_what_a_model_of_sequences_cannot_do_is_refused_by_check_and_at_start(ap
     assert check_models(with_sequences({}), {}) == []
 
 
-@pytest.mark.parametrize(("declared", "said"), [
-    ({"image": {"dtype": "float32", "shape": [4]}}, r"input 'x' is missing; 'image' was sent, which nothing takes"),
-    ({"x": {"dtype": "uint8", "shape": [4]}}, "input 'x' is uint8; expected float32"),
-    ({"x": {"dtype": "float32", "shape": [1, 4]}}, r"input 'x' has 2 axes, shape \(1, 4\); expected 1 axis"),
-    ({"x": {"dtype": "float32", "shape": [5]}}, r"input 'x' has shape \(5,\); expected \[4\] per item")])
+@pytest.mark.parametrize(
+    ("declared", "said"),
+    [
+        ({"image": {"dtype": "float32", "shape": [4]}}, r"input 'x' is missing; 'image' was sent, which nothing takes"),
+        ({"x": {"dtype": "uint8", "shape": [4]}}, "input 'x' is uint8; expected float32"),
+        ({"x": {"dtype": "float32", "shape": [1, 4]}}, r"input 'x' has 2 axes, shape \(1, 4\); expected 1 axis"),
+        ({"x": {"dtype": "float32", "shape": [5]}}, r"input 'x' has shape \(5,\); expected \[4\] per item"),
+    ],
+)
 def test_inputs_with_which_no_request_could_run_are_refused_at_start(tmp_path, declared, said):
     with pytest.raises(ConfigError, match=r"\[app.a.inputs\] declares what its model does not take: .*" + said):
         Runtime(linear_app(tmp_path, declared)).start()
 
 
-@pytest.mark.parametrize("declared", [
-    {"x": {"dtype": "float32", "shape": [4]}}, {"x": {"dtype": "float16", "shape": [-1]}}, {"x": {"dtype": "any"}},
-    {"x": {"dtype": "float32", "shape": [4]}, "room": {"dtype": "text"}}, {}])
+@pytest.mark.parametrize(
+    "declared",
+    [
+        {"x": {"dtype": "float32", "shape": [4]}},
+        {"x": {"dtype": "float16", "shape": [-1]}},
+        {"x": {"dtype": "any"}},
+        {"x": {"dtype": "float32", "shape": [4]}, "room": {"dtype": "text"}},
+        {},
+    ],
+)
 def test_inputs_with_which_a_request_could_run_are_not(tmp_path, declared):
     with Runtime(linear_app(tmp_path, declared)):
         pass
@@ -71,6 +90,10 @@ def linear_app(folder, declared):
     pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
     import onnx_models
 
-    return parse_config({
-        "lane": {"cpu0": {}}, "app": {"a": {"model": "m", "slo": "1s", "inputs": declared}},
-        "model": {"m": {"engine": "onnx", "file": str(folder / onnx_models.linear(str(folder)))}}})
+    return parse_config(
+        {
+            "lane": {"cpu0": {}},
+            "app": {"a": {"model": "m", "slo": "1s", "inputs": declared}},
+            "model": {"m": {"engine": "onnx", "file": str(folder / onnx_models.linear(str(folder)))}},
+        }
+    )

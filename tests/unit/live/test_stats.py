@@ -90,16 +90,24 @@ def test_reasons_with_numbers_in_them_do_not_grow_the_table_without_end() -> Non
 def test_only_codes_are_counted_as_reasons() -> None:
     counts = AppCounts()
     for outcome, reason in [
-            (Outcome.FAILED, "model 'm' raised ValueError: hunter2"), (Outcome.FAILED, "hunter2"),
-            (Outcome.FAILED, "lane cpu0 went down: hunter2"), (Outcome.FAILED, "no lane can run model 'm' now"),
-            (Outcome.CANCELLED, "its client is gone: its connection closed"), (Outcome.CANCELLED, "hunter2"),
-            (Outcome.CANCELLED, "cancelled by its client"), (Outcome.DROPPED, "Hunter2!"),
-            (Outcome.DROPPED, "x" * 100), (Outcome.REJECTED, "too many in flight")]:
+        (Outcome.FAILED, "model 'm' raised ValueError: hunter2"),
+        (Outcome.FAILED, "hunter2"),
+        (Outcome.FAILED, "lane cpu0 went down: hunter2"),
+        (Outcome.FAILED, "no lane can run model 'm' now"),
+        (Outcome.CANCELLED, "its client is gone: its connection closed"),
+        (Outcome.CANCELLED, "hunter2"),
+        (Outcome.CANCELLED, "cancelled by its client"),
+        (Outcome.DROPPED, "Hunter2!"),
+        (Outcome.DROPPED, "x" * 100),
+        (Outcome.REJECTED, "too many in flight"),
+    ]:
         counts.ended(outcome, reason)
     assert counts.table()["reasons"] == {
         "failed": {"model_failed": 2, "lane_lost": 1, "no_lane": 1},
         "cancelled": {"client_gone": 1, "other": 1, "by_client": 1},
-        "dropped": {"other": 2}, "rejected": {"too many in flight": 1}}
+        "dropped": {"other": 2},
+        "rejected": {"too many in flight": 1},
+    }
 
 
 def test_a_lane_hangs_when_its_oldest_work_is_older_than_it_may_be() -> None:
@@ -134,18 +142,34 @@ def shown(*told: Any) -> Any:
 
 def test_figures_become_plain_values_with_text_keys() -> None:
     assert shown({1: 0.5, (2, "x"): {None: [1, (2,)]}, "n": np.int64(3)}) == {
-        "1": 0.5, "(2, 'x')": {"None": [1, [2]]}, "n": 3}
+        "1": 0.5,
+        "(2, 'x')": {"None": [1, [2]]},
+        "n": 3,
+    }
     assert shown({"list": deque([np.float32(0.5), np.arange(3)]), "set": {7}, "true": True, "none": None}) == {
-        "list": [0.5, [0, 1, 2]], "set": [7], "true": True, "none": None}
+        "list": [0.5, [0, 1, 2]],
+        "set": [7],
+        "true": True,
+        "none": None,
+    }
     assert shown({"part": Fraction(1, 3), "bytes": b"a", "big": 2**70, "half": "a\ud800"}) == {
-        "part": "1/3", "bytes": "b'a'", "big": str(2**70), "half": "a?"}
+        "part": "1/3",
+        "bytes": "b'a'",
+        "big": str(2**70),
+        "half": "a?",
+    }
 
 
 def test_figures_are_bounded_and_every_policy_has_its_part() -> None:
     endless: dict = {"n": 1}
     endless["self"] = endless
-    many = shown({index: index for index in range(10**6)}, {"lists": [list(range(10**6))]}, endless,
-                 {"text": "x" * 10**7, "array": np.zeros(10**7)}, {"ok": 1})
+    many = shown(
+        {index: index for index in range(10**6)},
+        {"lists": [list(range(10**6))]},
+        endless,
+        {"text": "x" * 10**7, "array": np.zeros(10**7)},
+        {"ok": 1},
+    )
     assert many["p0"]["0"] == 0 and many["p0"][stats.MORE].endswith(" more") and len(many["p0"]) < 20_000
     assert many["p1"]["lists"][0][-1].endswith(" more")
     assert len(many["p3"]["text"]) == stats.FIGURE_CHARS_MAX and many["p3"]["text"].endswith(stats.MORE)
@@ -158,10 +182,16 @@ class Unspeakable:
         raise ValueError("no")
 
 
-@pytest.mark.parametrize(("told", "expected"), [
-    (ZeroDivisionError("no samples"),
-     {"error": "figures() cannot be shown: it raised ZeroDivisionError; the log says more"}),
-    (None, {"error": "figures() cannot be shown: it raised AttributeError; the log says more"}),
-    ({"x": Unspeakable(), Unspeakable(): 1}, {"x": "(Unspeakable)", "(Unspeakable)": 1})])
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (
+            ZeroDivisionError("no samples"),
+            {"error": "figures() cannot be shown: it raised ZeroDivisionError; the log says more"},
+        ),
+        (None, {"error": "figures() cannot be shown: it raised AttributeError; the log says more"}),
+        ({"x": Unspeakable(), Unspeakable(): 1}, {"x": "(Unspeakable)", "(Unspeakable)": 1}),
+    ],
+)
 def test_figures_that_cannot_be_told_spare_the_others(told: Any, expected: Any) -> None:
     assert shown(told, {"ok": 1}) == {"p0": expected, "p1": {"ok": 1}}

@@ -24,8 +24,9 @@ def plan_of(app: Dict[str, Any]) -> AppPlan:
     return AppPlan(parse_config({"app": {"a": app}, "model": models}).apps["a"])
 
 
-def accepted(plan: AppPlan, values: RequestValues, id: int = 1, stream: str | None = None,
-             **inputs: Any) -> LiveRequest:
+def accepted(
+    plan: AppPlan, values: RequestValues, id: int = 1, stream: str | None = None, **inputs: Any
+) -> LiveRequest:
     """A checked request in the table."""
     request = request_of_call(plan.config.name, inputs, stream=stream)
     RequestValidator(plan).check(request, RequestFuture(lambda future: None), 0)
@@ -48,14 +49,17 @@ def item(values: RequestValues, node: str, part: Any = (), id: int = 1) -> Dict[
     return inputs
 
 
-READER = {"outputs": ["text"], "node": [
-    {"name": "detect"},
-    {"name": "cut", "fan_out": True, "inputs": {"map": "detect.map", "image": "request.image"}},
-    {"name": "turn", "inputs": {"crop": "cut.crop", "page": "cut.page", "map": "detect.map"}},
-    {"name": "read"},
-    {"name": "join", "gather": True, "inputs": {"words": "read.word", "boxes": "cut.box", "map": "detect.map"}},
-    {"name": "spell"},
-]}
+READER = {
+    "outputs": ["text"],
+    "node": [
+        {"name": "detect"},
+        {"name": "cut", "fan_out": True, "inputs": {"map": "detect.map", "image": "request.image"}},
+        {"name": "turn", "inputs": {"crop": "cut.crop", "page": "cut.page", "map": "detect.map"}},
+        {"name": "read"},
+        {"name": "join", "gather": True, "inputs": {"words": "read.word", "boxes": "cut.box", "map": "detect.map"}},
+        {"name": "spell"},
+    ],
+}
 
 
 def test_values_go_through_a_fan_out_and_come_back_as_lists() -> None:
@@ -90,10 +94,20 @@ def test_no_parts_at_all_gather_into_empty_lists() -> None:
 
 def test_nested_fan_outs_close_innermost_first() -> None:
     values = RequestValues()
-    request = accepted(plan_of({"node": [
-        {"name": "pages", "fan_out": True}, {"name": "lines", "fan_out": True}, {"name": "read"},
-        {"name": "page", "gather": True}, {"name": "book", "gather": True, "inputs": {"pages": "page.text",
-                                                                                      "all": "read.word"}}]}), values)
+    request = accepted(
+        plan_of(
+            {
+                "node": [
+                    {"name": "pages", "fan_out": True},
+                    {"name": "lines", "fan_out": True},
+                    {"name": "read"},
+                    {"name": "page", "gather": True},
+                    {"name": "book", "gather": True, "inputs": {"pages": "page.text", "all": "read.word"}},
+                ]
+            }
+        ),
+        values,
+    )
     run(values, "pages", parts=[{"p": 0}, {"p": 1}])
     for page in (0, 1):
         run(values, "lines", (page,), parts=[{"l": line} for line in range(page + 1)])
@@ -109,8 +123,20 @@ def test_nested_fan_outs_close_innermost_first() -> None:
 
 def test_without_names_outputs_of_predecessors_win_over_the_requests_inputs() -> None:
     values = RequestValues()
-    request = accepted(plan_of({"node": [{"name": "left", "after": []}, {"name": "right", "after": []},
-                                     {"name": "both", "after": ["left", "right"]}]}), values, x=1, y=2)
+    request = accepted(
+        plan_of(
+            {
+                "node": [
+                    {"name": "left", "after": []},
+                    {"name": "right", "after": []},
+                    {"name": "both", "after": ["left", "right"]},
+                ]
+            }
+        ),
+        values,
+        x=1,
+        y=2,
+    )
     run(values, "left", outputs={"x": 10, "a": 1})
     run(values, "right", outputs={"a": 2})
     assert item(values, "both") == {"x": 10, "y": 2, "a": 2}
@@ -119,10 +145,21 @@ def test_without_names_outputs_of_predecessors_win_over_the_requests_inputs() ->
 
 def test_a_branch_not_taken_leaves_its_arguments_out() -> None:
     values = RequestValues()
-    request = accepted(plan_of({"outputs": ["end.y", "big.z"], "node": [
-        {"name": "choose", "route": "one"}, {"name": "small", "after": ["choose"]},
-        {"name": "big", "after": ["choose"]},
-        {"name": "end", "after": ["small", "big"], "inputs": {"s": "small.y", "b": "big.z"}}]}), values, x=1)
+    request = accepted(
+        plan_of(
+            {
+                "outputs": ["end.y", "big.z"],
+                "node": [
+                    {"name": "choose", "route": "one"},
+                    {"name": "small", "after": ["choose"]},
+                    {"name": "big", "after": ["choose"]},
+                    {"name": "end", "after": ["small", "big"], "inputs": {"s": "small.y", "b": "big.z"}},
+                ],
+            }
+        ),
+        values,
+        x=1,
+    )
     assert run(values, "choose", route="small").route == "small"
     run(values, "small", outputs={"y": 5})
     assert item(values, "end") == {"s": 5}
@@ -130,11 +167,14 @@ def test_a_branch_not_taken_leaves_its_arguments_out() -> None:
     assert values.outputs(request) == {"y": 6}
 
 
-@pytest.mark.parametrize(("node", "result", "says"), [
-    ("detect", {"outputs": {"mop": 1}}, "returned no 'map'"),
-    ("cut", {"outputs": {"page": 1}}, "returned no parts"),
-    ("cut", {"outputs": {"page": 1}, "parts": [{"crop": 1, "box": 2}, {"crop": 1}]}, "returned no 'box'"),
-])
+@pytest.mark.parametrize(
+    ("node", "result", "says"),
+    [
+        ("detect", {"outputs": {"mop": 1}}, "returned no 'map'"),
+        ("cut", {"outputs": {"page": 1}}, "returned no parts"),
+        ("cut", {"outputs": {"page": 1}, "parts": [{"crop": 1, "box": 2}, {"crop": 1}]}, "returned no 'box'"),
+    ],
+)
 def test_a_result_that_lacks_what_others_need_fails_at_the_node_that_made_it(node: str, result: Any, says: str) -> None:
     values = RequestValues()
     accepted(plan_of(READER), values, image="img")
@@ -203,15 +243,26 @@ def test_a_hint_that_cannot_be_used_costs_no_result() -> None:
     assert ignored("detect") == {"length": 1} and ignored("cut") == {}
 
 
-@pytest.mark.parametrize(("fields", "says"), [
-    ({"outputs": None}, "outputs = None, expected a dict"), ({"outputs": {1: 2}}, "outputs = {1: 2}"),
-    ({"parts": 7}, "parts = 7, expected a list of dicts"), ({"parts": [3]}, "parts = [3]"),
-    ({"parts": [{1: 2}]}, "parts = [{1: 2}]"), ({"route": 1}, "route = 1, expected the name of a node"),
-    ({"state_bytes": "many"}, "state_bytes = 'many', expected a whole number"),
-    ({"state_bytes": -1}, "state_bytes = -1"), ({"state_bytes": 1.5}, "state_bytes = 1.5"),
-    ({"steps": 0}, "steps = 0, expected a whole number from 1"), ({"steps": 1.5}, "steps = 1.5"),
-    ({"steps": None}, "steps = None"), ({"done": np.zeros(2)}, "done = array([0., 0.]), expected True or"),
-    ({"done": None}, "done = None"), ({"error": "text"}, "error = 'text', expected an exception")])
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"outputs": None}, "outputs = None, expected a dict"),
+        ({"outputs": {1: 2}}, "outputs = {1: 2}"),
+        ({"parts": 7}, "parts = 7, expected a list of dicts"),
+        ({"parts": [3]}, "parts = [3]"),
+        ({"parts": [{1: 2}]}, "parts = [{1: 2}]"),
+        ({"route": 1}, "route = 1, expected the name of a node"),
+        ({"state_bytes": "many"}, "state_bytes = 'many', expected a whole number"),
+        ({"state_bytes": -1}, "state_bytes = -1"),
+        ({"state_bytes": 1.5}, "state_bytes = 1.5"),
+        ({"steps": 0}, "steps = 0, expected a whole number from 1"),
+        ({"steps": 1.5}, "steps = 1.5"),
+        ({"steps": None}, "steps = None"),
+        ({"done": np.zeros(2)}, "done = array([0., 0.]), expected True or"),
+        ({"done": None}, "done = None"),
+        ({"error": "text"}, "error = 'text', expected an exception"),
+    ],
+)
 def test_a_result_with_a_field_of_the_wrong_kind_fails_its_item_and_not_the_loop(fields: Any, says: str) -> None:
     assert says in str(item_error("m", Result(**{"outputs": {}, **fields})))
     fine = Result({"y": 1}, [{"z": 2}], "next", "no hints", 1, np.int64(5), np.bool_(False), None, np.int64(4))
@@ -247,12 +298,15 @@ def test_values_stay_while_a_job_of_an_ended_request_still_runs() -> None:
     assert len(values.requests) == 0
 
 
-@pytest.mark.parametrize(("inputs", "says"), [
-    ({"x": "detect"}, "expected 'request.NAME' or 'NODE.NAME'"),
-    ({"x": "detct.map"}, "did you mean 'detect'"),
-    ({"x": "spell.text"}, "does not run before"),
-    ({"x": "request.imge"}, "did you mean 'image'"),
-])
+@pytest.mark.parametrize(
+    ("inputs", "says"),
+    [
+        ({"x": "detect"}, "expected 'request.NAME' or 'NODE.NAME'"),
+        ({"x": "detct.map"}, "did you mean 'detect'"),
+        ({"x": "spell.text"}, "does not run before"),
+        ({"x": "request.imge"}, "did you mean 'image'"),
+    ],
+)
 def test_a_reference_that_leads_nowhere_is_refused_at_start(inputs: Dict[str, str], says: str) -> None:
     nodes = [dict(node) for node in READER["node"]]
     nodes[3]["inputs"] = inputs

@@ -35,21 +35,36 @@ def stats_of(reasons=3):
     lane.works, lane.jobs, lane.busy_ns = 2, 5, 500 * MS
     readings = {"gpu_load": 0.5, "power_w": None, "temperatures_c": {"cpu": 51.5}, "rails_w": {"VDD_IN": 4.0}}
     return {
-        "uptime_s": 10.0, "open": 0, "pending_max": 4096,
+        "uptime_s": 10.0,
+        "open": 0,
+        "pending_max": 4096,
         "apps": {"detect": {**counts.table(), "expected_ms": 12.0, "slo_ms": 50.0, "energy_j": 7.0}},
         "lanes": {"gpu0": lane.table(10 * 10**9, 0, 0)},
         "models": {"net": {"latency": {"gpu0": {"pace": 1.25, "sizes": {"4": {"typical_ms": 8.0}}}}}},
-        "devices": {"gpu": {"models": ["net"], "used_bytes": 100, "state_bytes": 0, "budget_bytes": 200,
-                            "free_bytes": None, "thermal": "soft", "power": "none"}},
-        "device": {"monitors": {"gpu": {"readings": readings}, "cold": {"readings": None}}}}
+        "devices": {
+            "gpu": {
+                "models": ["net"],
+                "used_bytes": 100,
+                "state_bytes": 0,
+                "budget_bytes": 200,
+                "free_bytes": None,
+                "thermal": "soft",
+                "power": "none",
+            }
+        },
+        "device": {"monitors": {"gpu": {"readings": readings}, "cold": {"readings": None}}},
+    }
 
 
 def samples(stats):
     registry = CollectorRegistry()
     registry.register(StatsCollector(lambda: stats, "1.2.3"))
     text = generate_latest(registry).decode()
-    return {(sample.name, tuple(sorted(sample.labels.items()))): sample.value
-            for family in text_string_to_metric_families(text) for sample in family.samples}
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
 
 
 def test_units_are_those_of_prometheus():
@@ -96,7 +111,7 @@ def test_it_is_scraped_over_http_and_ends():
         assert 'edgeserve_requests_total{app="detect",outcome="dropped"} 3.0' in text
         assert "process_cpu_seconds_total" in text
         with pytest.raises(ConfigError, match="cannot listen there"):
-            MetricsEndpoint(endpoint.url[len("http://"):-len("/metrics")], stats_of, "1.2.3")
+            MetricsEndpoint(endpoint.url[len("http://") : -len("/metrics")], stats_of, "1.2.3")
     finally:
         endpoint.close()
     with pytest.raises(urllib.error.URLError):
@@ -147,8 +162,12 @@ def test_the_board_asks_for_series_and_labels_that_exist():
 def test_a_million_names_of_clients_make_no_series():
     counts = AppCounts()
     stats = stats_of(0)
-    ends = [(Outcome.DROPPED, "made room for {}"), (Outcome.CANCELLED, "client_gone: {}"), (Outcome.FAILED, "said {}"),
-            (Outcome.REJECTED, "over_share")]
+    ends = [
+        (Outcome.DROPPED, "made room for {}"),
+        (Outcome.CANCELLED, "client_gone: {}"),
+        (Outcome.FAILED, "said {}"),
+        (Outcome.REJECTED, "over_share"),
+    ]
 
     def series(first, last):
         for number in range(first, last):

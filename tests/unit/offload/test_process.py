@@ -41,9 +41,16 @@ X = np.arange(3.0)
 @pytest.fixture
 def engine(tmp_path):
     (tmp_path / "offload_functions.py").write_text(FUNCTIONS)
-    engine = make_engine(ModelConfig("m", "python", function="offload_functions:f", options={
-        "process": True, "process_timeout": "2s", "process_restarts_max": 2}),
-        [LaneInfo(cores=allowed_cores()[:1])], str(tmp_path))
+    engine = make_engine(
+        ModelConfig(
+            "m",
+            "python",
+            function="offload_functions:f",
+            options={"process": True, "process_timeout": "2s", "process_restarts_max": 2},
+        ),
+        [LaneInfo(cores=allowed_cores()[:1])],
+        str(tmp_path),
+    )
     engine.load()
     yield engine
     engine.unload()
@@ -137,11 +144,12 @@ def test_the_child_imports_nothing_from_the_working_directory(tmp_path, monkeypa
         folder.mkdir()
     (home / "safe_functions.py").write_text("def f(item):\n    import colorsys\n    return {'from': colorsys.__file__}")
     for name in ("colorsys", "safe_functions", "msgpack", "numpy", "sitecustomize"):
-        (elsewhere / f"{name}.py").write_text("raise SystemExit('a stranger\'s module')")
+        (elsewhere / f"{name}.py").write_text("raise SystemExit('a stranger's module')")
     monkeypatch.chdir(elsewhere)
     monkeypatch.setattr(sys, "path", ["", str(elsewhere), *sys.path])
-    engine = make_engine(ModelConfig("m", "python", function="safe_functions:f", options={"process": True}),
-                         [LaneInfo()], str(home))
+    engine = make_engine(
+        ModelConfig("m", "python", function="safe_functions:f", options={"process": True}), [LaneInfo()], str(home)
+    )
     engine.load()
     try:
         assert str(elsewhere) not in run(engine)["from"]
@@ -181,8 +189,11 @@ def test_items_that_fail_or_cannot_travel_fail_alone(engine):
     for place in (0, 4):
         np.testing.assert_array_equal(results[place].outputs["y"], (X + place) * 2)
         assert results[place].error is None
-    for place, said in ((1, "raised ValueError on item 1: on purpose"), (2, "its items cannot be sent to its process"),
-                        (3, "what it returned cannot be sent between processes")):
+    for place, said in (
+        (1, "raised ValueError on item 1: on purpose"),
+        (2, "its items cannot be sent to its process"),
+        (3, "what it returned cannot be sent between processes"),
+    ):
         assert isinstance(results[place].error, EngineError)
         assert said in str(results[place].error)
     none = engine.run(Batch([{"x": X, "do": lambda: 1}] * 2, 2))
@@ -192,8 +203,17 @@ def test_items_that_fail_or_cannot_travel_fail_alone(engine):
         engine.run(Batch([{"x": X, "do": ""}, {"x": X, "do": "die"}], 2))
 
 
-@pytest.mark.parametrize("array", [np.arange(12.0).reshape(3, 4), np.asfortranarray(np.arange(12.0).reshape(3, 4)),
-                                   np.arange(12)[::3], np.zeros((0, 3)), np.array(5), np.array(["a", None], object)])
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(12.0).reshape(3, 4),
+        np.asfortranarray(np.arange(12.0).reshape(3, 4)),
+        np.arange(12)[::3],
+        np.zeros((0, 3)),
+        np.array(5),
+        np.array(["a", None], object),
+    ],
+)
 def test_arrays_of_any_layout_survive_the_channel(array):
     ours, theirs = (Channel(end) for end in socket.socketpair())
     ours.send({"array": array, "again": [array, "text"]})
@@ -239,16 +259,19 @@ def test_unload_ends_a_running_call(engine):
 
 
 def test_wrong_configuration_is_refused_here_and_not_in_the_child(tmp_path):
-    for options, message in (({"process": "yes"}, "options.process = 'yes': expected true or false"),
-                             ({"process": True, "process_timeout": 3}, "process_timeout = 3: expected a duration"),
-                             ({"process": True, "bached": True}, "has no key 'bached'; did you mean 'batched'")):
+    for options, message in (
+        ({"process": "yes"}, "options.process = 'yes': expected true or false"),
+        ({"process": True, "process_timeout": 3}, "process_timeout = 3: expected a duration"),
+        ({"process": True, "bached": True}, "has no key 'bached'; did you mean 'batched'"),
+    ):
         with pytest.raises(ConfigError, match=message):
             make_engine(ModelConfig("m", "python", function="a:f", options=options), [LaneInfo()], str(tmp_path))
 
 
 def test_a_function_that_cannot_be_imported_fails_the_load(tmp_path):
-    engine = make_engine(ModelConfig("m", "python", function="nowhere:f", options={"process": True}), [LaneInfo()],
-                         str(tmp_path))
+    engine = make_engine(
+        ModelConfig("m", "python", function="nowhere:f", options={"process": True}), [LaneInfo()], str(tmp_path)
+    )
     with pytest.raises(EngineError, match="module 'nowhere' cannot be imported"):
         engine.load()
     assert engine.pid is None
@@ -320,6 +343,7 @@ def test_an_impossible_wish_is_answered_and_changes_nothing(monkeypatch):
 def test_a_cgroups_refusal_is_told(monkeypatch):
     def refuse(pid, cores):
         raise OSError(22, "Invalid argument")
+
     monkeypatch.setattr(pin.os, "sched_setaffinity", refuse, raising=False)
     answer = pin_thread([0])
     assert not answer.done

@@ -61,8 +61,9 @@ def dispatched(scenario, *handles):
     retries = []
 
     async def whole():
-        dispatcher = Dispatcher({handle.name: handle for handle in handles}, (Died,),
-                                lambda *said: retries.append(said))
+        dispatcher = Dispatcher(
+            {handle.name: handle for handle in handles}, (Died,), lambda *said: retries.append(said)
+        )
         await dispatcher.start()
         while not all(row["up"] for row in dispatcher.table().values()):
             await asyncio.sleep(0)
@@ -113,8 +114,11 @@ def test_a_refused_call_is_tried_once_on_the_replica_that_says_it_could_make_it(
 
 
 def test_a_second_refusal_is_the_end():
-    handles = [FakeHandle("a", REFUSED, 1.0), FakeHandle("b", Rejected("full", "queue_full")),
-               FakeHandle("c", slo_ms_min=20.0)]
+    handles = [
+        FakeHandle("a", REFUSED, 1.0),
+        FakeHandle("b", Rejected("full", "queue_full")),
+        FakeHandle("c", slo_ms_min=20.0),
+    ]
     reply, _ = one(*handles)
     assert reply.error.reason == "queue_full" and reply.tried == ("a", "b") and handles[2].calls == []
 
@@ -125,8 +129,9 @@ def test_a_refusal_stands_where_nobody_could_make_it():
     assert reply.error is REFUSED and retries == [] and other.calls == []
 
 
-@pytest.mark.parametrize("error", [BadInput("x is missing"), Dropped("newer", "superseded"),
-                                   Dropped("late", "expired")])
+@pytest.mark.parametrize(
+    "error", [BadInput("x is missing"), Dropped("newer", "superseded"), Dropped("late", "expired")]
+)
 def test_what_would_end_the_same_elsewhere_is_not_tried_there(error):
     other = FakeHandle("b")
     reply, _ = one(FakeHandle("a", error, 1.0), other)

@@ -27,11 +27,22 @@ from edgeserve.ray.client import ClusterClient, answer_of, call_of
 from edgeserve.ray.replica import Replica, outcome_of
 
 SEQUENCE = {"slots": 4, "context_tokens": 100_000, "bytes_per_token": 10}
-CONFIG = {"model": {"m": {"engine": "synthetic", "expected": {"1": "50ms"}},
-                    "lm": {"engine": "synthetic", "batch": [1, 2], "expected": {"1": "1ms", "2": "1ms"},
-                           "options": {"sequence": SEQUENCE}}},
-          "app": {"chat": {"model": "lm", "slo": "20s"},
-                  "a": {"model": "m", "slo": "20s"}, "late": {"model": "m", "slo": "10s", "on_late": "answer"}}}
+CONFIG = {
+    "model": {
+        "m": {"engine": "synthetic", "expected": {"1": "50ms"}},
+        "lm": {
+            "engine": "synthetic",
+            "batch": [1, 2],
+            "expected": {"1": "1ms", "2": "1ms"},
+            "options": {"sequence": SEQUENCE},
+        },
+    },
+    "app": {
+        "chat": {"model": "lm", "slo": "20s"},
+        "a": {"model": "m", "slo": "20s"},
+        "late": {"model": "m", "slo": "10s", "on_late": "answer"},
+    },
+}
 
 
 class Meters:
@@ -184,7 +195,7 @@ class FakeFront:
 def test_the_client_asks_with_the_arguments_of_a_runtime():
     front = FakeFront(Reply(Answer({"y": 1})))
     assert ClusterClient(front).infer("a", {"x": 1}, slo_ms=50, klass="critical", stream="s")["y"] == 1
-    call, = front.calls
+    (call,) = front.calls
     assert (call.app, call.inputs, call.slo_ms) == ("a", {"x": 1}, 50)
     assert call.options == {"klass": "critical", "stream": "s"}
     assert call_of("a", {}, None, value=2).options == {"value": 2}

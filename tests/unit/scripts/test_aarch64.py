@@ -16,12 +16,17 @@ PYTHON = aarch64.Emulated("3.11", "python", "Python 3.11, aarch64", [])
 
 def test_a_slice_is_each_nth_test_in_pytests_order(tmp_path):
     (tmp_path / "test_numbers.py").write_text(
-        "import pytest\n@pytest.mark.parametrize('n', range(10))\ndef test_it(n):\n    assert n % 4 == 0\n")
+        "import pytest\n@pytest.mark.parametrize('n', range(10))\ndef test_it(n):\n    assert n % 4 == 0\n"
+    )
     (tmp_path / "each_nth.py").write_text(aarch64.EACH_NTH)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "each_nth", str(tmp_path)], text=True,
-        env={**os.environ, "PYTHONPATH": str(tmp_path), "EDGESERVE_EACH_NTH": "4"}, stdout=subprocess.PIPE, timeout=100,
-        check=False)
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "each_nth", str(tmp_path)],
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "EDGESERVE_EACH_NTH": "4"},
+        stdout=subprocess.PIPE,
+        timeout=100,
+        check=False,
+    )
     assert "3 passed, 7 deselected" in done.stdout
 
 
@@ -50,8 +55,18 @@ def test_only_a_complete_result_of_this_commit_and_of_enough_tests_is_kept(tmp_p
 
 
 def test_the_page_says_what_was_run_in_part_and_what_was_not():
-    page = aarch64.report([(PYTHON, [aarch64.Tried("scheduler", 7, ["t::x"], [], 9.0, "", 8),
-                                     aarch64.Tried("bus", 3, [], [], 2.0, "stopped after 2 s")])], "command")
+    page = aarch64.report(
+        [
+            (
+                PYTHON,
+                [
+                    aarch64.Tried("scheduler", 7, ["t::x"], [], 9.0, "", 8),
+                    aarch64.Tried("bus", 3, [], [], 2.0, "stopped after 2 s"),
+                ],
+            )
+        ],
+        "command",
+    )
     assert "| scheduler, 1 of 8 tests | 7 | 1 | 0 | 9 |" in page
     assert "* Not complete: bus: stopped after 2 s." in page
     assert "* Not run: device." in page

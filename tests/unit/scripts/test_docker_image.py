@@ -38,8 +38,11 @@ def test_every_line_is_an_instruction_and_the_user_is_not_root():
 
 
 def test_what_it_copies_exists_and_reaches_the_builder():
-    ignored = [line for line in Path(f"{FILE}.dockerignore").read_text(encoding="utf-8").splitlines()
-               if line and not line.startswith("#")]
+    ignored = [
+        line
+        for line in Path(f"{FILE}.dockerignore").read_text(encoding="utf-8").splitlines()
+        if line and not line.startswith("#")
+    ]
     let_through = [line[1:] for line in ignored if line.startswith("!")]
     assert ignored[0] == "*"
     copied = [source for argument in arguments("COPY") for source in argument.split()[:-1]]
@@ -57,13 +60,13 @@ def test_its_extras_are_the_projects_and_its_python_is_supported():
 
 
 def test_it_starts_a_configuration_that_can_be_read_where_the_health_check_asks():
-    entry, = arguments("ENTRYPOINT")
-    command, = arguments("CMD")
+    (entry,) = arguments("ENTRYPOINT")
+    (command,) = arguments("CMD")
     verb, path = json.loads(command)
     assert json.loads(entry) == ["edgeserve"] and verb == "serve"
     source = next(argument.split()[0] for argument in arguments("COPY") if argument.split()[-1] == path)
     endpoint = load_config(str(ROOT / source)).server.endpoint
-    check, = arguments("HEALTHCHECK")
+    (check,) = arguments("HEALTHCHECK")
     program = json.loads(check.partition("CMD ")[2])[-1]
     ast.parse(program)
     assert repr(endpoint) in program

@@ -16,11 +16,16 @@ REPORT = """<testsuites><testsuite>
 </testsuite></testsuites>"""
 
 RESULTS = {
-    "overhead": {"rows": [{"batch": 1, "bare_ms": 1.0, "engine_ms": 2.0, "overhead": 1.0},
-                          {"batch": 32, "bare_ms": 6.0, "engine_ms": 6.1, "overhead": 0.0167}]},
+    "overhead": {
+        "rows": [
+            {"batch": 1, "bare_ms": 1.0, "engine_ms": 2.0, "overhead": 1.0},
+            {"batch": 32, "bare_ms": 6.0, "engine_ms": 6.1, "overhead": 0.0167},
+        ]
+    },
     "overlap": {"gain": 1.3, "rows": [{"depth": 1, "batches_per_s": 10.0}, {"depth": 2, "batches_per_s": 13.0}]},
     "profile": {"rows": [{"batch": 1, "per_item_ms": 1.0}, {"batch": 32, "per_item_ms": 0.2}]},
-    "predictability": {"rows": [{"at_once": 1, "p999_to_median": 1.1}, {"at_once": 16, "p999_to_median": 9.0}]}}
+    "predictability": {"rows": [{"at_once": 1, "p999_to_median": 1.1}, {"at_once": 16, "p999_to_median": 9.0}]},
+}
 
 
 def test_without_a_gpu_it_says_what_it_would_run_and_ends_with_a_status_of_its_own(monkeypatch, capsys):
@@ -56,10 +61,24 @@ def test_short_calls_have_no_bound_and_the_others_do():
 def test_the_report_shows_devices_failures_reasons_and_tables():
     checks = Checks("scripts/gpu_check.py")
     gpu_check.check(RESULTS, checks)
-    page = gpu_check.page({
-        "device": {"name": "NVIDIA Test"}, "libraries": {"torch": "2"}, "command": "python scripts/gpu_check.py",
-        "day": "2026-11-22", "results": RESULTS,
-        "tests": gpu_check.read_report(xml.etree.ElementTree.fromstring(REPORT))}, checks)
-    for text in ("# GPU check: NVIDIA Test", "1 passed, 1 failed, 2 skipped", "* failed: gpu.A.two: 2 is not 1",
-                 "* skipped (2): tensorrt is not installed", "| at_once | p999_to_median |", "| 16 | 9 |", "| holds |"):
+    page = gpu_check.page(
+        {
+            "device": {"name": "NVIDIA Test"},
+            "libraries": {"torch": "2"},
+            "command": "python scripts/gpu_check.py",
+            "day": "2026-11-22",
+            "results": RESULTS,
+            "tests": gpu_check.read_report(xml.etree.ElementTree.fromstring(REPORT)),
+        },
+        checks,
+    )
+    for text in (
+        "# GPU check: NVIDIA Test",
+        "1 passed, 1 failed, 2 skipped",
+        "* failed: gpu.A.two: 2 is not 1",
+        "* skipped (2): tensorrt is not installed",
+        "| at_once | p999_to_median |",
+        "| 16 | 9 |",
+        "| holds |",
+    ):
         assert text in page

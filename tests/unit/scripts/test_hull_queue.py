@@ -16,9 +16,10 @@ EDGES, MASSES, MEAN = (10, 20, 40), (0.25, 0.75), 26.25
 
 grid = st.tuples(st.integers(-4, 4), st.integers(-4, 4)).map(lambda point: (float(point[0]), float(point[1])))
 nearly = st.tuples(st.integers(-3, 3), st.integers(-3, 3)).map(  # in doubt for floats: a last bit beside the grid
-    lambda point: (0.1 * point[0], 0.1 * point[1] + 0.3 * (0.1 * point[0])))
+    lambda point: (0.1 * point[0], 0.1 * point[1] + 0.3 * (0.1 * point[0]))
+)
 wide = st.tuples(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9))
-tiny = st.tuples(st.integers(1, 9).map(lambda power: 1e-29 ** power), st.sampled_from([0.0, 0.0, 1e-150, 5.0]))
+tiny = st.tuples(st.integers(1, 9).map(lambda power: 1e-29**power), st.sampled_from([0.0, 0.0, 1e-150, 5.0]))
 points = st.one_of(*[st.lists(st.tuples(st.booleans(), kind), max_size=30) for kind in (grid, nearly, wide, tiny)])
 
 
@@ -116,13 +117,21 @@ def test_a_thousand_points_in_one_direction_stay_balanced():
 
 def brute(edges, masses, mean, rate, slack):
     """The score of the specification (section 3), bin by bin."""
-    return sum(mass / (high - low) / (rate * mean) * math.exp(rate * (low - slack))
-               * math.expm1(rate * (min(high, slack) - low))
-               for low, high, mass in zip(edges, edges[1:], masses) if low < slack)
+    return sum(
+        mass
+        / (high - low)
+        / (rate * mean)
+        * math.exp(rate * (low - slack))
+        * math.expm1(rate * (min(high, slack) - low))
+        for low, high, mass in zip(edges, edges[1:], masses)
+        if low < slack
+    )
 
 
-@pytest.mark.parametrize(("deadline", "pair", "milestone"), [
-    (1060, (3.4353868633e-2, 0.0), 1020), (1030, (-12.904724458, 14.285714286), 1010)])
+@pytest.mark.parametrize(
+    ("deadline", "pair", "milestone"),
+    [(1060, (3.4353868633e-2, 0.0), 1020), (1030, (-12.904724458, 14.285714286), 1010)],
+)
 def test_points_and_milestones_of_the_specification(deadline, pair, milestone):
     queue = HullQueue([Lines(EDGES, MASSES, MEAN, 1e-4)], 1e-4)
     queue.add(1, 0, deadline, 1000)
@@ -131,8 +140,9 @@ def test_points_and_milestones_of_the_specification(deadline, pair, milestone):
     assert queue.milestones[0][0] == milestone
 
 
-ops = st.lists(st.tuples(st.sampled_from(["add", "add", "add", "remove", "wait", "top"]), st.integers(0, 400)),
-               max_size=50)
+ops = st.lists(
+    st.tuples(st.sampled_from(["add", "add", "add", "remove", "wait", "top"]), st.integers(0, 400)), max_size=50
+)
 
 
 @settings(max_examples=60)

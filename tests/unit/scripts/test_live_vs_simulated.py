@@ -32,8 +32,12 @@ def test_arrivals_are_as_many_as_they_should_and_of_all_kinds_alike():
 
 
 def test_the_simulator_meets_the_requests_when_they_were_sent_with_their_own_work(tmp_path):
-    asked = bench.Asked({"lane": {"cpu0": {}}, "model": {"net": {"engine": "synthetic"}},
-                         "app": {"see": {"model": "net"}}}, str(tmp_path), "see", {"small": {}, "large": {}})
+    asked = bench.Asked(
+        {"lane": {"cpu0": {}}, "model": {"net": {"engine": "synthetic"}}, "app": {"see": {"model": "net"}}},
+        str(tmp_path),
+        "see",
+        {"small": {}, "large": {}},
+    )
     table = bench.served_table(asked, str(tmp_path), 30.0, "drop")
     live = bench.Live([(0.0, "small"), (0.5, "large"), (1.0, "small"), (1.5, "large")], 0.5, {}, 0.0)
     works = {"small": {"true.net": 1.0}, "large": {"true.net": 4.0}}
@@ -53,16 +57,24 @@ def ran(work, size, took_ms, request, arrival_ms):
     at_ns = arrival_ms * MS
     job = JobId(request, "net", ())
     asked = Request(request, "see", at_ns, at_ns + 1000 * MS, "", "normal", 1.0, None, "drop", {})
-    return [Step(at_ns, (RequestArrived(asked),), (RunBatch(work, "cpu0", "net", (job,), size, at_ns, at_ns + 9 * MS,
-                                                            took_ms * MS),)),
-            Step(at_ns + took_ms * MS, (WorkFinished(work, at_ns, at_ns + took_ms * MS, (JobResult(job),)),), ())]
+    return [
+        Step(
+            at_ns,
+            (RequestArrived(asked),),
+            (RunBatch(work, "cpu0", "net", (job,), size, at_ns, at_ns + 9 * MS, took_ms * MS),),
+        ),
+        Step(at_ns + took_ms * MS, (WorkFinished(work, at_ns, at_ns + took_ms * MS, (JobResult(job),)),), ()),
+    ]
 
 
 def test_the_runs_own_times_are_those_of_its_batches_beside_the_work_of_each_kind():
     kinds = ["small", "large"] * bench.RUNS_MIN
     sizes, took_ms = [1] * (len(kinds) - 1) + [2], {"small": 12, "large": 48}
-    steps = [step for index, kind in enumerate(kinds)
-             for step in ran(index, sizes[index], took_ms[kind], index + 1, 5000 + 100 * index + 1)]
+    steps = [
+        step
+        for index, kind in enumerate(kinds)
+        for step in ran(index, sizes[index], took_ms[kind], index + 1, 5000 + 100 * index + 1)
+    ]
     live = bench.Live([(0.1 * index, kind) for index, kind in enumerate(kinds)], 1.0, {}, 0.0, 5.0, steps)
     works = {"small": {"true.net": 1.0}, "large": {"true.net": 4.0}}
     (owned,), pace = bench.own_profiles(live, works, [profile("net", "cpu0", 10)])
@@ -78,7 +90,8 @@ def test_the_configurations_can_be_served_and_simulated(name, tmp_path):
     asked = bench.CONFIGURATIONS[name]()
     table = bench.served_table(asked, str(tmp_path), 100.0, "drop")
     live = bench.Live([(0.01 * index, "all") for index in range(20)], 1.0, {}, 0.0)
-    profiles = [profile(model, lane, 1) for model, keys in table["model"].items()
-                for lane in keys.get("lanes", ["cpu0"])]
+    profiles = [
+        profile(model, lane, 1) for model, keys in table["model"].items() for lane in keys.get("lanes", ["cpu0"])
+    ]
     made = bench.scenario_of(asked, table, live, {"all": {}}, str(tmp_path), {})
     assert bench.predicted(bench.Job(made, profiles, FREE, 1))[0] == 1.0

@@ -22,39 +22,45 @@ def changes(text, function="f"):
     return found
 
 
-@pytest.mark.parametrize(("line", "expected"), [
-    ("return a < b", {"a < b": ["not (a < b)", "a <= b"]}),
-    ("x = a is not b", {"a is not b": ["a is b"]}),
-    ("x = (a) not in (b)", {"(a) not in (b)": ["(a) in (b)"]}),
-    ("x = a <= b < c", {"a <= b < c": ["a < b < c", "a <= b <= c"]}),
-    ("x = a and b and c", {"a and b and c": ["a or b and c", "a and b or c"]}),
-    ("x = a // b", {"a // b": ["a * b"]}),
-    ("a -= b", {"a -= b": ["a += b"]}),
-    ("x = a[1]", {"a[1]": ["a[2]", "a[0]"]}),
-    ("x = g(b, default=0)", {"g(b, default=0)": ["g(b, default=1)", "g(b, default=(-1))"]}),
-    ("x = 'é', a + b", {"a + b": ["a - b"]}),
-    ("while not a: pass", {"not a": ["a"]}),
-    ("x = a if b else c", {"b": ["not (b)"]}),
-    ("return [a for a in b if a]", {"a": ["not (a)"]}),
-    ("if a == b: pass", {"a == b": ["a != b"]}),  # turned round once, not twice
-    ("x = True, None, '1', f'{a + 1}'", {}),
-    ("x: Tuple[int, 1] = a", {}),
-])
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("return a < b", {"a < b": ["not (a < b)", "a <= b"]}),
+        ("x = a is not b", {"a is not b": ["a is b"]}),
+        ("x = (a) not in (b)", {"(a) not in (b)": ["(a) in (b)"]}),
+        ("x = a <= b < c", {"a <= b < c": ["a < b < c", "a <= b <= c"]}),
+        ("x = a and b and c", {"a and b and c": ["a or b and c", "a and b or c"]}),
+        ("x = a // b", {"a // b": ["a * b"]}),
+        ("a -= b", {"a -= b": ["a += b"]}),
+        ("x = a[1]", {"a[1]": ["a[2]", "a[0]"]}),
+        ("x = g(b, default=0)", {"g(b, default=0)": ["g(b, default=1)", "g(b, default=(-1))"]}),
+        ("x = 'é', a + b", {"a + b": ["a - b"]}),
+        ("while not a: pass", {"not a": ["a"]}),
+        ("x = a if b else c", {"b": ["not (b)"]}),
+        ("return [a for a in b if a]", {"a": ["not (a)"]}),
+        ("if a == b: pass", {"a == b": ["a != b"]}),  # turned round once, not twice
+        ("x = True, None, '1', f'{a + 1}'", {}),
+        ("x: Tuple[int, 1] = a", {}),
+    ],
+)
 def test_each_place_is_flipped_and_nothing_else(line, expected):
     assert changes(f"def f(a: int = int):\n    {line}\n") == expected
 
 
 def test_names_lines_and_comments_lead_to_no_wrong_place():
-    text = ("from typing import TYPE_CHECKING\n"
-            "if TYPE_CHECKING:\n    x = 1 + 2\n"
-            "class C:\n"
-            "    @property\n"
-            "    def f(self):\n"
-            "        return (self.a  # less < than\n"
-            "                < self.b)\n")
+    text = (
+        "from typing import TYPE_CHECKING\n"
+        "if TYPE_CHECKING:\n    x = 1 + 2\n"
+        "class C:\n"
+        "    @property\n"
+        "    def f(self):\n"
+        "        return (self.a  # less < than\n"
+        "                < self.b)\n"
+    )
     found = mutants.mutants_of(FILE, text)
     assert {(item.around, item.line, item.old) for item in found} == {
-        (mutants.Around("C.f", "f"), 7, "self.a # less < than < self.b")}
+        (mutants.Around("C.f", "f"), 7, "self.a # less < than < self.b")
+    }
     assert "# less < than\n                <= self.b)" in found[1].text
 
 
@@ -69,13 +75,22 @@ def test_a_draw_is_repeatable_takes_a_place_once_and_survives_other_edits():
 
 
 def test_the_tests_that_call_a_function_run_the_quickest_first():
-    record = {name: {"seconds": seconds, "functions": functions} for name, seconds, functions in [
-        ("tests/slow.py::a", 9.0, ["made_up.py:f"]), ("tests/quick.py::b", 0.1, ["made_up.py:f", "other.py:f"]),
-        ("tests/test_made_up.py::c", 0.5, ["made_up.py:f"]), ("tests/quick.py::d", 0.1, ["made_up.py:g"])]}
+    record = {
+        name: {"seconds": seconds, "functions": functions}
+        for name, seconds, functions in [
+            ("tests/slow.py::a", 9.0, ["made_up.py:f"]),
+            ("tests/quick.py::b", 0.1, ["made_up.py:f", "other.py:f"]),
+            ("tests/test_made_up.py::c", 0.5, ["made_up.py:f"]),
+            ("tests/quick.py::d", 0.1, ["made_up.py:g"]),
+        ]
+    }
     inside, outside = mutants.mutants_of(FILE, "def f(a, b):\n    a += b\nX = y + z\n")
     selection = mutants.Selection(record)
-    assert selection.tests(inside) == [("tests/quick.py::b", 10), ("tests/test_made_up.py::c", 12),
-                                       ("tests/slow.py::a", 55)]
+    assert selection.tests(inside) == [
+        ("tests/quick.py::b", 10),
+        ("tests/test_made_up.py::c", 12),
+        ("tests/slow.py::a", 55),
+    ]
     assert sorted(test for test, _ in selection.tests(outside)) == sorted(record)  # what runs at import concerns all
 
 

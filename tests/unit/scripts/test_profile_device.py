@@ -24,7 +24,7 @@ slo = "100ms"
 
 
 def profile_of(*medians_ns: int) -> Profile:
-    timings = {2 ** number: Timing(10, time_ns, time_ns, time_ns, 0) for number, time_ns in enumerate(medians_ns)}
+    timings = {2**number: Timing(10, time_ns, time_ns, time_ns, 0) for number, time_ns in enumerate(medians_ns)}
     return Profile("m", "here", {"cpu0": LaneProfile(timings)})
 
 
@@ -43,8 +43,9 @@ def test_the_round_in_the_middle_becomes_the_profile() -> None:
 
 def test_rounds_are_measured_compared_and_written_down(config: Path, capfd: pytest.CaptureFixture[str]) -> None:
     out = config.parent / "checks.json"
-    profile_device.main([str(config), "--rounds", "2", "--seconds", "0.01", "--no-machine", "--device", "here",
-                         "--json", str(out)])
+    profile_device.main(
+        [str(config), "--rounds", "2", "--seconds", "0.01", "--no-machine", "--device", "here", "--json", str(out)]
+    )
     names = [check["name"] for check in json.loads(out.read_text())]
     assert "m: sizes x lanes" in names and "m on cpu0: rounds differ by" in names
     assert "round by round" in capfd.readouterr().out
@@ -65,17 +66,25 @@ def state(locked: Any = None, mode: str = "") -> Dict[str, Any]:
     return {**({} if locked is None else {"clocks_locked": locked}), **({"power_mode": mode} if mode else {})}
 
 
-@pytest.mark.parametrize(("before", "after", "says"), [
-    (state(), state(), []), (state(True, "MAXN"), state(True, "MAXN"), [("yes", True), ("MAXN", True)]),
-    (state(True), state(False), [("no", False)]), (state(mode="A"), state(mode="B"), [("A, B", False)])])
-def test_clocks_and_power_mode_are_checked_where_they_are_known(before: Any, after: Any,
-                                                                says: List[Tuple[str, bool]]) -> None:
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        (state(), state(), []),
+        (state(True, "MAXN"), state(True, "MAXN"), [("yes", True), ("MAXN", True)]),
+        (state(True), state(False), [("no", False)]),
+        (state(mode="A"), state(mode="B"), [("A, B", False)]),
+    ],
+)
+def test_clocks_and_power_mode_are_checked_where_they_are_known(
+    before: Any, after: Any, says: List[Tuple[str, bool]]
+) -> None:
     checks = profile_device._clock_checks("m", "gpu0", {"before": before, "after": after})
     assert [(check.value, check.holds) for check in checks] == says
 
 
 def test_each_power_mode_is_set_measured_into_its_own_profile_and_set_back(
-        config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = tmp_path / "log"
     power = tmp_path / "power"
     power.write_text(f'#!/bin/sh\necho "$@" >> {log}\n')
@@ -101,5 +110,6 @@ def test_a_power_mode_that_cannot_be_set_ends_it_with_a_word(config: Path, capsy
 def test_the_plot_shows_latency_against_batch_size(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: the plot is not drawn")
     from edgeserve.tools.plots import draw_profiles
+
     draw_profiles(str(tmp_path / "p.svg"), {"m": profile_of(100, 150, 260), "n": profile_of(10)})
     assert "batch size" in (tmp_path / "p.svg").read_text() or (tmp_path / "p.svg").stat().st_size > 5000

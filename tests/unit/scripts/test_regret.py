@@ -12,10 +12,18 @@ from lib.checks import Checks
 
 ROOT = Path(__file__).resolve().parents[3]
 PHRASES = {  # kind of world -> the row of docs/policies/README.md that it falls under
-    "one": "works untuned", "apps": "classes", "camera": "works untuned", "steps": "iterative models",
-    "answers": "language models", "assistants": "language models",
-    "unequal": "time depends on the input", "local": "share one device", "hosts": "share one device",
-    "lanes": "lanes of its own", "ensembles": "ensembles: "}
+    "one": "works untuned",
+    "apps": "classes",
+    "camera": "works untuned",
+    "steps": "iterative models",
+    "answers": "language models",
+    "assistants": "language models",
+    "unequal": "time depends on the input",
+    "local": "share one device",
+    "hosts": "share one device",
+    "lanes": "lanes of its own",
+    "ensembles": "ensembles: ",
+}
 
 
 @pytest.mark.parametrize("kind", sorted(regret.RECOMMENDED))
@@ -45,11 +53,28 @@ def test_a_name_draws_the_same_world_again_and_another_name_another(kind):
 def test_the_kinds_of_worlds_hold_what_the_bench_claims():
     drawn = {kind: [worlds.draw_world(f"test/{kind}/{number}") for number in range(20)] for kind in worlds.KINDS}
     tags = {tag for found in drawn.values() for world in found for tag in world.tags}
-    assert {*worlds.KNOWN, "poisson", "gamma", "onoff", "rate shifts", "lengths shift", "length told",
-            "length not told", "predicted too short", "not predicted", "memory for half", "fork", "route",
-            "fan"} <= tags
-    nodes = {len(app.nodes) for kind in ("local", "hosts", "lanes") for world in drawn[kind]
-             for app in world.scenario.config.apps.values()}
+    assert {
+        *worlds.KNOWN,
+        "poisson",
+        "gamma",
+        "onoff",
+        "rate shifts",
+        "lengths shift",
+        "length told",
+        "length not told",
+        "predicted too short",
+        "not predicted",
+        "memory for half",
+        "fork",
+        "route",
+        "fan",
+    } <= tags
+    nodes = {
+        len(app.nodes)
+        for kind in ("local", "hosts", "lanes")
+        for world in drawn[kind]
+        for app in world.scenario.config.apps.values()
+    }
     assert nodes == set(range(2, 8))
     for world in drawn["local"]:
         assert set(world.scenario.config.lanes) == {worlds.GPU}
@@ -154,8 +179,18 @@ def test_a_name_draws_the_same_ensembles_again_and_another_name_others():
 def test_the_worlds_of_ensembles_hold_what_the_bench_claims():
     drawn = [ensemble_worlds.draw(f"test/ensembles/{number}") for number in range(60)]
     tags = {tag for item in drawn for tag in item.world.tags}
-    assert {*ensemble_worlds.FITS, *ensemble_worlds.TROUBLES[1:], "shared lane", "lanes of their own", "two ensembles",
-            "shared model", "slow score", "camera beside", "guessed", *[f"{n} models" for n in range(2, 6)]} <= tags
+    assert {
+        *ensemble_worlds.FITS,
+        *ensemble_worlds.TROUBLES[1:],
+        "shared lane",
+        "lanes of their own",
+        "two ensembles",
+        "shared model",
+        "slow score",
+        "camera beside",
+        "guessed",
+        *[f"{n} models" for n in range(2, 6)],
+    } <= tags
     assert all(0.3 <= item.world.load <= 2.0 for item in drawn)
     for item in drawn:
         for truth in item.truths.values():
@@ -165,8 +200,11 @@ def test_the_worlds_of_ensembles_hold_what_the_bench_claims():
 
 
 def test_an_answer_is_worth_what_its_models_agree_and_not_what_the_policy_believes():
-    name = next(name for name in [f"test/ensembles/{number}" for number in range(60)]
-                if "fit of other difficulties" in ensemble_worlds.draw(name).world.tags)
+    name = next(
+        name
+        for name in [f"test/ensembles/{number}" for number in range(60)]
+        if "fit of other difficulties" in ensemble_worlds.draw(name).world.tags
+    )
     rows = next(iter(ensemble_worlds.draw(name).truths.values())).rows
     assert ensemble_worlds.told_rows(rows, "fit of other difficulties")[0] == rows[-1] != rows[0]
     shares = [regret.run_job(regret.Job(name, policy, 1)) for policy in ("fastest", "schemble+", "fastest")]
@@ -179,20 +217,28 @@ def test_a_simple_rule_of_ensembles_names_their_fastest_models():
     scenario = ensemble_worlds.draw("test/ensembles/0").world.scenario
     found = regret.under(scenario, ensemble_worlds.rule_of(scenario, "fastest")).config.policies["ensemble_static"]
     assert found.options["pick"] == "static"
-    assert found.options["models"] == [f"e{index}m0" for index in range(len(ensemble_worlds.draw(
-        "test/ensembles/0").truths))]
+    assert found.options["models"] == [
+        f"e{index}m0" for index in range(len(ensemble_worlds.draw("test/ensembles/0").truths))
+    ]
     assert ensemble_worlds.rule_of(scenario, "edf") == "edf"
 
 
 def test_a_wrong_fit_is_held_against_the_static_choices_alone():
     checks = Checks("scripts/bench/regret.py")
-    wrong = next(name for name in [f"test/ensembles/{number}" for number in range(60)]
-                 if "fit of other models" in ensemble_worlds.draw(name).world.tags)
-    right = next(name for name in [f"test/ensembles/{number}" for number in range(60)]
-                 if not set(ensemble_worlds.FITS[1:3]) & set(ensemble_worlds.draw(name).world.tags))
+    wrong = next(
+        name
+        for name in [f"test/ensembles/{number}" for number in range(60)]
+        if "fit of other models" in ensemble_worlds.draw(name).world.tags
+    )
+    right = next(
+        name
+        for name in [f"test/ensembles/{number}" for number in range(60)]
+        if not set(ensemble_worlds.FITS[1:3]) & set(ensemble_worlds.draw(name).world.tags)
+    )
     values = {"schemble+": 90.0, "edf": 95.0, "original": 50.0, "static": 91.5, "fastest": 80.0}
-    rows = [regret.Row(ensemble_worlds.world_of(name), 1000, values, dict.fromkeys(values, 0.0))
-            for name in (wrong, right)]
+    rows = [
+        regret.Row(ensemble_worlds.world_of(name), 1000, values, dict.fromkeys(values, 0.0)) for name in (wrong, right)
+    ]
     ensemble_worlds.judge(checks, rows)
     behind = [(check.value, check.holds) for check in checks.rows if "points behind" in check.name]
     assert behind == [(5.0, False), (1.5, True)]

@@ -13,8 +13,9 @@ from dev import release
 
 PACKAGE = ["edgeserve/__init__.py", "edgeserve/py.typed", "edgeserve/language/lexicon.csv"]
 INFO = "edgeserve_runtime-1.2.dist-info/"
-METADATA = ("Name: edgeserve-runtime\nVersion: 1.2\nRequires-Python: >=3.8\nDescription-Content-Type: text/markdown\n"
-            "\nText")
+METADATA = (
+    "Name: edgeserve-runtime\nVersion: 1.2\nRequires-Python: >=3.8\nDescription-Content-Type: text/markdown\n\nText"
+)
 
 
 def problems(names=(), metadata=METADATA):
@@ -27,7 +28,7 @@ def test_a_whole_wheel_has_no_problem():
 
 
 def test_a_missing_data_file_and_a_packed_test_are_named():
-    missing, = problems([name for name in PACKAGE if not name.endswith(".csv")])
+    (missing,) = problems([name for name in PACKAGE if not name.endswith(".csv")])
     assert "lexicon.csv is missing" in missing and "package-data" in missing
     assert problems([*PACKAGE, "tests/test_docs.py"]) == ["tests/test_docs.py does not belong into the wheel"]
 
@@ -40,8 +41,10 @@ def test_the_newest_heading_of_the_changelog_and_the_node_package_have_the_versi
     changes, node = "# Changes\n\n## 1.2, unreleased\n\n## 1.1, 2026\n", '{"version": "1.2"}'
     assert release.changelog_problems(changes, "1.2", node) == []
     assert len(release.changelog_problems(changes, "1.3", node)) == 2
-    texts = [(release.ROOT / name).read_text(encoding="utf-8")
-             for name in ("CHANGELOG.md", "edgeserve/__init__.py", "clients/node/package.json", "pyproject.toml")]
+    texts = [
+        (release.ROOT / name).read_text(encoding="utf-8")
+        for name in ("CHANGELOG.md", "edgeserve/__init__.py", "clients/node/package.json", "pyproject.toml")
+    ]
     assert release.changelog_problems(texts[0], release.version_in(texts[1]), texts[2]) == []
     assert not re.search(r'(?m)^version = "', texts[3]), "the version stands in edgeserve/__init__.py alone"
 
@@ -53,14 +56,21 @@ def test_the_wheel_of_these_sources_holds_every_file_of_the_package_and_nothing_
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         os.makedirs(sources, exist_ok=True)
         shutil.copy(release.ROOT / name, sources)
-    shutil.copytree(release.ROOT / "edgeserve", sources / "edgeserve",
-                    ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    shutil.copytree(
+        release.ROOT / "edgeserve", sources / "edgeserve", ignore=shutil.ignore_patterns("__pycache__", "*.so")
+    )
     (sources / "tests").mkdir()
     (sources / "tests" / "test_nothing.py").write_text("")
     environment = {key: value for key, value in os.environ.items() if not key.startswith("EDGESERVE_COMPILE")}
-    done = subprocess.run([sys.executable, "setup.py", "--quiet", "bdist_wheel"], cwd=sources, env=environment,
-                          capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        [sys.executable, "setup.py", "--quiet", "bdist_wheel"],
+        cwd=sources,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
     assert done.returncode == 0, done.stderr
-    wheel, = (sources / "dist").glob("*.whl")
+    (wheel,) = (sources / "dist").glob("*.whl")
     assert wheel.name.endswith("-py3-none-any.whl")
     assert release.look_into_wheel(str(wheel), release.ROOT) == []

@@ -110,7 +110,7 @@ class Replayed:
         self.config, self.serial, self._requests = self, 0, requests
 
     def next_open(self):
-        following = self._requests[self.serial:self.serial + 1]
+        following = self._requests[self.serial : self.serial + 1]
         return Arrival(following[0].arrival_ns) if following else None
 
     def first(self):
@@ -129,11 +129,16 @@ def simulated(system, trace, factor):
     setting = setting_of(config, profiles)
     requests = cases.requests_of(trace, slo_ns, "answer" if system.answers_late else "drop")
     draw = random.Random(f"{trace.law.name}/{trace.case.name}/{trace.at_ns[-1]}/times")
-    world = SimWorld(config, [Replayed(requests)], TrueTimes(config, scenario.truths, profiles, 0.0, draw),
-                     TrueResults(config, scenario.truths, 0), ReferenceModel(config, setting.footprints,
-                                                                             setting.resident),
-                     duration_ns=trace.at_ns[-1] + 1, step_cost_ns=scenario.run.step_cost_ns,
-                     event_cost_ns=scenario.run.event_cost_ns)
+    world = SimWorld(
+        config,
+        [Replayed(requests)],
+        TrueTimes(config, scenario.truths, profiles, 0.0, draw),
+        TrueResults(config, scenario.truths, 0),
+        ReferenceModel(config, setting.footprints, setting.resident),
+        duration_ns=trace.at_ns[-1] + 1,
+        step_cost_ns=scenario.run.step_cost_ns,
+        event_cost_ns=scenario.run.event_cost_ns,
+    )
     drive(build_scheduler(config, profiles, measured={}), world)
     world.reference_model.closed(world.now_ns)
     ended = {}
@@ -145,8 +150,11 @@ def simulated(system, trace, factor):
 
 
 LAWS = [cases.LAWS["PA"], cases.LAWS["PD"], cases.static_law("resnet-imagenet", "resnet50_v2")]
-SYSTEMS = [system for system in systems.SYSTEMS
-           if system.name in ("Clipper", "Nexus, early drop", "Clockwork, fixed mean", "edf")]
+SYSTEMS = [
+    system
+    for system in systems.SYSTEMS
+    if system.name in ("Clipper", "Nexus, early drop", "Clockwork, fixed mean", "edf")
+]
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.name)
@@ -179,9 +187,12 @@ def test_steps_are_timed_without_changing_the_run():
 
 def rows(**rates):
     """system -> rates of the traces (1, 2, ...) at two deadlines each."""
-    return [script.Row("PA", "two-modal", seed, name.replace("_", " "), factor, rate, 0.0, 1.0)
-            for name, values in rates.items() for seed, pair in enumerate(values)
-            for factor, rate in zip((1.5, 2.0), pair)]
+    return [
+        script.Row("PA", "two-modal", seed, name.replace("_", " "), factor, rate, 0.0, 1.0)
+        for name, values in rates.items()
+        for seed, pair in enumerate(values)
+        for factor, rate in zip((1.5, 2.0), pair)
+    ]
 
 
 def test_differences_are_paired_by_trace():
@@ -194,11 +205,19 @@ def test_differences_are_paired_by_trace():
 
 
 def test_tables_have_the_papers_mean_over_the_same_cases():
-    table = output.table_of("PA", [script.Row("PA", "one-modal", 1, "Orloj A", factor, 0.5, 0.0, 1.0)
-                                         for factor in cases.FACTORS])
+    table = output.table_of(
+        "PA", [script.Row("PA", "one-modal", 1, "Orloj A", factor, 0.5, 0.0, 1.0) for factor in cases.FACTORS]
+    )
     assert table == {"Orloj A": {"ours": [0.5] * 5, "paper": [0.46, 0.74, 0.98, 1.0, 1.0]}}
-    assert output.as_text("PA", table).splitlines()[2].split() == ["paper", "0.460", "0.740", "0.980", "1.000",
-                                                                       "1.000", "0.836"]
+    assert output.as_text("PA", table).splitlines()[2].split() == [
+        "paper",
+        "0.460",
+        "0.740",
+        "0.980",
+        "1.000",
+        "1.000",
+        "0.836",
+    ]
     assert "<polyline" in output.figure("PA", table)
     assert len(output.COLOURS) >= len(systems.SYSTEMS)
 
@@ -219,12 +238,20 @@ def test_systems_beside_the_headline_run_on_the_first_seed_only():
     arguments = script.argparse.Namespace(measured="", static=False, laws="PB", quick=False, every=False)
     jobs = script.jobs_of(arguments, ("Clipper", "Orloj A"), (1, 2, 3))
     assert len(jobs) == 18 and {(job.seed, job.systems) for job in jobs} == {
-        (1, ("Clipper", "Orloj A")), (2, ("Orloj A",)), (3, ("Orloj A",))}
+        (1, ("Clipper", "Orloj A")),
+        (2, ("Orloj A",)),
+        (3, ("Orloj A",)),
+    }
 
 
 def test_load_sustained_is_where_the_finish_rate_crosses_the_target(monkeypatch):
-    monkeypatch.setattr(script, "simulate", lambda system, trace, profile, factor: systems.Result(
-        round(3000 * (0.95 if trace.at_ns[-1] > 3000 / 13.0 * 1e9 else 0.8)), 0, {}, 1, 0.0, 0.0))
+    monkeypatch.setattr(
+        script,
+        "simulate",
+        lambda system, trace, profile, factor: systems.Result(
+            round(3000 * (0.95 if trace.at_ns[-1] > 3000 / 13.0 * 1e9 else 0.8)), 0, {}, 1, 0.0, 0.0
+        ),
+    )
     assert script.sustained(script.Load("PA", 2.0, 0.9, "Clipper", (901,))) == pytest.approx(13.0, rel=0.011)
 
 
@@ -237,8 +264,11 @@ def test_what_was_kept_is_not_run_again(tmp_path, monkeypatch):
 
     class Here:
         def __init__(self, processes): ...
-        def __enter__(self): return self
+        def __enter__(self):
+            return self
+
         def __exit__(self, *error): ...
+
         map = staticmethod(map)
 
     monkeypatch.setattr(script, "run_job", run_job)

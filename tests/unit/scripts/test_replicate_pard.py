@@ -14,9 +14,15 @@ from edgeserve.sim.scenario import parse_scenario
 S = 10**9
 
 
-@pytest.mark.parametrize(("name", "share", "sizes"), [
-    ("tm", 0.53, [5, 5, 5]), ("lv", 0.53, [5, 5, 5, 5, 4]), ("da", 0.53, [4, 5, 10, 5, 5]),
-    ("lv", 0.5, [4, 5, 5, 5, 4])])
+@pytest.mark.parametrize(
+    ("name", "share", "sizes"),
+    [
+        ("tm", 0.53, [5, 5, 5]),
+        ("lv", 0.53, [5, 5, 5, 5, 4]),
+        ("da", 0.53, [4, 5, 10, 5, 5]),
+        ("lv", 0.5, [4, 5, 5, 5, 4]),
+    ],
+)
 def test_batch_sizes_are_those_of_the_reference(name, share, sizes):
     assert list(cases.plan_of(name, share).sizes.values()) == sizes
 
@@ -71,8 +77,13 @@ def small(kind="pard", **options):
 @pytest.mark.parametrize(("kind", "options"), [("pard", {}), ("pard+", {}), ("pard", {"rule": "nexus"})])
 def test_the_lean_world_is_the_simulator_without_its_reference_model(kind, options):
     table, capacity = small(kind, **options)
-    scenario = parse_scenario({**table, "workload": {"w": {"app": "lv", "kind": "poisson", "rate": 1.2 * capacity}},
-                               "run": {"duration": "1s", "step_cost": "0us", "event_cost": "0us"}})
+    scenario = parse_scenario(
+        {
+            **table,
+            "workload": {"w": {"app": "lv", "kind": "poisson", "rate": 1.2 * capacity}},
+            "run": {"duration": "1s", "step_cost": "0us", "event_cost": "0us"},
+        }
+    )
     ended = sorted(simulate(scenario, 3).world.ended, key=lambda item: item.request.arrival_ns)
     good = sum(item.outcome == "completed" and item.end_ns <= item.request.deadline_ns for item in ended)
     lean = worlds.run_case(table, [item.request.arrival_ns for item in ended])
@@ -81,8 +92,10 @@ def test_the_lean_world_is_the_simulator_without_its_reference_model(kind, optio
     assert sum(lean.by_module.values()) == lean.offered - lean.good - lean.late
 
 
-@pytest.mark.parametrize(("kind", "rule"), [("pard", "pard"), ("pard+", "pard"), ("pard", "back"), ("pard", "nexus"),
-                                            ("pard", "clipper++"), ("pard", "oc")])
+@pytest.mark.parametrize(
+    ("kind", "rule"),
+    [("pard", "pard"), ("pard+", "pard"), ("pard", "back"), ("pard", "nexus"), ("pard", "clipper++"), ("pard", "oc")],
+)
 def test_nobody_loses_a_request_at_a_load_of_six_tenths(kind, rule):
     table, capacity = small(kind, rule=rule)
     outcome = worlds.run_case(table, cases.poisson_ns([0.6 * capacity] * 4, seed=2))
@@ -91,9 +104,12 @@ def test_nobody_loses_a_request_at_a_load_of_six_tenths(kind, rule):
 
 def test_one_module_without_batches_waits_as_queueing_theory_says():
     mean_ms = 10.0
-    table = {"lane": {"l": {}}, "model": {"m": {"engine": "synthetic", "expected": {"1": f"{mean_ms}ms"}}},
-             "policy": {"pard": {"rule": "naive"}},
-             "app": {"a": {"model": "m", "slo": "10s", "pending_max": 10_000, "on_late": "answer"}}}
+    table = {
+        "lane": {"l": {}},
+        "model": {"m": {"engine": "synthetic", "expected": {"1": f"{mean_ms}ms"}}},
+        "policy": {"pard": {"rule": "naive"}},
+        "app": {"a": {"model": "m", "slo": "10s", "pending_max": 10_000, "on_late": "answer"}},
+    }
     arrivals = cases.poisson_ns([50.0] * 60, seed=4)
     world = None
 

@@ -44,8 +44,10 @@ def test_the_day_has_its_segments():
 def test_a_run_counts_what_was_answered_by_whom(items, tmp_path):
     profile, load = ensemble.fit(items), world.steady(1, 3000, 6.0, 10.0)
     path, lasts_s = world.trace_path(str(tmp_path), load, items, "predicted", "few")
-    found = {name: world.run(world.scenario_of(run.SYSTEMS[name], path, profile, 200, lasts_s), items, 1)
-             for name in ("original", "static, any", "schemble+")}
+    found = {
+        name: world.run(world.scenario_of(run.SYSTEMS[name], path, profile, 200, lasts_s), items, 1)
+        for name in ("original", "static, any", "schemble+")
+    }
     assert found["original"].processed == 1.0 and found["original"].models == 3.0
     assert found["static, any"].models == 1.0 and 0.8 < found["static, any"].processed < 0.97
     assert found["schemble+"].accuracy > found["original"].accuracy
@@ -59,8 +61,11 @@ def test_uneven_times_under_load_do_not_put_schemble_plus_behind_the_fastest_mod
     profile, load = ensemble.fit(items), world.steady(1, 3000, 110.0, 6.0)
     path, lasts_s = world.trace_path(str(tmp_path), load, items, "predicted", "uneven")
     found = {}
-    for name, system in (("fastest", world.System("ensemble_static", {"pick": "static", "models": ["m0"]})),
-                         ("schemble", run.SYSTEMS["schemble"]), ("schemble+", run.SYSTEMS["schemble+"])):
+    for name, system in (
+        ("fastest", world.System("ensemble_static", {"pick": "static", "models": ["m0"]})),
+        ("schemble", run.SYSTEMS["schemble"]),
+        ("schemble+", run.SYSTEMS["schemble+"]),
+    ):
         table = world.scenario_of(system, path, profile, 150, lasts_s, on_late="partial", shared=True)
         table["run"]["noise"], table["faults"] = 0.25, {"slow": 0.15, "slow_factor": 10.0}
         found[name] = world.run(table, items, 1)

@@ -26,13 +26,22 @@ def test_a_cohort_takes_its_batches_and_the_functions_that_nothing_hides():
 
 def best_by_trying(arrivals, slo, cost, limit):
     """Single requests of one model, every order of batches: how many can be in time."""
+
     def can(rest, free):
         if not rest:
             return True
-        return any(can(rest[count:], ends) for count in range(1, min(limit, len(rest)) + 1)
-                   for ends in [max(free, rest[count - 1]) + cost(count)] if ends <= rest[0] + slo)
-    return next(count for count in range(len(arrivals), -1, -1)
-                if any(can(served, 0) for served in itertools.combinations(arrivals, count)))
+        return any(
+            can(rest[count:], ends)
+            for count in range(1, min(limit, len(rest)) + 1)
+            for ends in [max(free, rest[count - 1]) + cost(count)]
+            if ends <= rest[0] + slo
+        )
+
+    return next(
+        count
+        for count in range(len(arrivals), -1, -1)
+        if any(can(served, 0) for served in itertools.combinations(arrivals, count))
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -37,8 +37,9 @@ def test_what_pages_link_to_is_staged_beside_them(tmp_path):
 
 def test_pages_are_adapted_outside_fences_alone():
     page = "* a\n  - b\n\n```\n  - c\n<!-- d -->\n```\n<!-- e -->\n| f |\n<details><summary>g</summary>\n"
-    assert site.adapted(page) == ("* a\n    - b\n\n```\n  - c\n<!-- d -->\n```\n<!-- e -->\n\n| f |\n"
-                                  "<details markdown><summary>g</summary>\n")
+    assert site.adapted(page) == (
+        "* a\n    - b\n\n```\n  - c\n<!-- d -->\n```\n<!-- e -->\n\n| f |\n<details markdown><summary>g</summary>\n"
+    )
 
 
 def test_what_a_page_would_fetch_from_elsewhere_is_found(tmp_path):
@@ -48,14 +49,19 @@ def test_what_a_page_would_fetch_from_elsewhere_is_found(tmp_path):
 
 
 def test_the_configuration_asks_for_strict_links_and_no_font():
-    for line in ("  font: false", "  nav: {omitted_files: warn, not_found: warn, absolute_links: warn}",
-                 "  links: {not_found: warn, anchors: warn, absolute_links: warn, unrecognized_links: warn}"):
+    for line in (
+        "  font: false",
+        "  nav: {omitted_files: warn, not_found: warn, absolute_links: warn}",
+        "  links: {not_found: warn, anchors: warn, absolute_links: warn, unrecognized_links: warn}",
+    ):
         assert line in CONFIG.splitlines()
     assert not re.search(r"https?://", CONFIG)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("material") is None,
-                    reason="mkdocs-material is not installed (pip install '.[docs]'; make site does)")
+@pytest.mark.skipif(
+    importlib.util.find_spec("mkdocs") is None or importlib.util.find_spec("material") is None,
+    reason="mkdocs-material is not installed (pip install '.[docs]'; make site does)",
+)
 def test_a_site_is_built_unless_a_link_leads_nowhere_or_a_page_is_left_out(tmp_path, capfd):
     root = tmp_path / "project"
     config = CONFIG.partition("\nnav:\n")[0] + "\nnav:\n  - One: docs/one.md\n  - Two: docs/two.md\n"
@@ -98,15 +104,23 @@ def test_diagrams_are_drawings_with_every_state_and_word():
 
 def test_states_stand_in_columns_and_no_box_lies_on_another():
     edges = state_diagram.read(DIAGRAM)
-    assert [(edge.source, edge.target) for edge in edges] == [("new", "open"), ("open", "new"), ("open", "done"),
-                                                             ("new", "done")]
+    assert [(edge.source, edge.target) for edge in edges] == [
+        ("new", "open"),
+        ("open", "new"),
+        ("open", "done"),
+        ("new", "done"),
+    ]
     column, back = state_diagram.columns(edges)
     assert column == {"new": 0, "open": 1, "done": 2} and back == {("open", "new")}
     page = (site.ROOT / "docs/lifecycle.md").read_text(encoding="utf-8")
     for text in site.DIAGRAM.findall(page):
-        boxes = [(float(box.get("x")), float(box.get("y")))
-                 for box in ElementTree.fromstring(state_diagram.draw(text)).iter("rect")]
+        boxes = [
+            (float(box.get("x")), float(box.get("y")))
+            for box in ElementTree.fromstring(state_diagram.draw(text)).iter("rect")
+        ]
         assert len(boxes) >= 6
         for number, (x, y) in enumerate(boxes):
-            assert all(abs(x - other_x) >= state_diagram.WIDTH or abs(y - other_y) >= state_diagram.HEIGHT
-                       for other_x, other_y in boxes[:number])
+            assert all(
+                abs(x - other_x) >= state_diagram.WIDTH or abs(y - other_y) >= state_diagram.HEIGHT
+                for other_x, other_y in boxes[:number]
+            )

@@ -49,8 +49,10 @@ def test_divisible_work_is_cut_where_it_is_due_and_idle_time_is_lost():
 @pytest.mark.parametrize("seed", range(4))
 def test_the_rule_stays_below_the_bound_and_the_bound_below_what_was_offered(seed):
     draw = random.Random(seed)
-    arrivals = {name: sorted([draw.uniform(0.0, 3000.0) for _ in range(count)])
-                for name, count in (("frames", 600), ("queries", 300), ("turns", 8))}
+    arrivals = {
+        name: sorted([draw.uniform(0.0, 3000.0) for _ in range(count)])
+        for name, count in (("frames", 600), ("queries", 300), ("turns", 8))
+    }
     value = sum([APPS[name].worth * count for name, count in by_rule(APPS, arrivals).items()])
     offered = sum([APPS[name].worth * len(every) for name, every in arrivals.items()])
     assert 0.5 * offered < value < at_most(APPS, arrivals) < offered

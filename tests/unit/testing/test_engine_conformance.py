@@ -32,8 +32,11 @@ class Good(Engine):
     def run(self, batch):
         if not self.loaded:
             raise EngineError("model 'model' is not loaded")
-        failed = {index: EngineError("model 'model': input 'x' is missing")
-                  for index, item in enumerate(batch.items) if "x" not in item}
+        failed = {
+            index: EngineError("model 'model': input 'x' is missing")
+            for index, item in enumerate(batch.items)
+            if "x" not in item
+        }
         return with_failures(self.answer(batch.without(failed)), failed)
 
     def answer(self, batch):
@@ -226,6 +229,7 @@ def device_with(**changes):
     class Changed(Device):
         def launched(self, stream, batch, times):
             return kind(self, batch, times)
+
     return Changed
 
 
@@ -360,31 +364,44 @@ def test_a_good_device_passes(test):
     call(suite_of(Device), test)
 
 
-@pytest.mark.parametrize(("engine_class", "test"), [
-    (AtOnce, "test_launched_batches_end_in_order_each_with_its_own_results"),
-    (LatestResults, "test_launched_batches_end_in_order_each_with_its_own_results"),
-    (OwnStreams, "test_the_models_of_a_lane_take_turns"),
-    (device_with(wait=lambda self, timeout_s: Launched.wait(self, 1.0)),
-     "test_a_batch_stays_over_and_a_wait_has_an_end"),
-    (device_with(result=lambda self: [Launched.result(self), setattr(self, "span", (0, 2**62))][0]),
-     "test_a_batch_stays_over_and_a_wait_has_an_end"),
-    (OneBuffer, "test_results_stay_as_they_are_when_the_next_batch_runs"),
-    (device_with(times=lambda self: (self.span[0] - 3_000_000, self.span[1])),
-     "test_device_times_are_of_this_batch_alone"),
-    (device_with(times=lambda self: (5, 7)), "test_device_times_are_of_this_batch_alone"),
-    (device_with(abort=lambda self: None), "test_abort_says_whether_it_could"),
-    (device_with(abort=lambda self: True), "test_abort_says_whether_it_could"),
-    (device_with(abort=lambda self: bool(setattr(self, "span", (0, 2**62))) or True),
-     "test_abort_says_whether_it_could"),
-    (device_with(abort=lambda self: Launched.abort(self) and self.engine.unload() is None),
-     "test_abort_says_whether_it_could"),
-    (Poisoned, "test_a_failed_batch_leaves_those_beside_it_alone"),
-    (AnyVariant, "test_every_variant_runs_and_unknown_ones_are_refused"),
-    (NoSuchVariant, "test_every_variant_runs_and_unknown_ones_are_refused"),
-    (LivesOn, "test_a_session_of_an_unloaded_model_is_refused"),
-    (LostPlainly, "test_a_lost_device_says_so_and_ends_what_was_launched"),
-    (LostForEver, "test_a_lost_device_says_so_and_ends_what_was_launched"),
-])
+@pytest.mark.parametrize(
+    ("engine_class", "test"),
+    [
+        (AtOnce, "test_launched_batches_end_in_order_each_with_its_own_results"),
+        (LatestResults, "test_launched_batches_end_in_order_each_with_its_own_results"),
+        (OwnStreams, "test_the_models_of_a_lane_take_turns"),
+        (
+            device_with(wait=lambda self, timeout_s: Launched.wait(self, 1.0)),
+            "test_a_batch_stays_over_and_a_wait_has_an_end",
+        ),
+        (
+            device_with(result=lambda self: [Launched.result(self), setattr(self, "span", (0, 2**62))][0]),
+            "test_a_batch_stays_over_and_a_wait_has_an_end",
+        ),
+        (OneBuffer, "test_results_stay_as_they_are_when_the_next_batch_runs"),
+        (
+            device_with(times=lambda self: (self.span[0] - 3_000_000, self.span[1])),
+            "test_device_times_are_of_this_batch_alone",
+        ),
+        (device_with(times=lambda self: (5, 7)), "test_device_times_are_of_this_batch_alone"),
+        (device_with(abort=lambda self: None), "test_abort_says_whether_it_could"),
+        (device_with(abort=lambda self: True), "test_abort_says_whether_it_could"),
+        (
+            device_with(abort=lambda self: bool(setattr(self, "span", (0, 2**62))) or True),
+            "test_abort_says_whether_it_could",
+        ),
+        (
+            device_with(abort=lambda self: Launched.abort(self) and self.engine.unload() is None),
+            "test_abort_says_whether_it_could",
+        ),
+        (Poisoned, "test_a_failed_batch_leaves_those_beside_it_alone"),
+        (AnyVariant, "test_every_variant_runs_and_unknown_ones_are_refused"),
+        (NoSuchVariant, "test_every_variant_runs_and_unknown_ones_are_refused"),
+        (LivesOn, "test_a_session_of_an_unloaded_model_is_refused"),
+        (LostPlainly, "test_a_lost_device_says_so_and_ends_what_was_launched"),
+        (LostForEver, "test_a_lost_device_says_so_and_ends_what_was_launched"),
+    ],
+)
 def test_a_broken_device_fails(engine_class, test, monkeypatch):
     monkeypatch.setattr(engine_conformance, "WAIT_EXTRA_S", 0.001)
     monkeypatch.setattr(engine_conformance, "THREAD_WAIT_S", 0.1)
@@ -407,24 +424,27 @@ def test_batch_sizes_need_not_contain_one(test):
     call(suite, test)
 
 
-@pytest.mark.parametrize(("engine_class", "test", "stateful"), [
-    (Reversed, "test_batch_equals_single_runs_in_order", False),
-    (LeaksPadding, "test_padding_does_not_leak", False),
-    (Weightless, "test_load_says_what_it_occupies", False),
-    (RunsUnloaded, "test_run_before_load_is_refused", False),
-    (RunsUnloaded, "test_unload_twice_then_run_is_refused", False),
-    (Scribbles, "test_run_leaves_its_inputs_alone", False),
-    (Nameless, "test_wrong_inputs_are_refused_by_name", False),
-    (Forgetful, "test_state_goes_round", True),
-    (Forgetful, "test_state_goes_round", False),
-    (AllOrNothing, "test_a_wrong_item_fails_alone", False),
-    (Misplaces, "test_a_wrong_item_fails_alone", False),
-    (NamesNobody, "test_a_wrong_item_fails_alone", False),
-    (NamesNobody, "test_wrong_inputs_are_refused_by_name", False),
-    (RaisesForNone, "test_a_batch_of_wrong_items_has_an_error_each", False),
-    (CountsFailures, "test_a_wrong_item_leaves_the_state_as_it_was", True),
-    (MixesThreads, "test_two_threads_at_once", False),
-])
+@pytest.mark.parametrize(
+    ("engine_class", "test", "stateful"),
+    [
+        (Reversed, "test_batch_equals_single_runs_in_order", False),
+        (LeaksPadding, "test_padding_does_not_leak", False),
+        (Weightless, "test_load_says_what_it_occupies", False),
+        (RunsUnloaded, "test_run_before_load_is_refused", False),
+        (RunsUnloaded, "test_unload_twice_then_run_is_refused", False),
+        (Scribbles, "test_run_leaves_its_inputs_alone", False),
+        (Nameless, "test_wrong_inputs_are_refused_by_name", False),
+        (Forgetful, "test_state_goes_round", True),
+        (Forgetful, "test_state_goes_round", False),
+        (AllOrNothing, "test_a_wrong_item_fails_alone", False),
+        (Misplaces, "test_a_wrong_item_fails_alone", False),
+        (NamesNobody, "test_a_wrong_item_fails_alone", False),
+        (NamesNobody, "test_wrong_inputs_are_refused_by_name", False),
+        (RaisesForNone, "test_a_batch_of_wrong_items_has_an_error_each", False),
+        (CountsFailures, "test_a_wrong_item_leaves_the_state_as_it_was", True),
+        (MixesThreads, "test_two_threads_at_once", False),
+    ],
+)
 def test_a_broken_engine_fails(engine_class, test, stateful):
     # pytest.raises has an exception of its own, which is no Exception: Failed.
     with pytest.raises((AssertionError, pytest.fail.Exception)):

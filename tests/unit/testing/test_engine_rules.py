@@ -33,8 +33,9 @@ class Sequences(SyntheticEngine):
     """Without a bug."""
 
     def __init__(self) -> None:
-        super().__init__(ModelConfig("m", "synthetic", batch=(1, 2, 4),
-                                     options={"c0": "1us", "sequence": {"bytes_per_token": 16}}))
+        super().__init__(
+            ModelConfig("m", "synthetic", batch=(1, 2, 4), options={"c0": "1us", "sequence": {"bytes_per_token": 16}})
+        )
 
     def open(self, lane: LaneInfo) -> Session:
         return Wrapped(self, super().open(lane))
@@ -76,8 +77,9 @@ class Control(BatchControl):
 
 
 def listening(kind: Type[Control]) -> Callable[[Any, Batch, Session], Batch]:
-    return lambda engine, batch, session: \
-        batch if batch.control is None else batch._replace(control=kind(batch.control))
+    return (
+        lambda engine, batch, session: batch if batch.control is None else batch._replace(control=kind(batch.control))
+    )
 
 
 class NeverStops(Sequences):
@@ -161,8 +163,18 @@ class PiecesGoNowhere(Sequences):
     asked = listening(Stale)
 
 
-BUGS = (NeverStops, WorksForNobody, TellsAfterTheEnd, NeverTells, AnswersTwice, TakesAllSteps, SaysNoBytes,
-        ForgetsWhatIsReleased, RefusesStatesOfOthers, PiecesGoNowhere)
+BUGS = (
+    NeverStops,
+    WorksForNobody,
+    TellsAfterTheEnd,
+    NeverTells,
+    AnswersTwice,
+    TakesAllSteps,
+    SaysNoBytes,
+    ForgetsWhatIsReleased,
+    RefusesStatesOfOthers,
+    PiecesGoNowhere,
+)
 
 
 class Suite(EngineConformance):

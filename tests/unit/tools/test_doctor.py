@@ -20,15 +20,18 @@ from edgeserve.engines.versions import engine_versions
 from edgeserve.tools import doctor
 from edgeserve.tools.doctor import GOOD, NOTE, WRONG, Finding
 
-ORIN = {"proc/device-tree/model": "NVIDIA Jetson AGX Orin Developer Kit\0",
-        "etc/nv_tegra_release": "# R36 (release), REVISION: 4.3, GCID: 1, BOARD: generic\n",
-        "var/lib/nvpmodel/status": "pmode:0002",
-        "etc/nvpmodel.conf": "< POWER_MODEL ID=0 NAME=MAXN >\n< POWER_MODEL ID=2 NAME=MODE_30W >\n"}
+ORIN = {
+    "proc/device-tree/model": "NVIDIA Jetson AGX Orin Developer Kit\0",
+    "etc/nv_tegra_release": "# R36 (release), REVISION: 4.3, GCID: 1, BOARD: generic\n",
+    "var/lib/nvpmodel/status": "pmode:0002",
+    "etc/nvpmodel.conf": "< POWER_MODEL ID=0 NAME=MAXN >\n< POWER_MODEL ID=2 NAME=MODE_30W >\n",
+}
 
 
 @pytest.fixture
 def machine(tmp_path):
     """Write files below a root directory, by path; returns the root."""
+
     def make(files: Dict[str, str]) -> str:
         for path, text in files.items():
             target = tmp_path / "root" / path
@@ -36,6 +39,7 @@ def machine(tmp_path):
             target.write_text(text)
         (tmp_path / "root").mkdir(exist_ok=True)
         return str(tmp_path / "root")
+
     return make
 
 
@@ -61,11 +65,14 @@ def test_the_strongest_power_mode_is_good(machine):
     assert statuses(doctor.check_board(machine(files), (3, 10))) == [GOOD, GOOD]
 
 
-@pytest.mark.parametrize(("release", "python", "status"), [
-    ("R36 (release), REVISION: 4.3", (3, 12), NOTE),  # TensorRT is there for 3.10 only
-    ("R32 (release), REVISION: 7.1", (3, 8), WRONG),  # JetPack 4 has Python 3.6
-    ("R99 (release), REVISION: 1.0", (3, 12), NOTE),  # newer than known: never a failure
-])
+@pytest.mark.parametrize(
+    ("release", "python", "status"),
+    [
+        ("R36 (release), REVISION: 4.3", (3, 12), NOTE),  # TensorRT is there for 3.10 only
+        ("R32 (release), REVISION: 7.1", (3, 8), WRONG),  # JetPack 4 has Python 3.6
+        ("R99 (release), REVISION: 1.0", (3, 12), NOTE),  # newer than known: never a failure
+    ],
+)
 def test_releases(machine, release, python, status):
     files = {"etc/nv_tegra_release": f"# {release}, GCID: 1"}
     assert statuses(doctor.check_board(machine(files), python)) == [status]
@@ -79,8 +86,13 @@ def cpufreq(count: int, governor: str, allowed: int = 2000, possible: int = 2000
     files = {}
     for core in range(count):
         folder = f"sys/devices/system/cpu/cpu{core}/cpufreq"
-        files.update({f"{folder}/scaling_governor": governor, f"{folder}/scaling_max_freq": str(allowed),
-                      f"{folder}/cpuinfo_max_freq": str(possible)})
+        files.update(
+            {
+                f"{folder}/scaling_governor": governor,
+                f"{folder}/scaling_max_freq": str(allowed),
+                f"{folder}/cpuinfo_max_freq": str(possible),
+            }
+        )
     return files
 
 
@@ -97,10 +109,12 @@ def test_on_a_jetson_the_command_is_jetson_clocks(machine):
 
 
 def test_capped_clocks_and_active_cooling_are_noted(machine):
-    cooling = {"sys/class/thermal/cooling_device0/type": "pwm-fan\n",
-               "sys/class/thermal/cooling_device0/cur_state": "3\n",
-               "sys/class/thermal/cooling_device1/type": "cpufreq-cpu0\n",
-               "sys/class/thermal/cooling_device1/cur_state": "1\n"}
+    cooling = {
+        "sys/class/thermal/cooling_device0/type": "pwm-fan\n",
+        "sys/class/thermal/cooling_device0/cur_state": "3\n",
+        "sys/class/thermal/cooling_device1/type": "cpufreq-cpu0\n",
+        "sys/class/thermal/cooling_device1/cur_state": "1\n",
+    }
     found = doctor.check_processor(machine({**cpufreq(2, "performance", 1200), **cooling}), 2)
     assert statuses(found) == [GOOD, GOOD, NOTE, NOTE]
     assert "2 cores capped" in found[2].text
@@ -216,21 +230,38 @@ def write_config(tmp_path, text: str = CONFIG) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(("old", "new", "subject", "message"), [
-    ('"python"', '"pythn"', "models", r"\[model.echo\] engine = 'pythn' is no engine; did you mean 'python'"),
-    ("batch = [1, 4]", "options = { batchd = true }", "models", "no key 'batchd'; did you mean 'batched'"),
-    ("steps:echo", "steps:eco", "models", "function = 'steps:eco': .* has no function or class 'eco'"),
-    ("steps:echo", "stairs:echo", "models", "module 'stairs' cannot be imported"),
-    ("batch = [1, 4]", 'options = { example = "steps:one" }', "models",
-     "example = 'steps:one': .* no function or class 'one'"),
-    ('function = "steps:echo"', "", "models", "function is missing"),
-    ('engine = "python"', 'engine = "onnx"', "models", "needs a file"),
-    ("[app.echo]", '[policy.edff]\n[app.echo]', "policies",
-     "has no kind, so that its name is its kind, and there is no policy 'edff'; did you mean 'edf'"),
-    ("[app.echo]", '[policy.edf]\npatience = 3\n[app.echo]', "policies", "has no option 'patience'"),
-    ('model = "echo"', '[[app.echo.node]]\nname = "x"\nmodel = "echo"\nafter = ["y"]\n[[app.echo.node]]\nname = "y"\n'
-     'model = "echo"', "policies", "cycle"),
-    ("[app.echo]", '[app.echo]\ninputs = { x = { dtype = "flot", shape = [1] } }', "inputs", "dtype = 'flot'")])
+@pytest.mark.parametrize(
+    ("old", "new", "subject", "message"),
+    [
+        ('"python"', '"pythn"', "models", r"\[model.echo\] engine = 'pythn' is no engine; did you mean 'python'"),
+        ("batch = [1, 4]", "options = { batchd = true }", "models", "no key 'batchd'; did you mean 'batched'"),
+        ("steps:echo", "steps:eco", "models", "function = 'steps:eco': .* has no function or class 'eco'"),
+        ("steps:echo", "stairs:echo", "models", "module 'stairs' cannot be imported"),
+        (
+            "batch = [1, 4]",
+            'options = { example = "steps:one" }',
+            "models",
+            "example = 'steps:one': .* no function or class 'one'",
+        ),
+        ('function = "steps:echo"', "", "models", "function is missing"),
+        ('engine = "python"', 'engine = "onnx"', "models", "needs a file"),
+        (
+            "[app.echo]",
+            "[policy.edff]\n[app.echo]",
+            "policies",
+            "has no kind, so that its name is its kind, and there is no policy 'edff'; did you mean 'edf'",
+        ),
+        ("[app.echo]", "[policy.edf]\npatience = 3\n[app.echo]", "policies", "has no option 'patience'"),
+        (
+            'model = "echo"',
+            '[[app.echo.node]]\nname = "x"\nmodel = "echo"\nafter = ["y"]\n[[app.echo.node]]\nname = "y"\n'
+            'model = "echo"',
+            "policies",
+            "cycle",
+        ),
+        ("[app.echo]", '[app.echo]\ninputs = { x = { dtype = "flot", shape = [1] } }', "inputs", "dtype = 'flot'"),
+    ],
+)
 def test_what_the_server_would_not_start_with_is_wrong(tmp_path, old, new, subject, message):
     pytest.importorskip("onnxruntime", reason="the engine of networks")
     path = write_config(tmp_path, CONFIG.replace(old, new))
@@ -261,10 +292,15 @@ def profiled(tmp_path):
         same = identity(config.models["echo"], config.directory, engine_versions("python"))
         lanes = {"cpu0": {"settings": lane_settings(config, "cpu0"), "drift": 0.0}}
         timings = {size: Timing(10, 1000, 1500, 1100, 10, drift=drift) for size in sizes}
-        write_profile(profile_path(str(tmp_path / "profiles"), device_slug(), "echo"), Profile(
-            "echo", device_slug(), {"cpu0": LaneProfile(timings)}, circumstances={"same": same, "lanes": lanes}))
+        write_profile(
+            profile_path(str(tmp_path / "profiles"), device_slug(), "echo"),
+            Profile(
+                "echo", device_slug(), {"cpu0": LaneProfile(timings)}, circumstances={"same": same, "lanes": lanes}
+            ),
+        )
         write_config(tmp_path, config_text)
         return [(finding.status, finding.text, finding.mend) for finding in doctor.check_config_file(path, 2)[1:]]
+
     return write
 
 
@@ -275,14 +311,17 @@ def test_a_model_is_called_measured_where_its_profile_matches(profiled):
 
 def test_unmeasured_batch_sizes_are_named(profiled, tmp_path):
     (echo, total) = profiled(sizes=(1,))
-    assert echo[:2] == (NOTE, "echo does not match its profile: no time was measured for batch 4 on cpu0 (measured: 1)."
-                              " When the server starts, it is measured a few times at start for the rest")
+    assert echo[:2] == (
+        NOTE,
+        "echo does not match its profile: no time was measured for batch 4 on cpu0 (measured: 1)."
+        " When the server starts, it is measured a few times at start for the rest",
+    )
     assert echo[2] == f"edgeserve profile {tmp_path / 'edge.toml'} --model echo"
     assert (total[0], total[1].partition(": ")[2]) == (NOTE, "measured at start: echo")
 
 
 def test_a_profile_of_something_else_is_no_measurement(profiled, tmp_path):
-    other = 'batch = [1, 4]\noptions = { batched = true }'
+    other = "batch = [1, 4]\noptions = { batched = true }"
     (echo, total) = profiled(config_text=CONFIG.replace("batch = [1, 4]", other))
     assert echo[0] == NOTE
     assert "options.batched is true now, it was not set when measured" in echo[1]
@@ -327,7 +366,8 @@ def test_predictors_are_imported_as_the_server_will(tmp_path):
     (tmp_path / "guesses.py").write_text("def width(inputs):\n    return 1\n")
     path = write_config(tmp_path, CONFIG + '[app.echo.predict]\nlength = "guesses:width"\n')
     assert [finding.text for finding in doctor.check_config_file(path, 2) if finding.subject == "predictors"] == [
-        "echo: length"]
+        "echo: length"
+    ]
     path = write_config(tmp_path, CONFIG + '[app.echo.predict]\nlength = "guesses:wide"\n')
     found = [finding for finding in doctor.check_config_file(path, 2) if finding.subject == "predictors"]
     assert statuses(found) == [WRONG]
@@ -355,8 +395,9 @@ def test_the_command_ends_with_1_exactly_when_something_is_wrong(tmp_path, capsy
     out = capsys.readouterr().out
     assert "wrong  configuration" in out
     assert f"-> correct {path}" in out
-    monkeypatch.setattr(doctor, "examine", lambda path, quick: [Finding("board", GOOD, "fine"),
-                                                                Finding("x", NOTE, "y", "z")])
+    monkeypatch.setattr(
+        doctor, "examine", lambda path, quick: [Finding("board", GOOD, "fine"), Finding("x", NOTE, "y", "z")]
+    )
     assert edgeserve_main(["doctor"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "0 wrong, 1 to improve"
 
@@ -365,5 +406,6 @@ def test_findings_as_json_on_this_machine(capsys):
     edgeserve_main(["doctor", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert {"board", "processor", "memory", "python", "packages", "onnxruntime", "bus"} <= {
-        finding["subject"] for finding in found}
+        finding["subject"] for finding in found
+    }
     assert set(found[0]) == {"subject", "status", "text", "mend"}

@@ -38,7 +38,9 @@ def test_a_hot_and_throttled_orin(tmp_path):
     assert found["board"].text.startswith("NVIDIA Jetson AGX Orin Developer Kit, L4T 36.4.3 (JetPack 6.2)")
     assert found["power mode"].text == "MAXN"
     assert (found["heat"].status, found["heat"].text) == (
-        WRONG, "tj 98.5 C (soft limit 92 C, hard limit 97 C): clocks are lowered, or will be")
+        WRONG,
+        "tj 98.5 C (soft limit 92 C, hard limit 97 C): clocks are lowered, or will be",
+    )
     assert found["power"].text.endswith("power_alarm:VDD_GPU_SOC")
     assert found["gpu clock"].status == NOTE
     assert "jetson_clocks" in found["gpu clock"].mend
@@ -159,8 +161,11 @@ def test_the_limit_of_open_files_bounds_the_clients(monkeypatch):
 
 
 def test_memory_in_pieces_swap_in_memory_and_a_desktop(tmp_path):
-    files = {**AGX_XAVIER.files, "proc/buddyinfo": "Node 0, zone Normal 9 9 9 0 0 0 0 0 0 0 0\n",
-             "proc/swaps": "Filename Type Size Used Priority\n/dev/zram0 partition 1 0 5\n"}
+    files = {
+        **AGX_XAVIER.files,
+        "proc/buddyinfo": "Node 0, zone Normal 9 9 9 0 0 0 0 0 0 0 0\n",
+        "proc/swaps": "Filename Type Size Used Priority\n/dev/zram0 partition 1 0 5\n",
+    }
     root = plant(tmp_path / "root", files)
     assert "will fail" in by_subject(machine.check_memory(root))["memory"].text
     (tmp_path / "root/etc/systemd/system").mkdir(parents=True)
@@ -174,12 +179,15 @@ def test_a_date_that_is_long_past():
     assert machine.check_wall_clock(1.8e9) == []
 
 
-@pytest.mark.parametrize(("l4t", "slug", "versions", "words"), [
-    ("36.4.7", "orin-nx", {}, "NvMapMemAllocInternalTagged"),
-    ("36.4.3", "agx-orin", {"tensorrt": "11.4.1"}, "TensorRT 11.4.1 supports no JetPack before 7.2.2"),
-    ("36.4.3", "agx-orin", {"numpy": "2.1.0"}, "numpy 2.1.0"),
-    ("36.4.3", "agx-orin", {"torch": "2.5.0+cu124"}, "compute capability 8.7"),
-])
+@pytest.mark.parametrize(
+    ("l4t", "slug", "versions", "words"),
+    [
+        ("36.4.7", "orin-nx", {}, "NvMapMemAllocInternalTagged"),
+        ("36.4.3", "agx-orin", {"tensorrt": "11.4.1"}, "TensorRT 11.4.1 supports no JetPack before 7.2.2"),
+        ("36.4.3", "agx-orin", {"numpy": "2.1.0"}, "numpy 2.1.0"),
+        ("36.4.3", "agx-orin", {"torch": "2.5.0+cu124"}, "compute capability 8.7"),
+    ],
+)
 def test_known_trouble(l4t, slug, versions, words):
     board = Board(KINDS[slug], l4t=l4t, jetpack="6")
     (finding,) = interpreter.check_known_bad(board, versions)
@@ -210,11 +218,19 @@ def test_jetpacks_packages_are_seen_by_this_python(tmp_path):
 WHOLE = {"driver": 12060, "devices": 1, "name": "Orin", "major": 8, "minor": 7, "integrated": 1, "round_trip": True}
 
 
-@pytest.mark.parametrize(("found", "board", "status"), [
-    (WHOLE, ORIN, GOOD), ({**WHOLE, "round_trip": False}, ORIN, WRONG), ({"absent": "no such file"}, ORIN, WRONG),
-    ({"absent": "no such file"}, CPU, None), ({"crashed": "no answer within 60 s"}, CARD, WRONG),
-    ({"failed": "cuInit", "status": 999}, CARD, WRONG), ({"failed": "cuInit", "status": 100}, CPU, NOTE),
-    ({"driver": 12060, "devices": 0}, CARD, NOTE)])
+@pytest.mark.parametrize(
+    ("found", "board", "status"),
+    [
+        (WHOLE, ORIN, GOOD),
+        ({**WHOLE, "round_trip": False}, ORIN, WRONG),
+        ({"absent": "no such file"}, ORIN, WRONG),
+        ({"absent": "no such file"}, CPU, None),
+        ({"crashed": "no answer within 60 s"}, CARD, WRONG),
+        ({"failed": "cuInit", "status": 999}, CARD, WRONG),
+        ({"failed": "cuInit", "status": 100}, CPU, NOTE),
+        ({"driver": 12060, "devices": 0}, CARD, NOTE),
+    ],
+)
 def test_what_the_driver_says(found, board, status):
     judged = probes.judge_cuda(found, board)
     assert (judged[0].status if judged else None) == status
@@ -226,10 +242,17 @@ def test_what_the_driver_says(found, board, status):
 TORCH = {"version": "2.5", "cuda": "12.6", "available": True, "capability": "8.7", "architectures": ["sm_80", "sm_90"]}
 
 
-@pytest.mark.parametrize(("found", "board", "status"), [
-    ({**TORCH, "kernel": True}, ORIN, GOOD), ({**TORCH, "error": "no kernel image is available"}, ORIN, WRONG),
-    ({**TORCH, "available": False}, ORIN, NOTE), ({**TORCH, "available": False}, CPU, GOOD),
-    ({"absent": "x"}, ORIN, None), ({"crashed": "ended with status -11"}, ORIN, WRONG)])
+@pytest.mark.parametrize(
+    ("found", "board", "status"),
+    [
+        ({**TORCH, "kernel": True}, ORIN, GOOD),
+        ({**TORCH, "error": "no kernel image is available"}, ORIN, WRONG),
+        ({**TORCH, "available": False}, ORIN, NOTE),
+        ({**TORCH, "available": False}, CPU, GOOD),
+        ({"absent": "x"}, ORIN, None),
+        ({"crashed": "ended with status -11"}, ORIN, WRONG),
+    ],
+)
 def test_what_torch_says(found, board, status):
     judged = probes.judge_torch(found, board)
     assert (judged[0].status if judged else None) == status
@@ -237,7 +260,7 @@ def test_what_torch_says(found, board, status):
 
 
 def test_a_probe_that_crashes_or_hangs_is_a_finding_and_no_crash():
-    assert probes.probe('print(\'noise\\n{"a": 1}\')') == {"a": 1}
+    assert probes.probe("print('noise\\n{\"a\": 1}')") == {"a": 1}
     assert probes.probe("import os; os.abort()")["crashed"].startswith("ended with status -6")
     assert "no answer within" in probes.probe("import time; time.sleep(600)", 0.5)["crashed"]
     assert "ImportError" in probes.probe("raise ImportError('libfoo')")["crashed"]
@@ -262,6 +285,7 @@ def test_engines_tell_of_themselves_and_a_broken_one_is_a_finding(tmp_path, monk
 
 def test_a_desktop_without_its_library_is_told_of_it(tmp_path, monkeypatch):
     from edgeserve.device import nvml
+
     monkeypatch.setattr(nvml, "load_library", lambda: (None, "nvidia-ml-py is not installed (pip ...)"))
     root = DESKTOP.plant(tmp_path / "root")
     finding = by_subject(telemetry.check_telemetry(root, replace(CARD)))["telemetry"]

@@ -63,14 +63,20 @@ def test_fewer_bits_give_nearly_the_same_scores(tmp_path, weights, apart):
     assert np.corrcoef(got, exact)[0, 1] > 0.9
 
 
-@pytest.mark.parametrize(("changes", "weights", "said"), [
-    ({"head_size": 8}, "float32", "head_size = 8"), ({"feed_forward": 40}, "int4", "rows of 32, 40"),
-    ({}, "int3", "'int3'")])
+@pytest.mark.parametrize(
+    ("changes", "weights", "said"),
+    [
+        ({"head_size": 8}, "float32", "head_size = 8"),
+        ({"feed_forward": 40}, "int4", "rows of 32, 40"),
+        ({}, "int3", "'int3'"),
+    ],
+)
 def test_what_the_graph_cannot_be_is_refused(tmp_path, changes, weights, said):
     shape = lm_models.SHAPE._replace(**changes)
     with pytest.raises(ConfigError, match=said):
-        graph.write_model(os.path.join(str(tmp_path), "x.onnx"), shape, graph.random_tensors(shape, 1),
-                          lm_models.ABOUT, weights)
+        graph.write_model(
+            os.path.join(str(tmp_path), "x.onnx"), shape, graph.random_tensors(shape, 1), lm_models.ABOUT, weights
+        )
 
 
 def llama(shape, tensor, tokens):
@@ -79,7 +85,7 @@ def llama(shape, tensor, tokens):
     angles = np.outer(np.arange(count), shape.rope_base ** (-np.arange(pairs) / pairs))[:, None]
 
     def norm(stream, name):
-        return stream / np.sqrt((stream ** 2).mean(-1, keepdims=True) + shape.epsilon) * tensor(name)
+        return stream / np.sqrt((stream**2).mean(-1, keepdims=True) + shape.epsilon) * tensor(name)
 
     def heads(stream, name, number, rotate):
         split = (stream @ tensor(name).T).reshape(count, number, pairs, 2)

@@ -45,14 +45,17 @@ class Scripted:
 
 
 def watched(waits=(), turns=(), wake_ns=(), arrive_ns=(), start_ns=()):
-    return SimpleNamespace(waits=list(waits), turns=list(turns), wake_ns=list(wake_ns), arrive_ns=list(arrive_ns),
-                           start_ns=list(start_ns))
+    return SimpleNamespace(
+        waits=list(waits), turns=list(turns), wake_ns=list(wake_ns), arrive_ns=list(arrive_ns), start_ns=list(start_ns)
+    )
 
 
 def test_the_parts_of_the_loops_time_are_found_exactly():
     turns = [(200 + 30 * events, events) for events in (1, 1, 8, 2, 1, 5)]
-    waits = [(50 + 10 * answers + 25 * read, answers, read)
-             for answers, read in ((0, 1), (1, 0), (8, 1), (1, 8), (0, 0), (3, 2))]
+    waits = [
+        (50 + 10 * answers + 25 * read, answers, read)
+        for answers, read in ((0, 1), (1, 0), (8, 1), (1, 8), (0, 0), (3, 2))
+    ]
     costs = costs_of_loop(watched(waits, turns, wake_ns=[70] * 9, arrive_ns=[400] * 9, start_ns=[20] * 9))
     assert (costs.step_ns, costs.event_ns, costs.answer_ns, costs.receive_ns) == (250, 30, 10, 25)
     assert set(costs.send_ns) == {400 - 70 - 25 - 50}  # what of the way is counted elsewhere is not counted again
@@ -82,9 +85,16 @@ def test_waits_count_only_where_the_loop_was_asleep(monkeypatch):
     monkeypatch.setattr(machine.time, "monotonic_ns", lambda: now[0])
     request = Request(1, "a", 12 * MS, 99 * MS)
     early = Request(2, "a", 10 * MS + 1, 99 * MS)  # came while the loop was still sending
-    watch = Watch(Scripted([(13 * MS, [RequestArrived(request)]), (13 * MS, [RequestArrived(early)]),
-                            (15 * MS, [WorkFinished(7, 11 * MS, 14 * MS)]),
-                            (16 * MS, [RequestArrived(request), RequestArrived(early)])]))
+    watch = Watch(
+        Scripted(
+            [
+                (13 * MS, [RequestArrived(request)]),
+                (13 * MS, [RequestArrived(early)]),
+                (15 * MS, [WorkFinished(7, 11 * MS, 14 * MS)]),
+                (16 * MS, [RequestArrived(request), RequestArrived(early)]),
+            ]
+        )
+    )
     for _ in range(4):
         watch.wait(None)
     assert watch.arrive_ns == [1 * MS]
@@ -202,6 +212,7 @@ def test_what_was_measured_is_kept_until_versions_or_functions_change(config, tm
     monkeypatch.setattr(machine, "measure_machine", everything)
     monkeypatch.setattr(machine, "measure_function", function)
     from edgeserve.config.loading import load_config
+
     path = machine_path(str(tmp_path / "profiles"), device_slug())
 
     def again(**options):

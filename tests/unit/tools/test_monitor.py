@@ -38,14 +38,19 @@ def test_a_table_keeps_its_other_columns(capsys, tmp_path):
     text = "id\tboard\tline\tnote\n" + "".join(f"t{number}\tOrin\t{line}\tn\n" for number, line in enumerate(LINES))
     rows = [json.loads(line) for line in replayed(capsys, tmp_path, text, "--json").splitlines()]
     assert [(row["id"], row["board"], row["note"]) for row in rows] == [
-        (f"t{number}", "Orin", "n") for number in range(len(LINES))]
+        (f"t{number}", "Orin", "n") for number in range(len(LINES))
+    ]
     assert [row["line"] for row in rows] == LINES
     assert all(row["unparsed"] == [] for row in rows)
 
 
 def test_off_missing_and_unknown_are_neither_zero_nor_lost(capsys, tmp_path):
-    (row,) = [json.loads(line) for line in replayed(
-        capsys, tmp_path, "RAM 1/2MB (lfb 1x4MB) CPU [off,5%@100] CV0@-256C NEW#3 7q\n", "--json").splitlines()]
+    (row,) = [
+        json.loads(line)
+        for line in replayed(
+            capsys, tmp_path, "RAM 1/2MB (lfb 1x4MB) CPU [off,5%@100] CV0@-256C NEW#3 7q\n", "--json"
+        ).splitlines()
+    ]
     assert row["unparsed"] == ["NEW#3", "7q"]
     assert row["readings"]["gpu_load"] is row["readings"]["power_w"] is row["time"] is None
     assert row["readings"]["temperatures_c"] == {}
@@ -58,13 +63,17 @@ def test_bytes_that_are_no_text_line_ends_of_another_system_and_blank_lines(caps
     text = b"\xef\xbb\xbfVDD_IN 5mW/5mW\r\n\r\n\xff\xfe GR3D_FREQ 5%\n\n"
     rows = [json.loads(line) for line in replayed(capsys, tmp_path, text, "--json").splitlines()]
     assert [(row["number"], [token["name"] for token in row["tokens"]], len(row["unparsed"])) for row in rows] == [
-        (1, ["VDD_IN"], 0), (3, ["GR3D_FREQ"], 1)]
+        (1, ["VDD_IN"], 0),
+        (3, ["GR3D_FREQ"], 1),
+    ]
 
 
 def test_a_row_without_its_column_is_read_whole():
     rows = list(recorded_lines(io.StringIO("id\tline\nVDD_IN 5mW/5mW\na\tVDD_IN 6mW/6mW\tVIN 7mW\n")))
     assert [(row.fields, row.text) for row in rows] == [
-        ({}, "VDD_IN 5mW/5mW"), ({"id": "a"}, "VDD_IN 6mW/6mW\tVIN 7mW")]
+        ({}, "VDD_IN 5mW/5mW"),
+        ({"id": "a"}, "VDD_IN 6mW/6mW\tVIN 7mW"),
+    ]
 
 
 def test_as_csv_and_as_a_table(capsys, tmp_path):
@@ -107,9 +116,14 @@ def test_a_machine_that_tells_nothing_shows_dashes_and_no_zero(capsys, tmp_path)
     assert not [row for row in rows if "0" in row]
 
 
-@pytest.mark.parametrize(("options", "text"), [
-    (["--replay", "/no/such/file", "--json"], "/no/such/file: No such file"),
-    (["--interval", "1"], "is not a duration"), (["--interval", "1ms"], "at least 10ms")])
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--replay", "/no/such/file", "--json"], "/no/such/file: No such file"),
+        (["--interval", "1"], "is not a duration"),
+        (["--interval", "1ms"], "at least 10ms"),
+    ],
+)
 def test_wrong_usage_is_said(options, text, capsys):
     assert edgeserve_main(["monitor", *options]) == 2
     assert text in capsys.readouterr().err

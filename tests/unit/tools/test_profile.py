@@ -163,8 +163,12 @@ def test_time_and_runs_are_bounded():
 
 def test_someone_may_stop_it():
     engine = Stated([10] * 100)
-    assert len(measure_size(BlockingSession(engine), {}, 1, lambda: engine.now_ns, StopRule(),
-                            lambda: engine.now_ns >= 50)) == 5
+    assert (
+        len(
+            measure_size(BlockingSession(engine), {}, 1, lambda: engine.now_ns, StopRule(), lambda: engine.now_ns >= 50)
+        )
+        == 5
+    )
 
 
 def test_load_time_is_the_median_and_leaves_it_loaded():
@@ -233,8 +237,7 @@ def test_a_profile_says_what_was_measured_and_how(config, capsys):
     assert lane.load_ns >= 1_000_000
     assert profile.weights_bytes > 0
     assert profile.circumstances["same"]["versions"]["python"].startswith("3.")
-    assert profile.circumstances["lanes"]["cpu0"]["settings"] == {
-        "device_kind": "cpu", "threads": 1, "cores": [0]}
+    assert profile.circumstances["lanes"]["cpu0"]["settings"] == {"device_kind": "cpu", "threads": 1, "cores": [0]}
     assert {"date", "device_name", "clocks_mhz", "cores", "load_average"} <= set(profile.circumstances)
     printed = capsys.readouterr().out
     assert "steady" in printed
@@ -287,13 +290,16 @@ def test_what_cannot_be_measured_is_said_and_the_rest_is_measured(config, capsys
     assert not os.path.exists(path_of(config, "bare"))
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["--model", "stedy"], "--model 'stedy' is not in the configuration; did you mean 'steady'"),
-    (["--lane", "gpu0"], "--lane 'gpu0' is not in the configuration"),
-    (["--batch", "1,x"], "--batch '1,x': expected batch sizes"),
-    (["--model", "steady", "--lane", "cpu1"], "nothing to measure: no model of steady may run on cpu1"),
-    (["--seconds", "0"], "--seconds 0.0: expected a time above 0"),
-])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model", "stedy"], "--model 'stedy' is not in the configuration; did you mean 'steady'"),
+        (["--lane", "gpu0"], "--lane 'gpu0' is not in the configuration"),
+        (["--batch", "1,x"], "--batch '1,x': expected batch sizes"),
+        (["--model", "steady", "--lane", "cpu1"], "nothing to measure: no model of steady may run on cpu1"),
+        (["--seconds", "0"], "--seconds 0.0: expected a time above 0"),
+    ],
+)
 def test_wrong_usage(config, words, message):
     with pytest.raises(ConfigError, match=message):
         run(config, *words)
@@ -309,20 +315,35 @@ def test_ctrl_c_keeps_what_was_measured(config, monkeypatch):
         return real(session, item, size, *rest, **more)
 
     monkeypatch.setattr(command, "measure_size", interrupted)
-    outcome = command.profile_model(load_config(config), "steady", "cpu1", (1, 2, 4), os.path.join(
-        os.path.dirname(config), "profiles"), "here", StopRule(time_ns_max=10**7), stopped=lambda: len(calls) > 1)
+    outcome = command.profile_model(
+        load_config(config),
+        "steady",
+        "cpu1",
+        (1, 2, 4),
+        os.path.join(os.path.dirname(config), "profiles"),
+        "here",
+        StopRule(time_ns_max=10**7),
+        stopped=lambda: len(calls) > 1,
+    )
     assert outcome.measured == (1,)
     assert "interrupted" in outcome.why
     assert list(read_profile(path_of(config, "steady")).lanes["cpu1"].timings) == [1]
 
 
 def test_the_script_checks_every_model(config, tmp_path):
-    done = subprocess.run([sys.executable, SCRIPT, config, "--quick", "--device", "here",
-                           "--json", str(tmp_path / "checks.json")], capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        [sys.executable, SCRIPT, config, "--quick", "--device", "here", "--json", str(tmp_path / "checks.json")],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
     assert done.returncode == 1, done.stderr
     assert "steady: sizes x lanes" in done.stdout
-    rows = {line.split(":")[0]: line for line in done.stdout.splitlines() if "measured" in line and "holds" in line
-            or "falls short" in line}
+    rows = {
+        line.split(":")[0]: line
+        for line in done.stdout.splitlines()
+        if "measured" in line and "holds" in line or "falls short" in line
+    }
     assert "broken" in rows
     assert "falls short" in rows["broken"]
     assert (tmp_path / "checks.json").exists()
@@ -352,7 +373,7 @@ def test_what_is_measured_with_other_options_is_measured_again_and_said(config, 
 def test_a_changed_expectation_measures_nothing_again_where_it_is_not_the_time(config):
     assert run(config, "--model", "host") == 0
     first = read_profile(path_of(config, "host"))
-    edited(config, 'options = { example', 'expected = { 1 = "3ms" }\noptions = { example')
+    edited(config, "options = { example", 'expected = { 1 = "3ms" }\noptions = { example')
     assert run(config, "--model", "host") == 0
     assert read_profile(path_of(config, "host")).lanes["cpu1"].timings == first.lanes["cpu1"].timings
 
@@ -443,8 +464,11 @@ def test_what_an_app_takes_alone_is_kept_until_its_examples_change(alone_config,
     with open(alone_config, encoding="utf-8") as file:
         text = file.read()
     with open(alone_config, "w", encoding="utf-8") as file:
-        file.write(text.replace('functions:short"', 'functions:long"').replace('model = "host"\nexamples', (
-            'node = [{ name = "host", inputs = { x = "request.size" } }]\nexamples')))
+        file.write(
+            text.replace('functions:short"', 'functions:long"').replace(
+                'model = "host"\nexamples', ('node = [{ name = "host", inputs = { x = "request.size" } }]\nexamples')
+            )
+        )
     assert run(alone_config, "--model", "host") == 0
     second = read_profile(path_of(alone_config, "host")).lanes["cpu1"]
     assert second.timings == first.timings  # the sizes are not measured again
@@ -455,9 +479,14 @@ def test_what_an_app_takes_alone_is_kept_until_its_examples_change(alone_config,
     assert alone_of(alone_config)["long"] != first.alone["long"]
 
 
-@pytest.mark.parametrize(("returned", "words"), [
-    ("[]", "expected a list of requests"), ("[1]", "expected a list of requests"),
-    ('[{"x": 1}]', "a request has no 'size', which node 'first' takes; it has x")])
+@pytest.mark.parametrize(
+    ("returned", "words"),
+    [
+        ("[]", "expected a list of requests"),
+        ("[1]", "expected a list of requests"),
+        ('[{"x": 1}]', "a request has no 'size', which node 'first' takes; it has x"),
+    ],
+)
 def test_examples_that_cannot_be_used_are_said(alone_config, capsys, returned, words):
     path = os.path.join(os.path.dirname(alone_config), "profile_functions.py")
     with open(path, "w", encoding="utf-8") as file:
@@ -495,7 +524,8 @@ def test_device_names():
     cpuinfo = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz\nmodel name\t: other\n"
     assert slug(board_name("", cpuinfo, "x86_64")) == "intel-xeon-platinum-8481c"
     assert slug(board_name("NVIDIA Jetson AGX Orin Developer Kit\0", cpuinfo, "aarch64")) == (
-        "nvidia-jetson-agx-orin-developer-kit")
+        "nvidia-jetson-agx-orin-developer-kit"
+    )
     assert slug(board_name("", "", "aarch64")) == "aarch64"
     assert slug("***") == "unknown"
     assert device_slug() == slug(device_slug())
@@ -527,11 +557,19 @@ def test_the_schema_is_printed(capsys):
     assert json.loads(capsys.readouterr().out)["properties"]["format"] == {"const": 2}
 
 
-@pytest.mark.parametrize(("before", "after", "words"), [
-    ({}, {}, []), ({"clocks_locked": True}, {"clocks_locked": True}, []),
-    ({"clocks_locked": True}, {"clocks_locked": False, "governors": ["schedutil"]},
-     ["not locked (governor schedutil)"]),
-    ({"power_mode": "MAXN"}, {"power_mode": "MODE_15W"}, ["changed from MAXN to MODE_15W"])])
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ({}, {}, []),
+        ({"clocks_locked": True}, {"clocks_locked": True}, []),
+        (
+            {"clocks_locked": True},
+            {"clocks_locked": False, "governors": ["schedutil"]},
+            ["not locked (governor schedutil)"],
+        ),
+        ({"power_mode": "MAXN"}, {"power_mode": "MODE_15W"}, ["changed from MAXN to MODE_15W"]),
+    ],
+)
 def test_clocks_that_can_vary_are_a_remark(before, after, words):
     remarks = command.remarks_on_clocks({"device": {"before": before, "after": after}})
     assert len(remarks) == len(words) and all(word in remark for word, remark in zip(words, remarks))

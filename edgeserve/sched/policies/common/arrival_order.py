@@ -55,7 +55,8 @@ class InOrder:
         to yield to a critical request, let others go first."""
         jobs = take(self.queues[model], lane, 0, count)
         if must_yield(jobs, lane, board):
-            others = [job for job in self.queues[model] if job.request.klass != "background"
-                      and job.lane in ("", lane.name)]
+            others = [
+                job for job in self.queues[model] if job.request.klass != "background" and job.lane in ("", lane.name)
+            ]
             return others[:count]
         return jobs

@@ -33,8 +33,9 @@ class Utility:
 
     __slots__ = ("rows", "after_ns")
 
-    def __init__(self, jobs: Iterable[Job], after_ns: int, now_ns: int = START_ANY_TIME_NS,
-                 shares: Sequence[float] | None = None) -> None:
+    def __init__(
+        self, jobs: Iterable[Job], after_ns: int, now_ns: int = START_ANY_TIME_NS, shares: Sequence[float] | None = None
+    ) -> None:
         self.after_ns = after_ns  # from the start of the bid's work to the end of its requests
         self.rows: List[Tuple[int, float, int]] = []
         counted = set()
@@ -82,8 +83,15 @@ def take(queue: JobQueue, lane: Lane, start: int, count: int) -> List[Job]:
     return jobs
 
 
-def bid_for(jobs: Sequence[Job], size: int, expected_ns: int, board: Board, start_before_ns: int = START_ANY_TIME_NS,
-            drops: Sequence[Tuple[RequestRecord, str]] = (), shares: Sequence[float] | None = None) -> Bid:
+def bid_for(
+    jobs: Sequence[Job],
+    size: int,
+    expected_ns: int,
+    board: Board,
+    start_before_ns: int = START_ANY_TIME_NS,
+    drops: Sequence[Tuple[RequestRecord, str]] = (),
+    shares: Sequence[float] | None = None,
+) -> Bid:
     """The bid to run ``jobs`` of one model: worth and remaining lane time count the rest of their pipelines.
     ``shares``: what each job adds to its request (:class:`Utility`)."""
     rest_ns = rest_lane_ns = steps_ns = 0
@@ -94,8 +102,17 @@ def bid_for(jobs: Sequence[Job], size: int, expected_ns: int, board: Board, star
         if job.hints:
             steps_ns = max(steps_ns, (steps_left(job) - 1) * expected_ns)
     rest_ns, rest_lane_ns = rest_ns + steps_ns, rest_lane_ns + steps_ns
-    return Bid(jobs[0].node.model, jobs, size, expected_ns, Utility(jobs, expected_ns + rest_ns, board.now_ns, shares),
-               expected_ns + rest_lane_ns, start_before_ns=start_before_ns, drops=drops, klass=best_class(jobs))
+    return Bid(
+        jobs[0].node.model,
+        jobs,
+        size,
+        expected_ns,
+        Utility(jobs, expected_ns + rest_ns, board.now_ns, shares),
+        expected_ns + rest_lane_ns,
+        start_before_ns=start_before_ns,
+        drops=drops,
+        klass=best_class(jobs),
+    )
 
 
 class LikelyUtility:
@@ -106,8 +123,9 @@ class LikelyUtility:
 
     __slots__ = ("rows", "after_ns", "_known", "_begin_by_ns")
 
-    def __init__(self, jobs: Iterable[Job], known: Distribution, after_ns: int,
-                 now_ns: int = START_ANY_TIME_NS) -> None:
+    def __init__(
+        self, jobs: Iterable[Job], known: Distribution, after_ns: int, now_ns: int = START_ANY_TIME_NS
+    ) -> None:
         self.after_ns = after_ns
         self._known = known
         self.rows: List[Tuple[int, float, int]] = []
@@ -178,16 +196,16 @@ def earliest_end_ns(model: str, board: Board, alone_ns: Callable[[ModelLatency],
     return earliest_ns
 
 
-def refusal(request: RequestRecord, board: Board,
-            alone_ns: Callable[[ModelLatency], int] | None = None) -> str | None:
+def refusal(request: RequestRecord, board: Board, alone_ns: Callable[[ModelLatency], int] | None = None) -> str | None:
     """Why a request should be refused at arrival, or None: some first node must be able to end, on some lane, early
     enough for the rest (times as in :func:`earliest_end_ns`). Requests that are answered late anyway are never refused
     for their deadline."""
     if request.on_late == "answer":
         return None
     for node in request.app.entries:
-        ends_ns = (board.earliest_end_ns(node.model) if alone_ns is None
-                   else earliest_end_ns(node.model, board, alone_ns))
+        ends_ns = (
+            board.earliest_end_ns(node.model) if alone_ns is None else earliest_end_ns(node.model, board, alone_ns)
+        )
         if ends_ns is None:
             return "no_lane"
         if node.succs:

@@ -84,8 +84,9 @@ class Longest(NamedTuple):
     members: Mapping[str, int]
 
 
-def learn_lengths(observed: Sequence[Longest], alone: Mapping[str, Sequence[float]],
-                  usual_ns: float) -> Tuple[Array, Dict[str, Array]]:
+def learn_lengths(
+    observed: Sequence[Longest], alone: Mapping[str, Sequence[float]], usual_ns: float
+) -> Tuple[Array, Dict[str, Array]]:
     """Points in ns, and for each class its distribution function there.
 
     ``alone`` are lengths that were measured one by one, ``usual_ns`` is the length that is assumed where nothing was
@@ -101,8 +102,9 @@ def learn_lengths(observed: Sequence[Longest], alone: Mapping[str, Sequence[floa
             parts.append(np.quantile(np.array(values), np.linspace(0.0, 1.0, ALONE_POINTS)))
     points = np.sort(np.concatenate(parts))
     points = points[np.concatenate(([True], points[1:] > points[:-1]))]
-    weights: Array = np.asarray(np.bincount(np.searchsorted(points, assumed), weights=np.exp(-0.5 * deviations ** 2),
-                                            minlength=len(points)))
+    weights: Array = np.asarray(
+        np.bincount(np.searchsorted(points, assumed), weights=np.exp(-0.5 * deviations**2), minlength=len(points))
+    )
     prior: Array = weights / weights.sum()
     places: Array = np.asarray(np.searchsorted(points, lengths))
     at = np.zeros((len(observed), len(points)))
@@ -110,8 +112,9 @@ def learn_lengths(observed: Sequence[Longest], alone: Mapping[str, Sequence[floa
     members = np.array([[float(item.members.get(name, 0)) for item in observed] for name in names])
     members = members.reshape(len(names), len(observed))
     each = np.array([_counted(points, alone.get(name, ())) for name in names]).reshape(len(names), len(points))
-    pooled = _maximised(ANY_WEIGHT * prior[None, :], each.sum(axis=0, keepdims=True),
-                        members.sum(axis=0, keepdims=True), at, places)
+    pooled = _maximised(
+        ANY_WEIGHT * prior[None, :], each.sum(axis=0, keepdims=True), members.sum(axis=0, keepdims=True), at, places
+    )
     found = _maximised(CLASS_WEIGHT * np.repeat(pooled, len(names), axis=0), each, members, at, places)
     return points, {name: np.minimum(1.0, np.cumsum(row)) for name, row in zip(names, found)}
 

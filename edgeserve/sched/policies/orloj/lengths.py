@@ -94,8 +94,15 @@ class Lengths:
     samples counts as ``mix``. ``is_inferred``: they follow from the times of batches, since few times alone are known.
     """
 
-    def __init__(self, fixed_ns: float, factors: Mapping[int, float], points: Array,
-                 classes: Mapping[str, Array], mix: Array, is_inferred: bool = False) -> None:
+    def __init__(
+        self,
+        fixed_ns: float,
+        factors: Mapping[int, float],
+        points: Array,
+        classes: Mapping[str, Array],
+        mix: Array,
+        is_inferred: bool = False,
+    ) -> None:
         self.fixed_ns = fixed_ns
         self.factors = dict(factors)
         self.points = points
@@ -142,7 +149,7 @@ class Lengths:
         """The time of a batch of ``count`` before its members are known: one of class ``name`` and any others
         (own-class reading), or any ``count`` (``name`` None: the common reading)."""
         if name is None:
-            return self._batch(self.mix ** count, size)
+            return self._batch(self.mix**count, size)
         return self._batch(self.cdf(name) * self.mix ** (count - 1), size)
 
     def score(self, name: str | None, count: int, size: int, rate_per_ns: float, cost: float) -> SlackScore:
@@ -161,18 +168,32 @@ class Lengths:
         return Distribution(times[kept].tolist(), cdf[kept].tolist())
 
 
-def lengths_of(latency: ModelLatency, windows: Mapping[str, LengthWindow], weights: Mapping[str, float],
-               corrections: Mapping[int, float] | None = None, speed: float = 1.0, bins: int = BINS) -> Lengths:
+def lengths_of(
+    latency: ModelLatency,
+    windows: Mapping[str, LengthWindow],
+    weights: Mapping[str, float],
+    corrections: Mapping[int, float] | None = None,
+    speed: float = 1.0,
+    bins: int = BINS,
+) -> Lengths:
     """The table of a model on a lane.
 
     ``weights`` are the classes' shares of the arrivals (all are equal where none is known); ``corrections`` how much
     longer batches of a size take than the law says. Without a single sample, what the profile says of the smallest
     batch stands for every request.
     """
-    fixed = min(latency.fixed_ns, min((time_ns for window in windows.values() for _, time_ns in window.samples),
-                                      default=latency.fixed_ns)) / speed
-    edges = {name: _edges([time_ns / speed - fixed for _, time_ns in window.samples], bins)
-             for name, window in windows.items() if window.samples}
+    fixed = (
+        min(
+            latency.fixed_ns,
+            min((time_ns for window in windows.values() for _, time_ns in window.samples), default=latency.fixed_ns),
+        )
+        / speed
+    )
+    edges = {
+        name: _edges([time_ns / speed - fixed for _, time_ns in window.samples], bins)
+        for name, window in windows.items()
+        if window.samples
+    }
     if not edges:
         known = latency.distribution(latency.sizes[0])
         points = np.array([max(0.0, time_ns - fixed) for time_ns in known.times_ns])
@@ -185,17 +206,26 @@ def lengths_of(latency: ModelLatency, windows: Mapping[str, LengthWindow], weigh
     return Lengths(fixed, _factors(latency, corrections), points, classes, _mix(classes, weights))
 
 
-def learnt_of(latency: ModelLatency, windows: Mapping[str, LengthWindow], weights: Mapping[str, float],
-              rows: Sequence[BatchRow], name_of: Callable[[str, float | None], str], speed: float,
-              corrected: bool = True) -> Tuple[Lengths, Dict[int, float]]:
+def learnt_of(
+    latency: ModelLatency,
+    windows: Mapping[str, LengthWindow],
+    weights: Mapping[str, float],
+    rows: Sequence[BatchRow],
+    name_of: Callable[[str, float | None], str],
+    speed: float,
+    corrected: bool = True,
+) -> Tuple[Lengths, Dict[int, float]]:
     """The table of a model on a lane while few times alone are known: batches (``rows``) tell, too
     (``sched/policies/orloj/evidence.py``). And its corrections, by how these batches compare with it.
 
     The fixed part is no more than the shortest time that was measured: what is configured or was measured at the start
     may be too long. ``name_of`` an app and a hint is their class.
     """
-    fixed = min([float(latency.fixed_ns)] + [row.took_ns for row in rows]
-                + [time_ns for window in windows.values() for _, time_ns in window.samples])
+    fixed = min(
+        [float(latency.fixed_ns)]
+        + [row.took_ns for row in rows]
+        + [time_ns for window in windows.values() for _, time_ns in window.samples]
+    )
     factors = _factors(latency, None)
     observed = []
     for row in rows:
@@ -283,7 +313,8 @@ class SizeBias:
     def observe(self, size: int, uncorrected_ns: float, took_ns: float) -> None:
         """A batch was expected (by the law alone) to take ``uncorrected_ns`` and took ``took_ns``."""
         self._pairs.setdefault(size, deque(maxlen=BIAS_LEN)).append(
-            (max(1.0, uncorrected_ns - self._fixed_ns), max(1.0, took_ns - self._fixed_ns)))
+            (max(1.0, uncorrected_ns - self._fixed_ns), max(1.0, took_ns - self._fixed_ns))
+        )
 
     def corrections(self) -> Dict[int, float]:
         """Size -> factor, for the sizes that need one; between 1/4 and 4."""
@@ -298,4 +329,3 @@ class SizeBias:
             if abs(ratio - 1.0) > 3.0 * math.sqrt(spread / len(pairs)):
                 found[size] = min(4.0, max(0.25, ratio))
         return found
-

@@ -121,7 +121,7 @@ class OrlojPlus(DynamicPolicy):
         rows: List[Row] = []
         for queue_key, queue in model.queues.items():
             first = queue.position(starts_ns + self._hopeless_ns(model, queue_key, lane, board))
-            for deadline_ns, seq, job in queue.rows[first:first + LOOKED_AT_MAX]:
+            for deadline_ns, seq, job in queue.rows[first : first + LOOKED_AT_MAX]:
                 if job.lane in ("", lane.name):
                     rows.append((queue_key.rank, deadline_ns, seq, job, queue_key.name, queue_key.value))
         rows.sort(key=_urgency)

@@ -68,8 +68,9 @@ class Table:
         """The priority score of a class in a batch of ``size``."""
         found = self._scores.get((name, size, cost))
         if found is None:
-            found = self._scores[name, size, cost] = self.lengths.score(name if self._own else None, size, size,
-                                                                        self._rate, cost)
+            found = self._scores[name, size, cost] = self.lengths.score(
+                name if self._own else None, size, size, self._rate, cost
+            )
         return found
 
 
@@ -79,8 +80,13 @@ class Orloj(DynamicPolicy):
     (insensitive); ``cost_steps``: ``[[50, 0.3]]`` makes an answer later than 50 ms after arrival cost 0.3 of a missed
     deadline (Appendix B); and those of :class:`DynamicPolicy`."""
 
-    defaults: ClassVar[Options] = {"reading": "largest", "estimate": "own", "delay_ms": 10_000.0, "cost_steps": [],
-                                   **DynamicPolicy.learning}
+    defaults: ClassVar[Options] = {
+        "reading": "largest",
+        "estimate": "own",
+        "delay_ms": 10_000.0,
+        "cost_steps": [],
+        **DynamicPolicy.learning,
+    }
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
@@ -132,21 +138,26 @@ class Orloj(DynamicPolicy):
             return min(candidates, key=lambda item: (item[0], -item[1]))[1]
         return min(candidates)[1]
 
-    def _top(self, table: Table, rows: Sequence[Tuple[QueueKey, JobQueue, int]], starts_ns: int, size: int,
-             lane: str) -> List[Job]:
+    def _top(
+        self, table: Table, rows: Sequence[Tuple[QueueKey, JobQueue, int]], starts_ns: int, size: int, lane: str
+    ) -> List[Job]:
         """The jobs of highest score, critical ones before normal ones before background."""
         jobs: List[Job] = []
         for rank in sorted({queue_key.rank for queue_key, _, _ in rows}):
-            of_rank = [(queue, table.score(queue_key.name, size, queue_key.value), first)
-                       for queue_key, queue, first in rows if queue_key.rank == rank]
+            of_rank = [
+                (queue, table.score(queue_key.name, size, queue_key.value), first)
+                for queue_key, queue, first in rows
+                if queue_key.rank == rank
+            ]
             best = self._top_by_steps if self._steps else top
             jobs += best(of_rank, starts_ns, size - len(jobs), lane)
             if len(jobs) == size:
                 break
         return jobs
 
-    def _top_by_steps(self, queues: Sequence[Tuple[JobQueue, SlackScore, int]], starts_ns: int, count: int,
-                      lane: str) -> List[Job]:
+    def _top_by_steps(
+        self, queues: Sequence[Tuple[JobQueue, SlackScore, int]], starts_ns: int, count: int, lane: str
+    ) -> List[Job]:
         """With several deadlines the score is the sum of one per step (Appendix B), which depends on the arrival too:
         every job is looked at."""
         scored = []
@@ -181,10 +192,16 @@ def _cost_steps(policy: str, value: object) -> Tuple[Tuple[int, float], ...]:
     """``[[ms, cost], ...]``, each cost the share of a missed deadline that being later than this adds."""
     steps = []
     for row in value if isinstance(value, list) else ():
-        if not (isinstance(row, (list, tuple)) and len(row) == 2 and all(isinstance(item, (int, float)) for item in row)
-                and row[0] > 0 and row[1] > 0):
-            raise ConfigError(f"[policy.{policy}] cost_steps has {row!r}: expected [milliseconds after arrival, cost], "
-                              "both above 0")
+        if not (
+            isinstance(row, (list, tuple))
+            and len(row) == 2
+            and all(isinstance(item, (int, float)) for item in row)
+            and row[0] > 0
+            and row[1] > 0
+        ):
+            raise ConfigError(
+                f"[policy.{policy}] cost_steps has {row!r}: expected [milliseconds after arrival, cost], both above 0"
+            )
         steps.append((ms_to_ns(float(row[0])), float(row[1])))
     total = sum([cost for _, cost in steps])
     if total > 1.0:

@@ -60,8 +60,16 @@ class Sampler:
     never start (``Board.can_probe``: its app's deadline is too tight), those are the only samples there are.
     """
 
-    def __init__(self, name: str, apps: Sequence[App], *, share: float = 0.05, budget: float = 0.02,
-                 retained_max: int = 8, seed: int = 0) -> None:
+    def __init__(
+        self,
+        name: str,
+        apps: Sequence[App],
+        *,
+        share: float = 0.05,
+        budget: float = 0.02,
+        retained_max: int = 8,
+        seed: int = 0,
+    ) -> None:
         if not 0 <= share <= 1 or not 0 <= budget <= 1:
             raise ValueError(f"policy {name!r}: sample share {share} and budget {budget} must be between 0 and 1")
         self._draw_below = round(share * 2**32)
@@ -98,8 +106,16 @@ class Sampler:
         if job is None:
             return None
         latency = board.latency(job.node.model, lane.name)
-        return Bid(job.node.model, (job,), latency.sizes[0], latency.alone_likely_ns, NOTHING, latency.alone_likely_ns,
-                   probe=True, klass="background")
+        return Bid(
+            job.node.model,
+            (job,),
+            latency.sizes[0],
+            latency.alone_likely_ns,
+            NOTHING,
+            latency.alone_likely_ns,
+            probe=True,
+            klass="background",
+        )
 
     def finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> Sample | None:
         """A work of the policy is over: the sample that it gives, if any."""
@@ -119,9 +135,12 @@ class Sampler:
             retained = board.is_retained(job)
             if job.steps:
                 self._stepwise.add(work.model)
-            elif job.state == DONE and len(work.jobs) == 1 \
-                    and work.size == board.latency(work.model, work.lane.name).sizes[0] \
-                    and (retained or (self._is_drawn(job) and not self._can_probe(work.model, board))):
+            elif (
+                job.state == DONE
+                and len(work.jobs) == 1
+                and work.size == board.latency(work.model, work.lane.name).sizes[0]
+                and (retained or (self._is_drawn(job) and not self._can_probe(work.model, board)))
+            ):
                 sample = _sample(job, work.lane, finished_ns - started_ns, False)
             elif job.state != JOB_FAILED:
                 continue  # a probe will tell
@@ -143,8 +162,10 @@ class Sampler:
         """Per lane that had any: how many probes there were, the lane time in ms that they took, and which share of the
         time since the first work that is: ``budget`` at most, and what adds up unused, and one probe."""
         since_ns = max(1, self._seen_ns - max(0, self._first_ns))
-        return {lane: {"probes": count, "probes_ms": ns_to_ms(spent_ns), "share": spent_ns / since_ns}
-                for lane, (count, spent_ns) in self._spent.items()}
+        return {
+            lane: {"probes": count, "probes_ms": ns_to_ms(spent_ns), "share": spent_ns / since_ns}
+            for lane, (count, spent_ns) in self._spent.items()
+        }
 
     # --- the draw, the budget -----------------------------------------------------------------------------------------
 

@@ -108,8 +108,17 @@ class DynamicModel:
     declared number that predicts a request's length, or ``""``.
     """
 
-    def __init__(self, model: str, apps: Sequence[str], *, window_len: int, reset_ns: int, hint: str = "",
-                 learn: bool = True, from_batches: bool = False) -> None:
+    def __init__(
+        self,
+        model: str,
+        apps: Sequence[str],
+        *,
+        window_len: int,
+        reset_ns: int,
+        hint: str = "",
+        learn: bool = True,
+        from_batches: bool = False,
+    ) -> None:
         self.model = model
         self.queues: Dict[QueueKey, JobQueue] = {}
         self.has_steps = False  # some job has come back unfinished
@@ -202,7 +211,8 @@ class DynamicModel:
         known[app].add(board.now_ns, round(alone_ns * speed))
         if hint is not None:
             self._hinted.setdefault(lane, deque(maxlen=self._window_len * 2)).append(
-                (board.now_ns, hint, round(alone_ns * speed)))
+                (board.now_ns, hint, round(alone_ns * speed))
+            )
         self._fresh_samples += 1
 
     def started(self, work: Work, board: Board) -> None:
@@ -240,8 +250,9 @@ class DynamicModel:
         lane = work.lane.name
         if lane not in self._batches:
             self._batches[lane] = Batches()
-        members = tuple([(job.request.app.name, job.hints.get(self._hint) if self._hint else None)
-                         for job in work.jobs])
+        members = tuple(
+            [(job.request.app.name, job.hints.get(self._hint) if self._hint else None) for job in work.jobs]
+        )
         self._batches[lane].add(BatchRow(now_ns, work.size, members, took_ns))
         self._fresh_batches += 1
 
@@ -262,10 +273,13 @@ class DynamicModel:
             self._stale = False
         if now - self._made_ns < REFRESH_NS:
             return
-        moved = any(abs(share - self._made_shares.get(name, 0.0)) > SHARES_MOVED
-                    for name, share in self._shares.items())
-        taught = any(self._fresh_batches >= max(SAMPLES_MIN, len(batches.rows) // BATCHES_PART) and self._teach(lane)
-                     for lane, batches in self._batches.items())
+        moved = any(
+            abs(share - self._made_shares.get(name, 0.0)) > SHARES_MOVED for name, share in self._shares.items()
+        )
+        taught = any(
+            self._fresh_batches >= max(SAMPLES_MIN, len(batches.rows) // BATCHES_PART) and self._teach(lane)
+            for lane, batches in self._batches.items()
+        )
         if self._fresh_samples < SAMPLES_MIN and not moved and not taught:
             return
         self._made_ns = now
@@ -280,15 +294,26 @@ class DynamicModel:
         for lane, lengths in self._lengths.items():
             lanes[lane] = {
                 "samples": {app: window.seen for app, window in self._windows.get(lane, {}).items()},
-                "alone_ms": {name: {"mean": ns_to_ms(round(lengths.mean_alone_ns(name))),
-                                    "p90": ns_to_ms(lengths.alone(name).quantile_ns(QUANTILE))}
-                             for name in lengths.known},
+                "alone_ms": {
+                    name: {
+                        "mean": ns_to_ms(round(lengths.mean_alone_ns(name))),
+                        "p90": ns_to_ms(lengths.alone(name).quantile_ns(QUANTILE)),
+                    }
+                    for name in lengths.known
+                },
                 "batches": len(self._batches[lane].rows) if self._teach(lane) else 0,
-                "corrections": {str(size): factor for size, factor in self._corrections.get(lane, {}).items()}}
+                "corrections": {str(size): factor for size, factor in self._corrections.get(lane, {}).items()},
+            }
         calibration = self.calibration
-        return {"calibration": {"stated": calibration.stated, "covered": calibration.covered,
-                                "uncorrected": calibration.uncorrected, "recent": calibration.recent()},
-                "lanes": lanes}
+        return {
+            "calibration": {
+                "stated": calibration.stated,
+                "covered": calibration.covered,
+                "uncorrected": calibration.uncorrected,
+                "recent": calibration.recent(),
+            },
+            "lanes": lanes,
+        }
 
     def _make(self, lane: str, board: Board) -> Lengths:
         windows = dict(self._of_lane(lane, board))
@@ -305,8 +330,9 @@ class DynamicModel:
         self._made_shares = dict(self._shares)
         latency = board.latency(self.model, lane)
         if self._teach(lane) and self._batches[lane].rows:
-            made, self._corrections[lane] = learnt_of(latency, windows, self._shares, self._batches[lane].rows,
-                                                      self._named, latency.speed, self._learn)
+            made, self._corrections[lane] = learnt_of(
+                latency, windows, self._shares, self._batches[lane].rows, self._named, latency.speed, self._learn
+            )
             self._bias.pop(lane, None)  # it compares with what was believed then
         else:
             if self._learn and lane in self._bias:
@@ -330,7 +356,8 @@ class DynamicModel:
         if known is None:
             known = self._windows[lane] = {
                 app: LengthWindow(self._window_len, times)
-                for app, times in board.latency(self.model, lane).alone.items()}
+                for app, times in board.latency(self.model, lane).alone.items()
+            }
         return known
 
 
@@ -357,9 +384,18 @@ class DynamicPolicy(Policy):
         for app in self.apps:
             for model in dict.fromkeys(node.model for node in app.nodes):
                 asked_by.setdefault(model, []).append(app.name)
-        self._models = {model: DynamicModel(model, names, window_len=window_len, reset_ns=reset_ns, hint=hint,
-                                            learn=bool(self.options["learn"]), from_batches=self.from_batches)
-                        for model, names in asked_by.items()}
+        self._models = {
+            model: DynamicModel(
+                model,
+                names,
+                window_len=window_len,
+                reset_ns=reset_ns,
+                hint=hint,
+                learn=bool(self.options["learn"]),
+                from_batches=self.from_batches,
+            )
+            for model, names in asked_by.items()
+        }
         self._hint = hint
         self._sampler = Sampler(name, self.apps, share=self.number("sample"), budget=self.number("budget"))
 
@@ -422,8 +458,10 @@ class DynamicPolicy(Policy):
             lanes = _starts_ns(model.model, board) if model.queues else []
             if any(lane.accepts(board.now_ns) for lane, _ in lanes):
                 for queue_key in list(model.queues):
-                    ends_ns = {lane.name: starts_ns + self._hopeless_ns(model, queue_key, lane, board)
-                               for lane, starts_ns in lanes}
+                    ends_ns = {
+                        lane.name: starts_ns + self._hopeless_ns(model, queue_key, lane, board)
+                        for lane, starts_ns in lanes
+                    }
                     _abandon_before(model, queue_key, min(ends_ns.values()), board)
                     if model.has_steps and queue_key in model.queues:
                         look_at_bound(model.queues[queue_key], ends_ns, board)
@@ -466,8 +504,10 @@ class DynamicPolicy(Policy):
         class takes alone; how many ``batches`` teach that where few are measured alone (0: enough are). Per lane, the
         ``probes`` and their share of its time."""
         models = {name: model.figures() for name, model in self._models.items()}
-        sums = {key: sum([table["calibration"][key] for table in models.values()])
-                for key in ("stated", "covered", "uncorrected")}
+        sums = {
+            key: sum([table["calibration"][key] for table in models.values()])
+            for key in ("stated", "covered", "uncorrected")
+        }
         return {"calibration": sums, "models": models, "probes": self._sampler.figures()}
 
     def queued(self) -> List[Job]:
@@ -476,8 +516,11 @@ class DynamicPolicy(Policy):
 
 def _starts_ns(model: str, board: Board) -> List[Tuple[Lane, int]]:
     """The lanes that may run a model and are up, with the time at which a batch could start on each."""
-    return [(lane, max(lane.available_ns(board.now_ns), board.resident_at_ns(model, lane)))
-            for lane in board.lanes_of(model) if lane.up and not lane.hung]
+    return [
+        (lane, max(lane.available_ns(board.now_ns), board.resident_at_ns(model, lane)))
+        for lane in board.lanes_of(model)
+        if lane.up and not lane.hung
+    ]
 
 
 def _abandon_before(model: DynamicModel, queue_key: QueueKey, ends_ns: int, board: Board) -> None:

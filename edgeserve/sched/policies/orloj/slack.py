@@ -44,8 +44,9 @@ class SlackScore:
 
     __slots__ = ("pieces", "by_peak", "bins", "cost", "_peaks", "_edges", "_at_edge", "_targets", "_rate")
 
-    def __init__(self, edges_ns: Sequence[float], masses: Sequence[float], mean_ns: float, rate_per_ns: float,
-                 cost: float = 1.0) -> None:
+    def __init__(
+        self, edges_ns: Sequence[float], masses: Sequence[float], mean_ns: float, rate_per_ns: float, cost: float = 1.0
+    ) -> None:
         if len(edges_ns) != len(masses) + 1 or not masses:
             raise ValueError(f"a histogram of {len(masses)} bins has {len(masses) + 1} edges, not {len(edges_ns)}")
         self.cost = cost
@@ -119,8 +120,11 @@ def top(queues: Sequence[Tuple[JobQueue, SlackScore, int]], at_ns: int, count: i
         available += len(queue.rows) - start
     if available <= count:
         return [row[2] for queue, _, start in queues for row in queue.rows[start:] if row[2].lane in ("", lane)]
-    closed = [(score.by_peak[0][0], number, 0) for number, (queue, score, start) in enumerate(queues)
-              if start < len(queue.rows)]
+    closed = [
+        (score.by_peak[0][0], number, 0)
+        for number, (queue, score, start) in enumerate(queues)
+        if start < len(queue.rows)
+    ]
     heapify(closed)
     peak = -closed[0][0]  # no job of a piece that is still closed has a higher score
     walks: List[_Walk] = []
@@ -161,8 +165,13 @@ def top(queues: Sequence[Tuple[JobQueue, SlackScore, int]], at_ns: int, count: i
     return jobs
 
 
-def _open_piece(walks: List[_Walk], closed: List[Tuple[float, int, int]],
-                queues: Sequence[Tuple[JobQueue, SlackScore, int]], at_ns: int, least: float) -> float:
+def _open_piece(
+    walks: List[_Walk],
+    closed: List[Tuple[float, int, int]],
+    queues: Sequence[Tuple[JobQueue, SlackScore, int]],
+    at_ns: int,
+    least: float,
+) -> float:
     """Look into closed pieces, the highest peak first, until one has a job or none can reach the score ``least``.
     Returns the highest peak of those that stay closed."""
     while closed and -closed[0][0] >= least:

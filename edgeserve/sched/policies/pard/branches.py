@@ -52,8 +52,14 @@ class Branches:
         fork, request = job.node, job.request
         if job.state != DONE or (request.ended and request.state != COMPLETED):
             return
-        taken = next((fork.succs.index(other.node) for other in request.jobs.values()
-                      if other.part == job.part and other.node in fork.succs), NO_BRANCH)
+        taken = next(
+            (
+                fork.succs.index(other.node)
+                for other in request.jobs.values()
+                if other.part == job.part and other.node in fork.succs
+            ),
+            NO_BRANCH,
+        )
         if taken != NO_BRANCH or not any(len(succ.preds) > 1 for succ in fork.succs):
             self._seen[fork].append(taken)
 

@@ -34,8 +34,17 @@ class Judge:
 
     __slots__ = ("_rule", "_planner", "_siblings", "_work", "measured", "_dice", "_first")
 
-    def __init__(self, rule: Rule, apps: Sequence[App], planner: Planner, *, siblings: Siblings | None,
-                 work: DeclaredWork | None, measured: bool, seed: int) -> None:
+    def __init__(
+        self,
+        rule: Rule,
+        apps: Sequence[App],
+        planner: Planner,
+        *,
+        siblings: Siblings | None,
+        work: DeclaredWork | None,
+        measured: bool,
+        seed: int,
+    ) -> None:
         self._rule = rule
         self._planner = planner
         self._siblings = siblings if rule.test == END_TO_END else None

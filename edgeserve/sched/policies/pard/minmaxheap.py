@@ -90,8 +90,9 @@ class MinMaxHeap:
             first = 2 * index + 1
             for child in (first, first + 1):
                 for place in (child, 2 * child + 1, 2 * child + 2):
-                    if place < count and (best < 0 or (rows[place] < rows[best]) == minimal
-                                          and rows[place] != rows[best]):
+                    if place < count and (
+                        best < 0 or (rows[place] < rows[best]) == minimal and rows[place] != rows[best]
+                    ):
                         best = place
             if best < 0 or rows[best] == rows[index] or (rows[best] < rows[index]) != minimal:
                 return

@@ -63,10 +63,28 @@ class Pard(Policy):
     """
 
     defaults: ClassVar[Options] = {
-        "rule": "pard", "order": "published", "collect": "ahead", "lead_ms": 5.0, "across": "round_robin",
-        "paths": "longest", "siblings": False, "work": False, "batch_times": "auto", "lam": 0.1, "estimator": "uniform",
-        "samples": 10_000, "sync_ms": 1000.0, "window_ms": 5000.0, "hbf_from": 1.0, "lbf_from": 1.0, "recheck": False,
-        "threshold_ms": 20.0, "plan": 0.53, "batch_max": 0, "seed": 1}
+        "rule": "pard",
+        "order": "published",
+        "collect": "ahead",
+        "lead_ms": 5.0,
+        "across": "round_robin",
+        "paths": "longest",
+        "siblings": False,
+        "work": False,
+        "batch_times": "auto",
+        "lam": 0.1,
+        "estimator": "uniform",
+        "samples": 10_000,
+        "sync_ms": 1000.0,
+        "window_ms": 5000.0,
+        "hbf_from": 1.0,
+        "lbf_from": 1.0,
+        "recheck": False,
+        "threshold_ms": 20.0,
+        "plan": 0.53,
+        "batch_max": 0,
+        "seed": 1,
+    }
     by_estimate: ClassVar[FrozenSet[str]] = frozenset((PROACTIVE,))
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
@@ -90,11 +108,24 @@ class Pard(Policy):
         rising_from, falling_from = self._number("hbf_from", 0.0, OPTION_MAX), self._number("lbf_from", 0.0, OPTION_MAX)
         load = {model: LoadFactor(rising_from, falling_from, order == "instant") for model in models_of(self.apps)}
         columns = max([len(app.nodes) for app in self.apps] or [1])
-        waits = Waits(self._one_of("estimator", rules.ESTIMATORS), self._number("lam", 0.0, 1.0),
-                      self._whole("samples", 1, 1_000_000), columns, seed)
-        self._planner = Planner(self.apps, load, waits, self._rule.rest, period_ns=self._ns("sync_ms", 1.0),
-                                window_ns=self._ns("window_ms", 1.0), threshold_ns=self._ns("threshold_ms", 0.0),
-                                worst=self._rule.worst, expected=self._learns)
+        waits = Waits(
+            self._one_of("estimator", rules.ESTIMATORS),
+            self._number("lam", 0.0, 1.0),
+            self._whole("samples", 1, 1_000_000),
+            columns,
+            seed,
+        )
+        self._planner = Planner(
+            self.apps,
+            load,
+            waits,
+            self._rule.rest,
+            period_ns=self._ns("sync_ms", 1.0),
+            window_ns=self._ns("window_ms", 1.0),
+            threshold_ns=self._ns("threshold_ms", 0.0),
+            worst=self._rule.worst,
+            expected=self._learns,
+        )
         self._workers: Dict[str, List[Worker]] = {}  # by model, in the order of the lanes
         self._at_lane: Dict[str, List[Worker]] = {}  # in the order of the modules
         self._shared: List[Tuple[Lane, List[Worker]]] = []
@@ -102,8 +133,15 @@ class Pard(Policy):
         self._served: Dict[str, int] = {}  # lane of several modules -> the one served last
         self._home: Dict[int, Worker] = {}  # job.seq -> the worker that holds it
         siblings = Siblings(self.apps, self._planner, self._home) if self.options["siblings"] else None
-        self._judge = Judge(self._rule, self.apps, self._planner, siblings=siblings, measured=self._measured,
-                            work=DeclaredWork(self.apps) if self.options["work"] else None, seed=seed + 1)
+        self._judge = Judge(
+            self._rule,
+            self.apps,
+            self._planner,
+            siblings=siblings,
+            measured=self._measured,
+            work=DeclaredWork(self.apps) if self.options["work"] else None,
+            seed=seed + 1,
+        )
         self._touched: Dict[int, Worker] = {}  # workers to look at in this step, and those that need it in each
         self._wakes: List[Tuple[int, int]] = []  # (when a batch begins to form, worker)
         self._by_number: List[Worker] = []
@@ -127,8 +165,12 @@ class Pard(Policy):
         worker.remove(job)
         self._touch(worker)
         request = job.request
-        if request.state == DROPPED and not self._dropping and request.deadline_ns <= board.now_ns \
-                and request.id != self._expired_id:  # its other branches are not counted again
+        if (
+            request.state == DROPPED
+            and not self._dropping
+            and request.deadline_ns <= board.now_ns
+            and request.id != self._expired_id
+        ):  # its other branches are not counted again
             self._expired_id = request.id
             self.expired[worker.module.model] += 1
 
@@ -235,8 +277,9 @@ class Pard(Policy):
             if worker.shared or not worker.count():
                 continue
             self._look_at(worker, board)
-            if worker.count() and (not is_usable(worker.lane) or not worker.lane.works
-                                   or worker.lane.works[0].policy is not self):
+            if worker.count() and (
+                not is_usable(worker.lane) or not worker.lane.works or worker.lane.works[0].policy is not self
+            ):
                 waiting.append(worker)  # nobody will say when it can go on
         for worker in waiting:
             self._touched[worker.number] = worker
@@ -286,8 +329,13 @@ class Pard(Policy):
                 worker.queue.add(job.ready_ns if self._fifo else job.request.deadline_ns, job)
         starts_ns = lane.available_ns(board.now_ns)
         while True:
-            ready = [worker for worker in workers if worker.count() and board.is_resident(worker.module.model, lane)
-                     and not must_yield(worker.jobs(), lane, board)]
+            ready = [
+                worker
+                for worker in workers
+                if worker.count()
+                and board.is_resident(worker.module.model, lane)
+                and not must_yield(worker.jobs(), lane, board)
+            ]
             if not ready:
                 return
             worker = choose_worker(self._across, ready, self._served.get(lane.name, -1), self._planner)
@@ -325,7 +373,7 @@ class Pard(Policy):
         """Nexus: drop everything before the first window of a full batch in which nobody is late."""
         waiting = sorted(worker.queue, key=lambda job: (job.ready_ns, job.seq)) if places > 0 else []
         late = [self._judge.is_late(job, worker, starts_ns, board) for job in waiting]
-        for job in waiting[:window_start(late, places)]:
+        for job in waiting[: window_start(late, places)]:
             if job.seq in self._home:
                 self._give_way(job, worker, starts_ns, board)
 
@@ -384,8 +432,11 @@ class Pard(Policy):
             times: Dict[str, Dict[int, int]] = {}
             for model, workers in self._workers.items():
                 known = [board.latency(model, worker.lane.name) for worker in workers]
-                times[model] = {size: max([latency.likely_ns[size] for latency in known])
-                                for size in known[0].sizes} if known else {1: 0}
+                times[model] = (
+                    {size: max([latency.likely_ns[size] for latency in known]) for size in known[0].sizes}
+                    if known
+                    else {1: 0}
+                )
             self._planned = plan_sizes(self.apps, times, self._plan_ppm)
 
     def _renew_times(self, board: Board) -> None:
@@ -393,8 +444,9 @@ class Pard(Policy):
             times_ns, fixed_ns, alone_ns = {}, {}, {}
             for worker in self._workers[model]:
                 latency = board.latency(model, worker.lane.name)
-                module.sizes[worker.lane.name] = min(latency.size_max, self._batch_max,
-                                                     self._planned.get(model, latency.size_max))
+                module.sizes[worker.lane.name] = min(
+                    latency.size_max, self._batch_max, self._planned.get(model, latency.size_max)
+                )
                 times_ns[worker.lane.name] = latency.likely_ns[latency.size_for[module.sizes[worker.lane.name]]]
                 fixed_ns[worker.lane.name] = latency.fixed_now_ns
                 alone_ns[worker.lane.name] = latency.alone_likely_ns
@@ -414,8 +466,9 @@ class Pard(Policy):
         value = str(self.options[option])
         if value not in known:
             names = ", ".join(repr(item) for item in known)
-            raise ConfigError(f"[policy.{self.name}] {option} = {value!r} does not exist{nearest(value, known)}; "
-                              f"take one of {names}")
+            raise ConfigError(
+                f"[policy.{self.name}] {option} = {value!r} does not exist{nearest(value, known)}; take one of {names}"
+            )
         return value
 
     def _number(self, option: str, low: float, high: float) -> float:
@@ -437,5 +490,13 @@ class PardPlus(Pard):
     time left only when the load clearly exceeds the lanes, a second look at a batch when it starts, branches judged by
     the latest of their request, and the work that requests declare (section 9.2)."""
 
-    defaults: ClassVar[Options] = {**Pard.defaults, "collect": "just_in_time", "hbf_from": 1.05, "lbf_from": 1.05,
-                                   "recheck": True, "samples": 1000, "siblings": True, "work": True}
+    defaults: ClassVar[Options] = {
+        **Pard.defaults,
+        "collect": "just_in_time",
+        "hbf_from": 1.05,
+        "lbf_from": 1.05,
+        "recheck": True,
+        "samples": 1000,
+        "siblings": True,
+        "work": True,
+    }

@@ -84,8 +84,26 @@ class Module:
     """One model as the planner sees it. ``times_ns`` is that of a full batch per lane; ``time_ns`` the mean over the
     lanes, or over the batches that ran (``took_ns``); ``queue_ns`` is the published waiting time."""
 
-    __slots__ = ("model", "place", "sizes", "times_ns", "time_ns", "each_ns", "took_ns", "queue_ns", "capacity", "load",
-                 "arrived", "bucket_since_ns", "period_ns", "period_count", "overloaded", "_delays", "_tested", "_took")
+    __slots__ = (
+        "model",
+        "place",
+        "sizes",
+        "times_ns",
+        "time_ns",
+        "each_ns",
+        "took_ns",
+        "queue_ns",
+        "capacity",
+        "load",
+        "arrived",
+        "bucket_since_ns",
+        "period_ns",
+        "period_count",
+        "overloaded",
+        "_delays",
+        "_tested",
+        "_took",
+    )
 
     def __init__(self, model: str, place: int, load: LoadFactor) -> None:
         self.model = model
@@ -107,8 +125,13 @@ class Module:
         self._tested: Deque[Tuple[int, int]] = deque(maxlen=SAMPLES_MAX)
         self._took: Deque[Tuple[int, int]] = deque(maxlen=SAMPLES_MAX)
 
-    def set_times(self, times_ns: Mapping[str, int], up: Sequence[str],
-                  alone_ns: Mapping[str, int] | None = None, fixed_ns: Mapping[str, int] | None = None) -> None:
+    def set_times(
+        self,
+        times_ns: Mapping[str, int],
+        up: Sequence[str],
+        alone_ns: Mapping[str, int] | None = None,
+        fixed_ns: Mapping[str, int] | None = None,
+    ) -> None:
         """How long a full batch takes on each lane, ``fixed_ns`` of it whatever is in it, and which lanes are up. Where
         batches count as those that ran, ``alone_ns`` are the times of the smallest, which stand in while none has: a
         module that drops everything must be tried again."""
@@ -161,8 +184,19 @@ class Planner:
     ``qd`` (and queues), ``qdw`` (and a low quantile of the batch waits), ``qdd`` (and the longest batch waits). Of a
     fork that chooses one branch the longest counts, or with ``expected`` their mean, by how often each was chosen."""
 
-    def __init__(self, apps: Sequence[App], load: Mapping[str, LoadFactor], waits: Waits, rest: str, *,
-                 period_ns: int, window_ns: int, threshold_ns: int, worst: bool, expected: bool = False) -> None:
+    def __init__(
+        self,
+        apps: Sequence[App],
+        load: Mapping[str, LoadFactor],
+        waits: Waits,
+        rest: str,
+        *,
+        period_ns: int,
+        window_ns: int,
+        threshold_ns: int,
+        worst: bool,
+        expected: bool = False,
+    ) -> None:
         self.modules = {model: Module(model, place, load[model]) for place, model in enumerate(models_of(apps))}
         self.waits = waits
         self.branches = Branches(apps)
@@ -197,8 +231,9 @@ class Planner:
         self._has_hints.clear()
         for app in self._apps:
             for node in reversed(app.nodes):  # successors first
-                self.batches_ns[node] = max([self.batches_ns[succ] + self.modules[succ.model].time_ns
-                                             for succ in node.succs], default=0)
+                self.batches_ns[node] = max(
+                    [self.batches_ns[succ] + self.modules[succ.model].time_ns for succ in node.succs], default=0
+                )
                 self.rest_ns[node] = self._rest_of(node)
             self._set_shares(app)
 
@@ -268,8 +303,10 @@ class Planner:
 
     def _set_shares(self, app: App) -> None:
         """Each node's part of the SLO: in proportion to its batch time, or to its worst time in the module."""
-        part = {node: self.modules[node.model].worst_ns() if self._worst else self.modules[node.model].time_ns
-                for node in app.nodes}
+        part = {
+            node: self.modules[node.model].worst_ns() if self._worst else self.modules[node.model].time_ns
+            for node in app.nodes
+        }
         upto: Dict[Node, int] = {}
         for node in app.nodes:  # predecessors first
             upto[node] = part[node] + max([upto[pred] for pred in node.preds], default=0)
@@ -296,4 +333,4 @@ def _open(node: Node, named: Mapping[Node, int]) -> Sequence[Node]:
     """The successors that may follow a node: all, or the one that is named, or none."""
     if node not in named:
         return node.succs
-    return node.succs[named[node]:named[node] + 1] if named[node] >= 0 else ()
+    return node.succs[named[node] : named[node] + 1] if named[node] >= 0 else ()

@@ -59,8 +59,11 @@ class Waits:
         if not models or self._lam_ppm == 0:
             return 0
         if self._estimator == "joint":
-            sums = [sum([waits[model] for model in models]) for waits in self._requests.values()
-                    if all(model in waits for model in models)]
+            sums = [
+                sum([waits[model] for model in models])
+                for waits in self._requests.values()
+                if all(model in waits for model in models)
+            ]
             return sorted(sums)[rank_of(self._lam_ppm, len(sums))] if sums else 0
         if self._estimator == "empirical":
             return self._resampled_ns(models)

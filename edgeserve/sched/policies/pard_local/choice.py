@@ -112,8 +112,13 @@ def ranked_cohort(rows: Sequence[Candidate], from_ns: int, end_of: Callable[[int
     return sorted(chosen)
 
 
-def _joining(rows: Sequence[Candidate], layer: Sequence[int], chosen: Sequence[int], from_ns: int,
-             end_of: Callable[[int], int | None]) -> List[int]:
+def _joining(
+    rows: Sequence[Candidate],
+    layer: Sequence[int],
+    chosen: Sequence[int],
+    from_ns: int,
+    end_of: Callable[[int], int | None],
+) -> List[int]:
     """The requests of one class that join the ``chosen`` ones without making any of these late.
 
     The cohort gets the number of members that serves most requests per time, as among equals, and the most valuable of
@@ -155,8 +160,13 @@ def _joining(rows: Sequence[Candidate], layer: Sequence[int], chosen: Sequence[i
     return found
 
 
-def unequal_cohort(rows: Sequence[Candidate], from_ns: int, end_of: Callable[[Sequence[int], int], int | None],
-                   price: float = 0.0, count_max: int = 2**31) -> List[int]:
+def unequal_cohort(
+    rows: Sequence[Candidate],
+    from_ns: int,
+    end_of: Callable[[Sequence[int], int], int | None],
+    price: float = 0.0,
+    count_max: int = 2**31,
+) -> List[int]:
     """Positions of the members, among requests whose work differs.
 
     For each request as the tightest, those due no earlier are taken as long as all end in time: the most urgent class
@@ -170,8 +180,9 @@ def unequal_cohort(rows: Sequence[Candidate], from_ns: int, end_of: Callable[[Se
     order = sorted(range(len(rows)), key=lambda index: (rows[index].rank, -rows[index].value, index))
     if price > 0:
         order = [index for index in order if not rows[index].cost_ns or rows[index].value > price * rows[index].cost_ns]
-        order.sort(key=lambda index: (rows[index].rank,
-                                      rows[index].cost_ns and rows[index].cost_ns / rows[index].value, index))
+        order.sort(
+            key=lambda index: (rows[index].rank, rows[index].cost_ns and rows[index].cost_ns / rows[index].value, index)
+        )
     best: Tuple[float, ...] | None = None
     urgent_ranks = sorted({row.rank for row in rows})[:-1]
     found: List[int] = []

@@ -106,8 +106,15 @@ class LaneSchedule:
 
     def home_over_ns(self, home: str) -> int:
         """When the schedules need a lane no more; 0 where none does."""
-        return max([self._over[index][place][-1] for index, schedule in enumerate(self._schedules)
-                    for place, stage in enumerate(schedule.stages) if stage.lane == home and stage.batches], default=0)
+        return max(
+            [
+                self._over[index][place][-1]
+                for index, schedule in enumerate(self._schedules)
+                for place, stage in enumerate(schedule.stages)
+                if stage.lane == home and stage.batches
+            ],
+            default=0,
+        )
 
     def _look(self, index: int) -> None:
         """Which stages of a schedule have the jobs of their next batch, and since when."""
@@ -199,8 +206,12 @@ def staged(nodes: Sequence[AtNode]) -> List[Stage]:
     ends in between.
     """
     jobs = [node.jobs() for node in nodes]
-    batches = [_together(nodes, jobs, place) if len(node.batches) > 2 and node.batches[0][0] == 1 and not
-               node.is_stepped else node.batches for place, node in enumerate(nodes)]
+    batches = [
+        _together(nodes, jobs, place)
+        if len(node.batches) > 2 and node.batches[0][0] == 1 and not node.is_stepped
+        else node.batches
+        for place, node in enumerate(nodes)
+    ]
     ends = [list(accumulate([count for count, _ in own])) for own in batches]
     stages: List[Stage] = []
     for place, node in enumerate(nodes):
@@ -212,8 +223,9 @@ def staged(nodes: Sequence[AtNode]) -> List[Stage]:
     return stages
 
 
-def _needs(nodes: Sequence[AtNode], jobs: Sequence[int], ends: Sequence[Sequence[int]], place: int,
-           reached: int) -> List[Need]:
+def _needs(
+    nodes: Sequence[AtNode], jobs: Sequence[int], ends: Sequence[Sequence[int]], place: int, reached: int
+) -> List[Need]:
     """What must be over before so many of a node's jobs are there. ``ends``: how many jobs each batch of a node ends
     with, those before it included."""
     node = nodes[place]

@@ -34,8 +34,14 @@ def may_be_filled(pipeline: Pipeline, jobs: Sequence[Job]) -> bool:
     return bool(pipeline.fan_outs) and jobs[0].node.index > pipeline.fan_outs[0] and pipeline.work_of(jobs) is None
 
 
-def filled(jobs: List[Job], rows: Sequence[Tuple[int, int, Member]], skip: Sequence[Member], latency: ModelLatency,
-           filling: Filling, budget: Budget) -> List[Job]:
+def filled(
+    jobs: List[Job],
+    rows: Sequence[Tuple[int, int, Member]],
+    skip: Sequence[Member],
+    latency: ModelLatency,
+    filling: Filling,
+    budget: Budget,
+) -> List[Job]:
     """The jobs of a batch, and those of waiting requests that join it, the most urgent class and the tightest first.
 
     Requests with hope join as long as the time that they add is no more than they would take in full batches, and no
@@ -57,7 +63,7 @@ def filled(jobs: List[Job], rows: Sequence[Tuple[int, int, Member]], skip: Seque
     ranked.sort(key=lambda row: row[:4])
     hopeful = min(places, len([row for row in ranked if not row[0]]))
     size = filled_size(len(jobs), hopeful, latency, filling.slack_ns)
-    return jobs + [row[4] for row in ranked[:size - len(jobs)]]
+    return jobs + [row[4] for row in ranked[: size - len(jobs)]]
 
 
 def filled_size(count: int, more: int, latency: ModelLatency, slack_ns: int) -> int:

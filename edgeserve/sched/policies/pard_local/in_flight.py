@@ -36,8 +36,9 @@ class Cohort:
 
     __slots__ = ("pipeline", "home", "members", "cuts_in", "is_sure")
 
-    def __init__(self, pipeline: Pipeline, home: str, members: Sequence[Member], cuts_in: bool = False,
-                 is_sure: bool = True) -> None:
+    def __init__(
+        self, pipeline: Pipeline, home: str, members: Sequence[Member], cuts_in: bool = False, is_sure: bool = True
+    ) -> None:
         self.pipeline = pipeline
         self.home = home
         self.members = list(members)
@@ -77,19 +78,19 @@ class Cohort:
         for node in self.pipeline.nodes:
             if node.model not in lane.models or not board.is_resident(node.model, lane):
                 continue
-            jobs = ready_jobs(self, node.index, lane,
-                              bound=not stage_costs.serves(lane, node.model, self.home, board))
+            jobs = ready_jobs(self, node.index, lane, bound=not stage_costs.serves(lane, node.model, self.home, board))
             if not jobs:
                 continue
             left = self.left() if left is None else left
-            running = sum([job.state == RUNNING and job.node is node for member in self.members
-                           for job in member.jobs.values()])
+            running = sum(
+                [job.state == RUNNING and job.node is node for member in self.members for job in member.jobs.values()]
+            )
             split = stage_costs.usual(node.model, lane.name, board).split
             count = -(-left[node.index] // MILLI) - running
             if len(jobs) >= count or len(jobs) >= split.first(count):
-                return jobs[:split.first(len(jobs))]
+                return jobs[: split.first(len(jobs))]
             if not smaller:
-                smaller = jobs[:split.first(len(jobs))]
+                smaller = jobs[: split.first(len(jobs))]
         if not smaller or self.is_running():
             return []
         for member in self.members:
@@ -101,7 +102,8 @@ class Cohort:
     def is_stuck(self, board: Board) -> bool:
         """Whether nothing of it runs or could run now, since no model that it needs next is in memory."""
         return not self.is_running() and not any(
-            can_run_now(job.node.model, board) for member in self.members for job in member.ready())
+            can_run_now(job.node.model, board) for member in self.members for job in member.ready()
+        )
 
     def due_ns(self, early_ns: Mapping[int, int]) -> int | None:
         """The latest end at which nobody is late of those that would be dropped then; ``early_ns`` says how long
@@ -119,8 +121,13 @@ class Cohort:
         left, home = self.left(), self.home
         for node in self.pipeline.nodes:
             if left[node.index] and node.model in lane.models and stage_costs.serves(lane, node.model, home, board):
-                running = sum([job.state == RUNNING and job.node is node for member in self.members
-                               for job in member.jobs.values()])
+                running = sum(
+                    [
+                        job.state == RUNNING and job.node is node
+                        for member in self.members
+                        for job in member.jobs.values()
+                    ]
+                )
                 if left[node.index] > running * MILLI:
                     return True
         return False
@@ -199,7 +206,7 @@ class InFlight:
         ahead.sort()
         for count, time_ns in batches:
             later_ns -= time_ns
-            for _, request_id in ahead[place:place + count]:
+            for _, request_id in ahead[place : place + count]:
                 found[request_id] = later_ns
             place += count
         return found
@@ -257,15 +264,28 @@ class InFlight:
             if place is None:
                 return None
             milli = left[index] - started[index]
-            batches = stage_costs.usual(node.model, place.name, board).batches(
-                milli, left[size + index] - started[size + index]) if milli > 0 else []
+            batches = (
+                stage_costs.usual(node.model, place.name, board).batches(
+                    milli, left[size + index] - started[size + index]
+                )
+                if milli > 0
+                else []
+            )
             repeats = steps.get(index, 1)
             places[index] = len(nodes)
             if repeats > 1:
                 batches = repeated(batches, repeats)
-            nodes.append(AtNode(place.name, batches, [places[pred.index] for pred in node.preds
-                                                                if pred.index in places],
-                                ready[index], started[index] // MILLI, len(running_ns), repeats > 1))
+            nodes.append(
+                AtNode(
+                    place.name,
+                    batches,
+                    [places[pred.index] for pred in node.preds if pred.index in places],
+                    ready[index],
+                    started[index] // MILLI,
+                    len(running_ns),
+                    repeats > 1,
+                )
+            )
             if started[index]:
                 running_ns.append(max(now_ns, busy_ns[index]))
         return Schedule(staged(nodes), now_ns, running_ns, home=cohort.home)
@@ -278,12 +298,37 @@ class Forecast:
     parts may be more, that share of their time, and room for the noise in it.
     """
 
-    __slots__ = ("_board", "budget", "_size", "_route", "_from_ns", "_known", "_limits", "_free", "_first",
-                 "margin_ppm", "_home", "ends", "later_ns", "_cohorts_max", "_preds", "_resident_ns", "_tail")
+    __slots__ = (
+        "_board",
+        "budget",
+        "_size",
+        "_route",
+        "_from_ns",
+        "_known",
+        "_limits",
+        "_free",
+        "_first",
+        "margin_ppm",
+        "_home",
+        "ends",
+        "later_ns",
+        "_cohorts_max",
+        "_preds",
+        "_resident_ns",
+        "_tail",
+    )
 
-    def __init__(self, flights: InFlight, stage_costs: StageCosts, board: Board, pipeline: Pipeline, home: str,
-                 from_ns: int,
-                 goes_first: bool, margin_ppm: int = 0) -> None:
+    def __init__(
+        self,
+        flights: InFlight,
+        stage_costs: StageCosts,
+        board: Board,
+        pipeline: Pipeline,
+        home: str,
+        from_ns: int,
+        goes_first: bool,
+        margin_ppm: int = 0,
+    ) -> None:
         self._board = board
         self.budget = board.budget
         self._size = len(pipeline.nodes)
@@ -305,14 +350,19 @@ class Forecast:
             if schedule is not None and any(stage.batches for stage in schedule.stages) and not cohort.is_stuck(board):
                 self._known.append(schedule)
                 dues.append(cohort.due_ns(flights.early_ns(cohort, board)))
-                noises.append(stage_costs.noise_ns(cohort.pipeline, cohort.left(), cohort.steps(), cohort.home, board)
-                              if margin_ppm > 0 else 0)
+                noises.append(
+                    stage_costs.noise_ns(cohort.pipeline, cohort.left(), cohort.steps(), cohort.home, board)
+                    if margin_ppm > 0
+                    else 0
+                )
                 margins.append(stage_costs.margin_ppm(cohort.pipeline, cohort.home, margin_ppm, board))
         planned = LaneSchedule(self._known, self._free, board.budget)
         self.ends = planned.run()  # of those in flight, without the new one
         self.later_ns = planned.home_over_ns(home)
-        self._limits = [2**62 if due_ns is None else max(self._without_margin_ns(due_ns - noise_ns, share_ppm), ends_ns)
-                        for due_ns, noise_ns, share_ppm, ends_ns in zip(dues, noises, margins, self.ends)]
+        self._limits = [
+            2**62 if due_ns is None else max(self._without_margin_ns(due_ns - noise_ns, share_ppm), ends_ns)
+            for due_ns, noise_ns, share_ppm, ends_ns in zip(dues, noises, margins, self.ends)
+        ]
 
     def _without_margin_ns(self, due_ns: int, margin_ppm: int) -> int:
         """The end that becomes ``due_ns`` with the margin."""
@@ -377,8 +427,9 @@ class Forecast:
                 if repeats > 1:
                     batches = repeated(batches, repeats)
                 preds = [places[pred] for pred in self._preds[index] if pred in places]
-                nodes.append(AtNode(place.lane, batches, preds, 0 if preds else left[index] // MILLI,
-                                    is_stepped=repeats > 1))
+                nodes.append(
+                    AtNode(place.lane, batches, preds, 0 if preds else left[index] // MILLI, is_stepped=repeats > 1)
+                )
         return staged(nodes)
 
     def has_gaps(self, left: Sequence[int]) -> bool:
@@ -415,14 +466,17 @@ class Forecast:
                 if at_ns > limit_ns and lanes == 1:
                     break
         if lanes > 1 and self._resident_ns <= self._from_ns and self.budget.left > 0:
-            return LaneSchedule([Schedule(self._stages(left, steps), self._from_ns)], self._free,
-                                self.budget).run()[0] - self._from_ns
+            return (
+                LaneSchedule([Schedule(self._stages(left, steps), self._from_ns)], self._free, self.budget).run()[0]
+                - self._from_ns
+            )
         return at_ns - self._from_ns
 
     def home_ns(self, left: Sequence[int]) -> int:
         """How long it would need its home with none in flight, what it does not use of that included."""
-        planned = LaneSchedule([Schedule(self._stages(left, NO_STEPS), self._from_ns, home=self._home)], self._free,
-                               self.budget)
+        planned = LaneSchedule(
+            [Schedule(self._stages(left, NO_STEPS), self._from_ns, home=self._home)], self._free, self.budget
+        )
         planned.run()
         return planned.left_ns[0] - self._from_ns
 
@@ -433,8 +487,16 @@ class Forecast:
         if self.budget.left <= 0 or any(left[index] and place is None for index, place in self._route):
             return None
         stages, known = self._stages(left, NO_STEPS), len(self._known)
-        like = [Schedule(stages, self._from_ns, (), -1 if number == 0 else max(-1, known + number - self._cohorts_max),
-                         self._home) for number in range(1 + followers)]
+        like = [
+            Schedule(
+                stages,
+                self._from_ns,
+                (),
+                -1 if number == 0 else max(-1, known + number - self._cohorts_max),
+                self._home,
+            )
+            for number in range(1 + followers)
+        ]
         planned = LaneSchedule([*self._known, *like], self._free, self.budget)
         ends = planned.run()
         if self._is_late(ends):
@@ -472,8 +534,9 @@ class CohortTimes:
 
     __slots__ = ("_forecast", "_pipeline", "_each", "_surely", "_has_margin", "has_gaps")
 
-    def __init__(self, forecast: Forecast, pipeline: Pipeline, each: Sequence[int], surely: bool,
-                 has_margin: bool) -> None:
+    def __init__(
+        self, forecast: Forecast, pipeline: Pipeline, each: Sequence[int], surely: bool, has_margin: bool
+    ) -> None:
         self._forecast = forecast
         self._pipeline = pipeline
         self._each = each

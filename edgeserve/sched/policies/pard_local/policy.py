@@ -79,7 +79,8 @@ class PardLocal(Policy):
         shapes = {shape_of(app): Pipeline(app) for app in reversed(self.apps)}
         self._pipeline_of = {app.name: shapes[shape_of(app)] for app in self.apps}
         self._waiting: List[Tuple[Pipeline, List[Row]]] = [
-            (pipeline, []) for pipeline in dict.fromkeys(self._pipeline_of[app.name] for app in self.apps)]
+            (pipeline, []) for pipeline in dict.fromkeys(self._pipeline_of[app.name] for app in self.apps)
+        ]
         self._rows = {id(pipeline): rows for pipeline, rows in self._waiting}
         self._ends_keys = {id(pipeline): f"{name} {index}" for index, (pipeline, _) in enumerate(self._waiting)}
         self._members: Dict[int, Member] = {}
@@ -167,9 +168,16 @@ class PardLocal(Policy):
             return super().expected_end(request, job, board)
         member = self._members.get(request.id) or Member(request, pipeline)
         if not isinstance(member.cohort, Cohort):
-            ends = [(found.wait_ns + found.alone_ns, index, found) for index, found in enumerate(
-                [self._ends_at(member.pipeline, member.left(), member.steps(), home, board)
-                 for home in self._stage_costs.homes(member.pipeline, board)]) if found is not None]
+            ends = [
+                (found.wait_ns + found.alone_ns, index, found)
+                for index, found in enumerate(
+                    [
+                        self._ends_at(member.pipeline, member.left(), member.steps(), home, board)
+                        for home in self._stage_costs.homes(member.pipeline, board)
+                    ]
+                )
+                if found is not None
+            ]
             return min(ends)[2] if ends else None
         cohort = member.cohort
         found, ends_ns = None, self._in_flight.ends_ns(cohort, board)
@@ -183,8 +191,9 @@ class PardLocal(Policy):
         alone_ns = min(found.alone_ns, ends_ns - board.now_ns)
         return ExpectedEnd(found.lane, ends_ns - board.now_ns - alone_ns, alone_ns, ends_ns + caution_ns)
 
-    def _ends_at(self, pipeline: Pipeline, left: Sequence[int], steps: Steps, home: str,
-                 board: Board) -> ExpectedEnd | None:
+    def _ends_at(
+        self, pipeline: Pipeline, left: Sequence[int], steps: Steps, home: str, board: Board
+    ) -> ExpectedEnd | None:
         """When so much work would end at a home, with nothing but what is on the lanes before it."""
         stages = self._stage_costs.stages(pipeline, left, steps, home, board)
         ends_ns = one_by_one(stages, board.now_ns) if stages else NEVER_NS
@@ -234,11 +243,15 @@ class PardLocal(Policy):
             ends_ns = self._in_flight.ends_ns(cohort, board)
             early_ns = self._in_flight.early_ns(cohort, board)
             noise_ns = self._stage_costs.noise_ns(cohort.pipeline, cohort.left(), cohort.steps(), cohort.home, board)
-            late = [(member.due_ns, member.request.id, member) for member in cohort.members
-                    if ends_ns is not None and member.request.on_late != "answer"
-                    and member.due_ns < ends_ns - early_ns.get(member.request.id, 0) + self._caution_ns(
-                        member, noise_ns, is_dear, board)
-                    and member.request.id not in tested]
+            late = [
+                (member.due_ns, member.request.id, member)
+                for member in cohort.members
+                if ends_ns is not None
+                and member.request.on_late != "answer"
+                and member.due_ns
+                < ends_ns - early_ns.get(member.request.id, 0) + self._caution_ns(member, noise_ns, is_dear, board)
+                and member.request.id not in tested
+            ]
             if not late:
                 return
             _, request_id, tightest = min(late)
@@ -268,8 +281,11 @@ class PardLocal(Policy):
     def _who_yields(self, late: Member, cohort: Cohort, board: Board) -> Member | None:
         """A member of a less urgent class, the loosest, if the late one can make it without those; they wait again."""
         rank = CLASSES.index(late.request.klass)
-        less = [(CLASSES.index(member.request.klass), member.due_ns, member.request.id, member)
-                for member in cohort.members if CLASSES.index(member.request.klass) > rank]
+        less = [
+            (CLASSES.index(member.request.klass), member.due_ns, member.request.id, member)
+            for member in cohort.members
+            if CLASSES.index(member.request.klass) > rank
+        ]
         if not less:
             return None
         everybody = cohort.members
@@ -286,8 +302,9 @@ class PardLocal(Policy):
             if kind is not None and kind in known:
                 ends_ns = known[kind]
             else:
-                ends_ns = self._plain_ends_ns(member.pipeline, board) if member.plain else self._alone_ends_ns(member,
-                                                                                                              board)
+                ends_ns = (
+                    self._plain_ends_ns(member.pipeline, board) if member.plain else self._alone_ends_ns(member, board)
+                )
                 if kind is not None:
                     known[kind] = ends_ns
             if ends_ns is None or ends_ns <= due_ns or member.request.ended or member.is_running():
@@ -310,12 +327,17 @@ class PardLocal(Policy):
                 urgent = self._fresh_bid(lane, board, ahead_of=cohort)
                 return following if urgent is None else urgent
         fresh = self._fresh_bid(lane, board)
-        ahead = [bid for pipeline, rows in self._waiting if rows and len(board.lanes) > 1
-                 for bid in self._ahead_bids(pipeline, rows, lane, board)]
+        ahead = [
+            bid
+            for pipeline, rows in self._waiting
+            if rows and len(board.lanes) > 1
+            for bid in self._ahead_bids(pipeline, rows, lane, board)
+        ]
         if not ahead:
             return fresh
-        best = arbiter.choose(ahead if fresh is None else [fresh, *ahead], lane.available_ns(board.now_ns),
-                              lane.handover.careful_ns)
+        best = arbiter.choose(
+            ahead if fresh is None else [fresh, *ahead], lane.available_ns(board.now_ns), lane.handover.careful_ns
+        )
         if best is not fresh:
             self._offered.pop(lane.name, None)
         return best
@@ -342,16 +364,18 @@ class PardLocal(Policy):
                     hopeful_ns = self._hopeful_ns(pipeline, rows, model, lane, home, board)
                     jobs.sort(key=lambda row: (row[0], row[1] < hopeful_ns))
                 latency, usual = board.latency(model, lane.name), self._stage_costs.usual(model, lane.name, board)
-                chosen = [job for _, _, _, job in jobs[:usual.split.first(len(jobs))]]
+                chosen = [job for _, _, _, job in jobs[: usual.split.first(len(jobs))]]
                 size = latency.size_for[len(chosen)]
                 over_milli = pipeline.work_of(chosen)
-                expected_ns = latency.likely_ns[size] if over_milli is None else usual.time_ns(
-                    len(chosen) * MILLI, over_milli)
+                expected_ns = (
+                    latency.likely_ns[size] if over_milli is None else usual.time_ns(len(chosen) * MILLI, over_milli)
+                )
                 bids.append(bid_for(chosen, size, expected_ns, board))
         return bids
 
-    def _hopeful_ns(self, pipeline: Pipeline, rows: Sequence[Row], model: str, lane: Lane, home: str,
-                    board: Board) -> int:
+    def _hopeful_ns(
+        self, pipeline: Pipeline, rows: Sequence[Row], model: str, lane: Lane, home: str, board: Board
+    ) -> int:
         """When a cohort would end that begins when those in flight are over: of the requests that are ready for it now,
         and of those that this lane can bring until then. O(requests that wait)."""
         ends = [self._in_flight.ends_ns(cohort, board) for cohort in self._in_flight.cohorts if cohort.home == home]
@@ -374,12 +398,21 @@ class PardLocal(Policy):
         latency, usual = board.latency(node.model, lane.name), self._stage_costs.usual(node.model, lane.name, board)
         left, steps = cohort.left(), cohort.steps()
         at_ns = lane.available_ns(board.now_ns)
-        ends_ns = self._stage_costs.alone_ends_ns(cohort.pipeline, left, steps, cohort.home, at_ns, board) if is_new \
+        ends_ns = (
+            self._stage_costs.alone_ends_ns(cohort.pipeline, left, steps, cohort.home, at_ns, board)
+            if is_new
             else self._in_flight.ends_ns(cohort, board)
+        )
         size = latency.size_for[len(jobs)]
         if ends_ns is not None and lane.name == cohort.home and not steps and may_be_filled(cohort.pipeline, jobs):
-            jobs = filled(jobs, self._rows[id(cohort.pipeline)], cohort.members, latency,
-                          self._filling(cohort, ends_ns, lane, board), board.budget)
+            jobs = filled(
+                jobs,
+                self._rows[id(cohort.pipeline)],
+                cohort.members,
+                latency,
+                self._filling(cohort, ends_ns, lane, board),
+                board.budget,
+            )
             ends_ns += latency.likely_ns[latency.size_for[len(jobs)]] - latency.likely_ns[size]
             size = latency.size_for[len(jobs)]
         over_milli = cohort.pipeline.work_of(jobs)
@@ -391,11 +424,25 @@ class PardLocal(Policy):
         early_ns = self._in_flight.early_ns(cohort, board)
         utility = Utility(one_each, took_ns, board.now_ns)
         if early_ns:
-            utility.rows = [(due_ns + early_ns.get(job.request.id, 0) if due_ns == job.request.deadline_ns else due_ns,
-                             worth, soft_ns) for (due_ns, worth, soft_ns), job in zip(utility.rows, one_each)]
+            utility.rows = [
+                (
+                    due_ns + early_ns.get(job.request.id, 0) if due_ns == job.request.deadline_ns else due_ns,
+                    worth,
+                    soft_ns,
+                )
+                for (due_ns, worth, soft_ns), job in zip(utility.rows, one_each)
+            ]
         due_ns = None if is_new else cohort.due_ns(early_ns)
-        return Bid(node.model, jobs, size, expected_ns, utility, max(expected_ns, here_ns),
-                   latest_start_ns=None if due_ns is None else due_ns - took_ns, klass=best_class(one_each))
+        return Bid(
+            node.model,
+            jobs,
+            size,
+            expected_ns,
+            utility,
+            max(expected_ns, here_ns),
+            latest_start_ns=None if due_ns is None else due_ns - took_ns,
+            klass=best_class(one_each),
+        )
 
     def _filling(self, cohort: Cohort, ends_ns: int, lane: Lane, board: Board) -> Filling:
         """What may be added to a batch of a cohort that ends at ``ends_ns``: nothing that takes longer where another
@@ -411,8 +458,11 @@ class PardLocal(Policy):
         others = [other for other in flying.cohorts if other is not cohort and other.needs(lane, costs, board)]
         if not is_burst and not others:
             due_ns = cohort.due_ns(flying.early_ns(cohort, board))
-            slack_ns = 2**62 if due_ns is None else due_ns - ends_ns - costs.noise_ns(
-                pipeline, cohort.left(), NO_STEPS, cohort.home, board)
+            slack_ns = (
+                2**62
+                if due_ns is None
+                else due_ns - ends_ns - costs.noise_ns(pipeline, cohort.left(), NO_STEPS, cohort.home, board)
+            )
         return Filling(lane.name, slack_ns, ends_ns + takes_ns, rank_max)
 
     def _fresh_bid(self, lane: Lane, board: Board, ahead_of: Cohort | None = None) -> Bid | None:
@@ -440,12 +490,14 @@ class PardLocal(Policy):
             return None
         return arbiter.choose(bids, lane.available_ns(board.now_ns), lane.handover.careful_ns)
 
-    def _choose(self, pipeline: Pipeline, rows: Sequence[Row], home: str, lane: Lane, board: Board,
-                ahead_of: Cohort | None) -> Tuple[List[Member], bool]:
+    def _choose(
+        self, pipeline: Pipeline, rows: Sequence[Row], home: str, lane: Lane, board: Board, ahead_of: Cohort | None
+    ) -> Tuple[List[Member], bool]:
         """The members of the next cohort of a pipeline that begins on this lane, and whether it has its margin."""
         from_ns = lane.available_ns(board.now_ns)
-        forecast = Forecast(self._in_flight, self._stage_costs, board, pipeline, home, from_ns, ahead_of is not None,
-                            self._margin_ppm)
+        forecast = Forecast(
+            self._in_flight, self._stage_costs, board, pipeline, home, from_ns, ahead_of is not None, self._margin_ppm
+        )
         members = waiting = _able_to_begin(rows, lane, board)
         if ahead_of is not None and members:  # only who would be late if he waited
             alone_ns = self._stage_costs.alone_ends_ns(pipeline, members[0].left(), {}, home, from_ns, board)
@@ -477,8 +529,15 @@ class PardLocal(Policy):
         """How often a cohort was chosen by the simple rule, since the step's budget was spent."""
         return {"simple_choices": self._cut_short} if self._cut_short else {}
 
-    def _choose_among(self, members: Sequence[Member], from_ns: int, forecast: Forecast, has_margin: bool,
-                      board: Board, ahead_of: Cohort | None) -> List[Member]:
+    def _choose_among(
+        self,
+        members: Sequence[Member],
+        from_ns: int,
+        forecast: Forecast,
+        has_margin: bool,
+        board: Board,
+        ahead_of: Cohort | None,
+    ) -> List[Member]:
         pipeline = members[0].pipeline
 
         steps = NO_STEPS
@@ -516,8 +575,9 @@ class PardLocal(Policy):
         steps = most_steps(members)
         candidates = [self._candidate(member, board) for member in members]
         if has_margin:  # the last number counts the members that may turn out to be more work
-            candidates = [row._replace(left=[*row.left, int(member.is_unsure())])
-                          for member, row in zip(members, candidates)]
+            candidates = [
+                row._replace(left=[*row.left, int(member.is_unsure())]) for member, row in zip(members, candidates)
+            ]
 
         def surely_ends_ns(left: Sequence[int], limit_ns: int) -> int | None:
             unknown = left[-1] if has_margin else 0
@@ -529,15 +589,17 @@ class PardLocal(Policy):
         chosen = unequal_cohort(candidates, from_ns, surely_ends_ns, price, _enough(len(members), pipeline, forecast))
         return [members[index] for index in sorted(chosen)]
 
-    def _costs_more(self, chosen: Sequence[Member], waiting: Sequence[Member], forecast: Forecast, has_margin: bool,
-                    board: Board) -> bool:
+    def _costs_more(
+        self, chosen: Sequence[Member], waiting: Sequence[Member], forecast: Forecast, has_margin: bool, board: Board
+    ) -> bool:
         """Whether more value is lost than saved if the chosen requests cut in. Of the others that wait, those are lost
         that are in time with the next cohort only if it does not begin so much later. Where more come than are served,
         the lane time is lost besides. Less urgent ones do not count."""
         rank = min([CLASSES.index(member.request.klass) for member in chosen])
         ids = {member.request.id for member in chosen}
-        others = [member for member in waiting if member.request.id not in ids
-                  and CLASSES.index(member.request.klass) <= rank]
+        others = [
+            member for member in waiting if member.request.id not in ids and CLASSES.index(member.request.klass) <= rank
+        ]
         if not others or any(member.foretold for member in others):
             return False
         pipeline = others[0].pipeline  # where they have different numbers of parts left, all count as the mean
@@ -582,14 +644,17 @@ class PardLocal(Policy):
         left, request = member.left(), member.request
         cost_share_ns = self._stage_costs.cost_share_ns(member.pipeline, left, board)
         priced = self._price is not None and request.on_late != "answer" and self._price.may_refuse(request.klass)
-        return Candidate(member.due_ns, left, cost_share_ns if priced else 0, request.value,
-                         CLASSES.index(request.klass))
+        return Candidate(
+            member.due_ns, left, cost_share_ns if priced else 0, request.value, CLASSES.index(request.klass)
+        )
 
     def _alone_ends_ns(self, member: Member, board: Board) -> int | None:
         """When a request that waits would end at the earliest, with nothing but what is on the lanes before it."""
         left, steps = member.left(), member.steps()
-        ends = [self._stage_costs.alone_ends_ns(member.pipeline, left, steps, home, board.now_ns, board)
-                for home in self._stage_costs.homes(member.pipeline, board)]
+        ends = [
+            self._stage_costs.alone_ends_ns(member.pipeline, left, steps, home, board.now_ns, board)
+            for home in self._stage_costs.homes(member.pipeline, board)
+        ]
         return min([ends_ns for ends_ns in ends if ends_ns is not None], default=None)
 
     def _plain_ends_ns(self, pipeline: Pipeline, board: Board) -> int | None:
@@ -613,8 +678,10 @@ class PardLocal(Policy):
         if lane.name in homes:
             return lane.name
         free = free_lanes(board)
-        busy = [(sum([cohort.home == name for cohort in self._in_flight.cohorts]), free[name], index, name)
-                for index, name in enumerate(homes)]
+        busy = [
+            (sum([cohort.home == name for cohort in self._in_flight.cohorts]), free[name], index, name)
+            for index, name in enumerate(homes)
+        ]
         return min(busy)[3] if busy else None
 
     # --- who waits ----------------------------------------------------------------------------------------------------
@@ -692,8 +759,9 @@ def _most_urgent(members: Sequence[Member], count: int) -> Sequence[Member]:
     """So many of the members, those of the most urgent class first and the tightest of each, in order of deadlines."""
     if len(members) <= count:
         return members
-    ranked = sorted([(CLASSES.index(member.request.klass), member.due_ns, member.request.id, member)
-                     for member in members])[:count]
+    ranked = sorted(
+        [(CLASSES.index(member.request.klass), member.due_ns, member.request.id, member) for member in members]
+    )[:count]
     return [row[3] for row in sorted(ranked, key=lambda row: row[1:3])]
 
 
@@ -711,8 +779,10 @@ def _learn(member: Member, job: Job) -> None:
         if count is not None:
             pipeline.observe_parts(node, count)
     if node.route_one:
-        taken = next((other.node.index for other in member.jobs.values()
-                      if node in other.node.preds and other.part == job.part), -1)
+        taken = next(
+            (other.node.index for other in member.jobs.values() if node in other.node.preds and other.part == job.part),
+            -1,
+        )
         if taken >= 0 or not any(len(succ.preds) > 1 for succ in node.succs):  # a join behind it may just be waiting
             pipeline.observe_branch(node, taken)
 

@@ -40,8 +40,18 @@ PLAIN: Final[Tuple[int, ...]] = ()
 
 def shape_of(app: App) -> Tuple[object, ...]:
     """Apps of equal shape make equal work: their requests may share cohorts."""
-    return tuple((node.name, node.model, tuple(pred.index for pred in node.preds), node.fan_out, node.gather, node.join,
-                  node.route_one) for node in app.nodes)
+    return tuple(
+        (
+            node.name,
+            node.model,
+            tuple(pred.index for pred in node.preds),
+            node.fan_out,
+            node.gather,
+            node.join,
+            node.route_one,
+        )
+        for node in app.nodes
+    )
 
 
 class Pipeline:
@@ -52,22 +62,39 @@ class Pipeline:
     more. :meth:`observe_parts`, :meth:`observe_branch` and :meth:`observe_work` are the only methods that change it.
     """
 
-    __slots__ = ("nodes", "came", "hints", "template", "spread", "openers", "fan_outs", "exit", "_parts", "_branches",
-                 "_works", "_mean_milli", "_share_milli", "_usual_milli")
+    __slots__ = (
+        "nodes",
+        "came",
+        "hints",
+        "template",
+        "spread",
+        "openers",
+        "fan_outs",
+        "exit",
+        "_parts",
+        "_branches",
+        "_works",
+        "_mean_milli",
+        "_share_milli",
+        "_usual_milli",
+    )
 
     def __init__(self, app: App) -> None:
         self.nodes: Sequence[Node] = app.nodes
         self.came: Deque[int] = deque(maxlen=CAME_LEN)
-        self.hints = frozenset(f"{node.name}.{what}" for node in app.nodes
-                               for what in ("parts", "route", "steps", "work")) | {"work"} | (
-            {"steps"} if app.simple else set())
+        self.hints = (
+            frozenset(f"{node.name}.{what}" for node in app.nodes for what in ("parts", "route", "steps", "work"))
+            | {"work"}
+            | ({"steps"} if app.simple else set())
+        )
         self.openers: List[int] = [_opener(node) for node in app.nodes]  # fan-out that a gather closes, or -1
         self.fan_outs = [node.index for node in app.nodes if node.fan_out]
         ends = [node for node in app.nodes if not node.succs]
         self.exit = ends[0].index if len(ends) == 1 and ends[0].scope is None else -1  # the node that answers, or -1
         self._parts: Dict[int, Deque[int]] = {node.index: deque(maxlen=SEEN_LEN) for node in app.nodes if node.fan_out}
-        self._branches: Dict[int, Deque[int]] = {node.index: deque(maxlen=SEEN_LEN) for node in app.nodes
-                                                 if node.route_one}
+        self._branches: Dict[int, Deque[int]] = {
+            node.index: deque(maxlen=SEEN_LEN) for node in app.nodes if node.route_one
+        }
         self._works: List[Deque[Tuple[int, int]]] = [deque(maxlen=SEEN_LEN) for _ in app.nodes]
         self._usual_milli = [MILLI] * len(app.nodes)  # work of a job of which nothing is told
         self._mean_milli: Dict[int, int] = {}
@@ -133,8 +160,13 @@ class Pipeline:
                 left[index] = more * root_milli // MILLI
         return left
 
-    def left(self, live: Sequence[int], done: Sequence[int], parts: Mapping[int, int], hints: Mapping[str, float],
-             ) -> List[int]:
+    def left(
+        self,
+        live: Sequence[int],
+        done: Sequence[int],
+        parts: Mapping[int, int],
+        hints: Mapping[str, float],
+    ) -> List[int]:
         """Jobs left per node (without their work) of a request with ``live`` jobs (ready or running), ``done`` ones.
 
         ``parts`` are the parts that its fan-outs have made. ``hints`` of the request predict: ``NODE.parts`` how many
@@ -153,8 +185,10 @@ class Pipeline:
                 future = self._flow(preds[0], index, left, hints)
             elif preds:
                 made = (done[index] + live[index]) * MILLI
-                future = min(self._span(node, left, parts, hints) - made,
-                             sum([self._flow(pred, index, left, hints) for pred in preds]))
+                future = min(
+                    self._span(node, left, parts, hints) - made,
+                    sum([self._flow(pred, index, left, hints) for pred in preds]),
+                )
             left[index] = live[index] * MILLI + max(0, future)
         return left
 
@@ -192,12 +226,14 @@ class Pipeline:
         for index, taken in self._branches.items():
             succs = self.nodes[index].succs
             for succ in succs:  # before anything was seen, every branch is as likely
-                self._share_milli[index, succ.index] = (taken.count(succ.index) * len(succs) + 1) * MILLI // (
-                    (len(taken) + 1) * len(succs))
+                self._share_milli[index, succ.index] = (
+                    (taken.count(succ.index) * len(succs) + 1) * MILLI // ((len(taken) + 1) * len(succs))
+                )
         for index, works in enumerate(self._works):
             if works:
-                self._usual_milli[index] = sum([total for _, total in works]) * MILLI // max(
-                    1, sum([jobs for jobs, _ in works]))
+                self._usual_milli[index] = (
+                    sum([total for _, total in works]) * MILLI // max(1, sum([jobs for jobs, _ in works]))
+                )
         entries, none = [int(not node.preds) for node in self.nodes], [0] * len(self.nodes)
         jobs = self.left(entries, none, {}, {})
         self.template: List[int] = jobs + [self.over_milli(index, milli, {}) for index, milli in enumerate(jobs)]
@@ -218,8 +254,24 @@ class Member:
     sets ``stale``.
     """
 
-    __slots__ = ("request", "pipeline", "jobs", "cohort", "due_ns", "key", "priced_out", "plain", "foretold", "learnt",
-                 "spent_ns", "stale", "_done", "_left", "_steps", "_kind")
+    __slots__ = (
+        "request",
+        "pipeline",
+        "jobs",
+        "cohort",
+        "due_ns",
+        "key",
+        "priced_out",
+        "plain",
+        "foretold",
+        "learnt",
+        "spent_ns",
+        "stale",
+        "_done",
+        "_left",
+        "_steps",
+        "_kind",
+    )
 
     def __init__(self, request: RequestRecord, pipeline: Pipeline) -> None:
         self.request = request
@@ -269,8 +321,9 @@ class Member:
             if self.request.part_hints:
                 for job in self.jobs.values():
                     index = job.node.index
-                    over[index] += pipeline.over_milli(index, MILLI, job.hints) - pipeline.over_milli(index, MILLI,
-                    hints)
+                    over[index] += pipeline.over_milli(index, MILLI, job.hints) - pipeline.over_milli(
+                        index, MILLI, hints
+                    )
             self._left = jobs + over
             self._kind = None
         return self._left
@@ -291,7 +344,8 @@ class Member:
         """Whether its parts, or its work where requests tell that, are not known yet."""
         pipeline, left = self.pipeline, self.left()
         return any(left[index] for index in pipeline.fan_outs) or any(
-            left[node.index] and pipeline.is_unsure_of(node.index, self.request.hints) for node in pipeline.nodes)
+            left[node.index] and pipeline.is_unsure_of(node.index, self.request.hints) for node in pipeline.nodes
+        )
 
     def learn_work(self) -> None:
         """Tell the pipeline what the request's work at its nodes turned out to be, once the number of jobs is known."""

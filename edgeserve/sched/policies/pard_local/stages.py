@@ -61,11 +61,20 @@ class StageCosts:
     def stage_plan(self, model: str, home: str, board: Board) -> StagePlan | None:
         """Where a stage runs, how fast, and from when; None while no lane is up."""
         lane = self.lane_of(model, home, board)
-        return None if lane is None else StagePlan(lane.name, self.usual(model, lane.name, board),
-                                               board.resident_at_ns(model, lane))
+        return (
+            None
+            if lane is None
+            else StagePlan(lane.name, self.usual(model, lane.name, board), board.resident_at_ns(model, lane))
+        )
 
-    def stages(self, pipeline: Pipeline, left: Sequence[int], steps: Steps, home: str, board: Board,
-               ) -> List[Tuple[str, int, int]] | None:
+    def stages(
+        self,
+        pipeline: Pipeline,
+        left: Sequence[int],
+        steps: Steps,
+        home: str,
+        board: Board,
+    ) -> List[Tuple[str, int, int]] | None:
         """(lane, time, not before) of what is left: not before the lane is free and the model is there. None while a
         stage has no lane."""
         now_ns = board.now_ns
@@ -94,7 +103,8 @@ class StageCosts:
             lane = self.lane_of(node.model, home, board) if left[node.index] else None
             if lane is not None:
                 total_us2 += self.usual(node.model, lane.name, board).variance_us2(
-                    left[node.index], left[len(pipeline.nodes) + node.index]) * steps.get(node.index, 1)
+                    left[node.index], left[len(pipeline.nodes) + node.index]
+                ) * steps.get(node.index, 1)
         return isqrt(total_us2) * 1000
 
     def margin_ppm(self, pipeline: Pipeline, home: str, most_ppm: int, board: Board) -> int:
@@ -108,9 +118,15 @@ class StageCosts:
                 found = most_ppm if miss_ppm is None else max(found, min(most_ppm, miss_ppm))
         return found
 
-    def alone_ends_ns(self, pipeline: Pipeline, left: Sequence[int], steps: Steps, home: str, from_ns: int,
-                      board: Board,
-                      ) -> int | None:
+    def alone_ends_ns(
+        self,
+        pipeline: Pipeline,
+        left: Sequence[int],
+        steps: Steps,
+        home: str,
+        from_ns: int,
+        board: Board,
+    ) -> int | None:
         """When work that starts at ``from_ns`` and shares its lanes with nothing new ends."""
         stages = self.stages(pipeline, left, steps, home, board)
         return None if stages is None else one_by_one(stages, from_ns)

@@ -23,9 +23,8 @@ def seed(lengths: Sequence[float], batch: int) -> List[int]:
     if len(lengths) <= batch:
         return list(range(len(lengths)))
     centre = math.log(max(1.0, lengths[0]))
-    rows = sorted([(abs(math.log(max(1.0, length)) - centre), place)
-                   for place, length in enumerate(lengths) if place])
-    return [0] + sorted([place for _, place in rows[:batch - 1]])
+    rows = sorted([(abs(math.log(max(1.0, length)) - centre), place) for place, length in enumerate(lengths) if place])
+    return [0] + sorted([place for _, place in rows[: batch - 1]])
 
 
 def grown(lengths: Sequence[float], batch: int, ratio: float, literal: bool) -> List[int]:

@@ -68,7 +68,6 @@ class Length(NamedTuple):
         mean = math.exp(min(20.0, self.log_mean + self.sigma * self.sigma / 2.0))
         return max(1.0, min(STEPS_MAX, mean * _above(z - self.sigma) / above) - done)
 
-
     def chance(self, done: int, more: float) -> float:
         """The chance that an answer which has ``done`` steps and has not ended needs at most ``more`` others."""
         if more < 1.0:
@@ -89,8 +88,19 @@ class Lengths:
     """What the finished answers of one app say of the next. ``corrects``: whether declared lengths are corrected;
     without, they are believed."""
 
-    __slots__ = ("given_up", "_corrects", "_default", "_told", "_all", "_centre", "_level", "_slope", "_sigma",
-                 "_log_mean", "_spread")
+    __slots__ = (
+        "given_up",
+        "_corrects",
+        "_default",
+        "_told",
+        "_all",
+        "_centre",
+        "_level",
+        "_slope",
+        "_sigma",
+        "_log_mean",
+        "_spread",
+    )
 
     def __init__(self, corrects: bool, default_steps: float) -> None:
         self.given_up = 0  # for their length, since an answer was seen
@@ -123,8 +133,9 @@ class Lengths:
         count = len(self._all)
         middle = sum(self._all, 0.0) / count
         self._log_mean = (middle * count + self._default) / (count + 1.0)  # one answer outweighs a guess
-        self._spread = math.sqrt((sum([(value - middle) ** 2 for value in self._all], 0.0)
-                                  + PRIOR * PRIOR_SPREAD ** 2) / (count + PRIOR))
+        self._spread = math.sqrt(
+            (sum([(value - middle) ** 2 for value in self._all], 0.0) + PRIOR * PRIOR_SPREAD**2) / (count + PRIOR)
+        )
         if declared is not None and self._corrects:
             self._told.append((math.log(max(1.0, min(STEPS_MAX, declared))), real))
             self._fit()
@@ -138,7 +149,7 @@ class Lengths:
         count = len(rows)
         centre = sum([told for told, _ in rows], 0.0) / count
         middle = sum([real for _, real in rows], 0.0) / count
-        spread = PRIOR * PRIOR_SPREAD ** 2
+        spread = PRIOR * PRIOR_SPREAD**2
         across = sum([(told - centre) ** 2 for told, _ in rows], 0.0)
         along = sum([(told - centre) * (real - middle) for told, real in rows], 0.0)
         self._centre = centre
@@ -150,8 +161,13 @@ class Lengths:
 
     def figures(self) -> Dict[str, Any]:
         """What was learnt, for people: answers seen, their middle length, the line's slope and factor."""
-        return {"answers": len(self._all), "middle_steps": math.exp(self._log_mean), "slope": self._slope,
-                "factor": math.exp(self._level), "sigma": self._sigma if self._told else self._spread}
+        return {
+            "answers": len(self._all),
+            "middle_steps": math.exp(self._log_mean),
+            "slope": self._slope,
+            "factor": math.exp(self._level),
+            "sigma": self._sigma if self._told else self._spread,
+        }
 
 
 def _above(z: float) -> float:

@@ -109,4 +109,3 @@ class Window:
     def mean(self) -> float:
         """The mean of the numbers; 0 where there is none. O(n)."""
         return sum(self._sorted, 0.0) / len(self._sorted) if self._sorted else 0.0
-

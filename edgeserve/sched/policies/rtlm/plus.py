@@ -46,8 +46,15 @@ class RtlmPlus(LanguagePolicy):
     client at a time), ``turn`` (steps after which a batch comes back, where it cannot be cut; 0: it is cut), and those
     of :class:`LanguagePolicy`."""
 
-    defaults: ClassVar[Options] = {**LanguagePolicy.defaults, "order": "linear", "alpha": 3.0, "correct": True,
-                                   "admit_share": 0.5, "fair": True, "turn": 0}
+    defaults: ClassVar[Options] = {
+        **LanguagePolicy.defaults,
+        "order": "linear",
+        "alpha": 3.0,
+        "correct": True,
+        "admit_share": 0.5,
+        "fair": True,
+        "turn": 0,
+    }
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
@@ -82,8 +89,11 @@ class RtlmPlus(LanguagePolicy):
         if self._plain.holds(work.model):
             self._plain.on_started(work, board)
         else:
-            if board.sequence_room(work.model, work.lane) is not None and not board.reads_in_turns(work.model) \
-                    and not all(job.steps for job in work.jobs):
+            if (
+                board.sequence_room(work.model, work.lane) is not None
+                and not board.reads_in_turns(work.model)
+                and not all(job.steps for job in work.jobs)
+            ):
                 self._reading.add(work.id)
             super().on_started(work, board)
 
@@ -176,11 +186,12 @@ class RtlmPlus(LanguagePolicy):
             return False
         due_ns = self._latest_ns(waiting.job, board)
         return waiting.chance((due_ns - side.begins_ns - side.prefill_ns) / max(1.0, side.step_ns)) > waiting.chance(
-            (due_ns - main.begins_ns - main.prefill_ns) / max(1.0, main.step_ns))
+            (due_ns - main.begins_ns - main.prefill_ns) / max(1.0, main.step_ns)
+        )
 
     def _batch(self, tasks: ModelTasks, lane: Lane, board: Board) -> Bid | None:
         latency = board.latency(tasks.model, lane.name)
-        chosen = tasks.bound_to(lane.name)[:latency.size_max]
+        chosen = tasks.bound_to(lane.name)[: latency.size_max]
         places = self._places(tasks, lane, len(chosen), board)
         free = places - len(chosen)
         if not chosen or free >= self._needed(tasks, places, board):
@@ -189,14 +200,16 @@ class RtlmPlus(LanguagePolicy):
             return None
         return self._bid_of(tasks, chosen, lane, board)
 
-    def _admitted(self, tasks: ModelTasks, running: Sequence[Waiting], lane: Lane, free: int,
-                  board: Board) -> List[Waiting]:
+    def _admitted(
+        self, tasks: ModelTasks, running: Sequence[Waiting], lane: Lane, free: int, board: Board
+    ) -> List[Waiting]:
         """The next tasks for ``free`` slots beside those that are ``running``."""
         following = self._following(tasks, lane, free, board)
-        return following[:self._in_time(tasks, running, following, lane, board)]
+        return following[: self._in_time(tasks, running, following, lane, board)]
 
-    def _in_time(self, tasks: ModelTasks, running: Sequence[Waiting], following: Sequence[Waiting], lane: Lane,
-                 board: Board) -> int:
+    def _in_time(
+        self, tasks: ModelTasks, running: Sequence[Waiting], following: Sequence[Waiting], lane: Lane, board: Board
+    ) -> int:
         """How many of those that follow are to be admitted: every further sequence makes the steps of all others
         longer, so as many as bring most answers in time per time."""
         if not following or all(waiting.job.request.on_late == "answer" for waiting in (*running, *following)):
@@ -206,17 +219,28 @@ class RtlmPlus(LanguagePolicy):
         least = max(1, len(running) + sum([waiting.rank == CRITICAL for waiting in following]))
         counts = [most] + [size for size in reversed(latency.sizes) if least <= size < most]
         if len(counts) > COUNTS_MAX:
-            counts = counts[::math.ceil(len(counts) / COUNTS_MAX)]
+            counts = counts[:: math.ceil(len(counts) / COUNTS_MAX)]
         rates = []
         for count in counts:
             step_ns = max(1, self._step_ns(latency, count))
-            rates.append((self._chances(running, following[:count - len(running)], step_ns, lane, latency, board)
-                          / step_ns, count))
+            rates.append(
+                (
+                    self._chances(running, following[: count - len(running)], step_ns, lane, latency, board) / step_ns,
+                    count,
+                )
+            )
         best = max(rates)[0]
         return next(count for rate, count in rates if rate >= ALMOST * best) - len(running)
 
-    def _chances(self, running: Sequence[Waiting], begins: Sequence[Waiting], step_ns: int, lane: Lane,
-                 latency: ModelLatency, board: Board) -> float:
+    def _chances(
+        self,
+        running: Sequence[Waiting],
+        begins: Sequence[Waiting],
+        step_ns: int,
+        lane: Lane,
+        latency: ModelLatency,
+        board: Board,
+    ) -> float:
         """How many answers are expected in time if steps take so long from now on, each times its value."""
         starts_ns = lane.available_ns(board.now_ns)
         if begins:
@@ -247,10 +271,14 @@ class RtlmPlus(LanguagePolicy):
         batch = self._batch_of(latency)
         step_ns = self._step_ns(latency, batch)
         names = ["", *[item.name for item in mains]]
-        left = [waiting.remaining(self._made(waiting, step_ns, board))
-                for waiting in [*tasks.running.values(), *tasks.begun.values()] if waiting.job.lane in names]
-        main = Main(float(board.now_ns), step_ns, self._prefill_ns(latency, batch), len(fresh), batch,
-                    tasks.predicted.mean())
+        left = [
+            waiting.remaining(self._made(waiting, step_ns, board))
+            for waiting in [*tasks.running.values(), *tasks.begun.values()]
+            if waiting.job.lane in names
+        ]
+        main = Main(
+            float(board.now_ns), step_ns, self._prefill_ns(latency, batch), len(fresh), batch, tasks.predicted.mean()
+        )
         return Crowd(main, batch * len(mains), running=len(left), left_steps=sum(left, 0.0))
 
     def _main(self, crowd: Crowd, place: int, ahead_steps: float) -> Main:

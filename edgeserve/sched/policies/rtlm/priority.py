@@ -51,8 +51,11 @@ def corrected(task: Task, parameters: PriorityParameters) -> Key:
     share = steps / tau
     weight = 1.0 - WEIGHT * alpha * (share if share < 1.0 else 1.0)
     slack_ns = due_ns - now_ns - step_ns * steps
-    return (-(weight if weight > WEIGHT_MIN else WEIGHT_MIN) / (slack_ns if slack_ns > EPS_NS else EPS_NS),
-            arrival_ns, seq)
+    return (
+        -(weight if weight > WEIGHT_MIN else WEIGHT_MIN) / (slack_ns if slack_ns > EPS_NS else EPS_NS),
+        arrival_ns,
+        seq,
+    )
 
 
 def printed(task: Task, parameters: PriorityParameters) -> Key:
@@ -95,7 +98,14 @@ ORDERS: Final[Tuple[str, ...]] = ("corrected", "printed", "linear", "fifo", "hpf
 
 
 BY_ORDER: Final[Mapping[str, Callable[[Task, PriorityParameters], Key]]] = {
-    "corrected": corrected, "printed": printed, "linear": linear, "fifo": fifo, "hpf": hpf, "luf": luf, "muf": muf}
+    "corrected": corrected,
+    "printed": printed,
+    "linear": linear,
+    "fifo": fifo,
+    "hpf": hpf,
+    "luf": luf,
+    "muf": muf,
+}
 
 
 def key_of(order: str, task: Task, parameters: PriorityParameters) -> Key:
@@ -104,7 +114,12 @@ def key_of(order: str, task: Task, parameters: PriorityParameters) -> Key:
 
 
 METHODS: Final[Mapping[str, Tuple[str, str, str]]] = {
-    "fifo": ("fifo", "none", "none"), "hpf": ("hpf", "none", "none"), "luf": ("luf", "none", "none"),
-    "muf": ("muf", "none", "none"), "up": ("corrected", "none", "none"), "up+c": ("corrected", "seed", "none"),
-    "rt-lm": ("corrected", "seed", "conditional")}
+    "fifo": ("fifo", "none", "none"),
+    "hpf": ("hpf", "none", "none"),
+    "luf": ("luf", "none", "none"),
+    "muf": ("muf", "none", "none"),
+    "up": ("corrected", "none", "none"),
+    "up+c": ("corrected", "seed", "none"),
+    "rt-lm": ("corrected", "seed", "conditional"),
+}
 """The systems of the paper's tables: order, consolidation and offloading of each."""

@@ -22,15 +22,16 @@ class Rtlm(LanguagePolicy):
     def _batch(self, tasks: ModelTasks, lane: Lane, board: Board) -> Bid | None:
         latency = board.latency(tasks.model, lane.name)
         begun = tasks.bound_to(lane.name) or [
-            waiting for waiting in self._loose_for(tasks, lane, board) if waiting.job.steps]
+            waiting for waiting in self._loose_for(tasks, lane, board) if waiting.job.steps
+        ]
         if begun:
-            return self._bid_of(tasks, begun[:latency.size_max], lane, board)
+            return self._bid_of(tasks, begun[: latency.size_max], lane, board)
         batch = self._batch_of(latency)
         fresh = self._fresh_for(tasks, lane, board, window_len(self._paper.b, batch))
         if not fresh:
             return None
         if self._is_side(tasks.model, lane, board):
             return self._bid_of(tasks, fresh[:batch], lane, board)
-        window = fresh[:window_len(self._paper.b, batch)]
+        window = fresh[: window_len(self._paper.b, batch)]
         places = consolidate(self._rule, [waiting.steps for waiting in window], batch, self._paper.ratio)
-        return self._bid_of(tasks, [window[place] for place in places[:latency.size_max]], lane, board)
+        return self._bid_of(tasks, [window[place] for place in places[: latency.size_max]], lane, board)

@@ -120,7 +120,8 @@ class ModelTasks:
     def jobs(self) -> List[Job]:
         """All that wait."""
         return [waiting.job for table in (self.fresh, self.begun) for waiting in table.values()] + [
-            waiting.job for _, waiting in self.gathered.values()]
+            waiting.job for _, waiting in self.gathered.values()
+        ]
 
 
 class Learnt:

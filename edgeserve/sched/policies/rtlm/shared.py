@@ -74,9 +74,25 @@ class LanguagePolicy(Policy):
     at arrival what no lane can make)."""
 
     defaults: ClassVar[Options] = {
-        "method": "rt-lm", "order": "", "consolidation": "", "offload": "", "alpha": 1.0, "b": 1.8, "lambda": 1.5,
-        "k": 0.9, "tau": 0.0, "eta_ms": 0.0, "phi_ms": 0.0, "xi_ms": 0.0, "batch": 0, "steps": 64.0,
-        "prefill_steps": 2.0, "side_lanes": [], "correct": False, "admit": True}
+        "method": "rt-lm",
+        "order": "",
+        "consolidation": "",
+        "offload": "",
+        "alpha": 1.0,
+        "b": 1.8,
+        "lambda": 1.5,
+        "k": 0.9,
+        "tau": 0.0,
+        "eta_ms": 0.0,
+        "phi_ms": 0.0,
+        "xi_ms": 0.0,
+        "batch": 0,
+        "steps": 64.0,
+        "prefill_steps": 2.0,
+        "side_lanes": [],
+        "correct": False,
+        "admit": True,
+    }
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
@@ -85,9 +101,15 @@ class LanguagePolicy(Policy):
         self._rule = self._one_of("consolidation", ["", *consolidation.RULES]) or method[1]
         self._offload = self._one_of("offload", ["", *offload.RULES]) or method[2]
         self._paper = Parameters(
-            self._at_least("alpha", 0.0), self._at_least("b", 1.0), self._at_least("lambda", 1.0),
-            self._at_least("tau", 0.0), self._at_least("k", 0.0), self._at_least("eta_ms", 0.0) * NS_PER_MS,
-            self._at_least("phi_ms", 0.0) * NS_PER_MS, self._at_least("prefill_steps", 0.0))
+            self._at_least("alpha", 0.0),
+            self._at_least("b", 1.0),
+            self._at_least("lambda", 1.0),
+            self._at_least("tau", 0.0),
+            self._at_least("k", 0.0),
+            self._at_least("eta_ms", 0.0) * NS_PER_MS,
+            self._at_least("phi_ms", 0.0) * NS_PER_MS,
+            self._at_least("prefill_steps", 0.0),
+        )
         self._xi_ns = round(self._at_least("xi_ms", 0.0) * NS_PER_MS)
         self._batch_max = int(self._at_least("batch", 0.0))
         self._admit = bool(self.options["admit"])
@@ -96,7 +118,8 @@ class LanguagePolicy(Policy):
         self._sides = tuple([str(lane) for lane in sides])
         self._learnt = Learnt(bool(self.options["correct"]), self._at_least("steps", 1.0))
         self._models: Dict[str, ModelTasks] = {
-            node.model: ModelTasks(node.model) for app in self.apps for node in app.nodes}
+            node.model: ModelTasks(node.model) for app in self.apps for node in app.nodes
+        }
         self._took_ns: Dict[str, float] = {}  # mean duration of a model's batches on main lanes
         self._sent_off = 0
         self._shares: Dict[Tuple[str, str], Tuple[int, float]] = {}  # of the processor, when a side lane was measured
@@ -105,8 +128,10 @@ class LanguagePolicy(Policy):
     def _one_of(self, option: str, known: Sequence[str]) -> str:
         value = str(self.options[option])
         if value not in known:
-            raise ConfigError(f"[policy.{self.name}] {option} = {value!r}: expected one of "
-                              f"{', '.join([item for item in known if item])}")
+            raise ConfigError(
+                f"[policy.{self.name}] {option} = {value!r}: expected one of "
+                f"{', '.join([item for item in known if item])}"
+            )
         return value
 
     def _at_least(self, option: str, least: float) -> float:
@@ -135,8 +160,11 @@ class LanguagePolicy(Policy):
         """Whether a job's model is one of steps, as far as is known now."""
         if not tasks.stepwise:
             lanes = board.lanes_of(tasks.model)
-            tasks.stepwise = job.steps > 0 or declared(job, "steps") is not None or (
-                bool(lanes) and board.sequence_room(tasks.model, lanes[0]) is not None)
+            tasks.stepwise = (
+                job.steps > 0
+                or declared(job, "steps") is not None
+                or (bool(lanes) and board.sequence_room(tasks.model, lanes[0]) is not None)
+            )
         return tasks.stepwise
 
     def _new(self, tasks: ModelTasks, job: Job, board: Board) -> Waiting:
@@ -145,8 +173,11 @@ class LanguagePolicy(Policy):
         self._knows_steps(tasks, job, board)
         length = self._learnt.of(job).predict(told, declared(job, "steps_sd")) if tasks.stepwise else ONE_STEP
         tokens = declared(job, "tokens") if self._paper.phi_ns else None
-        due_ns = job.request.deadline_ns if tokens is None else \
-            job.request.arrival_ns + round(self._paper.phi_ns * max(0.0, tokens))
+        due_ns = (
+            job.request.deadline_ns
+            if tokens is None
+            else job.request.arrival_ns + round(self._paper.phi_ns * max(0.0, tokens))
+        )
         return Waiting(job, length, told, due_ns)
 
     def on_gone(self, job: Job, board: Board) -> None:
@@ -171,7 +202,9 @@ class LanguagePolicy(Policy):
         if self._is_side(work.model, work.lane, board):
             now, before = board.cpu_share(work.lane), self._measured_share(work.model, work.lane, board)
             self._shares[work.model, work.lane.name] = (
-                board.now_ns, now if before is None else KEEP * before + (1.0 - KEEP) * now)
+                board.now_ns,
+                now if before is None else KEEP * before + (1.0 - KEEP) * now,
+            )
         else:
             took_ns = float(finished_ns - started_ns)
             self._took_ns[work.model] = KEEP * self._took_ns.get(work.model, took_ns) + (1.0 - KEEP) * took_ns
@@ -228,8 +261,13 @@ class LanguagePolicy(Policy):
 
     def _alone_ns(self, tasks: ModelTasks, board: Board) -> int:
         """One step of one task alone, on the fastest lane."""
-        return max(1, min([board.latency(tasks.model, lane.name).alone_likely_ns
-                           for lane in board.lanes_of(tasks.model)], default=1))
+        return max(
+            1,
+            min(
+                [board.latency(tasks.model, lane.name).alone_likely_ns for lane in board.lanes_of(tasks.model)],
+                default=1,
+            ),
+        )
 
     def next_wakeup_ns(self, board: Board) -> int | None:
         times = [at_ns for tasks in self._models.values() for at_ns, _ in tasks.gathered.values()]
@@ -282,8 +320,9 @@ class LanguagePolicy(Policy):
     def _tau_of(self, tasks: ModelTasks) -> float:
         return self._paper.tau if self._paper.tau else max(1.0, tasks.predicted.quantile(self._paper.k))
 
-    def _sorted(self, tasks: ModelTasks, found: List[Waiting], lane: Lane, board: Board,
-                count: int = 0) -> List[Waiting]:
+    def _sorted(
+        self, tasks: ModelTasks, found: List[Waiting], lane: Lane, board: Board, count: int = 0
+    ) -> List[Waiting]:
         """Fresh tasks in the order of the policy, those of critical requests first; the first ``count`` (0: all)."""
         latency = board.latency(tasks.model, lane.name)
         step_ns = self._paper.eta_ns or float(self._step_ns(latency, self._batch_of(latency)))
@@ -309,8 +348,14 @@ class LanguagePolicy(Policy):
 
     def _main_lanes(self, model: str, board: Board) -> List[Lane]:
         """The main lanes that are up and have the model, or will have."""
-        return [lane for lane in board.lanes_of(model) if lane.up and not lane.hung
-                and not self._is_side(model, lane, board) and board.resident_at_ns(model, lane) < NEVER_NS]
+        return [
+            lane
+            for lane in board.lanes_of(model)
+            if lane.up
+            and not lane.hung
+            and not self._is_side(model, lane, board)
+            and board.resident_at_ns(model, lane) < NEVER_NS
+        ]
 
     def _next_for(self, tasks: ModelTasks, lane: Lane, board: Board, count: int = 0) -> List[Waiting]:
         """The tasks that may begin on a lane, or go on there although no lane holds their state any more: these first,
@@ -347,11 +392,14 @@ class LanguagePolicy(Policy):
         return self._worth_sending(tasks, self._sorted(tasks, fresh, mains[0], board), lane, mains, board)
 
     def _side_is_up(self, model: str, board: Board) -> bool:
-        return any(lane.up and not lane.hung and self._is_side(model, lane, board) and board.is_resident(model, lane)
-                   for lane in board.lanes_of(model))
+        return any(
+            lane.up and not lane.hung and self._is_side(model, lane, board) and board.is_resident(model, lane)
+            for lane in board.lanes_of(model)
+        )
 
-    def _worth_sending(self, tasks: ModelTasks, fresh: List[Waiting], lane: Lane, mains: Sequence[Lane],
-                       board: Board) -> List[Waiting]:
+    def _worth_sending(
+        self, tasks: ModelTasks, fresh: List[Waiting], lane: Lane, mains: Sequence[Lane], board: Board
+    ) -> List[Waiting]:
         """Of the fresh tasks in the order of the main lanes, those that belong on this side lane (:meth:`_is_sent`). A
         lane whose processor is busy ends later by as much, and one whose device has little memory left takes none.
         O(tasks)."""
@@ -376,8 +424,11 @@ class LanguagePolicy(Policy):
                 continue
             count = len(chosen) + 1
             prefill_ns, step_ns = self._prefill_ns(latency, count), self._step_ns(latency, count + held)
-            side = Side(starts_ns, offload.slowed_ns(prefill_ns, share, measured_share),
-                        offload.slowed_ns(step_ns, share, measured_share))
+            side = Side(
+                starts_ns,
+                offload.slowed_ns(prefill_ns, share, measured_share),
+                offload.slowed_ns(step_ns, share, measured_share),
+            )
             if self._is_sent(waiting, tau, side, self._main(crowd, place, ahead_steps), board):
                 chosen.append(waiting)
                 bytes += more
@@ -453,8 +504,17 @@ class LanguagePolicy(Policy):
         rest_ns = max([board.rest_ns(job.request.app, job.node) for job in jobs])
         rest_lane_ns = max([board.rest_lane_ns(job.request.app, job.node) for job in jobs])
         utility = EachUtility(chosen, before_ns + rest_ns, step_ns, board.now_ns)
-        return Bid(tasks.model, jobs, size, expected_ns, utility, whole_ns + rest_lane_ns, steps_max=bound,
-                   klass=best_class(jobs), whole_ns=whole_ns)
+        return Bid(
+            tasks.model,
+            jobs,
+            size,
+            expected_ns,
+            utility,
+            whole_ns + rest_lane_ns,
+            steps_max=bound,
+            klass=best_class(jobs),
+            whole_ns=whole_ns,
+        )
 
 
 class EachUtility:

@@ -71,8 +71,9 @@ def taken(lanes: Lanes, demands: Sequence[Demand], last_ns: int) -> List[float]:
     return found
 
 
-def surcharges(lanes: Lanes, models: Sequence[int], demands: Sequence[Demand], last_ns: int,
-               price: float) -> List[float]:
+def surcharges(
+    lanes: Lanes, models: Sequence[int], demands: Sequence[Demand], last_ns: int, price: float
+) -> List[float]:
     """What each of an ensemble's ``models`` costs while the demands wait, beyond the :func:`prices`: from nothing to
     the worth of the answers that the others who wait could get in its time."""
     fastest, parts = fastest_ns(lanes, models), taken(lanes, demands, last_ns)

@@ -19,8 +19,13 @@ class EnsembleStatic(EnsemblePolicy):
     whose hint ``NODE.local`` is within ``margin`` of the best). A request is given up at arrival when its subset cannot
     end in time."""
 
-    defaults: ClassVar[Options] = {**EnsemblePolicy.defaults, "pick": "all", "models": [], "threshold": 0.3,
-                                   "margin": 0.0}
+    defaults: ClassVar[Options] = {
+        **EnsemblePolicy.defaults,
+        "pick": "all",
+        "models": [],
+        "threshold": 0.3,
+        "margin": 0.0,
+    }
 
     def _decide(self, board: Board, places: Places) -> None:
         for query in sorted(self._of_places(places), key=_by_arrival):

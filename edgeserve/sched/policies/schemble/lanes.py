@@ -55,13 +55,17 @@ class Places:
         groups: List[List[int]] = []
         for index, model in enumerate(models):
             mine = {lane.name for lane in board.lanes_of(model)}
-            touching = [group for group in groups
-                        if any(lane.name in mine for other in group for lane in board.lanes_of(models[other]))]
+            touching = [
+                group
+                for group in groups
+                if any(lane.name in mine for other in group for lane in board.lanes_of(models[other]))
+            ]
             merged = sorted([index] + [other for group in touching for other in group])
             groups = [group for group in groups if group not in touching] + [merged]
         groups.sort()
-        self.place_of = tuple([next(place for place, group in enumerate(groups) if index in group)
-                               for index in range(len(models))])
+        self.place_of = tuple(
+            [next(place for place, group in enumerate(groups) if index in group) for index in range(len(models))]
+        )
         self._lanes: List[Tuple[Lane, ...]] = []
         for group in groups:
             found: Dict[str, Lane] = {lane.name: lane for index in group for lane in board.lanes_of(models[index])}
@@ -111,8 +115,7 @@ class Places:
         """Whether some lane would take a work now."""
         return any(lane.accepts(board.now_ns) for lanes in self._lanes for lane in lanes)
 
-    def problem(self, board: Board, backlog_ns: Mapping[int, int], batch: int = 1,
-                is_typical: bool = False) -> Lanes:
+    def problem(self, board: Board, backlog_ns: Mapping[int, int], batch: int = 1, is_typical: bool = False) -> Lanes:
         """Times and lanes as of now, with batches of up to ``batch``. ``backlog_ns``: committed work by place.
         ``is_typical``: by the typical times of batches, not by the likely ones: where many follow one another, long
         and short ones even out, and a few long ones do not make a model the slower of two."""
@@ -140,8 +143,10 @@ class Places:
         """The times, where a model that has not run for :data:`STALE` times its time takes no longer, beside its
         profile, than those of its place that have: believed slow because of a few long runs, it would never be run, and
         so never be measured, again."""
-        latencies = [min([board.latency(model, lane.name) for lane in board.lanes_of(model)], key=_alone_typical)
-                     for model in self.models]
+        latencies = [
+            min([board.latency(model, lane.name) for lane in board.lanes_of(model)], key=_alone_typical)
+            for model in self.models
+        ]
         is_fresh = [board.now_ns - latency.observed_ns <= STALE * time_ns for latency, time_ns in zip(latencies, times)]
         told = [max(1, latency.profiled_ns[latency.size_for[size]]) for latency, size in zip(latencies, sizes)]
         found = list(times)

@@ -42,8 +42,9 @@ def others_on(lanes: Sequence[Lane], own: FrozenSet[str], board: Board) -> List[
             per_ns = recent.per_ns(board.now_ns)
             if app.klass != "background" and per_ns > 0.0:
                 part, alone_ns = _part_on(app, models, board)
-                found.append(OtherApp(per_ns, recent.lane_ns * part, recent.worth,
-                                      max(0.0, recent.allowed_ns - alone_ns)))
+                found.append(
+                    OtherApp(per_ns, recent.lane_ns * part, recent.worth, max(0.0, recent.allowed_ns - alone_ns))
+                )
     return found
 
 
@@ -64,8 +65,9 @@ def dearness(asked: float) -> float:
     return float((LOWEST ** (1.0 - min(1.0, asked)) - LOWEST) / (1.0 - LOWEST))
 
 
-def charges(shares_ns: Sequence[int], blocks: Sequence[Tuple[int, int]], lanes: int, own_part: float,
-            others: Sequence[OtherApp]) -> List[float]:
+def charges(
+    shares_ns: Sequence[int], blocks: Sequence[Tuple[int, int]], lanes: int, own_part: float, others: Sequence[OtherApp]
+) -> List[float]:
     """What the others on ``lanes`` replicas lose by models that take so long a request (``shares_ns``) in batches of so
     long (``blocks``: time, requests): its time at the price of theirs, or the requests that come while it runs."""
     asked = sum([other.per_ns * other.lane_ns for other in others], 0.0)

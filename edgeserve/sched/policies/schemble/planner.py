@@ -52,7 +52,7 @@ class Planner:
     def plan(self, lanes: Lanes, asked: Sequence[Asked], spent: int = 0) -> Plan:
         """The best plan for requests in order of their deadlines. Those behind the look-ahead get no subset. ``spent``:
         cells that the same decision has taken of its bound before."""
-        head = list(asked[:self.look_ahead])
+        head = list(asked[: self.look_ahead])
         rest = (0,) * (len(asked) - len(head))
         if not head:
             return Plan(rest, 0, EXACT, 0)
@@ -77,7 +77,7 @@ class Planner:
                 if mine.due_ns != theirs.due_ns or mine.options != theirs.options:
                     break
                 same += 1
-        layers = self._layers[:same + 1] if same else [{0: 0}]
+        layers = self._layers[: same + 1] if same else [{0: 0}]
         cells = 0
         for row in packed.rows[same:]:
             cells += len(layers[-1]) * len(row)
@@ -217,8 +217,9 @@ def _offers(index: int, version: int, has: Tuple[int, int, int, int], row: Row, 
     return found
 
 
-def _fit_behind(chosen: Sequence[Tuple[int, int, int, int]], ahead: Sequence[int], index: int, added: int,
-                guard: int) -> bool:
+def _fit_behind(
+    chosen: Sequence[Tuple[int, int, int, int]], ahead: Sequence[int], index: int, added: int, guard: int
+) -> bool:
     """Whether those behind a request still fit when it adds so much more to the load."""
     for place in range(index + 1, len(chosen)):
         later = chosen[place]

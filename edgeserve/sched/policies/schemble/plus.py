@@ -154,8 +154,10 @@ class SchemblePlus(EnsemblePolicy):
         return self._arrivals[app].cost_ns / max(costs)
 
     def _demands(self, counts: Mapping[str, float], places: Places) -> List[Demand]:
-        return [Demand(places.numbers[app], self._worth(app, places) * self._arrivals[app].value, count)
-                for app, count in counts.items()]
+        return [
+            Demand(places.numbers[app], self._worth(app, places) * self._arrivals[app].value, count)
+            for app, count in counts.items()
+        ]
 
     def _prices(self, lanes: Lanes, places: Places, board: Board) -> List[float]:
         """Of a nanosecond of each place, by the requests that came lately."""
@@ -178,8 +180,9 @@ class SchemblePlus(EnsemblePolicy):
             found = self._seen[places.apps] = Surroundings(board.now_ns, others, dear)
         return found
 
-    def _charges(self, queries: List[Query], fresh: List[Query], handovers_ns: Sequence[int], places: Places,
-                 board: Board) -> Dict[str, Tuple[List[float], int]]:
+    def _charges(
+        self, queries: List[Query], fresh: List[Query], handovers_ns: Sequence[int], places: Places, board: Board
+    ) -> Dict[str, Tuple[List[float], int]]:
         """What the requests that have not begun make each model of an app cost beyond the price, and how much earlier
         than they must its models are to end: nothing where one request waits, whom no other makes late."""
         lanes = with_handovers(places.problem(board, {}, 1, True), handovers_ns)
@@ -212,9 +215,13 @@ class SchemblePlus(EnsemblePolicy):
         for place, others in enumerate(seen):
             if others:
                 models = [index for index, at in enumerate(places.place_of) if at == place]
-                lost = charges([places.share_ns(index, board) for index in models],
-                               [places.block_ns(index, waiting, board) for index in models],
-                               len(places.lanes(place)), places.asked(place, False, board), others)
+                lost = charges(
+                    [places.share_ns(index, board) for index in models],
+                    [places.block_ns(index, waiting, board) for index in models],
+                    len(places.lanes(place)),
+                    places.asked(place, False, board),
+                    others,
+                )
                 for index, each in zip(models, lost):
                     found[index] = each / unit_ns
         return found if any(seen) else []
@@ -229,8 +236,15 @@ class SchemblePlus(EnsemblePolicy):
         least_ns = [min([lane.handover.careful_ns for lane in places.lanes(place)]) for place in range(places.count)]
         return [own_ns if own_ns * HANDOVER_PART >= fastest_ns[place] else 0 for place, own_ns in enumerate(least_ns)]
 
-    def _able(self, queries: List[Query], lanes: Lanes, ends: Sequence[int], places: Places, board: Board,
-              charges: Mapping[str, Tuple[List[float], int]]) -> Tuple[List[Query], List[Asked]]:
+    def _able(
+        self,
+        queries: List[Query],
+        lanes: Lanes,
+        ends: Sequence[int],
+        places: Places,
+        board: Board,
+        charges: Mapping[str, Tuple[List[float], int]],
+    ) -> Tuple[List[Query], List[Asked]]:
         """The requests that some model could end for with the guard, should it be slow; where there is none, those that
         some model could end for by the likely times."""
         per_ns = self._prices(lanes, places, board)
@@ -242,11 +256,15 @@ class SchemblePlus(EnsemblePolicy):
                     continue  # its join does not wait for longer
                 request, app = query.request, query.ensemble.app.name
                 more, early_ns = charges.get(app, ((), 0))
-                limit_ns = 0 if request.on_late == "answer" or level != GUARDED else (
-                    request.deadline_ns - request.arrival_ns) // GUARD_PART
+                limit_ns = (
+                    0
+                    if request.on_late == "answer" or level != GUARDED
+                    else (request.deadline_ns - request.arrival_ns) // GUARD_PART
+                )
                 due_ns = query.last_ns if level == LATE else query.due_ns - min(early_ns, limit_ns)
-                item = self._asked(query, lanes, places, ends, PlanParameters(
-                    self._worth(app, places), per_ns, more, due_ns), known)
+                item = self._asked(
+                    query, lanes, places, ends, PlanParameters(self._worth(app, places), per_ns, more, due_ns), known
+                )
                 if any(option.reward > 0 for option in item.options):
                     able.append(query)
                     asked.append(item)
@@ -290,8 +308,15 @@ class SchemblePlus(EnsemblePolicy):
         gain = query.worth(more) - now
         if more == query.answered or (useful and gain < self._stop):
             return True
-        asked = self._asked(query, lanes, places, ends, PlanParameters(
-            self._worth(query.ensemble.app.name, places), self._prices(lanes, places, board), (), query.due_ns))
+        asked = self._asked(
+            query,
+            lanes,
+            places,
+            ends,
+            PlanParameters(
+                self._worth(query.ensemble.app.name, places), self._prices(lanes, places, board), (), query.due_ns
+            ),
+        )
         return useful and not query.running and not any(option.reward > 0 for option in asked.options)
 
 

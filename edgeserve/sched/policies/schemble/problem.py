@@ -134,7 +134,8 @@ class Field:
         self.largest = (1 << bits) - 1
         self.guard = 1 << shift + bits
         self.adds: Dict[int, int] = {
-            model: 1 if counts else -(-lanes.times_ns[model] // lanes.sizes[model]) for model in models}
+            model: 1 if counts else -(-lanes.times_ns[model] // lanes.sizes[model]) for model in models
+        }
         self.unit_ns = lanes.times_ns[models[0]] if counts else 1
         self._free_ns = lanes.free_ns[place]
         self._size = lanes.sizes[models[0]] if counts else 0
@@ -175,8 +176,9 @@ def _forms(subsets: Sequence[int], lanes: Lanes, fields: Sequence[Field]) -> Lis
                 loads[place] += fields[place].adds[model]
         if all(load <= field.largest for load, field in zip(loads, fields)):
             packed = sum([load << field.shift for load, field in zip(loads, fields)])
-            found.append((at, subset, packed, full - packed, tuple([
-                place for place, load in enumerate(loads) if load])))
+            found.append(
+                (at, subset, packed, full - packed, tuple([place for place, load in enumerate(loads) if load]))
+            )
     return found
 
 

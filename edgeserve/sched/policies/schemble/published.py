@@ -26,8 +26,10 @@ def plan_published(lanes: Lanes, asked: Sequence[Asked], delta: float, cells_max
     written = 0
     for done, item in enumerate(asked):
         if written > cells_max:
-            cells = {cell: [(times, subsets + (0,) * (len(asked) - done)) for times, subsets in entries]
-                     for cell, entries in cells.items()}
+            cells = {
+                cell: [(times, subsets + (0,) * (len(asked) - done)) for times, subsets in entries]
+                for cell, entries in cells.items()
+            }
             break
         grown: Dict[int, List[Entry]] = {}
         for cell, entries in cells.items():

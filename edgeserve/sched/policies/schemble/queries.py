@@ -33,8 +33,11 @@ class Ensemble:
         self.profile = profile
         self.score = score or (profile.score if profile is not None else "")
         self.full = (1 << len(nodes)) - 1
-        self.mean: Row = profile.mean_row() if profile is not None else tuple(
-            [bin(subset).count("1") / len(nodes) for subset in range(1 << len(nodes))])
+        self.mean: Row = (
+            profile.mean_row()
+            if profile is not None
+            else tuple([bin(subset).count("1") / len(nodes) for subset in range(1 << len(nodes))])
+        )
 
     def row(self, request: RequestRecord) -> Row:
         """What each subset's answer to a request is worth, by its difficulty as far as that is known."""
@@ -93,8 +96,24 @@ class Query:
     whatever else comes (whole-request commits), ``wanted`` those that are to be in memory. ``due_ns``: when its models
     are to have ended; ``last_ns``: when they must have."""
 
-    __slots__ = ("request", "ensemble", "answered", "running", "gone", "jobs", "planned", "committed", "wanted",
-                 "due_ns", "last_ns", "row", "observed", "is_judged", "is_scored", "is_noted")
+    __slots__ = (
+        "request",
+        "ensemble",
+        "answered",
+        "running",
+        "gone",
+        "jobs",
+        "planned",
+        "committed",
+        "wanted",
+        "due_ns",
+        "last_ns",
+        "row",
+        "observed",
+        "is_judged",
+        "is_scored",
+        "is_noted",
+    )
 
     def __init__(self, request: RequestRecord, ensemble: Ensemble, last_ns: int, early_ns: int = 0) -> None:
         self.request = request

@@ -44,8 +44,9 @@ class RecordDraws:
     """Draws requests, keeps their models' inputs and offers probes of what they did not run themselves."""
 
     def __init__(self, name: str, apps: Sequence[App]) -> None:
-        self._draw_below: Dict[str, int] = {app.name: round(app.history_share * 2**32) for app in apps
-                                            if app.history_share > 0.0}
+        self._draw_below: Dict[str, int] = {
+            app.name: round(app.history_share * 2**32) for app in apps if app.history_share > 0.0
+        }
         self._salt = crc32(f"records/{name}".encode())
         self._drawn: Dict[int, RecordedRequest] = {}
 
@@ -53,8 +54,13 @@ class RecordDraws:
         """A model's job is ready: keep its inputs if its request is drawn."""
         request = job.request
         below = self._draw_below.get(request.app.name, 0)
-        if not below or request.stream is not None or job.launched_ns or board.is_retained(job) or \
-                mixed(request.id + (self._salt << 32)) >= below:
+        if (
+            not below
+            or request.stream is not None
+            or job.launched_ns
+            or board.is_retained(job)
+            or mixed(request.id + (self._salt << 32)) >= below
+        ):
             return
         drawn = self._drawn.get(request.id)
         if drawn is None:
@@ -67,8 +73,11 @@ class RecordDraws:
     def on_gone(self, job: Job, board: Board) -> None:
         """A model was left out: it runs as a probe, unless none could start on any lane of it."""
         drawn = self._drawn.get(job.request.id)
-        if drawn is not None and job in drawn.jobs and not [
-                lane for lane in board.lanes_of(job.node.model) if board.can_probe(job.node.model, lane)]:
+        if (
+            drawn is not None
+            and job in drawn.jobs
+            and not [lane for lane in board.lanes_of(job.node.model) if board.can_probe(job.node.model, lane)]
+        ):
             self._forget(job.request.id, board)
 
     def offer(self, lane: Lane, board: Board) -> Bid | None:
@@ -77,11 +86,23 @@ class RecordDraws:
             return None
         for drawn in self._drawn.values():
             for job in drawn.jobs:
-                if job.state in (DONE, GONE, JOB_FAILED) and job.node.model in lane.models and \
-                        board.is_retained(job) and board.is_resident(job.node.model, lane):
+                if (
+                    job.state in (DONE, GONE, JOB_FAILED)
+                    and job.node.model in lane.models
+                    and board.is_retained(job)
+                    and board.is_resident(job.node.model, lane)
+                ):
                     latency = board.latency(job.node.model, lane.name)
-                    return Bid(job.node.model, (job,), latency.sizes[0], latency.alone_likely_ns, NOTHING,
-                               latency.alone_likely_ns, probe=True, klass="background")
+                    return Bid(
+                        job.node.model,
+                        (job,),
+                        latency.sizes[0],
+                        latency.alone_likely_ns,
+                        NOTHING,
+                        latency.alone_likely_ns,
+                        probe=True,
+                        klass="background",
+                    )
         return None
 
     def finished(self, work: Work, board: Board) -> None:

@@ -28,8 +28,15 @@ class Schemble(EnsemblePolicy):
     difficulty (Schemble(t)). ``fast``: a lone request goes to all idle models without a plan. ``price``: what a plan
     pays for lane time."""
 
-    defaults: ClassVar[Options] = {**EnsemblePolicy.defaults, "planner": "exact", "delta": 0.01, "order": "edf",
-                                   "mean": False, "fast": True, "price": 0.0}
+    defaults: ClassVar[Options] = {
+        **EnsemblePolicy.defaults,
+        "planner": "exact",
+        "delta": 0.01,
+        "order": "edf",
+        "mean": False,
+        "fast": True,
+        "price": 0.0,
+    }
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)

@@ -90,8 +90,10 @@ class EnsemblePolicy(Edf):
             if found is not None:
                 self._ensembles[app.name] = found
             elif app.history_share > 0.0:
-                raise ConfigError(f"[app.{app.name}] history: the app is no ensemble; expected models of their own "
-                                  "before one join with join = \"policy\" (policies/schemble.md), or no history")
+                raise ConfigError(
+                    f"[app.{app.name}] history: the app is no ensemble; expected models of their own "
+                    'before one join with join = "policy" (policies/schemble.md), or no history'
+                )
         self._records = RecordDraws(name, self.apps)
         self._queries: Dict[int, Query] = {}
         self._leads: Dict[str, JobQueue] = {}
@@ -167,8 +169,9 @@ class EnsemblePolicy(Edf):
         query = self._queries.get(request.id)
         if query is None:
             behind_ns = max([board.rest_ns(request.app, node) for node in ensemble.nodes])
-            query = Query(request, ensemble, request.deadline_ns - behind_ns - self._margin_ns,
-                          self._join_wait_ns(request))
+            query = Query(
+                request, ensemble, request.deadline_ns - behind_ns - self._margin_ns, self._join_wait_ns(request)
+            )
             self._queries[request.id] = query
         return query
 
@@ -217,8 +220,11 @@ class EnsemblePolicy(Edf):
         job = work.jobs[0]
         ensemble = self._ensembles.get(job.request.app.name)
         name = job.node.name
-        if ensemble is None or job.part or not (
-                name in ensemble.bits or name in ensemble.leads or name in ensemble.helpers):
+        if (
+            ensemble is None
+            or job.part
+            or not (name in ensemble.bits or name in ensemble.leads or name in ensemble.helpers)
+        ):
             self._joined(work, board)
             super().on_started(work, board)
             return
@@ -331,20 +337,29 @@ class EnsemblePolicy(Edf):
             while ends_ns is not None and queue.rows:
                 job = queue.rows[0][2]
                 ensemble = self._ensembles[job.request.app.name]
-                behind_ns = min([_alone_ns(node.model, board) + board.rest_ns(ensemble.app, node)
-                                 for node in ensemble.nodes])
-                if ends_ns + behind_ns <= job.request.deadline_ns or not droppable(job) or \
-                        job.node.name in ensemble.helpers:
+                behind_ns = min(
+                    [_alone_ns(node.model, board) + board.rest_ns(ensemble.app, node) for node in ensemble.nodes]
+                )
+                if (
+                    ends_ns + behind_ns <= job.request.deadline_ns
+                    or not droppable(job)
+                    or job.node.name in ensemble.helpers
+                ):
                     break
                 board.drop(job.request, OVERLOADED)
 
     def _must_load(self, board: Board) -> bool:
-        return any(not board.is_resident(node.model, lane) for item in self._ensembles.values() for node in item.nodes
-                    for lane in board.lanes_of(node.model))
+        return any(
+            not board.is_resident(node.model, lane)
+            for item in self._ensembles.values()
+            for node in item.nodes
+            for lane in board.lanes_of(node.model)
+        )
 
     def _forget_ended(self) -> None:
-        ended = [number for number, query in self._queries.items()
-                 if query.request.ended or query.request.policy is not self]
+        ended = [
+            number for number, query in self._queries.items() if query.request.ended or query.request.policy is not self
+        ]
         for number in ended:
             del self._queries[number]
 
@@ -362,8 +377,11 @@ class EnsemblePolicy(Edf):
             if query.score_came():
                 self._scored(query)
             if query.answered:
-                if query.due_ns <= board.now_ns and request.on_late != "answer" or self._is_enough(
-                        query, lanes, places, board):
+                if (
+                    query.due_ns <= board.now_ns
+                    and request.on_late != "answer"
+                    or self._is_enough(query, lanes, places, board)
+                ):
                     board.settle(request, query.ensemble.join.name)
                     ends = places.ends_ns(lanes, board)  # a model that nobody wants any more may not be loaded
             elif not query.running and query.jobs and not _may_end(query, ends, places):
@@ -378,9 +396,14 @@ class EnsemblePolicy(Edf):
         happen to them before their deadline. Whether there was one."""
         idle, settled = self._idle_models(board, places), False
         for query in self._of_places(places):
-            if query.answered and not query.running and not (query.planned | query.committed & query.waiting()) and \
-                    not query.request.ended and query.worth(query.answered) >= query.request.quality_min and \
-                    not [bit for bit in query.jobs if not idle >> places.number(query, bit) & 1]:
+            if (
+                query.answered
+                and not query.running
+                and not (query.planned | query.committed & query.waiting())
+                and not query.request.ended
+                and query.worth(query.answered) >= query.request.quality_min
+                and not [bit for bit in query.jobs if not idle >> places.number(query, bit) & 1]
+            ):
                 board.settle(query.request, query.ensemble.join.name)
                 settled = True
         return settled
@@ -427,11 +450,17 @@ class EnsemblePolicy(Edf):
 
     def _in_order(self, places: Places) -> List[Query]:
         """The requests that are open to a plan, in order of their deadlines."""
-        return sorted([query for query in self._of_places(places) if query.jobs and not query.committed],
-                      key=Query.key)
+        return sorted([query for query in self._of_places(places) if query.jobs and not query.committed], key=Query.key)
 
-    def _asked(self, query: Query, lanes: Lanes, places: Places, ends: Sequence[int], parameters: PlanParameters,
-               known: Dict[Alike, Tuple[Option, ...]] | None = None) -> Asked:
+    def _asked(
+        self,
+        query: Query,
+        lanes: Lanes,
+        places: Places,
+        ends: Sequence[int],
+        parameters: PlanParameters,
+        known: Dict[Alike, Tuple[Option, ...]] | None = None,
+    ) -> Asked:
         """A request as part of the local problem: the subsets of its waiting models that could end in time. ``ends``:
         when one batch of each model would. ``known``: the options of the requests that were asked about before on the
         same parameters, but for the time."""
@@ -446,8 +475,9 @@ class EnsemblePolicy(Edf):
             options = known[key] = self._options(query, bits, lanes, numbers, parameters)
         return Asked(parameters.due_ns, options)
 
-    def _options(self, query: Query, bits: Sequence[int], lanes: Lanes, numbers: Sequence[int],
-                 parameters: PlanParameters) -> Tuple[Option, ...]:
+    def _options(
+        self, query: Query, bits: Sequence[int], lanes: Lanes, numbers: Sequence[int], parameters: PlanParameters
+    ) -> Tuple[Option, ...]:
         """The subsets of the models ``bits`` with what they bring, less the price and the surcharges."""
         found: List[Tuple[int, float, float]] = []  # subset, what it brings less the price, its surcharge
         costs_of = [lanes.times_ns[numbers[bit]] * parameters.prices[lanes.lane_of[numbers[bit]]] for bit in bits]
@@ -464,8 +494,9 @@ class EnsemblePolicy(Edf):
             found.append((subset, query.gain(own) * worth * parameters.worth - costs, more))
         has_answer = query.begun() and query.worth(query.begun()) >= query.request.quality_min
         least = 0.0 if has_answer else min([more for _, gain, more in found if gain > 0.0], default=0.0)
-        return tuple([Option(subset, round((gain - max(0.0, more - least)) * REWARD_UNIT))
-                      for subset, gain, more in found])
+        return tuple(
+            [Option(subset, round((gain - max(0.0, more - least)) * REWARD_UNIT)) for subset, gain, more in found]
+        )
 
     def _subsets(self, query: Query, bits: Sequence[int]) -> Iterable[int]:
         """The subsets of the models ``bits`` that a plan may give a request, as bits over ``bits``."""
@@ -475,8 +506,9 @@ class EnsemblePolicy(Edf):
         found = {1 << one | 1 << other for one in range(count) for other in range(one + 1)}
         chain = own = 0
         while chain + 1 < 1 << count:
-            _, place = max([(query.gain(own | 1 << bit), -place) for place, bit in enumerate(bits)
-                            if not chain >> place & 1])
+            _, place = max(
+                [(query.gain(own | 1 << bit), -place) for place, bit in enumerate(bits) if not chain >> place & 1]
+            )
             chain, own = chain | 1 << -place, own | 1 << bits[-place]
             found.add(chain)
         return sorted(found)
@@ -509,8 +541,11 @@ class EnsemblePolicy(Edf):
         found = 0
         for index, model in enumerate(places.models):
             for lane in board.lanes_of(model):
-                if lane.accepts(board.now_ns) and board.is_resident(model, lane) and \
-                        lane.available_ns(board.now_ns) <= board.now_ns:
+                if (
+                    lane.accepts(board.now_ns)
+                    and board.is_resident(model, lane)
+                    and lane.available_ns(board.now_ns) <= board.now_ns
+                ):
                     found |= 1 << index
         return found
 
@@ -549,8 +584,12 @@ class EnsemblePolicy(Edf):
             if not chosen:
                 continue
             for bit, job in query.jobs.items():
-                if chosen >> bit & 1 and job.node.model in lane.models and (
-                        not job.lane or job.lane == lane.name) and board.is_resident(job.node.model, lane):
+                if (
+                    chosen >> bit & 1
+                    and job.node.model in lane.models
+                    and (not job.lane or job.lane == lane.name)
+                    and board.is_resident(job.node.model, lane)
+                ):
                     rows.append((query.due_ns, job.request.arrival_ns, job.seq, query, bit))
         if not rows:
             return None
@@ -587,12 +626,22 @@ class EnsemblePolicy(Edf):
 
     def figures(self) -> Mapping[str, object]:
         fitted = {name: item.profile is not None for name, item in self._ensembles.items()}
-        said = {} if all(fitted.values()) else {
-            "not fitted": [name for name, is_fitted in fitted.items() if not is_fitted],
-            "to fit": "[app.APP] history = 'APP.npz' records; then 'edgeserve fit APP APP.npz' and [app.APP] "
-                      "ensemble = 'FILE'"}
-        return {"plans": self._plans, "plans cut short": self._bounded, "open": len(self._queries),
-                "answers by models": dict(sorted(self._answers.items())), **said}
+        said = (
+            {}
+            if all(fitted.values())
+            else {
+                "not fitted": [name for name, is_fitted in fitted.items() if not is_fitted],
+                "to fit": "[app.APP] history = 'APP.npz' records; then 'edgeserve fit APP APP.npz' and [app.APP] "
+                "ensemble = 'FILE'",
+            }
+        )
+        return {
+            "plans": self._plans,
+            "plans cut short": self._bounded,
+            "open": len(self._queries),
+            "answers by models": dict(sorted(self._answers.items())),
+            **said,
+        }
 
 
 def _may_end(query: Query, ends: Sequence[int], places: Places) -> bool:

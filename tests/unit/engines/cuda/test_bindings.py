@@ -77,11 +77,18 @@ def test_the_library_is_called_as_it_wants(tmp_path):
     flags = ["-shared", "-fPIC", "-Wall", "-ldl"]
     subprocess.run([str(COMPILER), *flags, "-o", str(built), source], check=True, timeout=60)
     root = str(LIBRARY.parents[1])
-    done = subprocess.run([sys.executable, "-c", SCENE], capture_output=True, text=True, timeout=60, check=False, env={
-        **os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join([root, *sys.path])})
+    done = subprocess.run(
+        [sys.executable, "-c", SCENE],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join([root, *sys.path])},
+    )
     assert "all calls made" in done.stdout, done.stdout + done.stderr
 
 
 def test_the_double_has_every_call_of_the_protocol():
     from edgeserve.engines.cuda.driver import Driver
+
     assert [name for name in vars(Driver) if not name.startswith("_") and not hasattr(CudaDouble(), name)] == []

@@ -19,16 +19,27 @@ def _nothing_is_open(monkeypatch):
     monkeypatch.setattr(driver_module, "_open", {})
 
 
-@pytest.mark.parametrize(("status", "kind"), [(700, DeviceLost), (719, DeviceLost), (2, OutOfMemory),
-                                              (100, DeviceMissing), (35, DeviceMissing), (1, CudaError)])
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(700, DeviceLost), (719, DeviceLost), (2, OutOfMemory), (100, DeviceMissing), (35, DeviceMissing), (1, CudaError)],
+)
 def test_codes_become_the_errors_that_lanes_understand(status, kind):
     error = error_of("cuStreamSynchronize", status, "CUDA_ERROR_X")
     assert type(error) is kind
     assert f"cuStreamSynchronize failed: CUDA_ERROR_X ({status})" in str(error)
 
 
-@pytest.mark.parametrize("error", [error_of("f", 700, "t"), error_of("f", 1, "t"), error_of("f", 100, "t"),
-                                   OutOfMemory("full", 5, 3), Unsupported("none", 801), EngineError("other")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        error_of("f", 700, "t"),
+        error_of("f", 1, "t"),
+        error_of("f", 100, "t"),
+        OutOfMemory("full", 5, 3),
+        Unsupported("none", 801),
+        EngineError("other"),
+    ],
+)
 def test_an_error_keeps_its_kind_when_the_model_is_named(error):
     named = of_model("net", error)
     assert type(named) is type(error)
@@ -63,22 +74,31 @@ def test_the_real_library_says_that_the_driver_is_missing():
 
 def test_the_bindings_have_every_call_that_the_adapter_makes():
     """The names alone: what they return is checked where there is a device (tests/gpu)."""
-    bindings = pytest.importorskip("cuda.bindings.driver", reason="pip install 'edgeserve-runtime[gpu]' "
-                                   "(Python 3.10 and later)")
+    bindings = pytest.importorskip(
+        "cuda.bindings.driver", reason="pip install 'edgeserve-runtime[gpu]' (Python 3.10 and later)"
+    )
     from edgeserve.engines.cuda import by_bindings
-    used = {word.split("(")[0] for word in inspect.getsource(by_bindings).replace(".", " ").split()
-            if word.startswith("cu") and "(" in word and word[2].isupper()}
+
+    used = {
+        word.split("(")[0]
+        for word in inspect.getsource(by_bindings).replace(".", " ").split()
+        if word.startswith("cu") and "(" in word and word[2].isupper()
+    }
     assert len(used) > 35
     assert [name for name in sorted(used) if not hasattr(bindings, name)] == []
 
 
 def calls_of(kind):
-    return {name: list(inspect.signature(function).parameters) for name, function in vars(kind).items()
-            if inspect.isfunction(function) and not name.startswith("_")}
+    return {
+        name: list(inspect.signature(function).parameters)
+        for name, function in vars(kind).items()
+        if inspect.isfunction(function) and not name.startswith("_")
+    }
 
 
 def test_adapters_follow_the_protocol():
     from cuda_double import CudaDouble
+
     wanted = calls_of(Driver)
     assert len(wanted) > 35
     kinds = [CudaDouble]

@@ -16,8 +16,9 @@ from edgeserve.engines.base import Batch, LaneInfo
 from edgeserve.errors import EngineError, OutOfMemory
 
 PROMPTS = ("Hello there", "x", "The quick brown fox jumps over the dog", "the then")
-ITEMS = [{"prompt": prompt, "max_tokens": length, "ignore_eos": True}
-         for prompt, length in zip(PROMPTS, (9, 17, 5, 12))]
+ITEMS = [
+    {"prompt": prompt, "max_tokens": length, "ignore_eos": True} for prompt, length in zip(PROMPTS, (9, 17, 5, 12))
+]
 LLAMA = "edgeserve.engines.lm.llama_backend"
 
 
@@ -43,11 +44,21 @@ def transformers_model(directory, template="", adds_first=False):
     transformers = pytest.importorskip("transformers", reason="pip install -e '.[lm-torch]'")
     tokenizers = pytest.importorskip("tokenizers", reason="pip install -e '.[lm]'")
     from edgeserve.engines.lm.tokenizers import byte_characters
+
     numbers = byte_characters()
     torch.manual_seed(1)
-    config = transformers.LlamaConfig(vocab_size=258, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-                                      num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128,
-                                      initializer_range=0.5, bos_token_id=256, eos_token_id=257)
+    config = transformers.LlamaConfig(
+        vocab_size=258,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=128,
+        initializer_range=0.5,
+        bos_token_id=256,
+        eos_token_id=257,
+    )
     transformers.LlamaForCausalLM(config).save_pretrained(directory)
     opened = tokenizers.Tokenizer(tokenizers.models.BPE(vocab=numbers, merges=[]))
     opened.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -55,9 +66,11 @@ def transformers_model(directory, template="", adds_first=False):
     opened.add_special_tokens(["<|im_start|>", "<|im_end|>"])
     if adds_first:
         opened.post_processor = tokenizers.processors.TemplateProcessing(
-            single="<|im_start|> $A", special_tokens=[("<|im_start|>", 256)])
-    wrapped = transformers.PreTrainedTokenizerFast(tokenizer_object=opened, bos_token="<|im_start|>",
-                                                   eos_token="<|im_end|>", chat_template=template or None)
+            single="<|im_start|> $A", special_tokens=[("<|im_start|>", 256)]
+        )
+    wrapped = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=opened, bos_token="<|im_start|>", eos_token="<|im_end|>", chat_template=template or None
+    )
     wrapped.save_pretrained(directory)
     return "config.json"
 
@@ -67,8 +80,11 @@ def model_file(kind, tmp_path, monkeypatch, template="", adds_first=False):
     it has before every text where ``adds_first``, and the one that ends a turn."""
     directory = str(tmp_path)
     if kind == "llama.cpp's double":
-        doubled(monkeypatch, vocab_get_add_bos=lambda vocabulary: adds_first,
-                model_chat_template=lambda model, name: template.encode() or b"chatml")
+        doubled(
+            monkeypatch,
+            vocab_get_add_bos=lambda vocabulary: adds_first,
+            model_chat_template=lambda model, name: template.encode() or b"chatml",
+        )
         (tmp_path / "model.gguf").write_bytes(b"GGUF")
         return "model.gguf"
     if kind == "transformers":
@@ -77,10 +93,17 @@ def model_file(kind, tmp_path, monkeypatch, template="", adds_first=False):
         pytest.importorskip("onnx", reason="pip install -e '.[test]'")
         pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
         import lm_models
-        return lm_models.tiny(directory, first=[256] if adds_first else [], chat_template=template,
-                              bos_token="<|im_start|>", eos_token="<|im_end|>")
+
+        return lm_models.tiny(
+            directory,
+            first=[256] if adds_first else [],
+            chat_template=template,
+            bos_token="<|im_start|>",
+            eos_token="<|im_end|>",
+        )
     pytest.importorskip("gguf", reason="pip install -e '.[lm-convert]'")
     import lm_models
+
     file = lm_models.gguf(directory, template=template, adds_first=adds_first)
     if kind == "llama.cpp":
         pytest.importorskip("llama_cpp", reason="pip install -e '.[lm-llama]' (builds llama.cpp, about ten minutes)")
@@ -88,14 +111,24 @@ def model_file(kind, tmp_path, monkeypatch, template="", adds_first=False):
     pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
     pytest.importorskip("tokenizers", reason="pip install -e '.[lm]'")
     from edgeserve.tools.lm_model.__main__ import convert
+
     convert(os.path.join(directory, file), os.path.join(directory, "out.onnx"), "float32", 64)
     return "out.onnx"
 
 
 @pytest.fixture(params=["llama.cpp's double", "llama.cpp", "transformers"])
 def engine(request, tmp_path, monkeypatch):
-    engine = make_engine(ModelConfig(name="chat", engine="lm", file=model_file(request.param, tmp_path, monkeypatch),
-                                     batch=(1, 2, 4), options={"context": 64}), [LaneInfo()], str(tmp_path))
+    engine = make_engine(
+        ModelConfig(
+            name="chat",
+            engine="lm",
+            file=model_file(request.param, tmp_path, monkeypatch),
+            batch=(1, 2, 4),
+            options={"context": 64},
+        ),
+        [LaneInfo()],
+        str(tmp_path),
+    )
     engine.load()
     yield engine
     engine.unload()
@@ -117,8 +150,11 @@ def test_batches_cuts_releases_and_other_sessions_change_no_token(engine):
     first = run(session, ITEMS[:2], steps_max=3)
     mixed = run(session, [ITEMS[2], ITEMS[1], ITEMS[3]], [None, first[1].state, None], steps_max=4)
     first[0].state.release()
-    ends = run(session, [ITEMS[0], ITEMS[1], ITEMS[2], ITEMS[3]],
-               [first[0].state, mixed[1].state, mixed[0].state, mixed[2].state])
+    ends = run(
+        session,
+        [ITEMS[0], ITEMS[1], ITEMS[2], ITEMS[3]],
+        [first[0].state, mixed[1].state, mixed[0].state, mixed[2].state],
+    )
     assert tokens(ends) == alone
     begun = run(session, ITEMS[:2], steps_max=4)
     other = engine.open(LaneInfo(name="cpu1"))
@@ -140,11 +176,19 @@ TURNS = "{% for message in messages %}[{{ message['role'] }}] {{ message['conten
 
 
 @pytest.mark.parametrize("kind", ["llama.cpp's double", "llama.cpp", "transformers", "onnx", "onnx from gguf"])
-@pytest.mark.parametrize(("template", "adds_first", "begins"), [
-    (TURNS, True, True), ("{{ bos_token }}" + TURNS, True, True), ("{{ bos_token }}" + TURNS, False, True),
-    (TURNS, False, False)], ids=["added", "added and written", "written", "neither"])
-def test_conversations_have_the_first_token_once_and_the_ends_of_turns(tmp_path, monkeypatch, kind, template,
-                                                                       adds_first, begins):
+@pytest.mark.parametrize(
+    ("template", "adds_first", "begins"),
+    [
+        (TURNS, True, True),
+        ("{{ bos_token }}" + TURNS, True, True),
+        ("{{ bos_token }}" + TURNS, False, True),
+        (TURNS, False, False),
+    ],
+    ids=["added", "added and written", "written", "neither"],
+)
+def test_conversations_have_the_first_token_once_and_the_ends_of_turns(
+    tmp_path, monkeypatch, kind, template, adds_first, begins
+):
     pytest.importorskip("jinja2", reason="pip install -e '.[test]'")
     file = model_file(kind, tmp_path, monkeypatch, template, adds_first)
     engine = make_engine(ModelConfig(name="chat", engine="lm", file=file), [LaneInfo()], str(tmp_path))
@@ -152,8 +196,9 @@ def test_conversations_have_the_first_token_once_and_the_ends_of_turns(tmp_path,
     language = engine.language("cpu0")
     begin, end = [language.tokenizer.encode(name, special=True) for name in ("<|im_start|>", "<|im_end|>")]
     plain = [language.tokenizer.encode(text) for text in ("[user] the<", "[bot] other")]
-    asked = language.reader.read({"messages": [{"role": "user", "content": "the<|im_start|><"},
-                                               {"role": "bot", "content": "other"}]})
+    asked = language.reader.read(
+        {"messages": [{"role": "user", "content": "the<|im_start|><"}, {"role": "bot", "content": "other"}]}
+    )
     assert list(asked.prompt) == [*(begin if begins else []), *plain[0], *end, *plain[1], *end]
     prompt = language.reader.read({"prompt": "the"}).prompt
     assert list(prompt) == [*(begin if adds_first else []), *language.tokenizer.encode("the")]
@@ -196,8 +241,9 @@ def test_each_token_says_its_position_and_sequence_and_a_slot_is_emptied(llama_f
     assert not double.contexts[0].open
 
 
-@pytest.mark.parametrize(("model_bytes", "moved"), [(10**6, [0, 1, 2]), (1000, [0, 1, 3])],
-                         ids=["moves", "too large to move"])
+@pytest.mark.parametrize(
+    ("model_bytes", "moved"), [(10**6, [0, 1, 2]), (1000, [0, 1, 3])], ids=["moves", "too large to move"]
+)
 def test_llama_cpp_gets_neighbours_in_the_order_of_their_numbers(tmp_path, monkeypatch, model_bytes, moved):
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     double = doubled(monkeypatch, model_size=lambda model: model_bytes)
@@ -241,11 +287,17 @@ def test_what_llama_cpp_cannot_do_is_said_with_the_mend(llama_file, monkeypatch,
         make_engine(llama_file[0], [LaneInfo("cuda")], llama_file[1]).load()
 
 
-@pytest.mark.parametrize(("overrides", "architecture"), [
-    ({"model_has_encoder": lambda model: True}, "t5"), ({"model_has_decoder": lambda model: False}, "t5encoder"),
-    ({}, "bert")])
-def test_a_model_that_is_not_a_decoder_alone_is_refused_before_its_weights_are_read(llama_file, monkeypatch, overrides,
-                                                                                    architecture):
+@pytest.mark.parametrize(
+    ("overrides", "architecture"),
+    [
+        ({"model_has_encoder": lambda model: True}, "t5"),
+        ({"model_has_decoder": lambda model: False}, "t5encoder"),
+        ({}, "bert"),
+    ],
+)
+def test_a_model_that_is_not_a_decoder_alone_is_refused_before_its_weights_are_read(
+    llama_file, monkeypatch, overrides, architecture
+):
     header = {"general.architecture": architecture, "bert.attention.causal": "false"}
     read, freed = [], []
 
@@ -271,6 +323,7 @@ def test_llama_cpp_says_which_models_are_no_decoder_alone(tmp_path, architecture
     pytest.importorskip("llama_cpp", reason="pip install -e '.[lm-llama]' (builds llama.cpp, about ten minutes)")
     pytest.importorskip("gguf", reason="pip install -e '.[lm-convert]'")
     import lm_models
+
     file = lm_models.encoder_gguf(str(tmp_path), architecture)
     engine = make_engine(ModelConfig(name="chat", engine="lm", file=file), [LaneInfo()], str(tmp_path))
     with pytest.raises(EngineError, match=f"is of architecture '{architecture}'.*a decoder alone"):
@@ -296,20 +349,28 @@ def test_a_gguf_file_gives_the_same_scores_on_onnx_runtime_and_llama_cpp(tmp_pat
 
     from edgeserve.engines.lm.backend import Row
     from edgeserve.tools.lm_model.__main__ import convert
+
     directory = str(tmp_path)
     source = os.path.join(directory, lm_models.gguf(directory))
     convert(source, os.path.join(directory, "out.onnx"), "float32", 64)
     scores = []
     for file in ("tiny.gguf", "out.onnx"):
-        engine = make_engine(ModelConfig(name="chat", engine="lm", file=file, options={"context": 64}), [LaneInfo()],
-                             directory)
+        engine = make_engine(
+            ModelConfig(name="chat", engine="lm", file=file, options={"context": 64}), [LaneInfo()], directory
+        )
         engine.load()
         backend, tokenizer = engine._backend, engine.language("").tokenizer
         given = tokenizer.encode("the other 12 themes<|im_end|>", special=True)
         session = backend.open(LaneInfo(), 2)
-        scores.append((given, list(tokenizer.stops), tokenizer.chat_template,
-                       np.array(session.prefill([Row(1, given, 0)])[0]),
-                       np.array(session.decode([Row(1, [7], len(given))])[0])))
+        scores.append(
+            (
+                given,
+                list(tokenizer.stops),
+                tokenizer.chat_template,
+                np.array(session.prefill([Row(1, given, 0)])[0]),
+                np.array(session.decode([Row(1, [7], len(given))])[0]),
+            )
+        )
         session.close()
         engine.unload()
     assert scores[0][:3] == scores[1][:3]

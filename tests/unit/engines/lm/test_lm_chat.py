@@ -23,11 +23,18 @@ def tokens(template, first, messages=MESSAGES):
     return conversation_tokens(ByteTokenizer(NAMES, first, [END], template, "<s>", "</s>"), messages, "chat")
 
 
-@pytest.mark.parametrize(("template", "first", "begin"), [
-    (TURNS, [BEGIN], [BEGIN]), ("{{ bos_token }}" + TURNS, [BEGIN], [BEGIN]), ("{{ bos_token }}" + TURNS, [], [BEGIN]),
-    (TURNS, [], []), ("{{ bos_token }}{{ bos_token }}" + TURNS, [BEGIN], [BEGIN, BEGIN]),
-    ("\n{{ bos_token }}" + TURNS, [BEGIN], [BEGIN, 10, BEGIN])],
-    ids=["added", "added and written", "written", "neither", "written twice", "written behind something"])
+@pytest.mark.parametrize(
+    ("template", "first", "begin"),
+    [
+        (TURNS, [BEGIN], [BEGIN]),
+        ("{{ bos_token }}" + TURNS, [BEGIN], [BEGIN]),
+        ("{{ bos_token }}" + TURNS, [], [BEGIN]),
+        (TURNS, [], []),
+        ("{{ bos_token }}{{ bos_token }}" + TURNS, [BEGIN], [BEGIN, BEGIN]),
+        ("\n{{ bos_token }}" + TURNS, [BEGIN], [BEGIN, 10, BEGIN]),
+    ],
+    ids=["added", "added and written", "written", "neither", "written twice", "written behind something"],
+)
 def test_the_first_token_stands_there_once_and_turns_end(template, first, begin):
     pytest.importorskip("jinja2", reason="pip install -e '.[test]'")
     assert tokens(template, first) == [*begin, *TOKENS]
@@ -47,8 +54,9 @@ def test_what_people_write_is_neither_the_first_token_nor_the_end_of_a_turn():
         assert tokens(template, [BEGIN], hostile) == [BEGIN, *TOKENS]
 
 
-FRAGMENTS = sorted({name[start:end] for name in NAMES for start in range(len(name))
-                    for end in range(start + 1, len(name) + 1)})
+FRAGMENTS = sorted(
+    {name[start:end] for name in NAMES for start in range(len(name)) for end in range(start + 1, len(name) + 1)}
+)
 
 
 @given(st.lists(st.sampled_from([*FRAGMENTS, "x", ">"])).map("".join), st.sets(st.sampled_from(NAMES)))
@@ -82,7 +90,7 @@ def test_names_in_a_rendered_text_are_tokens(parts):
     while text:
         name = next((name for name in NAMES if text.startswith(name)), "")
         wanted += [numbers[name]] if name else text[0].encode()
-        text = text[len(name) or 1:]
+        text = text[len(name) or 1 :]
     assert ByteTokenizer(NAMES, [], [END], "").encode("".join(parts), special=True) == wanted
 
 

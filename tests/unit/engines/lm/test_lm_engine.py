@@ -66,8 +66,11 @@ def run(session, items, states=(), control=None, **settings):
 
 
 def same(outputs, wanted):
-    return outputs["text"] == wanted["text"] and outputs["tokens"].tolist() == wanted["tokens"].tolist() and all(
-        outputs[name] == wanted[name] for name in ("finish_reason", "prompt_tokens", "completion_tokens"))
+    return (
+        outputs["text"] == wanted["text"]
+        and outputs["tokens"].tolist() == wanted["tokens"].tolist()
+        and all(outputs[name] == wanted[name] for name in ("finish_reason", "prompt_tokens", "completion_tokens"))
+    )
 
 
 def held(session):
@@ -168,8 +171,12 @@ def test_more_sequences_than_slots_are_computed_again_in_turn(directory, alone):
     while not all(outputs):
         for pair in ((0, 1), (2, 3), (1, 2), (3, 0)):
             pair = [index for index in pair if outputs[index] is None]
-            for index, result in zip(pair, run(session, [ITEMS[index] for index in pair],
-                                               [states[index] for index in pair], steps_max=3) if pair else ()):
+            for index, result in zip(
+                pair,
+                run(session, [ITEMS[index] for index in pair], [states[index] for index in pair], steps_max=3)
+                if pair
+                else (),
+            ):
                 states[index], outputs[index] = result.state, result.outputs if result.done else None
             assert len(held(session)) <= 2
     assert all(same(output, wanted) for output, wanted in zip(outputs, alone))
@@ -246,7 +253,7 @@ def test_stop_strings_stop_tokens_and_the_context_end_an_answer(session, alone):
     place = next(place for place in range(3, len(text)) if text[place].isascii() and text.index(text[place]) == place)
     stopped = run(session, [{**ITEMS[1], "stop": text[place]}])[0].outputs
     assert (stopped["finish_reason"], stopped["text"]) == ("stop", text[:place])
-    assert stopped["tokens"].tolist() == tokens[:len(stopped["tokens"])]
+    assert stopped["tokens"].tolist() == tokens[: len(stopped["tokens"])]
     full = run(session, [{"prompt": "y" * 250, "max_tokens": 100}])[0].outputs
     assert (full["finish_reason"], full["completion_tokens"]) == ("length", 6)
 
@@ -320,9 +327,15 @@ def test_tokens_of_a_prompt_are_counted_without_loading(directory):
     assert engine.count_tokens({"tokens": np.arange(5)}) == 5
 
 
-@pytest.mark.parametrize(("settings", "said"), [
-    ({"file": "tiny.bin"}, "expected a name that ends in"), ({"options": {"backend": "onx"}}, "onnx"),
-    ({"options": {"max_token": 5}}, "max_tokens"), ({"options": {"context": 4}}, "from 8")])
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"file": "tiny.bin"}, "expected a name that ends in"),
+        ({"options": {"backend": "onx"}}, "onnx"),
+        ({"options": {"max_token": 5}}, "max_tokens"),
+        ({"options": {"context": 4}}, "from 8"),
+    ],
+)
 def test_a_configuration_that_cannot_be_meant_is_refused(directory, settings, said):
     with pytest.raises(ConfigError, match=said):
         made(directory, **settings)
@@ -338,8 +351,9 @@ def test_a_context_beyond_the_graph_is_refused_and_a_shorter_one_bounds_prompts(
 
 
 def test_a_lane_of_a_gpu_is_refused(directory):
-    engine = make_engine(ModelConfig(name="chat", engine="lm", file="tiny.onnx"),
-                         [LaneInfo("cuda", name="gpu0")], directory)
+    engine = make_engine(
+        ModelConfig(name="chat", engine="lm", file="tiny.onnx"), [LaneInfo("cuda", name="gpu0")], directory
+    )
     with pytest.raises(EngineError, match="runs on CPU lanes"):
         engine.load()
 

@@ -56,9 +56,18 @@ def test_messages_may_come_as_json_and_a_prompt_may_be_what_a_user_says():
 
 
 def test_numbers_of_the_bus_count_like_numbers_of_python():
-    asked = reader().read({"tokens": np.array([1, 2], np.int32), "temperature": np.array(0.5), "top_k": np.array(3),
-                           "top_p": np.float32(0.5), "max_tokens": np.int64(7), "seed": np.array(9),
-                           "stop": ["a", "b"], "ignore_eos": np.array(True)})
+    asked = reader().read(
+        {
+            "tokens": np.array([1, 2], np.int32),
+            "temperature": np.array(0.5),
+            "top_k": np.array(3),
+            "top_p": np.float32(0.5),
+            "max_tokens": np.int64(7),
+            "seed": np.array(9),
+            "stop": ["a", "b"],
+            "ignore_eos": np.array(True),
+        }
+    )
     assert asked == Generation((1, 2), Sampling(0.5, 0.5, 3), 7, ("a", "b"), True, 9)
 
 
@@ -67,16 +76,31 @@ def test_max_tokens_ends_at_the_configured_bound_and_at_the_context():
     assert reader(context=16).read({"prompt": "x" * 10}).max_tokens == 6
 
 
-@pytest.mark.parametrize(("item", "said"), [
-    ({}, "got none of them"), ({"text": "x"}, "inputs: text"), ({"prompt": "x", "tokens": [1]}, "tokens and prompt"),
-    ({"prompt": ""}, "no tokens"), ({"prompt": 5}, "expected text"), ({"tokens": [0.5]}, "whole numbers"),
-    ({"tokens": [[1]]}, "whole numbers"), ({"tokens": [258]}, "the token 258"), ({"tokens": [-1]}, "the token -1"),
-    ({"prompt": "x" * 64}, "has 64 tokens; at most 63 fit"), ({"prompt": "x", "max_tokens": 0}, "'max_tokens' is 0"),
-    ({"prompt": "x", "temperature": -1}, "'temperature' is -1"), ({"prompt": "x", "top_p": 2}, "'top_p' is 2"),
-    ({"prompt": "x", "top_k": 1.5}, "'top_k' is 1.5"), ({"prompt": "x", "stop": [""]}, "'stop'"),
-    ({"prompt": "x", "stop": 5}, "'stop' is 5"), ({"messages": "{"}, "no JSON"), ({"messages": []}, "'messages' is []"),
-    ({"messages": [{"role": "user"}]}, "keys role and content"), ({"messages": ["x"]}, "keys role and content"),
-])
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ({}, "got none of them"),
+        ({"text": "x"}, "inputs: text"),
+        ({"prompt": "x", "tokens": [1]}, "tokens and prompt"),
+        ({"prompt": ""}, "no tokens"),
+        ({"prompt": 5}, "expected text"),
+        ({"tokens": [0.5]}, "whole numbers"),
+        ({"tokens": [[1]]}, "whole numbers"),
+        ({"tokens": [258]}, "the token 258"),
+        ({"tokens": [-1]}, "the token -1"),
+        ({"prompt": "x" * 64}, "has 64 tokens; at most 63 fit"),
+        ({"prompt": "x", "max_tokens": 0}, "'max_tokens' is 0"),
+        ({"prompt": "x", "temperature": -1}, "'temperature' is -1"),
+        ({"prompt": "x", "top_p": 2}, "'top_p' is 2"),
+        ({"prompt": "x", "top_k": 1.5}, "'top_k' is 1.5"),
+        ({"prompt": "x", "stop": [""]}, "'stop'"),
+        ({"prompt": "x", "stop": 5}, "'stop' is 5"),
+        ({"messages": "{"}, "no JSON"),
+        ({"messages": []}, "'messages' is []"),
+        ({"messages": [{"role": "user"}]}, "keys role and content"),
+        ({"messages": ["x"]}, "keys role and content"),
+    ],
+)
 def test_what_cannot_be_meant_is_refused_by_name(item, said):
     with pytest.raises(EngineError) as caught:
         reader().read(item)

@@ -44,8 +44,9 @@ def test_sequences_keep_their_content_wherever_they_are_moved():
         for held, length in lengths.items():
             for layer, pair in enumerate(rows.layers):
                 for kind, array in enumerate(pair):
-                    np.testing.assert_array_equal(array[rows.row_of(held), :, :length],
-                                                  wanted(held, layer, kind, length))
+                    np.testing.assert_array_equal(
+                        array[rows.row_of(held), :, :length], wanted(held, layer, kind, length)
+                    )
 
 
 def test_rows_that_lie_side_by_side_are_not_moved_and_the_shorter_one_moves_else():

@@ -24,8 +24,12 @@ import lm_models
 from lm_control import Recorder
 
 LONG = "The scheduler decides which model runs next. " * 4
-ITEMS = [{"prompt": LONG, "max_tokens": 9}, {"prompt": "abc", "max_tokens": 14},
-         {"prompt": LONG[7:90], "max_tokens": 5}, {"prompt": LONG[:64], "max_tokens": 6}]
+ITEMS = [
+    {"prompt": LONG, "max_tokens": 9},
+    {"prompt": "abc", "max_tokens": 14},
+    {"prompt": LONG[7:90], "max_tokens": 5},
+    {"prompt": LONG[:64], "max_tokens": 6},
+]
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +40,11 @@ def directory(tmp_path_factory):
 
 
 def made(directory, **options):
-    engine = make_engine(ModelConfig(name="chat", engine="lm", file="tiny.onnx", batch=(1, 2, 4), options=options),
-                         [LaneInfo()], directory)
+    engine = make_engine(
+        ModelConfig(name="chat", engine="lm", file="tiny.onnx", batch=(1, 2, 4), options=options),
+        [LaneInfo()],
+        directory,
+    )
     engine.load()
     return engine
 
@@ -69,6 +76,7 @@ def watched(session, monkeypatch):
         def call(rows):
             calls.append(list(rows))
             return original(rows)
+
         return call
 
     monkeypatch.setattr(backend, "prefill", watch(backend.prefill))
@@ -96,8 +104,9 @@ def test_a_batch_can_be_cut_after_every_part_and_all_come_to_their_turn(engine, 
         control = Recorder()
         control.stopping = True
         order = list(open_items)
-        results = session.launch(Batch([ITEMS[place] for place in order], 4, [states.get(place) for place in order],
-                                       control=control)).result()
+        results = session.launch(
+            Batch([ITEMS[place] for place in order], 4, [states.get(place) for place in order], control=control)
+        ).result()
         turns += 1
         for index, place in enumerate(order):
             if index in control.ends:
@@ -131,11 +140,20 @@ def job(waiting, cached=0):
     return SimpleNamespace(sequence=SimpleNamespace(waiting=[0] * waiting, cached=cached))
 
 
-@pytest.mark.parametrize(("jobs", "mixes", "counts"), [
-    ([(100, 0), (5, 0)], False, [32]), ([(100, 0), (5, 0)], True, [32]), ([(10, 0), (11, 0), (12, 0)], False, [10, 11]),
-    ([(10, 0), (11, 0), (11, 0)], True, [10, 11, 11]), ([(40, 32), (4, 0)], False, [32]),
-    ([(4, 0), (40, 32)], False, [4]),
-    ([(4, 32), (20, 0), (9, 0)], True, [4, 20]), ([(100, 20)], False, [12]), ([], True, [])])
+@pytest.mark.parametrize(
+    ("jobs", "mixes", "counts"),
+    [
+        ([(100, 0), (5, 0)], False, [32]),
+        ([(100, 0), (5, 0)], True, [32]),
+        ([(10, 0), (11, 0), (12, 0)], False, [10, 11]),
+        ([(10, 0), (11, 0), (11, 0)], True, [10, 11, 11]),
+        ([(40, 32), (4, 0)], False, [32]),
+        ([(4, 0), (40, 32)], False, [4]),
+        ([(4, 32), (20, 0), (9, 0)], True, [4, 20]),
+        ([(100, 20)], False, [12]),
+        ([], True, []),
+    ],
+)
 def test_what_a_turn_reads(jobs, mixes, counts):
     assert [count for _, count in parts_of([job(*item) for item in jobs], 32, mixes)] == counts
 
@@ -154,8 +172,10 @@ class Timed:
         pass
 
 
-@pytest.mark.parametrize(("fixed", "each", "bound", "tokens"), [
-    (20, 1, 100, 64), (20, 1, 51, 16), (20, 1, 52, 32), (20, 1, 5, 8), (20, 0, 100, 512), (20, 1, 10_000, 512)])
+@pytest.mark.parametrize(
+    ("fixed", "each", "bound", "tokens"),
+    [(20, 1, 100, 64), (20, 1, 51, 16), (20, 1, 52, 32), (20, 1, 5, 8), (20, 0, 100, 512), (20, 1, 10_000, 512)],
+)
 def test_as_many_tokens_as_fit_into_a_turn(fixed, each, bound, tokens):
     session = Timed(fixed, each)
     assert tokens_within(session, bound, 512, 2048, lambda: session.now) == tokens
@@ -172,9 +192,19 @@ def test_the_first_lane_measures_how_many_tokens_a_turn_reads(directory):
     engine.unload()
 
 
-@pytest.mark.parametrize(("models", "options", "tokens"), [
-    ((1,), {}, 512), ((1, 1), {}, 512), ((2,), {}, 64), ((1, 2), {}, 64), ((0,), {}, 64), ((), {}, 64),
-    ((1,), {"turn": "100ms"}, 64), ((1,), {"prefill_tokens": 16}, 16)])
+@pytest.mark.parametrize(
+    ("models", "options", "tokens"),
+    [
+        ((1,), {}, 512),
+        ((1, 1), {}, 512),
+        ((2,), {}, 64),
+        ((1, 2), {}, 64),
+        ((0,), {}, 64),
+        ((), {}, 64),
+        ((1,), {"turn": "100ms"}, 64),
+        ((1,), {"prefill_tokens": 16}, 16),
+    ],
+)
 def test_turns_are_long_only_where_no_other_model_is_on_its_lanes(directory, monkeypatch, models, options, tokens):
     monkeypatch.setattr(engine_module, "tokens_within", lambda *arguments: 64)
     lanes = [LaneInfo(name="cpu0", models=count, clock_ns=lambda: 0) for count in models]

@@ -28,8 +28,16 @@ def build(monkeypatch, tmp_path):
     """``build(**changes)`` with the double of ``version``; ``told`` is the progress of a process of its own."""
     told = []
 
-    def run(version="10.3", library="tensorrt", limits=None, fault="", timing_cache="", free_bytes=None,
-            gpu_bytes=None, **changes):
+    def run(
+        version="10.3",
+        library="tensorrt",
+        limits=None,
+        fault="",
+        timing_cache="",
+        free_bytes=None,
+        gpu_bytes=None,
+        **changes,
+    ):
         file = changes.pop("file", None) or os.path.join(str(tmp_path), onnx_models.linear(str(tmp_path)))
         request = BuildRequest(file, [1, 2], {}, {}, [], 0, {}, {}, "model", 1 << 28, 0, 3, -1, [], 1)
         request = request._replace(**changes)
@@ -52,7 +60,12 @@ def test_a_plan_its_metadata_and_progress(build, tmp_path):
     assert (built["version"], built["layers"]) == ("10.3.0", 1)
     assert os.path.getsize(tmp_path / "m.plan") > 100
     assert [(item.phase, item.share) for item in build.told if item.phase != "start"] == [
-        ("parse", 0.0), ("build", 0.0), ("build", 0.5), ("build", 1.0), ("build", 1.0)]
+        ("parse", 0.0),
+        ("build", 0.0),
+        ("build", 0.5),
+        ("build", 1.0),
+        ("build", 1.0),
+    ]
     with open(cache, "rb") as file:
         assert file.read() == b"timings"
 
@@ -76,10 +89,15 @@ def test_a_library_that_is_missing(build, monkeypatch):
 def test_an_operator_that_the_parser_does_not_have(build, tmp_path):
     path = str(tmp_path / "strange.onnx")
     node = helper.make_node("Fold", ["x"], ["y"], name="fold7", domain="com.acme")
-    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", 1, ["B", 4])],
-                              [helper.make_tensor_value_info("y", 1, ["B", 4])])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13), helper.make_opsetid("com.acme", 1)]),
-              path)
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", 1, ["B", 4])],
+        [helper.make_tensor_value_info("y", 1, ["B", 4])],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13), helper.make_opsetid("com.acme", 1)]), path
+    )
     with pytest.raises(ParseFailed, match=r"model 'm': .*strange.onnx: node 0 'fold7' \(Fold\): plugin not found"):
         build(file=path)
     with pytest.raises(ParseFailed, match="node 0: plugin not found"):
@@ -122,9 +140,12 @@ def test_a_dla_core_wants_float16_from_the_builder_or_from_11_on_from_the_model(
 
 def test_the_librarys_own_plugins_are_registered_before_anything_is_parsed(build, tmp_path):
     path = str(tmp_path / "detector.onnx")
-    graph = helper.make_graph([helper.make_node("EfficientNMS_TRT", ["x"], ["y"], name="nms")], "g",
-                              [helper.make_tensor_value_info("x", 1, ["B", 4])],
-                              [helper.make_tensor_value_info("y", 1, ["B", 4])])
+    graph = helper.make_graph(
+        [helper.make_node("EfficientNMS_TRT", ["x"], ["y"], name="nms")],
+        "g",
+        [helper.make_tensor_value_info("x", 1, ["B", 4])],
+        [helper.make_tensor_value_info("y", 1, ["B", 4])],
+    )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)]), path)
     for version in ("8.5", "10.3", "11.4"):
         build(version=version, file=path)
@@ -188,8 +209,10 @@ def test_a_process_that_computes_in_silence_is_not_ended_but_for_its_time(build,
         build(fault="stuck", limits=Limits(0, 2 * 10**8))
 
 
-@pytest.mark.parametrize(("index", "visible", "expected"), [
-    (0, None, None), (1, None, "1"), (0, "3", "3"), (0, "3,5", "3"), (1, "3,5", "5"), (1, "GPU-a,GPU-b", "GPU-b")])
+@pytest.mark.parametrize(
+    ("index", "visible", "expected"),
+    [(0, None, None), (1, None, "1"), (0, "3", "3"), (0, "3,5", "3"), (1, "3,5", "5"), (1, "GPU-a,GPU-b", "GPU-b")],
+)
 def test_the_process_sees_the_gpu_that_it_builds_for(index, visible, expected):
     own = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     made = building.environment_of(index, {"HOME": "/", **own})

@@ -27,22 +27,29 @@ def double(monkeypatch):
 
 
 def config(tmp_path, **options):
-    model = ModelConfig("net", engine="tensorrt", file=onnx_models.linear(str(tmp_path)),
-                        options={"plans": "plans", **options})
-    return Config(models={"net": model}, lanes={"gpu0": LaneConfig("gpu0")}, directory=str(tmp_path),
-                  source="edge.toml")
+    model = ModelConfig(
+        "net", engine="tensorrt", file=onnx_models.linear(str(tmp_path)), options={"plans": "plans", **options}
+    )
+    return Config(
+        models={"net": model}, lanes={"gpu0": LaneConfig("gpu0")}, directory=str(tmp_path), source="edge.toml"
+    )
 
 
 def test_a_small_model_is_built_and_run(double):
     assert diagnose.findings(None) == [
-        ("tensorrt", "good", "tensorrt 10.3.0 built and ran a small model in 0.0 s on double 0, 2 CUDA graphs", "")]
+        ("tensorrt", "good", "tensorrt 10.3.0 built and ran a small model in 0.0 s on double 0, 2 CUDA graphs", "")
+    ]
     assert double.leaks() == []
 
 
 def test_whether_the_plan_of_a_model_is_there(double, tmp_path):
     found = diagnose.findings(config(tmp_path))
-    assert found[1] == ("plan of net", "note", "there is none for this library, device and power mode: the next start "
-                        "builds it, an unknown time", "edgeserve profile edge.toml")
+    assert found[1] == (
+        "plan of net",
+        "note",
+        "there is none for this library, device and power mode: the next start builds it, an unknown time",
+        "edgeserve profile edge.toml",
+    )
     engine = trt_worlds.made(str(tmp_path), "linear.onnx", name="net", options={"plans": "plans"})
     engine.load()
     engine.unload()
@@ -57,8 +64,10 @@ def test_a_plan_that_was_built_elsewhere_is_read_and_not_built(double, monkeypat
     for version in ("10.3", "8.6"):
         trt_worlds.plan_file(str(tmp_path), onnx_models.linear(str(tmp_path)), profiles, f"{version}.plan", version)
     own = config(tmp_path)
-    for version, status, words in (("10.3", "good", "built elsewhere, takes batches of 1 to 8 and 16"),
-                                   ("8.6", "wrong", "refuses the plan: version tag does not match")):
+    for version, status, words in (
+        ("10.3", "good", "built elsewhere, takes batches of 1 to 8 and 16"),
+        ("8.6", "wrong", "refuses the plan: version tag does not match"),
+    ):
         model = replace(own.models["net"], file=f"{version}.plan")
         subject, found, text, mend = diagnose.findings(replace(own, models={"net": model}))[1]
         assert (subject, found) == ("plan of net", status)
@@ -70,8 +79,11 @@ def test_a_plan_that_was_built_elsewhere_is_read_and_not_built(double, monkeypat
 def test_the_plan_of_a_model_is_that_of_its_lanes_gpu(double, tmp_path):
     double.devices = 2
     own = config(tmp_path)
-    second = replace(own, lanes={"gpu1": LaneConfig("gpu1", device="b")},
-                     devices={"a": DeviceConfig("a", "cuda", 0), "b": DeviceConfig("b", "cuda", 1)})
+    second = replace(
+        own,
+        lanes={"gpu1": LaneConfig("gpu1", device="b")},
+        devices={"a": DeviceConfig("a", "cuda", 0), "b": DeviceConfig("b", "cuda", 1)},
+    )
     assert [diagnose.device_index_of(one, own.models["net"]) for one in (own, second)] == [0, 1]
     double.device_name = lambda index: f"card {index}"
     engine = trt_worlds.made(str(tmp_path), "linear.onnx", name="net", options={"plans": "plans"})
@@ -88,7 +100,7 @@ def test_a_library_that_is_missing_is_wrong_only_where_it_is_needed(monkeypatch,
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
     assert diagnose.findings(None) == []
     assert diagnose.findings(Config()) == []
-    (subject, status, text, mend), = diagnose.findings(config(tmp_path))
+    ((subject, status, text, mend),) = diagnose.findings(config(tmp_path))
     assert (subject, status) == ("tensorrt", "wrong")
     assert "TensorRT cannot be imported" in text
     assert "apt install" in mend
@@ -96,7 +108,7 @@ def test_a_library_that_is_missing_is_wrong_only_where_it_is_needed(monkeypatch,
 
 def test_without_a_device_the_small_model_says_so(double, tmp_path):
     double.devices = 0
-    (subject, status, text, mend), = diagnose.findings(config(tmp_path))
+    ((subject, status, text, mend),) = diagnose.findings(config(tmp_path))
     assert (subject, status) == ("tensorrt", "wrong")
     assert "tensorrt 10.3.0 is here, and the GPU is not: " in text
     assert "device 0 does not exist" in text
@@ -116,6 +128,7 @@ def test_the_process_that_looks_answers_without_a_library_and_its_end_is_told(mo
     assert about["missing"]
     assert "no_such_library" in about["error"]
     real = subprocess.run
-    monkeypatch.setattr(diagnose.subprocess, "run",
-                        lambda command, **how: real([sys.executable, "-c", "import os; os._exit(9)"], **how))
+    monkeypatch.setattr(
+        diagnose.subprocess, "run", lambda command, **how: real([sys.executable, "-c", "import os; os._exit(9)"], **how)
+    )
     assert diagnose.look("auto") == {"error": "the check ended with status 9"}

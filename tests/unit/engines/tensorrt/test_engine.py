@@ -116,8 +116,9 @@ def test_a_plan_whose_profiles_are_others_is_refused(double, builds, tmp_path, m
     loads(engine)
     library = sys.modules["tensorrt"]
     assert "get_tensor_profile_shape" in vars(engine_type)
-    monkeypatch.setattr(library.ICudaEngine, "get_tensor_profile_shape",
-                        lambda self, name, index: [(1, 4), (1, 4), (8, 4)])
+    monkeypatch.setattr(
+        library.ICudaEngine, "get_tensor_profile_shape", lambda self, name, index: [(1, 4), (1, 4), (8, 4)]
+    )
     with pytest.raises(PlanRefused, match=r"optimisation profile 0 .batch size 1. takes input 'x' of .*\(8, 4\)"):
         made(tmp_path, batch=(1, 2)).load()
 
@@ -184,12 +185,14 @@ def test_a_plan_that_fails_is_gone_before_its_device_is_given_back(double, tmp_p
 def test_a_refused_plan_is_gone_before_another_is_built(double, tmp_path, monkeypatch):
     loads(made(tmp_path))
     alive = []
-    monkeypatch.setattr(engine_module, "build_plan",
-                        lambda *how: alive.append(len(double.engines)) or trt_worlds.build_here(*how))
+    monkeypatch.setattr(
+        engine_module, "build_plan", lambda *how: alive.append(len(double.engines)) or trt_worlds.build_here(*how)
+    )
     library = __import__("tensorrt")
     kept = library.ICudaEngine.num_optimization_profiles
-    monkeypatch.setattr(library.ICudaEngine, "num_optimization_profiles",
-                        property(lambda self: kept.fget(self) if alive else 7))
+    monkeypatch.setattr(
+        library.ICudaEngine, "num_optimization_profiles", property(lambda self: kept.fget(self) if alive else 7)
+    )
     loads(made(tmp_path))
     assert alive == [0]
 

@@ -34,9 +34,16 @@ def plan(tmp_path, profiles, **how):
     return trt_worlds.plan_file(str(tmp_path), onnx_models.linear(str(tmp_path)), profiles, **how)
 
 
-@pytest.mark.parametrize(("version", "profiles"), [
-    ("8.5", ONE_TO_EIGHT), ("8.6", ONE_TO_EIGHT), ("10.3", ONE_TO_EIGHT), ("8.5", ONE_AND_MORE),
-    ("10.3", ONE_AND_MORE)])
+@pytest.mark.parametrize(
+    ("version", "profiles"),
+    [
+        ("8.5", ONE_TO_EIGHT),
+        ("8.6", ONE_TO_EIGHT),
+        ("10.3", ONE_TO_EIGHT),
+        ("8.5", ONE_AND_MORE),
+        ("10.3", ONE_AND_MORE),
+    ],
+)
 def test_a_plan_runs_every_batch_size_that_its_profiles_take(monkeypatch, tmp_path, version, profiles):
     with trt_worlds.world(monkeypatch, version) as cuda:
         file = plan(tmp_path, profiles, version=version)
@@ -59,8 +66,9 @@ def test_a_plan_runs_every_batch_size_that_its_profiles_take(monkeypatch, tmp_pa
 
 def test_a_batch_axis_of_one_length_is_filled_up(monkeypatch, tmp_path):
     with trt_worlds.world(monkeypatch, "10.3"):
-        file = trt_worlds.plan_file(str(tmp_path), onnx_models.linear(str(tmp_path), batch=4),
-                                    [{"x": [[4, 4], [4, 4], [4, 4]]}])
+        file = trt_worlds.plan_file(
+            str(tmp_path), onnx_models.linear(str(tmp_path), batch=4), [{"x": [[4, 4], [4, 4], [4, 4]]}]
+        )
         engine, lane = trt_worlds.made(str(tmp_path), file, batch=(1, 2)), trt_worlds.new_lane()
         engine.load()
         results, _ = run_whole(engine.open(lane), Batch([x(1.0)], 1))
@@ -88,8 +96,9 @@ def test_two_lanes_share_a_plan_where_its_contexts_can(monkeypatch, tmp_path):
 
 def test_items_that_no_profile_takes_fail_alone(monkeypatch, tmp_path):
     with trt_worlds.world(monkeypatch, "10.3"):
-        file = trt_worlds.plan_file(str(tmp_path), onnx_models.pooled(str(tmp_path)),
-                                    [{"x": [[1, 1, 2], [1, 1, 8], [1, 1, 16]]}])
+        file = trt_worlds.plan_file(
+            str(tmp_path), onnx_models.pooled(str(tmp_path)), [{"x": [[1, 1, 2], [1, 1, 8], [1, 1, 16]]}]
+        )
         engine, lane = trt_worlds.made(str(tmp_path), file, batch=(1,)), trt_worlds.new_lane()
         engine.load()
         assert engine.example()["x"].shape == (1, 8), "the usual length is the profile's"
@@ -114,9 +123,13 @@ def test_what_a_plan_cannot_do_is_said(monkeypatch, tmp_path):
             trt_worlds.made(str(tmp_path), other).load()
 
 
-@pytest.mark.parametrize(("about", "why"), [
-    ({"locations": {"x": "HOST"}}, r"tensor 'x' is read on the host, since its values decide the sizes"),
-    ({"formats": {"y": "CHW16"}}, r"tensor 'y' has the layout CHW16, expected LINEAR; .*--outputIOFormats")])
+@pytest.mark.parametrize(
+    ("about", "why"),
+    [
+        ({"locations": {"x": "HOST"}}, r"tensor 'x' is read on the host, since its values decide the sizes"),
+        ({"formats": {"y": "CHW16"}}, r"tensor 'y' has the layout CHW16, expected LINEAR; .*--outputIOFormats"),
+    ],
+)
 def test_tensors_that_are_no_device_memory_in_numpys_order_are_refused(monkeypatch, tmp_path, about, why):
     with trt_worlds.world(monkeypatch, "10.3"):
         with pytest.raises(EngineError, match=why):
@@ -139,8 +152,9 @@ def test_init_reads_a_plan_and_what_it_writes_serves(monkeypatch, tmp_path, caps
         assert set(config.models["given"].batch) <= {1, 2}, "the plan takes no more"
         assert config.apps["given"].inputs["x"].shape == (4,)
         with Runtime(config) as runtime:
-            np.testing.assert_allclose(runtime.infer("given", x(2.0), slo_ms=60_000)["y"], x(2.0)["x"] @ WEIGHTS,
-                                       rtol=1e-6)
+            np.testing.assert_allclose(
+                runtime.infer("given", x(2.0), slo_ms=60_000)["y"], x(2.0)["x"] @ WEIGHTS, rtol=1e-6
+            )
         assert "on the GPU" in capsys.readouterr().out
         assert cli.main(["init", str(tmp_path / file), "--out", f"{tmp_path}/cpu.toml", "--cpu"]) == 2
         assert "leave --cpu out" in capsys.readouterr().err
@@ -148,8 +162,9 @@ def test_init_reads_a_plan_and_what_it_writes_serves(monkeypatch, tmp_path, caps
 
 def test_open_lengths_of_a_plan_are_the_profiles_usual_ones(monkeypatch, tmp_path):
     with trt_worlds.world(monkeypatch, "10.3"):
-        file = trt_worlds.plan_file(str(tmp_path), onnx_models.pooled(str(tmp_path)),
-                                    [{"x": [[1, 1, 2], [1, 1, 8], [4, 1, 16]]}])
+        file = trt_worlds.plan_file(
+            str(tmp_path), onnx_models.pooled(str(tmp_path)), [{"x": [[1, 1, 2], [1, 1, 8], [4, 1, 16]]}]
+        )
         assert describe(str(tmp_path / file)).batches == ((1, 4),)
         model = load_config(written(tmp_path, str(tmp_path / file))).models["given"]
         assert (model.shapes, model.batch) == ({"x": (1, 8)}, (1,))

@@ -45,6 +45,7 @@ def builder(text="plan", calls=None, **about):
             calls.append(path)
         write(path, text)
         return {"build_s": 12.0, "model_bytes": 100, "profiles_count": 2, **about}
+
     return build
 
 
@@ -62,12 +63,17 @@ def test_the_board_is_read_by_name(root):
 def test_a_plan_belongs_to_everything_that_it_was_built_from(root):
     same, other = identity(root), identity(root, request=REQUEST._replace(file="/elsewhere/x.onnx"))
     assert same.digest() == other.digest()
-    others = [identity(root, version="10.3.1"), identity(root, device=ORIN._replace(name="Xavier")),
-              identity(root, device=ORIN._replace(compute_capability=(7, 2))), identity(root, library="tensorrt_rtx"),
-              identity(root, device=ORIN._replace(multiprocessors=8)), identity(root, device=None),
-              identity(root, request=REQUEST._replace(sizes=[1, 4])),
-              identity(root, request=REQUEST._replace(precision="fp16")),
-              identity(root, request=REQUEST._replace(ranges={"x": [[1], [2], [3]]}))]
+    others = [
+        identity(root, version="10.3.1"),
+        identity(root, device=ORIN._replace(name="Xavier")),
+        identity(root, device=ORIN._replace(compute_capability=(7, 2))),
+        identity(root, library="tensorrt_rtx"),
+        identity(root, device=ORIN._replace(multiprocessors=8)),
+        identity(root, device=None),
+        identity(root, request=REQUEST._replace(sizes=[1, 4])),
+        identity(root, request=REQUEST._replace(precision="fp16")),
+        identity(root, request=REQUEST._replace(ranges={"x": [[1], [2], [3]]})),
+    ]
     write(str(root / "var/lib/nvpmodel/status"), "pmode:0000")
     others.append(identity(root))
     write(str(root / "m.onnx"), "another")

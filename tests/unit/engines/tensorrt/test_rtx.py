@@ -81,10 +81,15 @@ def test_profiles_are_read_back_as_they_were_asked_for(library, profiles, tmp_pa
             assert rows(profile, name) == [(size, 1), (size, 8), (size, 24)]
 
 
-@pytest.mark.parametrize(("make", "changes"), [
-    (onnx_models.linear, {}), (onnx_models.pooled, {"ranges": {"x": [[1, 2], [1, 8], [1, 64]]}}),
-    (onnx_models.recurrent, {"states": ["state"], "state_axis": 1, "constants": {"rate": 16000}}),
-    (onnx_models.lookup, {"shapes": {"ids": [5]}})])
+@pytest.mark.parametrize(
+    ("make", "changes"),
+    [
+        (onnx_models.linear, {}),
+        (onnx_models.pooled, {"ranges": {"x": [[1, 2], [1, 8], [1, 64]]}}),
+        (onnx_models.recurrent, {"states": ["state"], "state_axis": 1, "constants": {"rate": 16000}}),
+        (onnx_models.lookup, {"shapes": {"ids": [5]}}),
+    ],
+)
 def test_small_models_of_every_kind_of_input(library, profiles, tmp_path, make, changes):
     plan = built(library, request(os.path.join(str(tmp_path), make(str(tmp_path))), **changes))
     for (_, wanted), profile in zip(plan.profiles, profiles):
@@ -95,10 +100,15 @@ def test_small_models_of_every_kind_of_input(library, profiles, tmp_path, make, 
 def test_an_operator_that_is_not_there(library, tmp_path):
     path = str(tmp_path / "strange.onnx")
     node = helper.make_node("Fold", ["x"], ["y"], name="fold7", domain="com.acme")
-    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", 1, ["B", 4])],
-                              [helper.make_tensor_value_info("y", 1, ["B", 4])])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13), helper.make_opsetid("com.acme", 1)]),
-              path)
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", 1, ["B", 4])],
+        [helper.make_tensor_value_info("y", 1, ["B", 4])],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13), helper.make_opsetid("com.acme", 1)]), path
+    )
     with pytest.raises(ParseFailed, match=r"node 0 'fold7' \(Fold\): .*run it with engine = 'onnx'"):
         built(library, request(path))
 
@@ -137,8 +147,15 @@ def test_a_plan_on_a_machine_without_a_driver(library, tmp_path):
 def test_the_process_that_builds_tells_progress_and_writes_the_plan(tmp_path):
     file = os.path.join(str(tmp_path), onnx_models.linear(str(tmp_path)))
     told = []
-    answer = build_plan("tensorrt_rtx", request(file), "model 'm'", str(tmp_path / "m.plan"), str(tmp_path / "timing"),
-                        Limits(0, 120 * 10**9), told.append)
+    answer = build_plan(
+        "tensorrt_rtx",
+        request(file),
+        "model 'm'",
+        str(tmp_path / "m.plan"),
+        str(tmp_path / "timing"),
+        Limits(0, 120 * 10**9),
+        told.append,
+    )
     assert os.path.getsize(tmp_path / "m.plan") > 1000
     assert os.path.getsize(tmp_path / "timing") > 0
     assert answer["profiles"][2] == [4, {"x": [[4, 4]] * 3}]

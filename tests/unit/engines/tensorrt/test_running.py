@@ -92,12 +92,22 @@ def test_the_copies_of_a_batch_do_not_wait_for_the_execution_before(monkeypatch,
             np.testing.assert_allclose(pending.result()[0].outputs["y"], x(value)["x"] @ WEIGHTS, rtol=1e-6)
 
 
-@pytest.mark.parametrize(("version", "file", "items", "copied"), [
-    ("10.3", onnx_models.linear, [x(1.0), x(2.0)], 0), ("10.3", onnx_models.linear, [x(1.0)], 0),
-    ("8.6", onnx_models.lookup, [{"ids": np.array([3])}], 1)])
+@pytest.mark.parametrize(
+    ("version", "file", "items", "copied"),
+    [
+        ("10.3", onnx_models.linear, [x(1.0), x(2.0)], 0),
+        ("10.3", onnx_models.linear, [x(1.0)], 0),
+        ("8.6", onnx_models.lookup, [{"ids": np.array([3])}], 1),
+    ],
+)
 def test_inputs_are_packed_where_they_are_copied_from(monkeypatch, tmp_path, version, file, items, copied):
-    with loaded(monkeypatch, tmp_path, version, file=file(str(tmp_path)), shapes={
-            "ids": (1,)} if file is onnx_models.lookup else {}) as (_, _, _, session):
+    with loaded(
+        monkeypatch,
+        tmp_path,
+        version,
+        file=file(str(tmp_path)),
+        shapes={"ids": (1,)} if file is onnx_models.lookup else {},
+    ) as (_, _, _, session):
         copies = []
         real = np.copyto
         monkeypatch.setattr(np, "copyto", lambda *args, **how: copies.append(args) or real(*args, **how))
@@ -113,8 +123,12 @@ def test_an_integrated_gpu_copies_nothing(monkeypatch, tmp_path):
 
 
 def test_mapped_no_copies_on_an_integrated_gpu_too(monkeypatch, tmp_path):
-    with loaded(monkeypatch, tmp_path, cuda={"attributes": {"INTEGRATED": 1}},
-                options={"mapped": "no"}) as (cuda, _, _, session):
+    with loaded(monkeypatch, tmp_path, cuda={"attributes": {"INTEGRATED": 1}}, options={"mapped": "no"}) as (
+        cuda,
+        _,
+        _,
+        session,
+    ):
         outputs_of(session, 1.0)
         assert [call for call in cuda.log if call[0] == "copy_to_device"]
 
@@ -144,8 +158,10 @@ def test_more_batches_than_the_lane_is_deep_are_refused(monkeypatch, tmp_path):
 
 def test_lanes_count_in_the_footprint(monkeypatch, tmp_path):
     with trt_worlds.world(monkeypatch, "10.3"):
-        one, two = (trt_worlds.made(str(tmp_path), onnx_models.linear(str(tmp_path)), lanes=lanes, batch=(1, 4))
-                    for lanes in (1, 2))
+        one, two = (
+            trt_worlds.made(str(tmp_path), onnx_models.linear(str(tmp_path)), lanes=lanes, batch=(1, 4))
+            for lanes in (1, 2)
+        )
         alone, both = one.load(), two.load()
         assert both.work_bytes == 2 * alone.work_bytes
         assert both.weights_bytes == alone.weights_bytes
@@ -154,8 +170,12 @@ def test_lanes_count_in_the_footprint(monkeypatch, tmp_path):
 
 
 def test_int64_beyond_int32_is_refused_before_version_10(monkeypatch, tmp_path):
-    with loaded(monkeypatch, tmp_path, "8.6", file=onnx_models.lookup(str(tmp_path)),
-                shapes={"ids": (1,)}) as (_, _, _, session):
+    with loaded(monkeypatch, tmp_path, "8.6", file=onnx_models.lookup(str(tmp_path)), shapes={"ids": (1,)}) as (
+        _,
+        _,
+        _,
+        session,
+    ):
         with pytest.raises(EngineError, match=r"input 'ids' has values from .*; this TensorRT \(8.6.0\) computes them"):
             session.launch(Batch([{"ids": np.array([2**40])}], 1))
         assert run_whole(session, Batch([{"ids": np.array([3])}], 1))[0][0].outputs["y"].shape == (1,)
@@ -176,8 +196,12 @@ def test_a_graph_per_profile_and_slot_is_launched_instead(monkeypatch, tmp_path)
 def test_without_graphs_the_network_is_enqueued(monkeypatch, tmp_path, how):
     if how == "capture":
         monkeypatch.setattr(running.ProfileContext, "capture", refuse_capture)
-    with loaded(monkeypatch, tmp_path, cuda={"graphs": how != "library"},
-                options={"graph": how != "option"}) as (cuda, _, _, session):
+    with loaded(monkeypatch, tmp_path, cuda={"graphs": how != "library"}, options={"graph": how != "option"}) as (
+        cuda,
+        _,
+        _,
+        session,
+    ):
         assert session.graphs == 0
         np.testing.assert_allclose(outputs_of(session, 2.0), x(2.0)["x"] @ WEIGHTS, rtol=1e-6)
         assert "launch" not in [call[0] for call in cuda.log]
@@ -189,8 +213,13 @@ def refuse_capture(self, number, slot, stream):
 
 
 def test_other_shapes_than_the_captured_ones_run_without_a_graph(monkeypatch, tmp_path):
-    with loaded(monkeypatch, tmp_path, file=onnx_models.pooled(str(tmp_path)), batch=(1,),
-                options={"ranges": {"x": [[1, 2], [1, 8], [1, 16]]}}) as (_, _, _, session):
+    with loaded(
+        monkeypatch,
+        tmp_path,
+        file=onnx_models.pooled(str(tmp_path)),
+        batch=(1,),
+        options={"ranges": {"x": [[1, 2], [1, 8], [1, 16]]}},
+    ) as (_, _, _, session):
         for width in (8, 4, 8, 16):
             item = {"x": np.arange(width, dtype=np.float32)[None]}
             result = run_whole(session, Batch([item], 1))[0][0].outputs["y"]
@@ -215,8 +244,11 @@ def test_memory_that_is_missing_at_open_is_told_and_given_back(monkeypatch, tmp_
 def test_an_enqueue_that_the_library_refuses_fails_its_batch_alone(monkeypatch, tmp_path):
     with loaded(monkeypatch, tmp_path, options={"graph": False}) as (_, _, engine, session):
         with pytest.MonkeyPatch.context() as refusing:
-            refusing.setattr(engine._loaded.library.trt.IExecutionContext, "execute_async_v3",
-                             lambda self, stream_handle: self._refuse("no kernel"))
+            refusing.setattr(
+                engine._loaded.library.trt.IExecutionContext,
+                "execute_async_v3",
+                lambda self, stream_handle: self._refuse("no kernel"),
+            )
             with pytest.raises(EngineError, match="model 'm': batch of 2 cannot be enqueued: no kernel"):
                 session.launch(Batch([x(1.0)], 2))
         np.testing.assert_allclose(outputs_of(session, 2.0), x(2.0)["x"] @ WEIGHTS, rtol=1e-6)
@@ -275,8 +307,9 @@ def launch_two(session):
 def faulty(monkeypatch, tmp_path, **settings):
     """A session whose CUDA double is left as it is afterwards: a fault may leave anything behind."""
     with trt_worlds.world(monkeypatch, settings.pop("version", "10.3")) as cuda:
-        engine = trt_worlds.made(str(tmp_path), onnx_models.linear(str(tmp_path)), batch=(1, 2),
-                                 options={"graph": False}, **settings)
+        engine = trt_worlds.made(
+            str(tmp_path), onnx_models.linear(str(tmp_path)), batch=(1, 2), options={"graph": False}, **settings
+        )
         engine.load()
         yield cuda, engine, trt_worlds.new_lane()
 
@@ -337,8 +370,11 @@ def test_planted_missing_address(monkeypatch, tmp_path):
     with faulty(monkeypatch, tmp_path) as (_, engine, lane):
         context_type = engine._loaded.library.trt.IExecutionContext
         kept = context_type.set_tensor_address
-        monkeypatch.setattr(context_type, "set_tensor_address",
-                            lambda self, name, pointer: True if name == "y" else kept(self, name, pointer))
+        monkeypatch.setattr(
+            context_type,
+            "set_tensor_address",
+            lambda self, name, pointer: True if name == "y" else kept(self, name, pointer),
+        )
         with pytest.raises(Misuse, match=r"without set_tensor_address of \['y'\]"):
             engine.open(lane)
 
@@ -375,15 +411,23 @@ def test_planted_results_read_before_the_end(monkeypatch, tmp_path):
 
 
 def test_planted_graph_of_the_first_run(monkeypatch, tmp_path):
-    monkeypatch.setattr(running.LaneContexts, "_warm",
-                        lambda self, context, shapes: context.capture(0, self._slots[0], self.stream.stream))
+    monkeypatch.setattr(
+        running.LaneContexts,
+        "_warm",
+        lambda self, context, shapes: context.capture(0, self._slots[0], self.stream.stream),
+    )
     with faulty(monkeypatch, tmp_path) as (_, engine, lane), pytest.raises(Misuse, match="it holds the initialisation"):
         engine.open(lane)
 
 
 def test_planted_graph_kept_over_a_change_of_shapes(monkeypatch, tmp_path):
-    with loaded(monkeypatch, tmp_path, file=onnx_models.pooled(str(tmp_path)), batch=(1,),
-                options={"ranges": {"x": [[1, 2], [1, 8], [1, 16]]}}) as (cuda, lane, _, session):
+    with loaded(
+        monkeypatch,
+        tmp_path,
+        file=onnx_models.pooled(str(tmp_path)),
+        batch=(1,),
+        options={"ranges": {"x": [[1, 2], [1, 8], [1, 16]]}},
+    ) as (cuda, lane, _, session):
         context = session._contexts._contexts[1]
         context.reshape({"x": (1, 1, 4)})
         with lane.common["cuda"].device.current(), pytest.raises(Misuse, match="shapes had changed"):

@@ -28,7 +28,7 @@ def test_a_name_is_where_the_table_says_and_nowhere_else(row):
     assert ("rtx" in has) == row.rtx
     first = NUMBERED.index(row.since) if row.since else len(NUMBERED)
     last = NUMBERED.index(row.last) if row.last else len(NUMBERED) - 1
-    assert [version for version in has if version != "rtx"] == NUMBERED[first:last + 1]
+    assert [version for version in has if version != "rtx"] == NUMBERED[first : last + 1]
 
 
 def test_the_versions_of_every_jetpack_line_are_known():
@@ -50,15 +50,22 @@ def test_the_double_of_a_version_has_that_versions_names_alone(version):
         assert public == {name for name in vars(template) if name in trt_double.names_of(template.__name__, version)}
 
 
-@pytest.mark.parametrize(("version", "flags", "weak", "copies", "narrow"), [
-    ("8.5", {"EXPLICIT_BATCH"}, True, 3, True), ("8.6", {"EXPLICIT_BATCH"}, True, 1, True),
-    ("10.3", {"EXPLICIT_BATCH", "STRONGLY_TYPED"}, True, 1, False), ("11.4", {"STRONGLY_TYPED"}, False, 1, False),
-    ("rtx", {"STRONGLY_TYPED"}, False, 1, False)])
+@pytest.mark.parametrize(
+    ("version", "flags", "weak", "copies", "narrow"),
+    [
+        ("8.5", {"EXPLICIT_BATCH"}, True, 3, True),
+        ("8.6", {"EXPLICIT_BATCH"}, True, 1, True),
+        ("10.3", {"EXPLICIT_BATCH", "STRONGLY_TYPED"}, True, 1, False),
+        ("11.4", {"STRONGLY_TYPED"}, False, 1, False),
+        ("rtx", {"STRONGLY_TYPED"}, False, 1, False),
+    ],
+)
 def test_what_the_engine_does_with_a_version(version, flags, weak, copies, narrow):
     one = api(version)
     kinds = trt_double.library(version)["NetworkDefinitionCreationFlag"]
     bits = one.network_flags(strongly_typed=True)
     assert {kind.name for kind in kinds if bits & 1 << int(kind)} == flags
     assert one.network_flags(strongly_typed=False) == sum(
-        1 << int(kind) for kind in kinds if kind.name == "EXPLICIT_BATCH")
+        1 << int(kind) for kind in kinds if kind.name == "EXPLICIT_BATCH"
+    )
     assert (one.weak_types, one.profile_copies(3), one.narrows_int64) == (weak, copies, narrow)

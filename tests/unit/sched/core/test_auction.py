@@ -20,10 +20,13 @@ EVERY_POLICY = ["fifo", "edf", "clockwork", "nexus", "clipper", "orloj", "orloj+
 
 def beside_critical(slo: float = 30, policy: Any = "fifo", background: Any = None, **sections: Any) -> Driver:
     """A critical app whose requests take 10 ms and come at any time, and background work in the other batches."""
-    apps = {"c": {"model": "m", "class": "critical", "slo": f"{slo}ms", **sections.pop("app", {})},
-            "bg": {"model": "n", "class": "background", "slo": "9s", **(background or {})}}
-    return Driver({"m": {1: 10}, "n": sections.pop("times", BATCHES), **sections.pop("models", {})}, apps, policy,
-                  **sections)
+    apps = {
+        "c": {"model": "m", "class": "critical", "slo": f"{slo}ms", **sections.pop("app", {})},
+        "bg": {"model": "n", "class": "background", "slo": "9s", **(background or {})},
+    }
+    return Driver(
+        {"m": {1: 10}, "n": sections.pop("times", BATCHES), **sections.pop("models", {})}, apps, policy, **sections
+    )
 
 
 def after_a_critical_one(world: Driver, count: int = 8, **fields: Any) -> List[Any]:
@@ -36,8 +39,9 @@ def after_a_critical_one(world: Driver, count: int = 8, **fields: Any) -> List[A
 # --- background work --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("slack", "size", "takes"), [
-    (24, 8, 24), (23.999, 4, 16), (16, 4, 16), (15.999, 2, 12), (10, 1, 10)])
+@pytest.mark.parametrize(
+    ("slack", "size", "takes"), [(24, 8, 24), (23.999, 4, 16), (16, 4, 16), (15.999, 2, 12), (10, 1, 10)]
+)
 def test_background_batches_are_cut_to_what_is_over_before_a_critical_request_would_be_late(slack, size, takes):
     world = beside_critical(10 + slack)
     first = list(range(2, 2 + size))
@@ -90,9 +94,18 @@ def test_background_work_leaves_time_for_the_handover_to_the_next_critical_reque
 
 
 def test_background_work_that_leaves_no_time_for_a_handover_keeps_nobody_else_waiting():
-    world = hands_over(Driver({"m": {1: 10}, "n": {1: 10}, "k": {1: 10}}, {
-        "c": {"model": "m", "class": "critical", "slo": "20.999ms"}, "o": {"model": "k", "slo": "9s"},
-        "bg": {"model": "n", "class": "background", "slo": "9s"}}, "fifo"), 1)
+    world = hands_over(
+        Driver(
+            {"m": {1: 10}, "n": {1: 10}, "k": {1: 10}},
+            {
+                "c": {"model": "m", "class": "critical", "slo": "20.999ms"},
+                "o": {"model": "k", "slo": "9s"},
+                "bg": {"model": "n", "class": "background", "slo": "9s"},
+            },
+            "fifo",
+        ),
+        1,
+    )
     world.arrive("c", at=0)
     world.arrive("bg", at=1)
     world.arrive("o", at=2)
@@ -113,9 +126,11 @@ class Steps(Fifo):
 def test_several_steps_count_as_long_as_they_take(monkeypatch):
     monkeypatch.setitem(POLICIES, "steps", Steps)
     assert after_a_critical_one(beside_critical(10 + 36, "steps")) == [
-        ran("n", 2, 3, size=2, expected_ns=36 * MS, steps_max=3)]
+        ran("n", 2, 3, size=2, expected_ns=36 * MS, steps_max=3)
+    ]
     assert after_a_critical_one(beside_critical(10 + 35.999, "steps")) == [
-        ran("n", 2, size=1, expected_ns=30 * MS, steps_max=3)]
+        ran("n", 2, size=1, expected_ns=30 * MS, steps_max=3)
+    ]
     assert after_a_critical_one(beside_critical(10 + 29.999, "steps")) == []
 
 
@@ -172,9 +187,14 @@ def test_a_work_must_start_before_the_one_in_front_of_it_counts_as_hung():
 
 @pytest.mark.parametrize("policy", ["edf", "fifo"])
 def test_what_waits_is_looked_at_again_when_it_has_waited_long_enough(policy):
-    world = Driver({"loop": {1: 4}, "slow": {1: 28}}, {
-        "loop": {"model": "loop", "slo": "20ms", "class": "critical"},
-        "slow": {"model": "slow", "slo": "5s", "class": "background", "background_wait": "300ms"}}, policy)
+    world = Driver(
+        {"loop": {1: 4}, "slow": {1: 28}},
+        {
+            "loop": {"model": "loop", "slo": "20ms", "class": "critical"},
+            "slow": {"model": "slow", "slo": "5s", "class": "background", "background_wait": "300ms"},
+        },
+        policy,
+    )
     world.arrive("loop")
     world.finish(at=4)
     assert world.arrive("slow", at=5) == []

@@ -39,7 +39,10 @@ def test_what_an_estimate_stands_on_is_known_per_batch_size():
     made = build_scheduler(wide, [profile(b1=5)], measured={("m", "cpu0"): {1: [6 * MS], 2: [7 * MS, 8 * MS]}})
     known = [made.state.latency["m", "cpu0"].confidence(size, 0) for size in (1, 2, 4)]
     assert [(item.source, item.measured, item.age_ns) for item in known] == [
-        (PROFILE, 9, None), (START, 2, None), (EXPECTED, 0, None)]
+        (PROFILE, 9, None),
+        (START, 2, None),
+        (EXPECTED, 0, None),
+    ]
 
 
 def test_a_model_that_could_not_be_tried_is_assumed_to_be_quick_until_it_ran():
@@ -56,8 +59,11 @@ def test_a_profile_of_another_lane_says_nothing_of_this_one():
 
 def test_a_batch_size_without_any_time_is_refused_with_what_is_known_and_the_mend():
     wrong = config({"m": {1: 10, "batch": [1, 2, 4]}})
-    with pytest.raises(ProfileError, match=r"model 'm' on lane 'cpu0': batch sizes \[2, 4\] have no time \(known: 1\); "
-                                           r"run 'edgeserve profile' or give \[model.m.expected\]"):
+    with pytest.raises(
+        ProfileError,
+        match=r"model 'm' on lane 'cpu0': batch sizes \[2, 4\] have no time \(known: 1\); "
+        r"run 'edgeserve profile' or give \[model.m.expected\]",
+    ):
         build_scheduler(wrong)
     assert typical(build_scheduler(wrong, [profile(b2=5, b4=6)]), 4) == 6
 
@@ -116,5 +122,8 @@ def test_what_does_not_fit_or_exist_is_refused():
     with pytest.raises(ConfigError, match=r"\[policy.p\] kind = 'zzz' does not exist\. Expected one of clipper, clock"):
         build_scheduler(config(policy={"p": {"kind": "zzz"}}))
     with pytest.raises(ConfigError, match=r"has a cycle through"):
-        build_scheduler(parse_config(table({"m": {1: 1}, "n": {1: 1}}, {"a": [
-            {"name": "m", "after": ["n"]}, {"name": "n", "after": ["m"]}]})))
+        build_scheduler(
+            parse_config(
+                table({"m": {1: 1}, "n": {1: 1}}, {"a": [{"name": "m", "after": ["n"]}, {"name": "n", "after": ["m"]}]})
+            )
+        )

@@ -14,9 +14,12 @@ from edgeserve.sched.protocol.events import DeviceChanged, DrainRequested, LaneC
 
 MB = 10**6
 MODELS = {"m": {1: 10, 2: 12, 4: 16}}
-APPS = {"app": "m", "bg": {"model": "m", "class": "background", "slo": "1000ms"},
-        "patient": {"model": "m", "class": "background", "slo": "1000ms", "background_wait": "200ms"},
-        "critical": {"model": "m", "class": "critical"}}
+APPS = {
+    "app": "m",
+    "bg": {"model": "m", "class": "background", "slo": "1000ms"},
+    "patient": {"model": "m", "class": "background", "slo": "1000ms", "background_wait": "200ms"},
+    "critical": {"model": "m", "class": "critical"},
+}
 
 
 def pressed(models=MODELS, apps=APPS, level="soft", **sections):
@@ -26,6 +29,7 @@ def pressed(models=MODELS, apps=APPS, level="soft", **sections):
 
 
 # --- near a limit -----------------------------------------------------------------------------------------------------
+
 
 def test_near_a_limit_a_lane_waits_for_a_fuller_batch_for_half_of_the_time_to_spare():
     world = pressed()
@@ -53,9 +57,18 @@ def test_without_pressure_nobody_waits():
     assert world.arrive("app") == [ran("m", 1)]
 
 
-@pytest.mark.parametrize(("given", "waits"), [
-    ({}, True), ({"klass": "critical"}, False), ({"klass": "background"}, False), ({"drops": [(None, "late")]}, False),
-    ({"probe": True}, False), ({"latest_start_ns": 0}, False), ({"steps_max": 3}, False)])
+@pytest.mark.parametrize(
+    ("given", "waits"),
+    [
+        ({}, True),
+        ({"klass": "critical"}, False),
+        ({"klass": "background"}, False),
+        ({"drops": [(None, "late")]}, False),
+        ({"probe": True}, False),
+        ({"latest_start_ns": 0}, False),
+        ({"steps_max": 3}, False),
+    ],
+)
 def test_only_for_normal_batches_that_may_start_later_a_lane_waits(given, waits):
     world = pressed()
     world.arrive("app")
@@ -69,17 +82,19 @@ def test_with_more_than_256_open_requests_no_lane_waits_for_a_fuller_batch():
     models = {"m": {1: 10, 2: 12, 4: 16, "lanes": ["one"]}, "n": {1: 5000, "lanes": ["other"]}}
     apps = {"app": "m", "slow": {"model": "n", "slo": "9999s", "pending_max": 999}}
     for others, starts in ((255, False), (256, True)):
-        world = Driver(models, apps, lane={"one": {"device": "d"}, "other": {"device": "e"}},
-                   device={"d": {}, "e": {}})
+        world = Driver(models, apps, lane={"one": {"device": "d"}, "other": {"device": "e"}}, device={"d": {}, "e": {}})
         world.step(DeviceChanged("d", thermal="soft"))
         world.arrive("slow", count=others)
         assert (world.arrive("app") == [ran("m", others + 1)]) == starts
 
 
 def test_what_runs_elsewhere_shortens_no_wait():
-    world = Driver(MODELS, {"app": {"model": "m", "slo": "50ms"}, "far": "m"},
-                   lane={"one": {"device": "d"}, "other": {"device": "e"}},
-                   device={"d": {}, "e": {}})
+    world = Driver(
+        MODELS,
+        {"app": {"model": "m", "slo": "50ms"}, "far": "m"},
+        lane={"one": {"device": "d"}, "other": {"device": "e"}},
+        device={"d": {}, "e": {}},
+    )
     world.step(DeviceChanged("d", thermal="soft"), LaneChanged("one", False))
     world.arrive("app")
     world.step(LaneChanged("one", True))
@@ -156,12 +171,17 @@ def test_policies_are_told_of_the_pressure_once_per_change_and_can_ask(monkeypat
     class Listening(Edf):
         def on_device(self, change, board):
             told.append(change.pressure)
+
     monkeypatch.setitem(POLICIES, "listening", Listening)
     world = Driver(MODELS, APPS, "listening")
     board = world.scheduler.state.board
     lane = board.lanes[0]
-    for event in (DeviceChanged("cpu", thermal="soft"), DeviceChanged("cpu", power="soft"),
-                  DeviceChanged("cpu", power="hard"), DeviceChanged("cpu", thermal="none")):
+    for event in (
+        DeviceChanged("cpu", thermal="soft"),
+        DeviceChanged("cpu", power="soft"),
+        DeviceChanged("cpu", power="hard"),
+        DeviceChanged("cpu", thermal="none"),
+    ):
         world.step(event)
     assert told == [1, 2]
     assert board.pressure(lane) == 2
@@ -175,8 +195,12 @@ LARGE = {name: {1: 10, "memory": "60MB", "load": "5ms"} for name in "abc"}
 
 def roomy(resident=("a", "b"), **device):
     device = {"headroom": "100MB", **device}
-    return Driver(LARGE, {name: {"model": name, "slo": "5000ms"} for name in LARGE}, resident={"cpu": resident},
-                  device={"cpu": device})
+    return Driver(
+        LARGE,
+        {name: {"model": name, "slo": "5000ms"} for name in LARGE},
+        resident={"cpu": resident},
+        device={"cpu": device},
+    )
 
 
 def test_a_load_waits_while_others_have_the_memory_and_comes_by_itself():
@@ -247,6 +271,7 @@ def test_loads_wait_while_memory_is_in_small_pieces():
 
 
 # --- speed, idle gaps, energy -----------------------------------------------------------------------------------------
+
 
 def test_a_speed_that_is_told_late_does_not_count_twice():
     world = Driver({"m": {1: 10}}, {"app": {"model": "m", "slo": "1000ms"}})

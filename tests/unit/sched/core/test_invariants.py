@@ -16,14 +16,23 @@ from edgeserve.sched.resources.model_cache import ABSENT
 def world() -> SimpleNamespace:
     """A batch of two on lane a, two stream requests of which one waits for its turn with a state on the device, one
     job bound to lane a, two jobs in the queues of two policies. Lane b is idle, other is not in memory."""
-    driver = Driver({"m": {1: 10, 2: 12, "memory": "10MiB", "lanes": ["a"]}, "s": {1: 5, "memory": "5MiB",
-                                                                                  "lanes": ["b"]},
-                     "other": {1: 5, "memory": "5MiB", "lanes": ["b"]}},
-                    {"first": {"model": "m", "policy": "edf"}, "steps": {"model": "s", "policy": "edf"},
-                     "last": {"model": "m", "policy": "fifo"}, "voice": {"model": "s", "stream": "in_order",
-                                                                         "policy": "edf"}},
-                    policy={"edf": {}, "fifo": {}}, resident={"d": ["m", "s"]},
-                    lane={"a": {"device": "d"}, "b": {"device": "d"}}, device={"d": {"memory": "100MiB"}})
+    driver = Driver(
+        {
+            "m": {1: 10, 2: 12, "memory": "10MiB", "lanes": ["a"]},
+            "s": {1: 5, "memory": "5MiB", "lanes": ["b"]},
+            "other": {1: 5, "memory": "5MiB", "lanes": ["b"]},
+        },
+        {
+            "first": {"model": "m", "policy": "edf"},
+            "steps": {"model": "s", "policy": "edf"},
+            "last": {"model": "m", "policy": "fifo"},
+            "voice": {"model": "s", "stream": "in_order", "policy": "edf"},
+        },
+        policy={"edf": {}, "fifo": {}},
+        resident={"d": ["m", "s"]},
+        lane={"a": {"device": "d"}, "b": {"device": "d"}},
+        device={"d": {"memory": "100MiB"}},
+    )
     driver.arrive("steps", at=1)  # 1
     driver.finish("b", at=2, status="unfinished", state_bytes=77)  # bound to lane b from now on, and runs again
     driver.arrive("first", count=2, at=3)  # 2, 3 run on lane a
@@ -36,9 +45,18 @@ def world() -> SimpleNamespace:
     state = scheduler.state
     requests = state.requests
     return SimpleNamespace(
-        scheduler=scheduler, requests=requests, lanes=state.lanes, works=state.works.by_id, device=state.devices["d"],
-        policies=state.policies, admission=state.admission, retained=state.retained,
-        job_of=lambda id: next(iter(requests[id].jobs.values())), stream=dict(state.streams), state=state)
+        scheduler=scheduler,
+        requests=requests,
+        lanes=state.lanes,
+        works=state.works.by_id,
+        device=state.devices["d"],
+        policies=state.policies,
+        admission=state.admission,
+        retained=state.retained,
+        job_of=lambda id: next(iter(requests[id].jobs.values())),
+        stream=dict(state.streams),
+        state=state,
+    )
 
 
 def set_to(thing, name, value):
@@ -83,29 +101,37 @@ DISORDER = {
     "2 in flight, 1 on lanes": lambda w: set_to(w.device.placements["m"], "in_flight", 2),
     "works but is not resident": lambda w: (
         set_to(w.device, "used_bytes", w.device.used_bytes - w.device.placements["m"].bytes),
-        set_to(w.device.placements["m"], "state", ABSENT)),
+        set_to(w.device.placements["m"], "state", ABSENT),
+    ),
     "demand of bound jobs is wrong": lambda w: set_to(w.device.placements["s"], "bound_ns", 1),
     "demand is wrong": lambda w: set_to(w.device.placements["other"], "demand_ns", 1),
     "state bytes 78, in use 77": lambda w: set_to(w.device, "state_bytes", 78),
     # streams
     "is held by a request that is over": lambda w: (
-        set_to(w.stream["voice", "v"], "active", SimpleNamespace(ended=True, running=0))),
+        set_to(w.stream["voice", "v"], "active", SimpleNamespace(ended=True, running=0))
+    ),
     "a waiting request is open": lambda w: w.stream["voice", "v"].held.append(w.requests[4]),
     "requests wait for nobody": lambda w: set_to(w.stream["voice", "v"], "active", None),
     # probes
     "are retained while draining": lambda w: (
-        w.retained.update({w.job_of(4).seq: w.job_of(4)}), set_to(w.state, "draining", True)),
+        w.retained.update({w.job_of(4).seq: w.job_of(4)}),
+        set_to(w.state, "draining", True),
+    ),
     "is retained as 1234": lambda w: w.retained.update({1234: w.job_of(4)}),
     "is a probe and has jobs": lambda w: set_to(w.lanes["a"].works[0], "probe", w.job_of(4)),
 }
 
 
-WITH_STAND_INS = {"is held by a request that is over", "stands in the queues of edf and fifo",
-                  "stand in no queue, or the other way round"}
+WITH_STAND_INS = {
+    "is held by a request that is over",
+    "stands in the queues of edf and fifo",
+    "stand in no queue, or the other way round",
+}
 
 
-@pytest.mark.parametrize("said", [pytest.param(said, marks=[interpreted_only] * (said in WITH_STAND_INS))
-                                  for said in sorted(DISORDER)])
+@pytest.mark.parametrize(
+    "said", [pytest.param(said, marks=[interpreted_only] * (said in WITH_STAND_INS)) for said in sorted(DISORDER)]
+)
 def test_disorder_is_noticed(world, said):
     DISORDER[said](world)
     with pytest.raises(AssertionError, match=said):

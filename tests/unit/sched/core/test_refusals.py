@@ -58,8 +58,12 @@ def test_the_faster_lane_is_named_and_a_load_is_waited_for() -> None:
     world.arrive("a", slo=100)
     world.arrive("a", at=2, slo=5)
     assert lacked(world, 2) == ("fast", 12, 0, 5, 12)  # "slow", the first lane, is busy
-    world = Driver({"m": {1: 12, "memory": "1MB", "load": "30ms"}}, {"a": "m"}, resident={"cpu": []},
-                   device={"cpu": {"memory": "10MB"}})
+    world = Driver(
+        {"m": {1: 12, "memory": "1MB", "load": "30ms"}},
+        {"a": "m"},
+        resident={"cpu": []},
+        device={"cpu": {"memory": "10MB"}},
+    )
     world.arrive("a", slo=40)
     assert lacked(world, 1) == ("cpu0", 12, 30, 40, 42)
 
@@ -94,6 +98,7 @@ def test_clockwork_counts_its_margin_and_its_careful_estimate() -> None:
 def test_a_drop_later_says_which_deadline_would_have_been_long_enough(policy: str) -> None:
     """The batch before takes longer than expected: the request is given up, and with the deadline that its end names it
     is not."""
+
     def after_a_slow_batch(slo: float) -> Driver:
         world = Driver(ONE, {"a": "m"}, policy)
         world.arrive("a", slo=100)
@@ -116,10 +121,14 @@ def test_a_drop_later_says_which_deadline_would_have_been_long_enough(policy: st
 def test_pard_says_what_its_rule_would_need(rule: str, least: float) -> None:
     """Two modules of 10 and 20 ms on lanes of their own, shares of a third and two thirds; the first is held up until
     20. Rule ``sf`` needs the end, ``split`` 30 ms for the stay at the first, ``clipper++`` 20 ms for the wait there."""
+
     def held_up(slo: float) -> Driver:
-        world = Driver({"m": {1: 10, "lanes": ["one"]}, "n": {1: 20, "lanes": ["two"]}}, CHAIN,
-                       kind("pard", rule=rule, collect="just_in_time", lead_ms=0.0),
-                       lane={"one": {}, "two": {}})
+        world = Driver(
+            {"m": {1: 10, "lanes": ["one"]}, "n": {1: 20, "lanes": ["two"]}},
+            CHAIN,
+            kind("pard", rule=rule, collect="just_in_time", lead_ms=0.0),
+            lane={"one": {}, "two": {}},
+        )
         world.arrive("a", slo=1000)
         world.arrive("a", slo=slo)
         if not world.outcome(2):
@@ -192,8 +201,11 @@ def test_a_policy_that_knows_no_deadline_says_so() -> None:
 
 
 def test_a_request_answered_in_part_has_numbers_only_when_it_ends() -> None:
-    nodes = [{"name": "quick", "model": "m", "after": []}, {"name": "slow", "model": "n", "after": []},
-             {"name": "end", "model": "m", "after": ["quick", "slow"], "join": 1}]
+    nodes = [
+        {"name": "quick", "model": "m", "after": []},
+        {"name": "slow", "model": "n", "after": []},
+        {"name": "end", "model": "m", "after": ["quick", "slow"], "join": 1},
+    ]
     world = Driver({"m": {1: 5}, "n": {1: 40}}, {"a": {"node": nodes, "on_late": "partial"}}, {"edf": {"admit": False}})
     world.arrive("a", slo=30)
     world.finish(at=5)
@@ -207,7 +219,8 @@ def test_a_request_answered_in_part_has_numbers_only_when_it_ends() -> None:
 
 def test_the_text_rounds_the_deadline_that_would_do_up() -> None:
     assert str(Shortfall("cpu0", 53 * MS, 14 * MS, 33 * MS, 70 * MS)) == (
-        "expected 53ms on cpu0 and 14ms of waiting, 33ms left: 70ms would do")
+        "expected 53ms on cpu0 and 14ms of waiting, 33ms left: 70ms would do"
+    )
     assert str(Shortfall("cpu0", 53 * MS, 0, -MS, 70_010_000)) == "expected 53ms on cpu0, nothing left: 70.1ms would do"
 
 

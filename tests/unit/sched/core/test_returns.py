@@ -30,8 +30,11 @@ PATIENCE = DELAY * 5 / 4 + SLACK_NS / MS
 
 def world_of(times: Any = None, app: Any = None, **sections: Any) -> Driver:
     """One model, one app with time enough."""
-    return Driver({"m": times or CHEAP, **sections.pop("models", {})},
-                  {"a": {"model": "m", "slo": "1s", **(app or {})}, **sections.pop("apps", {})}, **sections)
+    return Driver(
+        {"m": times or CHEAP, **sections.pop("models", {})},
+        {"a": {"model": "m", "slo": "1s", **(app or {})}, **sections.pop("apps", {})},
+        **sections,
+    )
 
 
 def teach(world: Driver, *clients: str, rounds: int = COUNTED_MIN + 2, delay: float = DELAY) -> Driver:
@@ -103,10 +106,13 @@ def test_waits_in_vain_become_rarer_and_one_that_pays_heals():
     assert turns_until_a_wait() == 8, "half forgiven by the one that paid"
 
 
-@pytest.mark.parametrize(("before", "waited_ms", "strikes", "skips"), [
-    (0, 9, 1, 2), (4, 9, 5, 32), (5, 9, 6, 64), (6, 9, 6, 64), (6, 8.999999, 3, 0), (1, 8.999999, 0, 0)])
+@pytest.mark.parametrize(
+    ("before", "waited_ms", "strikes", "skips"),
+    [(0, 9, 1, 2), (4, 9, 5, 32), (5, 9, 6, 64), (6, 9, 6, 64), (6, 8.999999, 3, 0), (1, 8.999999, 0, 0)],
+)
 def test_a_wait_pays_that_took_less_than_the_fuller_batch_saves_and_at_most_64_are_let_pass(
-        before, waited_ms, strikes, skips):
+    before, waited_ms, strikes, skips
+):
     world = world_of()
     returns, lane = returns_of(world), world.scheduler.state.lanes["cpu0"]
     bid = Bid("m", (None, None), 2, 11 * MS, None, 0)  # two in 11 ms, alone 10 each
@@ -116,9 +122,19 @@ def test_a_wait_pays_that_took_less_than_the_fuller_batch_saves_and_at_most_64_a
     assert (returns._strikes["cpu0"], returns._skip.get("cpu0", 0), returns.waits) == (strikes, skips, {})
 
 
-@pytest.mark.parametrize(("given", "waits"), [
-    ({}, True), ({"klass": "critical"}, False), ({"klass": "background"}, False), ({"drops": [(None, "late")]}, False),
-    ({"probe": True}, False), ({"latest_start_ns": 0}, False), ({"steps_max": 3}, False), ({"model": "n"}, False)])
+@pytest.mark.parametrize(
+    ("given", "waits"),
+    [
+        ({}, True),
+        ({"klass": "critical"}, False),
+        ({"klass": "background"}, False),
+        ({"drops": [(None, "late")]}, False),
+        ({"probe": True}, False),
+        ({"latest_start_ns": 0}, False),
+        ({"steps_max": 3}, False),
+        ({"model": "n"}, False),
+    ],
+)
 def test_only_for_normal_batches_that_may_start_later_a_lane_waits(given, waits):
     world = world_of(models={"n": {1: 30}}, apps={"b": {"model": "n", "slo": "1s"}})
     lane, given = world.scheduler.state.lanes["cpu0"], dict(given)
@@ -186,9 +202,15 @@ def test_no_critical_request_waits_and_none_is_made_to():
 @pytest.mark.parametrize("policies", [("fifo",), ("edf", "second")])
 def test_no_wait_while_another_model_has_work_for_the_lane(policies):
     def world_of_two() -> Driver:
-        return teach(world_of(models={"n": {1: 30}}, apps={"b": {"model": "n", "slo": "1s", "policy": policies[-1]}},
-                              app={"policy": policies[0]},
-                              policy={name: {"kind": policies[0]} for name in policies}), "x")
+        return teach(
+            world_of(
+                models={"n": {1: 30}},
+                apps={"b": {"model": "n", "slo": "1s", "policy": policies[-1]}},
+                app={"policy": policies[0]},
+                policy={name: {"kind": policies[0]} for name in policies},
+            ),
+            "x",
+        )
 
     world = world_of_two()
     assert started(one_waits_while_another_is_answered(world)) == []
@@ -296,8 +318,10 @@ def test_a_client_is_trusted_by_what_it_did_lately():
     assert not client.trusted, "what was long ago does not count"
 
 
-@pytest.mark.parametrize(("returned", "counted", "trusted"), [
-    (12, 16, True), (11, 16, False), (15, 15, False), (48, 64, True), (47, 64, False)])
+@pytest.mark.parametrize(
+    ("returned", "counted", "trusted"),
+    [(12, 16, True), (11, 16, False), (15, 15, False), (48, 64, True), (47, 64, False)],
+)
 def test_three_of_four_returns_of_sixteen_or_more_make_a_client_trusted(returned, counted, trusted):
     client = ReturningClient()
     client.returned, client.counted = returned, counted

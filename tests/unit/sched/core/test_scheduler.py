@@ -40,10 +40,21 @@ def one(**keys):
 
 def test_a_request_runs_and_is_completed_with_where_its_time_went():
     world = one()
-    assert world.arrive("a", at=5) == [like(RunBatch, lane="cpu0", model="m", jobs=(JobId(1, "m", ()),), size=1,
-                                            expected_ns=10 * MS, steps_max=None, probe=False)]
-    assert world.finish(at=17, took=11) == [FinishRequest(1, Outcome.COMPLETED, "",
-                                                          LatencyBreakdown(0, 0, 1 * MS, 11 * MS))]
+    assert world.arrive("a", at=5) == [
+        like(
+            RunBatch,
+            lane="cpu0",
+            model="m",
+            jobs=(JobId(1, "m", ()),),
+            size=1,
+            expected_ns=10 * MS,
+            steps_max=None,
+            probe=False,
+        )
+    ]
+    assert world.finish(at=17, took=11) == [
+        FinishRequest(1, Outcome.COMPLETED, "", LatencyBreakdown(0, 0, 1 * MS, 11 * MS))
+    ]
     world.over()
     assert world.wake_ms is None
 
@@ -54,7 +65,8 @@ def test_an_idle_lane_starts_at_once_and_a_busy_one_when_it_is_free():
     assert world.arrive("a", at=4) == []
     assert world.finish(at=10) == [ended(1, "completed"), ran("m", 2)]
     assert world.finish(at=20) == [
-        FinishRequest(2, "completed", "", LatencyBreakdown(queue_ns=6 * MS, execute_ns=10 * MS))]
+        FinishRequest(2, "completed", "", LatencyBreakdown(queue_ns=6 * MS, execute_ns=10 * MS))
+    ]
 
 
 def test_a_burst_is_planned_once_as_one_batch():
@@ -95,7 +107,11 @@ def test_stories_are_kept_for_a_while_after_the_end():
     world.finish(at=10)
     assert [line.strip() for line in world.scheduler.story(1)] == [
         "request 1 of app a: completed, class normal, deadline 100ms after it was asked",
-        "+0ns: arrived", "+0ns: launched m in work 1 on cpu0 with 0 others", "+10ms: completed", "time: 10ms execute"]
+        "+0ns: arrived",
+        "+0ns: launched m in work 1 on cpu0 with 0 others",
+        "+10ms: completed",
+        "time: 10ms execute",
+    ]
     assert world.scheduler.story(99) == []
 
 
@@ -108,7 +124,8 @@ def test_a_story_ends_with_why_it_was_late_and_what_was_before_it():
     assert world.scheduler.story(2)[-3:] == [
         "  time: 6ms queue, 1ms batch, 11ms execute",
         "  6ms past this deadline; most of its time was execute: its own batches",
-        "  before it: 1 batch of app a on cpu0"]
+        "  before it: 1 batch of app a on cpu0",
+    ]
     assert not [line for line in world.scheduler.story(1) if "past this deadline" in line or "before it" in line]
 
 
@@ -119,7 +136,8 @@ def test_the_story_of_a_dropped_request_says_that_it_waited():
     world.pass_time(35)
     assert world.scheduler.story(2)[-2:] == [
         "  given up before this deadline; most of its time was queue: waiting for a lane",
-        "  before it: 1 batch of app a on cpu0"]
+        "  before it: 1 batch of app a on cpu0",
+    ]
 
 
 def test_no_word_of_a_policys_note_breaks_a_story():
@@ -170,7 +188,8 @@ def test_what_comes_back_from_a_lane_after_its_deadline_ends_there(ending):
         assert world.refuse(at=60) == [ended(1, "dropped", "expired")]
     else:
         assert world.finish(at=60, status="done" if ending == "next node" else ending) == [
-            ended(1, "dropped", "expired")]
+            ended(1, "dropped", "expired")
+        ]
     world.over()
 
 
@@ -204,8 +223,12 @@ def test_partial_waits_for_half_of_what_is_left_where_what_follows_needs_more():
 
 
 def test_the_alarm_is_later_than_now_also_where_half_of_what_is_left_is_no_time():
-    world = Driver(FAN_MODELS, {"a": {"node": FAN, "on_late": "partial", "stream": "in_order"}}, policy="fifo",
-                   lane={"l0": {"hang": "100ms"}, "l1": {}})
+    world = Driver(
+        FAN_MODELS,
+        {"a": {"node": FAN, "on_late": "partial", "stream": "in_order"}},
+        policy="fifo",
+        lane={"l0": {"hang": "100ms"}, "l1": {}},
+    )
     world.arrive("a", slo=1000, stream="s")
     world.arrive("a", slo=110 + 1 / MS, stream="s")
     assert world.step(at=110) == [ended(1, "failed"), ran("cut", 2, lane="l1")]  # due in one nanosecond
@@ -292,7 +315,8 @@ def test_a_result_that_cannot_be_used_fails_the_request():
     world = Driver(FAN_MODELS, {"a": FAN})
     world.arrive("a")
     assert world.finish(at=10, parts=257) == [
-        ended(1, "failed", "node 'cut' made 257 parts, more than its parts_max = 256")]
+        ended(1, "failed", "node 'cut' made 257 parts, more than its parts_max = 256")
+    ]
 
 
 def test_unfinished_jobs_stay_on_the_lane_that_holds_their_state():
@@ -313,8 +337,9 @@ def test_unfinished_jobs_stay_on_the_lane_that_holds_their_state():
 
 
 def test_an_unfinished_job_waits_for_its_own_lane_even_when_another_is_idle():
-    world = Driver(ONE, {"a": {"model": "m", "slo": "1s"}, "b": {"model": "m", "slo": "5s"}}, policy="fifo",
-                   lane=TWO_LANES)
+    world = Driver(
+        ONE, {"a": {"model": "m", "slo": "1s"}, "b": {"model": "m", "slo": "5s"}}, policy="fifo", lane=TWO_LANES
+    )
     world.arrive("a", count=4)
     world.finish("l0", at=20, status="unfinished")
     world.lane("l0", up=False, at=21)
@@ -342,8 +367,10 @@ def test_a_call_of_several_steps_teaches_the_time_of_one_and_counts_all(steps):
     assert world.scheduler.state.latency["m", "cpu0"].typical_ns[2] == 10_250_000  # the lower of two
 
 
-@pytest.mark.parametrize(("results", "words"), [
-    ((), "has 1 jobs but 0 results"), ((JobResult(JobId(7, "m", ())),), "where JobId.request_id=1")])
+@pytest.mark.parametrize(
+    ("results", "words"),
+    [((), "has 1 jobs but 0 results"), ((JobResult(JobId(7, "m", ())),), "where JobId.request_id=1")],
+)
 def test_answers_that_do_not_fit_the_work_are_bugs(results, words):
     world = one()
     world.arrive("a")
@@ -384,7 +411,8 @@ def test_parts_run_on_several_lanes_and_meet_again():
     world.arrive("a")
     assert world.finish("l0", at=10, parts=2) == [
         like(RunBatch, lane="l0", jobs=(JobId(1, "read", (0,)),)),
-        like(RunBatch, lane="l1", jobs=(JobId(1, "read", (1,)),))]
+        like(RunBatch, lane="l1", jobs=(JobId(1, "read", (1,)),)),
+    ]
     assert world.finish("l1", at=20) == []
     assert world.finish("l0", at=22) == [like(RunBatch, jobs=(JobId(1, "join", ()),))]
     assert world.finish("l0", at=32) == [ended(1, "completed")]
@@ -462,8 +490,12 @@ def test_a_slower_lane_takes_longer_and_refuses_what_no_longer_fits():
 
 
 def test_a_lane_that_hangs_is_given_up_its_request_ends_and_others_go_elsewhere():
-    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "5s"}}, policy="fifo",
-                   lane={"l0": {"hang": "100ms", "ahead": "10ms"}, "l1": {"hang": "1s"}})
+    world = Driver(
+        {"m": {1: 10}},
+        {"a": {"model": "m", "slo": "5s"}},
+        policy="fifo",
+        lane={"l0": {"hang": "100ms", "ahead": "10ms"}, "l1": {"hang": "1s"}},
+    )
     world.arrive("a", count=3)
     assert [(work.lane, ids(work.jobs)) for work in world.on_lane.values()] == [("l0", [1]), ("l0", [2]), ("l1", [3])]
     world.finish("l1", at=20)
@@ -476,30 +508,45 @@ def test_a_lane_that_hangs_is_given_up_its_request_ends_and_others_go_elsewhere(
 
 @pytest.mark.parametrize(("slo", "goes_on"), [(110, False), (110 + 1 / MS, True)])
 def test_what_was_launched_behind_a_batch_that_hangs_is_over_at_its_deadline(slo, goes_on):
-    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "5s"}}, policy="fifo",
-                   lane={"l0": {"hang": "100ms", "ahead": "10ms"}, "l1": {"hang": "1s"}})
+    world = Driver(
+        {"m": {1: 10}},
+        {"a": {"model": "m", "slo": "5s"}},
+        policy="fifo",
+        lane={"l0": {"hang": "100ms", "ahead": "10ms"}, "l1": {"hang": "1s"}},
+    )
     world.arrive("a")
     world.arrive("a", slo=slo)
     world.arrive("a")
     assert [(work.lane, ids(work.jobs)) for work in world.on_lane.values()] == [("l0", [1]), ("l0", [2]), ("l1", [3])]
     world.finish("l1", at=20)
     assert world.step(at=110) == [
-        ended(1, "failed"), ran("m", 2, lane="l1") if goes_on else ended(2, "dropped", "expired")]
+        ended(1, "failed"),
+        ran("m", 2, lane="l1") if goes_on else ended(2, "dropped", "expired"),
+    ]
 
 
 def test_what_a_deep_lane_may_have_launched_ends_with_the_batch_that_hangs():
-    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "5s"}}, policy="fifo",
-                   lane={"l0": {"hang": "100ms", "depth": 2, "ahead": "25ms"}, "l1": {"hang": "1s"}})
+    world = Driver(
+        {"m": {1: 10}},
+        {"a": {"model": "m", "slo": "5s"}},
+        policy="fifo",
+        lane={"l0": {"hang": "100ms", "depth": 2, "ahead": "25ms"}, "l1": {"hang": "1s"}},
+    )
     world.arrive("a", count=4)
     assert [(work.lane, ids(work.jobs)) for work in world.on_lane.values()] == [
-        ("l0", [1]), ("l0", [2]), ("l0", [3]), ("l1", [4])]
+        ("l0", [1]),
+        ("l0", [2]),
+        ("l0", [3]),
+        ("l1", [4]),
+    ]
     world.finish("l1", at=20)
     assert world.step(at=110) == [ended(1, "failed"), ended(2, "failed"), ran("m", 3, lane="l1")]
 
 
 def test_a_lost_lane_fails_what_ran_and_gives_back_what_was_only_launched():
-    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "5s"}}, policy="fifo",
-                   lane={"l0": {"depth": 2}, "l1": {}})
+    world = Driver(
+        {"m": {1: 10}}, {"a": {"model": "m", "slo": "5s"}}, policy="fifo", lane={"l0": {"depth": 2}, "l1": {}}
+    )
     world.arrive("a", count=3)
     assert [(work.lane, ids(work.jobs)) for work in world.on_lane.values()] == [("l0", [1]), ("l0", [2]), ("l1", [3])]
     assert world.lane("l0", up=False, at=5) == [ended(1, "failed")]
@@ -518,8 +565,7 @@ def test_a_hung_lane_that_answers_is_trusted_again():
 
 
 def test_what_no_deadline_ends_does_not_wait_for_a_lane_that_hangs_or_is_down():
-    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "5s"}}, policy="fifo",
-                   lane={"cpu0": {"hang": "100ms"}})
+    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "5s"}}, policy="fifo", lane={"cpu0": {"hang": "100ms"}})
     world.arrive("a")
     world.arrive("a", on_late="answer")  # waits when the lane is given up
     assert world.step(at=110) == [ended(1, "failed"), ended(2, "failed")]
@@ -592,8 +638,9 @@ def test_only_a_client_that_has_something_pending_beside_others_is_over_its_shar
 
 
 def test_a_full_server_refuses_whoever_has_most_and_takes_others_in_its_place():
-    world = Driver({"m": {1: 10}}, {name: {"model": "m", "slo": "5s"} for name in "ab"}, policy="fifo",
-                   server={"pending_max": 3})
+    world = Driver(
+        {"m": {1: 10}}, {name: {"model": "m", "slo": "5s"} for name in "ab"}, policy="fifo", server={"pending_max": 3}
+    )
     assert world.arrive("a", count=2, client="x") == [ran("m", 1)]
     assert world.arrive("b", client="x") == []
     assert world.arrive("b", client="x") == [ended(4, "rejected", "server_full")]
@@ -666,6 +713,7 @@ def test_different_streams_share_a_batch_and_without_a_stream_nobody_waits():
     world = stream()
     first, second, third = world.request("a", stream="x"), world.request("a", stream="y"), world.request("a")
     from edgeserve.sched.protocol.events import RequestArrived
+
     assert world.step(*[RequestArrived(item) for item in (first, second, third)]) == [ran("m", 1, 2, 3)]
 
 
@@ -682,14 +730,18 @@ def test_newest_wins_supersedes_what_has_not_begun():
 def test_newest_wins_in_one_burst_runs_only_the_newest():
     world = stream("newest_wins")
     assert world.arrive("a", count=3, stream="s") == [
-        ended(1, "dropped", "superseded"), ended(2, "dropped", "superseded"), ran("m", 3)]
+        ended(1, "dropped", "superseded"),
+        ended(2, "dropped", "superseded"),
+        ran("m", 3),
+    ]
 
 
 @pytest.mark.parametrize(("stream", "begins_ms"), [("newest_wins", 60), ("in_order", 90)])
 def test_the_auction_lets_a_frame_go_before_the_next_one_comes(stream, begins_ms):
     models = {"m": {1: 10, 8: 24}, "n": {1: 10}}  # a frame, worth 3 of its 10 ms, waits for the others while it can
-    world = Driver(models, {"camera": {"model": "m", "stream": stream, "slo": "900ms"},
-                            "other": {"model": "n", "slo": "900ms"}})
+    world = Driver(
+        models, {"camera": {"model": "m", "stream": stream, "slo": "900ms"}, "other": {"model": "n", "slo": "900ms"}}
+    )
     for at in range(0, 64 * 5, 64):
         world.arrive("camera", at=at, stream="s")
         world.finish(at=at + 10)
@@ -758,15 +810,19 @@ def test_a_model_is_loaded_in_the_place_of_an_idle_one_and_then_runs():
     assert world.finish("copy:cpu", at=1) == []
     assert world.finish("copy:cpu", at=7) == [ran("n", 1)]
     assert world.finish("cpu0", at=17) == [
-        FinishRequest(1, "completed", "", LatencyBreakdown(load_ns=7 * MS, execute_ns=10 * MS))]
+        FinishRequest(1, "completed", "", LatencyBreakdown(load_ns=7 * MS, execute_ns=10 * MS))
+    ]
 
 
 def test_what_works_is_never_evicted():
     world = small()
     world.arrive("am")
     assert world.arrive("an", at=1) == []
-    assert world.finish("cpu0", at=10) == [ended(1, "completed"), like(EvictModel, model="m"),
-                                           like(LoadModel, model="n")]
+    assert world.finish("cpu0", at=10) == [
+        ended(1, "completed"),
+        like(EvictModel, model="m"),
+        like(LoadModel, model="n"),
+    ]
 
 
 def test_a_model_that_was_loaded_serves_before_it_goes_again():
@@ -794,7 +850,8 @@ def test_a_load_that_keeps_failing_fails_those_who_wait():
     world.finish("copy:cpu", failed="out of memory")
     world.pass_time(5 + 2 * pause)
     assert world.finish("copy:cpu", failed="out of memory") == [
-        ended(1, "failed", "model 'n' could not be loaded: out of memory")]
+        ended(1, "failed", "model 'n' could not be loaded: out of memory")
+    ]
     world.over()
 
 
@@ -850,8 +907,10 @@ def test_background_work_runs_only_when_nobody_else_wants_the_lane():
 
 
 def critical(background_ms=30, **keys):
-    apps = {"c": {"model": "m", "class": "critical", "slo": "30ms"},
-            "bg": {"model": "n", "class": "background", "slo": "5s"}}
+    apps = {
+        "c": {"model": "m", "class": "critical", "slo": "30ms"},
+        "bg": {"model": "n", "class": "background", "slo": "5s"},
+    }
     return Driver({"m": {1: 10, **keys.pop("m", {})}, "n": {1: background_ms, **keys.pop("n", {})}}, apps, **keys)
 
 
@@ -908,15 +967,19 @@ class Listener(Fifo):
         self.told.append(("finished", [job.id.request_id for job in work.jobs]))
 
     def on_device(self, change, board):
-        self.told.append({name: getattr(change, name) for name in CHANGED
-                          if getattr(change, name) not in (None, "")})
+        self.told.append({name: getattr(change, name) for name in CHANGED if getattr(change, name) not in (None, "")})
 
 
 @pytest.fixture
 def listener(monkeypatch):
     monkeypatch.setitem(POLICIES, "listener", Listener)
-    world = Driver({"m": {1: 10}}, {"a": "m"}, policy="listener",
-                   lane={"l0": {"device": "d", "ahead": "50ms", "hang": "100ms"}}, device={"d": {"memory": "1GB"}})
+    world = Driver(
+        {"m": {1: 10}},
+        {"a": "m"},
+        policy="listener",
+        lane={"l0": {"device": "d", "ahead": "50ms", "hang": "100ms"}},
+        device={"d": {"memory": "1GB"}},
+    )
     world.told = world.scheduler.policies[0].told
     return world
 
@@ -947,9 +1010,13 @@ def test_what_changed_is_said_and_nothing_else(listener):
     listener.step(LaneChanged("l0", True, 0.25), DeviceChanged("d", 5 * 10**8, power_w=9.0), at=5)
     listener.step(DeviceChanged("d", 5 * 10**8, heat=0.7, power_w=9.0), at=6)
     assert listener.told == [
-        {"lane": "l0", "speed": 0.5}, {"lane": "l0", "up": False}, {"lane": "l0", "speed": 0.25},
-        {"lane": "l0", "up": True}, {"device": "d", "memory_free_bytes": 5 * 10**8, "power_w": 9.0},
-        {"device": "d", "heat": 0.7}]
+        {"lane": "l0", "speed": 0.5},
+        {"lane": "l0", "up": False},
+        {"lane": "l0", "speed": 0.25},
+        {"lane": "l0", "up": True},
+        {"device": "d", "memory_free_bytes": 5 * 10**8, "power_w": 9.0},
+        {"device": "d", "heat": 0.7},
+    ]
 
 
 def test_a_clock_that_jitters_is_no_news_but_drift_adds_up(listener):

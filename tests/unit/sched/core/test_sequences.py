@@ -74,7 +74,9 @@ def test_a_job_that_failed_alone_fails_its_request_at_once():
     world = lm()
     world.arrive("chat", count=1, hints=chat())
     assert world.progress(1, at=10, status="failed", reason="no such token") == [
-        like(DropState), ended(1, "failed", "no such token")]
+        like(DropState),
+        ended(1, "failed", "no such token"),
+    ]
     world.finish(at=10)
     world.over()
 
@@ -129,8 +131,10 @@ def test_what_the_model_says_is_left_counts_for_the_next_batch():
     assert world.work().steps_max == 33
 
 
-@pytest.mark.parametrize(("hints", "steps"), [({"steps": 1}, 1), ({"lm.steps": 1}, 1), ({"steps": 2}, 2),
-                                              ({"steps": 0}, 16), ({"other": 5}, 16), (None, 16)])
+@pytest.mark.parametrize(
+    ("hints", "steps"),
+    [({"steps": 1}, 1), ({"lm.steps": 1}, 1), ({"steps": 2}, 2), ({"steps": 0}, 16), ({"other": 5}, 16), (None, 16)],
+)
 def test_what_the_model_says_counts_from_one_step_on(hints, steps):
     world = lm()
     world.arrive("chat", hints=chat(20))
@@ -218,9 +222,14 @@ def test_steps_are_bounded_by_the_memory_that_is_left_if_no_job_ends_early():
 
 def test_no_batch_begins_where_another_model_leaves_no_memory_for_its_input():
     models = {"lm": {**LM["lm"], "lanes": ["l0"]}, "other": {**LM["lm"], "lanes": ["l1"]}}
-    world = Driver(models, {"chat": APPS["chat"], "talk": {"model": "other", "slo": "100s"}}, "fifo",
-                   sequences=dict.fromkeys(models, (CONTEXT, TOKEN_BYTES, SLOTS)),
-                   lane={"l0": {"device": "d"}, "l1": {"device": "d"}}, device={"d": {"memory": "600B"}})
+    world = Driver(
+        models,
+        {"chat": APPS["chat"], "talk": {"model": "other", "slo": "100s"}},
+        "fifo",
+        sequences=dict.fromkeys(models, (CONTEXT, TOKEN_BYTES, SLOTS)),
+        lane={"l0": {"device": "d"}, "l1": {"device": "d"}},
+        device={"d": {"memory": "600B"}},
+    )
     world.arrive("chat", hints=chat(46, tokens=10))
     world.arrive("talk", hints=chat(20, tokens=10))  # 4 tokens are left
     assert world.of(RunBatch) == []
@@ -296,8 +305,12 @@ def test_a_batch_is_cut_for_a_job_of_another_app_that_would_be_late_behind_it():
 @pytest.mark.parametrize("hints", [chat(50), {}])
 def test_who_a_batch_was_cut_for_gets_the_lane_whatever_the_policies(chat_policy, hints):
     apps = {"chat": {**APPS["chat"], "policy": "talks", "value": 100.0}, "voice": {**APPS["voice"], "policy": "hears"}}
-    world = Driver(HEARS, apps, {"talks": {"kind": chat_policy}, "hears": {"kind": "edf"}},
-                   sequences={"lm": (CONTEXT, TOKEN_BYTES, SLOTS)})
+    world = Driver(
+        HEARS,
+        apps,
+        {"talks": {"kind": chat_policy}, "hears": {"kind": "edf"}},
+        sequences={"lm": (CONTEXT, TOKEN_BYTES, SLOTS)},
+    )
     world.arrive("chat", count=3, hints=hints)
     assert CutBatch(1, "cpu0") in world.arrive("voice", at=30)
     assert world.finish(at=40, status="unfinished", steps=4, state_bytes=140) == [ran("ear", 4)]
@@ -336,11 +349,17 @@ def test_a_batch_that_comes_back_after_a_turn_is_expected_then():
 
 @pytest.mark.parametrize("slo", [30, 60])
 def test_a_pipeline_is_served_beside_a_batch_that_can_be_cut(slo):
-    frames = {"slo": f"{slo}ms", "policy": "pipes", "node": [{"name": "find", "model": "ear"},
-                                                             {"name": "read", "model": "ear"}]}
-    world = Driver(HEARS, {"chat": {**APPS["chat"], "policy": "talks"}, "frames": frames},
-                   {"talks": {"kind": "rtlm+"}, "pipes": {"kind": "pard_local"}},
-                   sequences={"lm": (CONTEXT, TOKEN_BYTES, SLOTS)})
+    frames = {
+        "slo": f"{slo}ms",
+        "policy": "pipes",
+        "node": [{"name": "find", "model": "ear"}, {"name": "read", "model": "ear"}],
+    }
+    world = Driver(
+        HEARS,
+        {"chat": {**APPS["chat"], "policy": "talks"}, "frames": frames},
+        {"talks": {"kind": "rtlm+"}, "pipes": {"kind": "pard_local"}},
+        sequences={"lm": (CONTEXT, TOKEN_BYTES, SLOTS)},
+    )
     world.arrive("chat", hints=chat(50))
     assert world.arrive("frames", at=30) == [CutBatch(1, "cpu0")]
     assert world.finish(at=40, status="unfinished", steps=4, state_bytes=140) == [ran("ear", 2)]

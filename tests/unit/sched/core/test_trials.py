@@ -11,8 +11,21 @@ from hand_world import MS, Driver, ended, ran
 from edgeserve.sched.policies import POLICIES as KINDS
 from edgeserve.sched.policies.edf import Edf
 
-POLICIES = ["edf", "clockwork", "nexus", "orloj", "orloj+", "pard", "pard+", "pard_local", "rtlm", "rtlm+", "schemble",
-            "schemble+", "ensemble_static"]
+POLICIES = [
+    "edf",
+    "clockwork",
+    "nexus",
+    "orloj",
+    "orloj+",
+    "pard",
+    "pard+",
+    "pard_local",
+    "rtlm",
+    "rtlm+",
+    "schemble",
+    "schemble+",
+    "ensemble_static",
+]
 EVERY = [*POLICIES, "fifo", "clipper"]  # these two never refuse what an estimate says is too slow
 
 
@@ -20,8 +33,9 @@ def camera(policy: str, expected: float = 12, slo: float = 33, **sections: objec
     return Driver({"m": {1: expected}}, {"a": {"model": "m", "slo": f"{slo}ms"}}, policy, trials=True, **sections)
 
 
-def serve(world: Driver, requests: int, took_ms: Callable[[int], float], every_ms: float = 1000 / 30,
-          app: str = "a") -> Tuple[int, int]:
+def serve(
+    world: Driver, requests: int, took_ms: Callable[[int], float], every_ms: float = 1000 / 30, app: str = "a"
+) -> Tuple[int, int]:
     """One request each ``every_ms``; the nth batch takes ``took_ms(n)``. How many were refused or dropped, how many
     answered in time."""
     arrivals = [round(number * every_ms, 3) for number in range(requests)]
@@ -57,9 +71,13 @@ def test_four_slow_runs_in_a_row_refuse_no_more_than_six_of_the_610_that_follow(
             slow_until_ms.append(world.now_ms + 40)
             return 40
         return 12
+
     serve(world, 640, took_ms)
-    refused = [id for id, end in world.ends.items()
-               if end.outcome in ("rejected", "dropped") and (id - 1) * 1000 / 30 > slow_until_ms[-1]]
+    refused = [
+        id
+        for id, end in world.ends.items()
+        if end.outcome in ("rejected", "dropped") and (id - 1) * 1000 / 30 > slow_until_ms[-1]
+    ]
     assert len(refused) <= 6
 
 
@@ -92,8 +110,11 @@ def test_it_is_served_again_within_two_seconds_after_it_was_slow_for_long(policy
     serve_slow_ms = 20_000
     slow_until = [serve_slow_ms]
     refused, _ = serve(world, 900, lambda number: 50 if world.now_ms < slow_until[0] else 12)
-    late_refusals = [id for id, end in world.ends.items() if end.outcome in ("rejected", "dropped")
-                     and (id - 1) * 1000 / 30 > serve_slow_ms + 2000]
+    late_refusals = [
+        id
+        for id, end in world.ends.items()
+        if end.outcome in ("rejected", "dropped") and (id - 1) * 1000 / 30 > serve_slow_ms + 2000
+    ]
     assert refused > 150  # it was slow
     assert late_refusals == []
 
@@ -138,8 +159,7 @@ def test_without_trials_it_refuses_until_its_measurements_are_old():
 
 
 def test_a_trial_waits_while_the_lane_works_for_others_and_ends_at_its_deadline():
-    world = Driver(
-        {"m": {1: 40}, "n": {1: 30}}, {"a": {"model": "m", "slo": "33ms"}, "b": {"model": "n"}}, trials=True)
+    world = Driver({"m": {1: 40}, "n": {1: 30}}, {"a": {"model": "m", "slo": "33ms"}, "b": {"model": "n"}}, trials=True)
     assert world.arrive("b") == [ran("n", 1)]
     assert world.arrive("a", at=1) == []  # never measured: it may wait for the lane
     assert world.finish(at=30) == [ended(1, "completed"), ran("m", 2)]
@@ -149,8 +169,12 @@ def test_a_trial_waits_while_the_lane_works_for_others_and_ends_at_its_deadline(
 
 
 def test_a_trial_runs_alone_also_where_a_lane_takes_works_ahead():
-    world = Driver({"m": {1: 40}, "n": {1: 30}}, {"a": {"model": "m", "slo": "33ms"}, "b": {"model": "n"}}, trials=True,
-                   lane={"cpu0": {"depth": 2}})
+    world = Driver(
+        {"m": {1: 40}, "n": {1: 30}},
+        {"a": {"model": "m", "slo": "33ms"}, "b": {"model": "n"}},
+        trials=True,
+        lane={"cpu0": {"depth": 2}},
+    )
     assert world.arrive("b") == [ran("n", 1)]
     assert world.arrive("a", at=1) == [], "a second work would be taken"
     assert world.finish(at=30) == [ended(1, "completed"), ran("m", 2)]
@@ -159,7 +183,9 @@ def test_a_trial_runs_alone_also_where_a_lane_takes_works_ahead():
 def test_no_trial_goes_before_a_request_that_would_be_late_behind_it():
     world = Driver(
         {"m": {1: 40}, "n": {1: 30}},
-        {"a": {"model": "m", "slo": "33ms"}, "b": {"model": "n", "slo": "65ms"}}, trials=True)
+        {"a": {"model": "m", "slo": "33ms"}, "b": {"model": "n", "slo": "65ms"}},
+        trials=True,
+    )
     world.arrive("b")
     world.arrive("a", at=1)
     world.arrive("b", at=2)
@@ -168,8 +194,10 @@ def test_no_trial_goes_before_a_request_that_would_be_late_behind_it():
 
 def test_no_trial_starts_where_a_critical_request_could_need_the_lane():
     world = Driver(
-        {"m": {1: 40}, "n": {1: 4}}, {"a": {"model": "m", "slo": "33ms"},
-                                       "loop": {"model": "n", "slo": "20ms", "class": "critical"}}, trials=True)
+        {"m": {1: 40}, "n": {1: 4}},
+        {"a": {"model": "m", "slo": "33ms"}, "loop": {"model": "n", "slo": "20ms", "class": "critical"}},
+        trials=True,
+    )
     world.arrive("loop")
     world.finish(at=4)
     assert world.arrive("a", at=5) == []
@@ -179,7 +207,9 @@ def test_no_trial_starts_where_a_critical_request_could_need_the_lane():
 def test_trials_that_others_would_be_late_behind_are_rare():
     world = Driver(
         {"m": {1: 100}, "n": {1: 4}},
-        {"a": {"model": "m", "slo": "50ms"}, "b": {"model": "n", "slo": "20ms"}}, trials=True)
+        {"a": {"model": "m", "slo": "50ms"}, "b": {"model": "n", "slo": "20ms"}},
+        trials=True,
+    )
     world.arrive("b")
     world.finish(at=4)
     assert world.arrive("a", at=5) == [ran("m", 2)]
@@ -195,8 +225,10 @@ def test_trials_that_others_would_be_late_behind_are_rare():
 
 def test_a_pipeline_heals_whichever_node_is_believed_too_slow():
     world = Driver(
-        {"m": {1: 5}, "n": {1: 500}}, {"a": {"node": [{"name": "x", "model": "m"},
-                                                       {"name": "y", "model": "n", "after": ["x"]}]}}, trials=True)
+        {"m": {1: 5}, "n": {1: 500}},
+        {"a": {"node": [{"name": "x", "model": "m"}, {"name": "y", "model": "n", "after": ["x"]}]}},
+        trials=True,
+    )
     assert world.arrive("a") == [ran("m", 1)]
     assert world.finish(at=5) == [ran("n", 1)]
     assert world.finish(at=12) == [ended(1, "completed")]
@@ -205,17 +237,25 @@ def test_a_pipeline_heals_whichever_node_is_believed_too_slow():
 
 
 def test_a_trial_makes_a_model_wanted_that_is_not_in_memory():
-    world = Driver({"m": {1: 5, "memory": "60MB", "load": "200ms"}, "n": {1: 5, "memory": "60MB"}},
-                   {"a": {"model": "m"}, "b": {"model": "n"}}, device={"cpu": {"memory": "100MB"}},
-                   lane={"cpu0": {"device": "cpu"}}, resident={"cpu": ["n"]}, trials=True)
+    world = Driver(
+        {"m": {1: 5, "memory": "60MB", "load": "200ms"}, "n": {1: 5, "memory": "60MB"}},
+        {"a": {"model": "m"}, "b": {"model": "n"}},
+        device={"cpu": {"memory": "100MB"}},
+        lane={"cpu0": {"device": "cpu"}},
+        resident={"cpu": ["n"]},
+        trials=True,
+    )
     actions = world.arrive("a")
     assert [type(action).__name__ for action in actions] == ["EvictModel", "LoadModel"]
 
 
 def after_waiting(waited: float, **events: bool) -> Driver:
     """Request 2 has 48 ms of which it needs 42.5 alone; the lane works for another until it has waited so long."""
-    world = Driver({"m": {1: 42.5}, "n": {1: 6}},
-                   {"a": {"model": "m", "slo": "48ms"}, "b": {"model": "n", "slo": "99ms"}}, trials=True)
+    world = Driver(
+        {"m": {1: 42.5}, "n": {1: 6}},
+        {"a": {"model": "m", "slo": "48ms"}, "b": {"model": "n", "slo": "99ms"}},
+        trials=True,
+    )
     world.arrive("b")
     assert world.arrive("a", at=2, slo=48) == []
     if events.get("drains"):
@@ -264,7 +304,9 @@ def test_only_apps_that_had_a_request_in_the_last_second_and_would_be_late_count
     def goes(at: float, slo: float = 50) -> bool:
         world = Driver(
             {"m": {1: 100}, "n": {1: 4}},
-            {"a": {"model": "m", "slo": "50ms"}, "b": {"model": "n", "slo": f"{slo}ms"}}, trials=True)
+            {"a": {"model": "m", "slo": "50ms"}, "b": {"model": "n", "slo": f"{slo}ms"}},
+            trials=True,
+        )
         world.arrive("a")
         world.finish(at=100)
         world.arrive("b", at=200)
@@ -281,7 +323,9 @@ def test_what_the_last_trial_took_if_that_was_in_time_says_how_rare_the_next_one
     def second_at(took: float) -> float:
         world = Driver(
             {"m": {1: 100}, "n": {1: 4}},
-            {"a": {"model": "m", "slo": "50ms"}, "b": {"model": "n", "slo": "20ms"}}, trials=True)
+            {"a": {"model": "m", "slo": "50ms"}, "b": {"model": "n", "slo": "20ms"}},
+            trials=True,
+        )
         world.arrive("a")
         world.finish(at=took)
         latency = world.scheduler.state.latency["m", "cpu0"]
@@ -300,8 +344,11 @@ def test_what_the_last_trial_took_if_that_was_in_time_says_how_rare_the_next_one
 
 def beside_another(expected: float = 40, slo: float = 33, other_slo: float = 100) -> Driver:
     """``a`` is believed to take too long; ``b`` takes 30 ms on the same lane."""
-    return Driver({"m": {1: expected}, "n": {1: 30}},
-                  {"a": {"model": "m", "slo": f"{slo}ms"}, "b": {"model": "n", "slo": f"{other_slo}ms"}}, trials=True)
+    return Driver(
+        {"m": {1: expected}, "n": {1: 30}},
+        {"a": {"model": "m", "slo": f"{slo}ms"}, "b": {"model": "n", "slo": f"{other_slo}ms"}},
+        trials=True,
+    )
 
 
 def measured(world: Driver, at: float, *took_ms: float) -> None:
@@ -325,8 +372,7 @@ def test_what_would_be_in_time_alone_does_not_wait_for_a_busy_lane():
 
 
 @pytest.mark.parametrize(("measured_at", "first"), [(None, "m"), (30, "m"), (30.001, "n")])
-def test_a_trial_goes_before_a_batch_that_can_wait_unless_its_model_was_measured_in_the_last_second(
-        measured_at, first):
+def test_a_trial_goes_before_a_batch_that_can_wait_unless_its_model_was_measured_in_the_last_second(measured_at, first):
     world = beside_another()
     world.arrive("b", at=1000)
     assert world.arrive("a", at=1001) == []
@@ -374,8 +420,12 @@ def test_a_policy_is_told_what_its_trials_took_unless_they_failed(monkeypatch):
 @pytest.mark.parametrize("gone", ["down", "hung"])
 def test_no_trial_waits_for_a_lane_that_is_gone(gone):
     """``two`` works for another, and what it takes there was measured just now; nothing was measured on ``one``."""
-    world = Driver({"m": {1: 40}, "n": {1: 30}}, {"a": {"model": "m", "slo": "33ms"}, "b": "n"}, trials=True,
-                   lane={"one": {"hang": "100ms"}, "two": {}})
+    world = Driver(
+        {"m": {1: 40}, "n": {1: 30}},
+        {"a": {"model": "m", "slo": "33ms"}, "b": "n"},
+        trials=True,
+        lane={"one": {"hang": "100ms"}, "two": {}},
+    )
     assert world.arrive("b") == [ran("n", 1, lane="one")]
     if gone == "down":
         world.lane("one", up=False, at=1)
@@ -397,10 +447,17 @@ def test_what_is_refused_for_another_reason_is_no_trial(monkeypatch):
 
 @pytest.mark.parametrize(("first", "second", "trials"), [(["one"], ["one", "two"], 1), (["one", "two"], ["one"], 2)])
 def test_an_app_has_as_many_trials_at_once_as_its_first_node_has_lanes(first, second, trials):
-    nodes = [{"name": "x", "model": "m", "after": []}, {"name": "y", "model": "n", "after": []},
-             {"name": "z", "model": "n", "after": ["x", "y"]}]
-    world = Driver({"m": {1: 40, "lanes": first}, "n": {1: 5, "lanes": second}}, {"a": {"node": nodes, "slo": "33ms"}},
-                   trials=True, lane={"one": {}, "two": {}})
+    nodes = [
+        {"name": "x", "model": "m", "after": []},
+        {"name": "y", "model": "n", "after": []},
+        {"name": "z", "model": "n", "after": ["x", "y"]},
+    ]
+    world = Driver(
+        {"m": {1: 40, "lanes": first}, "n": {1: 5, "lanes": second}},
+        {"a": {"node": nodes, "slo": "33ms"}},
+        trials=True,
+        lane={"one": {}, "two": {}},
+    )
     world.arrive("a", count=3)
     assert world.scheduler.trials()["a"]["tried"] == trials
 

@@ -17,8 +17,13 @@ SERVED_EVERY_NS = 100 * MS
 def latency(sources=None, times=None):
     """The profile says 10 ms for one and 25 for four: 5 are fixed and 5 per job."""
     times = times or {1: 10 * MS, 4: 25 * MS}
-    return ModelLatency("m", "gpu0", {size: Timing(100, time, time, time, 0) for size, time in times.items()},
-                        tuple(times), sources=sources)
+    return ModelLatency(
+        "m",
+        "gpu0",
+        {size: Timing(100, time, time, time, 0) for size, time in times.items()},
+        tuple(times),
+        sources=sources,
+    )
 
 
 def served(known, took_ms, size=1, every_ns=SERVED_EVERY_NS, **more):
@@ -27,11 +32,25 @@ def served(known, took_ms, size=1, every_ns=SERVED_EVERY_NS, **more):
     return known.contradiction()
 
 
-@pytest.mark.parametrize(("took_ms", "said"), [
-    ([16] * 10, 16), ([16] * 9, None), ([15] * 10, None), ([15.01] * 10, 15.01), ([6] * 10, 6), ([7] * 10, None),
-    ([6.67] * 10, None), ([6.66] * 10, 6.66),
-    ([16] * 6 + [10] * 4, 16), ([16] * 5 + [10] * 5, None), ([5] * 6 + [10] * 4, 5), ([5] * 5 + [30] * 5, None),
-    ([10] * 20 + [30] * 6, 30), ([30] * 20 + [10] * 5, None)])
+@pytest.mark.parametrize(
+    ("took_ms", "said"),
+    [
+        ([16] * 10, 16),
+        ([16] * 9, None),
+        ([15] * 10, None),
+        ([15.01] * 10, 15.01),
+        ([6] * 10, 6),
+        ([7] * 10, None),
+        ([6.67] * 10, None),
+        ([6.66] * 10, 6.66),
+        ([16] * 6 + [10] * 4, 16),
+        ([16] * 5 + [10] * 5, None),
+        ([5] * 6 + [10] * 4, 5),
+        ([5] * 5 + [30] * 5, None),
+        ([10] * 20 + [30] * 6, 30),
+        ([30] * 20 + [10] * 5, None),
+    ],
+)
 def test_more_than_half_of_ten_batches_must_differ_by_more_than_half_again(took_ms, said):
     found = served(latency(), took_ms)
     assert found == (Contradiction(PROFILE, 1, 10 * MS, said * MS, 10) if said else None)
@@ -105,4 +124,9 @@ def test_figures_show_it_with_both_numbers():
     assert "contradiction" not in known.figures(0)
     served(known, [30] * 10)
     assert known.figures(0)["contradiction"] == {
-        "source": "profile", "size": 1, "began_ms": 10.0, "served_ms": 30.0, "batches": 10}
+        "source": "profile",
+        "size": 1,
+        "began_ms": 10.0,
+        "served_ms": 30.0,
+        "batches": 10,
+    }

@@ -14,14 +14,21 @@ A = Distribution([10, 20], [0.0, 1.0])  # uniform(10, 20)
 B = Distribution([15, 35], [0.0, 1.0])  # uniform(15, 35)
 
 
-@pytest.mark.parametrize(("parts", "expected"), [
-    ([A], 15.0), ([B], 25.0), ([A, A], 16.666667), ([A, B], 25.104167), ([A, A, B, B], 28.356771)])
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [([A], 15.0), ([B], 25.0), ([A, A], 16.666667), ([A, B], 25.104167), ([A, A, B, B], 28.356771)],
+)
 def test_means_of_maxima_are_those_of_the_orloj_specification(parts, expected):
     maximum = Distribution.maximum(parts)
     # The specification integrates exactly; ours is a line between points, four more between each two that are given.
     assert maximum.mean_ns() == pytest.approx(expected, rel=0.005)
-    fine = [Distribution([part.quantile_ns(0) + step * (part.times_ns[-1] - part.times_ns[0]) / 20
-                          for step in range(21)], [step / 20 for step in range(21)]) for part in parts]
+    fine = [
+        Distribution(
+            [part.quantile_ns(0) + step * (part.times_ns[-1] - part.times_ns[0]) / 20 for step in range(21)],
+            [step / 20 for step in range(21)],
+        )
+        for part in parts
+    ]
     assert Distribution.maximum(fine).mean_ns() == pytest.approx(expected, rel=2e-5)
     assert maximum.times_ns[0] == min(part.times_ns[0] for part in parts)
     assert maximum.p_by(17) == pytest.approx(0.7 ** parts.count(A) * 0.1 ** parts.count(B), abs=0.011)
@@ -67,9 +74,23 @@ def test_a_constant_is_over_at_once_and_a_repeated_sample_is_a_step():
 def test_between_its_points_a_distribution_is_linear_in_both_directions():
     known = Distribution([100, 200, 600], [0.25, 0.5, 1.0])
     assert [known.p_by(time) for time in (99, 100, 150, 200, 300, 599, 600)] == [
-        0.0, 0.25, 0.375, 0.5, 0.625, 0.99875, 1.0]
+        0.0,
+        0.25,
+        0.375,
+        0.5,
+        0.625,
+        0.99875,
+        1.0,
+    ]
     assert [known.quantile_ns(share) for share in (0.0, 0.25, 0.375, 0.5, 0.625, 0.999, 1.0)] == [
-        100, 100, 150, 200, 300, 600, 600]
+        100,
+        100,
+        150,
+        200,
+        300,
+        600,
+        600,
+    ]
     assert known.mean_ns() == 0.25 * 100 + 0.25 * 150 + 0.5 * 400
     assert Distribution([1, 9], [0.0, 0.5]).quantile_ns(0.75) == 9, "no share says more"
 

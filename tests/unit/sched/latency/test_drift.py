@@ -128,8 +128,10 @@ def test_a_place_moves_by_a_part_of_32_towards_what_the_middle_of_the_other_size
     assert place_after(took=2_500_000) == 1.0
 
 
-@pytest.mark.parametrize(("count", "middle", "likely"), [
-    (1, 0, 0), (2, 0, 0), (3, 1, 1), (4, 1, 2), (5, 2, 3), (6, 3, 4), (7, 3, 5), (8, 4, 6), (9, 4, 6), (10, 5, 7)])
+@pytest.mark.parametrize(
+    ("count", "middle", "likely"),
+    [(1, 0, 0), (2, 0, 0), (3, 1, 1), (4, 1, 2), (5, 2, 3), (6, 3, 4), (7, 3, 5), (8, 4, 6), (9, 4, 6), (10, 5, 7)],
+)
 def test_of_few_batches_neither_the_middle_nor_the_likely_time_is_the_largest(count, middle, likely):
     known, times_ns = Drift({1: 1000}), [500 * (place + 1) for place in range(count)]
     random.Random(count).shuffle(times_ns)
@@ -150,10 +152,12 @@ def test_batches_that_take_no_time_leave_a_pace_of_a_millionth():
     assert (small.typical_ns, small.likely_ns, small.slowest_ns) == ({1: 1}, {1: 1}, {1: 1})
 
 
-@pytest.mark.parametrize(("settled_ms", "since_ms", "is_explained"), [
-    ((4, 8), 7, False), ((4, 8), 8, True), ((8,), 7, True), ((), 9, True)])
+@pytest.mark.parametrize(
+    ("settled_ms", "since_ms", "is_explained"), [((4, 8), 7, False), ((4, 8), 8, True), ((8,), 7, True), ((), 9, True)]
+)
 def test_what_few_batches_say_of_the_pace_before_the_settled_one_of_that_moment_says_better(
-        settled_ms, since_ms, is_explained):
+    settled_ms, since_ms, is_explained
+):
     """A model at twice its profile's time (settled at 4), at the profile's (at 8): a clock at half the speed explains
     a batch that took twice as long, unless it always did."""
     known = Drift({1: 1000})

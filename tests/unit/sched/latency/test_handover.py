@@ -106,8 +106,10 @@ def test_a_lane_in_use_is_free_one_handover_after_its_batch():
 
 
 def test_the_next_node_starts_one_handover_later():
-    world = Driver({"m": {1: 10}}, {"a": {"slo": "10s", "node": [{"name": "x", "model": "m"},
-                                                                 {"name": "y", "model": "m", "after": ["x"]}]}})
+    world = Driver(
+        {"m": {1: 10}},
+        {"a": {"slo": "10s", "node": [{"name": "x", "model": "m"}, {"name": "y", "model": "m", "after": ["x"]}]}},
+    )
     state = world.scheduler.state
     node = state.apps["a"].nodes[0]
     assert state.board.rest_ns(state.apps["a"], node) == 10 * MS
@@ -125,6 +127,7 @@ def test_a_request_is_refused_that_the_handovers_before_it_make_late():
             world.scheduler.state.run_lanes[0].handover.took(round(handover_ms * MS))
         world.arrive("a", at=1, slo=slo)
         return world.scheduler.state.requests.get(2) is not None
+
     assert outcome(0, 19)
     assert not outcome(1, 19)
     assert outcome(1, 20)

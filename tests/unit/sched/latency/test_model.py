@@ -111,8 +111,11 @@ def test_the_distribution_is_the_profile_until_the_window_is_full():
 
 
 def test_a_size_without_a_time_is_refused_with_the_mend():
-    with pytest.raises(ProfileError, match=r"model 'm' on lane 'gpu0': batch sizes \[2, 3\] have no measured time "
-                                           r"\(measured: 1, 4\); run 'edgeserve profile' or give \[model.m.expected\]"):
+    with pytest.raises(
+        ProfileError,
+        match=r"model 'm' on lane 'gpu0': batch sizes \[2, 3\] have no measured time "
+        r"\(measured: 1, 4\); run 'edgeserve profile' or give \[model.m.expected\]",
+    ):
         latency(sizes=(1, 2, 3, 4))
 
 
@@ -153,8 +156,9 @@ def test_phases_are_bounded():
     known = latency()
     for number in range(PHASES_MAX):
         known.phase(f"p{number}")
-    with pytest.raises(ValueError, match=f"model 'm' on lane 'gpu0': phase 'more' is one too many, at most "
-                                         f"{PHASES_MAX} are told apart"):
+    with pytest.raises(
+        ValueError, match=f"model 'm' on lane 'gpu0': phase 'more' is one too many, at most {PHASES_MAX} are told apart"
+    ):
         known.observe(0, 1, 100, phase="more")
     known.phase("p0")
 
@@ -197,7 +201,10 @@ def test_confidence_says_what_an_estimate_stands_on():
     seeds = {1: Timing(9, 100, 120, 101, 3), 2: timing_constant(150), 4: timing_of([300, 310, 320])}
     known = ModelLatency("m", "gpu0", seeds, (1, 2, 4), age_ns=1000, sources={4: START})
     assert [known.confidence(size, 5) for size in (1, 2, 4)] == [
-        Confidence(PROFILE, 9, None, 0), Confidence(EXPECTED, 0, None, 0), Confidence(START, 3, None, 0)]
+        Confidence(PROFILE, 9, None, 0),
+        Confidence(EXPECTED, 0, None, 0),
+        Confidence(START, 3, None, 0),
+    ]
     for number in range(12):
         known.observe(number, 1, 105)
     assert known.confidence(1, 31) == Confidence(LIVE, 10, 20, 10)
@@ -210,12 +217,38 @@ def test_confidence_says_what_an_estimate_stands_on():
 
 def test_figures_are_plain_numbers_for_people():
     known = ModelLatency("m", "gpu0", {1: timing_constant(2_000_000)}, (1,))
-    assert known.figures(0) == {"pace": 1.0, "skew": 0.0, "pace_measured": 0, "sizes": {"1": {
-        "typical_ms": 2.0, "likely_ms": 2.0, "estimate_ms": 2.0, "source": "expected", "measured": 0, "age_ms": None}}}
+    assert known.figures(0) == {
+        "pace": 1.0,
+        "skew": 0.0,
+        "pace_measured": 0,
+        "sizes": {
+            "1": {
+                "typical_ms": 2.0,
+                "likely_ms": 2.0,
+                "estimate_ms": 2.0,
+                "source": "expected",
+                "measured": 0,
+                "age_ms": None,
+            }
+        },
+    }
     known.observe(0, 1, 3_000_000)
     known.observe(1_000_000, 1, 3_000_000)
-    assert known.figures(5_000_000) == {"pace": 1.5, "skew": 0.0, "pace_measured": 2, "sizes": {"1": {
-        "typical_ms": 3.0, "likely_ms": 3.0, "estimate_ms": 3.0, "source": "live", "measured": 2, "age_ms": 4.0}}}
+    assert known.figures(5_000_000) == {
+        "pace": 1.5,
+        "skew": 0.0,
+        "pace_measured": 2,
+        "sizes": {
+            "1": {
+                "typical_ms": 3.0,
+                "likely_ms": 3.0,
+                "estimate_ms": 3.0,
+                "source": "live",
+                "measured": 2,
+                "age_ms": 4.0,
+            }
+        },
+    }
 
 
 def test_the_fastest_run_alone_is_of_the_smallest_size_and_of_the_last_ten():

@@ -21,8 +21,12 @@ def latency_of(*times_ms, lane="l"):
 
 def costs(nodes, times):
     """``times``: model -> lane time of one job in ms; n jobs take n times that."""
-    return AppCosts(app_of(nodes), {model: [latency_of(time_ms)] for model, time_ms in times.items()},
-                    {model: [Handover()] for model in times}, dict.fromkeys(times, 0))
+    return AppCosts(
+        app_of(nodes),
+        {model: [latency_of(time_ms)] for model, time_ms in times.items()},
+        {model: [Handover()] for model in times},
+        dict.fromkeys(times, 0),
+    )
 
 
 def node(name, *after, **keys):
@@ -38,16 +42,21 @@ def test_rests_are_the_longest_path_and_lane_time_counts_every_branch():
 
 
 def test_a_request_keeps_each_set_of_lanes_as_long_as_its_models_there_spread_over_their_lanes():
-    made = AppCosts(app_of([node("see"), node("cut", "see"), node("read", "cut")]),
-                    {"see": [latency_of(4)], "cut": [latency_of(6)] * 3, "read": [latency_of(10)]},
-                    {model: [Handover()] for model in ("see", "cut", "read")}, {"see": 7, "cut": 2, "read": 7})
+    made = AppCosts(
+        app_of([node("see"), node("cut", "see"), node("read", "cut")]),
+        {"see": [latency_of(4)], "cut": [latency_of(6)] * 3, "read": [latency_of(10)]},
+        {model: [Handover()] for model in ("see", "cut", "read")},
+        {"see": 7, "cut": 2, "read": 7},
+    )
     assert dict(zip(made.lane_sets, made.kept_ns)) == {7: 14 * MS, 2: 2 * MS}
     assert [made.lane_sets[made.place_of[model]] for model in ("see", "cut", "read")] == [7, 2, 7]
 
 
 def test_fan_outs_are_predicted_by_the_mean_of_those_seen_rounded_up():
-    made = costs([node("cut", fan_out=True), node("read", "cut"), node("join", "read", gather=True)],
-                 {"cut": 1, "read": 2, "join": 3})
+    made = costs(
+        [node("cut", fan_out=True), node("read", "cut"), node("join", "read", gather=True)],
+        {"cut": 1, "read": 2, "join": 3},
+    )
     assert made.alone_ns == 6 * MS
     cut = made.app.by_name["cut"]
     made.observe_parts(cut, 2)
@@ -64,8 +73,10 @@ def test_fan_outs_are_predicted_by_the_mean_of_those_seen_rounded_up():
 
 
 def test_nested_fan_outs_multiply_and_one_that_makes_nothing_counts_one():
-    made = costs([node("page", fan_out=True), node("line", "page", fan_out=True), node("read", "line")],
-                 {"page": 1, "line": 1, "read": 1})
+    made = costs(
+        [node("page", fan_out=True), node("line", "page", fan_out=True), node("read", "line")],
+        {"page": 1, "line": 1, "read": 1},
+    )
     made.observe_parts(made.app.by_name["page"], 3)
     made.observe_parts(made.app.by_name["line"], 4)
     made.refresh(REFRESH_NS)
@@ -148,7 +159,11 @@ def test_declared_steps_parts_and_work_make_the_least_time_longer():
     fan = app_of([node("cut", fan_out=True), node("read", "cut")])
     models = {"cut": [measured(1)], "read": [measured(10)]}  # four at a time
     assert [least_alone_ns(fan, {"cut.parts": parts}, models, 5) // MS for parts in (0.0, 3.0, 8.0, 13.0)] == [
-        11, 11, 21, 31]
+        11,
+        11,
+        21,
+        31,
+    ]
     assert least_alone_ns(fan, {"cut.parts": 8.0}, {**models, "read": [measured(10), measured(10)]}, 5) == 11 * MS
     assert least_alone_ns(fan, {"cut.parts": 8.0, "read.steps": 2.0}, models, 5) == 41 * MS
 

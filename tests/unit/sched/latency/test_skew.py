@@ -95,8 +95,10 @@ def test_neither_noise_nor_a_slow_device_is_taken_for_unequal_inputs(noise, size
 
 
 @pytest.mark.parametrize("deviation", [0.5, 0.83])
-@pytest.mark.parametrize(("sizes", "slow", "most"), [
-    ((4,), 1.0, 0.01), ((8,), 1.0, 0.01), (SIZES, 1.0, 0.01), ((4, 8), 0.6, 0.01), (SIZES, 2.5, 0.25)])
+@pytest.mark.parametrize(
+    ("sizes", "slow", "most"),
+    [((4,), 1.0, 0.01), ((8,), 1.0, 0.01), (SIZES, 1.0, 0.01), ((4, 8), 0.6, 0.01), (SIZES, 2.5, 0.25)],
+)
 def test_inputs_that_add_up_make_no_batch_longer_than_the_profile_says(sizes, slow, most, deviation):
     rng = random.Random(f"skew/sums/{sizes}/{slow}/{deviation}")
     known, believed = Drift(TOLD, fixed_ns=FIXED), 0

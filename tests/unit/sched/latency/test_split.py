@@ -13,15 +13,28 @@ US = 1000
 COUNT_MAX = 4096
 
 tables = st.dictionaries(st.integers(1, 9), st.integers(1, 60).map(lambda us: us * US), min_size=1, max_size=5).map(
-    lambda table: sorted(table.items()))
+    lambda table: sorted(table.items())
+)
 
 
 def brute_force_ns(times, count):
     """The least time of all ways to run ``count`` jobs: every number of jobs that a batch of a size may hold."""
+
     @lru_cache(maxsize=None)
     def best_ns(left):
-        return min([time_ns + (best_ns(left - held) if left > held else 0)
-                    for size, time_ns in times for held in range(1, min(size, left) + 1)], default=0) if left else 0
+        return (
+            min(
+                [
+                    time_ns + (best_ns(left - held) if left > held else 0)
+                    for size, time_ns in times
+                    for held in range(1, min(size, left) + 1)
+                ],
+                default=0,
+            )
+            if left
+            else 0
+        )
+
     return best_ns(count)
 
 

@@ -156,8 +156,9 @@ def test_parts_of_a_job_lie_on_a_line_between_whole_ones_and_very_many_in_propor
 def learnt(sizes=32, truth=lambda size: 1.0, noise=0.0, batches=600, seed="noise"):
     """A usual after so many batches of random size, whose profile says ``10 + size`` ms."""
     profile = {size: (10 + size) * MS for size in range(1, sizes + 1)}
-    latency = ModelLatency("m", "l", {size: timing_constant(time_ns) for size, time_ns in profile.items()},
-                           list(profile))
+    latency = ModelLatency(
+        "m", "l", {size: timing_constant(time_ns) for size, time_ns in profile.items()}, list(profile)
+    )
     usual, draw = latency.usual(), random.Random(seed)
     for number in range(batches):
         size = draw.randrange(1, sizes + 1)
@@ -186,8 +187,9 @@ def test_a_pace_that_changed_by_half_is_followed_at_once_and_exact_times_stay_ex
 
 def noisy_split(noise, sizes=4, batches=600):
     profile = {size: 10 * size * MS for size in range(1, sizes + 1)}
-    latency = ModelLatency("m", "l", {size: timing_constant(time_ns) for size, time_ns in profile.items()},
-                           list(profile))
+    latency = ModelLatency(
+        "m", "l", {size: timing_constant(time_ns) for size, time_ns in profile.items()}, list(profile)
+    )
     usual, draw = latency.usual(), random.Random(f"sure/{noise}")
     for number in range(batches):
         size = draw.randrange(1, sizes + 1)
@@ -200,10 +202,11 @@ def noisy_split(noise, sizes=4, batches=600):
 def test_the_learnt_deviation_of_a_sum_is_that_of_independent_batches(noise):
     usual = noisy_split(noise)
     times_us = [time_ns / 1000 for time_ns in batches_ns(usual, 21_000)]
-    wanted = noise * sum(time_us ** 2 for time_us in times_us) ** 0.5
+    wanted = noise * sum(time_us**2 for time_us in times_us) ** 0.5
     assert usual.variance_us2(21_000) ** 0.5 == pytest.approx(wanted, rel=0.25)
     assert usual.variance_us2(21_000, 21_000) ** 0.5 == pytest.approx(  # twice the work, twice as far off
-        2 * usual.variance_us2(21_000) ** 0.5, rel=0.05)
+        2 * usual.variance_us2(21_000) ** 0.5, rel=0.05
+    )
 
 
 def test_exact_times_leave_nothing_to_be_unsure_of():
@@ -215,8 +218,9 @@ def test_exact_times_leave_nothing_to_be_unsure_of():
 
 def usual_of(times_us):
     """Profiled times, in microseconds, by size."""
-    latency = ModelLatency("m", "l", {size: timing_constant(us * 1000) for size, us in times_us.items()},
-                           sorted(times_us))
+    latency = ModelLatency(
+        "m", "l", {size: timing_constant(us * 1000) for size, us in times_us.items()}, sorted(times_us)
+    )
     return UsualWork(latency.profiled_ns, latency.typical_ns, latency.fixed_now_ns)
 
 
@@ -250,7 +254,14 @@ def test_jobs_are_split_into_the_batches_that_take_least(seed):
 def test_between_whole_numbers_times_lie_on_a_straight_line_and_batches_are_counted_up():
     usual = usual_of({1: 4000, 2: 6000})
     assert [usual.time_ns(milli) for milli in (0, 1, 250, 999, 1000, 1500, 2001)] == [
-        0, 4_000, 1_000_000, 3_996_000, 4_000_000, 5_000_000, 6_004_000]
+        0,
+        4_000,
+        1_000_000,
+        3_996_000,
+        4_000_000,
+        5_000_000,
+        6_004_000,
+    ]
     assert batches_ns(usual, 1) == [4_000_000] and batches_ns(usual, 1001) == [6_000_000] and batches_ns(usual, 0) == []
     assert batches_ns(usual, 2001) in ([6_000_000, 4_000_000], [4_000_000, 6_000_000])
 

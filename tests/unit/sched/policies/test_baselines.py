@@ -77,8 +77,11 @@ def test_nexus_drops_the_head_that_a_batch_of_the_planned_size_would_not_finish_
     driver.arrive("a", at=1, slo=30)  # due at 31
     driver.arrive("a", at=2, slo=30)  # due at 32
     assert driver.step(at=10) == []  # the lane is busy: nothing is decided yet
-    assert driver.finish(at=12) == [ended(1, "completed"), ended(2, "dropped", "cannot_make_deadline"),
-                                    ran("m", 3, size=1)]
+    assert driver.finish(at=12) == [
+        ended(1, "completed"),
+        ended(2, "dropped", "cannot_make_deadline"),
+        ran("m", 3, size=1),
+    ]
     keeping = world("nexus", slo="40ms", early_drop=False)
     keeping.arrive("a")
     keeping.arrive("a", at=1, slo=30)

@@ -110,12 +110,18 @@ def test_options_are_checked():
 def walk(requests, models, available):
     """Appendix B, literally: one strategy per request and batch size in one queue by required start; the first that is
     not too big, not too small and not too late. ``requests``: (id, model, deadline). Returns (model, ids) or None."""
-    strategies = sorted((deadline - took, model, size, deadline, number)
-                        for number, model, deadline in requests for size, took in models[model].items())
+    strategies = sorted(
+        (deadline - took, model, size, deadline, number)
+        for number, model, deadline in requests
+        for size, took in models[model].items()
+    )
 
     def eligible(model, size):
-        return [(deadline, number) for number, of, deadline in requests
-                if of == model and available + models[model][size] <= deadline]
+        return [
+            (deadline, number)
+            for number, of, deadline in requests
+            if of == model and available + models[model][size] <= deadline
+        ]
 
     for _, model, size, deadline, _ in strategies:
         if available + models[model][size] > deadline:
@@ -128,8 +134,10 @@ def walk(requests, models, available):
     return None
 
 
-TABLES = [{"m": {1: 3, 2: 5, 4: 8}, "n": {1: 10, 2: 11}, "o": {1: 2, 4: 5}},
-          {"m": {1: 4, 2: 7, 4: 13}, "n": {1: 4, 4: 6}, "o": {2: 9, 4: 10}}]
+TABLES = [
+    {"m": {1: 3, 2: 5, 4: 8}, "n": {1: 10, 2: 11}, "o": {1: 2, 4: 5}},
+    {"m": {1: 4, 2: 7, 4: 13}, "n": {1: 4, 4: 6}, "o": {2: 9, 4: 10}},
+]
 
 
 @settings(max_examples=200)
@@ -141,14 +149,17 @@ def test_one_candidate_per_model_takes_the_same_step_as_the_walk(asked, models):
     refused = {action.request_id for action in world.of(FinishRequest) if action.outcome == "rejected"}
     for number, (name, slo) in enumerate(asked, 1):  # refused: no strategy can complete on the idle lane
         assert (number in refused) == (min(models[name].values()) > slo)
-    expected = walk([(number, name, slo) for number, (name, slo) in enumerate(asked, 1) if number not in refused],
-                    models, 0)
+    expected = walk(
+        [(number, name, slo) for number, (name, slo) in enumerate(asked, 1) if number not in refused], models, 0
+    )
     ran_now = [(batch.model, ids(batch.jobs)) for batch in world.of(RunBatch)]
     assert ran_now == ([] if expected is None else [expected])
     overtaken = {action.request_id for action in world.of(FinishRequest)} - refused
     if expected is not None:
         model, members = expected
         first = min((asked[number - 1][1], number) for number in members)
-        assert overtaken == {number for number, (name, slo) in enumerate(asked, 1)
-                             if name == model and number not in refused and number not in members
-                             and (slo, number) < first}
+        assert overtaken == {
+            number
+            for number, (name, slo) in enumerate(asked, 1)
+            if name == model and number not in refused and number not in members and (slo, number) < first
+        }

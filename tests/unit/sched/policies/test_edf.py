@@ -157,8 +157,10 @@ def test_options_are_checked():
 
 
 @settings(max_examples=120)
-@given(st.lists(st.integers(10, 40), min_size=1, max_size=6),
-       st.sampled_from([GAIN, {1: 10, 2: 15, 4: 30}, {1: 10, 2: 20, 4: 25}, {1: 10, 4: 12}]))
+@given(
+    st.lists(st.integers(10, 40), min_size=1, max_size=6),
+    st.sampled_from([GAIN, {1: 10, 2: 15, 4: 30}, {1: 10, 2: 20, 4: 25}, {1: 10, 4: 12}]),
+)
 def test_the_batch_is_one_that_saves_most_per_lane_time_with_the_one_that_could_follow(deadlines, times):
     world = edf(times)
     burst(world, *deadlines)
@@ -177,8 +179,10 @@ def test_the_batch_is_one_that_saves_most_per_lane_time_with_the_one_that_could_
 
 def saved(group, took, deadlines, times):
     """Jobs per time of a batch, with the best second one that those left could be in time in."""
+
     def left(time):
         return sum(1 for index, due in enumerate(deadlines) if index not in group and due >= took + time)
+
     if not left(times[1]):
         return len(group) / took
     return max((len(group) + min(size, left(time))) / (took + time) for size, time in times.items())
@@ -278,26 +282,53 @@ def test_what_streams_sent_since_the_first_of_the_last_starts():
     assert [queues.streaming(now) for now in (15, 30)] == [Streaming(3 / 5, 2, 4), Streaming(3 / 20, 2, 4)]
 
 
-@pytest.mark.parametrize(("rate", "streams", "waiting", "took_ns", "count", "coming"), [
-    (0.1, 8, 2, 30, 2, 3), (0.1, 8, 7, 30, 2, 3), (0.1, 8, 8, 30, 2, 2), (0.1, 8, 9, 30, 1, 0), (0.1, 8, 12, 30, 1, 0),
-    (0.1, 2, 1, 30, 4, 2), (0.1, 8, 0, 36, 1, 4)])
+@pytest.mark.parametrize(
+    ("rate", "streams", "waiting", "took_ns", "count", "coming"),
+    [
+        (0.1, 8, 2, 30, 2, 3),
+        (0.1, 8, 7, 30, 2, 3),
+        (0.1, 8, 8, 30, 2, 2),
+        (0.1, 8, 9, 30, 1, 0),
+        (0.1, 8, 12, 30, 1, 0),
+        (0.1, 2, 1, 30, 4, 2),
+        (0.1, 8, 0, 36, 1, 4),
+    ],
+)
 def test_no_more_jobs_of_streams_come_than_streams_have_none(rate, streams, waiting, took_ns, count, coming):
     assert Streaming(rate, streams, waiting).coming(took_ns, count) == coming
 
 
-@pytest.mark.parametrize(("choices", "size"), [
-    ([(0, 1.0, 0.5, 1), (0, 0.5, 0.9, 2)], 1), ([(0, 0.98, 0.5, 1), (0, 1.0, 0.4, 2)], 1),
-    ([(0, 0.97, 0.5, 1), (0, 1.0, 0.4, 2)], 2), ([(0, 1.0, 0.4, 1), (0, 0.99, 0.5, 2)], 2),
-    ([(0, 1.0, 0.5, 1), (0, 1.0, 0.5, 2)], 1), ([(1, 9.0, 9.0, 1), (0, 1.0, 0.5, 2), (0, 0.5, 0.7, 4)], 2)])
+@pytest.mark.parametrize(
+    ("choices", "size"),
+    [
+        ([(0, 1.0, 0.5, 1), (0, 0.5, 0.9, 2)], 1),
+        ([(0, 0.98, 0.5, 1), (0, 1.0, 0.4, 2)], 1),
+        ([(0, 0.97, 0.5, 1), (0, 1.0, 0.4, 2)], 2),
+        ([(0, 1.0, 0.4, 1), (0, 0.99, 0.5, 2)], 2),
+        ([(0, 1.0, 0.5, 1), (0, 1.0, 0.5, 2)], 1),
+        ([(1, 9.0, 9.0, 1), (0, 1.0, 0.5, 2), (0, 0.5, 0.7, 4)], 2),
+    ],
+)
 def test_the_size_is_one_of_those_that_lose_fewest_critical_jobs_and_save_almost_most(choices, size):
     assert _choice(choices) == size
 
 
-@pytest.mark.parametrize(("size", "dues", "lost"), [
-    (1, [115, 115], 0 + 1), (2, [115, 115, 115], 2 + 1 + 0), (1, [110, 121, 122], 0), (1, [109, 121, 122], 1),
-    (1, [109, 110, 120], 1 + 1), (2, [120, 120, 130, 130], 2), (2, [120, 130, 130, 131], 1), (2, [119, 120, 200], 1)])
-def test_critical_jobs_are_at_risk_in_a_batch_that_ends_too_late_and_after_one_that_has_no_place_for_them(size, dues,
-                                                                                                         lost):
+@pytest.mark.parametrize(
+    ("size", "dues", "lost"),
+    [
+        (1, [115, 115], 0 + 1),
+        (2, [115, 115, 115], 2 + 1 + 0),
+        (1, [110, 121, 122], 0),
+        (1, [109, 121, 122], 1),
+        (1, [109, 110, 120], 1 + 1),
+        (2, [120, 120, 130, 130], 2),
+        (2, [120, 130, 130, 131], 1),
+        (2, [119, 120, 200], 1),
+    ],
+)
+def test_critical_jobs_are_at_risk_in_a_batch_that_ends_too_late_and_after_one_that_has_no_place_for_them(
+    size, dues, lost
+):
     """One takes 10 and two 20, from 100 on; one more after it, a nanosecond later."""
     latency = ModelLatency("m", "l", {1: timing_constant(10), 2: timing_constant(20)}, (1, 2))
     app, queues = app_of("m"), [JobQueue(), JobQueue()]

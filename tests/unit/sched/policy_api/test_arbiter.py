@@ -31,8 +31,12 @@ def delivered(order, at_ns):
     return total
 
 
-BIDS = st.builds(lambda took, deadlines, utility: bid(took, *deadlines, utility=utility), st.integers(1, 20),
-                 st.lists(st.integers(1, 60), min_size=1, max_size=3), st.integers(1, 10))
+BIDS = st.builds(
+    lambda took, deadlines, utility: bid(took, *deadlines, utility=utility),
+    st.integers(1, 20),
+    st.lists(st.integers(1, 60), min_size=1, max_size=3),
+    st.integers(1, 10),
+)
 
 
 @settings(max_examples=150)
@@ -51,8 +55,10 @@ def test_of_two_the_order_that_delivers_more_wins_and_a_tie_goes_to_value_per_ti
 @given(st.lists(BIDS, min_size=3, max_size=arbiter.ORDERS_MAX), st.integers(0, 20))
 def test_of_several_the_first_of_the_order_that_delivers_most_wins(bids, at_ms):
     at_ns = at_ms * MS
-    most = {id(first): max(delivered(order, at_ns) for order in itertools.permutations(bids) if order[0] is first)
-            for first in bids}
+    most = {
+        id(first): max(delivered(order, at_ns) for order in itertools.permutations(bids) if order[0] is first)
+        for first in bids
+    }
     winner = arbiter.choose(bids, at_ns)
     assert most[id(winner)] == max(most.values())
     for other in bids:

@@ -10,8 +10,12 @@ from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.protocol.actions import LeaveOut
 
-VOTE = [{"name": "a", "after": []}, {"name": "b", "after": []}, {"name": "c", "after": []},
-        {"name": "vote", "after": ["a", "b", "c"], "join": "policy"}]
+VOTE = [
+    {"name": "a", "after": []},
+    {"name": "b", "after": []},
+    {"name": "c", "after": []},
+    {"name": "vote", "after": ["a", "b", "c"], "join": "policy"},
+]
 MODELS = {name: {1: 10} for name in ("a", "b", "c", "vote")}
 
 
@@ -95,8 +99,12 @@ def test_moving_what_has_ended_is_illegal(picky):
     request = picky.open_requests()[0]
     picky.cancel(1)
     board = picky.scheduler.state.board
-    for move in (lambda: board.drop(request, "again"), lambda: board.settle(request),
-                 lambda: board.choose(request, ["a"]), lambda: board.rate(request, 0.5)):
+    for move in (
+        lambda: board.drop(request, "again"),
+        lambda: board.settle(request),
+        lambda: board.choose(request, ["a"]),
+        lambda: board.rate(request, 0.5),
+    ):
         with pytest.raises(PolicyError, match="cancelled by its client"):
             move()
     picky.scheduler.check()

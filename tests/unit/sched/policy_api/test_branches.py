@@ -13,12 +13,26 @@ from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.protocol.actions import FinishRequest, LeaveOut, LoadModel
 
 LANES = {"la": {}, "lb": {}, "lc": {}, "lv": {}}
-MODELS = {"a": {1: 10, "lanes": ["la"]}, "b": {1: 20, "lanes": ["lb"]}, "c": {1: 30, "lanes": ["lc"]},
-          "vote": {1: 1, "lanes": ["lv"]}, "score": {1: 5, "lanes": ["lv"]}}
-VOTE = [{"name": "a", "after": []}, {"name": "b", "after": []}, {"name": "c", "after": []},
-        {"name": "vote", "after": ["a", "b", "c"], "join": "policy"}]
-SCORED = [{"name": "score", "after": []}, {"name": "a", "after": ["score"]}, {"name": "b", "after": ["score"]},
-          {"name": "c", "after": ["score"]}, {"name": "vote", "after": ["a", "b", "c"]}]
+MODELS = {
+    "a": {1: 10, "lanes": ["la"]},
+    "b": {1: 20, "lanes": ["lb"]},
+    "c": {1: 30, "lanes": ["lc"]},
+    "vote": {1: 1, "lanes": ["lv"]},
+    "score": {1: 5, "lanes": ["lv"]},
+}
+VOTE = [
+    {"name": "a", "after": []},
+    {"name": "b", "after": []},
+    {"name": "c", "after": []},
+    {"name": "vote", "after": ["a", "b", "c"], "join": "policy"},
+]
+SCORED = [
+    {"name": "score", "after": []},
+    {"name": "a", "after": ["score"]},
+    {"name": "b", "after": ["score"]},
+    {"name": "c", "after": ["score"]},
+    {"name": "vote", "after": ["a", "b", "c"]},
+]
 LATE = ("drop", "answer", "partial")
 
 
@@ -56,11 +70,13 @@ def world(monkeypatch):
         def move(todo, at=None):
             Handled.todo = staticmethod(todo)
             return driver.step(at=at)
+
         driver.move = move
         driver.only = lambda: next(iter(driver.scheduler.state.requests.values()))
         driver.job = lambda name: next(job for job in driver.only().jobs.values() if job.node.name == name)
         driver.states = lambda: {branch.node: branch.state for branch in driver.board.branches(driver.only(), "vote")}
         return driver
+
     return make
 
 
@@ -89,7 +105,9 @@ def test_a_running_branch_is_disowned_and_its_lane_goes_on(world, on_late):
     driver.finish("la", at=10)
     driver.finish("lb", at=20)
     assert driver.move(lambda board: board.leave_out(driver.job("c"), "they agree"), at=21) == [
-        left_out("c"), ran("vote", 1)]
+        left_out("c"),
+        ran("vote", 1),
+    ]
     assert driver.states() == {"a": "answered", "b": "answered", "c": "left out"}
     assert driver.work("lc").model == "c"  # still on its lane
     assert driver.finish("lv", at=22) == [ended(1, "completed", "without c: they agree")]
@@ -131,7 +149,10 @@ def test_choosing_after_a_node_that_scores_the_query(world, monkeypatch):
     assert driver.states() == {"a": "waiting", "b": "waiting", "c": "waiting"}
     monkeypatch.setattr(Handled, "runs", frozenset(("a", "vote")))
     assert driver.move(lambda board: board.choose(driver.only(), ["a"]), at=6) == [
-        left_out("b"), left_out("c"), ran("a", 1)]
+        left_out("b"),
+        left_out("c"),
+        ran("a", 1),
+    ]
     assert driver.states() == {"a": "running", "b": "left out", "c": "left out"}
     assert sorted(Handled.left) == ["b", "c"]
     assert driver.finish("la", at=16) == [ran("vote", 1)]
@@ -165,15 +186,24 @@ def test_one_question_tells_what_became_of_each_branch(world):
     assert driver.states() == {"a": "answered", "b": "failed", "c": "running"}
     second = list(driver.scheduler.state.requests.values())[1]
     assert [(branch.node, branch.state, branch.job is None) for branch in driver.board.branches(second, "vote")] == [
-        ("a", "running", False), ("b", "running", False), ("c", "waiting", False)]
+        ("a", "running", False),
+        ("b", "running", False),
+        ("c", "waiting", False),
+    ]
     driver.lane("lc", up=False, at=25)
     assert driver.states() == {"a": "answered", "b": "failed", "c": "lost"}
     assert driver.work("lv").model == "vote"  # which goes on with what there is
 
 
 def test_a_branch_of_two_nodes_is_told_by_the_one_that_runs(world):
-    driver = world([{"name": "a", "after": []}, {"name": "b", "after": []}, {"name": "c", "after": ["b"]},
-                    {"name": "vote", "after": ["a", "c"], "join": "policy"}])
+    driver = world(
+        [
+            {"name": "a", "after": []},
+            {"name": "b", "after": []},
+            {"name": "c", "after": ["b"]},
+            {"name": "vote", "after": ["a", "c"], "join": "policy"},
+        ]
+    )
     driver.arrive("v")
     assert driver.states() == {"a": "running", "c": "running"}
     driver.finish("la", at=10)
@@ -235,12 +265,12 @@ def test_a_settled_join_waits_for_a_running_branch_that_leads_elsewhere_too(worl
 
 
 def test_a_settled_join_does_not_wait_for_what_runs_behind_another_join(world):
-    driver = world([*VOTE[:3], {"name": "score", "after": ["b", "c"]},
-                    {"name": "vote", "after": ["a", "score"], "join": "policy"}])
+    driver = world(
+        [*VOTE[:3], {"name": "score", "after": ["b", "c"]}, {"name": "vote", "after": ["a", "score"], "join": "policy"}]
+    )
     driver.arrive("v")
     driver.finish("la", at=10)
-    assert ran("vote", 1) in driver.move(
-        lambda board: board.settle(driver.only(), "vote", wait_running=True), at=11)
+    assert ran("vote", 1) in driver.move(lambda board: board.settle(driver.only(), "vote", wait_running=True), at=11)
 
 
 def test_a_settled_join_does_not_wait_for_what_has_not_begun(world, monkeypatch):
@@ -249,7 +279,9 @@ def test_a_settled_join_does_not_wait_for_what_has_not_begun(world, monkeypatch)
     driver.arrive("v")
     driver.finish("la", at=10)
     assert driver.move(lambda board: board.settle(driver.only(), "vote", wait_running=True), at=11) == [
-        left_out("b"), ran("vote", 1)]
+        left_out("b"),
+        ran("vote", 1),
+    ]
     assert driver.states() == {"a": "answered", "b": "left out", "c": "waiting"}
 
 
@@ -267,8 +299,14 @@ def test_a_policy_that_drops_the_request_as_a_branch_leaves_it_ends_it_once(worl
     driver.arrive("v")
     driver.finish("la", at=10)
     request = driver.only()
-    monkeypatch.setattr(Handled, "on_gone", lambda policy, job, board: (
-        Fifo.on_gone(policy, job, board), board.drop(request, "enough") if not request.ended else None)[0])
+    monkeypatch.setattr(
+        Handled,
+        "on_gone",
+        lambda policy, job, board: (
+            Fifo.on_gone(policy, job, board),
+            board.drop(request, "enough") if not request.ended else None,
+        )[0],
+    )
     done = driver.move(lambda board: board.settle(request, "vote"), at=11)
     assert ended(1, "dropped", "enough") in done and ran("vote") not in done
     driver.over()
@@ -287,11 +325,15 @@ def test_the_part_that_is_settled_waits_for_no_other_part(monkeypatch):
     """Part 0 has an answer and a branch that waits; of part 1 a branch runs."""
     monkeypatch.setitem(POLICIES, "handled", Handled)
     monkeypatch.setattr(Handled, "runs", frozenset(("find", "a", "vote")))
-    nodes = [{"name": "find", "model": "score", "fan_out": True, "parts_max": 2}, {"name": "a", "after": ["find"]},
-             {"name": "b", "after": ["find"]}, {"name": "c", "after": ["find"]},
-             {"name": "mid", "model": "score", "after": ["b"]},
-             {"name": "vote", "after": ["a", "c"], "join": "policy"},
-             {"name": "both", "model": "score", "after": ["b", "c"], "join": "policy"}]
+    nodes = [
+        {"name": "find", "model": "score", "fan_out": True, "parts_max": 2},
+        {"name": "a", "after": ["find"]},
+        {"name": "b", "after": ["find"]},
+        {"name": "c", "after": ["find"]},
+        {"name": "mid", "model": "score", "after": ["b"]},
+        {"name": "vote", "after": ["a", "c"], "join": "policy"},
+        {"name": "both", "model": "score", "after": ["b", "c"], "join": "policy"},
+    ]
     driver = Driver(MODELS, {"v": {"node": nodes}}, policy="handled", lane=LANES)
     driver.arrive("v")
     driver.finish("lv", at=5, parts=2)
@@ -305,10 +347,22 @@ def test_a_branch_that_is_not_wanted_is_no_demand(monkeypatch):
     monkeypatch.setitem(POLICIES, "handled", Handled)
     sized = {name: {**model, "memory": "60MB", "load": "2ms"} for name, model in MODELS.items()}
     for wanted in (False, True):
-        monkeypatch.setattr(Handled, "on_ready", lambda policy, job, board, wanted=wanted: (
-            Fifo.on_ready(policy, job, board), board.want(job, wanted or job.node.name != "c"))[0])
-        driver = Driver(sized, {"v": VOTE}, policy="handled", lane=LANES, device={"cpu": {"memory": "240MB"}},
-                        resident={"cpu": ["a", "b", "vote", "score"]})
+        monkeypatch.setattr(
+            Handled,
+            "on_ready",
+            lambda policy, job, board, wanted=wanted: (
+                Fifo.on_ready(policy, job, board),
+                board.want(job, wanted or job.node.name != "c"),
+            )[0],
+        )
+        driver = Driver(
+            sized,
+            {"v": VOTE},
+            policy="handled",
+            lane=LANES,
+            device={"cpu": {"memory": "240MB"}},
+            resident={"cpu": ["a", "b", "vote", "score"]},
+        )
         loads = [action.model for action in driver.arrive("v") if isinstance(action, LoadModel)]
         assert loads == (["c"] if wanted else [])
         request = next(iter(driver.scheduler.state.requests.values()))

@@ -29,8 +29,9 @@ class Watched:
         found = {}
         for event in self.read(**readings):
             assert isinstance(event, DeviceChanged)
-            found.update({name: getattr(event, name) for name in event.__dataclass_fields__
-                          if getattr(event, name) is not None})
+            found.update(
+                {name: getattr(event, name) for name in event.__dataclass_fields__ if getattr(event, name) is not None}
+            )
         found.pop("device", None)
         return found
 
@@ -43,8 +44,11 @@ def test_what_no_sensor_tells_is_no_news_and_never_zero():
 @pytest.mark.parametrize("level", [1.0, 0.6, 0.31])
 def test_a_clock_that_jitters_by_five_percent_is_told_once_at_most(level):
     watched, draw = Watched(clock_mhz=1300.0), random.Random(7)
-    told = [event for _ in range(400)
-            for event in watched.read(clock_max_mhz=1300.0 * level * (1 + draw.uniform(-0.05, 0.05)))]
+    told = [
+        event
+        for _ in range(400)
+        for event in watched.read(clock_max_mhz=1300.0 * level * (1 + draw.uniform(-0.05, 0.05)))
+    ]
     assert len(told) == (0 if level == 1.0 else 1)
 
 
@@ -135,7 +139,11 @@ def test_power_is_averaged_before_it_is_compared_with_the_cap():
 def test_power_is_told_in_steps_of_a_twentieth():
     watched = Watched()
     assert [watched.news(power_w=watts) for watts in (10.0, 10.4, 9.6, 11.0)] == [
-        {"power_w": 10.0}, {}, {}, {"power_w": 11.0}]
+        {"power_w": 10.0},
+        {},
+        {},
+        {"power_w": 11.0},
+    ]
 
 
 def test_what_throttles_counts_for_a_while_after_it_was_seen():
@@ -146,8 +154,10 @@ def test_what_throttles_counts_for_a_while_after_it_was_seen():
 
 def test_memory_is_told_in_steps_and_again_after_a_few_readings():
     watched = Watched()
-    told = [watched.news(memory_free_bytes=free * MB).get("memory_free_bytes") for free in (
-        900, 899, 880, 881, 879, 880, 880)]
+    told = [
+        watched.news(memory_free_bytes=free * MB).get("memory_free_bytes")
+        for free in (900, 899, 880, 881, 879, 880, 880)
+    ]
     assert told == [900 * MB, None, 880 * MB, None, None, None, 880 * MB]
     assert MEMORY_READINGS == 4
     blocks = [watched.news(memory_block_bytes=size * MB).get("memory_block_bytes") for size in (4, 4, 2, 1)]

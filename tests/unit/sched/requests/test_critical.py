@@ -23,8 +23,9 @@ class Arrivals:
         self.known = CriticalArrivals()
         self._seq = 0
 
-    def came(self, *times_ms: float, app: App = APP, slo: float = 20, alone: float = 4, open: bool = False,
-             **fields: Any) -> RequestRecord:
+    def came(
+        self, *times_ms: float, app: App = APP, slo: float = 20, alone: float = 4, open: bool = False, **fields: Any
+    ) -> RequestRecord:
         for at_ms in times_ms:
             self._seq += 1
             request = job(self._seq, app, arrival=at_ms, deadline=at_ms + slo, klass="critical", **fields).request
@@ -113,8 +114,9 @@ def test_who_has_not_come_for_a_second_or_two_of_its_periods_is_not_waited_for()
     assert (world.room(2900), world.known.any) == (None, False)
 
 
-@pytest.mark.parametrize(("one", "other"), [
-    ({}, {"client": "x"}), ({}, {"stream": "left"}), ({"stream": "left"}, {"stream": "right"})])
+@pytest.mark.parametrize(
+    ("one", "other"), [({}, {"client": "x"}), ({}, {"stream": "left"}), ({"stream": "left"}, {"stream": "right"})]
+)
 def test_each_client_and_each_stream_has_a_period_of_its_own(one, other):
     app = app_of("m", stream="in_order")
     world = Arrivals()

@@ -28,8 +28,14 @@ def test_nodes_without_after_follow_the_one_before():
 
 
 def test_nodes_are_ordered_predecessors_first_then_as_in_the_file():
-    app = app_of([{"name": "last", "after": ["x", "y"]}, {"name": "y", "after": ["in"]}, {"name": "x", "after": ["in"]},
-                  {"name": "in", "after": []}])
+    app = app_of(
+        [
+            {"name": "last", "after": ["x", "y"]},
+            {"name": "y", "after": ["in"]},
+            {"name": "x", "after": ["in"]},
+            {"name": "in", "after": []},
+        ]
+    )
     assert names(app.nodes) == ["in", "y", "x", "last"]
     assert [item.index for item in app.nodes] == [0, 1, 2, 3]
 
@@ -41,10 +47,22 @@ def test_only_a_single_plain_node_is_simple():
 
 
 def test_scopes_open_behind_a_fan_out_and_close_at_the_gather():
-    app = app_of([node("cut", fan_out=True), node("sub", fan_out=True), node("read"), node("word", gather=True),
-                  node("line", gather=True)])
-    assert [(item.name, item.depth) for item in app.nodes] == [("cut", 0), ("sub", 1), ("read", 2), ("word", 1),
-                                                               ("line", 0)]
+    app = app_of(
+        [
+            node("cut", fan_out=True),
+            node("sub", fan_out=True),
+            node("read"),
+            node("word", gather=True),
+            node("line", gather=True),
+        ]
+    )
+    assert [(item.name, item.depth) for item in app.nodes] == [
+        ("cut", 0),
+        ("sub", 1),
+        ("read", 2),
+        ("word", 1),
+        ("line", 0),
+    ]
     assert names(app.by_name["sub"].closers) == ["word"]
     assert names(app.by_name["cut"].closers) == ["line"]
 
@@ -63,8 +81,10 @@ WRONG = [
     ([node("a"), node("b", gather=True)], ["node 'b' has gather = true but no fan-out is open", "fan_out = true"]),
     ([node("a", fan_out=True, route="one"), node("b")], ["node 'a' has fan_out and route = 'one'", "node of its own"]),
     ([node("a"), node("b", join=2)], ["node 'b' join = 2", "only 1 predecessors"]),
-    ([node("a", fan_out=True), node("b", "a"), {"name": "c", "after": []}, node("d", "b", "c")],
-     ["node 'd' joins b, c", "gather the parts first"]),
+    (
+        [node("a", fan_out=True), node("b", "a"), {"name": "c", "after": []}, node("d", "b", "c")],
+        ["node 'd' joins b, c", "gather the parts first"],
+    ),
 ]
 
 

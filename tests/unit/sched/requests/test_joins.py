@@ -128,8 +128,16 @@ def test_a_fan_out_into_nothing_runs_the_gather_with_nothing():
 
 
 def test_a_fan_out_that_was_skipped_skips_its_gather_too():
-    walk = Walk([node("a", route="one"), node("cut", "a", fan_out=True), node("read", "cut"),
-                 node("join", "read", gather=True), node("other", "a"), node("end", "join", "other")])
+    walk = Walk(
+        [
+            node("a", route="one"),
+            node("cut", "a", fan_out=True),
+            node("read", "cut"),
+            node("join", "read", gather=True),
+            node("other", "a"),
+            node("end", "join", "other"),
+        ]
+    )
     walk.start()
     assert walk.done("a", route="other") == [("other",)]
     assert walk.done("other") == [("end",)]
@@ -144,8 +152,15 @@ def test_a_fan_out_without_a_gather_ends_with_its_parts():
 
 
 def test_fan_outs_nest_and_each_inner_gather_waits_for_its_own_parts():
-    walk = Walk([node("page", fan_out=True), node("line", "page", fan_out=True), node("read", "line"),
-                 node("text", "read", gather=True), node("book", "text", gather=True)])
+    walk = Walk(
+        [
+            node("page", fan_out=True),
+            node("line", "page", fan_out=True),
+            node("read", "line"),
+            node("text", "read", gather=True),
+            node("book", "text", gather=True),
+        ]
+    )
     walk.start()
     assert walk.done("page", parts=2) == [("line", 0), ("line", 1)]
     assert walk.done("line", 0, parts=2) == [("read", 0, 0), ("read", 0, 1)]
@@ -157,8 +172,15 @@ def test_fan_outs_nest_and_each_inner_gather_waits_for_its_own_parts():
 
 
 def test_parts_fork_and_join_inside_the_scope_and_the_gather_counts_every_branch():
-    walk = Walk([node("cut", fan_out=True), node("read", "cut"), node("turn", "cut"), node("both", "read", "turn"),
-                 node("join", "both", gather=True)])
+    walk = Walk(
+        [
+            node("cut", fan_out=True),
+            node("read", "cut"),
+            node("turn", "cut"),
+            node("both", "read", "turn"),
+            node("join", "both", gather=True),
+        ]
+    )
     walk.start()
     assert walk.done("cut", parts=2) == [("read", 0), ("turn", 0), ("read", 1), ("turn", 1)]
     assert walk.done("read", 0) == []
@@ -170,8 +192,9 @@ def test_parts_fork_and_join_inside_the_scope_and_the_gather_counts_every_branch
 
 
 def test_a_gather_of_two_branches_waits_for_both_of_every_part():
-    walk = Walk([node("cut", fan_out=True), node("read", "cut"), node("turn", "cut"),
-                 node("join", "read", "turn", gather=True)])
+    walk = Walk(
+        [node("cut", fan_out=True), node("read", "cut"), node("turn", "cut"), node("join", "read", "turn", gather=True)]
+    )
     walk.start()
     walk.done("cut", parts=2)
     assert [walk.done(name, part) for name, part in (("read", 0), ("turn", 0), ("read", 1))] == [[], [], []]
@@ -187,8 +210,13 @@ def test_a_gather_of_at_least_n_takes_the_first_n_parts():
     assert walk.done("read", 0) == []
 
 
-ROUTE = [node("look", route="one"), node("easy", "look"), node("hard", "look"), node("more", "hard"),
-         node("end", "easy", "more")]
+ROUTE = [
+    node("look", route="one"),
+    node("easy", "look"),
+    node("hard", "look"),
+    node("more", "hard"),
+    node("end", "easy", "more"),
+]
 
 
 @pytest.mark.parametrize(("route", "path"), [("easy", ["easy", "end"]), ("hard", ["hard", "more", "end"])])
@@ -219,35 +247,51 @@ def test_choosing_entries_and_branches_skips_the_others():
 
 
 def test_what_is_no_alternative_is_not_chosen_against():
-    for nodes, ready, names, left in ((DIAMOND, "a", ["b"], []), (DIAMOND, "b", ["c"], ["b"]),
-                                      (DIAMOND, "d", ["c"], []), ([node("a"), node("b")], "a", ["b"], ["a"])):
+    for nodes, ready, names, left in (
+        (DIAMOND, "a", ["b"], []),
+        (DIAMOND, "b", ["c"], ["b"]),
+        (DIAMOND, "d", ["c"], []),
+        ([node("a"), node("b")], "a", ["b"], ["a"]),
+    ):
         walk = Walk(nodes)
         walk.request.jobs[1] = walk.job(ready)
         assert [job.node.name for job in joins.not_chosen(walk.request, names)] == left
 
 
-@pytest.mark.parametrize(("name", "result", "words"), [
-    ("cut", {}, "'cut' has fan_out = true but its result names no number of parts"),
-    ("cut", {"parts": -1}, "names no number of parts"),
-    ("cut", {"parts": 4}, "'cut' made 4 parts, more than its parts_max = 3"),
-    ("cut", {"parts": 3}, ""),
-    ("pick", {}, "'pick' has route = 'one' but chose None (successors: 'x', 'y', or '' for none)"),
-    ("pick", {"route": "z"}, "chose 'z'"),
-    ("pick", {"route": "y"}, ""),
-    ("pick", {"route": ""}, ""),
-    ("x", {"parts": 7}, ""),
-])
+@pytest.mark.parametrize(
+    ("name", "result", "words"),
+    [
+        ("cut", {}, "'cut' has fan_out = true but its result names no number of parts"),
+        ("cut", {"parts": -1}, "names no number of parts"),
+        ("cut", {"parts": 4}, "'cut' made 4 parts, more than its parts_max = 3"),
+        ("cut", {"parts": 3}, ""),
+        ("pick", {}, "'pick' has route = 'one' but chose None (successors: 'x', 'y', or '' for none)"),
+        ("pick", {"route": "z"}, "chose 'z'"),
+        ("pick", {"route": "y"}, ""),
+        ("pick", {"route": ""}, ""),
+        ("x", {"parts": 7}, ""),
+    ],
+)
 def test_results_that_cannot_be_used_say_why(name, result, words):
-    walk = Walk([node("cut", fan_out=True, parts_max=3), node("pick", "cut", route="one"), node("x", "pick"),
-                 node("y", "pick")])
+    walk = Walk(
+        [node("cut", fan_out=True, parts_max=3), node("pick", "cut", route="one"), node("x", "pick"), node("y", "pick")]
+    )
     found = joins.wrong_result(walk.job(name), JobResult(JobId(1, name, ()), **result))
     assert words in found
     assert bool(found) == bool(words)
 
 
 def test_only_what_feeds_nothing_but_patient_joins_can_be_done_without():
-    walk = Walk([node("a"), node("b", "a"), node("c", "a"), node("two", "b", "c", join=1), node("all", "b", "c"),
-                 node("d", "a", join=1)])
+    walk = Walk(
+        [
+            node("a"),
+            node("b", "a"),
+            node("c", "a"),
+            node("two", "b", "c", join=1),
+            node("all", "b", "c"),
+            node("d", "a", join=1),
+        ]
+    )
     assert not joins.can_do_without(walk.job("b"))  # "all" needs it
     assert not joins.can_do_without(walk.job("a"))
     assert not joins.can_do_without(walk.job("two"))  # an exit is the answer itself
@@ -265,8 +309,9 @@ def test_a_node_that_waits_for_one_other_is_no_join_whatever_it_is_told():
 
 
 def test_what_leads_to_one_join_alone():
-    graph = app_of([node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c"), node("e", "c"), node("f", "d", "e"),
-                    node("g")]).by_name
+    graph = app_of(
+        [node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c"), node("e", "c"), node("f", "d", "e"), node("g")]
+    ).by_name
     assert [name for name in "abcdefg" if joins.leads_only_to(graph[name], graph["f"])] == ["d", "e"]
     assert [name for name in "abcdefg" if joins.leads_only_to(graph[name], graph["d"])] == ["b"]
     diamond = app_of([node("z"), node("a", "z"), node("b", "a"), node("c", "a"), node("d", "b", "c")]).by_name
@@ -290,15 +335,24 @@ def test_a_job_is_useless_once_every_join_behind_it_has_fired():
 # --- joins whose predecessors fail -----------------------------------------------------------------------------------
 
 
-BOTH = [{"name": "look", "after": []}, {"name": "left", "after": ["look"]}, {"name": "right", "after": ["look"]},
-        {"name": "either", "after": ["left", "right"], "join": 1}, {"name": "other", "after": ["look"]}]
+BOTH = [
+    {"name": "look", "after": []},
+    {"name": "left", "after": ["look"]},
+    {"name": "right", "after": ["look"]},
+    {"name": "either", "after": ["left", "right"], "join": 1},
+    {"name": "other", "after": ["look"]},
+]
 
 
 def world(*last):
     nodes = [*BOTH, *last]
     names = [node["name"] for node in nodes]
-    driver = Driver({name: {1: 1, "lanes": [name]} for name in names}, {"app": nodes}, policy="fifo",
-                    lane={name: {} for name in names})
+    driver = Driver(
+        {name: {1: 1, "lanes": [name]} for name in names},
+        {"app": nodes},
+        policy="fifo",
+        lane={name: {} for name in names},
+    )
     driver.arrive("app")
     driver.finish("look", at=1, status="done")
     return driver
@@ -339,11 +393,15 @@ def test_one_good_branch_is_enough():
     driver.over()
 
 
-@pytest.mark.parametrize(("nodes", "feeding"), [
-    ([node("a"), node("b", "a")], []),
-    (DIAMOND, ["b", "c"]),
-    ([node("a", fan_out=True), node("b", "a"), node("c", "b", gather=True)], ["b"]),
-    ([node("a"), node("b", "a"), node("c", "a"), node("d", "a", "b"), node("e", "c")], ["b"])])
+@pytest.mark.parametrize(
+    ("nodes", "feeding"),
+    [
+        ([node("a"), node("b", "a")], []),
+        (DIAMOND, ["b", "c"]),
+        ([node("a", fan_out=True), node("b", "a"), node("c", "b", gather=True)], ["b"]),
+        ([node("a"), node("b", "a"), node("c", "a"), node("d", "a", "b"), node("e", "c")], ["b"]),
+    ],
+)
 def test_only_joins_wait_for_these(nodes, feeding):
     walk = Walk(nodes)
     assert [item["name"] for item in nodes if joins.feeds_joins(walk.job(item["name"]))] == feeding
@@ -364,11 +422,18 @@ def test_parts_that_all_came_to_nothing_starve_what_gathers_them(done, starved):
 
 def test_a_failed_branch_fails_the_request_where_the_other_one_leads_nowhere():
     names = ("left", "look", "right", "either")
-    nodes = [{"name": "left", "after": []}, {"name": "look", "after": [], "route": "one"},
-             {"name": "right", "after": ["look"]}, {"name": "either", "after": ["left", "right"], "join": 1}]
-    driver = Driver({name: {1: 1, "lanes": [name]} for name in names},
-                    {"app": [{"model": node["name"], **node} for node in nodes]}, policy="fifo",
-                    lane={name: {} for name in names})
+    nodes = [
+        {"name": "left", "after": []},
+        {"name": "look", "after": [], "route": "one"},
+        {"name": "right", "after": ["look"]},
+        {"name": "either", "after": ["left", "right"], "join": 1},
+    ]
+    driver = Driver(
+        {name: {1: 1, "lanes": [name]} for name in names},
+        {"app": [{"model": node["name"], **node} for node in nodes]},
+        policy="fifo",
+        lane={name: {} for name in names},
+    )
     driver.arrive("app")
     assert driver.finish("left", at=1, status="failed", reason="no light") == []
     assert driver.finish("look", at=2, route="") == [ended(1, "failed", "no light")]

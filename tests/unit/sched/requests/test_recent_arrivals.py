@@ -24,7 +24,10 @@ def test_the_rate_counts_from_the_first_remembered_until_now_also_of_those_its_p
     assert recent.per_ns(4 * MS) == pytest.approx(1 / MS)
     assert recent.per_ns(400 * MS) == pytest.approx(4 / 400 / MS)  # silence counts
     assert (recent.lane_ns, recent.worth, recent.allowed_ns) == (
-        pytest.approx(3 * MS), pytest.approx(6 * MS), pytest.approx(5 * MS))
+        pytest.approx(3 * MS),
+        pytest.approx(6 * MS),
+        pytest.approx(5 * MS),
+    )
 
 
 def test_two_requests_tell_no_rate():

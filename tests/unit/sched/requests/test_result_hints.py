@@ -18,17 +18,35 @@ from edgeserve.sched.requests.states import steps_left
 NS = 1e-6  # of a millisecond
 FIXED = 10  # ms of a batch, whoever is in it
 CHAIN = [{"name": "a"}, {"name": "b"}]
-LINES = [{"name": "cut", "fan_out": True}, {"name": "look"}, {"name": "read"}, {"name": "join", "gather": True},
-         {"name": "spell"}]
-BOOK = [{"name": "pages", "fan_out": True}, {"name": "look"}, {"name": "lines", "fan_out": True}, {"name": "measure"},
-        {"name": "read"}, {"name": "page", "gather": True}, {"name": "title"}, {"name": "book", "gather": True}]
+LINES = [
+    {"name": "cut", "fan_out": True},
+    {"name": "look"},
+    {"name": "read"},
+    {"name": "join", "gather": True},
+    {"name": "spell"},
+]
+BOOK = [
+    {"name": "pages", "fan_out": True},
+    {"name": "look"},
+    {"name": "lines", "fan_out": True},
+    {"name": "measure"},
+    {"name": "read"},
+    {"name": "page", "gather": True},
+    {"name": "title"},
+    {"name": "book", "gather": True},
+]
 
 
 def world_of(nodes, policy="fifo", times=None, **sections):
     """An app of these nodes; a model runs 10 ms, one job at a time, each on a lane of its own."""
     names = [node["name"] for node in nodes]
-    return Driver({name: {**(times or {1: 10}), "lanes": [name]} for name in names},
-                  {"app": {"slo": "10s", "node": nodes}}, policy=policy, lane={name: {} for name in names}, **sections)
+    return Driver(
+        {name: {**(times or {1: 10}), "lanes": [name]} for name in names},
+        {"app": {"slo": "10s", "node": nodes}},
+        policy=policy,
+        lane={name: {} for name in names},
+        **sections,
+    )
 
 
 def known(world, request_id=1):
@@ -84,8 +102,11 @@ def test_in_nested_fan_outs_the_innermost_part_that_speaks_is_believed():
     finish(world, "lines", {"inner": 20}, {"inner": 21}, parts=2)
     finish(world, "measure", {"work": 3.0}, None, None, {"length": 9})
     assert known(world) == {
-        ("read", 0, 0): {"work": 3.0, "inner": 20}, ("read", 0, 1): {"work": 2.0, "inner": 20},
-        ("read", 1, 0): {"work": 1.0, "inner": 21}, ("read", 1, 1): {"work": 1.0, "inner": 21, "length": 9}}
+        ("read", 0, 0): {"work": 3.0, "inner": 20},
+        ("read", 0, 1): {"work": 2.0, "inner": 20},
+        ("read", 1, 0): {"work": 1.0, "inner": 21},
+        ("read", 1, 1): {"work": 1.0, "inner": 21, "length": 9},
+    }
     finish(world, "read", *[None] * 4)
     assert known(world) == {("page", 0): {"work": 2.0, "inner": 20}, ("page", 1): {"work": 1.0, "inner": 21}}
     finish(world, "page", {"title": 1}, None)  # of the page that it made out of its lines
@@ -95,9 +116,16 @@ def test_in_nested_fan_outs_the_innermost_part_that_speaks_is_believed():
 
 
 def test_a_part_knows_better_than_a_branch_beside_that_speaks_later():
-    world = world_of([{"name": "cut", "fan_out": True}, {"name": "look"},
-                      {"name": "read"}, {"name": "join", "gather": True},
-                      {"name": "beside", "after": []}, {"name": "end", "after": ["join", "beside"]}])
+    world = world_of(
+        [
+            {"name": "cut", "fan_out": True},
+            {"name": "look"},
+            {"name": "read"},
+            {"name": "join", "gather": True},
+            {"name": "beside", "after": []},
+            {"name": "end", "after": ["join", "beside"]},
+        ]
+    )
     world.arrive("app")
     finish(world, "cut", None, parts=1)
     finish(world, "look", {"work": 2.0})
@@ -108,8 +136,14 @@ def test_a_part_knows_better_than_a_branch_beside_that_speaks_later():
 
 
 def test_a_job_knows_what_was_said_when_it_was_made_also_when_it_comes_back():
-    world = world_of([{"name": "a"}, {"name": "b", "after": ["a"]}, {"name": "c", "after": ["a"]},
-                      {"name": "d", "after": ["b", "c"]}])
+    world = world_of(
+        [
+            {"name": "a"},
+            {"name": "b", "after": ["a"]},
+            {"name": "c", "after": ["a"]},
+            {"name": "d", "after": ["b", "c"]},
+        ]
+    )
     world.arrive("app")
     finish(world, "a", {"b.steps": 2})
     finish(world, "c", {"work": 5.0, "b.steps": 9})
@@ -123,8 +157,13 @@ def test_a_job_knows_what_was_said_when_it_was_made_also_when_it_comes_back():
 
 @pytest.mark.parametrize("fate", ["failed", "unusable"])
 def test_what_failed_says_nothing(fate):
-    nodes = [{"name": "a"}, {"name": "b", "after": ["a"], "route": "one"}, {"name": "c", "after": ["a"]},
-             {"name": "d", "after": ["b", "c"], "join": 1}, {"name": "e"}]
+    nodes = [
+        {"name": "a"},
+        {"name": "b", "after": ["a"], "route": "one"},
+        {"name": "c", "after": ["a"]},
+        {"name": "d", "after": ["b", "c"], "join": 1},
+        {"name": "e"},
+    ]
     world = world_of(nodes)
     world.arrive("app")
     finish(world, "a", {"work": 1.0})
@@ -179,8 +218,10 @@ def test_steps_that_are_said_of_a_part_are_of_that_part_alone():
 TIMES = {1: 10, 2: 14}  # 6 ms and 4 for each; pard takes a batch of two for granted
 
 
-@pytest.mark.parametrize(("hints", "least_ms"), [
-    ({}, 28), ({"b.work": 3.0}, 36), ({"work": 0.5}, 24), ({"work": 2.0, "b.work": 1.0}, 32), ({"c.steps": 3}, 56)])
+@pytest.mark.parametrize(
+    ("hints", "least_ms"),
+    [({}, 28), ({"b.work": 3.0}, 36), ({"work": 0.5}, 24), ({"work": 2.0, "b.work": 1.0}, 32), ({"c.steps": 3}, 56)],
+)
 def test_pard_plus_judges_by_the_work_that_an_earlier_node_said(hints, least_ms):
     """At 12 ms a has run; b and c take 14 each for a usual request."""
     for left_ms, outcome in ((least_ms, ""), (least_ms - NS, "dropped")):
@@ -205,12 +246,20 @@ def test_pard_plus_judges_a_part_by_what_was_said_of_that_part(dear, least_ms):
 @pytest.mark.parametrize(("said", "least_ms"), [({}, 30), ({"fork.route": 0}, 30), ({"fork.route": 1}, 70)])
 def test_pard_plus_expects_the_branch_that_an_earlier_node_said(said, least_ms):
     """fork takes ten, and then the short branch twenty or the long one sixty; the request had declared the short."""
-    nodes = [{"name": "a"}, {"name": "fork", "route": "one"}, {"name": "short", "after": ["fork"]},
-             {"name": "long", "after": ["fork"]}]
+    nodes = [
+        {"name": "a"},
+        {"name": "fork", "route": "one"},
+        {"name": "short", "after": ["fork"]},
+        {"name": "long", "after": ["fork"]},
+    ]
     times = {"a": 10, "fork": 10, "short": 20, "long": 60}
     for left_ms, outcome in ((least_ms, ""), (least_ms - NS, "dropped")):
-        world = Driver({name: {1: ms, "lanes": [name]} for name, ms in times.items()}, {"app": nodes},
-                       policy={"pard+": {"lam": 0.0, "plan": 0}}, lane={name: {} for name in times})
+        world = Driver(
+            {name: {1: ms, "lanes": [name]} for name, ms in times.items()},
+            {"app": nodes},
+            policy={"pard+": {"lam": 0.0, "plan": 0}},
+            lane={name: {} for name in times},
+        )
         world.step(RequestArrived(world.request("app", 12 + left_ms, hints={"fork.route": 0})))
         world.finish("a", at=12, hints=said)
         assert world.outcome(1) == outcome, (left_ms, world.scheduler.story(1))
@@ -220,10 +269,15 @@ def test_pard_plus_expects_the_branch_that_an_earlier_node_said(said, least_ms):
 def test_orloj_plus_sorts_by_the_hint_that_an_earlier_node_said(hint, together):
     """look says how long read will take: three short ones ride together and are not padded to two long ones. Where the
     hint has another name all are as uncertain as any, and each rides alone."""
-    world = Driver({"look": {1: 1, 8: 1, "lanes": ["cpu"]},
-                    "read": {**{size: 10 + 30 * size for size in range(1, 9)}, "lanes": ["gpu"]}},
-                   {"app": {"slo": "500ms", "node": [{"name": "look"}, {"name": "read"}]}},
-                   policy={"orloj+": {"sample": 1.0, "budget": 0.0, "hint": hint}}, lane={"cpu": {}, "gpu": {}})
+    world = Driver(
+        {
+            "look": {1: 1, 8: 1, "lanes": ["cpu"]},
+            "read": {**{size: 10 + 30 * size for size in range(1, 9)}, "lanes": ["gpu"]},
+        },
+        {"app": {"slo": "500ms", "node": [{"name": "look"}, {"name": "read"}]}},
+        policy={"orloj+": {"sample": 1.0, "budget": 0.0, "hint": hint}},
+        lane={"cpu": {}, "gpu": {}},
+    )
     draw = random.Random("said hints")
 
     def look(*lengths):

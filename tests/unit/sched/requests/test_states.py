@@ -67,9 +67,21 @@ def test_a_story_tells_times_from_arrival_and_is_bounded():
     assert len(story) == STORY_LEN_MAX + 2
 
 
-@pytest.mark.parametrize(("total", "hint", "made", "left"), [
-    (0, None, 0, 1), (0, None, 3, 1), (0, 20, 0, 20), (0, 20, 19, 1), (0, 20, 20, 1), (0, 20, 30, 1), (30, 20, 10, 20),
-    (30, 20, 29, 1), (30, 20, 30, 1), (30, None, 40, 1)])
+@pytest.mark.parametrize(
+    ("total", "hint", "made", "left"),
+    [
+        (0, None, 0, 1),
+        (0, None, 3, 1),
+        (0, 20, 0, 20),
+        (0, 20, 19, 1),
+        (0, 20, 20, 1),
+        (0, 20, 30, 1),
+        (30, 20, 10, 20),
+        (30, 20, 29, 1),
+        (30, 20, 30, 1),
+        (30, None, 40, 1),
+    ],
+)
 def test_at_least_one_step_is_left_of_those_said_or_declared(total, hint, made, left):
     for nodes, name in (("m", "steps"), (["m", "n"], "m.steps")):
         app = app_of(nodes if nodes == "m" else [{"name": node} for node in nodes])

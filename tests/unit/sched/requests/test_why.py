@@ -29,7 +29,8 @@ def test_the_parts_add_up_to_the_whole_from_sending_to_end():
     late = request(1, (3, "arrived"), launch(10, 1), (42, "completed"), sent=1, deadline=40, breakdown=(5, 2, 4, 20))
     assert why(late, [late]) == [
         "  time: 2ms sending, 5ms queue, 2ms load, 4ms batch, 20ms execute, 8ms other",
-        "  2ms past this deadline; most of its time was execute: its own batches"]
+        "  2ms past this deadline; most of its time was execute: its own batches",
+    ]
 
 
 def test_nothing_else_is_named_where_the_parts_are_all():
@@ -42,15 +43,24 @@ def test_nothing_else_is_named_where_the_parts_are_all():
 
 def test_as_many_batches_of_two_apps_are_told_by_name():
     late = request(9, (10, "arrived"), launch(30, 7), (50, "completed"), deadline=45)
-    others = [request(number, launch(12 + number, number, lane), (40, "completed"), app=app)
-              for number, (app, lane) in enumerate((("c", "cpu0"), ("b", "cpu0"), ("a", "cpu0"), ("c", "cpu0")), 1)]
+    others = [
+        request(number, launch(12 + number, number, lane), (40, "completed"), app=app)
+        for number, (app, lane) in enumerate((("c", "cpu0"), ("b", "cpu0"), ("a", "cpu0"), ("c", "cpu0")), 1)
+    ]
     assert why(late, others)[-1] == (
-        "  before it: 2 batches of app c on cpu0, 1 batch of app a on cpu0, 1 batch of app b on cpu0")
+        "  before it: 2 batches of app c on cpu0, 1 batch of app a on cpu0, 1 batch of app b on cpu0"
+    )
 
 
-@pytest.mark.parametrize(("breakdown", "most"), [
-    ((30, 0, 0, 5), "queue: waiting for a lane"), ((0, 30, 0, 5), "load: waiting for its model to be loaded"),
-    ((0, 0, 30, 5), "batch: launched, behind"), ((0, 0, 0, 5), "other: between its works")])
+@pytest.mark.parametrize(
+    ("breakdown", "most"),
+    [
+        ((30, 0, 0, 5), "queue: waiting for a lane"),
+        ((0, 30, 0, 5), "load: waiting for its model to be loaded"),
+        ((0, 0, 30, 5), "batch: launched, behind"),
+        ((0, 0, 0, 5), "other: between its works"),
+    ],
+)
 def test_the_largest_part_is_named(breakdown, most):
     late = request(1, (0, "arrived"), launch(1, 1), (41, "completed"), deadline=40, breakdown=breakdown)
     assert f"1ms past this deadline; most of its time was {most}" in why(late, [])[1]
@@ -59,13 +69,21 @@ def test_the_largest_part_is_named(breakdown, most):
 def test_in_time_is_no_miss_and_exactly_on_the_deadline_neither():
     for deadline in (40, 41):
         assert why(request(1, (0, "arrived"), launch(1, 1), (40, "completed"), deadline=deadline), []) == [
-            "  time: 40ms other"]
+            "  time: 40ms other"
+        ]
 
 
 def test_lateness_is_told_by_the_clients_deadline_and_not_by_the_one_that_was_planned_for():
-    for end, lines in ((43, ["  time: 43ms other"]),
-                       (44, ["  time: 44ms other", "  1ms past this deadline; most of its time was other: between its "
-                             "works: the loop, or a busy machine"])):
+    for end, lines in (
+        (43, ["  time: 43ms other"]),
+        (
+            44,
+            [
+                "  time: 44ms other",
+                "  1ms past this deadline; most of its time was other: between its works: the loop, or a busy machine",
+            ],
+        ),
+    ):
         answered = request(1, (0, "arrived"), launch(1, 1), (end, "completed"), deadline=40)
         answered.margin_ns = 3 * MS
         assert why(answered, []) == lines
@@ -80,8 +98,7 @@ def test_who_has_not_ended_or_was_refused_has_no_such_lines(state):
 def test_who_never_ran_waited_all_the_time_since_it_arrived():
     for end, missed in ((50, "given up before this deadline"), (52, "given up before"), (53, "1ms past this deadline")):
         dropped = request(1, (4, "arrived"), (end, "dropped", "expired"), state="dropped", deadline=52)
-        assert why(dropped, []) == [f"  time: 4ms sending, {end - 4}ms queue",
-                                    why(dropped, [])[1]]
+        assert why(dropped, []) == [f"  time: 4ms sending, {end - 4}ms queue", why(dropped, [])[1]]
         assert missed in why(dropped, [])[1] and "queue: waiting for a lane" in why(dropped, [])[1]
 
 
@@ -90,20 +107,29 @@ def test_batches_that_ran_at_its_arrival_or_began_before_its_own_are_before_it()
     others = [
         request(1, launch(1, 1), (10, "completed")),  # over when it arrived
         request(2, launch(2, 2), (11, "completed")),  # still ran
-        request(3, launch(12, 3), (20, "completed")), request(4, launch(12, 3), (20, "completed")),  # one batch of two
+        request(3, launch(12, 3), (20, "completed")),
+        request(4, launch(12, 3), (20, "completed")),  # one batch of two
         request(5, launch(30, 4), (40, "completed"), app="b"),  # in the same step
         request(6, launch(31, 5), (60, "completed")),  # after it
         request(7, launch(12, 6, "cpu1"), (20, "completed")),  # elsewhere
         request(8, launch(30, 7), (50, "completed")),  # in its own batch
-        request(10, launch(13, 8), (13, "note"), app="c", state="open"), late]  # has not ended
-    assert why(late, others)[-1] == \
-        "  before it: 2 batches of app a on cpu0, 1 batch of app b on cpu0, 1 batch of app c on cpu0"
+        request(10, launch(13, 8), (13, "note"), app="c", state="open"),
+        late,
+    ]  # has not ended
+    assert (
+        why(late, others)[-1]
+        == "  before it: 2 batches of app a on cpu0, 1 batch of app b on cpu0, 1 batch of app c on cpu0"
+    )
 
 
 def test_who_never_ran_waited_behind_every_lane_and_only_the_first_apps_are_told():
     dropped = request(99, (0, "arrived"), (50, "dropped", "expired"), state="dropped")
-    others = [request(number, launch(number, number, f"cpu{number % 2}"), (49, "completed"), app=f"a{number}")
-              for number in range(1, 7)]
-    assert why(dropped, others[:4])[-1] == ("  before it: 1 batch of app a1 on cpu1, 1 batch of app a2 on cpu0, "
-                                            "1 batch of app a3 on cpu1, 1 batch of app a4 on cpu0")
+    others = [
+        request(number, launch(number, number, f"cpu{number % 2}"), (49, "completed"), app=f"a{number}")
+        for number in range(1, 7)
+    ]
+    assert why(dropped, others[:4])[-1] == (
+        "  before it: 1 batch of app a1 on cpu1, 1 batch of app a2 on cpu0, "
+        "1 batch of app a3 on cpu1, 1 batch of app a4 on cpu0"
+    )
     assert why(dropped, others)[-1].endswith("1 batch of app a4 on cpu0 and 2 more")

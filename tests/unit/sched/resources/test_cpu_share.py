@@ -32,11 +32,16 @@ def test_where_nothing_was_told_everything_is_left():
     assert told(lanes=[side]).share(side, S) == 1.0  # what came before the first report is not known
 
 
-@pytest.mark.parametrize(("threads", "nice", "load", "expected"), [
-    (2, 0, 0.0, 1.0), (2, 0, 0.5, 1.0),  # two of four cores are left to two threads
-    (2, 0, 1.0, 4 / 6),  # fair scheduling: two of six threads on four cores
-    (4, 0, 0.75, 4 / 7),
-    (2, 19, 1.0, SHARE_MIN)])  # it yields to all others
+@pytest.mark.parametrize(
+    ("threads", "nice", "load", "expected"),
+    [
+        (2, 0, 0.0, 1.0),
+        (2, 0, 0.5, 1.0),  # two of four cores are left to two threads
+        (2, 0, 1.0, 4 / 6),  # fair scheduling: two of six threads on four cores
+        (4, 0, 0.75, 4 / 7),
+        (2, 19, 1.0, SHARE_MIN),
+    ],
+)  # it yields to all others
 def test_other_programs_leave_what_is_free_or_a_fair_part(threads, nice, load, expected):
     side = lane("side", threads, nice)
     assert told((load, []), lanes=[side]).share(side, S) == pytest.approx(expected)

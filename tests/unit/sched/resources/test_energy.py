@@ -19,8 +19,7 @@ def test_energy_goes_to_the_apps_by_lane_time_and_all_of_it_is_somewhere():
     meter.ran("a", 1e8)
     meter.reported(3 * S, 5.0)  # 40 J
     figures = meter.figures(5 * S)  # 10 J in which nothing ran
-    assert figures == {"power_w": 5.0, "energy_j": 60.0, "idle_j": 10.0,
-                       "energy_j_by_app": {"a": 47.5, "b": 2.5}}
+    assert figures == {"power_w": 5.0, "energy_j": 60.0, "idle_j": 10.0, "energy_j_by_app": {"a": 47.5, "b": 2.5}}
     assert figures["energy_j"] == pytest.approx(figures["idle_j"] + sum(figures["energy_j_by_app"].values()))
 
 
@@ -38,8 +37,12 @@ def test_joules_are_told_to_the_thousandth():
     meter.ran("a", 2e8)
     meter.ran("b", 1e8)
     assert meter.figures(S)["energy_j_by_app"] == {"a": 6.667, "b": 3.333}
-    assert meter.figures(S + S // 3) == {"power_w": 10.0, "energy_j": 13.333, "idle_j": 3.333,
-                                         "energy_j_by_app": {"a": 6.667, "b": 3.333}}
+    assert meter.figures(S + S // 3) == {
+        "power_w": 10.0,
+        "energy_j": 13.333,
+        "idle_j": 3.333,
+        "energy_j_by_app": {"a": 6.667, "b": 3.333},
+    }
 
 
 def test_a_nanosecond_counts_as_one():

@@ -36,11 +36,15 @@ def test_jitter_widens_what_is_expected():
     assert (earliest, latest) == (52.5, 72)
 
 
-@pytest.mark.parametrize("gaps", [
-    [10, 100, 40, 300, 5, 60, 90, 20],  # somebody presses a button
-    [0, 128, 0, 128, 0, 128, 0, 128],  # frames in pairs
-    [0] * 8,
-    [66, 132, 66, 132, 66, 132, 66, 132]])  # every other one is lost on the way
+@pytest.mark.parametrize(
+    "gaps",
+    [
+        [10, 100, 40, 300, 5, 60, 90, 20],  # somebody presses a button
+        [0, 128, 0, 128, 0, 128, 0, 128],  # frames in pairs
+        [0] * 8,
+        [66, 132, 66, 132, 66, 132, 66, 132],
+    ],
+)  # every other one is lost on the way
 def test_nothing_is_expected_of_an_irregular_stream(gaps):
     assert after(gaps) is None
 

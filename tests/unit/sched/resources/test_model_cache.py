@@ -201,7 +201,14 @@ def test_room_may_come_without_a_report_when_memory_stops_to_fall_or_a_model_to_
     wanted.demand_ns = 1
     made.falling_bytes, made.falling_until_ns = 5, 200 * MS
     assert [made.roomier_at_ns(now_ms * MS) for now_ms in (0, 199, 200, 999, 1000, 1049, 1050)] == [
-        200 * MS, 200 * MS, 1000 * MS, 1000 * MS, 1050 * MS, 1050 * MS, None]
+        200 * MS,
+        200 * MS,
+        1000 * MS,
+        1000 * MS,
+        1050 * MS,
+        1050 * MS,
+        None,
+    ]
     made.falling_bytes = 0
     assert made.roomier_at_ns(0) == 1000 * MS
     wanted.state = LOADING

@@ -10,18 +10,29 @@ from edgeserve.sched.protocol.actions import EvictModel, FinishRequest, LoadMode
 from edgeserve.sched.resources.model_cache import NEVER_NS, RESIDENT, Device, Placement
 
 LOAD_FAILURES_MAX = 3
-MODELS = {"m": {1: 5, "memory": "60MB"}, "n": {1: 10, "memory": "50MB", "lanes": ["l0"]},
-          "k": {1: 3, "memory": "10MB", "lanes": ["l0"], "pinned": True}}
+MODELS = {
+    "m": {1: 5, "memory": "60MB"},
+    "n": {1: 10, "memory": "50MB", "lanes": ["l0"]},
+    "k": {1: 3, "memory": "10MB", "lanes": ["l0"], "pinned": True},
+}
 LANES = {"l0": {"device": "d0", "hang": "50ms"}, "l1": {"device": "d1", "hang": "50ms"}}
 
 
 def unfinished_on_l0(policy: str = "edf", state_mb: int = 1, on_late: str = "answer") -> Driver:
     """At 5 ms lane l0 of device d0 has returned request 1 of model m unfinished and runs k; two requests wait for n,
     which d0 has no room for beside m. Device d1 has m as well."""
-    world = Driver(MODELS, {"m": {"model": "m", "on_late": on_late, "slo": "300ms"},
-                            "k": {"model": "k", "class": "critical", "slo": "9ms"},
-                            "n": {"model": "n", "slo": "400ms"}},
-                   policy, {"d0": ["m", "k"], "d1": ["m"]}, device={"d0": {"memory": "100MB"}, "d1": {}}, lane=LANES)
+    world = Driver(
+        MODELS,
+        {
+            "m": {"model": "m", "on_late": on_late, "slo": "300ms"},
+            "k": {"model": "k", "class": "critical", "slo": "9ms"},
+            "n": {"model": "n", "slo": "400ms"},
+        },
+        policy,
+        {"d0": ["m", "k"], "d1": ["m"]},
+        device={"d0": {"memory": "100MB"}, "d1": {}},
+        lane=LANES,
+    )
     world.arrive("m")
     assert world.actions == [ran("m", 1, lane="l0")]
     world.arrive("k", at=1)
@@ -46,8 +57,11 @@ def m_given_up_on_d0(policy: str = "edf", on_late: str = "answer") -> Driver:
 def test_a_bound_job_gets_its_model_back_although_another_device_has_it(policy):
     world = m_given_up_on_d0(policy)
     world.finish("l0", at=29)
-    assert world.actions == [ended(4, "completed"), like(EvictModel, lane="copy:d0", model="n"),
-                             like(LoadModel, lane="copy:d0", model="m")]
+    assert world.actions == [
+        ended(4, "completed"),
+        like(EvictModel, lane="copy:d0", model="n"),
+        like(LoadModel, lane="copy:d0", model="m"),
+    ]
     world.finish("copy:d0", at=30)
     world.finish("copy:d0", at=34)
     assert world.actions == [ran("m", 1, lane="l0")]
@@ -108,8 +122,11 @@ def test_a_bound_job_ends_when_its_lane_is_down_although_another_could_run_the_m
 
 
 def test_a_job_that_is_given_back_by_its_lane_that_goes_down_ends_too():
-    world = Driver({"m": {1: 5}}, {"m": {"model": "m", "on_late": "answer"}},
-                   lane={"l0": {"ahead": "20ms"}, "l1": {"ahead": "0ms"}})
+    world = Driver(
+        {"m": {1: 5}},
+        {"m": {"model": "m", "on_late": "answer"}},
+        lane={"l0": {"ahead": "20ms"}, "l1": {"ahead": "0ms"}},
+    )
     world.arrive("m", count=2)
     world.finish("l0", at=5, status="unfinished")
     world.arrive("m")
@@ -159,9 +176,14 @@ POLICIES = ("fifo", "edf", "clockwork", "clipper", "nexus", "orloj", "orloj+", "
 
 def slow_copy(policy: str, on_late: str = "answer") -> Driver:
     """Model m is on the slow device d1 only; the fast d0 has room for it, and does not load it: d1 serves it all."""
-    world = Driver({"m": {1: 5, "memory": "60MB"}}, {"m": {"model": "m", "on_late": on_late, "slo": "20ms"}}, policy,
-                   {"d0": [], "d1": ["m"]}, device={"d0": {"memory": "100MB"}, "d1": {}},
-                   lane={"l0": {"device": "d0"}, "l1": {"device": "d1"}})
+    world = Driver(
+        {"m": {1: 5, "memory": "60MB"}},
+        {"m": {"model": "m", "on_late": on_late, "slo": "20ms"}},
+        policy,
+        {"d0": [], "d1": ["m"]},
+        device={"d0": {"memory": "100MB"}, "d1": {}},
+        lane={"l0": {"device": "d0"}, "l1": {"device": "d1"}},
+    )
     world.lane("l1", speed=0.1)
     return world
 
@@ -194,8 +216,9 @@ def test_the_board_says_never_only_while_the_others_serve_all():
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("on_late", ["answer", "drop"])
 def test_a_bound_job_is_late_by_its_own_lane_and_not_by_a_faster_one(policy, on_late):
-    world = Driver({"m": {1: 5}}, {"m": {"model": "m", "on_late": on_late, "slo": "40ms"}}, policy,
-                   lane={"l0": {}, "l1": {}})
+    world = Driver(
+        {"m": {1: 5}}, {"m": {"model": "m", "on_late": on_late, "slo": "40ms"}}, policy, lane={"l0": {}, "l1": {}}
+    )
     world.arrive("m")
     own = world.work().lane
     world.finish(at=5, status="unfinished", state_bytes=5)

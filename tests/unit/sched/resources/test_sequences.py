@@ -52,9 +52,20 @@ def chat(seq, tokens=10, steps=20, app=APP, made=0):
 # --- what a job needs -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("said", "hinted", "made", "left"), [
-    (0, 0, 0, 64), (0, 0, 63, 1), (0, 0, 64, 16), (0, 20, 0, 20), (0, 20, 19, 1), (0, 20, 20, 16), (0, 20, 25, 16),
-    (30, 20, 25, 5), (30, 0, 30, 16)])
+@pytest.mark.parametrize(
+    ("said", "hinted", "made", "left"),
+    [
+        (0, 0, 0, 64),
+        (0, 0, 63, 1),
+        (0, 0, 64, 16),
+        (0, 20, 0, 20),
+        (0, 20, 19, 1),
+        (0, 20, 20, 16),
+        (0, 20, 25, 16),
+        (30, 20, 25, 5),
+        (30, 0, 30, 16),
+    ],
+)
 def test_steps_left_go_by_what_was_said_last_then_by_the_hint_then_by_what_is_usual(said, hinted, made, left):
     item = chat(1, steps=hinted, made=made)
     item.steps_total = said
@@ -73,8 +84,10 @@ def test_the_usual_length_moves_by_a_sixteenth_and_is_at_least_one_step():
     assert World(context=50).known.steps_left(unknown) == 50, "no sequence is longer than the context"
 
 
-@pytest.mark.parametrize(("prefill", "tokens", "made", "turns"), [
-    (0, 25, 0, 0), (10, 0, 0, 0), (10, 1, 0, 1), (10, 10, 0, 1), (10, 11, 0, 2), (10, 25, 0, 3), (10, 25, 1, 0)])
+@pytest.mark.parametrize(
+    ("prefill", "tokens", "made", "turns"),
+    [(0, 25, 0, 0), (10, 0, 0, 0), (10, 1, 0, 1), (10, 10, 0, 1), (10, 11, 0, 2), (10, 25, 0, 3), (10, 25, 1, 0)],
+)
 def test_a_prompt_is_read_in_turns_of_so_many_tokens_until_the_first_step(prefill, tokens, made, turns):
     assert World(prefill=prefill).known.prefill_turns(chat(1, tokens, made=made)) == turns
 
@@ -83,8 +96,10 @@ def test_prompts_are_read_whole_unless_a_bound_is_given():
     assert SequenceModel(100, 10, 2) == (100, 10, 2, 0, 0)
 
 
-@pytest.mark.parametrize(("tokens", "steps", "made", "needs"), [
-    (10, 20, 0, 300), (10, 20, 5, 300), (10, 20, 20, 460), (80, 20, 0, 1000), (81, 20, 0, 1000), (79, 20, 0, 990)])
+@pytest.mark.parametrize(
+    ("tokens", "steps", "made", "needs"),
+    [(10, 20, 0, 300), (10, 20, 5, 300), (10, 20, 20, 460), (80, 20, 0, 1000), (81, 20, 0, 1000), (79, 20, 0, 990)],
+)
 def test_a_sequence_needs_the_bytes_of_its_end_and_of_no_more_than_the_context(tokens, steps, made, needs):
     assert World().known.needs_bytes(chat(1, tokens, steps, made=made)) == needs
 
@@ -96,9 +111,15 @@ def test_what_a_state_showed_of_the_input_counts_beside_the_hint():
         assert known.tokens_in(item) == counts
 
 
-@pytest.mark.parametrize(("tokens", "memory", "why"), [
-    (99, 0, ""), (100, 0, "its 100 input tokens leave no room in the context of 100"), (49, 500, ""),
-    (50, 500, "its 50 input tokens need 510 bytes of state, more than [model.m] state_memory = 500 bytes")])
+@pytest.mark.parametrize(
+    ("tokens", "memory", "why"),
+    [
+        (99, 0, ""),
+        (100, 0, "its 100 input tokens leave no room in the context of 100"),
+        (49, 500, ""),
+        (50, 500, "its 50 input tokens need 510 bytes of state, more than [model.m] state_memory = 500 bytes"),
+    ],
+)
 def test_an_input_never_fits_that_leaves_no_room_for_one_step(tokens, memory, why):
     assert World(memory=memory).known.why_never(chat(1, tokens)) == why
 
@@ -132,8 +153,14 @@ def test_jobs_reserve_no_more_than_is_free():
 
 
 def test_what_is_free_is_bounded_by_the_model_and_by_the_device_less_what_is_used_there():
-    for memory, budget, free in ((0, 0, UNBOUNDED), (700, 0, 700), (0, 1000, 850), (700, 1000, 700), (900, 1000, 850),
-                                 (0, 120, 0)):
+    for memory, budget, free in (
+        (0, 0, UNBOUNDED),
+        (700, 0, 700),
+        (0, 1000, 850),
+        (700, 1000, 700),
+        (900, 1000, 850),
+        (0, 120, 0),
+    ):
         world = World(memory=memory, budget=budget)
         world.device.used_bytes, world.device.state_bytes = 100, 50
         assert world.known.room("m", world.lane).bytes == free
@@ -208,10 +235,13 @@ def test_steps_are_as_many_as_the_bytes_that_are_left_allow():
     assert near.known.fit([chat(1, tokens=95)], 50, near.lane)[1:] == (50, 0, None), "the context ends what a state is"
 
 
-@pytest.mark.parametrize(("memory", "wanted", "fits"), [
-    (640, 20, (8, 40)), (639, 20, None), (620, 7, (7, 20)), (619, 7, None), (600, 6, (6, 0))])
+@pytest.mark.parametrize(
+    ("memory", "wanted", "fits"),
+    [(640, 20, (8, 40)), (639, 20, None), (620, 7, (7, 20)), (619, 7, None), (600, 6, (6, 0))],
+)
 def test_a_batch_that_would_make_fewer_than_eight_steps_for_lack_of_memory_has_its_youngest_released(
-        memory, wanted, fits):
+    memory, wanted, fits
+):
     world = World(memory=memory)
     first, second = chat(1), chat(2)
     world.end(world.start(first, second))

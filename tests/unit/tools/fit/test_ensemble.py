@@ -24,8 +24,10 @@ def history(records: int = 800, task: str = "classification", features: bool = T
     random = np.random.default_rng(11)
     noise = random.random(records) ** 2 * 4
     truth = random.integers(0, 4, records)
-    logits = np.eye(4)[truth][:, None] * 3 + random.normal(0, 1, (records, 3, 4)) * noise[:, None, None] * \
-        np.array([0.6, 0.9, 1.1])[None, :, None]
+    logits = (
+        np.eye(4)[truth][:, None] * 3
+        + random.normal(0, 1, (records, 3, 4)) * noise[:, None, None] * np.array([0.6, 0.9, 1.1])[None, :, None]
+    )
     powers = np.exp(logits - logits.max(axis=2, keepdims=True))
     outputs = powers / powers.sum(axis=2, keepdims=True) if task == "classification" else logits
     labels: Any = truth if task == "classification" else np.eye(4)[truth] * 3
@@ -42,7 +44,8 @@ def fitted(tmp_path: pathlib.Path, *arguments: str, **changes: Any) -> str:
 
 
 def test_each_step_is_told_as_it_begins_and_not_among_the_results(
-        tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fitted(tmp_path, "--json")
     told = capsys.readouterr()
     assert json.loads(told.out)["records"] == 800
@@ -68,12 +71,20 @@ def test_the_file_plans_and_the_predictor_ranks(tmp_path: pathlib.Path, capsys: 
 def test_the_exported_network_gives_the_hint(tmp_path: pathlib.Path) -> None:
     pytest.importorskip("onnxruntime", reason="runs the exported network")
     fitted(tmp_path)
-    model = ModelConfig(name="score", engine="onnx", file=str(tmp_path / "app.ensemble.onnx"), batch=(1, 4),
-                        options={"hints": {"difficulty": "difficulty"}})
+    model = ModelConfig(
+        name="score",
+        engine="onnx",
+        file=str(tmp_path / "app.ensemble.onnx"),
+        batch=(1, 4),
+        options={"hints": {"difficulty": "difficulty"}},
+    )
     engine = make_engine(model, [LaneInfo()], str(tmp_path))
     engine.load()
-    easy, hard = engine.open(LaneInfo()).launch(
-        Batch([{"features": np.array([noise, 0.5], np.float32)} for noise in (0.0, 3.5)], 4)).result()
+    easy, hard = (
+        engine.open(LaneInfo())
+        .launch(Batch([{"features": np.array([noise, 0.5], np.float32)} for noise in (0.0, 3.5)], 4))
+        .result()
+    )
     assert easy.hints is not None and hard.hints is not None
     assert 0 <= easy.hints["difficulty"] < hard.hints["difficulty"] <= 1
     engine.unload()
@@ -106,16 +117,23 @@ def test_a_regression_is_fitted(tmp_path: pathlib.Path) -> None:
     assert profile.row(0.0)[1] > profile.row(1.0)[1]
 
 
-def test_without_features_every_request_counts_as_the_mean(tmp_path: pathlib.Path,
-                                                           capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_features_every_request_counts_as_the_mean(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     profile = read_ensemble(fitted(tmp_path, features=False))
     assert profile is not None and len(profile.agreement) == 1
     assert "no features" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("item", "said"), [
-    ({"d": [1.0]}, "no model of the ensemble"), ({}, "no model's output came"), ({"a": "text"}, "expected numbers"),
-    ({"a": [1.0, 2.0], "b": [1.0]}, "1 and 2 values")])
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ({"d": [1.0]}, "no model of the ensemble"),
+        ({}, "no model's output came"),
+        ({"a": "text"}, "expected numbers"),
+        ({"a": [1.0, 2.0], "b": [1.0]}, "1 and 2 values"),
+    ],
+)
 def test_an_item_that_cannot_be_combined_fails_alone(tmp_path: pathlib.Path, item: Dict[str, Any], said: str) -> None:
     path = fitted(tmp_path, features=False)
     engine = make_engine(ModelConfig(name="join", engine="combine", file=path), [LaneInfo()], str(tmp_path))
@@ -131,16 +149,20 @@ def test_a_file_that_is_none_is_named(tmp_path: pathlib.Path) -> None:
         engine.load()
 
 
-@pytest.mark.parametrize(("arrays", "said"), [
-    ({"outputs": np.zeros((60, 2, 3))}, "expected models and outputs"),
-    ({"models": ["a", "b"], "outputs": np.zeros((60, 3, 3))}, "expected (records, models, values)"),
-    ({"models": ["a"], "outputs": np.ones((60, 1, 3))}, "no probabilities"),
-    ({"models": ["a"], "outputs": np.ones((5, 1, 1))}, "at least 50"),
-    ({"models": ["a"], "outputs": np.ones((60, 1, 1)), "labels": np.full(60, 2)}, "from 0 to 0"),
-    ({"models": ["a"], "outputs": np.ones((60, 1, 1)), "features": np.ones((59, 1))}, "59 rows for 60"),
-    ({"models": ["a"], "outputs": np.full((60, 1, 1), np.nan)}, "not finite"),
-    ({"models": ["a"], "outputs": np.ones((60, 1, 1)), "task": "ranking"}, "expected one of classification"),
-    ({"models": ["a"], "outputs": np.ones((60, 1, 1)), "notes": [1]}, "may have task")])
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"outputs": np.zeros((60, 2, 3))}, "expected models and outputs"),
+        ({"models": ["a", "b"], "outputs": np.zeros((60, 3, 3))}, "expected (records, models, values)"),
+        ({"models": ["a"], "outputs": np.ones((60, 1, 3))}, "no probabilities"),
+        ({"models": ["a"], "outputs": np.ones((5, 1, 1))}, "at least 50"),
+        ({"models": ["a"], "outputs": np.ones((60, 1, 1)), "labels": np.full(60, 2)}, "from 0 to 0"),
+        ({"models": ["a"], "outputs": np.ones((60, 1, 1)), "features": np.ones((59, 1))}, "59 rows for 60"),
+        ({"models": ["a"], "outputs": np.full((60, 1, 1), np.nan)}, "not finite"),
+        ({"models": ["a"], "outputs": np.ones((60, 1, 1)), "task": "ranking"}, "expected one of classification"),
+        ({"models": ["a"], "outputs": np.ones((60, 1, 1)), "notes": [1]}, "may have task"),
+    ],
+)
 def test_a_history_that_cannot_be_used_says_what(tmp_path: pathlib.Path, arrays: Dict[str, Any], said: str) -> None:
     path = str(tmp_path / "h.npz")
     np.savez(path, **{name: np.asarray(value) for name, value in arrays.items()})

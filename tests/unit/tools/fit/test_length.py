@@ -35,12 +35,14 @@ def write(path: pathlib.Path, entries: List[Tuple[str, int]]) -> str:
     return str(path)
 
 
-def test_the_network_learns_and_beats_the_simpler_predictors(tmp_path: pathlib.Path,
-                                                             capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_network_learns_and_beats_the_simpler_predictors(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("sklearn", reason="fitting needs scikit-learn")
     out = str(tmp_path / "chat.npz")
-    assert main(["fit", "chat", write(tmp_path / "h.jsonl", history(400)), "--out", out,
-                 "--epochs", "40", "--json"]) == 0
+    assert (
+        main(["fit", "chat", write(tmp_path / "h.jsonl", history(400)), "--out", out, "--epochs", "40", "--json"]) == 0
+    )
     told = json.loads(capsys.readouterr().out)
     errors = told["errors"]
     assert errors["LW, seven features"]["mae"] < errors["weighted rules"]["mae"] < errors["input length"]["mae"]
@@ -63,9 +65,17 @@ def test_the_same_seed_fits_the_same_model(tmp_path: pathlib.Path) -> None:
     assert means[0] == means[1]
 
 
-@pytest.mark.parametrize(("line", "said"), [
-    ("{", "line 1"), ('{"text": "a"}', "expected {"), ('{"text": 1, "tokens": 2}', "expected a string"),
-    ('{"text": "a", "tokens": 0}', "at least 1"), ('{"text": "a", "tokens": true}', "at least 1"), ("", "has 0 texts")])
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "line 1"),
+        ('{"text": "a"}', "expected {"),
+        ('{"text": 1, "tokens": 2}', "expected a string"),
+        ('{"text": "a", "tokens": 0}', "at least 1"),
+        ('{"text": "a", "tokens": true}', "at least 1"),
+        ("", "has 0 texts"),
+    ],
+)
 def test_a_history_that_cannot_be_used_says_where(tmp_path: pathlib.Path, line: str, said: str) -> None:
     path = tmp_path / "h.jsonl"
     path.write_text(line + "\n")

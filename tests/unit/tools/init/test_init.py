@@ -28,6 +28,7 @@ def onnx(tmp_path, name, *arguments):
     pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
     pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
     import onnx_models
+
     return os.path.join(str(tmp_path), getattr(onnx_models, name)(str(tmp_path), *arguments))
 
 
@@ -42,6 +43,7 @@ def written(tmp_path, *arguments):
 
 def test_a_network_becomes_a_configuration_that_serves(tmp_path, capsys):
     from edgeserve.runtime import Runtime
+
     config = written(tmp_path, onnx(tmp_path, "linear"))
     model, app = config.models["linear"], config.apps["linear"]
     assert (model.engine, model.file) == ("onnx", "linear.onnx")
@@ -90,10 +92,16 @@ def test_nothing_is_overwritten_unless_asked(tmp_path, capsys):
     written(tmp_path, file, "--force")
 
 
-@pytest.mark.parametrize(("name", "content", "words"), [
-    ("a.txt", b"x", "its ending is none of a model file"), ("a.engine", b"x", "elsewhere give the ONNX file"),
-    ("a.onnx", b"", "the file is empty"),
-    ("a.onnx", b"no model", "cannot be read as an ONNX model"), ("a.gguf", b"nope", "does not begin with GGUF")])
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.txt", b"x", "its ending is none of a model file"),
+        ("a.engine", b"x", "elsewhere give the ONNX file"),
+        ("a.onnx", b"", "the file is empty"),
+        ("a.onnx", b"no model", "cannot be read as an ONNX model"),
+        ("a.gguf", b"nope", "does not begin with GGUF"),
+    ],
+)
 def test_a_file_that_is_no_model_is_said_to_be_none(tmp_path, name, content, words, capsys):
     if content and name.endswith("onnx"):
         pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
@@ -118,8 +126,9 @@ def test_a_folder_without_models_and_a_file_named_twice_are_refused(tmp_path):
 
 def gguf_file(path, entries):
     """A GGUF header with (name, type, packed value) entries."""
-    body = b"".join(struct.pack("<Q", len(name)) + name + struct.pack("<I", kind) + value
-                    for name, kind, value in entries)
+    body = b"".join(
+        struct.pack("<Q", len(name)) + name + struct.pack("<I", kind) + value for name, kind, value in entries
+    )
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(entries)) + body)
     return str(path)
 
@@ -130,12 +139,22 @@ def text(value):
 
 def test_a_gguf_file_becomes_a_language_model(tmp_path):
     tokens = struct.pack("<IQ", 8, 2) + text(b"a") + text(b"bc")
-    path = gguf_file(tmp_path / "tiny.gguf", [
-        (b"general.architecture", 8, text(b"llama")), (b"tokenizer.ggml.tokens", 9, tokens),
-        (b"general.name", 8, text(b"Tiny")), (b"llama.context_length", 4, struct.pack("<I", 2048)),
-        (b"llama.rope.freq_base", 6, struct.pack("<f", 1e4))])
-    assert describe(path).facts == {"architecture": "llama", "name": "Tiny", "context_length": 2048,
-                                    "size_bytes": os.path.getsize(path)}
+    path = gguf_file(
+        tmp_path / "tiny.gguf",
+        [
+            (b"general.architecture", 8, text(b"llama")),
+            (b"tokenizer.ggml.tokens", 9, tokens),
+            (b"general.name", 8, text(b"Tiny")),
+            (b"llama.context_length", 4, struct.pack("<I", 2048)),
+            (b"llama.rope.freq_base", 6, struct.pack("<f", 1e4)),
+        ],
+    )
+    assert describe(path).facts == {
+        "architecture": "llama",
+        "name": "Tiny",
+        "context_length": 2048,
+        "size_bytes": os.path.getsize(path),
+    }
     config = written(tmp_path, path)
     assert config.models["tiny"].engine == "lm"
     options = config.models["tiny"].options
@@ -145,19 +164,24 @@ def test_a_gguf_file_becomes_a_language_model(tmp_path):
     assert config.apps["tiny"].inputs["prompt"].dtype == "text"
 
 
-@pytest.mark.parametrize(("architecture", "entries"), [
-    (b"t5", []), (b"t5encoder", []), (b"bert", [(b"bert.attention.causal", 7, b"\0")])])
+@pytest.mark.parametrize(
+    ("architecture", "entries"), [(b"t5", []), (b"t5encoder", []), (b"bert", [(b"bert.attention.causal", 7, b"\0")])]
+)
 def test_a_gguf_file_of_a_model_with_an_encoder_is_refused(tmp_path, architecture, entries):
     path = gguf_file(tmp_path / "a.gguf", [(b"general.architecture", 8, text(architecture)), *entries])
     with pytest.raises(EngineError, match=f"a.gguf is of architecture '{architecture.decode()}'.*a decoder alone"):
         describe(path)
 
 
-@pytest.mark.parametrize(("entries", "cut", "words"), [
-    ([(b"a", 4, struct.pack("<I", 1))], 3, "ends within its header"),
-    ([(b"a", 8, struct.pack("<Q", 1 << 60))], 0, "a text of"),
-    ([(b"a", 9, struct.pack("<IQ", 8, 1 << 60))], 0, "ends within its header"),
-    ([(b"a", 77, b"")], 0, "an entry of type 77")])
+@pytest.mark.parametrize(
+    ("entries", "cut", "words"),
+    [
+        ([(b"a", 4, struct.pack("<I", 1))], 3, "ends within its header"),
+        ([(b"a", 8, struct.pack("<Q", 1 << 60))], 0, "a text of"),
+        ([(b"a", 9, struct.pack("<IQ", 8, 1 << 60))], 0, "ends within its header"),
+        ([(b"a", 77, b"")], 0, "an entry of type 77"),
+    ],
+)
 def test_a_damaged_header_is_an_error_and_never_read_beyond_the_file(tmp_path, entries, cut, words):
     path = tmp_path / "a.gguf"
     gguf_file(path, entries)
@@ -188,8 +212,9 @@ def test_an_image_is_guessed_to_be_one():
 
 def test_only_inputs_with_an_output_of_the_same_form_are_states():
     outputs = [Port("hn", F32, (2, None, 64)), Port("cn", F32, (2, None, 64)), Port("y", F32, (None, 1))]
-    found = roles([Port("x", F32, (None, 4)), Port("c0_state", F32, (2, None, 64)),
-                   Port("h0_state", F32, (2, None, 64))], outputs)
+    found = roles(
+        [Port("x", F32, (None, 4)), Port("c0_state", F32, (2, None, 64)), Port("h0_state", F32, (2, None, 64))], outputs
+    )
     assert found.state == {"c0_state": "cn", "h0_state": "hn"}
     assert found.state_axis == 1
     assert roles([Port("x", F32, (None, 4)), Port("state", F32, (None, 3))], outputs).state == {}
@@ -232,7 +257,8 @@ def test_a_deadline_is_the_rates_period_the_users_or_a_round_guess():
     assert choose_slo(5 * NS_PER_MS, 0, 30.0, 7).slo_ns == 7
     assert choose_slo(12 * NS_PER_MS, 20 * NS_PER_MS, 0.0, 0).slo_ns == 60 * NS_PER_MS
     assert [round_up(value * NS_PER_MS) for value in (1, 7, 101, 450, 999)] == [
-        value * NS_PER_MS for value in (1, 8, 120, 500, 1000)]
+        value * NS_PER_MS for value in (1, 8, 120, 500, 1000)
+    ]
 
 
 def test_rates_name_apps_that_are_there():

@@ -26,10 +26,17 @@ from edgeserve.tools.tuning.candidates import (
 from edgeserve.tools.tuning.search import Search
 from edgeserve.tools.tuning.subjects import Sums
 
-EDGE = {"model": {"m": {"engine": "synthetic", "batch": [1, 2, 4, 8], "expected": {
-            "1": "1ms", "2": "2ms", "4": "3ms", "8": "4ms"}}},
-        "policy": {"fifo": {}, "mine": {"kind": "edf", "batch_max": 4}},
-        "app": {"a": {"model": "m", "policy": "fifo"}, "b": {"model": "m", "policy": "mine"}}}
+EDGE = {
+    "model": {
+        "m": {
+            "engine": "synthetic",
+            "batch": [1, 2, 4, 8],
+            "expected": {"1": "1ms", "2": "2ms", "4": "3ms", "8": "4ms"},
+        }
+    },
+    "policy": {"fifo": {}, "mine": {"kind": "edf", "batch_max": 4}},
+    "app": {"a": {"model": "m", "policy": "fifo"}, "b": {"model": "m", "policy": "mine"}},
+}
 CONFIG = parse_config(EDGE)
 ROOT = os.path.join(os.path.dirname(__file__), "..", "..", "..", "..")
 
@@ -118,8 +125,10 @@ def test_the_best_policy_for_all_is_found():
 
 def test_options_are_tried_one_after_the_other():
     def share(app, kind, options, load):
-        return 0.5 + (kind == "clockwork") * (0.1 + 0.1 * (options.get("margin_ms") == 5.0)
-                                              + 0.1 * (options.get("refuse_early") is False))
+        return 0.5 + (kind == "clockwork") * (
+            0.1 + 0.1 * (options.get("margin_ms") == 5.0) + 0.1 * (options.get("refuse_early") is False)
+        )
+
     _, found = searched(share)
     assert title(found.best) == "clockwork (margin_ms = 5.0, refuse_early = False)"
 
@@ -127,6 +136,7 @@ def test_options_are_tried_one_after_the_other():
 def test_apps_get_policies_of_their_own_where_that_helps():
     def share(app, kind, options, load):
         return 0.9 if (app, kind) in (("a", "edf"), ("b", "fifo")) else 0.3
+
     _, found = searched(share)
     assert dict(found.best)["a"].kind == "edf" and dict(found.best)["b"].kind == "fifo"
 
@@ -140,6 +150,7 @@ def test_today_stays_where_nothing_is_better():
 def test_each_load_has_its_best():
     def share(app, kind, options, load):
         return {"fifo": 0.95 if load == 1.0 else 0.2, "edf": 0.9 if load == 1.0 else 0.6}.get(kind, 0.1)
+
     _, found = searched(share, loads=(1.0, 1.5))
     assert title(found.best) == "edf (batch_max = 4)"  # the options of today are where a kind begins
     assert title(found.best_at[1.0]) == "fifo"
@@ -156,6 +167,7 @@ def test_a_candidate_that_cannot_run_is_told_of_and_left_out():
         if kind == "clockwork":
             raise PolicyError("it moved what it must not")
         return 0.7
+
     _, found = searched(share)
     failed = [item for item in found.tried if item.failed]
     assert [title(item.candidate) for item in failed] == ["clockwork"]
@@ -166,5 +178,6 @@ def test_a_candidate_that_cannot_run_is_told_of_and_left_out():
 def test_a_configuration_that_cannot_run_is_an_error():
     def share(app, kind, options, load):
         raise PolicyError("broken")
+
     with pytest.raises(ConfigError, match="as it is: broken"):
         searched(share)

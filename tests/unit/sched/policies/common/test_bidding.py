@@ -62,8 +62,12 @@ def test_of_uncertain_length_what_is_answered_late_keeps_its_share_for_the_chanc
 def test_a_bid_of_uncertain_length_counts_the_rest_of_the_pipeline_behind_it():
     world = Driver(PIPE_MODELS, PIPE)
     app = world.scheduler.state.apps["a"]
-    bid = likely_bid([job(1, app, node="x", deadline=50, worth=35), job(2, app, node="z", deadline=50, worth=35)], 1,
-                     Distribution([10 * MS, 20 * MS], [0.0, 1.0]), world.scheduler.state.board)
+    bid = likely_bid(
+        [job(1, app, node="x", deadline=50, worth=35), job(2, app, node="z", deadline=50, worth=35)],
+        1,
+        Distribution([10 * MS, 20 * MS], [0.0, 1.0]),
+        world.scheduler.state.board,
+    )
     assert (bid.expected_ns, bid.remaining_ns) == (15 * MS, 40 * MS)
     assert bid.utility.value(10 * MS) == pytest.approx(35 * MS)  # 25 follow: half a chance for each
 
@@ -127,9 +131,15 @@ def test_jobs_whose_state_another_lane_holds_stay_in_the_queue():
     assert take(queue, here, 1, 0) == []
 
 
-@pytest.mark.parametrize(("classes", "expected"), [
-    (["background"], "background"), (["background", "normal"], "normal"), (["normal", "critical"], "critical"),
-    (["critical", "background"], "critical")])
+@pytest.mark.parametrize(
+    ("classes", "expected"),
+    [
+        (["background"], "background"),
+        (["background", "normal"], "normal"),
+        (["normal", "critical"], "critical"),
+        (["critical", "background"], "critical"),
+    ],
+)
 def test_a_batch_counts_as_its_most_urgent_member(classes, expected):
     assert best_class([job(number, APP, klass=klass) for number, klass in enumerate(classes)]) == expected
 
@@ -155,8 +165,13 @@ def test_a_bid_counts_the_steps_that_an_iterative_job_still_needs():
 
 def test_the_earliest_end_looks_at_every_lane_that_is_up_and_at_loads():
     models = {"m": {1: 10, "memory": "60MB", "load": "7ms"}, "n": {1: 10, "memory": "60MB", "load": "7ms"}}
-    world = Driver(models, {"am": "m", "an": "n"}, resident={"cpu": ["m"]}, device={"cpu": {"memory": "100MB"}},
-                   lane={"l0": {}, "l1": {}})
+    world = Driver(
+        models,
+        {"am": "m", "an": "n"},
+        resident={"cpu": ["m"]},
+        device={"cpu": {"memory": "100MB"}},
+        lane={"l0": {}, "l1": {}},
+    )
     board = world.scheduler.state.board
     world.arrive("am", at=5)
     assert earliest_end_ns("m", board) == 15 * MS  # l1 is idle
@@ -191,6 +206,7 @@ def test_the_earliest_end_by_other_times_leaves_out_lanes_that_are_down():
 
     def largest_ns(known):
         return known.likely_ns[2]
+
     assert earliest_end_ns("m", board, largest_ns) == 20 * MS
     for lane, end_ms in (("l1", 35), ("l2", 65), ("l0", None)):
         world.lane(lane, up=False)
@@ -198,14 +214,24 @@ def test_the_earliest_end_by_other_times_leaves_out_lanes_that_are_down():
 
 
 @interpreted_only
-@pytest.mark.parametrize(("classes", "room_ms", "expected", "waited", "yields"), [
-    ("background", 10, True, False, True), ("background", 10, False, False, False),
-    ("background background", 10, True, False, True), ("background normal", 10, True, False, False),
-    ("critical", 10, True, False, False), ("", 10, True, False, False), ("background", 15, True, False, False),
-    ("background", 14.9, True, False, True), ("background", 10, True, True, False),
-    ("background", 2**62 / MS, True, False, False)])
+@pytest.mark.parametrize(
+    ("classes", "room_ms", "expected", "waited", "yields"),
+    [
+        ("background", 10, True, False, True),
+        ("background", 10, False, False, False),
+        ("background background", 10, True, False, True),
+        ("background normal", 10, True, False, False),
+        ("critical", 10, True, False, False),
+        ("", 10, True, False, False),
+        ("background", 15, True, False, False),
+        ("background", 14.9, True, False, True),
+        ("background", 10, True, True, False),
+        ("background", 2**62 / MS, True, False, False),
+    ],
+)
 def test_background_work_yields_where_its_smallest_batch_could_make_a_critical_request_late(
-        classes, room_ms, expected, waited, yields):
+    classes, room_ms, expected, waited, yields
+):
     world = Driver({"m": {2: 10, 4: 90}}, {"a": "m"})
     latency = world.scheduler.state.latency["m", "cpu0"]
     lane = world.scheduler.state.lanes["cpu0"]
@@ -224,5 +250,6 @@ def test_background_work_yields_where_its_smallest_batch_could_make_a_critical_r
 
         def has_waited(self, job):
             return waited
+
     jobs = [job(seq, APP, klass=klass) for seq, klass in enumerate(classes.split())]
     assert must_yield(jobs, lane, Board()) is yields

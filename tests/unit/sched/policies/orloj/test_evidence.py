@@ -84,8 +84,10 @@ def test_a_class_that_was_hardly_seen_counts_as_all_others_do():
 
 
 def test_distribution_functions_rise_to_one_whatever_was_measured():
-    wild = [Longest(length, {"a": 1 + index % 8, "b": index % 3}) for index, length in
-            enumerate([0.0, 0.0, 1.0, 1e-3, 1e15, 5.0, 5.0] * 5)]
+    wild = [
+        Longest(length, {"a": 1 + index % 8, "b": index % 3})
+        for index, length in enumerate([0.0, 0.0, 1.0, 1e-3, 1e15, 5.0, 5.0] * 5)
+    ]
     for observed, alone, usual in ((wild, {"a": [-3.0, 0.0, 1e15]}, 0.0), ([], {}, 7.0), ([], {"c": [2.0]}, -1.0)):
         points, classes = learn_lengths(observed, alone, usual)
         assert np.all(np.diff(points) > 0)
@@ -106,7 +108,7 @@ def test_before_anything_was_measured_lengths_are_lognormal_around_the_usual_one
     points, classes = learn_lengths([], {"a": []}, 7.0)
     deviations = [-3.0 + 6.0 * index / 32 for index in range(33)]
     assert points.tolist() == pytest.approx([7.0 * math.exp(0.7 * deviation) for deviation in deviations])
-    masses = [math.exp(-deviation ** 2 / 2) for deviation in deviations]
+    masses = [math.exp(-(deviation**2) / 2) for deviation in deviations]
     assert classes["a"].tolist() == pytest.approx([sum(masses[:upto]) / sum(masses) for upto in range(1, 34)])
     assert learn_lengths([], {"a": []}, 0.25)[0].tolist() == pytest.approx((points / 7.0).tolist()), "one at least"
 
@@ -137,7 +139,7 @@ def maximised(prior, observed):
     for _ in range(12):
         found = {name: list(row) for name, row in prior.items()}
         for place, members in observed:
-            below = {name: max(sum(shares[name][:place + 1]), 1e-12) for name in members}
+            below = {name: max(sum(shares[name][: place + 1]), 1e-12) for name in members}
             chance = {name: count * max(shares[name][place], 1e-12) / below[name] for name, count in members.items()}
             for name, count in members.items():
                 longest = chance[name] / sum(chance.values())
@@ -150,18 +152,24 @@ def maximised(prior, observed):
 
 def test_batches_of_several_classes_are_what_twelve_rounds_make_of_them():
     alone = {"a": [25.0, 25.0, 25.0], "b": [70.0]}
-    observed = [Longest(90.0, {"a": 2, "b": 1}), Longest(30.0, {"a": 4}), Longest(60.0, {"a": 1, "b": 3}),
-                Longest(30.0, {"a": 1}), Longest(75.0, {"b": 2})]
+    observed = [
+        Longest(90.0, {"a": 2, "b": 1}),
+        Longest(30.0, {"a": 4}),
+        Longest(60.0, {"a": 1, "b": 3}),
+        Longest(30.0, {"a": 1}),
+        Longest(75.0, {"b": 2}),
+    ]
     points, classes = learn_lengths(observed, alone, 40.0)
     deviations = np.linspace(-3.0, 3.0, 33)
-    weights = dict(zip((40.0 * np.exp(0.7 * deviations)).tolist(), np.exp(-deviations ** 2 / 2).tolist()))
+    weights = dict(zip((40.0 * np.exp(0.7 * deviations)).tolist(), np.exp(-(deviations**2) / 2).tolist()))
     assumed = [weights.get(point, 0.0) / sum(weights.values()) for point in points.tolist()]
     counted = {name: [float(values.count(point)) for point in points.tolist()] for name, values in alone.items()}
     places = [(points.tolist().index(item.length_ns), item.members) for item in observed]
     any_prior = [2.0 * part + sum(row[place] for row in counted.values()) for place, part in enumerate(assumed)]
     pooled = maximised({"any": any_prior}, [(place, {"any": sum(members.values())}) for place, members in places])
-    expected = maximised({name: [8.0 * part + count for part, count in zip(pooled["any"], row)]
-                          for name, row in counted.items()}, places)
+    expected = maximised(
+        {name: [8.0 * part + count for part, count in zip(pooled["any"], row)] for name, row in counted.items()}, places
+    )
     for name, shares in expected.items():
         assert classes[name].tolist() == pytest.approx(np.cumsum(shares).tolist())
 
@@ -169,10 +177,14 @@ def test_batches_of_several_classes_are_what_twelve_rounds_make_of_them():
 def test_the_longest_of_a_batch_is_expected_by_the_product_of_its_members_distributions():
     points = np.array([10.0, 20.0, 40.0])
     classes = {"a": np.array([0.5, 0.5, 1.0]), "b": np.array([0.0, 0.25, 1.0])}
-    expected = expected_longest_ns(points, classes, [Longest(0.0, {"a": 1}), Longest(0.0, {"b": 1}),
-                                                     Longest(0.0, {"a": 2}), Longest(0.0, {"a": 1, "b": 2})])
-    assert expected == pytest.approx([
-        0.5 * 10 + 0.5 * 30, 0.25 * 15 + 0.75 * 30, 0.25 * 10 + 0.75 * 30, (15 + 31 * 30) / 32])
+    expected = expected_longest_ns(
+        points,
+        classes,
+        [Longest(0.0, {"a": 1}), Longest(0.0, {"b": 1}), Longest(0.0, {"a": 2}), Longest(0.0, {"a": 1, "b": 2})],
+    )
+    assert expected == pytest.approx(
+        [0.5 * 10 + 0.5 * 30, 0.25 * 15 + 0.75 * 30, 0.25 * 10 + 0.75 * 30, (15 + 31 * 30) / 32]
+    )
 
 
 def test_batches_from_just_then_on_are_kept():

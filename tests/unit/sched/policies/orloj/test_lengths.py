@@ -29,8 +29,9 @@ UNIT = 1_000_000  # one unit of the specification's vectors, in ns
 
 def latency(fixed=0.0, per_unit=1.0, mean=20.0, sizes=(1, 2, 4)):
     """A model whose profile says fixed + per_unit * size * mean."""
-    return ModelLatency("m", "l", {size: timing_constant(round((fixed + per_unit * size * mean) * UNIT))
-                                   for size in sizes}, sizes)
+    return ModelLatency(
+        "m", "l", {size: timing_constant(round((fixed + per_unit * size * mean) * UNIT)) for size in sizes}, sizes
+    )
 
 
 def window(low, high, count=4001):
@@ -52,8 +53,11 @@ def test_the_expected_maximum_is_that_of_order_statistics():
 
 def test_a_batch_takes_the_fixed_part_and_its_longest_member_once_per_job():
     """c0 = 5, c1 = 0.5: E[L_B] of (A, A, B, B) is 61.713542 where u = c1 * l."""
-    known = lengths_of(latency(fixed=5, per_unit=0.5), {"a": window(5 + 5, 5 + 10), "b": window(5 + 7.5, 5 + 17.5)},
-                       {"a": 1.0, "b": 1.0})
+    known = lengths_of(
+        latency(fixed=5, per_unit=0.5),
+        {"a": window(5 + 5, 5 + 10), "b": window(5 + 7.5, 5 + 17.5)},
+        {"a": 1.0, "b": 1.0},
+    )
     assert known.factors == {1: 1.0, 2: 2.0, 4: 4.0}
     assert known.batch(4, ("a", "a", "b", "b")).mean_ns() / UNIT == pytest.approx(61.713542, rel=1e-3)
     assert known.batch(1, ("b",)).mean_ns() == pytest.approx(known.mean_alone_ns("b"))
@@ -62,13 +66,16 @@ def test_a_batch_takes_the_fixed_part_and_its_longest_member_once_per_job():
 
 def test_quantiles_are_those_of_drawn_batches():
     draw = random.Random("batches")
-    known = lengths_of(latency(fixed=10), {"short": window(12, 20), "long": window(30, 60)},
-                       {"short": 0.75, "long": 0.25})
+    known = lengths_of(
+        latency(fixed=10), {"short": window(12, 20), "long": window(30, 60)}, {"short": 0.75, "long": 0.25}
+    )
 
     def alone(name):
         return draw.uniform(2, 10) if name == "short" else draw.uniform(20, 50)
-    drawn = sorted(10 + 4 * max(alone("long" if draw.random() < 0.25 else "short") for _ in range(4))
-                   for _ in range(20_000))
+
+    drawn = sorted(
+        10 + 4 * max(alone("long" if draw.random() < 0.25 else "short") for _ in range(4)) for _ in range(20_000)
+    )
     common = known.expected(None, 4, 4)
     own = known.expected("short", 4, 4)
     for share in (0.1, 0.5, 0.9):
@@ -103,8 +110,12 @@ def test_without_samples_the_profile_stands_for_every_request():
 
 def test_static_models_follow_their_profile_not_the_law():
     """Where a batch of 4 costs twice a single one, c(4) says so."""
-    static = ModelLatency("m", "l", {1: timing_constant(10 * UNIT), 2: timing_constant(13 * UNIT),
-                                     4: timing_constant(20 * UNIT)}, (1, 2, 4))
+    static = ModelLatency(
+        "m",
+        "l",
+        {1: timing_constant(10 * UNIT), 2: timing_constant(13 * UNIT), 4: timing_constant(20 * UNIT)},
+        (1, 2, 4),
+    )
     exact = LengthWindow(4, [10 * UNIT] * 4)
     known = lengths_of(static, {"a": exact}, {"a": 1.0})
     for size, took in ((1, 10), (2, 13), (4, 20)):
@@ -228,7 +239,8 @@ def test_each_member_of_a_batch_counts_and_what_was_never_measured_is_taken_for_
     points, classes = learn_lengths([Longest(20 * UNIT, {"a": 3, "b": 1})] * 4, {}, 20 * UNIT)  # 30 - 10 alone
     assert found.points.tolist() == points.tolist()
     assert {name: cdf.tolist() for name, cdf in found.classes.items()} == {
-        name: cdf.tolist() for name, cdf in classes.items()}
+        name: cdf.tolist() for name, cdf in classes.items()
+    }
 
 
 def test_the_fixed_part_is_no_more_than_the_shortest_time_that_was_measured():
@@ -337,8 +349,12 @@ def test_a_distribution_has_no_points_that_are_surely_too_short_or_too_long():
 
 def test_the_shares_of_the_arrivals_weigh_the_classes_of_any_request():
     windows = {"a": window(10, 20), "b": window(30, 50), "c": window(60, 70)}
-    for shares, mean in (({"a": 3.0, "b": 1.0}, (3 * 15 + 40) / 4), ({"a": 0.1, "b": 0.1, "c": 0.2}, 46.25),
-                         ({}, 40.0), ({"stranger": 2.0, "c": 0.5}, 65.0)):
+    for shares, mean in (
+        ({"a": 3.0, "b": 1.0}, (3 * 15 + 40) / 4),
+        ({"a": 0.1, "b": 0.1, "c": 0.2}, 46.25),
+        ({}, 40.0),
+        ({"stranger": 2.0, "c": 0.5}, 65.0),
+    ):
         known = lengths_of(latency(), windows, shares)
         assert known.expected(None, 1, 1).mean_ns() / UNIT == pytest.approx(mean, rel=1e-3)
 

@@ -40,7 +40,8 @@ def dynamic(kind="orloj", sizes=SIZES, alone=None, **options):
     world = Driver({"m": {size: FIXED + 30 * size for size in sizes}}, APPS, policy={kind: {"sample": 0.0, **options}})
     world.scheduler.state.latency["m", "cpu0"].alone = {
         app: tuple(round(time_ms * MS) for time_ms in times)
-        for app, times in (alone or {"short": SHORT, "long": LONG}).items()}
+        for app, times in (alone or {"short": SHORT, "long": LONG}).items()
+    }
     return world
 
 
@@ -51,8 +52,10 @@ def burst(world, *asked, **fields):
 
 def known(shares=None):
     latency = dynamic().scheduler.state.latency["m", "cpu0"]
-    windows = {app: LengthWindow(512, [round(time_ms * MS) for time_ms in times])
-               for app, times in (("short", SHORT), ("long", LONG))}
+    windows = {
+        app: LengthWindow(512, [round(time_ms * MS) for time_ms in times])
+        for app, times in (("short", SHORT), ("long", LONG))
+    }
     return lengths_of(latency, windows, shares or {"short": 1.0, "long": 1.0})
 
 
@@ -107,6 +110,7 @@ def test_decisions_are_those_of_algorithm_1(asked, estimate, reading):
 
     def batch(app, size):
         return lengths.expected(app if estimate == "own" else None, size, size)
+
     feasible = {size: [row for row in rows if row[2] >= -(-batch(row[1], size).mean_ns() // 1)] for size in SIZES}
     order = sorted([(min(row[2] for row in feasible[size]), size) for size in SIZES if feasible[size]])
     if reading == "largest":
@@ -123,6 +127,7 @@ def test_decisions_are_those_of_algorithm_1(asked, estimate, reading):
 
     def score(row):
         return lengths.score(row[1] if estimate == "own" else None, size, size, rate, 1.0).p(row[2])
+
     if size:
         best = sorted([score(row) for row in feasible[size]], reverse=True)[:size]
         assert sorted([score(row) for row in rows if row[0] in found], reverse=True) == pytest.approx(best)
@@ -130,8 +135,12 @@ def test_decisions_are_those_of_algorithm_1(asked, estimate, reading):
 
 def test_critical_requests_go_first():
     world = dynamic()
-    world.step(*[RequestArrived(world.request("short", slo, klass=klass))
-                 for slo, klass in ((300, "normal"), (310, "normal"), (900, "critical"))])
+    world.step(
+        *[
+            RequestArrived(world.request("short", slo, klass=klass))
+            for slo, klass in ((300, "normal"), (310, "normal"), (900, "critical"))
+        ]
+    )
     assert 3 in started(world.actions)
 
 
@@ -146,13 +155,22 @@ def test_several_deadlines_add_their_scores():
         assert started(world.finish(at=80)) == [first]  # 71 ms left: a batch of two may take longer
 
 
-@pytest.mark.parametrize(("options", "message"), [
-    ({"reading": "both"}, r"\[policy.orloj\] reading = 'both': expected one of largest, urgent, single"),
-    ({"estimate": "mine"}, "estimate = 'mine': expected one of own, common"),
-    ({"cost_steps": [[5, 0.7], [9, 0.7]]}, "cost_steps add up to 1.4: at most 1"),
-    *[({"cost_steps": [[9, 0.1], row]}, f"cost_steps has {re.escape(repr(row))}: expected "
-       r"\[milliseconds after arrival, cost\], both above 0")
-      for row in ([5], [5, 0.1, 1], 5, ["5", 0.1], [5, "0.1"], [0, 0.1], [-1, 0.1], [5, 0], [5, -0.5])]])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reading": "both"}, r"\[policy.orloj\] reading = 'both': expected one of largest, urgent, single"),
+        ({"estimate": "mine"}, "estimate = 'mine': expected one of own, common"),
+        ({"cost_steps": [[5, 0.7], [9, 0.7]]}, "cost_steps add up to 1.4: at most 1"),
+        *[
+            (
+                {"cost_steps": [[9, 0.1], row]},
+                f"cost_steps has {re.escape(repr(row))}: expected "
+                r"\[milliseconds after arrival, cost\], both above 0",
+            )
+            for row in ([5], [5, 0.1, 1], 5, ["5", 0.1], [5, "0.1"], [0, 0.1], [-1, 0.1], [5, 0], [5, -0.5])
+        ],
+    ],
+)
 def test_wrong_options_are_named(options, message):
     with pytest.raises(ConfigError, match=message):
         dynamic(**options)
@@ -183,7 +201,8 @@ def test_with_several_deadlines_the_score_is_that_of_each_step_before_the_last_o
     assert policy._top_by_steps(rows, 100 * MS, 12, "mine") == [item for _, item in expected[:12]]
     skipped = [(queues[0], score, 5)]
     assert not {item.seq for item in policy._top_by_steps(skipped, 100 * MS, 40, "mine")} & {
-        row[1] for row in queues[0].rows[:5]}
+        row[1] for row in queues[0].rows[:5]
+    }
 
 
 def test_of_two_requests_with_the_same_deadline_the_more_valuable_one_goes_first():
@@ -195,9 +214,12 @@ def test_of_two_requests_with_the_same_deadline_the_more_valuable_one_goes_first
 def test_where_a_job_is_expected_to_end():
     """As :meth:`plan` judges: by the mean of its class, on the lane where it ends first, or on its own."""
     nodes = [{"name": "m"}, {"name": "z", "after": ["m"]}]
-    world = Driver({"m": {size: FIXED + 30 * size for size in SIZES}, "z": {1: 7}},
-                   {"short": {"node": nodes}, "long": {"node": nodes}}, policy={"orloj": {"sample": 0.0}},
-                   lane={"l0": {}, "l1": {}})
+    world = Driver(
+        {"m": {size: FIXED + 30 * size for size in SIZES}, "z": {1: 7}},
+        {"short": {"node": nodes}, "long": {"node": nodes}},
+        policy={"orloj": {"sample": 0.0}},
+        lane={"l0": {}, "l1": {}},
+    )
     policy, board = world.scheduler.policies[0], world.scheduler.state.board
     for lane, faster in (("l0", 0), ("l1", 0)):
         world.scheduler.state.latency["m", lane].alone = {"short": (25 * MS,) * 99, "long": (60 * MS - faster,) * 99}
@@ -208,6 +230,7 @@ def test_where_a_job_is_expected_to_end():
     def told():
         end = policy.expected_end(waiting.request, waiting, board)
         return end and (end.lane, *[round(time_ns / MS, 3) for time_ns in end[1:]])
+
     assert told() == ("l1", 25, 32, 57)
     world.step(at=10)
     assert told() == ("l1", 15, 32, 57)
@@ -249,16 +272,21 @@ def most_valuable(asked, ranks=(), values=()):
     lengths.factors.update({size: float(size) for size in range(1, 9)})
     even = {app: lengths.alone(app).quantile_ns(0.5) + 1 for app in APPS}
     worth = dict(enumerate(values or [1.0] * len(asked), 1))
-    rows = [(rank, slo * MS, request_id, app) for request_id, (rank, (app, slo))
-            in enumerate(zip(ranks or [0] * len(asked), asked), 1) if slo * MS >= even[app]]
+    rows = [
+        (rank, slo * MS, request_id, app)
+        for request_id, (rank, (app, slo)) in enumerate(zip(ranks or [0] * len(asked), asked), 1)
+        if slo * MS >= even[app]
+    ]
     rows.sort()
     best, chosen = -1.0, []
     for ceiling in ("short", "long"):
         allowed = [row for row in rows if ceiling == "long" or row[3] == "short"]
         for size in range(1, 9):
             longest = lengths.batch(size, (ceiling,) * size)
-            candidates = [[row for row in allowed if row[1] >= needs][:size]
-                          for needs in (longest.mean_ns(), longest.quantile_ns(SAFE))]
+            candidates = [
+                [row for row in allowed if row[1] >= needs][:size]
+                for needs in (longest.mean_ns(), longest.quantile_ns(SAFE))
+            ]
             for batch in candidates:
                 if len(batch) < size or ceiling not in {row[3] for row in batch}:
                     continue
@@ -266,9 +294,12 @@ def most_valuable(asked, ranks=(), values=()):
                 if size > 1 and took.mean_ns() >= sum(lengths.mean_alone_ns(row[3]) for row in batch):
                     continue
                 gain = sum(worth[row[2]] * took.p_by(row[1]) for row in batch)
-                loss = sum(worth[row[2]] * (lengths.alone(row[3]).p_by(row[1])
-                                            - lengths.alone(row[3]).p_by(row[1] - took.mean_ns()))
-                           for row in rows if row not in batch)
+                loss = sum(
+                    worth[row[2]]
+                    * (lengths.alone(row[3]).p_by(row[1]) - lengths.alone(row[3]).p_by(row[1] - took.mean_ns()))
+                    for row in rows
+                    if row not in batch
+                )
                 score = (gain - 0.3 * loss) / took.mean_ns() ** 0.7
                 if score > best * (1 + 1e-9):
                     best, chosen = score, sorted(row[2] for row in batch)
@@ -290,8 +321,12 @@ def test_critical_requests_come_first_in_each_candidate_and_each_request_counts_
     asked = [(draw.choice(["short", "long"]), draw.randrange(30, 300)) for _ in range(count)]
     ranks, values = [draw.randrange(2) for _ in asked], [draw.choice([0.25, 1.0, 4.0]) for _ in asked]
     world = plus()
-    done = world.step(*[RequestArrived(world.request(app, slo, klass=("critical", "normal")[rank], value=value))
-                        for (app, slo), rank, value in zip(asked, ranks, values)])
+    done = world.step(
+        *[
+            RequestArrived(world.request(app, slo, klass=("critical", "normal")[rank], value=value))
+            for (app, slo), rank, value in zip(asked, ranks, values)
+        ]
+    )
     assert started(done) == most_valuable(asked, ranks, values)
 
 
@@ -327,8 +362,12 @@ def test_hints_make_classes_of_one_wide_app():
         world.now_ms += 5
     world.now_ms += 1000
     burst(world, ("long", 500), hints={"length": 40.0})  # a lane at work lets the tables be made
-    world.step(*[RequestArrived(world.request("long", 400, hints={"length": length}))
-                 for length in (3.0, 4.0, 5.0, 65.0, 66.0)])
+    world.step(
+        *[
+            RequestArrived(world.request("long", 400, hints={"length": length}))
+            for length in (3.0, 4.0, 5.0, 65.0, 66.0)
+        ]
+    )
     lanes = started(world.finish(at=world.now_ms + 50))
     assert len(lanes) == 3
     ids = sorted(lanes)
@@ -367,6 +406,7 @@ def test_new_tables_are_made_of_four_samples_and_a_quarter_of_a_second_apart():
             model.observe("cpu0", "short", None, 35 * MS, board)
         model.refresh(board)
         return model.lengths("cpu0", board) is not before
+
     assert not refreshed(0, SAMPLES_MIN - 1)
     assert refreshed(1, 1)
     assert not refreshed(250, SAMPLES_MIN)  # made at 1 ms
@@ -394,6 +434,7 @@ def test_four_new_batches_make_new_tables_and_of_many_an_eighth_must_be_new():
         model.refresh(board)
         model._made_ns = board.now_ns
         return model.lengths("cpu0", board) is not before
+
     assert [refreshed_after(count) for count in (1, 2, 1, 3, 1)] == [False, False, True, False, True]
     assert refreshed_after(32)  # 40 are known
     assert [refreshed_after(count) for count in (4, 1, 5, 1)] == [False, True, False, True]
@@ -408,14 +449,16 @@ def test_the_shares_of_the_classes_follow_the_arrivals_of_about_the_last_256_job
         nonlocal count
         count += 1
         model.add(job(count, apps[app], **fields))
+
     for number, app in enumerate("aabab" * 60):
         arrives(app)
         step = max(1 / 256, 1 / (8 + number))
         shares = {name: share * (1 - step) + (name == app) * step for name, share in shares.items()}
         assert model._shares == pytest.approx(shares)
     arrives("a", hints={"length": 3.0})
-    assert model._shares == pytest.approx({"a": shares["a"] * 255 / 256, "b": shares["b"] * 255 / 256,
-                                           "hint0": 1 / 256})
+    assert model._shares == pytest.approx(
+        {"a": shares["a"] * 255 / 256, "b": shares["b"] * 255 / 256, "hint0": 1 / 256}
+    )
     before, began = dict(model._shares), job(1000, apps["a"])
     began.steps = 1
     assert not model.has_steps
@@ -438,6 +481,7 @@ def test_batches_count_until_they_are_older_than_the_reset():
         model.refresh(board)
         model.lengths("cpu0", board)
         return model.figures()["lanes"]["cpu0"]["batches"]
+
     assert [counted(at) for at in (1000, 1240, 1240 + 1 / MS, 1940)] == [10, 8, 7, 1]
 
 
@@ -453,6 +497,7 @@ def test_times_alone_count_until_they_are_older_than_the_reset():
         model.lanes_changed()
         model.refresh(board)
         return model.lengths("cpu0", board).mean_alone_ns("short") / MS
+
     before, after = mean_ms(1100), mean_ms(1100 + 1 / MS)
     assert before < 0.9 * after and after == pytest.approx(80, rel=0.05)
 

@@ -26,8 +26,13 @@ class Sampling(Edf):
     def __init__(self, name, apps, options):
         super().__init__(name, apps, options)
         self.hold = self.options["hold"]
-        self.sampler = Sampler(name, apps, share=self.options["sample"], budget=self.options["budget"],
-                               retained_max=self.options["retained_max"])
+        self.sampler = Sampler(
+            name,
+            apps,
+            share=self.options["sample"],
+            budget=self.options["budget"],
+            retained_max=self.options["retained_max"],
+        )
         self.samples = []
         self.started = []
 
@@ -57,8 +62,12 @@ def registered(monkeypatch):
 
 
 def world_of(models=None, apps=None, options=None, **keys):
-    return Driver(models or ONE, apps or {"a": "m"}, policy={"s": {"kind": "sampling", **(options or {})},
-                                                             **keys.pop("policies", {})}, **keys)
+    return Driver(
+        models or ONE,
+        apps or {"a": "m"},
+        policy={"s": {"kind": "sampling", **(options or {})}, **keys.pop("policies", {})},
+        **keys,
+    )
 
 
 def policy(world) -> Sampling:
@@ -87,13 +96,21 @@ def took(*times_ms):
 def test_what_ran_in_a_batch_is_run_again_alone_when_the_lane_idles():
     world = world_of()
     assert world.arrive("a", count=2, hints={"length": 3}) == [
-        RetainInputs(jid(1)), RetainInputs(jid(2)), ran("m", 1, 2, size=4)]
-    assert world.finish(at=12) == [ended(1, "completed"), ended(2, "completed"),
-                                   probe(1, expected_ns=10 * MS, steps_max=None)]
+        RetainInputs(jid(1)),
+        RetainInputs(jid(2)),
+        ran("m", 1, 2, size=4),
+    ]
+    assert world.finish(at=12) == [
+        ended(1, "completed"),
+        ended(2, "completed"),
+        probe(1, expected_ns=10 * MS, steps_max=None),
+    ]
     assert world.finish(at=23) == [probe(2)]
     assert world.finish(at=35) == []
-    assert policy(world).samples == [Sample("a", "m", {"length": 3}, 11 * MS, "cpu0", True),
-                                     Sample("a", "m", {"length": 3}, 12 * MS, "cpu0", True)]
+    assert policy(world).samples == [
+        Sample("a", "m", {"length": 3}, 11 * MS, "cpu0", True),
+        Sample("a", "m", {"length": 3}, 12 * MS, "cpu0", True),
+    ]
     assert policy(world).started == [1]  # a probe has no job to unqueue
     assert [row["probes"] for row in policy(world).sampler.figures().values()] == [2]
     world.over()
@@ -225,10 +242,14 @@ def test_no_probe_starts_while_a_job_waits_that_the_lane_could_run():
 
 
 def test_a_probe_yields_to_every_bid_also_of_background_work_that_is_worth_nothing():
-    world = world_of({"m": {1: 10}, "n": {1: 10}}, {"bg": {"model": "n", "class": "background", "slo": "5s",
-                                                           "policy": "z", "value": 0.0},
-                                                    "a": {"model": "m", "policy": "s"}},
-                     policies={"z": {"kind": "fifo"}})
+    world = world_of(
+        {"m": {1: 10}, "n": {1: 10}},
+        {
+            "bg": {"model": "n", "class": "background", "slo": "5s", "policy": "z", "value": 0.0},
+            "a": {"model": "m", "policy": "s"},
+        },
+        policies={"z": {"kind": "fifo"}},
+    )
     world.arrive("a")
     world.arrive("a", at=1)
     policy(world).hold = True
@@ -251,8 +272,11 @@ def test_a_request_that_comes_just_after_the_start_can_still_be_in_time(slo, sta
 
 
 def test_an_app_of_another_lane_is_not_asked():
-    world = world_of({"m": {1: 10, 4: 12, "lanes": ["l0"]}, "n": {1: 10, "lanes": ["l1"]}},
-                     {"a": "m", "b": {"model": "n", "slo": "10ms"}}, lane={"l0": {}, "l1": {}})
+    world = world_of(
+        {"m": {1: 10, 4: 12, "lanes": ["l0"]}, "n": {1: 10, "lanes": ["l1"]}},
+        {"a": "m", "b": {"model": "n", "slo": "10ms"}},
+        lane={"l0": {}, "l1": {}},
+    )
     world.arrive("b")
     world.arrive("a", count=2)
     assert world.finish("l0", at=12)[-1] == probe(2)
@@ -432,10 +456,14 @@ def test_a_probe_that_hangs_marks_the_lane_like_any_work():
 
 
 def test_inputs_of_a_model_that_leaves_the_memory_are_let_go():
-    world = world_of({"m": {1: 10, 4: 12, "memory": "60MB", "load": "5ms"}, "n": {1: 10, "memory": "60MB",
-                                                                                 "load": "5ms"}},
-                     {"a": "m", "b": "n"}, options={"budget": 0.001}, device={"d": {"memory": "100MB"}},
-                     lane={"cpu0": {"device": "d"}}, resident={"d": ["m"]})
+    world = world_of(
+        {"m": {1: 10, 4: 12, "memory": "60MB", "load": "5ms"}, "n": {1: 10, "memory": "60MB", "load": "5ms"}},
+        {"a": "m", "b": "n"},
+        options={"budget": 0.001},
+        device={"d": {"memory": "100MB"}},
+        lane={"cpu0": {"device": "d"}},
+        resident={"d": ["m"]},
+    )
     world.arrive("a", count=2)
     assert world.finish(at=12)[-1] == probe(1)
     world.finish(at=30)
@@ -479,8 +507,7 @@ def test_only_ready_jobs_are_kept_and_only_what_is_kept_is_let_go():
 BAD = {
     "two jobs": lambda jobs: Bid("m", jobs[:2], 4, 10 * MS, NOTHING, 0, probe=True),
     "a larger size": lambda jobs: Bid("m", jobs[:1], 4, 10 * MS, NOTHING, 0, probe=True),
-    "with drops": lambda jobs: Bid("m", jobs[:1], 1, 10 * MS, NOTHING, 0, probe=True,
-                                   drops=[(jobs[1].request, "why")]),
+    "with drops": lambda jobs: Bid("m", jobs[:1], 1, 10 * MS, NOTHING, 0, probe=True, drops=[(jobs[1].request, "why")]),
     "another model": lambda jobs: Bid("n", jobs[:1], 1, 10 * MS, NOTHING, 0, probe=True),
     "not retained": lambda jobs: Bid("m", jobs[2:], 1, 10 * MS, NOTHING, 0, probe=True),
 }
@@ -488,8 +515,9 @@ BAD = {
 
 @pytest.mark.parametrize("name", sorted(BAD))
 def test_a_probe_that_is_none_raises_and_changes_nothing(name):
-    world = world_of({"m": {1: 10, 4: 20}, "n": {1: 10}}, {"a": "m", "b": "n"},
-                     options={"hold": True, "retained_max": 2})
+    world = world_of(
+        {"m": {1: 10, 4: 20}, "n": {1: 10}}, {"a": "m", "b": "n"}, options={"hold": True, "retained_max": 2}
+    )
     world.arrive("a", count=3)
     jobs = policy(world).queued()
     bad = BAD[name](jobs)

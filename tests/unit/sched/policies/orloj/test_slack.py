@@ -17,10 +17,20 @@ APP = app_of("m")
 EDGES, MASSES, MEAN = (10, 20, 40), (0.25, 0.75), 26.25
 
 
-@pytest.mark.parametrize(("rate", "slack", "score"), [
-    (0.01, 5, 0.0), (0.01, 15, 4.6448167142e-3), (0.01, 30, 2.1795289324e-2), (0.01, 40, 3.3315847884e-2),
-    (0.01, 60, 2.7276709227e-2), (0.01, 200, 6.7263536818e-3), (1e-4, 15, 4.7607144841e-3),
-    (1e-4, 30, 2.3788108724e-2), (1e-4, 60, 3.7966896536e-2)])
+@pytest.mark.parametrize(
+    ("rate", "slack", "score"),
+    [
+        (0.01, 5, 0.0),
+        (0.01, 15, 4.6448167142e-3),
+        (0.01, 30, 2.1795289324e-2),
+        (0.01, 40, 3.3315847884e-2),
+        (0.01, 60, 2.7276709227e-2),
+        (0.01, 200, 6.7263536818e-3),
+        (1e-4, 15, 4.7607144841e-3),
+        (1e-4, 30, 2.3788108724e-2),
+        (1e-4, 60, 3.7966896536e-2),
+    ],
+)
 def test_the_score_at_slacks_of_every_region(rate, slack, score):
     """The specification's test vectors (section 3)."""
     assert SlackScore(EDGES, MASSES, MEAN, rate).p(slack) == pytest.approx(score, rel=1e-9)
@@ -66,8 +76,12 @@ def test_a_histogram_needs_one_edge_more_than_bins():
 
 @pytest.mark.worlds
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 260)), max_size=60), st.integers(1, 20),
-       st.integers(0, 40), st.randoms(use_true_random=False))
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 260)), max_size=60),
+    st.integers(1, 20),
+    st.integers(0, 40),
+    st.randoms(use_true_random=False),
+)
 def test_the_best_jobs_are_those_of_brute_force(entries, count, at, draw):
     check_the_best(entries, count, at, draw)
 
@@ -86,13 +100,16 @@ def check_the_best(entries, count, at, draw):
         masses = [draw.random() * (draw.random() < 0.7) for _ in range(5)]
         total = sum(masses) or 1.0
         first_edges.append(edges[0])
-        scores.append(SlackScore(edges, [mass / total for mass in masses], draw.uniform(20, 100),
-                                 draw.choice([1e-4, 1e-2, 0.1])))
+        scores.append(
+            SlackScore(edges, [mass / total for mass in masses], draw.uniform(20, 100), draw.choice([1e-4, 1e-2, 0.1]))
+        )
     queues = [JobQueue() for _ in scores]
     for seq, (which, deadline) in enumerate(entries):
         queues[which].add(deadline, job(seq, APP))
-    rows = [(queue, score, queue.position(at + first + 1))  # those that may be in time at all
-            for queue, score, first in zip(queues, scores, first_edges)]
+    rows = [
+        (queue, score, queue.position(at + first + 1))  # those that may be in time at all
+        for queue, score, first in zip(queues, scores, first_edges)
+    ]
     known = [(score.p(key - at), key) for queue, score, start in rows for key, _, _ in queue.rows[start:]]
     found = top(rows, at, count)
     assert len(found) == min(count, len(known))

@@ -33,12 +33,23 @@ def reader(kind, on_late, lanes, **options):
     if lanes == "own":
         where = {name: f"{name}0" for name in where}
     times = {"detect": (6, 0, 1), "find": (1, 0, 1), "read": (2, 2, 4), "join": (1, 0, 1)}
-    return {"lane": {name: {} for name in dict.fromkeys(where.values())},
-            "model": {name: model(*times[name], lanes=[where[name]]) for name in where},
-            "policy": {"p": {"kind": kind, **options}},
-            "app": {"app": {"slo": "100ms", "on_late": on_late, "node": [
-                {"name": "detect"}, {"name": "find", "fan_out": True}, {"name": "read"},
-                {"name": "join", "gather": True}]}}}
+    return {
+        "lane": {name: {} for name in dict.fromkeys(where.values())},
+        "model": {name: model(*times[name], lanes=[where[name]]) for name in where},
+        "policy": {"p": {"kind": kind, **options}},
+        "app": {
+            "app": {
+                "slo": "100ms",
+                "on_late": on_late,
+                "node": [
+                    {"name": "detect"},
+                    {"name": "find", "fan_out": True},
+                    {"name": "read"},
+                    {"name": "join", "gather": True},
+                ],
+            }
+        },
+    }
 
 
 class Play:
@@ -87,8 +98,7 @@ def fill(table):
             play.turn()
         play.now_ns = at_ns
         due_ns = at_ns + (15 + number * 37 % 120) * MS
-        play.step(RequestArrived(Request(number, "app", at_ns, due_ns,
-                                         on_late=table["app"]["app"]["on_late"])))
+        play.step(RequestArrived(Request(number, "app", at_ns, due_ns, on_late=table["app"]["app"]["on_late"])))
     play.step(DrainRequested())
     return play
 
@@ -97,9 +107,18 @@ def cases(kind):
     """Each rule with both ways to collect, both kinds of lanes, and every end of the queue in turn."""
     if kind == "pard_local":
         return [{"price": price, "admit": admit} for price in (0.0, 0.4) for admit in (True, False)]
-    return [{"rule": rule, "collect": COLLECTS[index % 2], "order": ORDERS[index % len(ORDERS)], "samples": 20,
-             "sync_ms": 20.0, "threshold_ms": 1.0, "recheck": index % 3 == 0}
-            for index, rule in enumerate(list(RULES) * 2)]
+    return [
+        {
+            "rule": rule,
+            "collect": COLLECTS[index % 2],
+            "order": ORDERS[index % len(ORDERS)],
+            "samples": 20,
+            "sync_ms": 20.0,
+            "threshold_ms": 1.0,
+            "recheck": index % 3 == 0,
+        }
+        for index, rule in enumerate(list(RULES) * 2)
+    ]
 
 
 @pytest.mark.worlds

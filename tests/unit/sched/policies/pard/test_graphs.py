@@ -19,8 +19,12 @@ from edgeserve.sched.requests.states import DONE, NO_BREAKDOWN, Job, RequestReco
 MS = 10**6
 NS = 1e-6  # of a millisecond
 TIMES = {"a": 10, "b": 10, "c": 25, "d": 10}
-DIAMOND = [{"name": "a", "after": []}, {"name": "b", "after": ["a"]}, {"name": "c", "after": ["a"]},
-           {"name": "d", "after": ["b", "c"]}]
+DIAMOND = [
+    {"name": "a", "after": []},
+    {"name": "b", "after": ["a"]},
+    {"name": "c", "after": ["a"]},
+    {"name": "d", "after": ["b", "c"]},
+]
 CHOICE = [{**DIAMOND[0], "route": "one"}, *DIAMOND[1:]]
 OPEN_CHOICE = CHOICE[:3]  # the branches end the request
 
@@ -28,9 +32,12 @@ OPEN_CHOICE = CHOICE[:3]  # the branches end the request
 def graph(nodes, policy="pard", app=None, other=None, **options):
     """Every module has one lane (a0, b0, ...) and takes one job at a time: b is quick, c is slow."""
     apps = {"app": {"slo": "500ms", "node": nodes, **(app or {})}, **({"other": other} if other else {})}
-    return Driver({node["name"]: {1: TIMES[node["name"]], "lanes": [node["name"] + "0"]} for node in nodes},
-                  apps, policy={policy: {"lam": 0.0, **options}},
-                  lane={node["name"] + "0": {} for node in nodes})
+    return Driver(
+        {node["name"]: {1: TIMES[node["name"]], "lanes": [node["name"] + "0"]} for node in nodes},
+        apps,
+        policy={policy: {"lam": 0.0, **options}},
+        lane={node["name"] + "0": {} for node in nodes},
+    )
 
 
 def ask(world, slo, at=None, **fields):
@@ -45,9 +52,18 @@ def is_admitted(slo, nodes=CHOICE, hints=None, **options):
 # --- branches that a request declares ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("hints", "least"), [
-    (None, 45), ({"steps": 1.0}, 45), ({"b.route": 0.0}, 45),  # it says nothing of the fork: the longest path
-    ({"a.route": 0.0}, 30), ({"a.route": 1.0}, 45), ({"a.route": -1.0}, 10), ({"a.route": 2.0}, 10)])
+@pytest.mark.parametrize(
+    ("hints", "least"),
+    [
+        (None, 45),
+        ({"steps": 1.0}, 45),
+        ({"b.route": 0.0}, 45),  # it says nothing of the fork: the longest path
+        ({"a.route": 0.0}, 30),
+        ({"a.route": 1.0}, 45),
+        ({"a.route": -1.0}, 10),
+        ({"a.route": 2.0}, 10),
+    ],
+)
 def test_the_branch_that_a_request_declares_is_the_path_that_counts(hints, least):
     assert is_admitted(least, hints=hints)
     assert not is_admitted(least - NS, hints=hints)
@@ -77,8 +93,16 @@ def test_the_published_rules_that_look_no_further_ignore_the_declaration():
 
 
 def planner_of(app, rest="qd"):
-    planner = Planner([app], {model: LoadFactor() for model in models_of([app])}, Waits("uniform", 0.0, 10, 4, 1), rest,
-                      period_ns=1000 * MS, window_ns=5000 * MS, threshold_ns=0, worst=False)
+    planner = Planner(
+        [app],
+        {model: LoadFactor() for model in models_of([app])},
+        Waits("uniform", 0.0, 10, 4, 1),
+        rest,
+        period_ns=1000 * MS,
+        window_ns=5000 * MS,
+        threshold_ns=0,
+        worst=False,
+    )
     for module in planner.modules.values():
         module.sizes = {"l": 1}
         module.set_times({"l": TIMES.get(module.model, 10) * MS}, ["l"])
@@ -87,14 +111,15 @@ def planner_of(app, rest="qd"):
 
 
 def app_of(nodes):
-    return App(AppConfig(name="app", nodes=tuple(NodeConfig(**{**node, "after": tuple(node["after"])})
-                                               for node in nodes)), "pard")
+    return App(
+        AppConfig(name="app", nodes=tuple(NodeConfig(**{**node, "after": tuple(node["after"])}) for node in nodes)),
+        "pard",
+    )
 
 
 def job_at(app, node, **hints):
     world = graph(DIAMOND)
-    return Job(1, RequestRecord(world.request("app", hints=hints), app), app.by_name[node], (), 0,
-               NO_BREAKDOWN)
+    return Job(1, RequestRecord(world.request("app", hints=hints), app), app.by_name[node], (), 0, NO_BREAKDOWN)
 
 
 def test_what_is_known_of_a_declared_branch_is_renewed_with_the_rest():
@@ -117,8 +142,10 @@ def test_a_graph_with_too_many_paths_still_leaves_out_the_branches_not_taken():
     planner = planner_of(app)
     planner.modules["l01"].set_times({"l": 50 * MS}, ["l"])
     planner.renew()
-    assert [planner.rest_of(job_at(app, "pick", **hints)) // MS
-            for hints in ({}, {"pick.route": 0.0}, {"pick.route": 1.0}, {"pick.route": 7.0})] == [90, 50, 90, 0]
+    assert [
+        planner.rest_of(job_at(app, "pick", **hints)) // MS
+        for hints in ({}, {"pick.route": 0.0}, {"pick.route": 1.0}, {"pick.route": 7.0})
+    ] == [90, 50, 90, 0]
 
 
 # --- branches that are learnt -----------------------------------------------------------------------------------------
@@ -194,11 +221,13 @@ def test_pard_plus_looks_at_the_siblings():
     assert three(50 - NS, policy="pard+", lead_ms=1.0, siblings=False)[1] == [ran("b", 3)]
 
 
-@pytest.mark.parametrize(("join", "app", "runs"), [
-    ("all", {}, False), (1, {}, True), ("all", {"on_late": "partial"}, True)])
+@pytest.mark.parametrize(
+    ("join", "app", "runs"), [("all", {}, False), (1, {}, True), ("all", {"on_late": "partial"}, True)]
+)
 def test_a_sibling_that_a_join_or_an_answer_can_do_without_has_no_say(join, app, runs):
-    world = graph([*DIAMOND[:3], {**DIAMOND[3], "join": join}], app=app, siblings=True,
-                  other={"model": "c", "slo": "500ms"})
+    world = graph(
+        [*DIAMOND[:3], {**DIAMOND[3], "join": join}], app=app, siblings=True, other={"model": "c", "slo": "500ms"}
+    )
     world.arrive("other", count=2)  # they have c until 50, and a place there after that ends at 75
     ask(world, 85 - NS)
     world.finish("a0", at=10)
@@ -237,8 +266,14 @@ def test_a_request_that_is_late_in_its_own_branch_is_said_to_be_late_there():
 
 
 def test_where_a_branch_leads_to_a_join_that_may_be_waiting_no_job_tells_nothing():
-    app = app_of([{**DIAMOND[0], "route": "one"}, {"name": "x", "after": []}, {"name": "b", "after": ["a"]},
-                  {"name": "d", "after": ["a", "x"]}])
+    app = app_of(
+        [
+            {**DIAMOND[0], "route": "one"},
+            {"name": "x", "after": []},
+            {"name": "b", "after": ["a"]},
+            {"name": "d", "after": ["a", "x"]},
+        ]
+    )
     branches, job = Branches([app]), job_at(app, "a")
     job.state = DONE
     branches.observe(job)

@@ -17,8 +17,9 @@ SIZES = tuple(range(1, 17))
 
 def app_of(slo_ms, *nodes):
     models = {node["name"]: {"engine": "synthetic", "batch": [1], "expected": {"1": "1ms"}} for node in nodes}
-    config = parse_config({"lane": {"cpu0": {}}, "model": models,
-                           "app": {"app": {"slo": f"{slo_ms}ms", "node": list(nodes)}}})
+    config = parse_config(
+        {"lane": {"cpu0": {}}, "model": models, "app": {"app": {"slo": f"{slo_ms}ms", "node": list(nodes)}}}
+    )
     return App(config.apps["app"], "p")
 
 
@@ -28,12 +29,19 @@ def affine(fixed, each, sizes=SIZES):
 
 PROFILES = {"person": (18, 15), "face": (9, 6.6), "expression": (7.5, 4.8), "eye": (7.5, 5.4), "pose": (13.5, 12.6)}
 LV = [{"name": name} for name in PROFILES]
-DA = [{"name": "person"}, {"name": "pose", "after": ["person"]}, {"name": "face", "after": ["person"]},
-      {"name": "expression", "after": ["pose", "face"]}, {"name": "eye"}]
+DA = [
+    {"name": "person"},
+    {"name": "pose", "after": ["person"]},
+    {"name": "face", "after": ["person"]},
+    {"name": "expression", "after": ["pose", "face"]},
+    {"name": "eye"},
+]
 
 
-@pytest.mark.parametrize(("slo_ms", "nodes", "share", "sizes"), [
-    (500, LV, 0.5, [4, 5, 5, 5, 4]), (500, LV, 0.53, [5, 5, 5, 5, 4]), (420, DA, 0.53, [4, 5, 10, 5, 5])])
+@pytest.mark.parametrize(
+    ("slo_ms", "nodes", "share", "sizes"),
+    [(500, LV, 0.5, [4, 5, 5, 5, 4]), (500, LV, 0.53, [5, 5, 5, 5, 4]), (420, DA, 0.53, [4, 5, 10, 5, 5])],
+)
 def test_the_specifications_pipelines_get_the_specifications_sizes(slo_ms, nodes, share, sizes):
     times = {name: affine(*line) for name, line in PROFILES.items()}
     planned = plan_sizes([app_of(slo_ms, *nodes)], times, round(share * PPM))

@@ -93,8 +93,13 @@ def test_batches_may_count_as_those_that_run_instead_of_as_full():
 
 def test_batches_count_as_those_that_run_where_modules_share_a_lane_unless_told_otherwise():
     def shared(**options):
-        return Driver(BATCHED, {"app": {"slo": "100ms", "node": [{"name": name} for name in BATCHED]}},
-                      policy={"pard": {"lam": 0.0, "plan": 0, **options}}, lane={"l": {}})
+        return Driver(
+            BATCHED,
+            {"app": {"slo": "100ms", "node": [{"name": name} for name in BATCHED]}},
+            policy={"pard": {"lam": 0.0, "plan": 0, **options}},
+            lane={"l": {}},
+        )
+
     assert burst(shared(), 100) == [ran("a", 1)]
     assert burst(shared(batch_times="full"), 100) == [ended(1, "dropped", PROACTIVE)]
 
@@ -114,8 +119,9 @@ def test_what_ran_in_the_window_counts_for_the_modules_behind():
     assert burst(world, 30) == [ran("a", 7)]
 
 
-@pytest.mark.parametrize(("syncs", "least"), [((999,), 30), ((1000,), 90), ((1000, 5119, 6119), 60),
-                                         ((1000, 5121, 6121), 30)])
+@pytest.mark.parametrize(
+    ("syncs", "least"), [((999,), 30), ((1000,), 90), ((1000, 5119, 6119), 60), ((1000, 5121, 6121), 30)]
+)
 def test_unless_told_otherwise_batches_of_the_last_five_seconds_count_once_a_second(syncs, least):
     def later():
         world = chain(BATCHED, plan=0, batch_times="measured")
@@ -125,6 +131,7 @@ def test_unless_told_otherwise_batches_of_the_last_five_seconds_count_once_a_sec
         for at in syncs:
             world.step(at=at)
         return world
+
     assert burst(later(), least) == [ran("a", 5)]
     assert burst(later(), least - NS) == [ended(5, "dropped", PROACTIVE)]
 
@@ -138,8 +145,9 @@ def test_the_quantile_of_the_waits_to_come_counts():
     assert world.outcome(1) == ""
 
 
-@pytest.mark.parametrize(("rule", "least"), [("pard", 30), ("lower", 30), ("upper", 50), ("sf", 30), ("back", 10),
-                                         ("oc", 10)])
+@pytest.mark.parametrize(
+    ("rule", "least"), [("pard", 30), ("lower", 30), ("upper", 50), ("sf", 30), ("back", 10), ("oc", 10)]
+)
 def test_what_each_rule_counts_behind_the_module(rule, least):
     world = chain(rule=rule)
     assert burst(world, least) == [ran("a", 1)]
@@ -247,8 +255,12 @@ def test_with_the_most_budget_first_the_hopeless_do_not_pile_up_at_the_low_end()
 
 # --- graphs -----------------------------------------------------------------------------------------------------------
 
-DIAMOND = [{"name": "a", "after": []}, {"name": "b", "after": ["a"]}, {"name": "c", "after": ["a"]},
-           {"name": "d", "after": ["b", "c"]}]
+DIAMOND = [
+    {"name": "a", "after": []},
+    {"name": "b", "after": ["a"]},
+    {"name": "c", "after": ["a"]},
+    {"name": "d", "after": ["b", "c"]},
+]
 
 
 def diamond(**options):
@@ -339,12 +351,25 @@ def test_oc_turns_some_away_while_a_module_is_overloaded():
 
 def single(across, **options):
     models = {name: {1: 10, 2: 12} for name in "ab"}
-    return Driver(models, {"app": {"slo": "300ms", "node": [{"name": "a"}, {"name": "b"}]}},
-                  policy={"pard": {"lam": 0.0, "across": across, **options}}, lane={"l": {}})
+    return Driver(
+        models,
+        {"app": {"slo": "300ms", "node": [{"name": "a"}, {"name": "b"}]}},
+        policy={"pard": {"lam": 0.0, "across": across, **options}},
+        lane={"l": {}},
+    )
 
 
-@pytest.mark.parametrize(("across", "models"), [("round_robin", "abab"), ("downstream", "abab"), ("fifo", "aabb"),
-                                            ("fullest", "abab"), ("edf", "abab"), ("least_slack", "aabb")])
+@pytest.mark.parametrize(
+    ("across", "models"),
+    [
+        ("round_robin", "abab"),
+        ("downstream", "abab"),
+        ("fifo", "aabb"),
+        ("fullest", "abab"),
+        ("edf", "abab"),
+        ("least_slack", "aabb"),
+    ],
+)
 def test_which_module_goes_next_on_a_lane_of_several(across, models):
     world = single(across)
     burst(world, 300, 300, 300, 300)
@@ -367,9 +392,12 @@ def test_on_a_lane_of_several_the_batch_forms_when_the_lane_asks():
 
 
 def test_what_waits_behind_the_work_of_another_policy_runs_when_that_ends_early():
-    world = Driver({"m": {1: 20}, "z": {1: 20}},
-                   {"app": {"model": "m", "policy": "pard+"}, "other": {"model": "z", "policy": "fifo"}},
-                   policy={"pard+": {}, "fifo": {}}, lane={"l": {}})
+    world = Driver(
+        {"m": {1: 20}, "z": {1: 20}},
+        {"app": {"model": "m", "policy": "pard+"}, "other": {"model": "z", "policy": "fifo"}},
+        policy={"pard+": {}, "fifo": {}},
+        lane={"l": {}},
+    )
     world.arrive("other")
     world.arrive("app", at=1)  # its batch would form at 15
     assert world.wake_ms == 15
@@ -379,13 +407,17 @@ def test_what_waits_behind_the_work_of_another_policy_runs_when_that_ends_early(
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("option", "value", "message"), [
-    ("rule", "parc", "rule = 'parc' does not exist.*'pard'"),
-    ("order", "newest", "order = 'newest' does not exist.*'adaptive'"),
-    ("across", "edff", "across = 'edff' does not exist.*'edf'"),
-    ("collect", "late", "collect = 'late' does not exist"),
-    ("lam", 1.5, "lam = 1.5: expected a number from 0 to 1"),
-    ("samples", 0, "samples = 0: expected a number from 1")])
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("rule", "parc", "rule = 'parc' does not exist.*'pard'"),
+        ("order", "newest", "order = 'newest' does not exist.*'adaptive'"),
+        ("across", "edff", "across = 'edff' does not exist.*'edf'"),
+        ("collect", "late", "collect = 'late' does not exist"),
+        ("lam", 1.5, "lam = 1.5: expected a number from 0 to 1"),
+        ("samples", 0, "samples = 0: expected a number from 1"),
+    ],
+)
 def test_a_wrong_option_names_what_would_be_right(option, value, message):
     with pytest.raises(ConfigError, match=message):
         chain(**{option: value})
@@ -444,12 +476,18 @@ def test_a_cancelled_request_whose_deadline_is_over_has_not_expired():
 def devices(resident, shared=False, resident_1=None, **app):
     """Model m may run on two devices; with ``shared`` both lanes serve a second module of pard, too."""
     models = {"m": {1: 10, "memory": "60MB", "load": "5ms"}, "z": {1: 10, "memory": "60MB", "load": "5ms"}}
-    apps = {"app": {"model": "m", "policy": "pard", "slo": "100ms", **app},
-            "other": {"model": "z", "policy": "pard" if shared else "fifo", "slo": "400ms"}}
-    return Driver(models, apps, policy={"pard": {"lam": 0.0}, "fifo": {}},
-                  resident={"d0": resident, "d1": resident if resident_1 is None else resident_1},
-                  device={"d0": {"memory": "100MB"}, "d1": {"memory": "100MB"}},
-                  lane={"l0": {"device": "d0"}, "l1": {"device": "d1"}})
+    apps = {
+        "app": {"model": "m", "policy": "pard", "slo": "100ms", **app},
+        "other": {"model": "z", "policy": "pard" if shared else "fifo", "slo": "400ms"},
+    }
+    return Driver(
+        models,
+        apps,
+        policy={"pard": {"lam": 0.0}, "fifo": {}},
+        resident={"d0": resident, "d1": resident if resident_1 is None else resident_1},
+        device={"d0": {"memory": "100MB"}, "d1": {"memory": "100MB"}},
+        lane={"l0": {"device": "d0"}, "l1": {"device": "d1"}},
+    )
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -484,11 +522,26 @@ def test_a_request_goes_where_its_model_is_in_memory_whose_turn_it_ever_is():
 # --- options have bounds, and the page has the defaults ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("option", "low", "beyond"), [
-    ("lead_ms", 0.0, -0.5), ("plan", 0.0, -0.5), ("batch_max", 0, -1), ("hbf_from", 0.0, -0.5),
-    ("lbf_from", 0.0, -0.5), ("lam", 0.0, -0.5), ("lam", 1.0, 1.001), ("samples", 1, 0),
-    ("samples", 1_000_000, 1_000_001), ("sync_ms", 1.0, 0.5), ("window_ms", 1.0, 0.5), ("threshold_ms", 0.0, -0.5),
-    ("seed", 0, -1), ("plan", 2.0**31, 2.0**31 + 1), ("batch_max", 2**31, 2**31 + 1)])
+@pytest.mark.parametrize(
+    ("option", "low", "beyond"),
+    [
+        ("lead_ms", 0.0, -0.5),
+        ("plan", 0.0, -0.5),
+        ("batch_max", 0, -1),
+        ("hbf_from", 0.0, -0.5),
+        ("lbf_from", 0.0, -0.5),
+        ("lam", 0.0, -0.5),
+        ("lam", 1.0, 1.001),
+        ("samples", 1, 0),
+        ("samples", 1_000_000, 1_000_001),
+        ("sync_ms", 1.0, 0.5),
+        ("window_ms", 1.0, 0.5),
+        ("threshold_ms", 0.0, -0.5),
+        ("seed", 0, -1),
+        ("plan", 2.0**31, 2.0**31 + 1),
+        ("batch_max", 2**31, 2**31 + 1),
+    ],
+)
 def test_a_number_beyond_the_bounds_of_its_option_is_refused(option, low, beyond):
     chain(**{option: low})
     with pytest.raises(ConfigError, match=f"{option} = .*: expected a number from"):
@@ -500,8 +553,11 @@ def test_the_defaults_are_those_of_the_options_page():
     own, plus = path.read_text(encoding="utf-8").split("`pard+` has the same options")
     for kind, page in ((Pard, own), (PardPlus, plus)):
         told = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", page, re.MULTILINE))
-        assert told == {name: str(value).lower() for name, value in kind.defaults.items()
-                        if kind is Pard or value != Pard.defaults[name]}
+        assert told == {
+            name: str(value).lower()
+            for name, value in kind.defaults.items()
+            if kind is Pard or value != Pard.defaults[name]
+        }
 
 
 def test_just_in_time_every_batch_has_its_alarm():

@@ -139,8 +139,10 @@ def test_the_order_turns_as_the_last_rates_say(seed):
     for _ in range(30):
         rates.append(0 if draw.random() < 0.05 else round(capacity * draw.uniform(0.7, 1.4)))
         load.observe(rates[-1], capacity)
-        jumps = [abs(rate - sum(rates[max(0, at - 4):at + 1]) // len(rates[max(0, at - 4):at + 1]))
-                 for at, rate in enumerate(rates)]
+        jumps = [
+            abs(rate - sum(rates[max(0, at - 4) : at + 1]) // len(rates[max(0, at - 4) : at + 1]))
+            for at, rate in enumerate(rates)
+        ]
         eps = sum(jumps[-10:]) / sum(rates[-10:]) if any(rates[-10:]) else 0.0
         assert load.eps_ppm() == int(eps * PPM)
         if rates[-1] == 0 or rates[-1] / capacity < low_from - eps:
@@ -165,14 +167,27 @@ def app_of(*nodes):
     return App(AppConfig(name="app", nodes=made), "pard")
 
 
-DA = app_of(("person", ()), ("pose", ("person",)), ("face", ("person",)), ("expression", ("pose", "face")),
-            ("eye", ("expression",)))
+DA = app_of(
+    ("person", ()),
+    ("pose", ("person",)),
+    ("face", ("person",)),
+    ("expression", ("pose", "face")),
+    ("eye", ("expression",)),
+)
 
 
 def planner_of(app, rest, lam=0.0, worst=False, **times_ms):
     load = {model: LoadFactor() for model in models_of([app])}
-    planner = Planner([app], load, Waits("uniform", lam, 1000, 4, 1), rest, period_ns=S, window_ns=5 * S,
-                      threshold_ns=20 * MS, worst=worst)
+    planner = Planner(
+        [app],
+        load,
+        Waits("uniform", lam, 1000, 4, 1),
+        rest,
+        period_ns=S,
+        window_ns=5 * S,
+        threshold_ns=20 * MS,
+        worst=worst,
+    )
     for model, module in planner.modules.items():
         module.sizes = {"l": 5}
         module.set_times({"l": times_ms[model] * MS}, ["l"])
@@ -229,7 +244,9 @@ def test_shares_follow_batch_times_or_the_worst_latencies_dropped_ones_too():
 
 
 def test_shares_are_of_a_nanosecond_at_least_where_requests_leave_at_once():
-    one = app_of(("person", ()),)
+    one = app_of(
+        ("person", ()),
+    )
     planner = planner_of(one, "none", worst=True, person=80)
     planner.modules["person"].tested(0, 0)
     planner.sync(S)

@@ -13,9 +13,12 @@ TIMES = {1: 10, 2: 14}  # 6 ms and 4 for each; a full batch of a, b and c: 14 ea
 
 def graph(nodes=None, policy="pard+", **options):
     names = [node["name"] for node in nodes] if nodes else list("abc")
-    return Driver({name: {**TIMES, "lanes": [name]} for name in names},
-                  {"app": {"slo": "200ms", "node": nodes or [{"name": name} for name in names]}},
-                  policy={policy: {"lam": 0.0, "plan": 0, **options}}, lane={name: {} for name in names})
+    return Driver(
+        {name: {**TIMES, "lanes": [name]} for name in names},
+        {"app": {"slo": "200ms", "node": nodes or [{"name": name} for name in names]}},
+        policy={policy: {"lam": 0.0, "plan": 0, **options}},
+        lane={name: {} for name in names},
+    )
 
 
 def is_admitted(slo, hints, **given):
@@ -24,10 +27,24 @@ def is_admitted(slo, hints, **given):
     return world.outcome(1) == ""
 
 
-@pytest.mark.parametrize(("hints", "least_ms"), [
-    ({}, 42), ({"work": 1.0}, 42), ({"work": 2.0}, 54), ({"work": 0.5}, 36), ({"b.work": 3.0}, 50),
-    ({"work": 2.0, "b.work": 1.0}, 50), ({"c.steps": 3.0}, 70), ({"a.steps": 2.0}, 56), ({"work": -5.0}, 30),
-    ({"c.steps": 1.0}, 42), ({"c.steps": 0.0}, 42), ({"b.steps": 2.0}, 56), ({"b.steps": 2.0, "b.work": 2.0}, 60)])
+@pytest.mark.parametrize(
+    ("hints", "least_ms"),
+    [
+        ({}, 42),
+        ({"work": 1.0}, 42),
+        ({"work": 2.0}, 54),
+        ({"work": 0.5}, 36),
+        ({"b.work": 3.0}, 50),
+        ({"work": 2.0, "b.work": 1.0}, 50),
+        ({"c.steps": 3.0}, 70),
+        ({"a.steps": 2.0}, 56),
+        ({"work": -5.0}, 30),
+        ({"c.steps": 1.0}, 42),
+        ({"c.steps": 0.0}, 42),
+        ({"b.steps": 2.0}, 56),
+        ({"b.steps": 2.0, "b.work": 2.0}, 60),
+    ],
+)
 def test_declared_work_counts_here_and_at_every_module_behind(hints, least_ms):
     assert is_admitted(least_ms, hints)
     assert not is_admitted(least_ms - NS, hints)
@@ -41,8 +58,10 @@ def test_the_published_policy_takes_everybody_as_usual():
 @pytest.mark.parametrize(("slo", "outcome"), [(50, ""), (50 - NS, "dropped")])
 def test_who_shares_a_batch_with_a_dear_one_takes_longer_too(slo, outcome):
     world = graph(order="hbf")  # the dear one, with more time left, joins first
-    world.step(RequestArrived(world.request("app", 100, hints={"work": 3.0})),
-               RequestArrived(world.request("app", slo, hints={"work": 1.0})))
+    world.step(
+        RequestArrived(world.request("app", 100, hints={"work": 3.0})),
+        RequestArrived(world.request("app", slo, hints={"work": 1.0})),
+    )
     assert [world.outcome(1), world.outcome(2)] == ["", outcome]  # 14 + 8, then 14 and 14
 
 
@@ -64,8 +83,10 @@ def test_a_dear_one_is_judged_again_when_its_batch_starts(ends_at, outcome):
     assert world.outcome(2) == outcome
 
 
-@pytest.mark.parametrize(("policy", "hints", "listens"), [
-    ("pard+", {"work": 1.0}, True), ("pard+", {}, False), ("pard", {"work": 1.0}, False)])
+@pytest.mark.parametrize(
+    ("policy", "hints", "listens"),
+    [("pard+", {"work": 1.0}, True), ("pard+", {}, False), ("pard", {"work": 1.0}, False)],
+)
 def test_inputs_that_are_unequal_as_declared_surprise_only_who_does_not_listen(policy, hints, listens):
     world = graph(policy=policy)
     for step in range(40):

@@ -18,12 +18,23 @@ class Shared(Device):
     same device, and cuts in where it may."""
 
     def __init__(self):
-        times = {"a": model(20, 1, lanes=["gpu"]), "b": model(10, 2, 2, lanes=["gpu"]),
-                 "f": model(0, 1, 1, lanes=["host"]), "c": model(1, 0, lanes=["gpu"])}
-        super().__init__({"lane": {"gpu": {}, "host": {}}, "model": times,
-                          "policy": {"p": {"kind": "pard_local", "margin": 0.0}, "q": {"kind": "edf"}},
-                          "app": {"app": {"slo": "500ms", "policy": "p", "node": [{"name": name} for name in "abf"]},
-                                  "other": {"slo": "500ms", "policy": "q", "model": "c"}}})
+        times = {
+            "a": model(20, 1, lanes=["gpu"]),
+            "b": model(10, 2, 2, lanes=["gpu"]),
+            "f": model(0, 1, 1, lanes=["host"]),
+            "c": model(1, 0, lanes=["gpu"]),
+        }
+        super().__init__(
+            {
+                "lane": {"gpu": {}, "host": {}},
+                "model": times,
+                "policy": {"p": {"kind": "pard_local", "margin": 0.0}, "q": {"kind": "edf"}},
+                "app": {
+                    "app": {"slo": "500ms", "policy": "p", "node": [{"name": name} for name in "abf"]},
+                    "other": {"slo": "500ms", "policy": "q", "model": "c"},
+                },
+            }
+        )
         self.policy = next(policy for policy in self.scheduler.policies if policy.name == "p")
         self.board = self.scheduler.state.board
         self.gpu = self.scheduler.state.lanes["gpu"]
@@ -51,8 +62,13 @@ def test_a_cohorts_next_batch_is_worth_all_that_its_members_still_wait_for():
     assert bid.utility.after_ns == 41 * MS
     assert bid.latest_start_ns == (120 + 26 - 41) * MS  # the tightest is answered 26 ms before the last
     each = 11_500_000  # 28 / 8, 14 / 2 and 1
-    assert sorted(bid.utility.rows) == [(146 * MS, 2.0 * each, 0), (152 * MS, each, 0), (155 * MS, each, 130 * MS),
-                                        (160 * MS, each, 0), (161 * MS, each, 0)]
+    assert sorted(bid.utility.rows) == [
+        (146 * MS, 2.0 * each, 0),
+        (152 * MS, each, 0),
+        (155 * MS, each, 130 * MS),
+        (160 * MS, each, 0),
+        (161 * MS, each, 0),
+    ]
 
 
 def test_a_new_cohorts_first_batch_may_start_at_any_time():
@@ -71,7 +87,8 @@ def test_members_end_with_their_batch_and_who_waits_ends_alone():
     device = Shared()
     device.five_between()
     assert [device.expected(number) for number in (5, 4, 3, 2, 1)] == [
-        ExpectedEnd("gpu", 0, (ends - 25) * MS, ends * MS) for ends in (41, 42, 55, 56, 67)]
+        ExpectedEnd("gpu", 0, (ends - 25) * MS, ends * MS) for ends in (41, 42, 55, 56, 67)
+    ]
     device.ask(ask(6, 300, 25))
     assert device.expected(6) == ExpectedEnd("gpu", 1 * MS, (21 + 12 + 1) * MS, (26 + 34) * MS)
 
@@ -142,10 +159,17 @@ def test_cohorts_keep_up_if_they_serve_as_many_as_come():
     assert not keeps_up(0, 1)
 
 
-@pytest.mark.parametrize(("last_ms", "until_ms", "due_ms"), [
-    (315, 345, [905, 915]), (315, 346, [905, 915, 925]), (310, 320, []), (310, 321, [900]),
-    (300, 331, [900, 910]),  # one would have come at 310
-    (310, 9000, range(900, 900 + 320, 10))])
+@pytest.mark.parametrize(
+    ("last_ms", "until_ms", "due_ms"),
+    [
+        (315, 345, [905, 915]),
+        (315, 346, [905, 915, 925]),
+        (310, 320, []),
+        (310, 321, [900]),
+        (300, 331, [900, 910]),  # one would have come at 310
+        (310, 9000, range(900, 900 + 320, 10)),
+    ],
+)
 def test_requests_to_come_are_expected_at_the_rate_of_the_last_ones(last_ms, until_ms, due_ms):
     device = Shared()
     device.now_ns = 320 * MS
@@ -163,10 +187,14 @@ def test_requests_to_come_are_expected_at_the_rate_of_the_last_ones(last_ms, unt
 
 
 def test_a_function_at_the_entry_runs_for_the_home_with_the_fewest_cohorts_that_is_free_first():
-    device = Device({"lane": {"g0": {}, "g1": {}, "host": {}},
-                     "model": {"f": model(1, 0, 1, lanes=["host"]), "a": model(20, 2, lanes=["g0", "g1"])},
-                     "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
-                     "app": {"app": {"slo": "500ms", "node": [{"name": "f"}, {"name": "a"}]}}})
+    device = Device(
+        {
+            "lane": {"g0": {}, "g1": {}, "host": {}},
+            "model": {"f": model(1, 0, 1, lanes=["host"]), "a": model(20, 2, lanes=["g0", "g1"])},
+            "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
+            "app": {"app": {"slo": "500ms", "node": [{"name": "f"}, {"name": "a"}]}},
+        }
+    )
     policy, board, lanes = device.scheduler.policies[0], device.scheduler.state.board, device.scheduler.state.lanes
     pipeline = policy._pipeline_of["app"]
     device.step()

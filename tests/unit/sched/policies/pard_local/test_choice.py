@@ -35,9 +35,16 @@ def ends_by_number(draw):
 
 
 def candidates(draw, values=(1.0, 1.0, 2.0, 5.0), ranks=(0, 1, 1, 1, 2), number=7):
-    rows = [Candidate(draw.randrange(1, 30), [1000 * draw.randrange(1, 6), 1000 * draw.randrange(0, 3)],
-                      draw.choice([0, 2, 5, 9]), draw.choice(values), draw.choice(ranks))
-            for _ in range(draw.randrange(1, number + 1))]
+    rows = [
+        Candidate(
+            draw.randrange(1, 30),
+            [1000 * draw.randrange(1, 6), 1000 * draw.randrange(0, 3)],
+            draw.choice([0, 2, 5, 9]),
+            draw.choice(values),
+            draw.choice(ranks),
+        )
+        for _ in range(draw.randrange(1, number + 1))
+    ]
     return sorted(rows, key=lambda row: row.due_ns)
 
 
@@ -84,8 +91,11 @@ def test_those_that_are_answered_first_are_the_tightest_that_can_make_it(seed):
     feasible = {}
     for count in range(1, len(dues) + 1):
         ends = [end for size, end in trial_of(count).answers for _ in range(size)]
-        sets = [members for members in itertools.combinations(range(len(dues)), count)
-                if all(dues[index] >= end for index, end in zip(members, ends))]
+        sets = [
+            members
+            for members in itertools.combinations(range(len(dues)), count)
+            if all(dues[index] >= end for index, end in zip(members, ends))
+        ]
         if sets:
             feasible[count] = min(sets)
     assert tuple(choice.members) == (feasible[len(choice.members)] if feasible else ())
@@ -112,8 +122,9 @@ def ranked_by_hand(rows, from_ns, end_of):
         mean = Fraction(sum(Fraction(rows[index].value) for index in layer), len(layer))
         scores = {}
         for count, end in ends.items():
-            able = sorted([index for index in layer if rows[index].due_ns >= end],
-                          key=lambda index: (-rows[index].value, index))[:count]
+            able = sorted(
+                [index for index in layer if rows[index].due_ns >= end], key=lambda index: (-rows[index].value, index)
+            )[:count]
             value = sum(Fraction(rows[index].value) if rows[index].due_ns < ends[full] else mean for index in able)
             scores[count] = ((len(chosen) * mean + value) / max(1, end - from_ns), able)
         best = max(score for score, _ in scores.values())
@@ -132,16 +143,19 @@ def test_of_equal_work_classes_go_before_values(seed):
 
 def unequal_by_hand(rows, from_ns, end_of, price):
     ranks = sorted({row.rank for row in rows})
-    able = [index for index, row in enumerate(rows)
-            if not price or not row.cost_ns or row.value > price * row.cost_ns]
+    able = [index for index, row in enumerate(rows) if not price or not row.cost_ns or row.value > price * row.cost_ns]
     best = None
     for start in able:
+
         def turn(index):
             row = rows[index]
             return (row.rank, Fraction(row.cost_ns) / Fraction(row.value) if price else -row.value, index)
+
         taken, total, end = [], [0, 0], from_ns
-        for index in sorted([index for index in able if rows[index].due_ns >= rows[start].due_ns
-                             and (price or index >= start)], key=turn):
+        for index in sorted(
+            [index for index in able if rows[index].due_ns >= rows[start].due_ns and (price or index >= start)],
+            key=turn,
+        ):
             more = [have + item for have, item in zip(total, rows[index].left)]
             at = end_of(more)
             if at is not None and at <= rows[start].due_ns:
@@ -203,8 +217,17 @@ def test_of_very_many_that_differ_only_the_tightest_are_looked_at(kind, most):
     device = Device(chain(limit=300, second=model(2, 2, 300)))
     device.ask(ask(1000, 5000))
     device.now_ns = 1 * MS
-    device.ask(*[ask(number, 4000 + number, 1, **({"hints": {"a.work": 1.0}} if kind == "work" else
-                                               {"value": 1.0 + number % 2})) for number in range(1, most + 3)])
+    device.ask(
+        *[
+            ask(
+                number,
+                4000 + number,
+                1,
+                **({"hints": {"a.work": 1.0}} if kind == "work" else {"value": 1.0 + number % 2}),
+            )
+            for number in range(1, most + 3)
+        ]
+    )
     device.advance(10)
     assert most == {"work": 32, "value": 256}[kind]
     assert device.batches[-1] == (10.0, "a", list(range(1, most + 1)))

@@ -68,8 +68,12 @@ def test_a_model_of_steps_begins_when_all_of_its_jobs_are_there():
 
 
 def test_branches_run_beside_each_other_on_lanes_of_their_own():
-    nodes = [AtNode("gpu", [(2, 10)], []), AtNode("host", [(2, 30)], [0]), AtNode("gpu", [(2, 12)], [0]),
-             AtNode("gpu", [(2, 5)], [1, 2])]
+    nodes = [
+        AtNode("gpu", [(2, 10)], []),
+        AtNode("host", [(2, 30)], [0]),
+        AtNode("gpu", [(2, 12)], [0]),
+        AtNode("gpu", [(2, 5)], [1, 2]),
+    ]
     assert forecast([Schedule(staged(nodes), 0)], {"gpu": 0, "host": 0}) == [10 + 30 + 5]
 
 
@@ -104,8 +108,9 @@ def drawn_line(draw):
         ready = draw.randrange(0, 1 + sum([count for count, _ in batches])) if place and draw.random() < 0.5 else 0
         if running:
             running_ns.append(draw.randrange(1, 30))
-        nodes.append(AtNode(lane, batches, [place - 1] if place else [], ready, running,
-                            len(running_ns) - 1 if running else -1))
+        nodes.append(
+            AtNode(lane, batches, [place - 1] if place else [], ready, running, len(running_ns) - 1 if running else -1)
+        )
     free = {node.lane: draw.randrange(0, 20) for node in nodes}
     return nodes, running_ns, free
 
@@ -126,8 +131,11 @@ def ends_job_by_job(nodes, running_ns, free, from_ns):
 
     begun = [0] * len(nodes)
     while True:
-        able = [(max(there_ns(place), free[node.lane]), place) for place, node in enumerate(nodes)
-                if begun[place] < len(node.batches) and there_ns(place) is not None]
+        able = [
+            (max(there_ns(place), free[node.lane]), place)
+            for place, node in enumerate(nodes)
+            if begun[place] < len(node.batches) and there_ns(place) is not None
+        ]
         if not able:
             return max([from_ns, *running_ns, *[at for ends in over for at in ends]])
         at_ns, place = min(able)
@@ -148,13 +156,18 @@ def drawn_schedules(draw):
     """Cohorts that share two lanes; some follow an earlier one as soon as that has left its home."""
     schedules = []
     for number in range(draw.randrange(1, 5)):
-        stages = [Stage(draw.choice(["gpu", "host"]), [draw.randrange(1, 20) for _ in range(draw.randrange(1, 4))])
-                  for _ in range(draw.randrange(1, 4))]
+        stages = [
+            Stage(draw.choice(["gpu", "host"]), [draw.randrange(1, 20) for _ in range(draw.randrange(1, 4))])
+            for _ in range(draw.randrange(1, 4))
+        ]
         running_ns = [draw.randrange(5, 40)] if draw.random() < 0.3 else []
         if running_ns:
             stages.insert(0, Stage("gpu", []))  # what is left of it runs already
-        schedules.append(Schedule(stages, draw.randrange(0, 30), running_ns, draw.randrange(-1, number),
-                                  draw.choice(["", "gpu", "host"])))
+        schedules.append(
+            Schedule(
+                stages, draw.randrange(0, 30), running_ns, draw.randrange(-1, number), draw.choice(["", "gpu", "host"])
+            )
+        )
     return schedules
 
 
@@ -165,8 +178,9 @@ def batch_by_batch(schedules, free):
 
     def left_ns(number):
         schedule = schedules[number]
-        at_home = [place for place, stage in enumerate(schedule.stages)
-                   if stage.lane == schedule.home and stage.batches]
+        at_home = [
+            place for place, stage in enumerate(schedule.stages) if stage.lane == schedule.home and stage.batches
+        ]
         if not at_home:
             return schedule.ready_ns
         ends, stage = over[number][at_home[-1]], schedule.stages[at_home[-1]]
@@ -184,20 +198,35 @@ def batch_by_batch(schedules, free):
         return None if None in at else max(at)
 
     while True:
-        able = [(max(there_ns(number, place), free[stage.lane]), number, place)
-                for number, schedule in enumerate(schedules) for place, stage in enumerate(schedule.stages)
-                if len(over[number][place]) < len(stage.batches) and there_ns(number, place) is not None]
+        able = [
+            (max(there_ns(number, place), free[stage.lane]), number, place)
+            for number, schedule in enumerate(schedules)
+            for place, stage in enumerate(schedule.stages)
+            if len(over[number][place]) < len(stage.batches) and there_ns(number, place) is not None
+        ]
         if not able:
             break
         at_ns, number, place = min(able)
         stage = schedules[number].stages[place]
         free[stage.lane] = at_ns + stage.batches[len(over[number][place])]
         over[number][place].append(free[stage.lane])
-    ends = [max([schedule.ready_ns, *schedule.running_ns, *[at for stage in stages for at in stage]])
-            for schedule, stages in zip(schedules, over)]
-    needed = {lane: max([at for schedule, stages in zip(schedules, over)
-                         for stage, times in zip(schedule.stages, stages) if stage.lane == lane for at in times],
-                        default=0) for lane in free}
+    ends = [
+        max([schedule.ready_ns, *schedule.running_ns, *[at for stage in stages for at in stage]])
+        for schedule, stages in zip(schedules, over)
+    ]
+    needed = {
+        lane: max(
+            [
+                at
+                for schedule, stages in zip(schedules, over)
+                for stage, times in zip(schedule.stages, stages)
+                if stage.lane == lane
+                for at in times
+            ],
+            default=0,
+        )
+        for lane in free
+    }
     return ends, [left_ns(number) for number in range(len(schedules))], needed
 
 
@@ -213,10 +242,18 @@ def test_cohorts_that_share_lanes_end_as_if_each_batch_were_chosen_anew(seed):
     assert budget.left == OPERATIONS_MAX - len(stages) * sum(len(stage.batches) for stage in stages)
 
 
-@pytest.mark.parametrize(("batches", "repeats", "entries"), [
-    ([(2, 10), (1, 7)], 3, [(2, 10), (1, 7)] * 3), ([(2, 10), (1, 7)], 128, [(2, 10), (1, 7)] * 128),
-    ([(2, 10), (1, 7)], 129, [(3, 17)] * 129), ([(1, 7)], 256, [(1, 7)] * 256),
-    ([(1, 7)], 257, [(2, 14)] + [(1, 7)] * 255), ([(2, 10), (1, 7)], 600, [(9, 51)] * 88 + [(6, 34)] * 168),
-    ([(1, 7)] * 300, 1, [(1, 7)] * 300), ([], 5, [])])
+@pytest.mark.parametrize(
+    ("batches", "repeats", "entries"),
+    [
+        ([(2, 10), (1, 7)], 3, [(2, 10), (1, 7)] * 3),
+        ([(2, 10), (1, 7)], 128, [(2, 10), (1, 7)] * 128),
+        ([(2, 10), (1, 7)], 129, [(3, 17)] * 129),
+        ([(1, 7)], 256, [(1, 7)] * 256),
+        ([(1, 7)], 257, [(2, 14)] + [(1, 7)] * 255),
+        ([(2, 10), (1, 7)], 600, [(9, 51)] * 88 + [(6, 34)] * 168),
+        ([(1, 7)] * 300, 1, [(1, 7)] * 300),
+        ([], 5, []),
+    ],
+)
 def test_of_more_steps_than_fit_several_are_one(batches, repeats, entries):
     assert repeated(batches, repeats) == entries

@@ -17,15 +17,30 @@ class Pages(Device):
     device in batches of 1 (10 ms) or 4 (16 ms), unless ``part`` is another model; each request ends with one job."""
 
     def __init__(self, pages, part=None, end=None, **app):
-        super().__init__({
-            "lane": {"gpu": {}, "host": {}},
-            "model": {"cut": model(1, 0, 1, lanes=["host"]),
-                      "part": part or {"engine": "synthetic", "batch": [1, 4], "lanes": ["gpu"],
-                                       "expected": {"1": "10ms", "4": "16ms"}},
-                      "end": end or model(1, 0, lanes=["gpu"])},
-            "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
-            "app": {"app": {"slo": "200ms", "node": [{"name": "cut", "fan_out": True}, {"name": "part"},
-                                                     {"name": "end", "gather": True}], **app}}})
+        super().__init__(
+            {
+                "lane": {"gpu": {}, "host": {}},
+                "model": {
+                    "cut": model(1, 0, 1, lanes=["host"]),
+                    "part": part
+                    or {
+                        "engine": "synthetic",
+                        "batch": [1, 4],
+                        "lanes": ["gpu"],
+                        "expected": {"1": "10ms", "4": "16ms"},
+                    },
+                    "end": end or model(1, 0, lanes=["gpu"]),
+                },
+                "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
+                "app": {
+                    "app": {
+                        "slo": "200ms",
+                        "node": [{"name": "cut", "fan_out": True}, {"name": "part"}, {"name": "end", "gather": True}],
+                        **app,
+                    }
+                },
+            }
+        )
         self.pages = pages
 
     def _result(self, job):
@@ -83,8 +98,10 @@ def test_where_more_come_than_full_batches_can_serve_a_batch_takes_no_longer_for
     assert [jobs for at, name, jobs in device.batches if at == 17.0 and name == "part"] == [[1]]
 
 
-@pytest.mark.parametrize(("count", "more", "slack_ms", "size"), [
-    (1, 3, 6, 4), (1, 3, 5, 1), (1, 1, 99, 1), (1, 2, 99, 4), (2, 0, 0, 4), (4, 0, 99, 4)])
+@pytest.mark.parametrize(
+    ("count", "more", "slack_ms", "size"),
+    [(1, 3, 6, 4), (1, 3, 5, 1), (1, 1, 99, 1), (1, 2, 99, 4), (2, 0, 0, 4), (4, 0, 99, 4)],
+)
 def test_a_larger_batch_is_worth_it_for_enough_others_in_time(count, more, slack_ms, size):
     device = Pages({})
     latency = device.scheduler.state.board.latency("part", "gpu")
@@ -97,7 +114,12 @@ def test_cutting_in_must_save_more_than_it_delays_also_where_others_have_differe
     device = Pages({1: 2, 2: 1, 3: 2, 4: 1, 5: 2}, part=model(8, 2, lanes=["gpu"]), end=model(8, 2, lanes=["gpu"]))
     device.begin(ask(1, 200), ask(2, 36, 2), ask(3, 56, 2), ask(4, 56, 2), ask(5, 56, 2))
     assert {number: outcome for number, (outcome, _) in device.ends.items()} == {
-        1: "completed", 2: "dropped", 3: "completed", 4: "completed", 5: "completed"}
+        1: "completed",
+        2: "dropped",
+        3: "completed",
+        4: "completed",
+        5: "completed",
+    }
 
 
 def test_a_full_batch_looks_at_nobody():
@@ -112,8 +134,10 @@ def test_a_full_batch_looks_at_nobody():
         assert budget.left == left - looked
 
 
-@pytest.mark.parametrize(("hopeful_ns", "slack_ms", "added"), [
-    (50 * MS, 6, [2, 3]), (50 * MS + 1, 6, []), (50 * MS, 5, []), (51 * MS, 6, [])])
+@pytest.mark.parametrize(
+    ("hopeful_ns", "slack_ms", "added"),
+    [(50 * MS, 6, [2, 3]), (50 * MS + 1, 6, []), (50 * MS, 5, []), (51 * MS, 6, [])],
+)
 def test_who_is_due_when_the_next_cohort_ends_has_hope(hopeful_ns, slack_ms, added):
     device = Pages({})
     app, board = device.scheduler.state.apps["app"], device.scheduler.state.board

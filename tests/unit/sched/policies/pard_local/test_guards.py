@@ -41,11 +41,22 @@ def test_rather_without_a_margin_than_nobody():
 
 def test_a_join_runs_once_however_many_branches_lead_to_it():
     names = ("look", "left", "right", "end")
-    table = {"lane": {"l": {}}, "model": {name: model(2, 3) for name in names},
-             "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
-             "app": {"app": {"slo": "100ms", "node": [
-                 {"name": "look", "after": []}, {"name": "left", "after": ["look"]},
-                 {"name": "right", "after": ["look"]}, {"name": "end", "after": ["left", "right"]}]}}}
+    table = {
+        "lane": {"l": {}},
+        "model": {name: model(2, 3) for name in names},
+        "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
+        "app": {
+            "app": {
+                "slo": "100ms",
+                "node": [
+                    {"name": "look", "after": []},
+                    {"name": "left", "after": ["look"]},
+                    {"name": "right", "after": ["look"]},
+                    {"name": "end", "after": ["left", "right"]},
+                ],
+            }
+        },
+    }
     device = Device(table)
     assert device.scheduler.policies[0]._pipeline_of["app"].template[:4] == [1000] * 4
     device.ask(ask(1, 20))  # four models of 5 ms, the join once
@@ -70,8 +81,12 @@ def test_a_second_cohort_waits_where_it_would_make_the_first_late():
 
 
 def test_declared_steps_count_as_often_as_they_run():
-    table = {"lane": {"l": {}}, "model": {"m": model(2, 3)}, "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
-             "app": {"app": {"slo": "100ms", "model": "m"}}}
+    table = {
+        "lane": {"l": {}},
+        "model": {"m": model(2, 3)},
+        "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
+        "app": {"app": {"slo": "100ms", "model": "m"}},
+    }
     device = Device(table)
     device.ask(ask(1, 14, hints={"steps": 3.0}), ask(2, 15, hints={"steps": 3.0}))
     assert device.ends == {1: ("rejected", 0.0)}
@@ -87,6 +102,7 @@ def test_a_cohort_leaves_room_for_more_parts_than_the_mean():
             pipeline.observe_parts(pipeline.nodes[0], count)
         device.ask(ask(1, due_ms), ask(2, due_ms))
         return device.batches[0][2]
+
     assert first_batch(0.001, 42) == [1]
     assert first_batch(0.001, 60) == [1, 2]
     assert first_batch(0.0, 42) == [1, 2]
@@ -107,6 +123,7 @@ def test_critical_requests_pay_no_price(scale):
         device.now_ns = 25 * MS  # too late for 10 ms more
         device.step()
         return device.ends[1]
+
     assert play("normal") == ("dropped", 25.0)
     assert play("critical") == ("completed", 10.0)
 
@@ -135,10 +152,14 @@ def test_a_class_that_may_lose_nothing_to_the_price_is_never_kept_waiting():
 @interpreted_only
 def test_a_cohort_goes_on_with_what_is_in_memory_beside_a_branch_that_is_not(monkeypatch):
     names = {"a": [], "b": ["a"], "c": ["b"], "d": ["a"]}
-    device = Device({"lane": {"l": {}}, "model": {name: model(4, 2) for name in names},
-                     "policy": {"p": {"kind": "pard_local"}},
-                     "app": {"app": {"slo": "100ms", "node": [{"name": name, "after": after}
-                                                              for name, after in names.items()]}}})
+    device = Device(
+        {
+            "lane": {"l": {}},
+            "model": {name: model(4, 2) for name in names},
+            "policy": {"p": {"kind": "pard_local"}},
+            "app": {"app": {"slo": "100ms", "node": [{"name": name, "after": after} for name, after in names.items()]}},
+        }
+    )
     device.ask(ask(1, 100))
     monkeypatch.setattr(Board, "is_resident", lambda board, name, lane: name != "b")
     device.advance(6)

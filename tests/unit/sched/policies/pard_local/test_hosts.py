@@ -13,10 +13,12 @@ from edgeserve.sched.protocol.events import RequestCancelled
 
 def pipeline(*stages, slo_ms=200, **options):
     """A chain of models on ``gpu`` and functions on ``host``: (name, lane, fixed, each, limit)."""
-    return {"lane": {"gpu": {}, "host": {}},
-            "model": {name: model(fixed, each, limit, lanes=[lane]) for name, lane, fixed, each, limit in stages},
-            "policy": {"p": {"kind": "pard_local", "margin": 0.0, **options}},
-            "app": {"app": {"slo": f"{slo_ms}ms", "node": [{"name": stage[0]} for stage in stages]}}}
+    return {
+        "lane": {"gpu": {}, "host": {}},
+        "model": {name: model(fixed, each, limit, lanes=[lane]) for name, lane, fixed, each, limit in stages},
+        "policy": {"p": {"kind": "pard_local", "margin": 0.0, **options}},
+        "app": {"app": {"slo": f"{slo_ms}ms", "node": [{"name": stage[0]} for stage in stages]}},
+    }
 
 
 AT_ENTRY = (("f", "host", 0, 4, 1), ("a", "gpu", 10, 2, 8))
@@ -107,9 +109,14 @@ def test_a_request_that_is_cancelled_while_it_runs_ahead_is_forgotten():
 
 def cutting(*others):
     """1 is on the device until 20 (a: 10 ms, b: 10 ms). 2 would be late behind it, and saves itself at 10."""
-    device = Device({"lane": {"l": {}}, "model": {"a": model(8, 2), "b": model(8, 2)},
-                     "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
-                     "app": {"app": {"slo": "200ms", "node": [{"name": "a"}, {"name": "b"}]}}})
+    device = Device(
+        {
+            "lane": {"l": {}},
+            "model": {"a": model(8, 2), "b": model(8, 2)},
+            "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
+            "app": {"app": {"slo": "200ms", "node": [{"name": "a"}, {"name": "b"}]}},
+        }
+    )
     device.ask(ask(1, 200))
     device.now_ns = 1 * MS
     device.ask(ask(2, 39), *others)
@@ -129,8 +136,9 @@ def test_where_more_come_than_one_cohort_after_the_other_can_serve_two_take_turn
     """A cohort of eight needs the device for 55 ms, the function for 30 and the device for 25: with more in it there
     is no time for another in between."""
     draw = random.Random(204)
-    device = Device(pipeline(("a", "gpu", 30.5, 3, 16), ("f", "host", 0, 3.8, 1), ("b", "gpu", 10.5, 1.8, 8),
-                             slo_ms=216))
+    device = Device(
+        pipeline(("a", "gpu", 30.5, 3, 16), ("f", "host", 0, 3.8, 1), ("b", "gpu", 10.5, 1.8, 8), slo_ms=216)
+    )
     at_ms, number = 0.0, 0
     while at_ms < 4000:
         at_ms += draw.expovariate(0.14)
@@ -148,31 +156,51 @@ def test_who_is_in_an_early_batch_is_answered_early_also_behind_functions():
     device = Device(pipeline(("a", "gpu", 20, 1, 8), ("b", "gpu", 10, 2, 2), ("f", "host", 0, 1, 1)))
     device.ask(ask(1, 39), ask(2, 40), ask(3, 53), ask(4, 54))
     device.advance(60)
-    assert device.batches == [(0.0, "a", [1, 2, 3, 4]), (24.0, "b", [1, 2]), (38.0, "b", [3, 4]), (38.0, "f", [1]),
-                              (39.0, "f", [2]), (52.0, "f", [3]), (53.0, "f", [4])]
+    assert device.batches == [
+        (0.0, "a", [1, 2, 3, 4]),
+        (24.0, "b", [1, 2]),
+        (38.0, "b", [3, 4]),
+        (38.0, "f", [1]),
+        (39.0, "f", [2]),
+        (52.0, "f", [3]),
+        (53.0, "f", [4]),
+    ]
     late = Device(pipeline(("a", "gpu", 20, 1, 8), ("b", "gpu", 10, 2, 2), ("f", "host", 0, 1, 1)))
     late.ask(ask(1, 38), ask(2, 39), ask(3, 53), ask(4, 54))  # a millisecond too early for the four
     late.advance(60)
     assert late.batches[0] != (0.0, "a", [1, 2, 3, 4])
 
 
-@pytest.mark.parametrize(("batches", "each", "before", "early"), [
-    ([(2, 10), (2, 10)], 1, 0, [11, 10, 1, 0]),  # at 11, 12, 21, 22
-    ([(2, 10), (2, 10)], 7, 0, [21, 14, 7, 0]),  # the functions are what takes long: at 17, 24, 31, 38
-    ([(1, 0), (2, 10)], 2, 2, [12, 10, 8, 2, 0]),  # two wait for functions (2, 4), one is over (6), two run (12, 14)
-    ([], 3, 2, [3, 0])])
+@pytest.mark.parametrize(
+    ("batches", "each", "before", "early"),
+    [
+        ([(2, 10), (2, 10)], 1, 0, [11, 10, 1, 0]),  # at 11, 12, 21, 22
+        ([(2, 10), (2, 10)], 7, 0, [21, 14, 7, 0]),  # the functions are what takes long: at 17, 24, 31, 38
+        (
+            [(1, 0), (2, 10)],
+            2,
+            2,
+            [12, 10, 8, 2, 0],
+        ),  # two wait for functions (2, 4), one is over (6), two run (12, 14)
+        ([], 3, 2, [3, 0]),
+    ],
+)
 def test_how_long_before_the_end_members_are_answered(batches, each, before, early):
     assert early_of(batches, each, before) == early
 
 
-@pytest.mark.parametrize(("others", "outcome"), [
-    ([ask(number, 47) for number in (3, 4, 5)], "dropped"),
-    ([ask(number, 48) for number in (3, 4, 5)], "dropped"),  # they end at 48 if they follow, and at 68 if 2 cuts in
-    ([ask(number, 67) for number in (3, 4, 5)], "dropped"),
-    ([ask(number, 68) for number in (3, 4, 5)], "completed"),
-    ([ask(3, 59)], "completed"),  # one for one: it ends at 40, or at 60
-    ([ask(3, 59, value=1.5)], "dropped"),
-    ([ask(3, 59), ask(4, 59)], "dropped"),
-    ([ask(3, 59, klass="background"), ask(4, 59, klass="background")], "completed")])
+@pytest.mark.parametrize(
+    ("others", "outcome"),
+    [
+        ([ask(number, 47) for number in (3, 4, 5)], "dropped"),
+        ([ask(number, 48) for number in (3, 4, 5)], "dropped"),  # they end at 48 if they follow, and at 68 if 2 cuts in
+        ([ask(number, 67) for number in (3, 4, 5)], "dropped"),
+        ([ask(number, 68) for number in (3, 4, 5)], "completed"),
+        ([ask(3, 59)], "completed"),  # one for one: it ends at 40, or at 60
+        ([ask(3, 59, value=1.5)], "dropped"),
+        ([ask(3, 59), ask(4, 59)], "dropped"),
+        ([ask(3, 59, klass="background"), ask(4, 59, klass="background")], "completed"),
+    ],
+)
 def test_cutting_in_costs_those_that_are_in_time_only_without_it(others, outcome):
     assert cutting(*others).ends[2][0] == outcome

@@ -24,12 +24,18 @@ def test_another_cohort_may_begin_while_the_one_before_is_elsewhere_or_about_to_
     gpu, host = lanes["gpu"], lanes["host"]
     (cohort,) = flights.cohorts
     assert (cohort.runs_on(gpu), cohort.runs_on(host), cohort.needs(gpu, flights._stage_costs, board)) == (
-        True, False, True)
+        True,
+        False,
+        True,
+    )
     assert not flights.may_start("gpu", gpu, board)
     assert flights.may_start("another", gpu, board)  # no cohort of that home is in flight
     device.advance(10)
     assert (cohort.runs_on(gpu), cohort.runs_on(host), cohort.needs(gpu, flights._stage_costs, board)) == (
-        False, True, True)
+        False,
+        True,
+        True,
+    )
     assert flights.may_start("gpu", gpu, board)
     device.advance(15)
     assert (cohort.runs_on(gpu), cohort.needs(gpu, flights._stage_costs, board)) == (True, False)
@@ -47,6 +53,7 @@ def test_no_more_cohorts_stay_at_a_home_than_may():
         device.ask(ask(2, 500))
         device.advance(10)
         return device
+
     assert sorted(begun(2).batches[1:]) == [(10.0, "a", [2]), (10.0, "f", [1])]
     assert begun(1).batches[1:] == [(10.0, "f", [1])]
     device = begun(2)
@@ -99,33 +106,40 @@ def test_with_the_last_operation_of_a_step_a_trial_is_worked_out_and_with_none_l
 
 def line(*stages):
     """A chain of models: (name, lane, fixed, each, limit)."""
-    return {"lane": {"gpu": {}, "host": {}},
-            "model": {name: model(fixed, each, limit, lanes=[lane]) for name, lane, fixed, each, limit in stages},
-            "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
-            "app": {"app": {"slo": "200ms", "node": [{"name": stage[0]} for stage in stages]}}}
+    return {
+        "lane": {"gpu": {}, "host": {}},
+        "model": {name: model(fixed, each, limit, lanes=[lane]) for name, lane, fixed, each, limit in stages},
+        "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
+        "app": {"app": {"slo": "200ms", "node": [{"name": stage[0]} for stage in stages]}},
+    }
 
 
 def mixed(functions):
     """Five requests in reverse order of their deadlines, one answered late anyway: a for 25 ms, b in pairs, perhaps
     functions of 1 ms behind it."""
     stages = [("a", "gpu", 20, 1, 8), ("b", "gpu", 10, 2, 2), ("f", "host", 0, 1, 1)]
-    device = Device(line(*stages[:2 + functions]))
+    device = Device(line(*stages[: 2 + functions]))
     device.ask(ask(1, 160), ask(2, 150), ask(3, 140), ask(4, 130, on_late="answer"), ask(5, 120))
     return device
 
 
-@pytest.mark.parametrize(("functions", "at_ms", "early", "due_ms"), [
-    (True, 0, {5: 26, 4: 25, 3: 12, 2: 11, 1: 0}, 146),  # b is over after 14, 28 and 40 ms
-    (True, 25, {5: 26, 4: 25, 3: 12, 2: 11, 1: 0}, 146),
-    (True, 39, {5: 12, 4: 11, 3: 10, 2: 9, 1: 0}, 132),  # two wait for functions, two run, and one takes 12
-    (True, 40, {4: 12, 3: 11, 2: 10, 1: 0}, 151),
-    (True, 53, {3: 2, 2: 1, 1: 0}, 142),
-    (False, 0, {5: 26, 4: 26, 3: 12, 2: 12, 1: 0}, 146),
-    (False, 25, {5: 26, 4: 26, 3: 12, 2: 12, 1: 0}, 146),
-    (False, 39, {3: 12, 2: 12, 1: 0}, 152),
-    (False, 53, {}, 160)])
-def test_members_are_answered_early_and_the_cohort_is_due_when_the_first_of_them_would_be_late(functions, at_ms, early,
-                                                                                              due_ms):
+@pytest.mark.parametrize(
+    ("functions", "at_ms", "early", "due_ms"),
+    [
+        (True, 0, {5: 26, 4: 25, 3: 12, 2: 11, 1: 0}, 146),  # b is over after 14, 28 and 40 ms
+        (True, 25, {5: 26, 4: 25, 3: 12, 2: 11, 1: 0}, 146),
+        (True, 39, {5: 12, 4: 11, 3: 10, 2: 9, 1: 0}, 132),  # two wait for functions, two run, and one takes 12
+        (True, 40, {4: 12, 3: 11, 2: 10, 1: 0}, 151),
+        (True, 53, {3: 2, 2: 1, 1: 0}, 142),
+        (False, 0, {5: 26, 4: 26, 3: 12, 2: 12, 1: 0}, 146),
+        (False, 25, {5: 26, 4: 26, 3: 12, 2: 12, 1: 0}, 146),
+        (False, 39, {3: 12, 2: 12, 1: 0}, 152),
+        (False, 53, {}, 160),
+    ],
+)
+def test_members_are_answered_early_and_the_cohort_is_due_when_the_first_of_them_would_be_late(
+    functions, at_ms, early, due_ms
+):
     device = mixed(functions)
     device.advance(at_ms)
     flights, _, board = in_flight(device)
@@ -134,20 +148,32 @@ def test_members_are_answered_early_and_the_cohort_is_due_when_the_first_of_them
     assert flights.cohorts[0].due_ns(found) == due_ms * MS
 
 
-@pytest.mark.parametrize(("at_ms", "stages", "running_ms"), [
-    (0, [("gpu", [], []), ("gpu", [14, 14, 12], [[(-1, 0)]] * 3), ("host", [2, 2, 1], [[(1, 1)], [(1, 2)], [(1, 3)]])],
-     [25]),
-    (25, [("gpu", [14, 12], [[], []]), ("host", [2, 2, 1], [[(-1, 0)], [(0, 1)], [(0, 2)]])], [39]),
-    (39, [("gpu", [12], [[]]), ("host", [1, 2, 1], [[], [(-1, 0)], [(0, 1)]])], [53, 40]),
-    (40, [("gpu", [12], [[]]), ("host", [2, 1], [[(-1, 0)], [(0, 1)]])], [53, 41]),
-    (54, [("gpu", [], []), ("host", [1], [[(-1, 0)]])], [65, 55])])
+@pytest.mark.parametrize(
+    ("at_ms", "stages", "running_ms"),
+    [
+        (
+            0,
+            [
+                ("gpu", [], []),
+                ("gpu", [14, 14, 12], [[(-1, 0)]] * 3),
+                ("host", [2, 2, 1], [[(1, 1)], [(1, 2)], [(1, 3)]]),
+            ],
+            [25],
+        ),
+        (25, [("gpu", [14, 12], [[], []]), ("host", [2, 2, 1], [[(-1, 0)], [(0, 1)], [(0, 2)]])], [39]),
+        (39, [("gpu", [12], [[]]), ("host", [1, 2, 1], [[], [(-1, 0)], [(0, 1)]])], [53, 40]),
+        (40, [("gpu", [12], [[]]), ("host", [2, 1], [[(-1, 0)], [(0, 1)]])], [53, 41]),
+        (54, [("gpu", [], []), ("host", [1], [[(-1, 0)]])], [65, 55]),
+    ],
+)
 def test_a_schedule_is_what_has_not_begun_behind_what_runs(at_ms, stages, running_ms):
     device = mixed(functions=True)
     device.advance(at_ms)
     flights, _, board = in_flight(device)
     (found,) = flights.schedules(board)
-    assert [(stage.lane, [time_ns / MS for time_ns in stage.batches], list(stage.needs)) for stage in found.stages
-            ] == stages
+    assert [
+        (stage.lane, [time_ns / MS for time_ns in stage.batches], list(stage.needs)) for stage in found.stages
+    ] == stages
     assert (found.ready_ns, found.running_ns) == (at_ms * MS, [ms * MS for ms in running_ms])
     assert (found.after, found.home) == (-1, "gpu")
     assert flights.ends_ns(flights.cohorts[0], board) == 66 * MS
@@ -155,8 +181,11 @@ def test_a_schedule_is_what_has_not_begun_behind_what_runs(at_ms, stages, runnin
 
 def test_work_that_runs_is_not_left_and_steps_repeat_a_stage():
     device = Device(line(("a", "gpu", 4, 4, 2), ("b", "gpu", 10, 10, 4)))
-    device.ask(ask(1, 900, hints={"a.work": 3.0, "b.work": 0.5}), ask(2, 901, hints={"a.work": 2.0}),
-               ask(3, 902, hints={"a.work": 1.5, "b.steps": 3.0}))
+    device.ask(
+        ask(1, 900, hints={"a.work": 3.0, "b.work": 0.5}),
+        ask(2, 901, hints={"a.work": 2.0}),
+        ask(3, 902, hints={"a.work": 1.5, "b.steps": 3.0}),
+    )
     flights, _, board = in_flight(device)
     (cohort,) = flights.cohorts
 
@@ -188,8 +217,16 @@ def beside(due_ms=60, at_ms=2, from_ms=10, margin_ppm=0, cohorts_max=2, goes_fir
     policy, board = device.scheduler.policies[0], device.scheduler.state.board
     policy._in_flight.cohorts_max = cohorts_max
     policy._stage_costs.usual("b", "gpu", board)._surprise_ppm = 10_000  # a tenth more or less
-    return Forecast(policy._in_flight, policy._stage_costs, board, policy._pipeline_of["app"], "gpu", from_ms * MS,
-                    goes_first, margin_ppm)
+    return Forecast(
+        policy._in_flight,
+        policy._stage_costs,
+        board,
+        policy._pipeline_of["app"],
+        "gpu",
+        from_ms * MS,
+        goes_first,
+        margin_ppm,
+    )
 
 
 def test_what_a_new_cohort_takes_of_its_lanes():
@@ -200,14 +237,26 @@ def test_what_a_new_cohort_takes_of_its_lanes():
     assert forecast.busy_ns([0] * 6, NO_STEPS) == 1
     assert forecast.home_ns(TWO) == 25 * MS  # and what it waits there
     assert [forecast.has_gaps(left + [0] * 3) for left in ([1, 1, 1], [1, 1, 0], [0, 1, 1], [1, 0, 1])] == [
-        True, False, False, False]
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
-@pytest.mark.parametrize(("left", "steps", "limit_ms", "takes_ms"), [
-    (TWO, NO_STEPS, 999, 25), (TWO, {1: 3}, 999, 35), ([2000, 0, 0, 0, 0, 0], NO_STEPS, 999, 14),
-    ([2000, 0, 2000, 0, 0, 0], NO_STEPS, 999, 20), ([2000, 0, 2000, 0, 0, 0], {0: 2}, 999, 34),
-    (TWO, NO_STEPS, 24, 25), (TWO, NO_STEPS, 23, 14),  # it could not end by then: any time that is too long
-    ([0, 2000, 0, 0, 0, 0], NO_STEPS, 999, 5)])
+@pytest.mark.parametrize(
+    ("left", "steps", "limit_ms", "takes_ms"),
+    [
+        (TWO, NO_STEPS, 999, 25),
+        (TWO, {1: 3}, 999, 35),
+        ([2000, 0, 0, 0, 0, 0], NO_STEPS, 999, 14),
+        ([2000, 0, 2000, 0, 0, 0], NO_STEPS, 999, 20),
+        ([2000, 0, 2000, 0, 0, 0], {0: 2}, 999, 34),
+        (TWO, NO_STEPS, 24, 25),
+        (TWO, NO_STEPS, 23, 14),  # it could not end by then: any time that is too long
+        ([0, 2000, 0, 0, 0, 0], NO_STEPS, 999, 5),
+    ],
+)
 def test_how_long_a_new_cohort_takes_alone(left, steps, limit_ms, takes_ms):
     assert beside().alone_ns(left, steps, limit_ms * MS) == takes_ms * MS
 
@@ -216,14 +265,23 @@ def test_how_long_a_new_cohort_takes_alone(left, steps, limit_ms, takes_ms):
 def test_a_new_cohort_may_delay_the_one_in_flight_until_it_is_due(due_ms, ends):
     forecast = beside(due_ms)
     found = forecast.ends_ns(TWO, NO_STEPS), forecast.paced(TWO, 0), forecast.paced(TWO)
-    assert [ms if ms is None else ms / MS if isinstance(ms, int) else tuple(item / MS for item in ms) for ms in found
-            ] == list(ends)
+    assert [
+        ms if ms is None else ms / MS if isinstance(ms, int) else tuple(item / MS for item in ms) for ms in found
+    ] == list(ends)
     assert forecast.ends_ns(TWO, NO_STEPS, 34 * MS) == 35 * MS  # too late even alone: the others are not looked at
 
 
-@pytest.mark.parametrize(("cohorts_max", "followers", "paced_ms"), [
-    (2, 1, (48, 6)), (2, 2, (48, 15.5)),  # the next begins when the first in flight leaves, and then one after another
-    (1, 1, (35, 25)), (1, 3, (35, 25)), (3, 2, (48, 15.5)), (3, 0, (35, 16))])
+@pytest.mark.parametrize(
+    ("cohorts_max", "followers", "paced_ms"),
+    [
+        (2, 1, (48, 6)),
+        (2, 2, (48, 15.5)),  # the next begins when the first in flight leaves, and then one after another
+        (1, 1, (35, 25)),
+        (1, 3, (35, 25)),
+        (3, 2, (48, 15.5)),
+        (3, 0, (35, 16)),
+    ],
+)
 def test_cohorts_that_follow_each_other_take_turns_at_home(cohorts_max, followers, paced_ms):
     found = beside(cohorts_max=cohorts_max).paced(TWO, followers)
     assert tuple(ns / MS for ns in found) == paced_ms
@@ -290,8 +348,12 @@ def test_a_cohort_of_one_model_is_answered_batch_by_batch():
 
 def test_what_was_lost_with_its_lane_is_not_left():
     table = line(("a", "gpu", 5, 5, 1), ("b", "gpu", 10, 10, 1), ("c", "host", 40, 10, 1), ("d", "gpu", 5, 5, 1))
-    table["app"]["app"]["node"] = [{"name": "a", "after": []}, {"name": "b", "after": ["a"]},
-                                   {"name": "c", "after": ["a"]}, {"name": "d", "after": ["b", "c"], "join": 1}]
+    table["app"]["app"]["node"] = [
+        {"name": "a", "after": []},
+        {"name": "b", "after": ["a"]},
+        {"name": "c", "after": ["a"]},
+        {"name": "d", "after": ["b", "c"], "join": 1},
+    ]
     device = Device(table)
     device.ask(ask(1, 190))
     device.advance(10)

@@ -14,10 +14,18 @@ def test_a_second_cohort_leaves_those_in_flight_room_for_more_parts():
     def play(margin):
         table = fan(margin=margin)
         table["lane"] = {"l": {}, "host": {}}
-        table["model"] = {"look": model(5, 0, lanes=["l"]), "cut": model(3, 0, lanes=["host"]),
-                          "part": model(0, 4, 4, lanes=["l"]), "end": model(1, 0, lanes=["host"])}
-        table["app"]["app"]["node"] = [{"name": "look"}, {"name": "cut", "fan_out": True}, {"name": "part"},
-                                       {"name": "end", "gather": True}]
+        table["model"] = {
+            "look": model(5, 0, lanes=["l"]),
+            "cut": model(3, 0, lanes=["host"]),
+            "part": model(0, 4, 4, lanes=["l"]),
+            "end": model(1, 0, lanes=["host"]),
+        }
+        table["app"]["app"]["node"] = [
+            {"name": "look"},
+            {"name": "cut", "fan_out": True},
+            {"name": "part"},
+            {"name": "end", "gather": True},
+        ]
         device = Device(table)
         pipeline = device.scheduler.policies[0]._pipeline_of["app"]
         for count in (2, 6) * 20:
@@ -27,6 +35,7 @@ def test_a_second_cohort_leaves_those_in_flight_room_for_more_parts():
         device.ask(ask(2, 90))  # looking at it while the host cuts takes two of the milliseconds that are left
         device.advance(5)
         return sorted(batch[1:] for batch in device.batches if batch[0] > 0)
+
     assert play(0.0) == [("cut", [1]), ("look", [2])]
     assert play(0.02) == [("cut", [1])]
 
@@ -63,6 +72,7 @@ def test_who_has_most_of_the_work_before_him_must_be_nearly_sure_while_others_wa
             device.ask(ask(2, 200))
         device.advance()
         return device.ends[1][0]
+
     assert play(27, waiting=False) == "completed"  # 6 + 20 = 26, and nobody else needs the lane
     assert play(27, waiting=True) == "dropped"  # three quarters lie ahead: 674 thousandths of 2 ms
     assert play(28, waiting=True) == "completed"
@@ -92,5 +102,6 @@ def test_the_margin_is_no_larger_than_what_batches_miss_their_time_by():
         device.ask(ask(2, at_ms + 25, at_ms + 1), ask(3, at_ms + 25, at_ms + 1))  # together 14 ms, a fifth more 16.8
         device.advance(at_ms + 10)
         return device.batches[-1][2]
+
     assert play(0) == [2]
     assert play(20) == [2, 3]  # each took exactly what was believed

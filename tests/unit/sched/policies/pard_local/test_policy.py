@@ -47,8 +47,9 @@ def test_the_first_choice_is_the_best_of_all_sets_by_count_per_time():
         dues = sorted(draw.randrange(5, 60) for _ in range(draw.randrange(1, 9)))
         fixed, each = draw.randrange(1, 12), draw.randrange(1, 6)
         members = equal_cohort(dues, together([fixed + each * number for number in range(9)].__getitem__)).members
-        sizes = [number for number in range(1, len(dues) + 1)
-                 if sum(due >= fixed + each * number for due in dues) >= number]
+        sizes = [
+            number for number in range(1, len(dues) + 1) if sum(due >= fixed + each * number for due in dues) >= number
+        ]
         count = len(members)
         assert count == max(sizes, default=0)  # b / C(b) rises with b
         assert all(dues[index] >= fixed + each * count for index in members)
@@ -150,10 +151,15 @@ def test_the_best_split_of_a_profile_whose_large_batches_are_slow():
 
 
 def two_lines(**second):
-    return {"lane": {"l": {}}, "model": {"a": model(4, 6), "b": model(4, 6), "c": model(1, 1)},
-            "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
-            "app": {"app": {"slo": "100ms", "node": [{"name": "a"}, {"name": "b"}]},
-                    "other": {"slo": "15ms", "node": [{"name": "c"}], **second}}}
+    return {
+        "lane": {"l": {}},
+        "model": {"a": model(4, 6), "b": model(4, 6), "c": model(1, 1)},
+        "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
+        "app": {
+            "app": {"slo": "100ms", "node": [{"name": "a"}, {"name": "b"}]},
+            "other": {"slo": "15ms", "node": [{"name": "c"}], **second},
+        },
+    }
 
 
 def test_a_tight_request_cuts_in_between_modules_when_the_cohort_can_wait():
@@ -185,6 +191,7 @@ def test_another_policy_cuts_in_only_if_it_ends_before_the_latest_start():
         device.ask(ask(2, 17, 2, "other", klass="normal", value=50.0))
         device.advance()
         return [batch[1] for batch in device.batches]
+
     assert play(100) == ["a", "c", "b"]
     assert play(21)[:2] == ["a", "b"]
 
@@ -197,8 +204,14 @@ def test_a_host_function_counts_in_full_and_lets_a_second_cohort_begin():
     device.now_ns = 1 * MS
     device.ask(ask(3, 100))
     device.advance()
-    assert device.batches == [(0.0, "a", [2]), (10.0, "a", [3]), (10.0, "f", [2]), (20.0, "b", [2]), (20.0, "f", [3]),
-                              (25.0, "b", [3])]
+    assert device.batches == [
+        (0.0, "a", [2]),
+        (10.0, "a", [3]),
+        (10.0, "f", [2]),
+        (20.0, "b", [2]),
+        (20.0, "f", [3]),
+        (25.0, "b", [3]),
+    ]
 
 
 def test_a_lane_that_is_lost_gives_its_cohort_to_the_other():
@@ -253,11 +266,21 @@ def test_parts_that_turn_out_too_many_end_their_request_before_they_run():
 
 
 def test_a_branch_counts_by_how_often_it_is_taken():
-    table = {"lane": {"l": {}}, "model": {"pick": model(1, 1), "long": model(30, 0), "short": model(2, 0)},
-             "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
-             "app": {"app": {"slo": "100ms", "node": [
-                 {"name": "pick", "route": "one"}, {"name": "long", "after": ["pick"]},
-                 {"name": "short", "after": ["pick"]}]}}}
+    table = {
+        "lane": {"l": {}},
+        "model": {"pick": model(1, 1), "long": model(30, 0), "short": model(2, 0)},
+        "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
+        "app": {
+            "app": {
+                "slo": "100ms",
+                "node": [
+                    {"name": "pick", "route": "one"},
+                    {"name": "long", "after": ["pick"]},
+                    {"name": "short", "after": ["pick"]},
+                ],
+            }
+        },
+    }
     device = Device(table)
     device.routes["pick"] = "short"
     pipeline = device.scheduler.policies[0]._pipeline_of["app"]
@@ -281,8 +304,10 @@ def served(arrivals_ms, slo_ms):
         device.now_ns = max(device.now_ns, round(at_ms * MS))
         device.ask(ask(number, at_ms + slo_ms, at_ms))
     device.advance()
-    return sum(outcome == "completed" and end <= arrivals_ms[number - 1] + slo_ms
-               for number, (outcome, end) in device.ends.items())
+    return sum(
+        outcome == "completed" and end <= arrivals_ms[number - 1] + slo_ms
+        for number, (outcome, end) in device.ends.items()
+    )
 
 
 def cost(count):
@@ -318,21 +343,42 @@ def test_within_a_few_points_of_the_clairvoyant_under_overload():
 
 @pytest.mark.parametrize("seed", [3, 4])
 def test_every_request_is_accounted_for_when_forks_joins_and_branches_fail(seed):
-    table = {"lane": {"l0": {"hang": "100ms"}, "l1": {"hang": "100ms"}},
-             "model": {name: model(1, 1, 4) for name in ("look", "pick", "left", "right", "crop", "end")},
-             "policy": {"p": {"kind": "pard_local"}},
-             "app": {"app": {"slo": "60ms", "node": [
-                 {"name": "look"}, {"name": "pick", "route": "one", "after": ["look"]},
-                 {"name": "crop", "fan_out": True, "after": ["look"]}, {"name": "left", "after": ["pick"]},
-                 {"name": "right", "after": ["crop"]}, {"name": "all", "model": "right", "after": ["right"],
-                                                        "gather": True},
-                 {"name": "end", "after": ["pick", "left", "all"]}]}},
-             "truth": {"pick": {"routes": {"left": 0.5, "end": 0.3, "": 0.2}}, "crop": {"parts": [0, 4]},
-                       "left": {"fail": 0.05}},
-             "workload": {"w": {"app": "app", "rate": 200.0}},
-             "faults": {"cancel": 0.05, "fail_job": 0.01, "fail_batch": 0.01, "slow": 0.05, "refuse": 0.02,
-                        "lane_loss_every": "400ms", "lane_loss": "50ms", "hang": 0.2},
-             "run": {"duration": "1s", "noise": 0.1}}
+    table = {
+        "lane": {"l0": {"hang": "100ms"}, "l1": {"hang": "100ms"}},
+        "model": {name: model(1, 1, 4) for name in ("look", "pick", "left", "right", "crop", "end")},
+        "policy": {"p": {"kind": "pard_local"}},
+        "app": {
+            "app": {
+                "slo": "60ms",
+                "node": [
+                    {"name": "look"},
+                    {"name": "pick", "route": "one", "after": ["look"]},
+                    {"name": "crop", "fan_out": True, "after": ["look"]},
+                    {"name": "left", "after": ["pick"]},
+                    {"name": "right", "after": ["crop"]},
+                    {"name": "all", "model": "right", "after": ["right"], "gather": True},
+                    {"name": "end", "after": ["pick", "left", "all"]},
+                ],
+            }
+        },
+        "truth": {
+            "pick": {"routes": {"left": 0.5, "end": 0.3, "": 0.2}},
+            "crop": {"parts": [0, 4]},
+            "left": {"fail": 0.05},
+        },
+        "workload": {"w": {"app": "app", "rate": 200.0}},
+        "faults": {
+            "cancel": 0.05,
+            "fail_job": 0.01,
+            "fail_batch": 0.01,
+            "slow": 0.05,
+            "refuse": 0.02,
+            "lane_loss_every": "400ms",
+            "lane_loss": "50ms",
+            "hang": 0.2,
+        },
+        "run": {"duration": "1s", "noise": 0.1},
+    }
     run = simulate(parse_scenario(table), seed, settle=True)
     ends = Counter()
     for end in run.world.ended:

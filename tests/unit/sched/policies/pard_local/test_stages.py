@@ -18,9 +18,14 @@ class Stages(Device):
 
     def __init__(self, **models):
         models = {"a": model(4, 2, **A), "b": model(0, 3, **B), "f": model(1, 0, 1, **F), **models}
-        super().__init__({"lane": {"host": {}, "gpu": {}, "dsp": {}}, "model": models,
-                          "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
-                          "app": {"app": {"slo": "500ms", "node": [{"name": name} for name in "abf"]}}})
+        super().__init__(
+            {
+                "lane": {"host": {}, "gpu": {}, "dsp": {}},
+                "model": models,
+                "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
+                "app": {"app": {"slo": "500ms", "node": [{"name": name} for name in "abf"]}},
+            }
+        )
         self.board = self.scheduler.state.board
         self.lanes = self.scheduler.state.lanes
         self.costs = self.scheduler.policies[0]._stage_costs
@@ -48,7 +53,10 @@ def test_a_stage_runs_at_home_or_else_where_it_is_fastest():
     assert device.lane_of("a", "host") == "dsp"
     device.change("dsp", up=False)
     assert [device.lane_of("f", "dsp"), device.lane_of("a", "dsp"), device.lane_of("b", "dsp")] == [
-        "host", "gpu", "gpu"]
+        "host",
+        "gpu",
+        "gpu",
+    ]
     device.change("gpu", up=False)
     assert device.lane_of("a", "gpu") is None and device.costs.stage_plan("a", "gpu", device.board) is None
     assert device.costs.stages(device.pipeline, WHOLE, NO_STEPS, "gpu", device.board) is None
@@ -73,6 +81,7 @@ def test_a_home_runs_the_heaviest_model_whose_batches_save_time():
 def test_a_tenth_less_in_the_largest_batch_is_what_counts_as_saving(four_us, homes):
     def sized(single, four, lanes):
         return {"engine": "synthetic", "batch": [1, 4], "expected": {"1": f"{single}us", "4": f"{four}us"}, **lanes}
+
     device = Stages(a=model(0, 2, **A), b=sized(10_000, four_us, B), f=sized(1000, 2000, F))
     assert device.homes() == homes
 
@@ -108,9 +117,14 @@ def test_what_is_left_takes_its_time_from_when_the_lane_is_free():
 def test_a_request_counts_as_its_share_of_full_batches():
     device = Stages()
     assert [device.costs.home_share_ns(device.pipeline, home, device.board) for home in ("gpu", "dsp", "host")] == [
-        5_500_000, 3_500_000, 1 * MS]  # a 20 ms / 8, b 3, f 1
+        5_500_000,
+        3_500_000,
+        1 * MS,
+    ]  # a 20 ms / 8, b 3, f 1
+
     def cost(*left):
         return device.costs.cost_share_ns(device.pipeline, left, device.board)
+
     assert cost(*WHOLE) == 6_500_000
     assert cost(2000, 1000, 500, 1000, 0, 0) == (5 + 2 + 3) * MS + 500_000
     assert cost(0, 0, 0, 1000, 0, 0) == 0

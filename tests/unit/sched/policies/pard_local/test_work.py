@@ -16,8 +16,12 @@ class Teller(Device):
         self.result_hints = {}
 
     def _result(self, job):
-        return JobResult(job, parts=self.parts.get(job.node), route=self.routes.get(job.node),
-                         hints=self.result_hints.get((job.node, job.part), self.result_hints.get(job.node)))
+        return JobResult(
+            job,
+            parts=self.parts.get(job.node),
+            route=self.routes.get(job.node),
+            hints=self.result_hints.get((job.node, job.part), self.result_hints.get(job.node)),
+        )
 
     def pipeline(self):
         return self.scheduler.policies[0]._pipeline_of["app"]
@@ -40,6 +44,7 @@ def test_the_unit_of_the_work_does_not_change_what_it_is_worth():
         for number in range(30):
             board.latency("b", "l").observe(number, 1, 20 * MS, over)
         return places.cost_share_ns(device.pipeline(), [0, 1000, 0, over], board)
+
     assert worth(1.0) == pytest.approx(20 * MS, rel=0.02)
     assert worth(500.0) == pytest.approx(20 * MS, rel=0.02)  # as when work is told in pixels or tokens
 
@@ -89,11 +94,16 @@ def test_what_one_part_says_counts_for_that_part():
     assert [member.left()[index] for index in (2, 6)] == [2000, 1000 + 4000]
 
 
-@pytest.mark.parametrize(("request_says", "node", "says", "over_milli"), [
-    (None, None, None, 0),
-    (None, ("turn", (1,)), 5.0, 2 * 4000),  # one part told, and each of the two expected ones is taken for the same
-    (None, "look", 2.0, 2 * 1000), (3.0, None, None, 2 * 2000),
-    (3.0, ("turn", (1,)), 5.0, 2 * 2000)])  # what the request said is what was learnt
+@pytest.mark.parametrize(
+    ("request_says", "node", "says", "over_milli"),
+    [
+        (None, None, None, 0),
+        (None, ("turn", (1,)), 5.0, 2 * 4000),  # one part told, and each of the two expected ones is taken for the same
+        (None, "look", 2.0, 2 * 1000),
+        (3.0, None, None, 2 * 2000),
+        (3.0, ("turn", (1,)), 5.0, 2 * 2000),
+    ],
+)  # what the request said is what was learnt
 def test_what_was_said_of_the_work_is_expected_of_the_next_ones(request_says, node, says, over_milli):
     device = turned()
     device.result_hints.update({node: {"part.work": says}} if node else {})
@@ -131,6 +141,7 @@ def test_a_node_that_finds_little_work_makes_room_for_another():
         device.ask(*[ask(number, at_ms + 60, at_ms) for number in range(20, 26)])
         device.advance()
         return sum(device.ends[number][0] == "completed" for number in range(20, 26))
+
     assert play({}) == 2  # 4 + 2 * 2 + 2 * 20 = 48
     assert play({"b.work": 0.5}) == 4  # 4 + 4 * 2 + 4 * 10 = 52
 

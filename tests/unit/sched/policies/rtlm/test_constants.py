@@ -7,8 +7,10 @@ from edgeserve.sched.policies.rtlm.constants import constants_of, saturating
 
 def paper_times(eta_ms, batch, last):
     """The reference simulation's step times: flat up to C, in proportion above."""
-    return {size: round(eta_ms / 2 * (0.7 + 0.3 * min(size, batch) / batch) * max(1.0, size / batch) * 1e6)
-            for size in range(1, last + 1)}
+    return {
+        size: round(eta_ms / 2 * (0.7 + 0.3 * min(size, batch) / batch) * max(1.0, size / batch) * 1e6)
+        for size in range(1, last + 1)
+    }
 
 
 def test_c_is_the_smallest_batch_that_saturates():

@@ -139,8 +139,13 @@ def test_the_chance_and_what_is_left_at_the_bounds():
 
 
 def test_before_any_answer_lengths_are_those_of_the_prior():
-    assert Lengths(True, 64.0).figures() == {"answers": 0, "middle_steps": pytest.approx(64.0), "slope": 1.0,
-                                             "factor": pytest.approx(math.exp(-0.125)), "sigma": 0.5}
+    assert Lengths(True, 64.0).figures() == {
+        "answers": 0,
+        "middle_steps": pytest.approx(64.0),
+        "slope": 1.0,
+        "factor": pytest.approx(math.exp(-0.125)),
+        "sigma": 0.5,
+    }
     assert Lengths(True, 64.0).predict(None, None) == Length(math.log(64.0), 0.5)
     assert Lengths(True, 64.0).predict(40.0, None) == Length(pytest.approx(math.log(40.0) - 0.125), 0.5)
     assert Lengths(True, 64.0).predict(40.0, 0.2) == Length(pytest.approx(math.log(40.0) - 0.02), 0.2)
@@ -162,7 +167,7 @@ def test_the_line_is_fitted_to_answers_and_to_a_prior_of_eight():
     assert told["sigma"] == pytest.approx(sigma)
     unknown = lengths.predict(None, None)
     assert unknown.log_mean == pytest.approx((math.log(5.0) + math.log(40.0) + math.log(64.0)) / 3.0)
-    assert unknown.sigma == pytest.approx(math.sqrt((2 * half ** 2 + 2.0) / 10.0))
+    assert unknown.sigma == pytest.approx(math.sqrt((2 * half**2 + 2.0) / 10.0))
 
 
 def test_the_line_never_falls_and_is_never_steeper_than_two():

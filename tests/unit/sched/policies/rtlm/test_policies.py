@@ -24,10 +24,13 @@ TOKEN_BYTES = 10
 
 def world_of(kind="rtlm+", options=None, slots=4, state_memory="", lane=None, lm=None, turn_tokens=0, **app):
     keys = {"state_memory": state_memory} if state_memory else {}
-    return Driver({"lm": {**(lm or STEPS), **keys}},
-                  {"chat": {"model": "lm", "slo": "100s", "on_late": "answer", **app}},
-                  policy={kind: {"prefill_steps": 0.0, **(options or {})}}, lane=lane or {"gpu": {}},
-                  sequences={"lm": (1000, TOKEN_BYTES, slots, turn_tokens)})
+    return Driver(
+        {"lm": {**(lm or STEPS), **keys}},
+        {"chat": {"model": "lm", "slo": "100s", "on_late": "answer", **app}},
+        policy={kind: {"prefill_steps": 0.0, **(options or {})}},
+        lane=lane or {"gpu": {}},
+        sequences={"lm": (1000, TOKEN_BYTES, slots, turn_tokens)},
+    )
 
 
 def ask(world, *steps, at=None, **fields):
@@ -40,8 +43,12 @@ def ask(world, *steps, at=None, **fields):
 
 def together(world, *steps, **fields):
     """Requests whose answers are predicted to have so many steps, in one step."""
-    return world.step(*[RequestArrived(world.request("chat", hints={"steps": float(count), "tokens": 10.0}, **fields))
-                        for count in steps])
+    return world.step(
+        *[
+            RequestArrived(world.request("chat", hints={"steps": float(count), "tokens": 10.0}, **fields))
+            for count in steps
+        ]
+    )
 
 
 def batch_of(world, lane="gpu"):
@@ -232,10 +239,14 @@ TWO = {"gpu": {"device": "gpu"}, "cpu": {"device": "host"}}
 
 
 def two_lanes(kind, slower, options=None, lane=None, device=None, **app):
-    world = Driver({"lm": STEPS}, {"chat": {"model": "lm", "slo": "1000s", "on_late": "answer", **app}},
-                   policy={kind: {"prefill_steps": 0.0, "side_lanes": ["cpu"], "tau": 30.0, **(options or {})}},
-                   lane=lane or TWO, device=device or {"gpu": {}, "host": {}},
-                   sequences={"lm": (10_000, TOKEN_BYTES, 4)})
+    world = Driver(
+        {"lm": STEPS},
+        {"chat": {"model": "lm", "slo": "1000s", "on_late": "answer", **app}},
+        policy={kind: {"prefill_steps": 0.0, "side_lanes": ["cpu"], "tau": 30.0, **(options or {})}},
+        lane=lane or TWO,
+        device=device or {"gpu": {}, "host": {}},
+        sequences={"lm": (10_000, TOKEN_BYTES, 4)},
+    )
     latency = world.scheduler.state.latency["lm", "cpu"]
     latency.set_speed(1.0 / slower)
     return world
@@ -305,11 +316,17 @@ def test_little_memory_keeps_long_answers_on_the_main_lane_until_it_is_back(kind
 def test_host_functions_keep_the_cores_that_they_use():
     lanes = {"gpu": TWO["gpu"], "cpu": {"device": "host", "threads": 4}, "hosts": {"device": "host", "threads": 4}}
     for working, expected in ((False, True), (True, False)):
-        world = Driver({"lm": {**STEPS, "lanes": ["gpu", "cpu"]}, "f": {1: 9000, "lanes": ["hosts"]}},
-                       {"chat": {"model": "lm", "slo": "1000s", "on_late": "answer", "policy": "rtlm+"},
-                        "cut": {"model": "f", "slo": "1000s", "policy": "fifo"}},
-                       policy={"rtlm+": {"prefill_steps": 0.0, "side_lanes": ["cpu"], "tau": 30.0}, "fifo": {}},
-                       lane=lanes, device={"gpu": {}, "host": {}}, sequences={"lm": (10_000, TOKEN_BYTES, 4)})
+        world = Driver(
+            {"lm": {**STEPS, "lanes": ["gpu", "cpu"]}, "f": {1: 9000, "lanes": ["hosts"]}},
+            {
+                "chat": {"model": "lm", "slo": "1000s", "on_late": "answer", "policy": "rtlm+"},
+                "cut": {"model": "f", "slo": "1000s", "policy": "fifo"},
+            },
+            policy={"rtlm+": {"prefill_steps": 0.0, "side_lanes": ["cpu"], "tau": 30.0}, "fifo": {}},
+            lane=lanes,
+            device={"gpu": {}, "host": {}},
+            sequences={"lm": (10_000, TOKEN_BYTES, 4)},
+        )
         world.scheduler.state.latency["lm", "cpu"].set_speed(0.5)
         if working:
             world.arrive("cut", at=1)
@@ -326,8 +343,9 @@ def test_a_short_answer_never_goes_to_the_slower_lane_and_static_tau_sends_every
     assert batch_of(world) == [2]
 
 
-@pytest.mark.parametrize(("kind", "on_late", "sent"), [
-    ("rtlm+", "drop", True), ("rtlm+", "answer", False), ("rtlm", "drop", False)])
+@pytest.mark.parametrize(
+    ("kind", "on_late", "sent"), [("rtlm+", "drop", True), ("rtlm+", "answer", False), ("rtlm", "drop", False)]
+)
 def test_answers_that_no_prediction_tells_apart_go_to_the_slower_lane_where_only_it_is_in_time(kind, on_late, sent):
     world = two_lanes(kind, 2.0, on_late=on_late, slo="500ms")
     ask(world, 20, 20, 20, 20)
@@ -351,9 +369,17 @@ def test_the_slower_lane_takes_everything_while_no_other_works_and_decoding_goes
     assert world.outcome(1) == "completed" and world.outcome(2) == "completed"
 
 
-@pytest.mark.parametrize(("option", "value", "message"), [
-    ("order", "fastest", "expected one of"), ("method", "x", "expected one of"), ("b", 0.5, "at least 1"),
-    ("xi_ms", -1.0, "at least 0"), ("offload", "always", "expected one of"), ("consolidation", "x", "expected one of")])
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("order", "fastest", "expected one of"),
+        ("method", "x", "expected one of"),
+        ("b", 0.5, "at least 1"),
+        ("xi_ms", -1.0, "at least 0"),
+        ("offload", "always", "expected one of"),
+        ("consolidation", "x", "expected one of"),
+    ],
+)
 def test_options_that_mean_nothing_are_refused_with_what_was_expected(option, value, message):
     with pytest.raises(ConfigError, match=message):
         world_of("rtlm", {option: value})
@@ -496,9 +522,18 @@ def test_an_answer_is_given_up_for_its_length_to_the_nanosecond_once_four_answer
     assert bool(batch_of(world)) is kept
 
 
-@pytest.mark.parametrize(("answers", "at", "kept"), [
-    (4, 100, True), (4, 200, True), (4, 201, False),
-    (0, 201, True), (0, 285, True), (0, 290, True), (0, 290.01, False)])
+@pytest.mark.parametrize(
+    ("answers", "at", "kept"),
+    [
+        (4, 100, True),
+        (4, 200, True),
+        (4, 201, False),
+        (0, 201, True),
+        (0, 285, True),
+        (0, 290, True),
+        (0, 290.01, False),
+    ],
+)
 def test_an_answer_that_has_begun_is_given_up_when_what_is_left_will_not_be_in_time(answers, at, kept):
     """Due at 300 ms, ten of 20 steps of 10 ms made: as believed until 200 ms, for certain when not a step fits."""
     world = trained(answers=answers)
@@ -510,8 +545,13 @@ def test_an_answer_that_has_begun_is_given_up_when_what_is_left_will_not_be_in_t
 
 def test_what_follows_an_answer_must_be_in_time_too():
     nodes = [{"name": "talk", "model": "lm"}, {"name": "say", "model": "voice", "after": ["talk"]}]
-    world = Driver({"lm": STEPS, "voice": {1: 50}}, {"chat": {"node": nodes, "slo": "400ms"}}, policy="rtlm",
-                   lane={"gpu": {}}, sequences={"lm": (1000, 10, 4, 0)})
+    world = Driver(
+        {"lm": STEPS, "voice": {1: 50}},
+        {"chat": {"node": nodes, "slo": "400ms"}},
+        policy="rtlm",
+        lane={"gpu": {}},
+        sequences={"lm": (1000, 10, 4, 0)},
+    )
     world.arrive("chat", hints={"talk.steps": 20.0, "talk.tokens": 10.0})
     policy, board = world.scheduler.policies[0], world.scheduler.state.board
     (talk,) = world.scheduler.state.works.by_id[1].jobs
@@ -536,8 +576,13 @@ def test_a_prefill_that_was_an_outlier_teaches_sixteen_steps_at_most():
 def test_the_figures_before_and_after_the_first_answers():
     world = world_of("rtlm", {"k": 0.5})
     policy = world.scheduler.policies[0]
-    assert policy.figures() == {"lengths": {}, "sent to side lanes": 0, "tau": {}, "batch_ms": {},
-                                "processor left to side lanes": {}}
+    assert policy.figures() == {
+        "lengths": {},
+        "sent to side lanes": 0,
+        "tau": {},
+        "batch_ms": {},
+        "processor left to side lanes": {},
+    }
     for at, took in ((0, 100), (1000, 200), (2000, 400)):
         ask(world, 20 + at / 100, at=at)
         world.finish(at=at + took, steps=20)
@@ -555,8 +600,12 @@ def test_what_is_sent_to_side_lanes_is_counted_when_it_begins():
 
 
 def test_the_share_of_the_processor_at_which_a_side_lane_was_measured_is_a_running_mean():
-    world = two_lanes("rtlm", 2.0, {"offload": "static"}, lane={"gpu": TWO["gpu"],
-                                                                "cpu": {"device": "host", "threads": 4, "nice": 10}})
+    world = two_lanes(
+        "rtlm",
+        2.0,
+        {"offload": "static"},
+        lane={"gpu": TWO["gpu"], "cpu": {"device": "host", "threads": 4, "nice": 10}},
+    )
     policy, known = world.scheduler.policies[0], None
     board, lane = world.scheduler.state.board, world.scheduler.state.lanes["cpu"]
     for index, load in enumerate((0.0, 1.0, 1.0)):
@@ -588,9 +637,14 @@ def test_a_plain_model_teaches_no_lengths():
 
 def test_each_further_answer_on_a_side_lane_makes_its_steps_longer():
     slower = {1: 10, 2: 60, 3: 90, 4: 120}  # alone 40 ms at a quarter of the speed, two at once 240; at once there 120
-    world = Driver({"lm": slower}, {"chat": {"model": "lm", "slo": "1000s", "on_late": "answer"}},
-                   policy={"rtlm": {"prefill_steps": 0.0, "side_lanes": ["cpu"], "tau": 30.0, "batch": 4}},
-                   lane=TWO, device={"gpu": {}, "host": {}}, sequences={"lm": (10_000, TOKEN_BYTES, 4)})
+    world = Driver(
+        {"lm": slower},
+        {"chat": {"model": "lm", "slo": "1000s", "on_late": "answer"}},
+        policy={"rtlm": {"prefill_steps": 0.0, "side_lanes": ["cpu"], "tau": 30.0, "batch": 4}},
+        lane=TWO,
+        device={"gpu": {}, "host": {}},
+        sequences={"lm": (10_000, TOKEN_BYTES, 4)},
+    )
     world.scheduler.state.latency["lm", "cpu"].set_speed(0.25)
     ask(world, 5)
     world.now_ms = 1
@@ -626,18 +680,29 @@ def test_rtlm_plus_lets_a_task_begin_when_those_before_it_have_ended(plus_lanes)
 
     def begins(running, place, ahead_steps=0.0):
         return policy._main(Crowd(main, 4, 0.0, running, 60.0), place, ahead_steps).begins_ns
+
     assert [begins(3, 0), begins(0, 3)] == [1000.0, 1000.0], "a slot is free"
     # Of 60 steps, 15 on each of the slots, a quarter until the first of four ends.
     assert begins(4, 0) == 1000.0 + 60 * 10 / 4 * 1 / 4
     assert begins(4, 2, 40.0) == pytest.approx(1000.0 + 100 * 10 / 4 * 3 / 6)
 
 
-@pytest.mark.parametrize(("side", "main_begins_ms", "on_late", "sent"), [
-    ((0, 100, 45), 900, "drop", True), ((0, 101, 45), 900, "drop", False), ((100, 0, 45), 900, "drop", True),
-    ((101, 0, 45), 900, "drop", False), ((0, 100, 45.1), 900, "drop", False), ((0, 100, 45), 700, "drop", False),
-    ((0, 100, 45), 701, "drop", True), ((0, 100, 45), 900, "answer", False)])
-def test_a_task_that_is_not_long_is_sent_where_only_the_side_lane_is_in_time(plus_lanes, side, main_begins_ms, on_late,
-                                                                             sent):
+@pytest.mark.parametrize(
+    ("side", "main_begins_ms", "on_late", "sent"),
+    [
+        ((0, 100, 45), 900, "drop", True),
+        ((0, 101, 45), 900, "drop", False),
+        ((100, 0, 45), 900, "drop", True),
+        ((101, 0, 45), 900, "drop", False),
+        ((0, 100, 45.1), 900, "drop", False),
+        ((0, 100, 45), 700, "drop", False),
+        ((0, 100, 45), 701, "drop", True),
+        ((0, 100, 45), 900, "answer", False),
+    ],
+)
+def test_a_task_that_is_not_long_is_sent_where_only_the_side_lane_is_in_time(
+    plus_lanes, side, main_begins_ms, on_late, sent
+):
     policy, board = plus_lanes.scheduler.policies[0], plus_lanes.scheduler.state.board
     waits = Waiting(job(1, app_of("lm"), deadline=1000, on_late=on_late), Length(math.log(20.0) - 1e-9, 0.0), None, 0)
     main = Main(main_begins_ms * MS, 14 * MS, 20 * MS, 0, 4, 20.0)  # 20 of prefill and 280 of steps
@@ -688,16 +753,25 @@ def test_a_prompt_that_is_read_in_turns_takes_a_step_each():
 
 @pytest.mark.parametrize(("hang_ms", "bound"), [(10_000, 80), (1000, 20 + 50)])
 def test_a_batch_that_cannot_be_interrupted_gets_four_times_its_steps_or_half_the_time_to_count_as_hung(hang_ms, bound):
-    world = Driver({"lm": STEPS}, {"chat": {"model": "lm", "slo": "100s", "on_late": "answer"}},
-                   policy={"rtlm": {"prefill_steps": 0.0}}, lane={"gpu": {"hang": f"{hang_ms}ms"}})
+    world = Driver(
+        {"lm": STEPS},
+        {"chat": {"model": "lm", "slo": "100s", "on_late": "answer"}},
+        policy={"rtlm": {"prefill_steps": 0.0}},
+        lane={"gpu": {"hang": f"{hang_ms}ms"}},
+    )
     ask(world, 20)
     assert (world.work().steps_max, world.work().expected_ns) == (bound, 200 * MS)
 
 
 def test_a_bid_counts_what_follows_the_answer(bids):
     nodes = [{"name": "talk", "model": "lm"}, {"name": "say", "model": "voice", "after": ["talk"]}]
-    world = Driver({"lm": STEPS, "voice": {1: 50}}, {"chat": {"node": nodes, "slo": "400ms", "on_late": "drop"}},
-                   policy={"rtlm": {"prefill_steps": 2.0}}, lane={"gpu": {}}, sequences={"lm": (1000, 10, 4, 0)})
+    world = Driver(
+        {"lm": STEPS, "voice": {1: 50}},
+        {"chat": {"node": nodes, "slo": "400ms", "on_late": "drop"}},
+        policy={"rtlm": {"prefill_steps": 2.0}},
+        lane={"gpu": {}},
+        sequences={"lm": (1000, 10, 4, 0)},
+    )
     world.arrive("chat", hints={"talk.steps": 20.0, "talk.tokens": 10.0})
     bid = next(bid for bid in bids if bid.model == "lm")
     assert bid.expected_ns == (2 + 20) * 10 * MS

@@ -12,8 +12,10 @@ EXAMPLE = {"A": (30, 10), "B": (10, 10), "C": (10, 15), "D": (10, 17), "E": (10,
 
 
 def tasks(table=EXAMPLE):
-    return {name: Task(float(steps), 0, round(PHI * tokens * S), seq)
-            for seq, (name, (tokens, steps)) in enumerate(table.items())}
+    return {
+        name: Task(float(steps), 0, round(PHI * tokens * S), seq)
+        for seq, (name, (tokens, steps)) in enumerate(table.items())
+    }
 
 
 def in_order(order, now_s=0.0, alpha=1.0, table=EXAMPLE):
@@ -66,15 +68,20 @@ def test_the_methods_name_orders_that_exist():
     assert {order for order, _, _ in METHODS.values()} <= set(ORDERS)
 
 
-@pytest.mark.parametrize(("order", "alpha", "steps", "now_s", "due_s", "key"), [
-    ("corrected", 1.0, 7.0, 1, 4.0, -(1 - 0.95 * 0.2) / (4.0 - 1 - 7 * 0.05)),
-    ("corrected", 1.0, 35.0, 1, 4.0, -0.05 / (3.0 - 35 * 0.05)),
-    ("corrected", 1.0, 70.0, 1, 8.0, -0.05 / (7.0 - 70 * 0.05)),
-    ("corrected", 2.0, 28.0, 1, 4.0, -0.05 / (3.0 - 28 * 0.05)),
-    ("corrected", 0.5, 70.0, 1, 8.0, -0.525 / (7.0 - 70 * 0.05)),
-    ("corrected", 1.0, 7.0, 4, 4.0, -(1 - 0.95 * 0.2) / 0.05),
-    ("printed", 2.0, 10.0, 5, 4.0, (2.0 * 10 - 1) / (4.0 - 0.25 - 10 * 0.05)),
-    ("linear", 3.0, 10.0, 1, 4.0, 3.0 + 3 * 10 * 0.05), ("hpf", 1.0, 10.0, 1, 4.0, 3.0)])
+@pytest.mark.parametrize(
+    ("order", "alpha", "steps", "now_s", "due_s", "key"),
+    [
+        ("corrected", 1.0, 7.0, 1, 4.0, -(1 - 0.95 * 0.2) / (4.0 - 1 - 7 * 0.05)),
+        ("corrected", 1.0, 35.0, 1, 4.0, -0.05 / (3.0 - 35 * 0.05)),
+        ("corrected", 1.0, 70.0, 1, 8.0, -0.05 / (7.0 - 70 * 0.05)),
+        ("corrected", 2.0, 28.0, 1, 4.0, -0.05 / (3.0 - 28 * 0.05)),
+        ("corrected", 0.5, 70.0, 1, 8.0, -0.525 / (7.0 - 70 * 0.05)),
+        ("corrected", 1.0, 7.0, 4, 4.0, -(1 - 0.95 * 0.2) / 0.05),
+        ("printed", 2.0, 10.0, 5, 4.0, (2.0 * 10 - 1) / (4.0 - 0.25 - 10 * 0.05)),
+        ("linear", 3.0, 10.0, 1, 4.0, 3.0 + 3 * 10 * 0.05),
+        ("hpf", 1.0, 10.0, 1, 4.0, 3.0),
+    ],
+)
 def test_the_keys_of_the_orders(order, alpha, steps, now_s, due_s, key):
     """In seconds; the task arrived at 0.25 s."""
     unit = {"corrected": 1 / S, "printed": 1.0}.get(order, S)

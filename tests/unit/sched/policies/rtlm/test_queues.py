@@ -48,17 +48,37 @@ def tasks_of(fresh, begun=(), running=()):
     return tasks
 
 
-@pytest.mark.parametrize(("fresh", "begun", "several"), [
-    ("", "", False), ("a", "", False), ("aa", "", False), ("ab", "", True), ("a", "b", True), ("a", "a", False),
-    ("aab", "", True), ("abb", "", True), ("", "ab", True)])
+@pytest.mark.parametrize(
+    ("fresh", "begun", "several"),
+    [
+        ("", "", False),
+        ("a", "", False),
+        ("aa", "", False),
+        ("ab", "", True),
+        ("a", "b", True),
+        ("a", "a", False),
+        ("aab", "", True),
+        ("abb", "", True),
+        ("", "ab", True),
+    ],
+)
 def test_whether_several_clients_wait(fresh, begun, several):
     assert _has_several_clients(tasks_of(fresh, begun)) is several
 
 
-@pytest.mark.parametrize(("fresh", "begun", "running", "order"), [
-    ("aaab", "", "", [0, 3, 1, 2]), ("aaab", "", "a", [3, 0, 1, 2]), ("aaab", "a", "a", [3, 0, 1, 2]),
-    ("aabb", "", "b", [0, 1, 2, 3]), ("aabb", "b", "b", [0, 1, 2, 3]), ("aaa", "b", "a", [0, 1, 2]),
-    ("abcab", "", "", [0, 1, 2, 3, 4]), ("bbaa", "", "c", [0, 2, 1, 3])])
+@pytest.mark.parametrize(
+    ("fresh", "begun", "running", "order"),
+    [
+        ("aaab", "", "", [0, 3, 1, 2]),
+        ("aaab", "", "a", [3, 0, 1, 2]),
+        ("aaab", "a", "a", [3, 0, 1, 2]),
+        ("aabb", "", "b", [0, 1, 2, 3]),
+        ("aabb", "b", "b", [0, 1, 2, 3]),
+        ("aaa", "b", "a", [0, 1, 2]),
+        ("abcab", "", "", [0, 1, 2, 3, 4]),
+        ("bbaa", "", "c", [0, 2, 1, 3]),
+    ],
+)
 def test_clients_take_turns_and_those_that_run_or_have_begun_count(fresh, begun, running, order):
     tasks = tasks_of(fresh, begun, running)
     assert [waits.job.seq for waits in _in_turns(tasks, list(tasks.fresh.values()))] == order

@@ -18,16 +18,20 @@ def make(**app):
     models = {name: {1: time, "lanes": ["l"]} for name, time in (("a", 3), ("b", 9), ("c", 15))}
     nodes = [{"name": name, "after": []} for name in "abc"]
     nodes.append({"name": "vote", "after": ["a", "b", "c"], "join": "policy"})
-    return Driver({**models, "vote": {1: 1, "lanes": ["v"]}},
-                  {"q": {"node": nodes, "slo": "100ms", "ensemble": FITTED, **app}}, policy={"schemble+": {}},
-                  lane={"l": {}, "v": {}})
+    return Driver(
+        {**models, "vote": {1: 1, "lanes": ["v"]}},
+        {"q": {"node": nodes, "slo": "100ms", "ensemble": FITTED, **app}},
+        policy={"schemble+": {}},
+        lane={"l": {}, "v": {}},
+    )
 
 
 def run_next(world, took=None):
     """Let the lane of the models and the vote do what they have; the model that ran, and for which request."""
     work = world.work("l")
-    world.finish("l", at=max(world.now_ms, world.given_ms[work.work_id]) + (took or {"a": 3, "b": 9, "c": 15}[
-        work.model]))
+    world.finish(
+        "l", at=max(world.now_ms, world.given_ms[work.work_id]) + (took or {"a": 3, "b": 9, "c": 15}[work.model])
+    )
     if [item for item in world.on_lane.values() if item.lane == "v"]:
         world.finish("v", at=world.now_ms + 1)
     return work.model, work.jobs[0].request_id
@@ -88,9 +92,11 @@ def test_the_part_taken_of_all_lanes_of_an_ensemble():
     both = 60 / 3 + 45 / 2
     assert taken(MANY, [Demand((0, 1, 2, 3), 1.0, 3)], 45) == pytest.approx([3 / both] * 2)
     assert taken(MANY, [Demand((0, 1), 1.0, 3), Demand((3,), 1.0, 4), Demand((2,), 9.0, 0)], 45) == pytest.approx(
-        [3 / 20, 4 / 22.5])
+        [3 / 20, 4 / 22.5]
+    )
     assert taken(MANY, [Demand((0, 3), 1.0, 2), Demand((1,), 1.0, 1)], 20) == pytest.approx(
-        [2 / (15 / 3 + 20 / 2) + 1 / (15 / 5), 2 / (15 / 3 + 20 / 2)])
+        [2 / (15 / 3 + 20 / 2) + 1 / (15 / 5), 2 / (15 / 3 + 20 / 2)]
+    )
     assert taken(MANY, [Demand((0, 3), 1.0, 2), Demand((0,), 1.0, 0)], -1) == [1.0, 1.0]
     assert taken(MANY, [Demand((0,), 1.0, 2)], 6) == pytest.approx([2 / (1 / 3), 0.0])
 
@@ -112,7 +118,8 @@ def test_what_each_model_costs_while_some_wait(price):
     shares = [lowest ** (1 - part / 0.5) - lowest for part in parts]
     brings = [2 / 3, (2 * 2 + 4.5 * 5) / (2 * 8 + 4.5 * 2)]
     assert surcharges(MANY, (0, 1, 2), demands, 45, price) == pytest.approx(
-        [3 * shares[0] * brings[0], 5 * shares[0] * brings[0], 8 * shares[1] * brings[1]])
+        [3 * shares[0] * brings[0], 5 * shares[0] * brings[0], 8 * shares[1] * brings[1]]
+    )
     assert surcharges(MANY, (0, 1), [Demand((3,), 5.0, 4.5)], 45, price) == [0.0, 0.0]  # nobody waits for their place
 
 

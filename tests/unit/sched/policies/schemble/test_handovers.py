@@ -26,11 +26,22 @@ def test_the_first_batch_of_a_plan_has_no_handover_before_it():
 
 
 def test_a_handover_that_is_small_beside_the_batches_does_not_count():
-    world = Driver({**{name: {1: 40, "lanes": ["l"]} for name in "ab"}, "vote": {1: 1, "lanes": ["lv"]}}, {
-        "q": {"node": [{"name": "a", "after": []}, {"name": "b", "after": []},
-                       {"name": "vote", "after": ["a", "b"], "join": "policy"}], "slo": "500ms",
-              "ensemble": {"models": ["a", "b"], "edges": [], "agreement": [[0, 0.9, 0.9, 1]]}}},
-        policy={"schemble+": {}}, lane={"l": {}, "lv": {}})
+    world = Driver(
+        {**{name: {1: 40, "lanes": ["l"]} for name in "ab"}, "vote": {1: 1, "lanes": ["lv"]}},
+        {
+            "q": {
+                "node": [
+                    {"name": "a", "after": []},
+                    {"name": "b", "after": []},
+                    {"name": "vote", "after": ["a", "b"], "join": "policy"},
+                ],
+                "slo": "500ms",
+                "ensemble": {"models": ["a", "b"], "edges": [], "agreement": [[0, 0.9, 0.9, 1]]},
+            }
+        },
+        policy={"schemble+": {}},
+        lane={"l": {}, "lv": {}},
+    )
     world.arrive("q")
     policy, state = world.scheduler.policies[0], world.scheduler.state
     lane = next(lane for lane in state.lanes.values() if lane.name == "l")
@@ -43,16 +54,45 @@ def scenario(start):
     """600 requests a second; a batch of one takes 1 ms, one of eight 2.4; a lane takes ``start`` to begin a batch."""
     times = {"1": "1ms", "2": "1.2ms", "4": "1.6ms", "8": "2.4ms"}
     nodes = [{"name": name, "after": []} for name in "ab"] + [{"name": "vote", "after": ["a", "b"], "join": "policy"}]
-    models = {name: {"engine": "synthetic", "lanes": ["l"], "batch": [1, 2, 4, 8],
-                     "expected": times if name == "a" else dict.fromkeys(times, "9ms")} for name in "ab"}
+    models = {
+        name: {
+            "engine": "synthetic",
+            "lanes": ["l"],
+            "batch": [1, 2, 4, 8],
+            "expected": times if name == "a" else dict.fromkeys(times, "9ms"),
+        }
+        for name in "ab"
+    }
     models["vote"] = {"engine": "synthetic", "lanes": ["side"], "batch": [1, 8], "expected": {"1": "10us", "8": "10us"}}
-    return parse_scenario({
-        "lane": {"l": {}, "side": {}}, "model": models, "policy": {"p": {"kind": "schemble+"}},
-        "app": {"q": {"slo": "40ms", "node": nodes, "on_late": "partial", "ensemble": {
-            "models": ["a", "b"], "edges": [], "agreement": [[0, 0.9, 0.9, 1]]}}},
-        "workload": {"q": {"app": "q", "kind": "poisson", "rate": 600}}, "run": {"duration": "3s"},
-        "machine": {"step": "50us", "event": "0us", "receive": "0us", "answer": "0us", "send": "0us", "wake": "0us",
-                    "start": start, "stall_every": "0us", "lock_factor": 1.0, "lock_wait": "0us"}})
+    return parse_scenario(
+        {
+            "lane": {"l": {}, "side": {}},
+            "model": models,
+            "policy": {"p": {"kind": "schemble+"}},
+            "app": {
+                "q": {
+                    "slo": "40ms",
+                    "node": nodes,
+                    "on_late": "partial",
+                    "ensemble": {"models": ["a", "b"], "edges": [], "agreement": [[0, 0.9, 0.9, 1]]},
+                }
+            },
+            "workload": {"q": {"app": "q", "kind": "poisson", "rate": 600}},
+            "run": {"duration": "3s"},
+            "machine": {
+                "step": "50us",
+                "event": "0us",
+                "receive": "0us",
+                "answer": "0us",
+                "send": "0us",
+                "wake": "0us",
+                "start": start,
+                "stall_every": "0us",
+                "lock_factor": 1.0,
+                "lock_wait": "0us",
+            },
+        }
+    )
 
 
 @pytest.mark.worlds

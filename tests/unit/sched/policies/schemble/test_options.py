@@ -24,9 +24,12 @@ def make(kind="schemble", row=ROW, names="abc", options=None, models=None, **app
     nodes.append({"name": "vote", "after": list(names), "join": "policy"})
     fitted = {"models": list(names), "agreement": [list(row)]}
     lanes = {lane: {} for name in names for lane in table[name]["lanes"]}
-    return Driver({**table, "vote": {1: 1, "lanes": ["v"]}},
-                  {"q": {"node": nodes, "slo": "400ms", "ensemble": fitted, **app}}, policy={kind: options or {}},
-                  lane={**lanes, "v": {}})
+    return Driver(
+        {**table, "vote": {1: 1, "lanes": ["v"]}},
+        {"q": {"node": nodes, "slo": "400ms", "ensemble": fitted, **app}},
+        policy={kind: options or {}},
+        lane={**lanes, "v": {}},
+    )
 
 
 def parts(world):
@@ -41,8 +44,10 @@ def held(world, number, bits, due=300, **request):
     """A request of which the jobs of some models are ready, for the policy to hold."""
     policy = world.scheduler.policies[0]
     ensemble = policy._ensembles["q"]
-    jobs = {bit: job(10 * number + bit, ensemble.app, node=ensemble.nodes[bit].name, id=number, **request)
-            for bit in bits or (0,)}
+    jobs = {
+        bit: job(10 * number + bit, ensemble.app, node=ensemble.nodes[bit].name, id=number, **request)
+        for bit in bits or (0,)
+    }
     query = Query(next(iter(jobs.values())).request, ensemble, round(due * MS))
     for bit in bits:
         jobs[bit].request = query.request
@@ -60,13 +65,19 @@ CHEAP, DEAR = (0.0, 0.001, 0.002), (0.1, 0.2, 0.3)
 """Prices by which the models cost 0.04, 0.15 and 0.17, and surcharges."""
 
 
-@pytest.mark.parametrize(("answered", "least", "value", "surcharges", "brings"), [
-    (0, 0.0, 2.0, (), [0.46, 0.25, 0.51, 0.13, 0.39, 0.18, 0.64]),
-    (0, 0.0, 2.0, DEAR, [0.46, 0.15, 0.31, -0.07, 0.09, -0.22, 0.14]),  # but for the least that answers
-    (0, 0.6, 2.0, DEAR, [-0.04, -0.15, 0.51, -0.17, 0.29, -0.52, 0.34]),  # which is two models here
-    (0, 0.0, 0.1, DEAR, [-0.115, -0.33, -0.455, -0.455, -0.58, -0.795, -0.91]),  # nothing pays: none is the least
-    (0b001, 0.0, 2.0, DEAR, [-0.15, -0.37, -0.32]), (0b001, 0.5, 2.0, DEAR, [-0.15, -0.37, -0.32]),
-    (0b001, 0.51, 2.0, DEAR, [0.55, 0.33, 0.38]), (0b001, 0.51, 2.0, (), [0.55, 0.43, 0.68])])
+@pytest.mark.parametrize(
+    ("answered", "least", "value", "surcharges", "brings"),
+    [
+        (0, 0.0, 2.0, (), [0.46, 0.25, 0.51, 0.13, 0.39, 0.18, 0.64]),
+        (0, 0.0, 2.0, DEAR, [0.46, 0.15, 0.31, -0.07, 0.09, -0.22, 0.14]),  # but for the least that answers
+        (0, 0.6, 2.0, DEAR, [-0.04, -0.15, 0.51, -0.17, 0.29, -0.52, 0.34]),  # which is two models here
+        (0, 0.0, 0.1, DEAR, [-0.115, -0.33, -0.455, -0.455, -0.58, -0.795, -0.91]),  # nothing pays: none is the least
+        (0b001, 0.0, 2.0, DEAR, [-0.15, -0.37, -0.32]),
+        (0b001, 0.5, 2.0, DEAR, [-0.15, -0.37, -0.32]),
+        (0b001, 0.51, 2.0, DEAR, [0.55, 0.33, 0.38]),
+        (0b001, 0.51, 2.0, (), [0.55, 0.43, 0.68]),
+    ],
+)
 def test_a_subset_brings_its_gain_less_prices_and_surcharges(answered, least, value, surcharges, brings):
     world = make()
     policy, _, _ = parts(world)
@@ -74,8 +85,7 @@ def test_a_subset_brings_its_gain_less_prices_and_surcharges(answered, least, va
     query = held(world, 2, bits, quality_min=least, value=value)
     query.answered = answered
     offered = policy._options(query, bits, BEHIND, (2, 3, 4), PlanParameters(0.5, CHEAP, surcharges, 0))
-    assert [option.subset for option in offered] == [
-        subset << 2 for subset in range(1, 8) if not subset & answered]
+    assert [option.subset for option in offered] == [subset << 2 for subset in range(1, 8) if not subset & answered]
     assert [option.reward / REWARD_UNIT for option in offered] == pytest.approx(brings, abs=1e-8)
 
 
@@ -203,8 +213,10 @@ def test_models_share_evenly_what_they_add_together():
 def test_only_uncommitted_requests_with_waiting_models_are_open_to_a_plan():
     world = make()
     policy, places, _ = parts(world)
-    late, soon, committed, _ = [held(world, number, bits, due) for number, bits, due in (
-        (2, (0,), 300), (3, (0,), 200), (4, (0,), 100), (5, (), 100))]
+    late, soon, committed, _ = [
+        held(world, number, bits, due)
+        for number, bits, due in ((2, (0,), 300), (3, (0,), 200), (4, (0,), 100), (5, (), 100))
+    ]
     committed.committed = 1
     assert policy._in_order(places) == [soon, late]
 
@@ -223,15 +235,29 @@ def bid_of(batch, dues, lane="l", planned=0b001):
     return policy._model_bid(own, board)
 
 
-@pytest.mark.parametrize(("batch", "dues", "requests", "size"), [
-    (1, (300, 200, 250), [3], 1), (2, (300, 200, 250), [3, 4], 2), (4, (300, 200, 250), [3, 4, 2], 4),
-    (4, (300, 200, 250, 280, 290), [3, 4, 5, 6], 4), (9, (300, 200, 250, 280, 290), [3, 4, 5, 6], 4),
-    (4, (300, 90, 250), [3, 4, 2], 4), (4, (300, 89, 250), [3, 4], 2), (4, (300, 60, 250), [3, 4], 2),
-    (4, (300, 59, 250), [3], 1), (4, (300, 10, 250), [3], 1), (0, (300, 200), [3], 1)])
+@pytest.mark.parametrize(
+    ("batch", "dues", "requests", "size"),
+    [
+        (1, (300, 200, 250), [3], 1),
+        (2, (300, 200, 250), [3, 4], 2),
+        (4, (300, 200, 250), [3, 4, 2], 4),
+        (4, (300, 200, 250, 280, 290), [3, 4, 5, 6], 4),
+        (9, (300, 200, 250, 280, 290), [3, 4, 5, 6], 4),
+        (4, (300, 90, 250), [3, 4, 2], 4),
+        (4, (300, 89, 250), [3, 4], 2),
+        (4, (300, 60, 250), [3, 4], 2),
+        (4, (300, 59, 250), [3], 1),
+        (4, (300, 10, 250), [3], 1),
+        (0, (300, 200), [3], 1),
+    ],
+)
 def test_a_bid_is_for_those_due_first_in_a_batch_that_does_not_make_the_first_late(batch, dues, requests, size):
     bid = bid_of(batch, dues)
     assert (ids([item.id for item in bid.jobs]), bid.size, bid.expected_ns) == (
-        requests, size, {1: 40, 2: 60, 4: 90}[size] * MS)
+        requests,
+        size,
+        {1: 40, 2: 60, 4: 90}[size] * MS,
+    )
 
 
 def test_a_bid_is_for_one_model_of_those_that_share_the_lane():
@@ -273,24 +299,43 @@ def decided(dues, options=None, row=ROW, bits=(0, 1, 2), down=(), commit=(), **r
 SLOW = {"fast": False}
 
 
-@pytest.mark.parametrize(("dues", "options", "more", "committed", "wanted", "plans"), [
-    ((300,), {}, {}, [0b111], [0], 0), ((300,), SLOW, {}, [0b111], [0b111], 1),
-    ((79,), {}, {}, [0b011], [0], 0), ((39,), {}, {}, [0], [0], 1), ((39, 300), {}, {}, [0, 0b111], [0, 0b111], 1),
-    ((300,), {}, {"down": "m"}, [0b001], [0], 0),
-    ((300,), {}, {"down": "lm"}, [0], [0], 0),
-    ((40, 300), {}, {}, [0b001, 0b111], [0b001, 0b111], 1),  # each for a model that is idle
-    ((40, 300), {}, {"down": "m"}, [0b001, 0], [0b001, 0b001], 1),  # the lane of a is given to the first
-    ((170, 1000), {}, {"bits": (1, 2)}, [0b110, 0], [0b110, 0b110], 1),
-    ((300, 300), {}, {"commit": [0b001]}, [0b001, 0b110], [0, 0], 0)])  # the second alone, but a is taken
+@pytest.mark.parametrize(
+    ("dues", "options", "more", "committed", "wanted", "plans"),
+    [
+        ((300,), {}, {}, [0b111], [0], 0),
+        ((300,), SLOW, {}, [0b111], [0b111], 1),
+        ((79,), {}, {}, [0b011], [0], 0),
+        ((39,), {}, {}, [0], [0], 1),
+        ((39, 300), {}, {}, [0, 0b111], [0, 0b111], 1),
+        ((300,), {}, {"down": "m"}, [0b001], [0], 0),
+        ((300,), {}, {"down": "lm"}, [0], [0], 0),
+        ((40, 300), {}, {}, [0b001, 0b111], [0b001, 0b111], 1),  # each for a model that is idle
+        ((40, 300), {}, {"down": "m"}, [0b001, 0], [0b001, 0b001], 1),  # the lane of a is given to the first
+        ((170, 1000), {}, {"bits": (1, 2)}, [0b110, 0], [0b110, 0b110], 1),
+        ((300, 300), {}, {"commit": [0b001]}, [0b001, 0b110], [0, 0], 0),
+    ],
+)  # the second alone, but a is taken
 def test_a_plan_commits_to_each_idle_model_the_first_request_that_it_gives_it(
-        dues, options, more, committed, wanted, plans):
+    dues, options, more, committed, wanted, plans
+):
     assert decided(dues, options, **more) == (committed, wanted, plans)
 
 
-@pytest.mark.parametrize(("pair", "options", "chosen"), [
-    (0.515, {}, 0b011), (0.509, {}, 0b001), (0.509, {"delta": 0.001}, 0b011), (0.509, {"delta": 0.1}, 0b001),
-    (0.5001, {"delta": 0.0}, 0b011), (0.509, {"planner": "greedy"}, 0b011), (0.515, {"planner": "published"}, 0b011),
-    (0.509, {"planner": "published"}, 0b001), (0.6, {"price": 0.1}, 0b011), (0.6, {"price": 0.3}, 0b001)])
+@pytest.mark.parametrize(
+    ("pair", "options", "chosen"),
+    [
+        (0.515, {}, 0b011),
+        (0.509, {}, 0b001),
+        (0.509, {"delta": 0.001}, 0b011),
+        (0.509, {"delta": 0.1}, 0b001),
+        (0.5001, {"delta": 0.0}, 0b011),
+        (0.509, {"planner": "greedy"}, 0b011),
+        (0.515, {"planner": "published"}, 0b011),
+        (0.509, {"planner": "published"}, 0b001),
+        (0.6, {"price": 0.1}, 0b011),
+        (0.6, {"price": 0.3}, 0b001),
+    ],
+)
 def test_rewards_are_rounded_down_to_multiples_of_delta_and_less_the_price_of_lane_time(pair, options, chosen):
     """By 80 ms there is time for a and b alone, 40 and 75 of the 200 ms of all models."""
     row = [0, 0.5, 0, pair, 0, 0.6, 0.5, 1]
@@ -308,16 +353,27 @@ def test_the_price_is_that_of_an_answer_by_all_models():
 def test_greedy_requests_take_in_the_order_of_deadlines_of_arrivals_or_of_difficulties(order, taking):
     world = make(options={"planner": "greedy", "order": order})
     policy, _, _ = parts(world)
-    queries = [held(world, number, (0,), arrival=arrival, hints=hints) for number, arrival, hints in (
-        (7, 5, {"difficulty": 0.4}), (8, 5, {}), (6, 2, {"difficulty": 0.4}), (9, 2, {"difficulty": 0.1}))]
+    queries = [
+        held(world, number, (0,), arrival=arrival, hints=hints)
+        for number, arrival, hints in (
+            (7, 5, {"difficulty": 0.4}),
+            (8, 5, {}),
+            (6, 2, {"difficulty": 0.4}),
+            (9, 2, {"difficulty": 0.1}),
+        )
+    ]
     assert policy._taking(queries) == taking
 
 
 def test_a_mean_request_stays_one_when_its_difficulty_comes():
     rows = {}
     for mean in (False, True):
-        policy, _, board = parts(make(options={"mean": mean}, ensemble={
-            "models": ["a", "b", "c"], "edges": [0.5], "agreement": [ROW, [0, *[1] * 7]]}))
+        policy, _, board = parts(
+            make(
+                options={"mean": mean},
+                ensemble={"models": ["a", "b", "c"], "edges": [0.5], "agreement": [ROW, [0, *[1] * 7]]},
+            )
+        )
         app = policy._ensembles["q"].app
         first = policy._query(job(1, app, node="a", hints={"difficulty": 0.9}).request, policy._ensembles["q"], board)
         rows[mean] = [first.row]
@@ -333,22 +389,31 @@ def test_a_mean_request_stays_one_when_its_difficulty_comes():
 # --- baselines --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("options", "hints", "picked"), [
-    ({}, {}, 0b111), ({"pick": "static"}, {}, 0), ({"pick": "static", "models": ["c", "a", "vote"]}, {}, 0b101),
-    ({"pick": "gating"}, {"a.gate": 0.3, "b.gate": 0.29, "c.gate": 0.31}, 0b101),
-    ({"pick": "gating"}, {"a.gate": 0.2, "b.gate": 0.1, "c.gate": 0.2}, 0b101),
-    ({"pick": "gating"}, {"a.gate": 0.2, "b.gate": 0.3}, 0b110), ({"pick": "gating"}, {}, 0b111),
-    ({"pick": "des"}, {"a.local": 0.5, "b.local": 0.9, "c.local": 0.9}, 0b110),
-    ({"pick": "des"}, {"b.local": 0.99}, 0b101),
-    ({"pick": "des", "margin": 0.25}, {"a.local": 0.5, "b.local": 0.75, "c.local": 0.49}, 0b011)])
+@pytest.mark.parametrize(
+    ("options", "hints", "picked"),
+    [
+        ({}, {}, 0b111),
+        ({"pick": "static"}, {}, 0),
+        ({"pick": "static", "models": ["c", "a", "vote"]}, {}, 0b101),
+        ({"pick": "gating"}, {"a.gate": 0.3, "b.gate": 0.29, "c.gate": 0.31}, 0b101),
+        ({"pick": "gating"}, {"a.gate": 0.2, "b.gate": 0.1, "c.gate": 0.2}, 0b101),
+        ({"pick": "gating"}, {"a.gate": 0.2, "b.gate": 0.3}, 0b110),
+        ({"pick": "gating"}, {}, 0b111),
+        ({"pick": "des"}, {"a.local": 0.5, "b.local": 0.9, "c.local": 0.9}, 0b110),
+        ({"pick": "des"}, {"b.local": 0.99}, 0b101),
+        ({"pick": "des", "margin": 0.25}, {"a.local": 0.5, "b.local": 0.75, "c.local": 0.49}, 0b011),
+    ],
+)
 def test_what_each_baseline_picks_of_all_models(options, hints, picked):
     world = make("ensemble_static", options=options)
     policy, _, _ = parts(world)
     assert policy._picked(held(world, 2, (0, 1, 2), hints=hints)) == picked
 
 
-@pytest.mark.parametrize(("slo", "on_late", "models"), [
-    (86.2, "drop", ["a", "c"]), (86.1999, "drop", []), (86.1999, "answer", ["a", "c"]), (86.1999, "partial", [])])
+@pytest.mark.parametrize(
+    ("slo", "on_late", "models"),
+    [(86.2, "drop", ["a", "c"]), (86.1999, "drop", []), (86.1999, "answer", ["a", "c"]), (86.1999, "partial", [])],
+)
 def test_a_baseline_gives_up_at_arrival_whom_its_subset_would_make_late(slo, on_late, models):
     """The slower model takes 85 ms; behind it are the vote and the margin of 0.2 ms."""
     world = make("ensemble_static", options={"pick": "static", "models": ["a", "c"]}, on_late=on_late)

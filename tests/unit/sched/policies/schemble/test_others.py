@@ -17,10 +17,21 @@ def make(row=HARD, slo="400ms", camera="12ms", value=1.0):
     models = {name: {1: time, "lanes": ["v" if name in ("vote", "side") else "l"]} for name, time in TIMES.items()}
     nodes = [{"name": name, "after": []} for name in "abc"]
     nodes.append({"name": "vote", "after": ["a", "b", "c"], "join": "policy"})
-    return Driver(models, {"q": {"node": nodes, "slo": slo, "value": value,
-                                 "ensemble": {"models": ["a", "b", "c"], "agreement": [monotone(row)]}},
-                           "camera": {"model": "frames", "slo": camera}, "other": {"model": "side", "slo": "100ms"}},
-                  policy={"schemble+": {}}, lane={"l": {}, "v": {}})
+    return Driver(
+        models,
+        {
+            "q": {
+                "node": nodes,
+                "slo": slo,
+                "value": value,
+                "ensemble": {"models": ["a", "b", "c"], "agreement": [monotone(row)]},
+            },
+            "camera": {"model": "frames", "slo": camera},
+            "other": {"model": "side", "slo": "100ms"},
+        },
+        policy={"schemble+": {}},
+        lane={"l": {}, "v": {}},
+    )
 
 
 def on(world, lane):
@@ -62,7 +73,8 @@ def test_a_batch_costs_the_time_of_others_or_the_requests_that_cannot_wait_for_i
 
 def test_lane_time_is_a_twentieth_at_least_and_rises_exponentially():
     assert [dearness(asked) for asked in (0.25, 0.5, 0.75)] == pytest.approx(
-        [(0.05**0.75 - 0.05) / 0.95, (0.05**0.5 - 0.05) / 0.95, (0.05**0.25 - 0.05) / 0.95])
+        [(0.05**0.75 - 0.05) / 0.95, (0.05**0.5 - 0.05) / 0.95, (0.05**0.25 - 0.05) / 0.95]
+    )
 
 
 def test_who_can_wait_for_a_batch_does_not_make_up_for_who_cannot():
@@ -81,17 +93,33 @@ def test_who_can_wait_for_a_batch_does_not_make_up_for_who_cannot():
 
 def test_the_other_apps_of_some_lanes_and_what_they_need_there():
     """A chain needs a third of its 30 ms on the lane; background work and apps that hardly came do not count."""
-    models = {name: {**times, "lanes": lanes} for name, times, lanes in (
-        ("here", {1: 15, 2: 20}, ["l"]), ("there", {1: 20}, ["m"]), ("both", {1: 6}, ["l", "m"]))}
+    models = {
+        name: {**times, "lanes": lanes}
+        for name, times, lanes in (
+            ("here", {1: 15, 2: 20}, ["l"]),
+            ("there", {1: 20}, ["m"]),
+            ("both", {1: 6}, ["l", "m"]),
+        )
+    }
     chain = [{"name": "here"}, {"name": "there"}]
-    world = Driver(models, {"chain": {"node": chain, "slo": "90ms"}, "own": "both", "calm": "here",
-                            "elsewhere": "there", "late": {"model": "both", "class": "background"}, "short": "both"},
-                   lane={"l": {}, "m": {}})
+    world = Driver(
+        models,
+        {
+            "chain": {"node": chain, "slo": "90ms"},
+            "own": "both",
+            "calm": "here",
+            "elsewhere": "there",
+            "late": {"model": "both", "class": "background"},
+            "short": "both",
+        },
+        lane={"l": {}, "m": {}},
+    )
     world.step(at=0)
     board = world.scheduler.state.board
     for number, app in enumerate(("chain", "own", "elsewhere", "late", "short"), 1):
         board.recent_arrivals(app).unread += [
-            (at * 10 * number * MS, 30.0 * MS, 2.0, 90.0 * MS if app != "short" else 5.0 * MS) for at in range(11)]
+            (at * 10 * number * MS, 30.0 * MS, 2.0, 90.0 * MS if app != "short" else 5.0 * MS) for at in range(11)
+        ]
     board.now_ns = 1000 * MS
     lanes = {lane.name: lane for lane in board.lanes_of("both")}
     chain = OtherApp(pytest.approx(0.01 / MS), pytest.approx(10 * MS), 60 * MS, 90 * MS - 35 * MS)
@@ -138,6 +166,7 @@ def test_the_price_for_requests_to_come_falls_where_hardly_any_come():
 
 def test_models_end_early_enough_for_a_join_that_waits_as_it_did():
     """A join found its lane taken for 19 ms: a model that would end 12 ms before the deadline is too late."""
+
     def second(waits):
         world = make(slo="62ms", camera="500ms")
         world.arrive("q")
@@ -149,12 +178,14 @@ def test_models_end_early_enough_for_a_join_that_waits_as_it_did():
         world.arrive("q", at=500)
         assert run(world) == "a"
         return on(world, "l")
+
     assert second(False) == ["b"]
     assert second(True) == []
 
 
 def test_the_models_that_wait_behind_a_bid_count_with_it():
     """The first of the requests that wait could wait for the frame, not all of them behind it."""
+
     def first(count):
         world = make([0, 0.996, 0.5, 0.997, 0.5, 0.997, 0.997, 1], slo="61ms", camera="6ms")
         world.arrive("q")
@@ -162,5 +193,6 @@ def test_the_models_that_wait_behind_a_bid_count_with_it():
         world.arrive("camera", at=9)
         run(world)
         return on(world, "l")
+
     assert first(1) == ["frames"]
     assert first(5) == ["a"]

@@ -17,8 +17,10 @@ def make(models, apps, **sections):
     graphs = {}
     for name, branches in apps.items():
         table[f"vote_{name}"] = {1: 1, "lanes": ["v"]}
-        graphs[name] = [*({"name": branch, "after": []} for branch in branches),
-                        {"name": f"vote_{name}", "after": list(branches), "join": "policy"}]
+        graphs[name] = [
+            *({"name": branch, "after": []} for branch in branches),
+            {"name": f"vote_{name}", "after": list(branches), "join": "policy"},
+        ]
     lanes = sorted({lane for item in table.values() for lane in item["lanes"]})
     world = Driver(table, graphs, policy={"schemble+": {}}, lane={name: {} for name in lanes}, **sections)
     world.step(at=0)
@@ -46,9 +48,14 @@ def one(lanes):
 FOUR = {"a": one("l"), "b": one("n"), "c": one("lm"), "d": one("o")}
 
 
-@pytest.mark.parametrize(("apps", "together"), [
-    ({"p": "ab", "q": "cd"}, [{"p", "q"}]), ({"p": "ab", "q": "d", "r": "c"}, [{"p", "r"}, {"q"}]),
-    ({"p": "a", "q": "b", "r": "d"}, [{"p"}, {"q"}, {"r"}])])
+@pytest.mark.parametrize(
+    ("apps", "together"),
+    [
+        ({"p": "ab", "q": "cd"}, [{"p", "q"}]),
+        ({"p": "ab", "q": "d", "r": "c"}, [{"p", "r"}, {"q"}]),
+        ({"p": "a", "q": "b", "r": "d"}, [{"p"}, {"q"}, {"r"}]),
+    ],
+)
 def test_ensembles_that_may_use_a_common_lane_are_planned_together(apps, together):
     apps = {name: branches + f"{name}" for name, branches in apps.items()}  # and a model on a lane of its own
     world = make({**FOUR, **{name: one(name + name) for name in apps}}, apps)
@@ -61,17 +68,24 @@ def test_a_later_ensemble_brings_earlier_ones_together():
     world = make({**FOUR, "e": one("n"), "f": one("o")}, {"p": "ab", "q": "df", "r": "ce"})
     found = places_of(ensembles(world), world.scheduler.state.board, 1)
     assert [item.apps for item in found] == [{"p", "r"}, {"q"}]
-    world = make({"a": one("l"), "b": one("k"), "c": one("m"), "d": one("n"), "e": one("kn"), "f": one("o")},
-                 {"p": "ab", "q": "cd", "r": "ef"})
+    world = make(
+        {"a": one("l"), "b": one("k"), "c": one("m"), "d": one("n"), "e": one("kn"), "f": one("o")},
+        {"p": "ab", "q": "cd", "r": "ef"},
+    )
     assert [item.apps for item in places_of(ensembles(world), world.scheduler.state.board, 1)] == [{"p", "q", "r"}]
 
 
-@pytest.mark.parametrize(("lanes", "place_of", "place_lanes"), [
-    (("l", "n", "l"), (0, 1, 0), [["l"], ["n"]]), (("l", "m", "lm"), (0, 0, 0), [["l", "m"]]),
-    (("o", "l", "n", "lm"), (0, 1, 2, 1), [["o"], ["l", "m"], ["n"]]),
-    (("l", "m", "n", "no", "lm"), (0, 0, 1, 1, 0), [["l", "m"], ["n", "o"]])])
+@pytest.mark.parametrize(
+    ("lanes", "place_of", "place_lanes"),
+    [
+        (("l", "n", "l"), (0, 1, 0), [["l"], ["n"]]),
+        (("l", "m", "lm"), (0, 0, 0), [["l", "m"]]),
+        (("o", "l", "n", "lm"), (0, 1, 2, 1), [["o"], ["l", "m"], ["n"]]),
+        (("l", "m", "n", "no", "lm"), (0, 0, 1, 1, 0), [["l", "m"], ["n", "o"]]),
+    ],
+)
 def test_models_that_may_use_a_common_lane_are_at_one_place(lanes, place_of, place_lanes):
-    names = "abcde"[:len(lanes)]
+    names = "abcde"[: len(lanes)]
     world = make(dict(zip(names, map(one, lanes))), {"q": names})
     found = places(world)
     assert (found.place_of, found.count, found.models) == (place_of, len(place_lanes), tuple(names))
@@ -104,13 +118,23 @@ def test_the_batch_that_holds_those_who_wait_is_one_of_the_lane_that_is_fastest_
     found, board = places(world), world.scheduler.state.board
     board.latency("a", "m").typical_ns = {2: 9, 4: 21, 8: 31}
     assert [found.block_ns(0, waiting, board) for waiting in (0, 1, 2, 3, 4, 7, 8, 50)] == [
-        (9, 2), (9, 2), (9, 2), (9, 2), (21, 4), (21, 4), (31, 8), (31, 8)]
+        (9, 2),
+        (9, 2),
+        (9, 2),
+        (9, 2),
+        (21, 4),
+        (21, 4),
+        (31, 8),
+        (31, 8),
+    ]
 
 
 def test_what_ensembles_ask_of_a_place():
     """Eleven requests, one in 100 ms: on two lanes 10 ms or 10 + 30 each, beside 20 ms of the other app's."""
-    world = make({"a": one("lm"), "b": ("m", {1: 30}), "c": one("n"), "d": ("l", {1: 20}), "e": one("n")},
-                 {"p": "abc", "q": "de"})
+    world = make(
+        {"a": one("lm"), "b": ("m", {1: 30}), "c": one("n"), "d": ("l", {1: 20}), "e": one("n")},
+        {"p": "abc", "q": "de"},
+    )
     found, board = places(world), world.scheduler.state.board
     for app, period in (("p", 100), ("q", 50)):
         board.recent_arrivals(app).unread += [(at * period * MS, 10.0, 1.0, 100.0) for at in range(11)]
@@ -131,9 +155,17 @@ def test_a_lane_that_is_up_and_does_not_hang_may_start_a_work():
     assert not found.may_start(board)
 
 
-@pytest.mark.parametrize(("batch", "is_typical", "times", "sizes"), [
-    (1, False, (12, 30), (1, 1)), (1, True, (8, 25), (1, 1)), (2, True, (16, 50), (2, 2)), (3, False, (19, 60), (3, 2)),
-    (4, False, (19, 60), (4, 2)), (9, True, (22, 50), (8, 2))])
+@pytest.mark.parametrize(
+    ("batch", "is_typical", "times", "sizes"),
+    [
+        (1, False, (12, 30), (1, 1)),
+        (1, True, (8, 25), (1, 1)),
+        (2, True, (16, 50), (2, 2)),
+        (3, False, (19, 60), (3, 2)),
+        (4, False, (19, 60), (4, 2)),
+        (9, True, (22, 50), (8, 2)),
+    ],
+)
 def test_a_batch_takes_what_it_takes_on_the_fastest_lane(batch, is_typical, times, sizes):
     world = make({"a": ("lm", {1: 10, 2: 15, 4: 20, 8: 30}), "b": ("n", {1: 10, 2: 20})}, {"q": "ab"})
     found, board = places(world), world.scheduler.state.board
@@ -173,8 +205,12 @@ def test_a_lane_is_free_behind_its_works_and_its_part_of_what_is_committed():
 
 
 def test_a_model_that_has_to_be_loaded_ends_after_its_load():
-    world = make({"a": ("lm", {1: 10, "memory": "90MB", "load": "40ms"}), "b": one("n")}, {"q": "ab"},
-                 device={"cpu": {"memory": "200MB"}}, resident={"cpu": ["b", "vote_q"]})
+    world = make(
+        {"a": ("lm", {1: 10, "memory": "90MB", "load": "40ms"}), "b": one("n")},
+        {"q": "ab"},
+        device={"cpu": {"memory": "200MB"}},
+        resident={"cpu": ["b", "vote_q"]},
+    )
     found, board = places(world), world.scheduler.state.board
     lanes = found.problem(board, {0: 14 * MS, 1: 3 * MS})
     assert [found.resident_at_ns(index, board) for index in range(2)] == [40 * MS, 0]

@@ -55,11 +55,19 @@ def brute(lanes, asked):
         if index == len(asked):
             return 0
         if (index, at) not in known:
-            known[index, at] = max([rest(index + 1, at)] + [
-                reward + rest(index + 1, after) for subset, reward in asked[index].options
-                for after in [with_models(at, subset)]
-                if all(after[lane] <= asked[index].due_ns for model, lane in enumerate(lanes.lane_of)
-                       if subset >> model & 1)])
+            known[index, at] = max(
+                [rest(index + 1, at)]
+                + [
+                    reward + rest(index + 1, after)
+                    for subset, reward in asked[index].options
+                    for after in [with_models(at, subset)]
+                    if all(
+                        after[lane] <= asked[index].due_ns
+                        for model, lane in enumerate(lanes.lane_of)
+                        if subset >> model & 1
+                    )
+                ]
+            )
         return known[index, at]
 
     def with_models(at, subset):
@@ -252,13 +260,18 @@ def test_the_number_of_loads_is_bounded_by_what_fits_before_the_latest_deadline(
 def varied(number):
     """A problem with replicas and batches, and what its plan may cost."""
     draw = random.Random(f"digest {number}")
-    lanes, asked = drawn(f"digest {number}", count=draw.randrange(1, 25), models=draw.randrange(1, 5),
-                         looseness=draw.choice((1.5, 3.0, 6.0)))
+    lanes, asked = drawn(
+        f"digest {number}",
+        count=draw.randrange(1, 25),
+        models=draw.randrange(1, 5),
+        looseness=draw.choice((1.5, 3.0, 6.0)),
+    )
     if draw.random() < 0.4:
         lanes = lanes._replace(sizes=tuple(draw.choice((1, 2, 4)) for _ in lanes.lane_of))
     if draw.random() < 0.4:
-        lanes = lanes._replace(free_ns=tuple(
-            tuple(sorted(draw.randrange(60) for _ in range(draw.randrange(1, 4)))) for _ in lanes.free_ns))
+        lanes = lanes._replace(
+            free_ns=tuple(tuple(sorted(draw.randrange(60) for _ in range(draw.randrange(1, 4)))) for _ in lanes.free_ns)
+        )
     return lanes, asked, draw.choice((500, 20_000))
 
 
@@ -344,7 +357,7 @@ def test_among_equal_plans_the_one_of_the_least_lane_time_is_taken():
 def test_loads_up_to_200_are_planned_in_layers_and_more_within_bounds():
     """Only layers are kept for the next plan, which then writes no cell."""
     for times, shape in (((10,) * 3, 8 * 5 * 5), ((10,) * 3 + (999,), 200), ((10, 10, 20), 0)):
-        lanes = Lanes(tuple(range(len(times))), times, ((30,), (60,), (60,), (0,))[:len(times)], (1,) * len(times))
+        lanes = Lanes(tuple(range(len(times))), times, ((30,), (60,), (60,), (0,))[: len(times)], (1,) * len(times))
         asked = [Asked(100, [Option(1, 5), Option(6, 9)])] * 9
         planner = Planner()
         planner.plan(lanes, asked)

@@ -22,13 +22,24 @@ def make(options=None, models=None, row=ROW, **app):
     table["vote"] = {1: 1, "lanes": ["v"]}
     nodes = {"q": "abc", "r": "de"}
     fitted = {"q": list(row), "r": [0, 0.6, 0.7, 1]}
-    apps = {name: {"node": [*({"name": branch, "after": []} for branch in branches),
-                            {"name": "vote", "after": list(branches), "join": "policy"}],
-                   "slo": "400ms", "ensemble": {"models": list(branches), "agreement": [fitted[name]]}, **app}
-            for name, branches in nodes.items()}
-    world = Driver(table, {**apps, "camera": {"model": "frames", "slo": "90ms"}},
-                   policy={"schemble+": {"price": 0.1, "lone": "plan", **(options or {})}},
-                   lane={name: {} for name in "lmnv"})
+    apps = {
+        name: {
+            "node": [
+                *({"name": branch, "after": []} for branch in branches),
+                {"name": "vote", "after": list(branches), "join": "policy"},
+            ],
+            "slo": "400ms",
+            "ensemble": {"models": list(branches), "agreement": [fitted[name]]},
+            **app,
+        }
+        for name, branches in nodes.items()
+    }
+    world = Driver(
+        table,
+        {**apps, "camera": {"model": "frames", "slo": "90ms"}},
+        policy={"schemble+": {"price": 0.1, "lone": "plan", **(options or {})}},
+        lane={name: {} for name in "lmnv"},
+    )
     world.step(at=0)
     policy, board = world.scheduler.policies[0], world.scheduler.state.board
     policy._places += places_of(list(policy._ensembles.values()), board, policy._cells_max)
@@ -42,8 +53,12 @@ def make(options=None, models=None, row=ROW, **app):
 def held(policy, number, due, bits=(0, 1, 2), app="q", answered=0, running=0, last=0, **request):
     """A request whose models are to end by ``due`` and must by ``last``, if that is later; some have begun."""
     ensemble = policy._ensembles[app]
-    jobs = {bit: job(10 * number + bit, ensemble.app, node=ensemble.nodes[bit].name, id=number,
-                     **{"deadline": 400, **request}) for bit in bits}
+    jobs = {
+        bit: job(
+            10 * number + bit, ensemble.app, node=ensemble.nodes[bit].name, id=number, **{"deadline": 400, **request}
+        )
+        for bit in bits
+    }
     query = Query(jobs[bits[0]].request, ensemble, round(max(due, last) * MS), round(max(0, last - due) * MS))
     for bit, each in jobs.items():
         each.request = query.request
@@ -93,7 +108,8 @@ def test_an_answer_counts_by_its_cost_beside_the_dearest_on_the_same_lanes():
     see(policy, places, board, dear=(1.0, 0.5, 0.25))
     both = (2 * 1.0 + 4 * 0.75) / (2 * 200 + 4 * 50)
     assert policy._prices(places.problem(board, {}), places, board) == pytest.approx(
-        [0.1 * 1.0 / 200 / MS, 0.5 * 0.1 * both / MS, 0.25 * 0.1 * 0.75 / 50 / MS])
+        [0.1 * 1.0 / 200 / MS, 0.5 * 0.1 * both / MS, 0.25 * 0.1 * 0.75 / 50 / MS]
+    )
 
 
 # --- who else uses the lanes ------------------------------------------------------------------------------------------
@@ -132,8 +148,12 @@ def test_what_other_apps_lose_is_told_in_answers_of_the_dearest_ensemble():
 
 def waiting(policy):
     """Four that have not begun, of two ensembles, in order of their deadlines."""
-    return [held(policy, 1, 100), held(policy, 2, 150, (0, 1), "r"), held(policy, 3, 200),
-            held(policy, 4, 250, (0, 1), "r")]
+    return [
+        held(policy, 1, 100),
+        held(policy, 2, 150, (0, 1), "r"),
+        held(policy, 3, 200),
+        held(policy, 4, 250, (0, 1), "r"),
+    ]
 
 
 def test_models_cost_what_those_who_wait_until_the_last_of_an_app_lose():
@@ -201,10 +221,22 @@ def test_a_guard_is_how_much_longer_the_slowest_took_than_typically_where_that_i
 # --- who is in time ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("early", "due", "last", "on_late", "dues"), [
-    (0, 40, 40, "drop", [40]), (0, 39, 39, "drop", []), (0, 39, 40, "drop", [40]), (0, 39, 39.5, "drop", []),
-    (9, 49, 49, "drop", [40]), (9, 48, 48, "drop", [48]), (9, 40, 45, "drop", [40]), (9, 200, 200, "answer", [200]),
-    (9, 200, 200, "drop", [191]), (150, 200, 200, "drop", [100]), (100, 200, 200, "drop", [100])])
+@pytest.mark.parametrize(
+    ("early", "due", "last", "on_late", "dues"),
+    [
+        (0, 40, 40, "drop", [40]),
+        (0, 39, 39, "drop", []),
+        (0, 39, 40, "drop", [40]),
+        (0, 39, 39.5, "drop", []),
+        (9, 49, 49, "drop", [40]),
+        (9, 48, 48, "drop", [48]),
+        (9, 40, 45, "drop", [40]),
+        (9, 200, 200, "answer", [200]),
+        (9, 200, 200, "drop", [191]),
+        (150, 200, 200, "drop", [100]),
+        (100, 200, 200, "drop", [100]),
+    ],
+)
 def test_models_end_with_the_guard_or_else_by_the_likely_times_or_else_just_in_time(early, due, last, on_late, dues):
     """The guard is a quarter of a request's 400 ms at most."""
     policy, places, board = make()
@@ -279,9 +311,18 @@ def test_the_idle_model_that_ends_first_by_the_due_time_is_the_fastest():
 SIZES = {1: 40, 2: 60, 4: 90, 8: 170, 16: 300}
 
 
-@pytest.mark.parametrize(("sizes", "batch_max", "waiting", "planned"), [
-    ((1, 2, 4, 8, 16), 32, 50, [1, 2, 4, 8]), ((1, 2, 4, 8, 16), 4, 50, [1, 2, 4]), ((1, 2, 4, 8), 32, 7, [1, 2, 4]),
-    ((1, 2, 4, 8), 32, 1, [1]), ((1, 2, 4, 8), 32, 0, [1]), ((1,), 32, 9, [1]), ((2, 4), 32, 4, [1, 2, 4])])
+@pytest.mark.parametrize(
+    ("sizes", "batch_max", "waiting", "planned"),
+    [
+        ((1, 2, 4, 8, 16), 32, 50, [1, 2, 4, 8]),
+        ((1, 2, 4, 8, 16), 4, 50, [1, 2, 4]),
+        ((1, 2, 4, 8), 32, 7, [1, 2, 4]),
+        ((1, 2, 4, 8), 32, 1, [1]),
+        ((1, 2, 4, 8), 32, 0, [1]),
+        ((1,), 32, 9, [1]),
+        ((2, 4), 32, 4, [1, 2, 4]),
+    ],
+)
 def test_plans_are_made_for_batch_sizes_that_models_have_and_requests_could_fill(sizes, batch_max, waiting, planned):
     policy, places, board = make({"batch_max": batch_max})
     board.latency("c", "m").sizes = sizes
@@ -290,8 +331,9 @@ def test_plans_are_made_for_batch_sizes_that_models_have_and_requests_could_fill
     assert policy._batch(held(policy, 1, 90)) == 3
 
 
-@pytest.mark.parametrize(("cells_max", "due", "plans"), [
-    (20_000, 100, 4), (1, 100, 1), (20_000, 8 * 400, 1)])  # in time, or with no time for more, or everybody has all
+@pytest.mark.parametrize(
+    ("cells_max", "due", "plans"), [(20_000, 100, 4), (1, 100, 1), (20_000, 8 * 400, 1)]
+)  # in time, or with no time for more, or everybody has all
 def test_larger_batches_are_planned_while_time_allows_and_somebody_lacks_something(cells_max, due, plans):
     policy, places, board = make({"cells_max": cells_max, "price": 0.0}, SIZES)
     see(policy, places, board, dear=(0.0, 0.0, 0.0))
@@ -320,18 +362,28 @@ def test_a_plan_of_single_requests_goes_on_from_the_last_one():
 NEAR = [0, 0.9, 0.5, 0.93, 0.5, 0.91, 0.5, 1]
 
 
-@pytest.mark.parametrize(("answered", "running", "bits", "due", "least", "stop", "price", "enough"), [
-    (0b001, 0b010, (2,), 400, 0.0, 0.03, 0.1, False),  # what runs adds 0.03
-    (0b001, 0b010, (2,), 400, 0.0, 0.04, 0.1, False),  # it adds less, but all together 0.1
-    (0b001, 0b010, (2,), 84, 0.0, 0.04, 0.1, True),  # for which there is no time
-    (0b001, 0b010, (2,), 400, 0.0, 0.11, 0.1, True), (0b001, 0b010, (2,), 400, 0.95, 0.11, 0.1, False),
-    (0b001, 0, (1, 2), 400, 0.0, 0.0, 0.01, False),  # both together pay
-    (0b001, 0, (1, 2), 400, 0.0, 0.0, 0.5, True), (0b001, 0, (1, 2), 400, 0.95, 0.0, 0.5, False),
-    (0b001, 0, (1, 2), 400, 0.9, 0.0, 0.5, True), (0b001, 0, (1, 2), 74, 0.0, 0.0, 0.0, True),
-    (0b001, 0, (1, 2), 74, 0.95, 0.0, 0.0, True), (0b001, 0, (1,), 75, 0.0, 0.03, 0.0, False),
-    (0b001, 0, (1,), 75, 0.0, 0.031, 0.0, True), (0b001, 0, (1,), 75, 0.0, 0.0, 0.0, False)])
-def test_an_answered_request_has_enough_when_nothing_adds_enough_to_it(answered, running, bits, due, least, stop, price,
-                                                                       enough):
+@pytest.mark.parametrize(
+    ("answered", "running", "bits", "due", "least", "stop", "price", "enough"),
+    [
+        (0b001, 0b010, (2,), 400, 0.0, 0.03, 0.1, False),  # what runs adds 0.03
+        (0b001, 0b010, (2,), 400, 0.0, 0.04, 0.1, False),  # it adds less, but all together 0.1
+        (0b001, 0b010, (2,), 84, 0.0, 0.04, 0.1, True),  # for which there is no time
+        (0b001, 0b010, (2,), 400, 0.0, 0.11, 0.1, True),
+        (0b001, 0b010, (2,), 400, 0.95, 0.11, 0.1, False),
+        (0b001, 0, (1, 2), 400, 0.0, 0.0, 0.01, False),  # both together pay
+        (0b001, 0, (1, 2), 400, 0.0, 0.0, 0.5, True),
+        (0b001, 0, (1, 2), 400, 0.95, 0.0, 0.5, False),
+        (0b001, 0, (1, 2), 400, 0.9, 0.0, 0.5, True),
+        (0b001, 0, (1, 2), 74, 0.0, 0.0, 0.0, True),
+        (0b001, 0, (1, 2), 74, 0.95, 0.0, 0.0, True),
+        (0b001, 0, (1,), 75, 0.0, 0.03, 0.0, False),
+        (0b001, 0, (1,), 75, 0.0, 0.031, 0.0, True),
+        (0b001, 0, (1,), 75, 0.0, 0.0, 0.0, False),
+    ],
+)
+def test_an_answered_request_has_enough_when_nothing_adds_enough_to_it(
+    answered, running, bits, due, least, stop, price, enough
+):
     policy, places, board = make({"stop": stop, "price": price}, row=NEAR)
     see(policy, places, board)
     policy._arrivals["q"].count = 1.0
@@ -342,9 +394,19 @@ def test_an_answered_request_has_enough_when_nothing_adds_enough_to_it(answered,
 # --- bids and joins ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("slowest", "deadline", "early"), [
-    (85, 400, 10), (75, 400, 0), (60, 400, 0), (475, 400, 100), (85, 86, 10), (85, 85, 0), (475, 100, 0),
-    (475, 440, 100)])
+@pytest.mark.parametrize(
+    ("slowest", "deadline", "early"),
+    [
+        (85, 400, 10),
+        (75, 400, 0),
+        (60, 400, 0),
+        (475, 400, 100),
+        (85, 86, 10),
+        (85, 85, 0),
+        (475, 100, 0),
+        (475, 440, 100),
+    ],
+)
 def test_a_bid_is_to_end_as_early_as_the_slowest_would_where_it_can(slowest, deadline, early):
     """The model takes 75 ms, and the vote behind it 1; early by a quarter of the request's time at most."""
     policy, places, board = make()
@@ -369,8 +431,10 @@ def test_a_bid_carries_what_waits_behind_it_on_the_lane():
     assert bid.remaining_ns == (76 + 85 + 20) * MS
 
 
-@pytest.mark.parametrize(("waits", "on_late", "early"), [
-    ((), "drop", 0), ((3, 9, 5), "drop", 9), ((3, 120), "drop", 100), ((3, 9), "answer", 0), ((9,), "partial", 9)])
+@pytest.mark.parametrize(
+    ("waits", "on_late", "early"),
+    [((), "drop", 0), ((3, 9, 5), "drop", 9), ((3, 120), "drop", 100), ((3, 9), "answer", 0), ((9,), "partial", 9)],
+)
 def test_models_are_to_end_before_the_longest_wait_of_a_join(waits, on_late, early):
     policy, _, _ = make()
     app = policy._ensembles["q"].app

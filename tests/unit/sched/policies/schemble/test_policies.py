@@ -17,20 +17,39 @@ TIMES = {"a": 40, "b": 75, "c": 85}
 EASY = [0, 0.99, 0.99, 0.995, 0.99, 0.995, 0.995, 1]
 HARD = [0, 0.6, 0.7, 0.85, 0.65, 0.8, 0.85, 1]
 FITTED = {"models": ["a", "b", "c"], "edges": [0.5], "agreement": [EASY, HARD]}
-NODES = [{"name": "a", "after": []}, {"name": "b", "after": []}, {"name": "c", "after": []},
-         {"name": "vote", "after": ["a", "b", "c"], "join": "policy"}]
+NODES = [
+    {"name": "a", "after": []},
+    {"name": "b", "after": []},
+    {"name": "c", "after": []},
+    {"name": "vote", "after": ["a", "b", "c"], "join": "policy"},
+]
 
 
-def make(kind="schemble+", fitted=FITTED, options=None, shared=False, nodes=NODES, models=None, lanes=None,
-         resident=None, **app):
+def make(
+    kind="schemble+",
+    fitted=FITTED,
+    options=None,
+    shared=False,
+    nodes=NODES,
+    models=None,
+    lanes=None,
+    resident=None,
+    **app,
+):
     places = {"a": ["la"], "b": ["la" if shared else "lb"], "c": ["la" if shared else "lc"]}
     table = {name: {1: time, "lanes": (lanes or places)[name], **(models or {})} for name, time in TIMES.items()}
     table.update(vote={1: 1, "lanes": ["lv"]}, score={1: 5, "lanes": ["lv"]})
     if fitted:
         app["ensemble"] = fitted
     more = {"device": {"cpu": {"memory": "200MB"}}} if models else {}
-    return Driver(table, {"q": {"node": nodes, "slo": "150ms", **app}}, policy={kind: options or {}}, lane=LANES,
-                  resident=resident, **more)
+    return Driver(
+        table,
+        {"q": {"node": nodes, "slo": "150ms", **app}},
+        policy={kind: options or {}},
+        lane=LANES,
+        resident=resident,
+        **more,
+    )
 
 
 def models_of(actions):
@@ -51,10 +70,14 @@ def serve(world, until=250):
     world.pass_time(until)
 
 
-@pytest.mark.parametrize(("kind", "options"), [
-    (EnsembleStatic, {"pick": "all", "models": [], "threshold": 0.3, "margin": 0.0}),
-    (Schemble, {"planner": "exact", "delta": 0.01, "order": "edf", "mean": False, "fast": True, "price": 0.0}),
-    (SchemblePlus, {"stop": 0.005, "lone": "fastest", "price": 0.05})])
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (EnsembleStatic, {"pick": "all", "models": [], "threshold": 0.3, "margin": 0.0}),
+        (Schemble, {"planner": "exact", "delta": 0.01, "order": "edf", "mean": False, "fast": True, "price": 0.0}),
+        (SchemblePlus, {"stop": 0.005, "lone": "fastest", "price": 0.05}),
+    ],
+)
 def test_the_defaults_are_those_of_the_documentation(kind, options):
     shared = {**Edf.defaults, "score": "", "cells_max": 20_000, "margin_ms": 0.2}
     assert kind.defaults == {**shared, **options}
@@ -180,9 +203,12 @@ def test_an_ensemble_of_many_models_is_offered_few_enough_subsets_to_plan():
     models = {name: {1: 5 + index, "lanes": [f"l{name}"]} for index, name in enumerate(names)}
     nodes = [{"name": name, "after": []} for name in names]
     nodes.append({"name": "vote", "after": list(names), "join": "policy"})
-    world = Driver({**models, "vote": {1: 1, "lanes": ["lv"]}}, {"q": {"node": nodes, "slo": "100ms"}},
-                   policy={"schemble+": {"lone": "plan"}}, lane={name: {} for name in [f"l{name}" for name in names] +
-                                                                 ["lv"]})
+    world = Driver(
+        {**models, "vote": {1: 1, "lanes": ["lv"]}},
+        {"q": {"node": nodes, "slo": "100ms"}},
+        policy={"schemble+": {"lone": "plan"}},
+        lane={name: {} for name in [f"l{name}" for name in names] + ["lv"]},
+    )
     world.arrive("q")
     assert models_of(world.actions) == sorted(names)  # all of them are one of the subsets
     query = next(iter(world.scheduler.policies[0]._queries.values()))
@@ -195,8 +221,11 @@ def test_an_ensemble_of_many_models_is_offered_few_enough_subsets_to_plan():
 
 
 def test_a_score_that_comes_beside_the_models_counts_from_then_on():
-    nodes = [*NODES[:3], {"name": "score", "after": []}, {"name": "vote", "after": ["a", "b", "c", "score"],
-                                                          "join": "policy"}]
+    nodes = [
+        *NODES[:3],
+        {"name": "score", "after": []},
+        {"name": "vote", "after": ["a", "b", "c", "score"], "join": "policy"},
+    ]
     world = make(nodes=nodes)
     assert models_of(world.arrive("q")) == ["a", "score"]
     world.finish("lv", at=5, hints={"difficulty": 0.1})
@@ -207,8 +236,11 @@ def test_a_score_that_comes_beside_the_models_counts_from_then_on():
 
 
 def test_a_score_alone_is_no_answer():
-    nodes = [*NODES[:3], {"name": "score", "after": []}, {"name": "vote", "after": ["a", "b", "c", "score"],
-                                                          "join": "policy"}]
+    nodes = [
+        *NODES[:3],
+        {"name": "score", "after": []},
+        {"name": "vote", "after": ["a", "b", "c", "score"], "join": "policy"},
+    ]
     world = make(nodes=nodes, on_late="partial")
     world.arrive("q")
     world.finish("lv", at=5, hints={"difficulty": 0.9})
@@ -304,19 +336,26 @@ def test_the_original_ensemble_refuses_at_arrival_what_cannot_have_all_models():
     assert world.outcome(1) == "completed"
 
 
-@pytest.mark.parametrize(("options", "hints", "models"), [
-    ({"pick": "static", "models": ["a", "c"]}, {}, ["a", "c"]),
-    ({"pick": "gating", "threshold": 0.4}, {"a.gate": 0.45, "b.gate": 0.2, "c.gate": 0.35}, ["a"]),
-    ({"pick": "gating", "threshold": 0.9}, {"a.gate": 0.3, "b.gate": 0.5, "c.gate": 0.2}, ["b"]),  # at least one
-    ({"pick": "des"}, {"a.local": 0.8, "b.local": 0.9, "c.local": 0.9}, ["b", "c"]),
-    ({"pick": "des", "margin": 0.1}, {"a.local": 0.8, "b.local": 0.9, "c.local": 0.9}, ["a", "b", "c"])])
+@pytest.mark.parametrize(
+    ("options", "hints", "models"),
+    [
+        ({"pick": "static", "models": ["a", "c"]}, {}, ["a", "c"]),
+        ({"pick": "gating", "threshold": 0.4}, {"a.gate": 0.45, "b.gate": 0.2, "c.gate": 0.35}, ["a"]),
+        ({"pick": "gating", "threshold": 0.9}, {"a.gate": 0.3, "b.gate": 0.5, "c.gate": 0.2}, ["b"]),  # at least one
+        ({"pick": "des"}, {"a.local": 0.8, "b.local": 0.9, "c.local": 0.9}, ["b", "c"]),
+        ({"pick": "des", "margin": 0.1}, {"a.local": 0.8, "b.local": 0.9, "c.local": 0.9}, ["a", "b", "c"]),
+    ],
+)
 def test_what_the_baselines_pick(options, hints, models):
     world = make("ensemble_static", options=options)
     assert models_of(world.arrive("q", hints=hints)) == models
 
 
 def test_replicas_of_the_fastest_serve_three_at_a_time():
-    world = make("ensemble_static", options={"pick": "static", "models": ["a"]},
-                 lanes={"a": ["la", "lb", "lc"], "b": ["lv"], "c": ["lv"]})
+    world = make(
+        "ensemble_static",
+        options={"pick": "static", "models": ["a"]},
+        lanes={"a": ["la", "lb", "lc"], "b": ["lv"], "c": ["lv"]},
+    )
     world.arrive("q", count=3)
     assert models_of(world.actions) == ["a", "a", "a"]

@@ -12,21 +12,29 @@ def field(times, free, sizes, shift=0):
     return Field(Lanes((0,) * len(times), times, (free,), sizes), 0, shift)
 
 
-@pytest.mark.parametrize(("free", "size", "caps"), [
-    ((5,), 1, {4: 0, 5: 0, 14: 0, 15: 1, 24: 1, 25: 2, 5 + 1260: 126, 5 + 1270: 127, 5 + 1280: 127}),
-    ((5,), 4, {14: 0, 15: 4, 5 + 310: 124, 5 + 320: 127}),
-    ((0, 20), 2, {9: 0, 10: 2, 29: 4, 30: 8, 35: 8})])
+@pytest.mark.parametrize(
+    ("free", "size", "caps"),
+    [
+        ((5,), 1, {4: 0, 5: 0, 14: 0, 15: 1, 24: 1, 25: 2, 5 + 1260: 126, 5 + 1270: 127, 5 + 1280: 127}),
+        ((5,), 4, {14: 0, 15: 4, 5 + 310: 124, 5 + 320: 127}),
+        ((0, 20), 2, {9: 0, 10: 2, 29: 4, 30: 8, 35: 8}),
+    ],
+)
 def test_a_place_with_one_model_counts_the_requests_of_whole_batches(free, size, caps):
     place = field((10,), free, (size,))
     assert {due: place.cap(due) for due in caps} == caps
 
 
-@pytest.mark.parametrize(("free", "sizes", "caps"), [
-    ((5,), (1, 1), {4: 0, 5: 0, 6: 1, 105: 100, 2**51 + 3: 2**51 - 2, 2**51 + 5: 2**51 - 1, 2**52: 2**51 - 1}),
-    ((0,), (1, 4), {18: 0, 19: 0, 20: 1, 100: 81}),  # 25 - 25 // 4: a batch of the second ends as a whole
-    ((0,), (4, 1), {8: 0, 9: 1, 100: 92}),  # 10 - 10 // 4
-    ((0, 10), (1, 1), {10: 0, 12: 2, 16: 10, 100: 190 - 12}),  # half of 25: one lane idles while the other works
-    ((0, 0, 0), (1, 4), {100: 300 - 19 - 25})])
+@pytest.mark.parametrize(
+    ("free", "sizes", "caps"),
+    [
+        ((5,), (1, 1), {4: 0, 5: 0, 6: 1, 105: 100, 2**51 + 3: 2**51 - 2, 2**51 + 5: 2**51 - 1, 2**52: 2**51 - 1}),
+        ((0,), (1, 4), {18: 0, 19: 0, 20: 1, 100: 81}),  # 25 - 25 // 4: a batch of the second ends as a whole
+        ((0,), (4, 1), {8: 0, 9: 1, 100: 92}),  # 10 - 10 // 4
+        ((0, 10), (1, 1), {10: 0, 12: 2, 16: 10, 100: 190 - 12}),  # half of 25: one lane idles while the other works
+        ((0, 0, 0), (1, 4), {100: 300 - 19 - 25}),
+    ],
+)
 def test_a_place_that_models_share_counts_time_less_what_ends_late(free, sizes, caps):
     place = field((10, 25), free, sizes)
     assert {due: place.cap(due) for due in caps} == caps
@@ -36,7 +44,12 @@ def test_the_fields_of_a_load_stand_side_by_side():
     alone, shared = field((10,), (0,), (4,), 3), field((10, 25), (0,), (4, 1), 3)
     assert (alone.shift, alone.largest, alone.guard, alone.adds, alone.unit_ns) == (3, 127, 1 << 10, {0: 1}, 10)
     assert (shared.shift, shared.largest, shared.guard, shared.adds, shared.unit_ns) == (
-        3, (1 << 51) - 1, 1 << 54, {0: 3, 1: 25}, 1)
+        3,
+        (1 << 51) - 1,
+        1 << 54,
+        {0: 3, 1: 25},
+        1,
+    )
 
 
 LANES = Lanes((0, 1, 1, 2), (40, 10, 25, 5), ((0,), (20,), (0,)), (1, 1, 1, 2))
@@ -52,8 +65,16 @@ def bound(*left):
 
 
 def test_a_problem_in_whole_numbers():
-    options = [Option(0b1001, 90), Option(0b0110, 80), Option(0b0010, 50), Option(0b0100, 50), Option(0b0001, 0),
-               Option(0b1000, 1), Option(0b1010, 50), Option(0b1100, 51)]
+    options = [
+        Option(0b1001, 90),
+        Option(0b0110, 80),
+        Option(0b0010, 50),
+        Option(0b0100, 50),
+        Option(0b0001, 0),
+        Option(0b1000, 1),
+        Option(0b1010, 50),
+        Option(0b1100, 51),
+    ]
     packed = pack(LANES, [Asked(55, options), Asked(54, options), Asked(39, options[:5]), Asked(9, [])])
     full = ((1 << 7) - 1, (1 << 51) - 1, (1 << 7) - 1)
     assert (packed.guard, packed.shape) == (GUARD, (1 + 1) * (1 + 3) * (1 + 1) * (1 + 4))
@@ -65,18 +86,24 @@ def test_a_problem_in_whole_numbers():
         (0b1000, UNIT_2, bound(full[0], full[1], 22 - 1), 1),
         (0b0110, 35 * UNIT_1, bound(full[0], 0, full[2]), 80),
         (0b1001, 1 + UNIT_2, bound(0, full[1], 22 - 1), 90),
-        (0b1100, 25 * UNIT_1 + UNIT_2, bound(full[0], 35 - 25, 22 - 1), 51)]
+        (0b1100, 25 * UNIT_1 + UNIT_2, bound(full[0], 35 - 25, 22 - 1), 51),
+    ]
     assert [option[0] for option in second] == [0b0010, 0b0100, 0b1000, 0b1001, 0b1100]  # 34 ns for both of the lane
     assert [option[0] for option in third] == [0b0010]  # a nanosecond too short for model 0, and 19 are not 25
     assert last == []
 
 
 def test_an_option_goes_only_when_a_part_of_it_brings_as_much():
-    rows = [pack(LANES, [Asked(900, [Option(subset, reward) for subset, reward in options])]).rows[0] for options in (
-        [(0b01, 50), (0b10, 60), (0b11, 60)], [(0b01, 50), (0b10, 60), (0b11, 61)], [(0b10, 50), (0b1001, 40)],
-        [(0b01, -5), (0b10, 0), (0b11, 1)])]
-    assert [[option[0] for option in row] for row in rows] == [
-        [0b01, 0b10], [0b01, 0b10, 0b11], [0b10, 0b1001], [0b11]]
+    rows = [
+        pack(LANES, [Asked(900, [Option(subset, reward) for subset, reward in options])]).rows[0]
+        for options in (
+            [(0b01, 50), (0b10, 60), (0b11, 60)],
+            [(0b01, 50), (0b10, 60), (0b11, 61)],
+            [(0b10, 50), (0b1001, 40)],
+            [(0b01, -5), (0b10, 0), (0b11, 1)],
+        )
+    ]
+    assert [[option[0] for option in row] for row in rows] == [[0b01, 0b10], [0b01, 0b10, 0b11], [0b10, 0b1001], [0b11]]
 
 
 def test_a_subset_that_no_place_could_ever_take_is_left_out():
@@ -100,9 +127,24 @@ def test_the_lane_time_of_a_load_is_that_of_all_places():
     assert packed.time_ns(3 + 35 * UNIT_1 + 7 * UNIT_2) == 3 * 40 + 35 + 7 * 5
 
 
-@pytest.mark.parametrize(("subsets", "does"), [
-    ([0, 0], True), ([1, 0], True), ([0, 1], True), ([1, 1], True), ([1, 2], True), ([2, 1], True), ([2, 2], False),
-    ([2, 3], False), ([3, 0], True), ([3, 1], True), ([3, 3], False), ([4, 0], False), ([1, 4], False)])
+@pytest.mark.parametrize(
+    ("subsets", "does"),
+    [
+        ([0, 0], True),
+        ([1, 0], True),
+        ([0, 1], True),
+        ([1, 1], True),
+        ([1, 2], True),
+        ([2, 1], True),
+        ([2, 2], False),
+        ([2, 3], False),
+        ([3, 0], True),
+        ([3, 1], True),
+        ([3, 3], False),
+        ([4, 0], False),
+        ([1, 4], False),
+    ],
+)
 def test_whether_the_models_of_all_requests_end_in_time(subsets, does):
     """By 80 one lane runs twice what takes 40, the other once what takes 75; nobody offers the subset 4."""
     lanes = Lanes((0, 1), (40, 75), ((0,), (0,)), (1, 1))

@@ -33,16 +33,23 @@ def test_the_models_stand_in_the_order_of_the_profile_or_else_of_the_app():
     assert names(ensemble(ensemble=FITTED).nodes) == ["a", "b", "c"]
     found = ensemble()
     assert names(found.nodes) == names(node for node in found.app.nodes if node.name != "vote")
-    assert (found.bits, found.full, found.join.name) == ({node.name: bit for bit, node in enumerate(found.nodes)},
-                                                         0b111, "vote")
+    assert (found.bits, found.full, found.join.name) == (
+        {node.name: bit for bit, node in enumerate(found.nodes)},
+        0b111,
+        "vote",
+    )
 
 
 def test_a_chosen_join_of_one_branch_or_of_none_makes_no_ensemble():
     assert ensemble([MODELS[0], {"name": "vote", "after": ["b"], "join": "policy"}]) is None
     assert ensemble([MODELS[0], MODELS[1], {"name": "vote", "after": ["b", "a"], "join": "policy"}]) is not None
     assert ensemble([*MODELS, {"name": "vote", "after": ["a", "b", "c"]}]) is None
-    two = [*MODELS, {"name": "d", "after": []}, {"name": "one", "after": ["a", "b"], "join": "policy"},
-           {"name": "two", "after": ["c", "d"], "join": "policy"}]
+    two = [
+        *MODELS,
+        {"name": "d", "after": []},
+        {"name": "one", "after": ["a", "b"], "join": "policy"},
+        {"name": "two", "after": ["c", "d"], "join": "policy"},
+    ]
     assert ensemble(two) is None
 
 
@@ -68,8 +75,11 @@ def test_a_model_that_more_than_the_join_waits_for_makes_no_ensemble():
 
 
 def branches(**first):
-    return [{"name": "cut", "after": [], **first}, *[{"name": name, "after": ["cut"]} for name in "abc"],
-            {"name": "vote", "after": ["a", "b", "c"], "join": "policy"}]
+    return [
+        {"name": "cut", "after": [], **first},
+        *[{"name": name, "after": ["cut"]} for name in "abc"],
+        {"name": "vote", "after": ["a", "b", "c"], "join": "policy"},
+    ]
 
 
 @pytest.mark.parametrize("fitted", [{}, {"ensemble": FITTED}])
@@ -90,10 +100,16 @@ def test_models_that_make_parts_or_choose_are_no_ensemble(kind):
 
 
 def test_what_stands_before_the_models_leads_and_what_else_the_join_waits_for_helps():
-    nodes = [{"name": "crop", "after": []}, {"name": "scale", "after": ["crop"]}, {"name": "a", "after": ["scale"]},
-             {"name": "b", "after": ["crop"]}, {"name": "score", "after": []}, {"name": "tell", "after": []},
-             {"name": "told", "after": ["tell"]},
-             {"name": "vote", "after": ["a", "b", "score", "tell"], "join": "policy"}]
+    nodes = [
+        {"name": "crop", "after": []},
+        {"name": "scale", "after": ["crop"]},
+        {"name": "a", "after": ["scale"]},
+        {"name": "b", "after": ["crop"]},
+        {"name": "score", "after": []},
+        {"name": "tell", "after": []},
+        {"name": "told", "after": ["tell"]},
+        {"name": "vote", "after": ["a", "b", "score", "tell"], "join": "policy"},
+    ]
     fitted = {"models": ["a", "b"], "agreement": [[0, 0.5, 0.6, 1]]}
     found = ensemble(nodes, ensemble=fitted)
     assert (found.leads, found.helpers) == ({"crop", "scale"}, {"score"})  # the join is not all that tell goes to
@@ -109,8 +125,9 @@ def test_the_hint_of_the_difficulty_is_the_policys_or_else_the_profiles():
 # --- what an answer is worth ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("hints", "row"), [({"difficulty": 0.4}, EASY), ({"difficulty": 0.5}, HARD),
-                                            ({"blur": 0.1}, None), ({}, None)])
+@pytest.mark.parametrize(
+    ("hints", "row"), [({"difficulty": 0.4}, EASY), ({"difficulty": 0.5}, HARD), ({"blur": 0.1}, None), ({}, None)]
+)
 def test_a_request_is_worth_what_its_difficulty_says(hints, row):
     found = ensemble(ensemble=FITTED)
     mean = [0.75 * easy + 0.25 * hard for easy, hard in zip(EASY, HARD)]
@@ -127,19 +144,32 @@ def test_without_a_profile_each_model_counts_alike():
 
 SURE, TORN = [0, 0.99, 0, 0.99, 0, 0.99, 0, 1], [0, 0.3, 0, 0.4, 0, 0.5, 0, 1]
 AGREED, SPLIT = [0, 0, 0, 0.97, 0, 0, 0, 1], [0, 0, 0, 0.2, 0, 0, 0, 1]
-OBSERVED = {**FITTED, "observed": {"1": {"edges": [0.5], "agreement": [[TORN], [SURE]]},
-                                   "3": {"edges": [0.3], "agreement": [[SPLIT], [AGREED]]}}}
+OBSERVED = {
+    **FITTED,
+    "observed": {
+        "1": {"edges": [0.5], "agreement": [[TORN], [SURE]]},
+        "3": {"edges": [0.3], "agreement": [[SPLIT], [AGREED]]},
+    },
+}
 
 
-@pytest.mark.parametrize(("answered", "hints", "weights", "row"), [
-    (0b001, {"a.label": 3, "a.margin": 0.49}, (), TORN), (0b001, {"a.label": 3, "a.margin": 0.5}, (), SURE),
-    (0b001, {"a.label": 3}, (), None), (0b001, {"a.margin": 0.9}, (), None), (0b001, {}, (), None),
-    (0b001, {"b.label": 3, "b.margin": 0.9}, (), None), (0b010, {"b.label": 3, "b.margin": 0.9}, (), None),
-    (0b011, {"a.label": 3, "a.margin": 0.9, "b.label": 3, "b.margin": 0.1}, (), AGREED),
-    (0b011, {"a.label": 3, "a.margin": 0.9, "b.label": 4, "b.margin": 0.7}, (), SPLIT),
-    (0b011, {"a.label": 3, "a.margin": 0.9, "b.label": 4, "b.margin": 0.7}, (9.0, 1.0, 1.0), AGREED),
-    (0b011, {"a.label": 3, "a.margin": 0.9, "b.label": 4, "b.margin": 0.7}, (1.0, 2.0, 1.0), SPLIT),
-    (0b011, {"a.label": 3, "a.margin": 0.9, "b.label": 4}, (), None)])
+@pytest.mark.parametrize(
+    ("answered", "hints", "weights", "row"),
+    [
+        (0b001, {"a.label": 3, "a.margin": 0.49}, (), TORN),
+        (0b001, {"a.label": 3, "a.margin": 0.5}, (), SURE),
+        (0b001, {"a.label": 3}, (), None),
+        (0b001, {"a.margin": 0.9}, (), None),
+        (0b001, {}, (), None),
+        (0b001, {"b.label": 3, "b.margin": 0.9}, (), None),
+        (0b010, {"b.label": 3, "b.margin": 0.9}, (), None),
+        (0b011, {"a.label": 3, "a.margin": 0.9, "b.label": 3, "b.margin": 0.1}, (), AGREED),
+        (0b011, {"a.label": 3, "a.margin": 0.9, "b.label": 4, "b.margin": 0.7}, (), SPLIT),
+        (0b011, {"a.label": 3, "a.margin": 0.9, "b.label": 4, "b.margin": 0.7}, (9.0, 1.0, 1.0), AGREED),
+        (0b011, {"a.label": 3, "a.margin": 0.9, "b.label": 4, "b.margin": 0.7}, (1.0, 2.0, 1.0), SPLIT),
+        (0b011, {"a.label": 3, "a.margin": 0.9, "b.label": 4}, (), None),
+    ],
+)
 def test_what_the_models_that_answered_say_of_the_others(answered, hints, weights, row):
     found = ensemble(ensemble={**OBSERVED, "weights": list(weights)})
     assert found.observed(query(found, hints=hints).request, answered) == (None if row is None else tuple(row))
@@ -156,11 +186,18 @@ def test_models_that_answer_no_longer_run_and_what_they_said_counts_for_all_that
     assert [mine.worth(subset) for subset in range(8)] == EASY
 
 
-@pytest.mark.parametrize(("begun", "least", "gains"), [
-    (0, 0.0, [0, 0.5, 0.4, 0.7, 0.3, 0.6, 0.5, 1]), (0, 0.5, [0, 0.5, 0, 0.7, 0, 0.6, 0.5, 1]),
-    (0b001, 0.0, [0, 0, 0.2, 0.2, 0.1, 0.1, 0.5, 0.5]), (0b001, 0.5, [0, 0, 0.2, 0.2, 0.1, 0.1, 0.5, 0.5]),
-    (0b001, 0.51, [0, 0, 0.7, 0.7, 0.6, 0.6, 1, 1]), (0b110, 0.5, [0, 0.5, 0, 0.5, 0, 0.5, 0, 0.5]),
-    (0b110, 0.6, [0, 1, 0, 1, 0, 1, 0, 1])])
+@pytest.mark.parametrize(
+    ("begun", "least", "gains"),
+    [
+        (0, 0.0, [0, 0.5, 0.4, 0.7, 0.3, 0.6, 0.5, 1]),
+        (0, 0.5, [0, 0.5, 0, 0.7, 0, 0.6, 0.5, 1]),
+        (0b001, 0.0, [0, 0, 0.2, 0.2, 0.1, 0.1, 0.5, 0.5]),
+        (0b001, 0.5, [0, 0, 0.2, 0.2, 0.1, 0.1, 0.5, 0.5]),
+        (0b001, 0.51, [0, 0, 0.7, 0.7, 0.6, 0.6, 1, 1]),
+        (0b110, 0.5, [0, 0.5, 0, 0.5, 0, 0.5, 0, 0.5]),
+        (0b110, 0.6, [0, 1, 0, 1, 0, 1, 0, 1]),
+    ],
+)
 @pytest.mark.parametrize("runs", [True, False])
 def test_more_models_add_what_is_of_use_to_those_that_have_begun(begun, least, gains, runs):
     mine = query(ensemble(ensemble=FITTED), hints={"difficulty": 0.9}, quality_min=least)
@@ -188,8 +225,10 @@ def test_the_models_that_wait_are_those_whose_jobs_are_ready():
 
 def test_requests_stand_in_order_of_due_time_then_arrival_then_number():
     found = ensemble(ensemble=FITTED)
-    due, arrived, numbered, last = [query(found, last, early, arrival=arrival, id=number) for last, early, arrival,
-                                    number in ((100, 20, 5, 9), (90, 0, 1, 8), (95, 5, 2, 1), (90, 0, 2, 2))]
+    due, arrived, numbered, last = [
+        query(found, last, early, arrival=arrival, id=number)
+        for last, early, arrival, number in ((100, 20, 5, 9), (90, 0, 1, 8), (95, 5, 2, 1), (90, 0, 2, 2))
+    ]
     assert sorted([last, numbered, arrived, due], key=Query.key) == [due, arrived, numbered, last]
 
 

@@ -9,16 +9,23 @@ from edgeserve.errors import ConfigError
 from edgeserve.sched.protocol.actions import ReleaseInputs, RetainInputs, RunBatch
 
 EASY = {"models": ["a", "b"], "agreement": [[0, 0.999, 0.999, 1]]}
-NODES = [{"name": "a", "after": []}, {"name": "b", "after": []},
-         {"name": "vote", "after": ["a", "b"], "join": "policy"}]
+NODES = [
+    {"name": "a", "after": []},
+    {"name": "b", "after": []},
+    {"name": "vote", "after": ["a", "b"], "join": "policy"},
+]
 
 
 def make(kind="schemble+", fitted=EASY, share=1.0, slo="200ms", **policy):
     app = {"node": NODES, "slo": slo, "history": "h.npz", "history_share": share}
     if fitted:
         app["ensemble"] = fitted
-    return Driver({"a": {1: 10, "lanes": ["l"]}, "b": {1: 30, "lanes": ["l"]}, "vote": {1: 1, "lanes": ["v"]}},
-                  {"q": app}, policy={kind: policy}, lane={"l": {}, "v": {}})
+    return Driver(
+        {"a": {1: 10, "lanes": ["l"]}, "b": {1: 30, "lanes": ["l"]}, "vote": {1: 1, "lanes": ["v"]}},
+        {"q": app},
+        policy={kind: policy},
+        lane={"l": {}, "v": {}},
+    )
 
 
 def retained(world):
@@ -69,6 +76,7 @@ def test_the_share_is_kept_and_the_same_requests_are_drawn_again():
             if world.on_lane:
                 world.finish("l", at=300 * number + 100)
         return [action.job.request_id for action in world.seen if isinstance(action, RetainInputs)]
+
     first = drawn()
     assert 30 <= len(set(first)) <= 70
     assert drawn() == first

@@ -12,11 +12,27 @@ from edgeserve.sched.requests.states import HELD
 
 ROW = [0, 0.5, 0.4, 0.7, 0.3, 0.6, 0.5, 1]
 TIMES = {"crop": 5, "scale": 7, "a": 40, "b": 75, "c": 85, "score": 3, "vote": 1, "send": 2, "side": 20}
-LANES = {"crop": "k", "scale": "k", "a": "la", "b": "lb", "c": "lc", "score": "ls", "vote": "v", "send": "v",
-         "side": "k"}
-NODES = [{"name": "crop", "after": []}, {"name": "scale", "after": ["crop"]}, {"name": "a", "after": ["scale"]},
-         {"name": "b", "after": ["crop"]}, {"name": "c", "after": ["crop"]}, {"name": "score", "after": []},
-         {"name": "vote", "after": ["a", "b", "c", "score"], "join": "policy"}, {"name": "send", "after": ["vote"]}]
+LANES = {
+    "crop": "k",
+    "scale": "k",
+    "a": "la",
+    "b": "lb",
+    "c": "lc",
+    "score": "ls",
+    "vote": "v",
+    "send": "v",
+    "side": "k",
+}
+NODES = [
+    {"name": "crop", "after": []},
+    {"name": "scale", "after": ["crop"]},
+    {"name": "a", "after": ["scale"]},
+    {"name": "b", "after": ["crop"]},
+    {"name": "c", "after": ["crop"]},
+    {"name": "score", "after": []},
+    {"name": "vote", "after": ["a", "b", "c", "score"], "join": "policy"},
+    {"name": "send", "after": ["vote"]},
+]
 PLAIN = [*({"name": name, "after": []} for name in "abc"), {"name": "vote", "after": ["a", "b", "c"], "join": "policy"}]
 
 
@@ -25,10 +41,18 @@ def make(kind="schemble", nodes=PLAIN, options=None, models=None, trials=False, 
     table = {name: {1: time, "lanes": [LANES[name]], **((models or {}).get(name, {}))} for name, time in TIMES.items()}
     fitted = {"models": ["a", "b", "c"], "agreement": [ROW]}
     more = {"device": device} if device else {}
-    return Driver(table, {"q": {"node": nodes, "slo": "400ms", "ensemble": fitted, **app},
-                          "other": {"model": "side", "slo": "500ms"}, "third": {"model": "send", "slo": "500ms"}},
-                  policy={kind: options or {}}, lane={lane: {} for lane in sorted(set(LANES.values()))},
-                  resident=resident, **more)
+    return Driver(
+        table,
+        {
+            "q": {"node": nodes, "slo": "400ms", "ensemble": fitted, **app},
+            "other": {"model": "side", "slo": "500ms"},
+            "third": {"model": "send", "slo": "500ms"},
+        },
+        policy={kind: options or {}},
+        lane={lane: {} for lane in sorted(set(LANES.values()))},
+        resident=resident,
+        **more,
+    )
 
 
 def policy_of(world):
@@ -47,8 +71,10 @@ def sets(world, number=1):
 # --- who is let in ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("nodes", "slo", "comes"), [
-    (PLAIN, 41, True), (PLAIN, 40.9999, False), (NODES, 40 + 12 + 3, True), (NODES, 40 + 12 + 2.9999, False)])
+@pytest.mark.parametrize(
+    ("nodes", "slo", "comes"),
+    [(PLAIN, 41, True), (PLAIN, 40.9999, False), (NODES, 40 + 12 + 3, True), (NODES, 40 + 12 + 2.9999, False)],
+)
 def test_a_request_is_let_in_if_its_fastest_model_and_all_around_it_could_end_in_time(nodes, slo, comes):
     world = make(nodes=nodes)
     world.arrive("q", slo=slo)
@@ -91,8 +117,10 @@ def test_models_run_answer_fail_and_come_back():
     assert policy_of(world)._queries == {}
 
 
-@pytest.mark.parametrize(("happens", "begun"), [
-    (lambda world: world.refuse("lb", at=10), True), (lambda world: world.lane("lb", up=False, at=10), False)])
+@pytest.mark.parametrize(
+    ("happens", "begun"),
+    [(lambda world: world.refuse("lb", at=10), True), (lambda world: world.lane("lb", up=False, at=10), False)],
+)
 def test_models_that_a_lane_did_not_run_wait_again_or_are_gone(happens, begun):
     world = make()
     world.arrive("q")
@@ -164,8 +192,9 @@ def test_a_join_that_is_given_up_waited_until_its_lane_would_have_been_free():
 # --- who is given up --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("slo", "reason"), [
-    (66, ""), (65.9999, "overloaded"), (46, "overloaded"), (45.9999, "cannot_make_deadline")])
+@pytest.mark.parametrize(
+    ("slo", "reason"), [(66, ""), (65.9999, "overloaded"), (46, "overloaded"), (45.9999, "cannot_make_deadline")]
+)
 def test_a_request_before_its_models_is_given_up_when_there_is_no_time_behind_its_node(slo, reason):
     """Its first node takes 5 ms on a lane that is taken for 20; then come 40 of the fastest model and 1 of the vote."""
     nodes = [{"name": "crop", "after": []}, *({"name": name, "after": ["crop"]} for name in "abc"), PLAIN[3]]
@@ -189,11 +218,18 @@ def test_a_request_that_is_over_for_its_policy_is_neither_answered_nor_given_up(
 
 
 def test_ensembles_on_different_lanes_hold_their_own_requests():
-    nodes = [{"name": "crop", "after": []}, {"name": "scale", "after": []},
-             {"name": "send", "after": ["crop", "scale"], "join": "policy"}]
+    nodes = [
+        {"name": "crop", "after": []},
+        {"name": "scale", "after": []},
+        {"name": "send", "after": ["crop", "scale"], "join": "policy"},
+    ]
     table = {name: {1: time, "lanes": [LANES[name]]} for name, time in TIMES.items()}
-    world = Driver(table, {"q": {"node": PLAIN, "slo": "400ms"}, "r": {"node": nodes, "slo": "400ms"}},
-                   policy={"schemble": {}}, lane={lane: {} for lane in sorted(set(LANES.values()))})
+    world = Driver(
+        table,
+        {"q": {"node": PLAIN, "slo": "400ms"}, "r": {"node": nodes, "slo": "400ms"}},
+        policy={"schemble": {}},
+        lane={lane: {} for lane in sorted(set(LANES.values()))},
+    )
     for app in "qrq":
         world.arrive(app)
     policy = policy_of(world)
@@ -222,8 +258,12 @@ def test_a_late_request_that_is_answered_anyway_gets_a_time_for_its_slowest_mode
         query.jobs[bit] = job(bit, query.ensemble.app, node=query.ensemble.nodes[bit].name)
     policy._is_stale = False
     for now, ends, due, wanted in (
-            (0, (7, 90, 80), 80, 0), (95, (7, 90, 80), 95, 0), (5, (7, 20_000, 30_000), 10_005, 0),
-            (5, (7, 10_004, 30_000), 10_004, 0), (5, (7, None, None), 10_005, 0b110)):
+        (0, (7, 90, 80), 80, 0),
+        (95, (7, 90, 80), 95, 0),
+        (5, (7, 20_000, 30_000), 10_005, 0),
+        (5, (7, 10_004, 30_000), 10_004, 0),
+        (5, (7, None, None), 10_005, 0b110),
+    ):
         board.now_ns = now * MS
         policy._renew(query, lanes, [NEVER_NS if end is None else end * MS for end in ends], places, board)
         assert (query.due_ns, query.last_ns, query.wanted) == ((due + 85) * MS, (due + 85) * MS, wanted)
@@ -256,8 +296,10 @@ def test_while_nothing_happens_nothing_is_planned_again(kind):
 
 
 def test_a_policy_that_has_to_load_a_model_knows_it():
-    for resident, must in ((["a", "b", "c", "vote", "send", "side", "crop", "scale", "score"], False),
-                           (["a", "b", "vote"], True)):
+    for resident, must in (
+        (["a", "b", "c", "vote", "send", "side", "crop", "scale", "score"], False),
+        (["a", "b", "vote"], True),
+    ):
         memory = {name: {"memory": "90MB", "load": "40ms"} for name in TIMES}
         world = make(models=memory, resident={"cpu": resident}, device={"cpu": {"memory": "2GB"}})
         assert policy_of(world)._must_load(world.scheduler.state.board) is must
