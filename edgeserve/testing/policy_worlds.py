@@ -70,11 +70,7 @@ class WorldResult(NamedTuple):
     marks: Mapping[str, int]
 
 
-def draw_world(seed: int, kind: str, options: Mapping[str, Any], language: bool = False) -> Scenario:
-    """The world of a seed under one policy; with ``language``, the same and an app of a language model."""
-    draw = random.Random(f"{seed}/policy world")
-    depths = draw.choice(((2, 1), (2, 2), (1, 3)))
-    devices = draw.choice((("d0", "d0"), ("d0", "d1")))
+def _draw_models(draw: random.Random) -> Dict[str, Any]:
     models: Dict[str, Any] = {}
     for name, lists in (
         ("pair", ([2, 4],)),
@@ -93,6 +89,10 @@ def draw_world(seed: int, kind: str, options: Mapping[str, Any], language: bool 
             "load": "2ms",
             "expected": {str(size): f"{fixed_us + item_us * size}us" for size in sizes},
         }
+    return models
+
+
+def _draw_apps(draw: random.Random, votes: random.Random) -> Dict[str, Any]:
     late = draw.choice(("drop", "partial", "partial"))
     apps: Dict[str, Any] = {
         "lone": {"model": "pair", "on_late": draw.choice(("drop", "answer")), "slo": f"{draw.randrange(15, 80)}ms"},
@@ -116,8 +116,6 @@ def draw_world(seed: int, kind: str, options: Mapping[str, Any], language: bool 
         },
         "loop": {"model": "step", "on_late": draw.choice(("drop", "answer")), "slo": f"{draw.randrange(20, 90)}ms"},
     }
-    rates = {"lone": (60, 200), "fork": (60, 160), "fan": (30, 80), "loop": (30, 90), "vote": (20, 60)}
-    votes = random.Random(f"{seed}/votes")
     apps["vote"] = {
         "on_late": votes.choice(("drop", "partial")),
         "slo": f"{votes.randrange(25, 90)}ms",
@@ -130,6 +128,17 @@ def draw_world(seed: int, kind: str, options: Mapping[str, Any], language: bool 
             {"name": "sum", "model": "tail", "after": ["v0", "v1", "v2"], "join": "policy"},
         ],
     }
+    return apps
+
+
+def draw_world(seed: int, kind: str, options: Mapping[str, Any], language: bool = False) -> Scenario:
+    """The world of a seed under one policy; with ``language``, the same and an app of a language model."""
+    draw = random.Random(f"{seed}/policy world")
+    depths = draw.choice(((2, 1), (2, 2), (1, 3)))
+    devices = draw.choice((("d0", "d0"), ("d0", "d1")))
+    models = _draw_models(draw)
+    apps = _draw_apps(draw, random.Random(f"{seed}/votes"))
+    rates = {"lone": (60, 200), "fork": (60, 160), "fan": (30, 80), "loop": (30, 90), "vote": (20, 60)}
     table = {
         "device": {name: {"contention": 1.2} for name in sorted(set(devices))},
         "lane": {

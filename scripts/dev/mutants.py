@@ -108,6 +108,12 @@ class Mutant(NamedTuple):
         return f"{self.file}:{self.line} {self.around.name}: {self.old!r} -> {self.new!r}"
 
 
+def _on_one_line(text: str) -> str:
+    """The expression as it would stand on one line, however the formatter broke it."""
+    text = " ".join(text.split())
+    return re.sub(r",? (?=[)\]}])", "", re.sub(r"(?<=[(\[{]) ", "", text))
+
+
 class Edit(NamedTuple):
     """Bytes ``start`` to ``end`` of a file become ``new``; ``node`` is the expression that is shown."""
 
@@ -138,7 +144,7 @@ class Source:
         start, end = self.start(edit.node), self.end(edit.node)
         before, after = self.data[start : edit.start], self.data[edit.end : end]
         whole = (before + self.data[edit.start : edit.end] + after, before + edit.new + after)
-        old, new = (" ".join(text.decode().split()) for text in whole)
+        old, new = (_on_one_line(text.decode()) for text in whole)
         return old, new
 
     def operator(self, operator: str, new: str, left: ast.AST, right: ast.AST, node: ast.AST) -> Edit:

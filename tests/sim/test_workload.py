@@ -118,7 +118,8 @@ def test_a_wrong_hint_says_what_was_expected(value):
     ("text", "times", "hints"),
     [
         (
-            "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 23:59:59.9000000,5,6\n2023-11-17 00:00:00.1500000,7,8\n",
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+            "2023-11-16 23:59:59.9000000,5,6\n2023-11-17 00:00:00.1500000,7,8\n",
             [0, 250_000_000],
             {"input_tokens": 5, "output_tokens": 6},
         ),

@@ -395,8 +395,8 @@ class LaneContexts:
                         "Build the plan with a wider optimisation profile"
                         if self.loaded.given
                         else (
-                            f"Widen [model.{self.loaded.name}] options.ranges.{name} (or shapes.{name}); the plan is then "
-                            "built again"
+                            f"Widen [model.{self.loaded.name}] options.ranges.{name} (or shapes.{name}); "
+                            "the plan is then built again"
                         )
                     )
                     failed[place] = EngineError(

@@ -151,8 +151,8 @@ def check_known_bad(board: Board, versions: Mapping[str, Optional[str]]) -> List
                 NOTE,
                 "L4T 36.4.7: large allocations of GPU memory fail while much memory is free "
                 "(NvMapMemAllocInternalTagged, error 12)",
-                "sudo apt update && sudo apt install --only-upgrade "
-                "'nvidia-l4t-*' (36.5 or later), or echo 3 | sudo tee /proc/sys/vm/drop_caches before models are loaded",
+                "sudo apt update && sudo apt install --only-upgrade 'nvidia-l4t-*' "
+                "(36.5 or later), or echo 3 | sudo tee /proc/sys/vm/drop_caches before models are loaded",
             )
         )
     major = board.l4t_major

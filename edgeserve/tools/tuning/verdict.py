@@ -115,7 +115,7 @@ def _differences(today: Tally, other: Tally, goal: str, app: str) -> _Difference
 
 
 def _gain_of(items: Sequence[_Differences]) -> Gain:
-    """The mean of the gains of several loads, whose blocks hold the same requests: a block's differences go together."""
+    """The mean of the gains of several loads; they hold the same requests block by block, so a block adds them up."""
     blocks: Dict[int, float] = {}
     for item in items:
         for block, difference in item.blocks.items():

@@ -273,7 +273,7 @@ def seeds_of(text: str) -> Tuple[int, ...]:
     return tuple(found)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one seed, two cases")
     parser.add_argument(
@@ -306,7 +306,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         const="finish rates",
         help="store the result in docs/results/ and as this part of its page (default '%(const)s')",
     )
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
     seeds = args.seeds or ((1,) if args.quick else (1, 2, 3, 4, 5))
     names = tuple(
         system.name

@@ -249,6 +249,50 @@ def show(
         print(f"{row:32}" + "".join(f"{cell:>16}" for cell in cells), flush=True)
 
 
+def check(
+    constant: Mapping[str, Mapping[str, float]],
+    invalid: Mapping[str, Mapping[str, float]],
+    drop: Mapping[str, Mapping[str, Mapping[str, float]]],
+    late: int,
+) -> Checks:
+    """The acceptance figures of the specification, on what the cells of all tables dropped."""
+    checks = Checks("scripts/replicate/pard/local.py")
+    local, best = constant[LOCAL], constant[OPTIMUM]
+    for column in map(str, RHOS):
+        checks.at_most(f"rho {column}: points above the clairvoyant optimum", local[column] - best[column], 1.5)
+    checks.at_most("invalid time without noise, percent, worst load", max(invalid[LOCAL].values()), 1e-9)
+    checks.at_most(
+        "late answers without noise",
+        late,
+        0,
+    )
+    for row, gain in ((ROUND_ROBIN, 1.03), (FIFO, 1.36), (REACTIVE_FULL, 1.59), (REACTIVE, 1.59)):
+        checks.at_least(
+            f"rho 1.2: goodput over {row.replace('...', 'reactive,')}",
+            (100 - local["1.2"]) / (100 - constant[row]["1.2"]),
+            gain,
+        )
+    for where, value in drop["trace"][LOCAL].items():
+        checks.at_most(f"{where}: points above the optimum", value - drop["trace"][OPTIMUM][where], 1.5)
+    for rho in map(str, LIMITS_RHOS[1:]):
+        checks.at_most(
+            f"unequal limits, rho {rho}: drop over downstream first",
+            drop["limits"][LOCAL][rho] / drop["limits"]["downstream first, d only (sf)"][rho],
+            0.75,
+        )
+    work = drop["work"]
+    for rho in map(str, WORK_RHOS):
+        checks.at_most(
+            f"unequal work, rho {rho}: predicted over mean", work["predicted work"][rho] / work["mean work"][rho], 0.85
+        )
+        checks.at_most(
+            f"unequal work, rho {rho}: with a price over predicted",
+            work["predicted, with a price"][rho] / work["predicted work"][rho],
+            0.85,
+        )
+    return checks
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="20 s and one seed per cell, one trace")
@@ -305,40 +349,8 @@ def main() -> int:
     noise = with_noise(seconds, seeds)
     show("lv in the full simulator, the scheduler's own time charged", noise, ["1.0", "1.2"], {})
 
-    checks = Checks("scripts/replicate/pard/local.py")
-    local, best = constant[LOCAL], constant[OPTIMUM]
-    for column in columns:
-        checks.at_most(f"rho {column}: points above the clairvoyant optimum", local[column] - best[column], 1.5)
-    checks.at_most("invalid time without noise, percent, worst load", max(invalid[LOCAL].values()), 1e-9)
-    checks.at_most(
-        "late answers without noise",
-        sum(item.late for results in collected["constant"][LOCAL].values() for item in results),
-        0,
-    )
-    for row, gain in ((ROUND_ROBIN, 1.03), (FIFO, 1.36), (REACTIVE_FULL, 1.59), (REACTIVE, 1.59)):
-        checks.at_least(
-            f"rho 1.2: goodput over {row.replace('...', 'reactive,')}",
-            (100 - local["1.2"]) / (100 - constant[row]["1.2"]),
-            gain,
-        )
-    for where, value in drop["trace"][LOCAL].items():
-        checks.at_most(f"{where}: points above the optimum", value - drop["trace"][OPTIMUM][where], 1.5)
-    for rho in map(str, LIMITS_RHOS[1:]):
-        checks.at_most(
-            f"unequal limits, rho {rho}: drop over downstream first",
-            drop["limits"][LOCAL][rho] / drop["limits"]["downstream first, d only (sf)"][rho],
-            0.75,
-        )
-    work = drop["work"]
-    for rho in map(str, WORK_RHOS):
-        checks.at_most(
-            f"unequal work, rho {rho}: predicted over mean", work["predicted work"][rho] / work["mean work"][rho], 0.85
-        )
-        checks.at_most(
-            f"unequal work, rho {rho}: with a price over predicted",
-            work["predicted, with a price"][rho] / work["predicted work"][rho],
-            0.85,
-        )
+    late = sum(item.late for results in collected["constant"][LOCAL].values() for item in results)
+    checks = check(constant, invalid, drop, late)
     return checks.finish(
         arguments.json,
         {"seconds": seconds, "trace seconds": trace_seconds, "seeds": str(seeds)},
