@@ -139,22 +139,27 @@ def under(scenario: Scenario, policy: str) -> Scenario:
     return with_policy(scenario, kind)
 
 
+def scheduler_for(scenario: Scenario, world: World) -> Any:
+    """A new scheduler that knows of a world's models what was drawn for it."""
+    setting = setting_of(scenario.config, world.profiles)
+    return build_scheduler(
+        scenario.config,
+        world.profiles,
+        footprints=setting.footprints,
+        measured=world.measured,
+        resident=setting.resident,
+        sequences=sequences_of(scenario),
+    )
+
+
 def run_job(job: Job) -> Share:
     """Simulate one policy on one world, once per round. The arrivals depend on the world and the round alone."""
     world = world_of(job.world)
     took = ensemble_worlds.Took()
     scenario = under(world.scenario, rule_of(world.scenario, job.policy))
-    setting = setting_of(scenario.config, world.profiles)
     found, offered, began = [], 0, time.perf_counter()
     for index in range(job.rounds):
-        scheduler = build_scheduler(
-            scenario.config,
-            world.profiles,
-            footprints=setting.footprints,
-            measured=world.measured,
-            resident=setting.resident,
-            sequences=sequences_of(scenario),
-        )
+        scheduler = scheduler_for(scenario, world)
         try:
             ended = simulate(
                 scenario,

@@ -1,0 +1,233 @@
+"""How each mechanism of the scheduler is switched off, for ``scripts/bench/ablation.py``.
+
+A mechanism is off when its methods answer what a scheduler without it would: nobody is waited for, nothing is learnt,
+no probe fits. Where an option of a policy switches it off, that is used. A new mechanism gets its row here.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, Callable, Mapping, NamedTuple, Set, Tuple
+from unittest import mock
+
+from edgeserve.sched.core.auction import Auction
+from edgeserve.sched.core.cuts import Cuts
+from edgeserve.sched.core.receive_coalescing import ReceiveCoalescing
+from edgeserve.sched.core.returns import Returns
+from edgeserve.sched.core.saving import Saving
+from edgeserve.sched.core.trials import Trials
+from edgeserve.sched.latency.drift import Drift
+from edgeserve.sched.latency.handover import Handover
+from edgeserve.sched.latency.idle_gap import IdleGap
+from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.path_cost import AppCosts
+from edgeserve.sched.latency.response_overhead import ResponseOverhead
+from edgeserve.sched.latency.skew import Skew
+from edgeserve.sched.latency.usual_work import UsualWork
+from edgeserve.sched.policies import edf
+from edgeserve.sched.policies.orloj import plus as orloj_plus
+from edgeserve.sched.policies.orloj.sampler import Sampler
+from edgeserve.sched.policies.pard_local import policy as pard_local
+from edgeserve.sched.policies.pard_local.in_flight import Forecast, InFlight
+from edgeserve.sched.policies.rtlm.plus import RtlmPlus
+from edgeserve.sched.policies.schemble import plus as schemble_plus
+from edgeserve.sched.policies.schemble.plus import SchemblePlus
+from edgeserve.sched.policy_api import arbiter
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.requests.critical import NO_BOUND_NS, Source
+from edgeserve.sched.requests.recent_arrivals import RecentArrivals
+from edgeserve.sched.resources.frame_periods import FramePeriods
+from edgeserve.sched.resources.model_cache import Device
+from edgeserve.sim.scenario import Scenario
+
+
+class Part(NamedTuple):
+    """A method or function of ``owner`` and what it answers when its mechanism is off. ``learns``: it changes what is
+    known, so that each call counts as something that the mechanism did; else only another answer does."""
+
+    owner: Any
+    attribute: str
+    off: Callable[..., Any]
+    learns: bool = False
+
+
+class Mechanism(NamedTuple):
+    """One mechanism: the module that it lies in, below ``edgeserve/sched``; what switches it off."""
+
+    name: str
+    where: str
+    parts: Tuple[Part, ...] = ()
+    options: Mapping[str, Mapping[str, object]] = {}  # kind of policy -> its options without the mechanism
+
+    def switch_off(self, stack: ExitStack) -> None:
+        """Until the stack closes."""
+        for part in self.parts:
+            stack.enter_context(mock.patch.object(part.owner, part.attribute, _as_found(part, part.off)))
+
+    def watch(self, stack: ExitStack, acted: Set[str], kinds: Set[str]) -> None:
+        """Until the stack closes, add the mechanism's name to ``acted`` when it does something. ``kinds``: of the
+        policies in use."""
+        if not kinds.isdisjoint(self.options):
+            acted.add(self.name)
+        for part in self.parts:
+            stack.enter_context(mock.patch.object(part.owner, part.attribute, self._watched(part, acted)))
+
+    def _watched(self, part: Part, acted: Set[str]) -> Any:
+        found = part.owner.__dict__[part.attribute]
+        real = found.fget if isinstance(found, property) else found
+
+        def watched(*args: Any, **keys: Any) -> Any:
+            result = real(*args, **keys)
+            if self.name not in acted and (part.learns or result != part.off(*args, **keys)):
+                acted.add(self.name)
+            return result
+
+        return _as_found(part, watched)
+
+    def with_options(self, scenario: Scenario) -> Scenario:
+        """The scenario with the options that switch the mechanism off."""
+        policies = {
+            name: replace(policy, options={**policy.options, **self.options.get(policy.kind, {})})
+            for name, policy in scenario.config.policies.items()
+        }
+        return replace(scenario, config=replace(scenario.config, policies=policies))
+
+
+def _as_found(part: Part, function: Callable[..., Any]) -> Any:
+    return property(function) if isinstance(part.owner.__dict__[part.attribute], property) else function
+
+
+def says(answer: Any) -> Callable[..., Any]:
+    """Always this answer."""
+    return lambda *args, **keys: answer
+
+
+MECHANISMS: Tuple[Mechanism, ...] = (
+    # --- core
+    Mechanism("wait for returning clients", "core/returns.py", (Part(Returns, "holds", says(False)),)),
+    Mechanism(
+        "fuller batches near a limit of heat or power",
+        "core/saving.py",
+        (Part(Saving, "holds", says(False)), Part(Saving, "pauses", says(False))),
+    ),
+    Mechanism("trials of refused requests", "core/trials.py", (Part(Trials, "takes", says(False)),)),
+    Mechanism("batches cut for others", "core/cuts.py", (Part(Cuts, "_kept_waiting", says(None)),)),
+    Mechanism(
+        "background yields to critical",
+        "core/auction.py",
+        (Part(Board, "background_room_ns", says(NO_BOUND_NS)),),
+    ),
+    Mechanism("auction plans for slow batches", "core/auction.py", (Part(Auction, "_say_spread", says(None), True),)),
+    Mechanism(
+        "auction counts what waiting loses",
+        "policy_api/arbiter.py",
+        (Part(arbiter, "_losses", lambda bids, *rest: [0.0] * len(bids)),),
+    ),
+    Mechanism(
+        "auction's bounds of class and latest start", "policy_api/arbiter.py", (Part(arbiter, "_bars", says(False)),)
+    ),
+    Mechanism(
+        "messages read together",
+        "core/receive_coalescing.py",
+        (
+            Part(ReceiveCoalescing, "receive_at_ns", says(None)),
+            Part(ReceiveCoalescing, "expects_more", says(False)),
+        ),
+    ),
+    # --- latency
+    Mechanism("drift of a lane's speed", "latency/drift.py", (Part(Drift, "observe", says(False), True),)),
+    Mechanism("drift by batch size", "latency/skew.py", (Part(Skew, "observe", says(False), True),)),
+    Mechanism("times of usual work", "latency/usual_work.py", (Part(UsualWork, "observe", says(None), True),)),
+    Mechanism("measured durations expire", "latency/model.py", (Part(ModelLatency, "forget", says(None), True),)),
+    Mechanism("dispatch gap", "latency/handover.py", (Part(Handover, "took", says(None), True),)),
+    Mechanism("slow start after an idle gap", "latency/idle_gap.py", (Part(IdleGap, "learn", says(None), True),)),
+    Mechanism("response overhead", "latency/response_overhead.py", (Part(ResponseOverhead, "took", says(None), True),)),
+    Mechanism("mean parts of a fan-out", "latency/path_cost.py", (Part(AppCosts, "observe_parts", says(None), True),)),
+    # --- requests and resources
+    Mechanism(
+        "period of a critical source", "requests/critical.py", (Part(Source, "next_ns", lambda self: self.last_ns),)
+    ),
+    Mechanism(
+        "period of a stream's frames", "resources/frame_periods.py", (Part(FramePeriods, "arrived", says(None)),)
+    ),
+    Mechanism("rates of other apps", "requests/recent_arrivals.py", (Part(RecentArrivals, "per_ns", says(0.0)),)),
+    Mechanism("eviction spares bound models", "resources/model_cache.py", (Part(Device, "_could_return", says(True)),)),
+    # --- edf
+    Mechanism(
+        "edf: the batch that follows",
+        "policies/edf.py",
+        (Part(edf, "_saved_per_time", lambda count, took_ns, *rest: count / took_ns),),
+    ),
+    Mechanism("edf: arrivals to come", "policies/edf.py", (Part(edf.ModelQueues, "rate", says(0.0)),)),
+    Mechanism("edf: frames of streams to come", "policies/edf.py", (Part(edf.ModelQueues, "streaming", says(None)),)),
+    Mechanism("edf: sizes that lose critical jobs", "policies/edf.py", (Part(edf, "_critical_lost", says(0)),)),
+    Mechanism("edf: refusal at arrival", "policies/edf.py", (), {"edf": {"admit": False}}),
+    # --- pard_local
+    Mechanism("pard_local: margin", "policies/pard_local/policy.py", (), {"pard_local": {"margin": 0.0}}),
+    Mechanism("pard_local: a second cohort", "policies/pard_local/in_flight.py", (), {"pard_local": {"cohorts": 1}}),
+    Mechanism("pard_local: refusal at arrival", "policies/pard_local/policy.py", (), {"pard_local": {"admit": False}}),
+    Mechanism(
+        "pard_local: filling of batches",
+        "policies/pard_local/filling.py",
+        (Part(pard_local, "may_be_filled", says(False)),),
+    ),
+    Mechanism(
+        "pard_local: cutting in", "policies/pard_local/in_flight.py", (Part(InFlight, "may_cut_in", says(False)),)
+    ),
+    Mechanism("pard_local: paced cohorts", "policies/pard_local/in_flight.py", (Part(Forecast, "paced", says(None)),)),
+    Mechanism(
+        "pard_local: waiting for those in flight",
+        "policies/pard_local/policy.py",
+        (Part(Forecast, "is_shared", says(False)),),
+    ),
+    Mechanism(
+        "pard_local: host functions ahead",
+        "policies/pard_local/policy.py",
+        (Part(pard_local.PardLocal, "_ahead_bids", lambda *args: []),),
+    ),
+    Mechanism(
+        "pard_local: caution in flight",
+        "policies/pard_local/policy.py",
+        (Part(pard_local.PardLocal, "_caution_ns", says(0)),),
+    ),
+    # --- orloj+, rtlm+, schemble+
+    Mechanism("orloj+: probes and samples", "policies/orloj/sampler.py", (Part(Sampler, "offer", says(None)),)),
+    Mechanism("orloj+: lengths by hint", "policies/orloj/plus.py", (), {"orloj+": {"hint": ""}}),
+    Mechanism(
+        "orloj+: what waiting loses",
+        "policies/orloj/plus.py",
+        (Part(orloj_plus._Losses, "of", says(0.0)),),
+    ),
+    Mechanism("rtlm+: corrected lengths", "policies/rtlm/lengths.py", (), {"rtlm+": {"correct": False}}),
+    Mechanism("rtlm+: admission by chance", "policies/rtlm/plus.py", (), {"rtlm+": {"admit_share": 0.0}}),
+    Mechanism("rtlm+: turns of clients", "policies/rtlm/plus.py", (), {"rtlm+": {"fair": False}}),
+    Mechanism("rtlm+: offload", "policies/rtlm/offload.py", (Part(RtlmPlus, "_is_sent", says(False)),)),
+    Mechanism("rtlm+: cut for its own", "policies/rtlm/plus.py", (Part(RtlmPlus, "cut", says(False)),)),
+    Mechanism("schemble+: price of time", "policies/schemble/backlog.py", (), {"schemble+": {"price": 0.0}}),
+    Mechanism(
+        "schemble+: charges of those that wait",
+        "policies/schemble/backlog.py",
+        (Part(schemble_plus, "surcharges", lambda lanes, models, *rest: [0.0] * len(models)),),
+    ),
+    Mechanism(
+        "schemble+: charges of other apps",
+        "policies/schemble/others.py",
+        (Part(SchemblePlus, "_charges_of_others", lambda *args: []),),
+    ),
+    Mechanism(
+        "schemble+: a lone request's fastest model", "policies/schemble/plus.py", (), {"schemble+": {"lone": "plan"}}
+    ),
+    Mechanism(
+        "schemble+: guard of slow models", "policies/schemble/plus.py", (Part(schemble_plus, "_guard_ns", says(0)),)
+    ),
+    Mechanism(
+        "schemble+: bids end early", "policies/schemble/plus.py", (Part(SchemblePlus, "_adjust", says(None), True),)
+    ),
+    Mechanism(
+        "schemble+: wait of the join", "policies/schemble/plus.py", (Part(SchemblePlus, "_join_wait_ns", says(0)),)
+    ),
+    Mechanism(
+        "schemble+: stop when enough", "policies/schemble/plus.py", (Part(SchemblePlus, "_is_enough", says(False)),)
+    ),
+)
