@@ -12,7 +12,8 @@ worlds, paired (the same world, the same arrivals). A mechanism that never did a
 such runs are not repeated, and count 0. What has no kind with half a point does not earn its place
 (``docs/research/ablation.md``).
 
-``--keep`` appends each run to a file and goes on from what the file has. Mechanisms are switched off by replacing methods, so the interpreted core runs, whatever was compiled.
+``--keep`` appends each run to a file and goes on from what the file has. Mechanisms are switched off by replacing
+methods, so the interpreted core runs, whatever was compiled.
 """
 
 from __future__ import annotations
