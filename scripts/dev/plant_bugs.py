@@ -18,6 +18,7 @@ SCHEDULER = f"{SCHED}/core/test_scheduler.py"
 GOLDEN = "tests/golden"
 SAID = (f"{SCHED}/requests/test_result_hints.py",)
 BACKGROUND = "tests/sim/test_background.py"
+MEMORY = ("tests/sim/test_model_memory.py",)
 SHARES = ("tests/hostile/test_decisions.py",)
 LOCAL, LOCAL_GUARDS = f"{SCHED}/policies/pard_local/test_policy.py", f"{SCHED}/policies/pard_local/test_guards.py"
 
@@ -232,7 +233,7 @@ BUGS: Tuple[Bug, ...] = (
         unit("resources/model_cache")),
     Bug("evicts-what-is-pinned", "resources/model_cache.py", "and not placement.pinned", "",
         unit("resources/model_cache")),
-    Bug("evicts-the-most-recent", "resources/model_cache.py", "for item in idle + less:", "for item in idle[::-1] + less:",
+    Bug("evicts-the-most-recent", "resources/model_cache.py", "rows.sort(key=lambda row: row[0])", "rows.reverse()",
         unit("resources/model_cache")),
     Bug("failed-load-keeps-its-memory", "resources/model_cache.py",
         "placement.retry_at_ns = now_ns + LOAD_RETRY_NS\n            self._count(-placement.bytes)",
@@ -244,8 +245,13 @@ BUGS: Tuple[Bug, ...] = (
         unit("resources/model_cache")),
     Bug("others-serve-what-is-bound", "resources/model_cache.py", " - placement.bound_ns", "",
         unit("resources/model_loader")),
-    Bug("evicts-what-could-not-return", "resources/model_cache.py", " and self._could_return(item)\n",
-        "\n",
+    Bug("memory-forgets-what-comes", "resources/model_worth.py", "            if per_ns > 0.0:", "            if False:", MEMORY),
+    Bug("halves-are-worth-as-much-as-wholes", "resources/model_worth.py", "PARTIAL * count / len(self.models)", "1.0",
+        MEMORY),
+    Bug("what-can-wait-counts-as-lost", "resources/model_worth.py", "max(0.0, away_ns - self.slack_ns)", "away_ns", MEMORY),
+    Bug("memory-forgets-class", "resources/model_worth.py", "CLASSES.index(app.klass), per_ns", "1, per_ns", MEMORY),
+    Bug("evicts-what-could-not-return", "resources/model_cache.py", " and not others and self._could_return(item)",
+        " and not others",
         unit("resources/model_loader")),
     Bug("bound-job-hopes-for-another-device", "resources/model_loader.py", "for item in self._places(job))",
         "for item in self.placements[job.node.model])", unit("resources/model_loader")),

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Dict, Tuple
 
 from edgeserve.sched.core.state import State
+from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.states import HELD, OPEN, ORPHAN, READY, RUNNING, Job, RequestRecord
 from edgeserve.sched.resources.lanes import RUN
 from edgeserve.sched.resources.model_cache import LOADING, RESIDENT
@@ -97,11 +98,15 @@ def _check_queues(state: State) -> None:
 
 def _check_memory(state: State) -> None:
     demand: Dict[Tuple[str, str], int] = {}  # by device ("" for all) and model
+    worth: Dict[Tuple[str, str, str], int] = {}  # the same and by class
     in_flight: Dict[Tuple[str, str], int] = {}
     for request in state.requests.values():
         for job in request.jobs.values():
             key = (state.lanes[job.lane].device if job.lane else "", job.node.model)
-            demand[key] = demand.get(key, 0) + (job.demand_ns if job.state == READY else 0)
+            if job.state == READY:
+                demand[key] = demand.get(key, 0) + job.demand_ns
+                by_class = (*key, request.klass)
+                worth[by_class] = worth.get(by_class, 0) + (job.demand_worth if job.demand_ns else 0)
     for work in state.works.by_id.values():
         if work.kind == RUN:
             key = (work.lane.device, work.model)
@@ -121,6 +126,11 @@ def _check_memory(state: State) -> None:
             assert placement.demand_ns == bound_ns + demand.get(("", placement.model), 0), (
                 f"{placement!r}: demand is wrong"
             )
+            waiting = [
+                worth.get((device.name, placement.model, klass), 0) + worth.get(("", placement.model, klass), 0)
+                for klass in CLASSES
+            ]
+            assert placement.waiting == waiting, f"{placement!r}: waiting {placement.waiting}, jobs say {waiting}"
         states = sum(job.state_bytes for job in holders.values() if job.state_device == device.name)
         states += sum(
             bytes

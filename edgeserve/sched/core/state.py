@@ -24,6 +24,7 @@ from edgeserve.sched.resources.frame_periods import FramePeriods
 from edgeserve.sched.resources.lanes import Lane, Works
 from edgeserve.sched.resources.model_cache import Device
 from edgeserve.sched.resources.model_loader import Memory
+from edgeserve.sched.resources.model_worth import ModelWorth
 from edgeserve.sched.resources.sequences import SequenceModel, Sequences
 from edgeserve.sched.resources.streams import Streams
 
@@ -112,7 +113,8 @@ class State:
         self.critical = CriticalArrivals()
         self.draining = False
         self.works = Works()
-        self.memory = Memory(self.devices, self.copy_lanes, self.lanes, self.works, models)
+        worth = ModelWorth(apps, self.costs, self.recent)
+        self.memory = Memory(self.devices, self.copy_lanes, self.lanes, self.works, models, worth)
         self.energy = {device.name: EnergyMeter() for device in devices}
         self.retained: Dict[int, Job] = {}
         self.actions: List[Action] = []

@@ -258,6 +258,7 @@ class Job:
         "launched_ns",
         "key",
         "demand_ns",
+        "demand_worth",
         "lane",
         "steps",
         "breakdown",
@@ -285,6 +286,7 @@ class Job:
         self.launched_ns = 0
         self.key: int | None = None
         self.demand_ns = 0
+        self.demand_worth = 0
         self.lane = ""
         self.steps = 0
         self.breakdown = breakdown

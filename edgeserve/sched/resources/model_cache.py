@@ -1,12 +1,14 @@
-"""Which models are in a device's memory: demand, budget, and least recently used, for every policy.
+"""Which models are in a device's memory: what waits for them, what is asked for, budget, and least recently used.
 
-Loads follow Clockwork, section 5: the demand of a model is the estimated execution time of its outstanding jobs; what
-its resident copies on other devices can serve is subtracted (ours: nothing for jobs that only this device can serve,
-since one of its lanes holds their state); the model of the highest remaining priority that is not here is loaded next.
-Memory comes from the least recently used models that nobody waits for, then from those with less demand than the
-newcomer (ours: without this, two models that are both wanted would starve one of them for ever; a model that jobs are
-bound to is spared where their states would leave it no room to return).
-A model with work in flight is never evicted, nor one that was loaded for jobs that have not run yet.
+Clockwork (section 5) loads the model of the highest unfulfilled demand, the estimated execution time of its outstanding
+jobs less what resident copies on other devices can serve (ours: nothing of jobs that only this device can serve, since
+one of its lanes holds their state), and evicts the least recently used. Ours counts in values of the auction, by class,
+and counts what comes beside what waits (``sched/resources/model_worth.py``): a model takes the place of others only
+where its jobs and those to come are worth more than what is lost while the others are away. So a pipeline that is asked
+for all the time stays whole. (A model whose requests are all refused since it is not there is loaded for a trial.)
+Of models that are worth nothing now the least recently used goes first. A model that jobs are bound to is spared where
+their states would leave it no room to return, a model with work in flight is never evicted, nor one that was loaded for
+jobs that have not run yet.
 
 Knows no policy and no clock; emits no action: it answers questions, and the scheduler tells it what was done.
 """
@@ -14,10 +16,11 @@ Knows no policy and no clock; emits no action: it answers questions, and the sch
 from __future__ import annotations
 
 from collections import deque
-from typing import Deque, Dict, Iterable, List, Tuple
+from typing import Deque, Dict, Iterable, List, Sequence, Set, Tuple
 
 from edgeserve.errors import ConfigError
-from edgeserve.sched.protocol.events import LEVELS
+from edgeserve.sched.protocol.events import CLASSES, LEVELS
+from edgeserve.sched.resources.model_worth import NOTHING, ModelWorth, Worth, added
 from edgeserve.units import NS_PER_MS, format_size
 
 LOAD_AHEAD_NS = 5 * NS_PER_MS
@@ -62,6 +65,10 @@ that the system gives back in one piece."""
 NEVER_NS = 2**61
 """When a model is there that nobody will load; far enough that sums with it are later than any deadline."""
 
+SURELY = 2.0
+"""What is expected to come for a model that is here counts so many times beside what comes for a newcomer: a rate is
+that of 32 arrivals, whose noise is a fifth of it, and each load keeps the memory from serving anybody."""
+
 ABSENT, LOADING, RESIDENT, EVICTING = "absent", "loading", "resident", "evicting"
 
 
@@ -79,6 +86,7 @@ class Placement:
         "in_flight",
         "demand_ns",
         "bound_ns",
+        "waiting",
         "used",
         "failures",
         "retry_at_ns",
@@ -100,6 +108,7 @@ class Placement:
         self.in_flight = 0  # batches launched and not answered
         self.demand_ns = 0  # estimated execution time of the ready jobs that could run here
         self.bound_ns = 0  # of that, of jobs that can run nowhere else: a lane of this device holds their state
+        self.waiting = [0] * len(CLASSES)  # what the requests of these jobs are worth, by class
         self.used = True  # has run since it was loaded
         self.failures = 0
         self.retry_at_ns = 0
@@ -146,6 +155,7 @@ class Device:
         "power",
         "idle_gap_ns",
         "reported_ns",
+        "worth",
     )
 
     def __init__(self, name: str, budget_bytes: int = 0, headroom_bytes: int = 0) -> None:
@@ -165,6 +175,7 @@ class Device:
         self.thermal = LEVELS[0]
         self.power = LEVELS[0]
         self.idle_gap_ns = 0
+        self.worth = ModelWorth((), {}, {})
 
     @property
     def pressure(self) -> int:
@@ -283,22 +294,34 @@ class Device:
     # --- questions ----------------------------------------------------------------------------------------------------
 
     def next_load(self, now_ns: int, others: Iterable[Device]) -> Tuple[Placement, List[Placement]] | None:
-        """The model to load next and the models to evict for it, or None. O(models here)."""
+        """The model to load next and the models to evict for it, or None. O(models here), and O(models log models)
+        where one has to go."""
         if self.headroom_bytes and self._is_fragmented():
             return None
-        wanted = [
-            (self._priority_ns(placement, others), placement)
-            for placement in self.placements.values()
-            if placement.state == ABSENT and placement.demand_ns > 0 and placement.retry_at_ns <= now_ns
-        ]
-        wanted.sort(key=lambda row: (-row[0], row[1].model))
-        for priority_ns, placement in wanted:
-            if priority_ns <= 0:
-                break
-            victims = self._victims(placement, priority_ns, now_ns)
+        wanted: List[Tuple[Worth, float, Placement]] = []
+        for placement in self.placements.values():
+            if placement.state == ABSENT and placement.demand_ns > 0 and placement.retry_at_ns <= now_ns:
+                priority_ns = self._priority_ns(placement, others)
+                if priority_ns > 0:
+                    part = priority_ns / placement.demand_ns
+                    wanted.append((tuple([part * worth for worth in placement.waiting]), priority_ns, placement))
+        wanted.sort(key=lambda row: ([-each for each in row[0]], -row[1], row[2].model))
+        for worth, _, placement in wanted:
+            victims = self._victims(placement, worth, now_ns)
             if victims is not None:
                 return placement, victims
         return None
+
+    def _coming(self, placement: Placement, away_ns: int, here: Set[str]) -> Worth:
+        """What comes for a model while others are away for it, and could be served with it."""
+        if placement.model not in self.worth.by_model:
+            return NOTHING
+        return self.worth.gained_with(placement.model, placement.load_ns, away_ns, here, self._fit)
+
+    def _fit(self, models: Iterable[str]) -> bool:
+        """Whether these models, of those that live here, have room together."""
+        bytes = sum([self.placements[model].bytes for model in models if model in self.placements])
+        return not self.budget_bytes or bytes <= self.budget_bytes
 
     def calm(self, now_ns: int) -> None:
         """Time has passed: memory that fell long ago does not fall any more."""
@@ -323,13 +346,15 @@ class Device:
 
     def is_served_elsewhere(self, placement: Placement, others: Iterable[Device]) -> bool:
         """Whether resident copies on other devices serve all that waits for a model, so that it is not loaded here."""
-        return (
-            any(
-                device is not self and placement.model in device.placements and device.is_resident(placement.model)
-                for device in others
-            )
-            and self._priority_ns(placement, others) <= 0
-        )
+        return bool(self._copies(placement, others)) and self._priority_ns(placement, others) <= 0
+
+    def _copies(self, placement: Placement, others: Iterable[Device]) -> List[Device]:
+        """The other devices that have the model."""
+        return [
+            device
+            for device in others
+            if device is not self and placement.model in device.placements and device.is_resident(placement.model)
+        ]
 
     def under_pressure(self, now_ns: int = 0) -> Placement | None:
         """A model to give up because the device runs out of memory although the budget holds, or None: the least
@@ -352,34 +377,42 @@ class Device:
             None,
         )
 
-    def _victims(self, newcomer: Placement, priority_ns: float, now_ns: int) -> List[Placement] | None:
-        """The least recently used models that make room, [] when there is room, None when there is no way. Where other
-        programs took the memory, a load waits rather than take the place of a model that is at work."""
+    def _victims(self, newcomer: Placement, worth: Worth, now_ns: int) -> List[Placement] | None:
+        """The models that make room and are worth less together: [] when there is room, None when there is no way.
+        Where other programs took the memory, a load waits rather than take the place of a model that is at work."""
         missing = newcomer.bytes - self.free_now_bytes()
-        victims: List[Placement] = []
         if missing <= 0:
-            return victims
+            return []
         others = self.headroom_bytes > 0 and newcomer.bytes <= self._budget_room_bytes()
-        idle = [
-            item
+        needs_ns = newcomer.load_ns + newcomer.demand_ns
+        here = {item.model for item in self.placements.values() if item.state in (RESIDENT, LOADING)}
+        both = here | {newcomer.model}
+        rows = [
+            (self._lost_without((item,), item.load_ns + needs_ns, both), item)
             for item in self.placements.values()
-            if _evictable(item) and item.demand_ns == 0 and not (others and item.is_working(now_ns))
+            if _evictable(item)
+            and (item.demand_ns == 0 or (item.used and not others and self._could_return(item)))
+            and not (others and item.is_working(now_ns))
         ]
-        less = (
-            []
-            if others
-            else [
-                item
-                for item in self.placements.values()
-                if _evictable(item) and item.used and 0 < item.demand_ns < priority_ns and self._could_return(item)
-            ]
-        )
-        for item in idle + less:
+        rows.sort(key=lambda row: row[0])  # of equal ones the least recently used stays first
+        victims: List[Placement] = []
+        for _, item in rows:
             victims.append(item)
             missing -= item.bytes
             if missing <= 0:
-                return victims
+                away_ns = needs_ns + sum([item.load_ns for item in victims])
+                gained = added(worth, self._coming(newcomer, away_ns, here))
+                return victims if _outweighs(gained, self._lost_without(victims, away_ns, both)) else None
         return None
+
+    def _lost_without(self, victims: Sequence[Placement], away_ns: int, here: Set[str]) -> Worth:
+        """What is lost if these models are away for so long: what waits for them, and what comes and cannot wait."""
+        lost = self.worth.lost_without({item.model for item in victims}, away_ns, here)
+        lost = tuple([SURELY * each for each in lost])
+        for item in victims:
+            if item.demand_ns:
+                lost = added(lost, tuple(item.waiting))
+        return lost
 
     def _could_return(self, placement: Placement) -> bool:
         """Whether a model that was given up would find room again for the jobs that are bound to it: their states stay,
@@ -392,11 +425,7 @@ class Device:
     def _priority_ns(self, placement: Placement, others: Iterable[Device]) -> float:
         """Unfulfilled work: demand less what resident copies elsewhere serve, each device sharing its capacity over
         its load (Clockwork, section 5)."""
-        copies = [
-            device
-            for device in others
-            if device is not self and placement.model in device.placements and device.is_resident(placement.model)
-        ]
+        copies = self._copies(placement, others)
         if not copies:
             return placement.demand_ns
         loads = [
@@ -409,6 +438,16 @@ class Device:
             free_ns * (weight / sum(weights)) * min(1.0, CAPACITY_NS / load) for weight, load in zip(weights, loads)
         )
         return placement.demand_ns - served
+
+
+def _outweighs(worth: Worth, lost: Worth) -> bool:
+    """Whether a newcomer is worth more than what is lost for it: in the most urgent class in which anything is."""
+    for gained, given in zip(worth, lost):
+        if gained > given:
+            return True
+        if given > 0:
+            return False
+    return not any(lost)
 
 
 def _evictable(placement: Placement) -> bool:

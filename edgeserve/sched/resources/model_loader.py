@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS, Action, EvictModel, LoadModel
-from edgeserve.sched.protocol.events import WorkFinished
+from edgeserve.sched.protocol.events import CLASSES, WorkFinished
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.lanes import EVICT, LOAD, Lane, Work, Works
 from edgeserve.sched.resources.model_cache import LOAD_FAILURES_MAX, RESIDENT, Device, Placement
+from edgeserve.sched.resources.model_worth import ModelWorth
 
 
 class Memory:
@@ -28,6 +29,7 @@ class Memory:
         lanes: Mapping[str, Lane],
         works: Works,
         models: Sequence[str],
+        worth: ModelWorth,
     ) -> None:
         self.devices = devices
         self.copy_lanes = copy_lanes
@@ -43,22 +45,31 @@ class Memory:
         )
         self._lanes = lanes
         self._works = works
+        self._worth = worth
+        for device in devices.values():
+            device.worth = worth
 
     # --- demand -------------------------------------------------------------------------------------------------------
 
     def want(self, job: Job, alone_ns: int) -> None:
         """A job is ready and waits for its model."""
+        request = job.request
         job.demand_ns = alone_ns
+        job.demand_worth = round(request.cost_share_ns * request.value / max(1, len(request.jobs)))
+        rank = CLASSES.index(request.klass)
         for placement in self._places(job):
             placement.demand_ns += alone_ns
+            placement.waiting[rank] += job.demand_worth
             if job.lane:
                 placement.bound_ns += alone_ns
 
     def unwant(self, job: Job) -> None:
         """The job was launched or is gone."""
         if job.demand_ns:
+            rank = CLASSES.index(job.request.klass)
             for placement in self._places(job):
                 placement.demand_ns -= job.demand_ns
+                placement.waiting[rank] -= job.demand_worth
                 if job.lane:
                     placement.bound_ns -= job.demand_ns
             job.demand_ns = 0
@@ -79,6 +90,7 @@ class Memory:
     def manage(self, now_ns: int) -> List[Action]:
         """Evict under pressure; load what is most wanted while a copy lane accepts."""
         actions: List[Action] = []
+        self._worth.refresh(now_ns)
         for device in self.devices.values():
             copy_lane = self.copy_lanes[device.name]
             device.calm(now_ns)

@@ -105,6 +105,7 @@ DISORDER = {
     ),
     "demand of bound jobs is wrong": lambda w: set_to(w.device.placements["s"], "bound_ns", 1),
     "demand is wrong": lambda w: set_to(w.device.placements["other"], "demand_ns", 1),
+    "jobs say": lambda w: set_to(w.device.placements["other"], "waiting", [1, 0, 0]),
     "state bytes 78, in use 77": lambda w: set_to(w.device, "state_bytes", 78),
     # streams
     "is held by a request that is over": lambda w: (

@@ -18,8 +18,13 @@ def device(budget=100, **models):
     made = Device("d", budget)
     for name, (size, resident, *demand) in models.items():
         made.add(Placement(name, "d", size, 5 * MS), resident)
-        made.placements[name].demand_ns = (demand[0] if demand else 0) * MS
+        wants(made, name, demand[0] if demand else 0)
     return made
+
+
+def wants(made, name, demand_ms):
+    """Normal requests wait for a model, worth as much as they take."""
+    made.placements[name].demand_ns = made.placements[name].waiting[1] = demand_ms * MS
 
 
 def choice(found):
@@ -50,9 +55,9 @@ def test_the_least_recently_used_idle_models_make_room():
 def test_idle_models_go_before_wanted_ones_and_of_those_only_less_wanted():
     made = device(a=(50, True, 4), b=(50, True), n=(50, False, 10))
     assert next_load(made) == ("n", ["b"])
-    made.placements["b"].demand_ns = 20 * MS
+    wants(made, "b", 20)
     assert next_load(made) == ("n", ["a"])
-    made.placements["a"].demand_ns = 10 * MS
+    wants(made, "a", 10)
     assert next_load(made) is None
 
 
@@ -218,7 +223,7 @@ def test_room_may_come_without_a_report_when_memory_stops_to_fall_or_a_model_to_
 def test_a_load_that_failed_is_due_again_at_its_time_and_not_from_then_on():
     made = device(a=(60, False, 10))
     copy = Lane("copy:d", "d", copy=True)
-    memory, placement = Memory({"d": made}, {"d": copy}, {}, Works(), ["a"]), made.placements["a"]
+    memory, placement = Memory({"d": made}, {"d": copy}, {}, Works(), ["a"], made.worth), made.placements["a"]
     assert memory.retry_at_ns(0) is None
     placement.failures, placement.retry_at_ns = 1, 500
     assert [memory.retry_at_ns(now_ns) for now_ns in (499, 500)] == [500, None]
@@ -235,7 +240,7 @@ def test_what_resident_copies_elsewhere_serve_is_subtracted():
 
     made = device(m=(10, False, 60))
     assert next_load(made, others=[copy(60)]) is None  # 60 ms of work fit the 100 ms that the other offers
-    made.placements["m"].demand_ns = 250 * MS
+    wants(made, "m", 250)
     assert next_load(made, others=[copy(250)]) == ("m", [])  # it serves 100 of 250
     assert made._priority_ns(made.placements["m"], [made, copy(250)]) == pytest.approx(150 * MS)
     assert made._priority_ns(made.placements["m"], [made, copy(250), copy(250)]) == pytest.approx(150 * MS)

@@ -161,6 +161,7 @@ def test_pinned_models_count_as_room_that_never_comes_back():
         device.add(Placement(name, "d", size, 5 * MS, pinned=name == "p"), name != "n")
     device.placements["m"].demand_ns = device.placements["m"].bound_ns = 5 * MS
     device.placements["n"].demand_ns = 10 * MS
+    device.placements["m"].waiting[1], device.placements["n"].waiting[1] = 5 * MS, 10 * MS
     assert device.next_load(0, [device]) == (device.placements["n"], [device.placements["m"]])
     device.state_bytes = 10
     assert device.next_load(0, [device]) == (device.placements["n"], [device.placements["m"]])

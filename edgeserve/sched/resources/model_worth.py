@@ -1,0 +1,109 @@
+"""What it is worth that a model stays in memory: what its apps are asked for, and would lose while it is away.
+
+An app that comes at some rate loses, while one of its models is away, the requests that cannot wait for as long: all
+of its models together are worth that, and some of them at most half of it, so that an app becomes whole rather than
+several become halves. Values are those of the auction (lane time times value, by class): memory and lanes are shared by
+one rule. Knows no device: which models are ``here`` is what the methods are told.
+"""
+
+from __future__ import annotations
+
+from typing import AbstractSet, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Set, Tuple
+
+from edgeserve.sched.latency.path_cost import AppCosts
+from edgeserve.sched.protocol.events import CLASSES
+from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.recent_arrivals import RecentArrivals
+from edgeserve.units import NS_PER_MS
+
+REFRESH_NS = 100 * NS_PER_MS
+"""How old rates may be: far longer than a step, far shorter than what a rate is taken over."""
+
+PARTIAL = 0.5
+"""What the models of an app are worth at most while one of them is missing."""
+
+Worth = Tuple[float, ...]
+"""Value by class, the most urgent first: compared in this order, so that no number of frames outweighs what is
+critical."""
+
+NOTHING: Worth = (0.0,) * len(CLASSES)
+
+
+class Asked(NamedTuple):
+    """What one app is asked for: its models, its class, the value that comes per nanosecond, and for how long one of
+    its requests can wait."""
+
+    models: Tuple[str, ...]
+    rank: int
+    per_ns: float
+    slack_ns: float
+
+    def lost(self, away_ns: float) -> float:
+        """What comes while a model is away, and cannot wait until it is back."""
+        return self.per_ns * max(0.0, away_ns - self.slack_ns)
+
+    def part(self, here: AbstractSet[str]) -> float:
+        """What part of its worth the app has with these models."""
+        count = sum([model in here for model in self.models])
+        return 1.0 if count == len(self.models) else PARTIAL * count / len(self.models)
+
+
+class ModelWorth:
+    """What the apps are asked for, taken anew every :data:`REFRESH_NS`, at ``at_ns`` last. ``by_model``: the apps that
+    need a model."""
+
+    def __init__(
+        self, apps: Sequence[App], costs: Mapping[str, AppCosts], recent: Mapping[str, RecentArrivals]
+    ) -> None:
+        self._apps = tuple(apps)
+        self._costs = costs
+        self._recent = recent
+        self._models = {app.name: tuple(dict.fromkeys([node.model for node in app.nodes])) for app in apps}
+        self.at_ns = -REFRESH_NS
+        self.by_model: Dict[str, List[Asked]] = {}
+
+    def refresh(self, now_ns: int) -> None:
+        """Take the rates anew where they are old."""
+        if now_ns < self.at_ns + REFRESH_NS:
+            return
+        self.at_ns = now_ns
+        self.by_model.clear()
+        for app in self._apps:
+            recent = self._recent[app.name]
+            per_ns = recent.per_ns(now_ns) * recent.worth
+            if per_ns > 0.0:
+                slack_ns = max(0.0, recent.allowed_ns - self._costs[app.name].alone_ns)
+                asked = Asked(self._models[app.name], CLASSES.index(app.klass), per_ns, slack_ns)
+                for model in asked.models:
+                    self.by_model.setdefault(model, []).append(asked)
+
+    def lost_without(self, models: AbstractSet[str], away_ns: float, here: AbstractSet[str]) -> Worth:
+        """What is lost while these models are away, of those that are ``here``."""
+        if not self.by_model:
+            return NOTHING
+        lost = [0.0] * len(CLASSES)
+        left = here - models
+        counted: Set[int] = set()
+        for model in models:
+            for asked in self.by_model.get(model, ()):
+                if id(asked) not in counted:
+                    counted.add(id(asked))
+                    lost[asked.rank] += (asked.part(here) - asked.part(left)) * asked.lost(away_ns)
+        return tuple(lost)
+
+    def gained_with(
+        self, model: str, load_ns: int, away_ns: float, here: AbstractSet[str], fit: Callable[[Iterable[str]], bool]
+    ) -> Worth:
+        """What comes for a model while others are away for it, of apps that cannot wait until it is loaded and whose
+        models ``fit`` into memory together."""
+        gained = [0.0] * len(CLASSES)
+        for asked in self.by_model.get(model, ()):
+            if asked.slack_ns < load_ns and fit(asked.models):
+                more = asked.part(here | {model}) - asked.part(here)
+                gained[asked.rank] += more * asked.per_ns * away_ns
+        return tuple(gained)
+
+
+def added(a: Worth, b: Worth) -> Worth:
+    """Both together."""
+    return tuple([x + y for x, y in zip(a, b)])
