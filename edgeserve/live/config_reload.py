@@ -16,10 +16,10 @@ from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines.base import Engine
 from edgeserve.errors import ConfigError, EngineError
-from edgeserve.lanes.thread import Work
 from edgeserve.live.preflight import Problem, check_before_loading
 from edgeserve.live.request import RequestValidator, request_validators
 from edgeserve.live.startup import Started, Starter
+from edgeserve.offload.lane_thread import Work
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 
 LOOK_S = 0.2

@@ -14,9 +14,9 @@ from typing import Any, Callable, Dict, List, MutableMapping, Optional, Sequence
 from edgeserve.config.schema import Config
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Engine
-from edgeserve.lanes.thread import Lane, Work, WorkDone
 from edgeserve.live.errors import EngineFailures
 from edgeserve.live.warming import Warmed, Warming
+from edgeserve.offload.lane_thread import Lane, Work, WorkDone
 from edgeserve.sched.core.build import copy_lane_name, model_lanes
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 

@@ -10,8 +10,8 @@ import sys
 from typing import Any, Dict, Optional, Set, Tuple
 
 from edgeserve.engines.base import Result, Values
-from edgeserve.lanes.thread import Work, WorkNotStarted
 from edgeserve.live.values import RequestValues
+from edgeserve.offload.lane_thread import Work, WorkNotStarted
 from edgeserve.sched.protocol.actions import ReleaseInputs, RetainInputs, RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult
 

@@ -19,7 +19,6 @@ from edgeserve.config.profiles import parts_of
 from edgeserve.config.schema import AppConfig, Config
 from edgeserve.engines.base import Engine
 from edgeserve.errors import BadInput, RequestError, nearest
-from edgeserve.lanes.thread import Lane, LaneDown, Work
 from edgeserve.live.app_fit import app_fit, log_fits
 from edgeserve.live.config_reload import Prepared, RunningStarter, merged, prepare
 from edgeserve.live.contradictions import ContradictionLog
@@ -37,6 +36,7 @@ from edgeserve.live.startup import Started, Starter, make_lane, make_lanes
 from edgeserve.live.stats import energy_of, figures_of
 from edgeserve.live.value_flow import output_types
 from edgeserve.live.world import CallAsked, LiveWorld, StopAsked
+from edgeserve.offload.lane_thread import Lane, LaneDown, Work
 from edgeserve.recording.last_steps import LastSteps
 from edgeserve.recording.trace import Recorder, start_of
 from edgeserve.sched.core.build import build_scheduler, copy_lane_name, model_lanes

@@ -21,9 +21,9 @@ from edgeserve.engines.base import Engine, Footprint, OutputType, SequenceInfo
 from edgeserve.engines.niceness import yield_to_others
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, ProfileError
-from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone
 from edgeserve.live.loop_io import Mailbox
 from edgeserve.live.request import OBJECT_KINDS
+from edgeserve.offload.lane_thread import Lane, LaneDown, Work, WorkDone
 from edgeserve.offload.pin import allowed_cores, pin_thread
 from edgeserve.sched.core.build import ASSUMED_NS, copy_lane_name, model_lanes
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS

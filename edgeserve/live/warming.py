@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from edgeserve.engines.base import Batch, Engine, Session, Values, run_whole
 from edgeserve.errors import ExampleUnknown
-from edgeserve.lanes.thread import Lane, Work, WorkDone, WorkNotStarted
+from edgeserve.offload.lane_thread import Lane, Work, WorkDone, WorkNotStarted
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS, LoadModel
 
 

@@ -14,7 +14,6 @@ from edgeserve.config.limits import SLO_MS_MAX
 from edgeserve.config.schema import Config
 from edgeserve.engines.base import Batch, Engine
 from edgeserve.errors import EdgeServeError, EngineError, Rejected, RequestError
-from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone, WorkNotStarted
 from edgeserve.live.contradictions import LOOK_NS, ContradictionLog
 from edgeserve.live.device_watch import DeviceNews
 from edgeserve.live.early_refusals import EarlyRefusals
@@ -30,6 +29,7 @@ from edgeserve.live.running_batches import RunningBatch, RunningBatches
 from edgeserve.live.stats import AppCounts, LaneCounts
 from edgeserve.live.values import RequestValues, item_error, wrong_form
 from edgeserve.live.warming import Warmed, Warming, WarmStep
+from edgeserve.offload.lane_thread import Lane, LaneDown, Work, WorkDone, WorkNotStarted
 from edgeserve.offload.pin import allowed_cores
 from edgeserve.sched.core.build import copy_lane_name, model_lanes
 from edgeserve.sched.core.receive_coalescing import ReceiveCoalescing, lane_threads

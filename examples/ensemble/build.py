@@ -25,7 +25,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from data import CLASSES, PIXELS, corrupted, history, learnt, view
 
 from edgeserve.config.files import resolve_path
-from edgeserve.ensembles.history import History, save_history
+from edgeserve.predict.history import History, save_history
 from edgeserve.tools.fit.ensemble import fit
 
 PLACE = "cache:ensemble-digits-1/"

@@ -19,8 +19,8 @@ from lines import drawn
 from recognisers import FIT, MODELS, features, read
 
 from edgeserve.config.files import resolve_path
-from edgeserve.ensembles import texts
-from edgeserve.ensembles.history import History, save_history
+from edgeserve.predict import texts
+from edgeserve.predict.history import History, save_history
 from edgeserve.tools.fit.ensemble import fit
 
 HISTORY_SEED, EPOCHS = 1, 200

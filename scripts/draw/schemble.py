@@ -20,9 +20,9 @@ from lib import plots
 
 from edgeserve.config.ensemble_profile import EnsembleProfile, read_ensemble, read_fit
 from edgeserve.config.files import resolve_path
-from edgeserve.ensembles.combiner import combiner_of
-from edgeserve.ensembles.discrepancy import Discrepancy
-from edgeserve.ensembles.history import History, load_history
+from edgeserve.predict.combiner import combiner_of
+from edgeserve.predict.discrepancy import Discrepancy
+from edgeserve.predict.history import History, load_history
 
 PLACE = "cache:ensemble-digits-1/"
 PICTURE = "docs/policies/schemble_fit.svg"

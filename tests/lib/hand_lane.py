@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any, List
 
-from edgeserve.lanes.thread import Lane
+from edgeserve.offload.lane_thread import Lane
 
 ANY_TIME = 2**62
 

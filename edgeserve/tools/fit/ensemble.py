@@ -16,7 +16,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from edgeserve.config.ensemble_profile import EnsembleProfile, write_ensemble
-from edgeserve.ensembles.accuracy import (
+from edgeserve.errors import ConfigError
+from edgeserve.predict.accuracy import (
     SCORE_BINS,
     agreements,
     bin_of,
@@ -24,10 +25,9 @@ from edgeserve.ensembles.accuracy import (
     observed_tables,
     profile_rows,
 )
-from edgeserve.ensembles.combiner import Combiner, stacking_inputs
-from edgeserve.ensembles.discrepancy import Discrepancy, agreement_scores, fit_discrepancy, fit_temperature
-from edgeserve.ensembles.history import History, load_history
-from edgeserve.errors import ConfigError
+from edgeserve.predict.combiner import Combiner, stacking_inputs
+from edgeserve.predict.discrepancy import Discrepancy, agreement_scores, fit_discrepancy, fit_temperature
+from edgeserve.predict.history import History, load_history
 from edgeserve.tools.fit.ranks import correlation, ranks_of
 
 RECORDS_KEPT = 300

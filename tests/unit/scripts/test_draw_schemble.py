@@ -7,7 +7,7 @@ import pytest
 from draw import schemble
 
 from edgeserve.config.ensemble_profile import read_ensemble, read_fit
-from edgeserve.ensembles.history import History, save_history
+from edgeserve.predict.history import History, save_history
 from edgeserve.tools.fit.ensemble import fit
 
 MODELS = ("a", "b")

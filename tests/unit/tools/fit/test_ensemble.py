@@ -14,9 +14,9 @@ from edgeserve.config.ensemble_profile import read_ensemble, read_fit
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
-from edgeserve.ensembles.combiner import KINDS, combiner_of
-from edgeserve.ensembles.history import History, load_history, save_history
 from edgeserve.errors import ConfigError, EngineError
+from edgeserve.predict.combiner import KINDS, combiner_of
+from edgeserve.predict.history import History, load_history, save_history
 
 
 def history(records: int = 800, task: str = "classification", features: bool = True) -> History:

@@ -8,7 +8,7 @@ from typing import Any, Callable, List
 import pytest
 from hand_lane import ANY_TIME, Clock, Post, end
 
-from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone, WorkNotStarted
+from edgeserve.offload.lane_thread import Lane, LaneDown, Work, WorkDone, WorkNotStarted
 
 
 def lane_with(clock: Clock, post: Post, prepare: Callable[[], None] | None = None) -> Lane:

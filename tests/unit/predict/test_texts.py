@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgeserve.ensembles import texts
-from edgeserve.ensembles.combiner import Combiner
-from edgeserve.ensembles.history import History
+from edgeserve.predict import texts
+from edgeserve.predict.combiner import Combiner
+from edgeserve.predict.history import History
 
 EQUAL = Combiner("average", "classification", (1.0, 1.0, 1.0))
 

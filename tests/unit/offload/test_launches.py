@@ -11,7 +11,7 @@ from hand_lane import ANY_TIME, Clock, Post, end
 
 from edgeserve.engines.base import Batch, Engine, LaneInfo, Pending, Session
 from edgeserve.errors import DeviceLost, EngineError
-from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone, WorkNotStarted
+from edgeserve.offload.lane_thread import Lane, LaneDown, Work, WorkDone, WorkNotStarted
 
 
 class Kernel(Pending):
