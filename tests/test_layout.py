@@ -92,7 +92,6 @@ OPTIONAL = {
     "onnxruntime": {"engines.onnx", "engines.lm"},
     "tensorrt": {"engines.tensorrt"},
     "torch": {"engines.torch", "engines.lm"},
-    "pycuda": {"engines.cuda"},
     "cuda": {"engines.cuda"},
     "pynvml": {"device.nvml"},
     "onnx": {"tools.fit", "tools.lm_model"},

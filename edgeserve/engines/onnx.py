@@ -5,11 +5,11 @@ what was asked and refuses. Padding and stacking are :mod:`edgeserve.engines.col
 :mod:`edgeserve.engines.ports`'; this module owns ONNX Runtime's sessions. Options:
 
 On a GPU a lane has a session of its own, bound to the device's memory and to a stream
-(:mod:`edgeserve.engines.onnx_binding`), where cuda-bindings or pycuda is installed; else ONNX Runtime copies and waits
+(:mod:`edgeserve.engines.onnx_binding`), where cuda-bindings is installed; else ONNX Runtime copies and waits
 by itself.
 
 ``providers`` (``"cpu"``, ``"cuda"``, ``"tensorrt"`` or full names), ``provider_options`` (a table per provider),
-``cuda`` (the library for streams and memory: ``auto``, ``cuda-bindings``, ``pycuda``, ``none``),
+``cuda`` (the library for streams and memory: ``auto``, ``cuda-bindings``, ``none``),
 ``threads`` (default: the lane's), ``spin`` (default false: waiting threads sleep instead of burning the other lanes'
 cores), ``example`` (``"module:function"``, where zeros of ``shapes`` would mislead), and those of
 :mod:`edgeserve.engines.ports`.

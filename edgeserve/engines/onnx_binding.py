@@ -90,6 +90,8 @@ class BoundSession(Session):
         device: Optional[Device] = None,
     ) -> None:
         self._shared: LaneStream = lane_stream(lane, choice, device)
+        # The inputs of the next batch are copied beside the batch before, where the lane holds several.
+        self._beside: Optional[Stream] = self._shared.copies[0] if lane.depth > 1 else None
         self._find = find
         self._failed = failed
 
@@ -112,7 +114,7 @@ class BoundSession(Session):
             except Exception as error:
                 if span is not None:
                     shared.clock.drop(span)
-                flight.abandon(shared.copies)
+                flight.abandon(self._beside)
                 raise self._failed(error, packed.feeds) from error
         return DevicePending(
             shared.clock,
@@ -123,8 +125,7 @@ class BoundSession(Session):
         )
 
     def _copy_in(self, flight: Flight, feeds: Dict[str, np.ndarray]) -> None:
-        """On the lane's stream for copies, beside the batch before, where there is one."""
-        model, beside = flight.model, self._shared.copies
+        model, beside = flight.model, self._beside
         flight.bind_inputs(feeds, beside or model.stream)
         if beside is not None:
             copied = flight.event()

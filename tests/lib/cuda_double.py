@@ -127,17 +127,12 @@ def one_at_a_time(double: type) -> type:
 class CudaDouble:
     """See the module. ``log`` names the calls in order; ``fail`` makes the next call of a name fail with a status."""
 
-    name = "double"
-    graphs = True
-
     def __init__(
         self,
         devices: int = 1,
         memory_bytes: int = 1 << 30,
         attributes: Optional[Dict[str, int]] = None,
-        graphs: bool = True,
     ) -> None:
-        self.graphs = graphs
         self.devices = devices
         self.memory_bytes = memory_bytes
         self.attributes = {**ATTRIBUTES, **(attributes or {})}

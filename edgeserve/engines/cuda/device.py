@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple, T
 import numpy as np
 
 from edgeserve.engines.cuda.driver import Driver
-from edgeserve.engines.cuda.errors import CudaError, Unsupported, out_of_memory
+from edgeserve.engines.cuda.errors import CudaError, out_of_memory
 from edgeserve.errors import DeviceLost, DeviceMissing, EngineError, OutOfMemory
 
 ALIGNMENT = 256
@@ -243,12 +243,10 @@ class Stream(Resource):
     def captured(self) -> Iterator[Captured]:
         """Record what the block enqueues on this stream, instead of running it; afterwards ``.graph`` has it.
 
-        Nothing inside may allocate, free, synchronise or use another stream. Raises :class:`Unsupported` where the
-        library has no graphs, :class:`CudaError` when something in the block cannot be captured.
+        Nothing inside may allocate, free, synchronise or use another stream. Raises :class:`CudaError` when something
+        in the block cannot be captured.
         """
         driver = self.device.driver
-        if not driver.graphs:
-            raise Unsupported(f"{driver.name} has no CUDA graphs; use cuda-bindings (Python 3.10 and later)")
         captured = Captured()
         driver.begin_capture(self.handle)
         try:
@@ -336,9 +334,9 @@ class Device:
             raise self._no_room("page-locked host memory", size) from error
 
     def mapped(self, size: int) -> MappedBuffer:
-        """Host memory that the device uses in place. Raises :class:`Unsupported` where the device cannot."""
+        """Host memory that the device uses in place. Raises :class:`CudaError` where the device cannot."""
         if not self.info.can_map_host_memory:
-            raise Unsupported(f"device {self.index} ({self.info.name}) cannot map host memory; use pinned buffers")
+            raise CudaError(f"device {self.index} ({self.info.name}) cannot map host memory; use pinned buffers")
         try:
             return self.keep(MappedBuffer(self, size))
         except OutOfMemory as error:

@@ -67,7 +67,7 @@ TEXTS: Dict[str, int] = {
     "invalid device ordinal": 101,
     "CUDA driver version is insufficient for CUDA runtime version": 35,
 }
-"""What the driver calls its codes (``cuGetErrorString``): exceptions of pycuda and torch carry the text alone."""
+"""What the driver calls its codes (``cuGetErrorString``): exceptions of torch carry the text alone."""
 
 DRIVER_MEND = (
     "check that the NVIDIA driver is installed and that this user and container may use it (edgeserve "
@@ -84,10 +84,6 @@ class CudaError(EngineError):
     def __init__(self, message: str, status: Optional[int] = None) -> None:
         super().__init__(message)
         self.status = status
-
-
-class Unsupported(CudaError):
-    """The library or the device does not have this feature. Engines do without it."""
 
 
 def error_of(call: str, status: Optional[int], text: str) -> EngineError:

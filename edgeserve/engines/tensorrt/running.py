@@ -38,9 +38,6 @@ from edgeserve.errors import EngineError
 
 log = logging.getLogger("edgeserve.tensorrt")
 
-COMMON = "tensorrt"
-"""Where the sessions of a lane find its copy streams in ``LaneInfo.common``."""
-
 Shape = Tuple[int, ...]
 
 
@@ -71,26 +68,6 @@ class Loaded(NamedTuple):
     def io_bytes(self) -> int:
         """Of one slot's inputs and outputs."""
         return sum(tensor.size_bytes for tensor in self.tensors)
-
-
-class CopyStreams:
-    """The streams of one lane, shared by the models that it runs."""
-
-    def __init__(self, lane: LaneStream, mapped: bool) -> None:
-        with lane.device.current():
-            self.into = lane.stream if mapped else lane.device.stream()
-            self.out = lane.stream if mapped else lane.device.stream()
-
-
-def copy_streams(lane: LaneInfo, stream: LaneStream, mapped: bool) -> CopyStreams:
-    """Made at first use on the lane's thread; they are freed with the lane's stream."""
-    common = lane.common if lane.common is not None else {}
-    name = f"{COMMON}.mapped" if mapped else COMMON
-    if name not in common:
-        common[name] = CopyStreams(stream, mapped)
-    streams = common[name]
-    assert isinstance(streams, CopyStreams)
-    return streams
 
 
 class Slot:
@@ -248,7 +225,7 @@ class LaneContexts:
         """``copy``: which copy of the profiles is this lane's, where lanes cannot share them."""
         self.loaded = loaded
         self.stream = stream
-        self._copies = copy_streams(lane, stream, loaded.mapped)
+        self._into, self._out = (stream.stream, stream.stream) if loaded.mapped else stream.copies
         self._slots: List[Slot] = []
         self._contexts: Dict[int, ProfileContext] = {}
         self._numbers: Dict[int, ProfileContext] = {}
@@ -344,7 +321,7 @@ class LaneContexts:
         views: Sequence[np.ndarray],
         collecting: Collecting,
     ) -> Pending:
-        compute, into, out = self.stream.stream, self._copies.into, self._copies.out
+        compute, into, out = self.stream.stream, self._into, self._out
         clock, loaded = self.stream.clock, self.loaded
         if out is not compute:
             slot.before.record(compute)

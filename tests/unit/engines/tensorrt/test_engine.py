@@ -139,7 +139,7 @@ def test_without_a_driver(monkeypatch, tmp_path):
 def test_without_a_library_for_cuda(monkeypatch, tmp_path):
     with trt_worlds.world(monkeypatch, "10.3"):
         monkeypatch.setattr(driver, "_open", {})
-        monkeypatch.setattr(driver, "DRIVERS", {"cuda-bindings": "no_such_module"})
+        monkeypatch.setattr(driver, "BINDINGS", ("no_such_module",))
         with pytest.raises(DeviceMissing, match="no library for CUDA can be imported"):
             made(tmp_path).load()
 
