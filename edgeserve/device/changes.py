@@ -8,9 +8,9 @@ within a step is never reported, and what was reported stays until something els
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from edgeserve.device.state import MAPPINGS, QUANTITIES, DeviceReport, DeviceState
+from edgeserve.device.state import MAPPINGS, QUANTITIES, DeviceState
 from edgeserve.units import NS_PER_S
 
 HOLD_NS = NS_PER_S
@@ -69,16 +69,24 @@ STEPS: Dict[str, Step] = {
 assert set(STEPS) | set(MAPPINGS) == set(QUANTITIES), "a quantity of DeviceState has no step"
 
 
+class Report(NamedTuple):
+    """A device changed enough to matter: ``state`` with the steady (quantised) values, ``changed`` names those that are
+    not what the report before said, and ``before`` is what that said of them. The first report names everything that is
+    known; before it, nothing was."""
+
+    state: DeviceState
+    changed: Tuple[str, ...]
+    before: Mapping[str, Any]
+
+
 class ChangeFilter:
     """Keeps what was reported last of one device. :meth:`update` is the only method, and changes it."""
 
-    def __init__(self, device: str, hold_ns: int = HOLD_NS) -> None:
-        self._device = device
-        self._hold_ns = hold_ns
+    def __init__(self) -> None:
         self._reported: Dict[str, Any] = dict.fromkeys(STEPS)
         self._since_ns: Dict[str, int] = {}
 
-    def update(self, state: DeviceState) -> Optional[DeviceReport]:
+    def update(self, state: DeviceState) -> Optional[Report]:
         """A report when something changed enough and for long enough, else None."""
         changed: List[str] = []
         for name, step in STEPS.items():
@@ -87,7 +95,7 @@ class ChangeFilter:
                 self._since_ns.pop(name, None)
                 continue
             since_ns = self._since_ns.setdefault(name, state.at_ns)
-            if before is None or _is_worse(value, before, step) or state.at_ns - since_ns >= self._hold_ns:
+            if before is None or _is_worse(value, before, step) or state.at_ns - since_ns >= HOLD_NS:
                 changed.append(name)
         if not changed:
             return None
@@ -95,7 +103,7 @@ class ChangeFilter:
         for name in changed:
             self._reported[name] = _rounded(getattr(state, name), STEPS[name])
             self._since_ns.pop(name, None)
-        return DeviceReport(self._device, replace(state, **self._reported), tuple(changed), past)
+        return Report(replace(state, **self._reported), tuple(changed), past)
 
 
 def _is_number(value: Any) -> bool:

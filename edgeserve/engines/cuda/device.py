@@ -18,10 +18,6 @@ from edgeserve.engines.cuda.driver import Driver
 from edgeserve.engines.cuda.errors import CudaError, out_of_memory
 from edgeserve.errors import DeviceLost, DeviceMissing, EngineError, OutOfMemory
 
-ALIGNMENT = 256
-"""Bytes that device memory is aligned to (CUDA C++ programming guide, device memory accesses); TensorRT asks the same
-of its working memory."""
-
 
 class DeviceInfo(NamedTuple):
     """What a device is. ``integrated``: it shares the host's memory, as on a Jetson."""

@@ -42,11 +42,6 @@ class Staged:
         """The device's pointer."""
         return self._device_side.pointer
 
-    @property
-    def device_bytes(self) -> int:
-        """Bytes taken from the device's own memory: none where the memory is mapped."""
-        return 0 if self.mapped else self.size
-
     def array(self, shape: Sequence[int], dtype: Any, offset: int = 0) -> np.ndarray:
         """The host's view."""
         return self.host.array(shape, dtype, offset)

@@ -172,7 +172,6 @@ def test_staged_tensors_are_copied_only_where_the_device_has_memory_of_its_own(i
         staged.to_host(stream)
         stream.synchronize()
         assert staged.array((4,), "f4").tolist() == [0, 2, 4, 6]
-        assert staged.device_bytes == (0 if integrated else 16)
         staged.free()
         staged.free()
     assert sum(1 for call in driver.log if call[0].startswith("copy_to")) == copies
