@@ -15,14 +15,14 @@ from edgeserve.device.boards import Board, detect_board
 from edgeserve.device.changes import ChangeFilter, Report
 from edgeserve.device.events import DeviceEvents
 from edgeserve.device.monitor import Monitor
-from edgeserve.device.source import Source
+from edgeserve.device.source import DeviceSource
 from edgeserve.device.sources import sources_for
 from edgeserve.device.state import DeviceState
 from edgeserve.sched.protocol.events import Event
 
 log = logging.getLogger("edgeserve")
 
-SourcesOf = Callable[[Board, int], Sequence[Source]]
+SourcesOf = Callable[[Board, int], Sequence[DeviceSource]]
 """The sources of a board's GPU, by its index."""
 
 

@@ -10,9 +10,9 @@ from gpu import why_no_driver
 
 from edgeserve.engines.base import LaneInfo, Result
 from edgeserve.engines.cuda.completion import DevicePending
-from edgeserve.engines.cuda.device import Device
+from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import open_driver
-from edgeserve.engines.cuda.lanes import lane_stream
+from edgeserve.engines.cuda.lane_stream import lane_stream
 from edgeserve.engines.cuda.staging import Staged
 from edgeserve.errors import OutOfMemory
 
@@ -23,7 +23,7 @@ MEGABYTE = 1 << 20
 
 @pytest.fixture
 def device():
-    device = Device(open_driver())
+    device = CudaDevice(open_driver())
     yield device
     device.close()
 

@@ -25,7 +25,7 @@ from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Seque
 
 import numpy as np
 
-from edgeserve.engines.cuda.errors import NOT_READY, OUT_OF_MEMORY, error_of
+from edgeserve.engines.cuda.status import NOT_READY, OUT_OF_MEMORY, error_of
 
 POISON = 0xA5
 DEVICE_BASE = 0x7_0000_0000

@@ -1,9 +1,9 @@
 """Devices, streams, events, memory and graphs, as engines use them.
 
-A :class:`Device` retains the primary context. CUDA calls need it current on the calling thread: work happens inside
+A :class:`CudaDevice` retains the primary context. CUDA calls need it current on the calling thread: work happens inside
 ``with device.current():``, which may be nested. What a device makes (streams, events, buffers, graphs) is freed by
-its ``free``, which makes the context current itself, or at the latest by ``Device.close``. Freeing twice does nothing.
-No clock, no thread; the thread that frees something makes sure that nothing still uses it.
+its ``free``, which makes the context current itself, or at the latest by ``CudaDevice.close``. Freeing twice does
+nothing. No clock, no thread; the thread that frees something makes sure that nothing still uses it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple, T
 import numpy as np
 
 from edgeserve.engines.cuda.driver import Driver
-from edgeserve.engines.cuda.errors import CudaError, out_of_memory
+from edgeserve.engines.cuda.status import CudaError, out_of_memory
 from edgeserve.errors import DeviceLost, DeviceMissing, EngineError, OutOfMemory
 
 
@@ -33,7 +33,7 @@ class DeviceInfo(NamedTuple):
     cuda: Tuple[int, int]
 
 
-class Memory(NamedTuple):
+class MemoryInfo(NamedTuple):
     """Bytes of a device. On an integrated device memory that the kernel could reclaim does not count as free."""
 
     free: int
@@ -43,7 +43,7 @@ class Memory(NamedTuple):
 class Resource:
     """Something that a device made and that must be freed."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: CudaDevice) -> None:
         self.device = device
         self._freed = False
 
@@ -75,12 +75,12 @@ class Event(Resource):
     """A mark in a stream. ``timing``: :meth:`elapsed_ms` can be asked; ``blocking``: a thread in :meth:`synchronize`
     sleeps instead of spinning."""
 
-    def __init__(self, device: Device, timing: bool, blocking: bool) -> None:
+    def __init__(self, device: CudaDevice, timing: bool, blocking: bool) -> None:
         super().__init__(device)
         self.timing = timing
         self.handle: int = device.driver.create_event(timing, blocking)
 
-    def record(self, stream: Stream) -> None:
+    def record(self, stream: CudaStream) -> None:
         """Enqueue the mark behind everything that was enqueued on the stream."""
         self.device.driver.record(self.handle, stream.handle)
 
@@ -104,7 +104,7 @@ class Event(Resource):
 class Buffer(Resource):
     """``size`` bytes of memory."""
 
-    def __init__(self, device: Device, size: int) -> None:
+    def __init__(self, device: CudaDevice, size: int) -> None:
         super().__init__(device)
         self.size = size
 
@@ -121,7 +121,7 @@ class Buffer(Resource):
 class DeviceBuffer(Buffer):
     """Memory of the device, at ``pointer``."""
 
-    def __init__(self, device: Device, size: int) -> None:
+    def __init__(self, device: CudaDevice, size: int) -> None:
         super().__init__(device, size)
         self.pointer = device.driver.alloc_device(max(size, 1))
 
@@ -133,7 +133,7 @@ class HostBuffer(Buffer):
     """Page-locked memory of the host, at ``host_pointer``: the only host memory that copies run from and to while the
     host and the device go on."""
 
-    def __init__(self, device: Device, size: int, mapped: bool) -> None:
+    def __init__(self, device: CudaDevice, size: int, mapped: bool) -> None:
         super().__init__(device, size)
         self.host_pointer = device.driver.alloc_host(max(size, 1), mapped)
 
@@ -156,7 +156,7 @@ class HostBuffer(Buffer):
 class PinnedBuffer(HostBuffer):
     """Page-locked host memory, to copy from and to."""
 
-    def __init__(self, device: Device, size: int) -> None:
+    def __init__(self, device: CudaDevice, size: int) -> None:
         super().__init__(device, size, mapped=False)
 
 
@@ -164,7 +164,7 @@ class MappedBuffer(HostBuffer):
     """Host memory that the device reads and writes in place, at ``pointer``: no copies on an integrated device. On
     another every access crosses the bus. From compute capability 7.2 on the host's side is cached."""
 
-    def __init__(self, device: Device, size: int) -> None:
+    def __init__(self, device: CudaDevice, size: int) -> None:
         super().__init__(device, size, mapped=True)
         self.pointer = device.driver.device_pointer(self.host_pointer)
 
@@ -172,7 +172,7 @@ class MappedBuffer(HostBuffer):
 class ForeignMemory(Buffer):
     """Memory of the device that another library owns, and frees."""
 
-    def __init__(self, device: Device, pointer: int, size: int) -> None:
+    def __init__(self, device: CudaDevice, pointer: int, size: int) -> None:
         super().__init__(device, size)
         self.pointer = pointer
 
@@ -187,11 +187,11 @@ DeviceMemory = Union[DeviceBuffer, MappedBuffer, ForeignMemory]
 class Graph(Resource):
     """What a stream captured, ready to be launched again and again with the same pointers."""
 
-    def __init__(self, device: Device, executable: int) -> None:
+    def __init__(self, device: CudaDevice, executable: int) -> None:
         super().__init__(device)
         self.handle: int = executable
 
-    def launch(self, stream: Stream) -> None:
+    def launch(self, stream: CudaStream) -> None:
         """Enqueue it."""
         self.device.driver.launch(self.handle, stream.handle)
 
@@ -199,10 +199,10 @@ class Graph(Resource):
         driver.destroy_executable(self.handle)
 
 
-class Stream(Resource):
+class CudaStream(Resource):
     """Works run one after the other, beside those of other streams."""
 
-    def __init__(self, device: Device, priority: int = 0, handle: Optional[int] = None) -> None:
+    def __init__(self, device: CudaDevice, priority: int = 0, handle: Optional[int] = None) -> None:
         super().__init__(device)
         self.owned = handle is None
         self.handle: int = device.driver.create_stream(priority) if handle is None else handle
@@ -268,10 +268,10 @@ class Captured:
     graph: Optional[Graph] = None
 
 
-_FREED_FIRST = (Graph, Event, Buffer, Stream)
+_FREED_FIRST = (Graph, Event, Buffer, CudaStream)
 
 
-class Device:
+class CudaDevice:
     """One device, through its primary context. ``close`` frees what it made and is not freed yet."""
 
     def __init__(self, driver: Driver, index: int = 0) -> None:
@@ -298,18 +298,18 @@ class Device:
         finally:
             self.driver.pop()
 
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryInfo:
         """Free and total bytes now. Needs no current context."""
         with self.current():
-            return Memory(*self.driver.memory())
+            return MemoryInfo(*self.driver.memory())
 
-    def stream(self, priority: int = 0) -> Stream:
+    def stream(self, priority: int = 0) -> CudaStream:
         """A stream of one's own; ``priority`` is CUDA's: lower is more urgent, and libraries may ignore it."""
-        return self.keep(Stream(self, priority))
+        return self.keep(CudaStream(self, priority))
 
-    def stream_of(self, handle: int) -> Stream:
+    def stream_of(self, handle: int) -> CudaStream:
         """A stream that another library made and will destroy."""
-        return self.keep(Stream(self, handle=handle))
+        return self.keep(CudaStream(self, handle=handle))
 
     def event(self, timing: bool = True, blocking: bool = False) -> Event:
         """An event, not recorded."""

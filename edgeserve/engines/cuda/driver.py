@@ -2,7 +2,7 @@
 
 Handles and pointers are plain integers, sizes are bytes, priorities are CUDA's (lower is more urgent). Calls that take
 no device need a current context on the calling thread. Failures are those of
-:func:`edgeserve.engines.cuda.errors.error_of`. The binding is ``cuda.bindings.driver`` of cuda-bindings, or
+:func:`edgeserve.engines.cuda.status.error_of`. The binding is ``cuda.bindings.driver`` of cuda-bindings, or
 ``cuda.cuda`` of cuda-python, which Python 3.8 has. A call of it returns ``(status, value...)``.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, Dict, Tuple
 
-from edgeserve.engines.cuda.errors import DRIVER_MEND, NOT_READY, error_of
+from edgeserve.engines.cuda.status import DRIVER_MEND, NOT_READY, error_of
 from edgeserve.errors import ConfigError, DeviceMissing, EngineError, nearest
 
 LIBRARY = "cuda-bindings"

@@ -25,12 +25,12 @@ import numpy as np
 
 from edgeserve.engines.base import Batch, Finished, LaneInfo, Pending, Result, Session
 from edgeserve.engines.cuda.completion import DevicePending
-from edgeserve.engines.cuda.device import Device, DeviceBuffer, Event, Graph, Stream
-from edgeserve.engines.cuda.errors import of_model
-from edgeserve.engines.cuda.lanes import LaneStream
+from edgeserve.engines.cuda.device import CudaDevice, CudaStream, DeviceBuffer, Event, Graph
+from edgeserve.engines.cuda.lane_stream import LaneStream
 from edgeserve.engines.cuda.staging import Staged
-from edgeserve.engines.ports import Packed, Ports
-from edgeserve.engines.tensorrt.errors import forget_locals
+from edgeserve.engines.cuda.status import of_model
+from edgeserve.engines.ports import PackedBatch, Ports
+from edgeserve.engines.tensorrt.build_errors import forget_locals
 from edgeserve.engines.tensorrt.library import Library
 from edgeserve.engines.tensorrt.shapes import Profile, ProfileShape, outside
 from edgeserve.engines.tensorrt.tensors import Tensor, select_profile, set_shape
@@ -48,7 +48,7 @@ class Loaded(NamedTuple):
 
     name: str
     library: Library
-    device: Device
+    device: CudaDevice
     engine: Any
     ports: Ports
     tensors: List[Tensor]
@@ -70,10 +70,10 @@ class Loaded(NamedTuple):
         return sum(tensor.size_bytes for tensor in self.tensors)
 
 
-class Slot:
+class BatchMemory:
     """Memory of one batch, and the events that order its copies. ``collecting`` is the batch that it holds."""
 
-    def __init__(self, device: Device, tensors: Sequence[Tensor], mapped: bool) -> None:
+    def __init__(self, device: CudaDevice, tensors: Sequence[Tensor], mapped: bool) -> None:
         self.staged: Dict[str, Staged] = {}
         try:
             for tensor in tensors:
@@ -108,7 +108,7 @@ class ProfileContext:
     it too, so that a graph would hold for one of them alone."""
 
     def __init__(
-        self, loaded: Loaded, index: int, size: int, shapes: Profile, memory: DeviceBuffer, stream: Stream
+        self, loaded: Loaded, index: int, size: int, shapes: Profile, memory: DeviceBuffer, stream: CudaStream
     ) -> None:
         library = loaded.library
         context = library.api.create_context(loaded.engine)
@@ -145,7 +145,7 @@ class ProfileContext:
             }
         return self._outputs
 
-    def execute(self, slot: Slot, stream: Stream, capturing: bool = False) -> None:
+    def execute(self, slot: BatchMemory, stream: CudaStream, capturing: bool = False) -> None:
         """Enqueue the network on a slot's memory. Raises :class:`EngineError` with the library's words, or the
         device's error when that is the reason. ``capturing``: a stream that is captured may not be asked."""
         loaded = self._loaded  # the context is not a local: an error's traceback must not keep it alive
@@ -163,7 +163,7 @@ class ProfileContext:
                 f"{loaded.library.why('TensorRT did not say why')}"
             )
 
-    def capture(self, number: int, slot: Slot, stream: Stream) -> None:
+    def capture(self, number: int, slot: BatchMemory, stream: CudaStream) -> None:
         """Capture the network on a slot's memory as a graph. TensorRT must have run with these shapes before."""
         with stream.captured() as captured:
             self.execute(slot, stream, capturing=True)
@@ -171,7 +171,7 @@ class ProfileContext:
             self.graphs[number] = captured.graph
             self.captured = dict(self._shapes)
 
-    def enqueue(self, number: int, slot: Slot, stream: Stream) -> None:
+    def enqueue(self, number: int, slot: BatchMemory, stream: CudaStream) -> None:
         """Launch the slot's graph where there is one for these shapes, else execute."""
         graph = self.graphs.get(number)
         if graph is not None and self.captured == self._shapes:
@@ -193,7 +193,12 @@ class Collecting:
     """A launched batch's outputs, from the slot's memory to results: once, whoever needs it first."""
 
     def __init__(
-        self, ports: Ports, packed: Packed, views: Sequence[np.ndarray], failed: Mapping[int, EngineError], count: int
+        self,
+        ports: Ports,
+        packed: PackedBatch,
+        views: Sequence[np.ndarray],
+        failed: Mapping[int, EngineError],
+        count: int,
     ) -> None:
         self.pending: Optional[Pending] = None
         self._ports = ports
@@ -226,7 +231,7 @@ class LaneContexts:
         self.loaded = loaded
         self.stream = stream
         self._into, self._out = (stream.stream, stream.stream) if loaded.mapped else stream.copies
-        self._slots: List[Slot] = []
+        self._slots: List[BatchMemory] = []
         self._contexts: Dict[int, ProfileContext] = {}
         self._numbers: Dict[int, ProfileContext] = {}
         self._memory: Optional[DeviceBuffer] = None
@@ -241,7 +246,7 @@ class LaneContexts:
                 for number, (size, shapes) in rows:
                     self._contexts[size] = self._context(number, size, shapes)
                 for _ in range(max(1, lane.depth)):
-                    self._slots.append(Slot(loaded.device, loaded.tensors, loaded.mapped))
+                    self._slots.append(BatchMemory(loaded.device, loaded.tensors, loaded.mapped))
                 for _, (size, shapes) in rows:
                     self._warm(self._contexts[size], shapes)
             except BaseException:
@@ -315,9 +320,9 @@ class LaneContexts:
     def _enqueue(
         self,
         number: int,
-        slot: Slot,
+        slot: BatchMemory,
         context: ProfileContext,
-        packed: Packed,
+        packed: PackedBatch,
         views: Sequence[np.ndarray],
         collecting: Collecting,
     ) -> Pending:
@@ -382,7 +387,7 @@ class LaneContexts:
                     )
         return failed
 
-    def _free_slot(self) -> Tuple[int, Slot]:
+    def _free_slot(self) -> Tuple[int, BatchMemory]:
         """The next slot in turn. Where its batch is over and nobody asked for the result, it is collected now."""
         number = self._next
         slot = self._slots[number]
@@ -399,7 +404,7 @@ class LaneContexts:
         self._next = (number + 1) % len(self._slots)
         return number, slot
 
-    def _stage(self, slot: Slot, feeds: Mapping[str, np.ndarray]) -> None:
+    def _stage(self, slot: BatchMemory, feeds: Mapping[str, np.ndarray]) -> None:
         """Copy what was not packed in the slot's host memory into it: constants, masks, states, narrowed numbers."""
         for tensor in self.loaded.tensors:
             if not tensor.is_input:

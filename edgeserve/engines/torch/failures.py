@@ -12,7 +12,7 @@ from typing import Dict, Optional
 import numpy as np
 import torch
 
-from edgeserve.engines.cuda.errors import OUT_OF_MEMORY, error_of, of_model, status_of
+from edgeserve.engines.cuda.status import OUT_OF_MEMORY, error_of, of_model, status_of
 from edgeserve.errors import EngineError, OutOfMemory
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

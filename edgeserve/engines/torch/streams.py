@@ -15,8 +15,8 @@ import torch
 from edgeserve.engines.base import Batch, Finished, LaneInfo, Pending, Result, Session
 from edgeserve.engines.cuda.completion import DevicePending, StreamClock
 from edgeserve.engines.cuda.driver import open_driver
-from edgeserve.engines.cuda.lanes import NAME, LaneStream, lane_stream
-from edgeserve.engines.ports import Packed, Ports
+from edgeserve.engines.cuda.lane_stream import NAME, LaneStream, lane_stream
+from edgeserve.engines.ports import PackedBatch, Ports
 from edgeserve.engines.torch.programs import TORCH_OF
 from edgeserve.errors import DeviceMissing, EngineError
 
@@ -185,6 +185,6 @@ class CudaSession(Session):
         return arrays
 
 
-def _unpacked(ports: Ports, arrays: Sequence[torch.Tensor], packed: Packed) -> List[Result]:
+def _unpacked(ports: Ports, arrays: Sequence[torch.Tensor], packed: PackedBatch) -> List[Result]:
     """The results, in memory of their own: a client may keep them, and page-locked memory is scarce."""
     return ports.unpack([np.array(array.numpy(), copy=True) for array in arrays], packed)

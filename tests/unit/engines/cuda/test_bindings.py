@@ -18,7 +18,7 @@ COMPILER = shutil.which("cc") or shutil.which("gcc")
 
 SCENE = """
 import ctypes, sys, numpy as np
-from edgeserve.engines.cuda.device import Device
+from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.cuda.staging import Staged
 from edgeserve.errors import DeviceLost, OutOfMemory
@@ -26,7 +26,7 @@ from edgeserve.errors import DeviceLost, OutOfMemory
 double = ctypes.CDLL("libcuda.so.1")
 driver, version = open_driver("cuda-bindings"), int(sys.argv[1])
 assert driver.version() == (version // 1000, version % 1000 // 10) and driver.device_count() == 1
-device = Device(driver)
+device = CudaDevice(driver)
 info = device.info
 assert (info.name, info.compute_capability, info.integrated, info.multiprocessors) == ("C double", (8, 7), True, 16)
 assert device.memory() == (1 << 19, 1 << 20)

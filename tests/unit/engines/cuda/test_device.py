@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from cuda_double import POISON, CudaDouble, Misuse
 
-from edgeserve.engines.cuda.device import Device
-from edgeserve.engines.cuda.errors import CudaError
+from edgeserve.engines.cuda.device import CudaDevice
+from edgeserve.engines.cuda.status import CudaError
 from edgeserve.errors import DeviceLost, DeviceMissing, OutOfMemory
 
 
@@ -20,7 +20,7 @@ def driver():
 
 @pytest.fixture
 def device(driver):
-    device = Device(driver)
+    device = CudaDevice(driver)
     yield device
     driver.run_all()
     device.close()
@@ -28,7 +28,7 @@ def device(driver):
 
 
 def test_a_device_says_what_it_is(driver):
-    device = Device(driver)
+    device = CudaDevice(driver)
     assert device.info.name == "double 0"
     assert device.info.compute_capability == (8, 7)
     assert (device.info.integrated, device.info.can_map_host_memory, device.info.copy_engines) == (False, True, 2)
@@ -40,7 +40,7 @@ def test_a_device_says_what_it_is(driver):
 
 def test_a_device_that_does_not_exist_is_missing(driver):
     with pytest.raises(DeviceMissing, match=r"device 1 does not exist: CUDA shows 1 device"):
-        Device(driver, 1)
+        CudaDevice(driver, 1)
 
 
 def test_bytes_go_to_the_device_and_come_back(device):
@@ -75,14 +75,14 @@ def test_mapped_memory_needs_no_copies(device):
 
 
 def test_a_device_that_cannot_map_says_so():
-    device = Device(CudaDouble(attributes={"CAN_MAP_HOST_MEMORY": 0}))
+    device = CudaDevice(CudaDouble(attributes={"CAN_MAP_HOST_MEMORY": 0}))
     with device.current(), pytest.raises(CudaError, match=r"cannot map host memory; use pinned"):
         device.mapped(16)
     device.close()
 
 
 def test_no_room_names_what_was_asked_and_what_is_free():
-    device = Device(CudaDouble(memory_bytes=1000))
+    device = CudaDevice(CudaDouble(memory_bytes=1000))
     with device.current():
         device.buffer(600)
         with pytest.raises(OutOfMemory, match="500 bytes of device memory cannot be had; 400 of 1,000") as caught:
@@ -146,7 +146,7 @@ def test_a_capture_that_fails_ends_and_leaves_the_stream_usable(device, driver):
 
 
 def test_after_a_sticky_error_the_device_is_lost_and_freeing_does_not_raise(driver):
-    device = Device(driver)
+    device = CudaDevice(driver)
     with device.current():
         stream, buffer = device.stream(), device.buffer(8)
         driver.lost = 700
@@ -182,7 +182,7 @@ def test_views_and_copies_stay_within_their_buffers(device):
 
 
 def test_a_closed_device_cannot_be_used(driver):
-    device = Device(driver)
+    device = CudaDevice(driver)
     device.close()
     with pytest.raises(CudaError, match="after it was closed"):
         with device.current():
@@ -204,7 +204,7 @@ def test_another_thread_may_free(device, driver):
 
 @pytest.fixture
 def plain(driver):
-    plain = Device(driver)
+    plain = CudaDevice(driver)
     yield plain
     driver.run_all()
     plain.close()

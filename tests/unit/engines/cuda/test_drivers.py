@@ -11,7 +11,7 @@ import pytest
 
 from edgeserve.engines.cuda import driver as driver_module
 from edgeserve.engines.cuda.driver import Driver, is_available, open_driver
-from edgeserve.engines.cuda.errors import CudaError, error_of, of_model
+from edgeserve.engines.cuda.status import CudaError, error_of, of_model
 from edgeserve.errors import ConfigError, DeviceLost, DeviceMissing, EngineError, OutOfMemory
 
 

@@ -16,7 +16,7 @@ import trt_worlds
 from cuda_double import POISON, Misuse
 
 from edgeserve.engines.base import Batch, run_whole
-from edgeserve.engines.cuda.device import Stream
+from edgeserve.engines.cuda.device import CudaStream
 from edgeserve.engines.tensorrt import running
 from edgeserve.errors import DeviceLost, EngineError, OutOfMemory
 
@@ -383,9 +383,9 @@ def test_planted_missing_address(monkeypatch, tmp_path):
 def test_planted_missing_wait(monkeypatch, tmp_path, event):
     with faulty(monkeypatch, tmp_path) as (_, engine, lane):
         session = engine.open(lane)
-        kept = Stream.wait
+        kept = CudaStream.wait
         skipped = [id(getattr(slot, event)) for slot in session._contexts._slots]
-        monkeypatch.setattr(Stream, "wait", lambda self, mark: None if id(mark) in skipped else kept(self, mark))
+        monkeypatch.setattr(CudaStream, "wait", lambda self, mark: None if id(mark) in skipped else kept(self, mark))
         with pytest.raises(Misuse, match="touch the same memory, and nothing orders them"):
             session.launch(Batch([x(1.0)], 2))
 

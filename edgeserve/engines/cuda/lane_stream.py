@@ -6,7 +6,7 @@ from typing import Callable, ContextManager, Optional, Tuple
 
 from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.cuda.completion import StreamClock
-from edgeserve.engines.cuda.device import Device, Event, Stream
+from edgeserve.engines.cuda.device import CudaDevice, CudaStream, Event
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.errors import EngineError
 
@@ -17,15 +17,15 @@ NAME = "cuda"
 class LaneStream:
     """A stream with the clock of its batches. ``handle`` is CUDA's, for libraries that take streams of others."""
 
-    def __init__(self, device: Device, clock_ns: Callable[[], int]) -> None:
+    def __init__(self, device: CudaDevice, clock_ns: Callable[[], int]) -> None:
         self.device = device
         with device.current():
-            self.stream: Stream = device.stream()
+            self.stream: CudaStream = device.stream()
         self.clock: StreamClock[Event] = StreamClock(device.event, lambda start, end: end.elapsed_ms(start), clock_ns)
-        self._copies: Optional[Tuple[Stream, Stream]] = None
+        self._copies: Optional[Tuple[CudaStream, CudaStream]] = None
 
     @property
-    def copies(self) -> Tuple[Stream, Stream]:
+    def copies(self) -> Tuple[CudaStream, CudaStream]:
         """Two streams beside the lane's, made at first use: for copies to the device, and for those back."""
         if self._copies is None:
             with self.device.current():
@@ -57,7 +57,7 @@ class LaneStream:
         self.device.close()
 
 
-def lane_stream(lane: LaneInfo, choice: str = "auto", device: Optional[Device] = None) -> LaneStream:
+def lane_stream(lane: LaneInfo, choice: str = "auto", device: Optional[CudaDevice] = None) -> LaneStream:
     """The stream of ``lane``, made at first use on the lane's thread. ``device`` is for tests; without one the lane's
     own is opened by the library of ``choice``.
 
@@ -68,7 +68,7 @@ def lane_stream(lane: LaneInfo, choice: str = "auto", device: Optional[Device] =
         raise EngineError(f"lane {lane.name!r} has no clock, and a CUDA session needs one: pass LaneInfo(clock_ns=...)")
     known = common.get(NAME)
     if known is None:
-        own = device or Device(open_driver(choice), lane.device_index)
+        own = device or CudaDevice(open_driver(choice), lane.device_index)
         known = common[NAME] = LaneStream(own, lane.clock_ns)
     if not isinstance(known, LaneStream):
         raise EngineError(
