@@ -202,7 +202,7 @@ class OnnxEngine(Engine):
 
     def _failed(self, error: Exception, feeds: Dict[str, Any]) -> EngineError:
         if isinstance(error, EngineError):
-            return error if f"model {self._name!r}" in str(error) else of_model(self._name, error)
+            return of_model(self._name, error)
         return failure_of(self._name, error, feeds)
 
     def _bind(self, path: str) -> Dict[str, BoundModel]:

@@ -114,8 +114,13 @@ def out_of_memory(what: str, asked_bytes: int, free_bytes: Optional[int], total_
     )
 
 
-def of_model(name: str, error: EngineError) -> EngineError:
-    """The same error, of the same kind, with the model's name in front: what a client reads."""
+def of_model(name: str, error: Exception) -> EngineError:
+    """The same error, of the same kind, with the model's name in front where it has none: what a client reads. What a
+    library raised becomes an :class:`EngineError`."""
+    if not isinstance(error, EngineError):
+        return EngineError(f"model {name!r}: {type(error).__name__}: {error}")
+    if f"model {name!r}" in str(error):
+        return error
     message = f"model {name!r}: {error}"
     if isinstance(error, OutOfMemory):
         return OutOfMemory(message, error.asked_bytes, error.free_bytes)

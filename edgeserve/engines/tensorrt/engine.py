@@ -18,6 +18,7 @@ from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, OutputTyp
 from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.cuda.lane_stream import lane_stream
+from edgeserve.engines.cuda.status import of_model
 from edgeserve.engines.options import Options
 from edgeserve.engines.ports import Ports
 from edgeserve.engines.python import import_function
@@ -33,7 +34,7 @@ from edgeserve.engines.tensorrt.plan_file import (
     profiles_in,
 )
 from edgeserve.engines.tensorrt.plans import Identity, PlanCache, StoredPlan, identity_of
-from edgeserve.engines.tensorrt.running import LaneContexts, Loaded, TensorrtSession, named
+from edgeserve.engines.tensorrt.running import LaneContexts, Loaded, TensorrtSession
 from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, BuildRequest, is_plan, read_settings
 from edgeserve.engines.tensorrt.shapes import Input, Profile, ProfileShape, item_ranges
 from edgeserve.engines.tensorrt.tensors import Tensor, check_profiles, tensors_of
@@ -82,7 +83,7 @@ class TensorrtEngine(Engine):
         try:
             device = CudaDevice(open_driver(self._settings.cuda), self._lanes[0].device_index)
         except EngineError as error:
-            raise named(self._name, error) from error
+            raise of_model(self._name, error) from error
         try:
             with device.current():
                 plan = self._bring_given(library, device, path) if is_plan(path) else self._bring(library, device, path)
@@ -91,7 +92,7 @@ class TensorrtEngine(Engine):
             forget_locals(error)
             device.close()
             if isinstance(error, EngineError):
-                raise named(self._name, error) from error
+                raise of_model(self._name, error) from error
             raise
         assert self._loaded is not None
         work = sum(self._loaded.context_bytes + max(1, lane.depth) * self._loaded.io_bytes() for lane in self._lanes)
@@ -131,7 +132,7 @@ class TensorrtEngine(Engine):
                 self._contexts[id(common)] = (common, contexts)
         except EngineError as error:
             forget_locals(error)
-            raise named(self._name, error) from error
+            raise of_model(self._name, error) from error
         return TensorrtSession(contexts)
 
     @property

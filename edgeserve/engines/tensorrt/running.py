@@ -354,7 +354,9 @@ class LaneContexts:
                     stream.synchronize()
             raise
         name = loaded.name  # whoever keeps a batch that is over must not keep the engine
-        return DevicePending(clock, span, collecting.results, lambda error: named(name, error), loaded.device.current)
+        return DevicePending(
+            clock, span, collecting.results, lambda error: of_model(name, error), loaded.device.current
+        )
 
     def _size_for(self, batch: Batch) -> int:
         """The smallest batch size with a profile that holds the batch."""
@@ -462,13 +464,6 @@ def _bytes_of(array: np.ndarray, tensor: Tensor) -> int:
     return int(array.size) * tensor.dtype.itemsize
 
 
-def named(name: str, error: Exception) -> Exception:
-    """The error with the model's name in front, where it is CUDA's."""
-    if not isinstance(error, EngineError):
-        return EngineError(f"model {name!r}: {type(error).__name__}: {error}")
-    return error if f"model {name!r}" in str(error) else of_model(name, error)
-
-
 class TensorrtSession(Session):
     """One lane's session; several of one lane share its contexts."""
 
@@ -488,4 +483,4 @@ class TensorrtSession(Session):
             return contexts.launch(batch)
         except EngineError as error:
             forget_locals(error)
-            raise named(contexts.loaded.name, error) from error
+            raise of_model(contexts.loaded.name, error) from error
