@@ -54,7 +54,7 @@ def test_tensors_go_there_and_come_back(device, mapped):
 
 def test_fill_and_order_between_streams(device):
     with device.current():
-        first, second, done = device.stream(), device.stream(-1), device.event(timing=False)
+        first, second, done = device.stream(), device.stream(), device.event(timing=False)
         large, host = device.buffer(64 * MEGABYTE), device.pinned(64 * MEGABYTE)
         first.fill(large, 1)
         first.fill(large, 2)

@@ -318,8 +318,8 @@ class CudaDouble:
 
     # --- streams ---
 
-    def create_stream(self, priority: int) -> int:
-        self._enter("create_stream", priority)
+    def create_stream(self) -> int:
+        self._enter("create_stream")
         number = next(self._numbers)
         self._streams[number] = deque()
         return number
@@ -352,8 +352,8 @@ class CudaDouble:
 
     # --- events ---
 
-    def create_event(self, timing: bool, blocking: bool) -> int:
-        self._enter("create_event", timing, blocking)
+    def create_event(self, timing: bool) -> int:
+        self._enter("create_event", timing)
         number = next(self._numbers)
         self._events[number] = EventState(timing)
         return number

@@ -58,8 +58,8 @@ R cuMemcpyDtoDAsync_v2(P to, P from, size_t size, H stream) {
 R cuMemsetD8Async(P to, unsigned char byte, size_t size, H stream) {
     NEED; if (!stream) return 400; memset((void *)(size_t)to, byte, size); return 0;
 }
-R cuStreamCreateWithPriority(H *out, unsigned flags, int priority) {
-    NEED; if (flags != 1 || priority > 0) return 1; *out = malloc(1); alive++; return 0;
+R cuStreamCreate(H *out, unsigned flags) {
+    NEED; if (flags != 1) return 1; *out = malloc(1); alive++; return 0;
 }
 R cuStreamDestroy_v2(H stream) { NEED; free(stream); alive--; return 0; }
 R cuStreamSynchronize(H stream) { NEED; OUT(planted()); return stream ? 0 : 400; }

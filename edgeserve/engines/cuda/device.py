@@ -72,13 +72,12 @@ MadeT = TypeVar("MadeT", bound=Resource)
 
 
 class Event(Resource):
-    """A mark in a stream. ``timing``: :meth:`elapsed_ms` can be asked; ``blocking``: a thread in :meth:`synchronize`
-    sleeps instead of spinning."""
+    """A mark in a stream. ``timing``: :meth:`elapsed_ms` can be asked."""
 
-    def __init__(self, device: CudaDevice, timing: bool, blocking: bool) -> None:
+    def __init__(self, device: CudaDevice, timing: bool) -> None:
         super().__init__(device)
         self.timing = timing
-        self.handle: int = device.driver.create_event(timing, blocking)
+        self.handle: int = device.driver.create_event(timing)
 
     def record(self, stream: CudaStream) -> None:
         """Enqueue the mark behind everything that was enqueued on the stream."""
@@ -202,10 +201,9 @@ class Graph(Resource):
 class CudaStream(Resource):
     """Works run one after the other, beside those of other streams."""
 
-    def __init__(self, device: CudaDevice, priority: int = 0, handle: Optional[int] = None) -> None:
+    def __init__(self, device: CudaDevice) -> None:
         super().__init__(device)
-        self.owned = handle is None
-        self.handle: int = device.driver.create_stream(priority) if handle is None else handle
+        self.handle: int = device.driver.create_stream()
 
     def done(self) -> bool:
         """Whether everything that was enqueued is over."""
@@ -258,8 +256,7 @@ class CudaStream(Resource):
             driver.destroy_graph(graph)
 
     def _free(self, driver: Driver) -> None:
-        if self.owned:
-            driver.destroy_stream(self.handle)
+        driver.destroy_stream(self.handle)
 
 
 class Captured:
@@ -303,17 +300,13 @@ class CudaDevice:
         with self.current():
             return MemoryInfo(*self.driver.memory())
 
-    def stream(self, priority: int = 0) -> CudaStream:
-        """A stream of one's own; ``priority`` is CUDA's: lower is more urgent, and libraries may ignore it."""
-        return self.keep(CudaStream(self, priority))
+    def stream(self) -> CudaStream:
+        """A new stream."""
+        return self.keep(CudaStream(self))
 
-    def stream_of(self, handle: int) -> CudaStream:
-        """A stream that another library made and will destroy."""
-        return self.keep(CudaStream(self, handle=handle))
-
-    def event(self, timing: bool = True, blocking: bool = False) -> Event:
+    def event(self, timing: bool = True) -> Event:
         """An event, not recorded."""
-        return self.keep(Event(self, timing, blocking))
+        return self.keep(Event(self, timing))
 
     def buffer(self, size: int) -> DeviceBuffer:
         """Device memory. Raises :class:`~edgeserve.errors.OutOfMemory` with the bytes asked and free."""

@@ -1,6 +1,6 @@
 """The CUDA calls that engines need, through NVIDIA's own binding of the driver API.
 
-Handles and pointers are plain integers, sizes are bytes, priorities are CUDA's (lower is more urgent). Calls that take
+Handles and pointers are plain integers, sizes are bytes. Calls that take
 no device need a current context on the calling thread. Failures are those of
 :func:`edgeserve.engines.cuda.status.error_of`. The binding is ``cuda.bindings.driver`` of cuda-bindings, or
 ``cuda.cuda`` of cuda-python, which Python 3.8 has. A call of it returns ``(status, value...)``.
@@ -161,10 +161,10 @@ class Driver:
 
     # --- streams ---
 
-    def create_stream(self, priority: int) -> int:
+    def create_stream(self) -> int:
         """A stream that does not wait for the default stream."""
         flags = int(self._cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
-        return int(self._call("cuStreamCreateWithPriority", flags, priority))
+        return int(self._call("cuStreamCreate", flags))
 
     def destroy_stream(self, stream: int) -> None:
         """Destroy it; what was enqueued still runs."""
@@ -184,11 +184,9 @@ class Driver:
 
     # --- events ---
 
-    def create_event(self, timing: bool, blocking: bool) -> int:
-        """An event; ``timing``: for :meth:`elapsed_ms`; ``blocking``: a thread that waits for it sleeps."""
-        flags = (0 if timing else int(self._cu.CUevent_flags.CU_EVENT_DISABLE_TIMING)) | (
-            int(self._cu.CUevent_flags.CU_EVENT_BLOCKING_SYNC) if blocking else 0
-        )
+    def create_event(self, timing: bool) -> int:
+        """An event; ``timing``: for :meth:`elapsed_ms`."""
+        flags = 0 if timing else int(self._cu.CUevent_flags.CU_EVENT_DISABLE_TIMING)
         return int(self._call("cuEventCreate", flags))
 
     def destroy_event(self, event: int) -> None:

@@ -31,7 +31,7 @@ info = device.info
 assert (info.name, info.compute_capability, info.integrated, info.multiprocessors) == ("C double", (8, 7), True, 16)
 assert device.memory() == (1 << 19, 1 << 20)
 with device.current():
-    stream, urgent = device.stream(), device.stream(-1)
+    stream, second = device.stream(), device.stream()
     source, back, buffer, other = device.pinned(64), device.pinned(64), device.buffer(64), device.buffer(64)
     source.array((16,), np.float32)[:] = range(16)
     stream.to_device(buffer, source)
@@ -42,10 +42,10 @@ with device.current():
     stream.fill(buffer, 7, 8)
     shared = Staged(device, 16)
     assert shared.mapped and shared.pointer == shared.host.host_pointer
-    start, end = device.event(), device.event(timing=False, blocking=True)
+    start, end = device.event(), device.event(timing=False)
     start.record(stream)
     end.record(stream)
-    urgent.wait(end)
+    second.wait(end)
     end.synchronize()
     assert end.done() and end.elapsed_ms(start) == 1.5
     with stream.captured() as captured:
