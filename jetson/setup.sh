@@ -118,9 +118,9 @@ find_python() {
 
 # --- the steps ---------------------------------------------------------------------------------------------------------
 
-apt_packages() {    # what pip cannot bring: venv, compilers for pycuda, JetPack's TensorRT with its Python module
+apt_packages() {    # what pip cannot bring: venv, JetPack's TensorRT with its Python module
     case "$FAMILY" in
-        5) echo python3.8-venv python3-pip python3.8-dev build-essential nvidia-cuda tensorrt python3-libnvinfer ;;
+        5) echo python3.8-venv python3-pip nvidia-cuda tensorrt python3-libnvinfer ;;
         6) echo python3.10-venv python3-pip nvidia-cuda tensorrt python3-libnvinfer ;;
         7) echo python3.12-venv python3-pip nvidia-cuda tensorrt python3-libnvinfer ;;
     esac
@@ -185,7 +185,7 @@ requirements() {    # what pip installs beside the program
     if [ -n "$ORT_INDEX" ]; then echo onnxruntime-gpu; fi
     if [ "$CUDA" = yes ]; then
         case "$FAMILY" in
-            5) echo pycuda ;;    # compiled here: NVIDIA's bindings have no wheels for Python 3.8
+            5) echo cuda-python ;;    # cuda-bindings has no wheels for Python 3.8
             6 | 7) echo cuda-bindings ;;
         esac
     fi
@@ -220,12 +220,7 @@ pip_install() {
     local words=() line
     while IFS= read -r line; do words+=("$line"); done < <(requirements)
     if [ -n "$ORT_INDEX" ]; then words=(--extra-index-url "$ORT_INDEX" "${words[@]}"); fi
-    if [ "$FAMILY" = workstation ]; then
-        in_root "$@" install --quiet --constraint "$PREFIX/constraints.txt" "${words[@]}"
-    else    # pycuda's build looks for nvcc in PATH
-        in_root env "PATH=/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
-            CUDA_ROOT=/usr/local/cuda "$@" install --quiet --constraint "$PREFIX/constraints.txt" "${words[@]}"
-    fi
+    in_root "$@" install --quiet --constraint "$PREFIX/constraints.txt" "${words[@]}"
 }
 
 configuration() {

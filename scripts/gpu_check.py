@@ -2,7 +2,7 @@
 
     python scripts/gpu_check.py [--quick] [--out DIR] [--only overhead,profile] [--rehearse]
 
-Needs torch with CUDA (the benches run the ``torch`` engine); what else is there (cuda-bindings or pycuda, ONNX Runtime
+Needs torch with CUDA (the benches run the ``torch`` engine); what else is there (cuda-bindings, ONNX Runtime
 with CUDA, TensorRT) is tested too. Writes ``gpu_check_DEVICE.json`` and ``.md`` to ``docs/results``, or to ``--out``.
 
 Where no GPU can be used it says what it would run, and why it cannot, and ends with exit status 3. A test that failed
@@ -54,7 +54,7 @@ that launches, where Clockwork's machines had none."""
 def libraries() -> Dict[str, str]:
     """Library -> version, or why it cannot be used."""
     found = {}
-    for name in ("torch", "onnxruntime", "tensorrt", "cuda.bindings", "pycuda"):
+    for name in ("torch", "onnxruntime", "tensorrt", "cuda.bindings"):
         try:
             module = importlib.import_module(name)
         except Exception as error:  # noqa: BLE001 a native library may fail in any way
@@ -90,8 +90,7 @@ def device_of_torch() -> Optional[Dict[str, Any]]:
 def device_of_driver() -> Any:
     """What EdgeServe's CUDA module says of the first device, or why it cannot."""
     try:
-        driver = open_driver()
-        return {"library": driver.name, **device_info(driver, 0)._asdict()}
+        return device_info(open_driver(), 0)._asdict()
     except EngineError as error:
         return str(error)
 

@@ -50,7 +50,6 @@ PROCESSES = (
     "tests/unit/offload/",
     "tests/unit/device/",
     "tests/unit/engines/",
-    "tests/unit/lanes/",
     "tests/unit/ray/",
     "tests/unit/testing/",
     "tests/unit/live/",

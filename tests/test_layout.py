@@ -34,7 +34,7 @@ LOOSE = {
 }
 
 GROUND = {"units", "errors", "answers", "config", "compiled"}  # level 0
-OUTSIDE = {"engines", "lanes", "offload", "ipc", "device"}  # level 2: threads, sockets, engines
+OUTSIDE = {"engines", "offload", "ipc", "device"}  # level 2: threads, sockets, engines
 
 # Room -> what it may import besides itself and the ground. The package itself ("") gives its version.
 ROOMS = {
@@ -44,26 +44,23 @@ ROOMS = {
     "config": set(),
     "compiled": set(),
     "sched": set(),
-    "engines": {"", "ensembles"},
+    "engines": {"", "predict"},
     "ipc": set(),
-    "lanes": {"engines.base"},
-    "offload": {"lanes", "engines"},
+    "offload": {"engines"},
     "device": {"sched.protocol"},
-    "language": set(),
-    "ensembles": {"language"},
+    "predict": set(),
     "recording": {"sched"},
     "metrics": {"sched"},
     "sim": {"sched", "recording"},
     "testing": {"sched", "sim", "engines.base"},
-    "live": {"sched", "recording", "metrics", "language", "ensembles", ""} | OUTSIDE,
+    "live": {"sched", "recording", "metrics", "predict", ""} | OUTSIDE,
     "runtime": {"sched", "live", "recording", ""} | OUTSIDE,
     "async_runtime": {"runtime"},
     "server": {"live", "runtime", "metrics", "http", "sched", ""} | OUTSIDE,
     "client": {"ipc", ""},
     "http": {"client", "ipc.wire", ""},
     "ray": {"async_runtime", "runtime", "live.errors", ""},
-    "tools": {"sched", "sim", "language", "ensembles", "live", "recording", "metrics", "runtime", "client", "http", ""}
-    | OUTSIDE,
+    "tools": {"sched", "sim", "predict", "live", "recording", "metrics", "runtime", "client", "http", ""} | OUTSIDE,
     "cli": {"server", "tools", ""},
     "__main__": {"cli"},
     "": {"runtime", "async_runtime", "client"},
@@ -95,7 +92,6 @@ OPTIONAL = {
     "onnxruntime": {"engines.onnx", "engines.lm"},
     "tensorrt": {"engines.tensorrt"},
     "torch": {"engines.torch", "engines.lm"},
-    "pycuda": {"engines.cuda"},
     "cuda": {"engines.cuda"},
     "pynvml": {"device.nvml"},
     "onnx": {"tools.fit", "tools.lm_model"},

@@ -11,7 +11,7 @@ import logging
 import threading
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from edgeserve.device.source import Source
+from edgeserve.device.source import DeviceSource
 from edgeserve.device.state import DeviceState, merged
 from edgeserve.device.throttling import capped_clock
 from edgeserve.units import NS_PER_S, ns_to_ms, ns_to_s
@@ -28,7 +28,7 @@ class _Turns:
 
     __slots__ = ("source", "state", "read_ns", "reads", "cpu_ns", "failed")
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: DeviceSource) -> None:
         self.source = source
         self.state: Optional[DeviceState] = None
         self.read_ns = 0
@@ -47,7 +47,7 @@ class Monitor:
     def __init__(
         self,
         device: str,
-        sources: Sequence[Source],
+        sources: Sequence[DeviceSource],
         tell: Callable[[DeviceState], None],
         clock_ns: Callable[[], int],
         cpu_ns: Callable[[], int],

@@ -97,12 +97,6 @@ class NvmlSource:
                 log.debug("%s: %s", function, error)
             return None
 
-    @property
-    def gpu_name(self) -> str:
-        """What the GPU is called; ``""`` where there is none."""
-        name = self._ask("nvmlDeviceGetName")
-        return name.decode() if isinstance(name, bytes) else str(name or "")
-
     def read(self, now_ns: int) -> DeviceState:
         """Everything that this GPU tells."""
         nvml = self._nvml

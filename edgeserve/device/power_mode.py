@@ -42,11 +42,6 @@ class PowerMode:
         return None
 
     @property
-    def cores_online(self) -> int:
-        """Cores that this mode leaves on; 0 where it does not say."""
-        return sum(value == 1 for (group, _), value in self.settings.items() if group == "CPU_ONLINE")
-
-    @property
     def is_full(self) -> bool:
         """Whether it bounds nothing (MAXN, MAXN_SUPER)."""
         return self.name.upper().startswith("MAXN")
@@ -62,10 +57,6 @@ class PowerModes:
     def by_number(self, number: int) -> Optional[PowerMode]:
         """The mode of that number in this file."""
         return next((mode for mode in self.modes if mode.number == number), None)
-
-    def by_name(self, name: str) -> Optional[PowerMode]:
-        """The mode of that name."""
-        return next((mode for mode in self.modes if mode.name.upper() == name.upper()), None)
 
     @property
     def full(self) -> Optional[PowerMode]:

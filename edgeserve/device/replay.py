@@ -15,7 +15,7 @@ COLUMN = "line"
 """The column of a table that holds what tegrastats wrote."""
 
 
-class Recorded(NamedTuple):
+class RecordedLine(NamedTuple):
     """One recorded line: its number in the file from 1 on, the other columns of its row, and the line itself."""
 
     number: int
@@ -23,7 +23,7 @@ class Recorded(NamedTuple):
     text: str
 
 
-def recorded_lines(file: Iterable[str]) -> Iterator[Recorded]:
+def recorded_lines(file: Iterable[str]) -> Iterator[RecordedLine]:
     """The lines of a recording, those without a word left out. Lines must end with ``\\n`` only: open the file with
     ``newline="\\n"``. A row that lacks the column is read as a whole, so that nothing is lost."""
     header: Optional[List[str]] = None
@@ -39,7 +39,7 @@ def recorded_lines(file: Iterable[str]) -> Iterator[Recorded]:
                 header = names
                 continue
         fields, line = _cells(header, text) if header is not None else ({}, text)
-        yield Recorded(number, fields, line)
+        yield RecordedLine(number, fields, line)
 
 
 def _cells(header: List[str], text: str) -> Tuple[Dict[str, str], str]:
@@ -50,7 +50,7 @@ def _cells(header: List[str], text: str) -> Tuple[Dict[str, str], str]:
     return {name: cell for name, cell in zip(header, cells) if name != COLUMN}, cells[place]
 
 
-def line_table(recorded: Recorded) -> Dict[str, Any]:
+def line_table(recorded: RecordedLine) -> Dict[str, Any]:
     """One line for JSON: ``tokens`` with every value and its unit, ``unparsed`` with the words that have the form of no
     token, and ``readings``, what the line says of the device (None where it does not say)."""
     line = parse_line(recorded.text)

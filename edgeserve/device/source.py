@@ -12,7 +12,7 @@ FAST_NS, SLOW_NS, RARE_NS = 0, NS_PER_S, 10 * NS_PER_S
 answer over a slow bus, once a second; a power mode, which people change, once in ten."""
 
 
-class Source(Protocol):
+class DeviceSource(Protocol):
     """One way to learn something about a device. A source belongs to one thread, which reads it in turns; what reading
     costs is counted by the monitor (``Monitor.costs``), the same for every source.
 

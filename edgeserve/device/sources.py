@@ -14,7 +14,7 @@ from edgeserve.device.memory import MemorySource
 from edgeserve.device.nvml import NvmlSource
 from edgeserve.device.power_mode import PowerModeSource
 from edgeserve.device.rails import RailsSource
-from edgeserve.device.source import Source
+from edgeserve.device.source import DeviceSource
 from edgeserve.device.tegrastats import TegrastatsSource
 from edgeserve.device.thermal import ThermalSource
 from edgeserve.device.throttling import ThrottlingSource
@@ -23,12 +23,14 @@ TEGRASTATS = ("auto", "never", "always")
 """When tegrastats runs beside the other sources; ``auto``: on a Jetson where sysfs tells no GPU load or no power."""
 
 
-def sources_for(board: Optional[Board] = None, root: str = "/", gpu: int = 0, tegrastats: str = "auto") -> List[Source]:
+def sources_for(
+    board: Optional[Board] = None, root: str = "/", gpu: int = 0, tegrastats: str = "auto"
+) -> List[DeviceSource]:
     """The sources of a machine, or of the files below ``root``: there neither a program nor a library is asked, which
     would tell of this machine."""
     board = board if board is not None else detect_board(root)
     is_here = os.path.realpath(root) == "/"
-    found: List[Source] = []
+    found: List[DeviceSource] = []
     missing = False
     if board.is_jetson:
         clock, rails = GpuClockSource(root), RailsSource(root)

@@ -1,8 +1,7 @@
 """What is known of a device at one moment: plain quantities with their units in their names.
 
 Every quantity may be None: no source told it. None never means zero. Sources fill what they know, :func:`merged` puts
-their readings together, and :class:`DeviceReport` says which quantities changed enough to matter. Nothing here reads
-anything.
+their readings together. Nothing here reads anything.
 """
 
 from __future__ import annotations
@@ -94,18 +93,6 @@ class DeviceState:
 
 QUANTITIES = tuple(item.name for item in fields(DeviceState) if item.name != "at_ns")
 """The names of everything that a source may tell."""
-
-
-@dataclass(frozen=True)
-class DeviceReport:
-    """A device changed enough to matter: ``state`` with the steady (quantised) values, ``changed`` names those that are
-    not what the report before said, and ``before`` is what that said of them. The first report names everything that is
-    known; before it, nothing was."""
-
-    device: str
-    state: DeviceState
-    changed: Tuple[str, ...]
-    before: Mapping[str, Any] = field(default_factory=dict)
 
 
 LIMITED = ("temperature_c", "temperature_zone", "temperature_soft_c", "temperature_hard_c")

@@ -40,7 +40,7 @@ class TripPoint(NamedTuple):
     celsius: float
 
 
-class Limits(NamedTuple):
+class HeatLimits(NamedTuple):
     """The zone that is nearest to its hard limit, its temperature and its limits, in degrees Celsius."""
 
     zone: str
@@ -55,7 +55,7 @@ def zone_name(kind: str) -> str:
     return _ALIASES.get(name, _SUFFIX.sub("", name))
 
 
-def judge(temperatures_c: Mapping[str, float], trips_c: Mapping[str, float]) -> Optional[Limits]:
+def judge(temperatures_c: Mapping[str, float], trips_c: Mapping[str, float]) -> Optional[HeatLimits]:
     """Which zone counts, and its limits; None where no zone of the chip is known.
 
     ``trips_c`` is each zone's first trip point at which clocks fall. The junction counts alone where it is known, else
@@ -66,12 +66,12 @@ def judge(temperatures_c: Mapping[str, float], trips_c: Mapping[str, float]) -> 
     if JUNCTION in chip:
         chip = {JUNCTION: chip[JUNCTION]}
     lowest = min((trip for zone, trip in trips_c.items() if _CHIP.fullmatch(zone)), default=None)
-    found: List[Tuple[float, str, Limits]] = []
+    found: List[Tuple[float, str, HeatLimits]] = []
     for zone, now_c in chip.items():
         trip = trips_c.get(zone, lowest)
         soft_c = SOFT_DEFAULT_C if trip is None else trip - SOFT_BELOW_TRIP_C
         hard_c = HARD_DEFAULT_C if trip is None else trip - HARD_BELOW_TRIP_C
-        found.append((hard_c - now_c, zone, Limits(zone, now_c, soft_c, hard_c)))
+        found.append((hard_c - now_c, zone, HeatLimits(zone, now_c, soft_c, hard_c)))
     return min(found)[2] if found else None
 
 

@@ -17,8 +17,8 @@ from edgeserve.config.files import model_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values
 from edgeserve.engines.options import Options
-from edgeserve.ensembles.combiner import Combiner, combiner_of
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, nearest
+from edgeserve.predict.combiner import Combiner, combiner_of
 
 
 def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:

@@ -70,7 +70,7 @@ def not_a_decoder_alone(architecture: str) -> str:
 def read_header(path: str) -> Dict[str, Any]:
     """The metadata entries that are numbers or short texts; arrays (a tokenizer's tokens) are skipped."""
     with open(path, "rb") as file:
-        reader = _Reader(file, os.path.getsize(path), path)
+        reader = _HeaderReader(file, os.path.getsize(path), path)
         if reader.take(4) != MAGIC:
             raise EngineError(f"{path}: does not begin with {MAGIC.decode()}; expected a GGUF file")
         version = reader.number("<I")
@@ -94,7 +94,7 @@ def read_header(path: str) -> Dict[str, Any]:
         return found
 
 
-class _Reader:
+class _HeaderReader:
     """Reads within the file's size; anything beyond is a damaged file."""
 
     def __init__(self, file: BinaryIO, size_bytes: int, path: str) -> None:

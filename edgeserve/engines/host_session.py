@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Optional, Protocol, Sequence
 
 from edgeserve.engines.base import Batch, Finished, Pending, Session
-from edgeserve.engines.ports import Packed, Ports
+from edgeserve.engines.ports import PackedBatch, Ports
 from edgeserve.engines.worker import Worker
 
 
@@ -15,7 +15,7 @@ class HostEngine(Protocol):
     def loaded_ports(self) -> Ports:
         """The ports of the model; raises ``EngineError`` where it is not loaded."""
 
-    def arrays_of(self, packed: Packed, threads: Any) -> Sequence[Any]:
+    def arrays_of(self, packed: PackedBatch, threads: Any) -> Sequence[Any]:
         """The model's output arrays for a packed batch."""
 
 

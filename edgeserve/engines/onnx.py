@@ -5,11 +5,11 @@ what was asked and refuses. Padding and stacking are :mod:`edgeserve.engines.col
 :mod:`edgeserve.engines.ports`'; this module owns ONNX Runtime's sessions. Options:
 
 On a GPU a lane has a session of its own, bound to the device's memory and to a stream
-(:mod:`edgeserve.engines.onnx_binding`), where cuda-bindings or pycuda is installed; else ONNX Runtime copies and waits
+(:mod:`edgeserve.engines.onnx_binding`), where cuda-bindings is installed; else ONNX Runtime copies and waits
 by itself.
 
 ``providers`` (``"cpu"``, ``"cuda"``, ``"tensorrt"`` or full names), ``provider_options`` (a table per provider),
-``cuda`` (the library for streams and memory: ``auto``, ``cuda-bindings``, ``pycuda``, ``none``),
+``cuda`` (the library for streams and memory: ``auto``, ``cuda-bindings``, ``none``),
 ``threads`` (default: the lane's), ``spin`` (default false: waiting threads sleep instead of burning the other lanes'
 cores), ``example`` (``"module:function"``, where zeros of ``shapes`` would mislead), and those of
 :mod:`edgeserve.engines.ports`.
@@ -37,15 +37,15 @@ from edgeserve.engines.base import (
     Session,
     Values,
 )
-from edgeserve.engines.cuda.device import Device
+from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import open_driver
-from edgeserve.engines.cuda.errors import of_model
+from edgeserve.engines.cuda.status import of_model
 from edgeserve.engines.describe import FileDescription
 from edgeserve.engines.host_session import HostSession
 from edgeserve.engines.niceness import made_yielding
 from edgeserve.engines.onnx_binding import BoundModel, BoundSession, failure_of
 from edgeserve.engines.options import Options
-from edgeserve.engines.ports import PORT_OPTIONS, Packed, Port, Ports
+from edgeserve.engines.ports import PORT_OPTIONS, PackedBatch, Port, Ports
 from edgeserve.engines.python import import_function
 from edgeserve.engines.worker import worker_of
 from edgeserve.errors import ConfigError, DeviceMissing, EngineError
@@ -72,7 +72,7 @@ LOG_FATAL_ONLY = 4
 """ONNX Runtime's severity from which it prints: what fails is raised here, and need not be said twice."""
 
 
-class Threads(NamedTuple):
+class OnnxThreads(NamedTuple):
     """The threads of one ONNX Runtime session, the cores that they are pinned to, and how far they yield to others."""
 
     number: int
@@ -103,7 +103,7 @@ class OnnxEngine(Engine):
         self._lanes = list(lanes)
         self._cuda = options.text("cuda", "auto")
         self._bound: Dict[str, BoundModel] = {}  # lane -> its session on a GPU
-        self._sessions: Dict[Threads, Any] = {}
+        self._sessions: Dict[OnnxThreads, Any] = {}
         self._ports: Ports | None = None
         self._footprint = Footprint(0)
 
@@ -163,14 +163,14 @@ class OnnxEngine(Engine):
         packed = ports.pack(batch)
         return ports.unpack(self.arrays_of(packed, self._threads[0]), packed)
 
-    def arrays_of(self, packed: Packed, threads: Threads) -> Sequence[Any]:
+    def arrays_of(self, packed: PackedBatch, threads: OnnxThreads) -> Sequence[Any]:
         """The model's outputs for a packed batch."""
         session = self._sessions.get(threads)
         if session is None:
             why = (
                 "was unloaded; call load() before run()"
                 if not self._sessions
-                else f"was not made for a lane with {threads}"
+                else f"was not made for a lane with {threads.number} threads on cores {list(threads.cores)}"
             )
             raise EngineError(f"model {self._name!r} {why}")
         feeds = packed.feeds
@@ -180,9 +180,9 @@ class OnnxEngine(Engine):
             raise failure_of(self._name, error, feeds) from error
         return arrays
 
-    def threads_of(self, lane: LaneInfo) -> Threads:
+    def threads_of(self, lane: LaneInfo) -> OnnxThreads:
         """The threads that ONNX Runtime uses for a lane: its own number unless the options say another."""
-        return Threads(self._threads_set or lane.threads, lane.cores, lane.nice)
+        return OnnxThreads(self._threads_set or lane.threads, lane.cores, lane.nice)
 
     @property
     def providers(self) -> Tuple[str, ...]:
@@ -202,7 +202,7 @@ class OnnxEngine(Engine):
 
     def _failed(self, error: Exception, feeds: Dict[str, Any]) -> EngineError:
         if isinstance(error, EngineError):
-            return error if f"model {self._name!r}" in str(error) else of_model(self._name, error)
+            return of_model(self._name, error)
         return failure_of(self._name, error, feeds)
 
     def _bind(self, path: str) -> Dict[str, BoundModel]:
@@ -219,7 +219,7 @@ class OnnxEngine(Engine):
             raise
         try:
             for lane in self._lanes:
-                model = bound[lane.name] = BoundModel(self._name, Device(driver, lane.device_index))
+                model = bound[lane.name] = BoundModel(self._name, CudaDevice(driver, lane.device_index))
                 self._fill(model, path, self.threads_of(lane))
         except BaseException:
             for model in bound.values():
@@ -227,7 +227,7 @@ class OnnxEngine(Engine):
             raise
         return bound
 
-    def _fill(self, model: BoundModel, path: str, threads: Threads) -> None:
+    def _fill(self, model: BoundModel, path: str, threads: OnnxThreads) -> None:
         session = model.session = self._create(path, threads, model.stream.handle)
         for provider, settings in session.get_provider_options().items():
             if provider in GPU_PROVIDERS and settings.get("has_user_compute_stream", "1") == "0":
@@ -252,7 +252,7 @@ class OnnxEngine(Engine):
                     f"has it, or set [model.{self._name}] options.providers = ['cpu']"
                 )
 
-    def _create(self, path: str, threads: Threads, stream: int = 0) -> Any:
+    def _create(self, path: str, threads: OnnxThreads, stream: int = 0) -> Any:
         own = {"user_compute_stream": str(stream)} if stream else {}
         try:
             session = made_yielding(
@@ -280,7 +280,7 @@ class OnnxEngine(Engine):
         session.disable_fallback()  # else a failing run would quietly go on with the CPU
         return session
 
-    def _session_options(self, threads: Threads) -> Any:
+    def _session_options(self, threads: OnnxThreads) -> Any:
         settings = onnxruntime.SessionOptions()
         settings.intra_op_num_threads = threads.number
         settings.inter_op_num_threads = 1

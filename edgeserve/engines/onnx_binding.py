@@ -17,11 +17,11 @@ import numpy as np
 
 from edgeserve.engines.base import Batch, Finished, LaneInfo, Pending, Result, Session
 from edgeserve.engines.cuda.completion import DevicePending
-from edgeserve.engines.cuda.device import Device, Event, ForeignMemory, PinnedBuffer, Stream
-from edgeserve.engines.cuda.errors import error_of
-from edgeserve.engines.cuda.lanes import LaneStream, lane_stream
+from edgeserve.engines.cuda.device import CudaDevice, CudaStream, Event, ForeignMemory, PinnedBuffer
+from edgeserve.engines.cuda.lane_stream import LaneStream, lane_stream
 from edgeserve.engines.cuda.staging import Staged
-from edgeserve.engines.ports import Packed, Ports
+from edgeserve.engines.cuda.status import error_of
+from edgeserve.engines.ports import PackedBatch, Ports
 from edgeserve.errors import EngineError, OutOfMemory
 
 BUFFER_STEP_BYTES = 4096
@@ -33,11 +33,11 @@ class BoundModel:
     """A session of ONNX Runtime for one lane, with its stream and its staged memory. Made and closed by the engine's
     ``load`` and ``unload``; used by one lane."""
 
-    def __init__(self, name: str, device: Device) -> None:
+    def __init__(self, name: str, device: CudaDevice) -> None:
         self.name = name
         self.device = device
         with device.current():
-            self.stream: Stream = device.stream()
+            self.stream: CudaStream = device.stream()
         self.session: Any = None
         self.run_options: Any = None
         self.cpu_ports: Tuple[str, ...] = ()  # inputs and outputs that stay on the host: text
@@ -87,9 +87,11 @@ class BoundSession(Session):
         choice: str,
         find: Callable[[], Tuple[BoundModel, Ports]],
         failed: Callable[[Exception, Dict[str, np.ndarray]], EngineError],
-        device: Optional[Device] = None,
+        device: Optional[CudaDevice] = None,
     ) -> None:
         self._shared: LaneStream = lane_stream(lane, choice, device)
+        # The inputs of the next batch are copied beside the batch before, where the lane holds several.
+        self._beside: Optional[CudaStream] = self._shared.copies[0] if lane.depth > 1 else None
         self._find = find
         self._failed = failed
 
@@ -112,7 +114,7 @@ class BoundSession(Session):
             except Exception as error:
                 if span is not None:
                     shared.clock.drop(span)
-                flight.abandon(shared.copies)
+                flight.abandon(self._beside)
                 raise self._failed(error, packed.feeds) from error
         return DevicePending(
             shared.clock,
@@ -123,8 +125,7 @@ class BoundSession(Session):
         )
 
     def _copy_in(self, flight: Flight, feeds: Dict[str, np.ndarray]) -> None:
-        """On the lane's stream for copies, beside the batch before, where there is one."""
-        model, beside = flight.model, self._shared.copies
+        model, beside = flight.model, self._beside
         flight.bind_inputs(feeds, beside or model.stream)
         if beside is not None:
             copied = flight.event()
@@ -150,7 +151,7 @@ class Flight:
         self._events.append(event)
         return event
 
-    def bind_inputs(self, feeds: Dict[str, np.ndarray], stream: Stream) -> None:
+    def bind_inputs(self, feeds: Dict[str, np.ndarray], stream: CudaStream) -> None:
         """Copy the inputs to the device, on ``stream``, and bind them."""
         for name, array in feeds.items():
             if name in self.model.cpu_ports:
@@ -192,7 +193,7 @@ class Flight:
             model.stream.to_host(pinned, ForeignMemory(model.device, value.data_ptr(), size), size)
         return pinned.array(shape, dtype)
 
-    def abandon(self, copies: Optional[Stream]) -> None:
+    def abandon(self, copies: Optional[CudaStream]) -> None:
         """The launch failed: wait for what was enqueued of it, then the staged memory is the model's again."""
         try:
             for stream in (self.model.stream, copies):
@@ -202,7 +203,7 @@ class Flight:
             return  # a device that is lost: its memory goes with the context
         self.model.give_back(self._inputs, self._pinned, self._events)
 
-    def results(self, ports: Ports, packed: Packed) -> List[Result]:
+    def results(self, ports: Ports, packed: PackedBatch) -> List[Result]:
         """The results, in memory of their own; the staged memory is the model's again."""
         arrays = [np.array(array, copy=True) for array in self._arrays]
         with self.model.lock:

@@ -64,7 +64,7 @@ Shapes = Dict[str, Tuple[List[Shape], Shape]]
 """Padded input -> (the items' own shapes, the common shape)."""
 
 
-class Packed(NamedTuple):
+class PackedBatch(NamedTuple):
     """A batch as the model takes it: ``feeds`` hold the items that can run (``rows`` of them; without any there are no
     feeds), ``failed`` says of the others, by their places in the batch, what is wrong with each."""
 
@@ -168,7 +168,7 @@ class Ports:
 
     # --- a batch, there and back ---
 
-    def pack(self, batch: Batch, room: Optional[Room] = None) -> Packed:
+    def pack(self, batch: Batch, room: Optional[Room] = None) -> PackedBatch:
         """The model's input arrays for those items of ``batch`` that fit it, and what :meth:`unpack` needs. Inputs that
         items bring are packed into ``room``, where there is one."""
         if not 1 <= len(batch.items) <= batch.size:
@@ -183,9 +183,9 @@ class Ports:
             if not failed:
                 raise
         rest = batch.without(failed)
-        return self._packed(rest, failed, room) if rest.items else Packed({}, {}, 0, failed)
+        return self._packed(rest, failed, room) if rest.items else PackedBatch({}, {}, 0, failed)
 
-    def _packed(self, batch: Batch, failed: Mapping[int, EngineError], room: Optional[Room]) -> Packed:
+    def _packed(self, batch: Batch, failed: Mapping[int, EngineError], room: Optional[Room]) -> PackedBatch:
         count = len(batch.items)
         size = batch.size if self._pad_batch else count
         if self._fixed_size is not None:
@@ -212,9 +212,9 @@ class Ports:
             feeds[port.name] = mask(own, common, size, len(port.dims) - 1, port.dtype)
         for port in self._state_ports:
             feeds[port.name] = self._pack_state(port, batch.states, size)
-        return Packed(feeds, shapes, count, failed)
+        return PackedBatch(feeds, shapes, count, failed)
 
-    def unpack(self, arrays: Sequence[np.ndarray], packed: Packed) -> List[Result]:
+    def unpack(self, arrays: Sequence[np.ndarray], packed: PackedBatch) -> List[Result]:
         """One result per item of the batch, from the model's output arrays (in the order of its outputs) for those
         that ran."""
         results = self._results(arrays, packed.rows, packed.shapes) if packed.rows else []

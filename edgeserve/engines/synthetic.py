@@ -6,7 +6,7 @@ normal draw around 1 with the relative deviation ``options.noise``. Trouble can 
 ``hang_every`` (for ``hang``), ``lost_at`` (the device is lost with that batch), ``fan_out`` (a number, or
 ``[low, high]`` drawn), ``steps`` (unfinished until so many). ``variants`` are names with factors of the time.
 ``sequence`` makes items sequences of ``steps``, or of as many as their input ``steps`` says
-(``engines/synthetic_sequences.py``). Outputs are the inputs. The draws follow ``options.seed`` and the model's name.
+(:class:`SequenceSession`). Outputs are the inputs. The draws follow ``options.seed`` and the model's name.
 
 With ``options.pack`` it is a device that works by itself: ``launch`` packs for so long on the lane's thread, and the
 lane's batches then run one after the other on the device, whose clock keeps the stated times exactly.
@@ -22,7 +22,9 @@ import numpy as np
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
+    ANSWERED,
     Batch,
+    BatchControl,
     BlockingSession,
     Engine,
     Finished,
@@ -36,7 +38,6 @@ from edgeserve.engines.base import (
     with_failures,
 )
 from edgeserve.engines.options import Options
-from edgeserve.engines.synthetic_sequences import SequenceSession
 from edgeserve.errors import ConfigError, DeviceLost, EngineError, nearest
 from edgeserve.units import NS_PER_S, parse_duration_ns
 
@@ -149,7 +150,7 @@ class SyntheticEngine(Engine):
         """Of the device that works by itself with ``options.pack``, else one that blocks."""
         self._must_be_loaded()
         if self._sequence is not None:
-            return SequenceSession(self._sequence, self._plan_sequences, self._sleep)
+            return SequenceSession(self, self._sequence)
         if self._pack_ns is None or lane.clock_ns is None:
             return BlockingSession(self)
         common = lane.common if lane.common is not None else {}
@@ -160,13 +161,6 @@ class SyntheticEngine(Engine):
         if planned.duration_ns:
             self._sleep(((self._pack_ns or 0) + planned.duration_ns) / NS_PER_S)
         return self.finish(planned)
-
-    def _plan_sequences(self, batch: Batch) -> Tuple[Batch, List[int], Dict[int, Exception], float]:
-        planned = self.plan(batch)
-        if planned.trouble is not None:
-            self._sleep(planned.duration_ns / NS_PER_S)
-            raise planned.trouble
-        return planned.batch, planned.left, dict(planned.failed), planned.duration_ns / max(1, planned.steps) / NS_PER_S
 
     def pack(self) -> None:
         """What the lane's thread does for a batch before the device can run it."""
@@ -319,10 +313,10 @@ class DeviceSession(Session):
         if not planned.batch.items:
             return Finished(self._engine.finish(planned))
         self._engine.pack()
-        return DevicePending(self._engine, self._device, planned)
+        return SyntheticPending(self._engine, self._device, planned)
 
 
-class DevicePending(Pending):
+class SyntheticPending(Pending):
     """A batch on such a device. The time of its end was fixed when it was launched."""
 
     def __init__(self, engine: SyntheticEngine, device: DeviceQueue, planned: _Planned) -> None:
@@ -359,6 +353,98 @@ class DevicePending(Pending):
             self._device.free_at_ns = now_ns
         self._times = (min(now_ns, self._times[0]), now_ns)
         return True
+
+
+class SyntheticState:
+    """Where an item stands: steps made and still to make, and which session holds what it computed (None: no one)."""
+
+    __slots__ = ("made", "left", "holder")
+
+    def __init__(self, left: int) -> None:
+        self.made = 0
+        self.left = left
+        self.holder: object = None
+
+    def release(self) -> None:
+        self.holder = None
+
+    def __int__(self) -> int:
+        return self.left
+
+
+class SequenceSession(Session):
+    """A lane's session for items that take many steps in one batch, each of the stated time of a batch.
+
+    After each step every item that goes on emits a piece (``step``: how many it has made), and items that are over are
+    answered. All that the contract of sequences asks for is done as a language model does it, but nothing is computed:
+    a state is a count, and computing a lost one again takes one step's time more.
+    """
+
+    def __init__(self, engine: SyntheticEngine, info: SequenceInfo) -> None:
+        self._engine = engine
+        self._info = info
+
+    def launch(self, batch: Batch) -> Pending:
+        planned = self._engine.plan(batch)
+        if planned.trouble is not None:
+            self._engine.sleep(planned.duration_ns / NS_PER_S)
+            raise planned.trouble
+        step_s = planned.duration_ns / max(1, planned.steps) / NS_PER_S
+        return Finished(with_failures(self._run(planned.batch, planned.left, step_s), planned.failed))
+
+    def _run(self, batch: Batch, left: List[int], step_s: float) -> List[Result]:
+        states = []
+        for index, steps in enumerate(left):
+            given = batch.states[index] if index < len(batch.states) else None
+            states.append(given if isinstance(given, SyntheticState) else SyntheticState(steps))
+        if any(state.made and state.holder is not self for state in states):
+            self._engine.sleep(step_s)  # what another session held, or none holds any more, is computed again
+        results: Dict[int, Result] = {}
+        before = [state.made for state in states]
+        control, steps = batch.control, 0
+        going = list(range(len(states)))
+        most = 1 if batch.variant == "prefill" else batch.steps_max
+        while going and (most is None or steps < most) and not (steps and control is not None and control.stop):
+            self._engine.sleep(step_s)
+            steps += 1
+            for index in list(going):
+                state = states[index]
+                state.holder = self
+                if control is not None and control.dropped(index):
+                    results[index] = _told(control, index, Result({}))
+                    going.remove(index)
+                    continue
+                state.made += 1
+                state.left -= 1
+                if control is not None:
+                    control.emit(index, Result({"step": np.int64(state.made)}, done=False, state=state))
+                if state.left <= 0:
+                    going.remove(index)
+                    results[index] = _told(
+                        control,
+                        index,
+                        Result({**batch.items[index], "steps": np.int64(state.made)}, steps=state.made - before[index]),
+                    )
+        for index in going:
+            state = states[index]
+            tokens = len(batch.items[index].get("tokens", ())) + state.made
+            results[index] = Result(
+                {},
+                state=state,
+                state_bytes=tokens * self._info.bytes_per_token,
+                done=False,
+                hints={"steps": state.left},
+                steps=max(1, state.made - before[index]),
+            )
+        return [results[index] for index in range(len(states))]
+
+
+def _told(control: Optional[BatchControl], index: int, result: Result) -> Result:
+    """An item is over: tell of it now where somebody listens. What stands at its place in the results."""
+    if control is None:
+        return result
+    control.emit(index, result)
+    return ANSWERED
 
 
 def _factors(options: Options) -> Dict[str, float]:

@@ -16,10 +16,10 @@ from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines.base import Engine
 from edgeserve.errors import ConfigError, EngineError
-from edgeserve.lanes.thread import Work
 from edgeserve.live.preflight import Problem, check_before_loading
 from edgeserve.live.request import RequestValidator, request_validators
 from edgeserve.live.startup import Started, Starter
+from edgeserve.offload.lane_thread import LaneWork
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 
 LOOK_S = 0.2
@@ -64,7 +64,7 @@ class RunningStarter(Starter):
             except Exception as error:  # noqa: BLE001 it belongs to the thread that waits
                 answers.put((None, error))
 
-        self._lanes[lane].give(Work(0, 0, START_ANY_TIME_NS, run, self._lanes[lane]))
+        self._lanes[lane].give(LaneWork(0, 0, START_ANY_TIME_NS, run, self._lanes[lane]))
         while True:
             try:
                 value, error = answers.get(timeout=LOOK_S)

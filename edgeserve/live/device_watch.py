@@ -12,17 +12,17 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from edgeserve.config.schema import Config, DeviceConfig
 from edgeserve.device.boards import Board, detect_board
-from edgeserve.device.changes import ChangeFilter
+from edgeserve.device.changes import ChangeFilter, Report
 from edgeserve.device.events import DeviceEvents
 from edgeserve.device.monitor import Monitor
-from edgeserve.device.source import Source
+from edgeserve.device.source import DeviceSource
 from edgeserve.device.sources import sources_for
-from edgeserve.device.state import DeviceReport, DeviceState
+from edgeserve.device.state import DeviceState
 from edgeserve.sched.protocol.events import Event
 
 log = logging.getLogger("edgeserve")
 
-SourcesOf = Callable[[Board, int], Sequence[Source]]
+SourcesOf = Callable[[Board, int], Sequence[DeviceSource]]
 """The sources of a board's GPU, by its index."""
 
 
@@ -107,7 +107,7 @@ class _Listener:
     def __init__(self, devices: DeviceEvents, post: Callable[[Any], None]) -> None:
         self._devices = devices
         self._post = post
-        self._changes = ChangeFilter("device")
+        self._changes = ChangeFilter()
 
     def tell(self, state: DeviceState) -> None:
         report = self._changes.update(state)
@@ -118,7 +118,7 @@ class _Listener:
             self._post(DeviceNews(events))
 
 
-def _log_changes(report: DeviceReport) -> None:
+def _log_changes(report: Report) -> None:
     """What people want to know of later: throttling and its end, and the power mode."""
     state = report.state
     if "throttles" in report.changed and state.throttles:

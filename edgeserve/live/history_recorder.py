@@ -18,10 +18,10 @@ import numpy as np
 from edgeserve.config.files import resolve_path
 from edgeserve.config.schema import AppConfig, Config
 from edgeserve.engines.base import Result
-from edgeserve.ensembles.recorded import RecordedHistory
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.live.request import LiveRequest
 from edgeserve.live.value_flow import AppPlan
+from edgeserve.predict.recorded import RecordedHistory
 from edgeserve.sched.policies.schemble.queries import Ensemble, ensemble_of
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import JobId

@@ -14,9 +14,9 @@ from typing import Any, Callable, Dict, List, MutableMapping, Optional, Sequence
 from edgeserve.config.schema import Config
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Engine
-from edgeserve.lanes.thread import Lane, Work, WorkDone
 from edgeserve.live.errors import EngineFailures
 from edgeserve.live.warming import Warmed, Warming
+from edgeserve.offload.lane_thread import LaneThread, LaneWork, WorkDone
 from edgeserve.sched.core.build import copy_lane_name, model_lanes
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 
@@ -67,7 +67,7 @@ class Reloads:
     def __init__(
         self,
         config: Config,
-        lanes: MutableMapping[str, Lane],
+        lanes: MutableMapping[str, LaneThread],
         engines: MutableMapping[Key, Engine],
         warming: Warming,
         failures: EngineFailures,
@@ -159,7 +159,7 @@ class Reloads:
         retired = _Retired(old, reload.device, len(lanes), reload.stuck)
         for name in lanes:  # behind the batches of the old engine that the lane has
             lane = self._lanes[name]
-            lane.give(Work(0, 0, START_ANY_TIME_NS, _forget, (lane, old), retired))
+            lane.give(LaneWork(0, 0, START_ANY_TIME_NS, _forget, (lane, old), retired))
         log.info("model %s is reloaded on device %s", *key)
         self._end(reload, "")
 
@@ -174,7 +174,7 @@ class Reloads:
             self._on_copy_lane(retired.device, lambda _: retired.engine.unload())
 
     def _on_copy_lane(self, device: str, call: Callable[[Any], Any], argument: Any = None, tag: Any = None) -> None:
-        self._lanes[copy_lane_name(device)].give(Work(0, 0, START_ANY_TIME_NS, call, argument, tag))
+        self._lanes[copy_lane_name(device)].give(LaneWork(0, 0, START_ANY_TIME_NS, call, argument, tag))
 
 
 def _forget(argument: Sequence[Any]) -> None:

@@ -10,8 +10,8 @@ import sys
 from typing import Any, Dict, Optional, Set, Tuple
 
 from edgeserve.engines.base import Result, Values
-from edgeserve.lanes.thread import Work, WorkNotStarted
 from edgeserve.live.values import RequestValues
+from edgeserve.offload.lane_thread import LaneWork, WorkNotStarted
 from edgeserve.sched.protocol.actions import ReleaseInputs, RetainInputs, RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult
 
@@ -55,7 +55,7 @@ class RetainedInputs:
         if not action.probe or action.jobs[0] in self._inputs:
             return None
         return WorkNotStarted(
-            Work(action.work_id, 0, 0, _nothing, None, action),
+            LaneWork(action.work_id, 0, 0, _nothing, None, action),
             f"its inputs were not kept: all together would hold more than {self._bytes_max} bytes",
         )
 

@@ -19,7 +19,6 @@ from edgeserve.config.profiles import parts_of
 from edgeserve.config.schema import AppConfig, Config
 from edgeserve.engines.base import Engine
 from edgeserve.errors import BadInput, RequestError, nearest
-from edgeserve.lanes.thread import Lane, LaneDown, Work
 from edgeserve.live.app_fit import app_fit, log_fits
 from edgeserve.live.config_reload import Prepared, RunningStarter, merged, prepare
 from edgeserve.live.contradictions import ContradictionLog
@@ -37,6 +36,7 @@ from edgeserve.live.startup import Started, Starter, make_lane, make_lanes
 from edgeserve.live.stats import energy_of, figures_of
 from edgeserve.live.value_flow import output_types
 from edgeserve.live.world import CallAsked, LiveWorld, StopAsked
+from edgeserve.offload.lane_thread import LaneDown, LaneThread, LaneWork
 from edgeserve.recording.last_steps import LastSteps
 from edgeserve.recording.trace import Recorder, start_of
 from edgeserve.sched.core.build import build_scheduler, copy_lane_name, model_lanes
@@ -66,7 +66,7 @@ class RuntimeCore:
         self.early = EarlyRefusals(next((validator.ids for validator in validators.values()), count(1)))
         self._serve = serve
         self._called_off = called_off
-        self._lanes: Dict[str, Lane] = {}
+        self._lanes: Dict[str, LaneThread] = {}
         self._started: Optional[Started] = None
         self._recorder: Optional[Recorder] = None
         self._last_steps = LastSteps(config.server.trace_steps)
@@ -234,7 +234,7 @@ class RuntimeCore:
         for (_, device), engine in engines.items():
             for lane in self._lanes.values():
                 lane.forget(engine)
-            self._lanes[copy_lane_name(device)].give(Work(0, 0, START_ANY_TIME_NS, _unload_engine, engine))
+            self._lanes[copy_lane_name(device)].give(LaneWork(0, 0, START_ANY_TIME_NS, _unload_engine, engine))
 
     def prepare(self, config: Config) -> Prepared:
         """Check another configuration, then load and warm what is new in it. For any thread but the loop's."""

@@ -21,9 +21,9 @@ from edgeserve.engines.base import Engine, Footprint, OutputType, SequenceInfo
 from edgeserve.engines.niceness import yield_to_others
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, ProfileError
-from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone
 from edgeserve.live.loop_io import Mailbox
 from edgeserve.live.request import OBJECT_KINDS
+from edgeserve.offload.lane_thread import LaneDown, LaneThread, LaneWork, WorkDone
 from edgeserve.offload.pin import allowed_cores, pin_thread
 from edgeserve.sched.core.build import ASSUMED_NS, copy_lane_name, model_lanes
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
@@ -64,18 +64,18 @@ class Started(NamedTuple):
     outputs: Dict[str, Dict[str, OutputType]]  # by model, as far as they are known
 
 
-def make_lanes(config: Config, mailbox: Mailbox, clock_ns: Callable[[], int]) -> Dict[str, Lane]:
+def make_lanes(config: Config, mailbox: Mailbox, clock_ns: Callable[[], int]) -> Dict[str, LaneThread]:
     """All lanes, not started: those of the configuration, and a copy lane per device."""
     lanes = {name: make_lane(config, name, mailbox, clock_ns) for name in config.lanes}
     for device in config.devices:
         name = copy_lane_name(device)
-        lanes[name] = Lane(name, mailbox.post, clock_ns)
+        lanes[name] = LaneThread(name, mailbox.post, clock_ns)
     return lanes
 
 
-def make_lane(config: Config, name: str, mailbox: Mailbox, clock_ns: Callable[[], int]) -> Lane:
+def make_lane(config: Config, name: str, mailbox: Mailbox, clock_ns: Callable[[], int]) -> LaneThread:
     """One lane of the configuration, not started."""
-    return Lane(
+    return LaneThread(
         name, mailbox.post, clock_ns, _pinning(config, name), lane_info(config, name), config.lanes[name].hang_ns
     )
 
@@ -105,7 +105,7 @@ class Starter:
         self,
         config: Config,
         profiles: Sequence[Profile],
-        lanes: Mapping[str, Lane],
+        lanes: Mapping[str, LaneThread],
         mailbox: Mailbox,
         clock_ns: Callable[[], int],
         called_off: Callable[[], bool],
@@ -237,7 +237,7 @@ class Starter:
 
     def _call(self, lane: str, model: ModelConfig, what: str, call: Callable[[Any], Any]) -> Any:
         """Run ``call(lane)`` on a lane's thread and wait for it."""
-        work = Work(0, 0, START_ANY_TIME_NS, call, self._lanes[lane])
+        work = LaneWork(0, 0, START_ANY_TIME_NS, call, self._lanes[lane])
         self._lanes[lane].give(work)
         while True:
             for item in self._mailbox.take():

@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from edgeserve.engines.base import Batch, Engine, Session, Values, run_whole
 from edgeserve.errors import ExampleUnknown
-from edgeserve.lanes.thread import Lane, Work, WorkDone, WorkNotStarted
+from edgeserve.offload.lane_thread import LaneThread, LaneWork, WorkDone, WorkNotStarted
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS, LoadModel
 
 
@@ -19,7 +19,7 @@ class WarmStep:
 
     __slots__ = ("action", "lane", "engine", "sizes")
 
-    def __init__(self, action: LoadModel, lane: Lane, engine: Engine, sizes: Tuple[int, ...]) -> None:
+    def __init__(self, action: LoadModel, lane: LaneThread, engine: Engine, sizes: Tuple[int, ...]) -> None:
         self.action = action
         self.lane = lane
         self.engine = engine
@@ -43,7 +43,9 @@ class Warming:
         self._left: Dict[int, int] = {}  # work id of the load -> lanes that are not warm
         self._loads: Dict[int, Warmed] = {}
 
-    def begin(self, mail: WorkDone, engine: Engine, lanes: Sequence[Lane], sizes: Sequence[int]) -> Optional[Warmed]:
+    def begin(
+        self, mail: WorkDone, engine: Engine, lanes: Sequence[LaneThread], sizes: Sequence[int]
+    ) -> Optional[Warmed]:
         """The copy lane has loaded ``engine``: warm it on ``lanes``. The load itself when there is none."""
         action: LoadModel = mail.work.tag
         load = Warmed(mail)
@@ -76,7 +78,7 @@ class Warming:
         return self._loads.pop(work_id)
 
     def _give(self, step: WarmStep, call: Callable[[Any], Any], warm: Any = None) -> None:
-        step.lane.give(Work(0, 0, START_ANY_TIME_NS, call, (step, warm), step))
+        step.lane.give(LaneWork(0, 0, START_ANY_TIME_NS, call, (step, warm), step))
 
 
 Warm = Tuple[Session, Values]

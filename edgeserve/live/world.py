@@ -14,7 +14,6 @@ from edgeserve.config.limits import SLO_MS_MAX
 from edgeserve.config.schema import Config
 from edgeserve.engines.base import Batch, Engine
 from edgeserve.errors import EdgeServeError, EngineError, Rejected, RequestError
-from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone, WorkNotStarted
 from edgeserve.live.contradictions import LOOK_NS, ContradictionLog
 from edgeserve.live.device_watch import DeviceNews
 from edgeserve.live.early_refusals import EarlyRefusals
@@ -30,6 +29,7 @@ from edgeserve.live.running_batches import RunningBatch, RunningBatches
 from edgeserve.live.stats import AppCounts, LaneCounts
 from edgeserve.live.values import RequestValues, item_error, wrong_form
 from edgeserve.live.warming import Warmed, Warming, WarmStep
+from edgeserve.offload.lane_thread import LaneDown, LaneThread, LaneWork, WorkDone, WorkNotStarted
 from edgeserve.offload.pin import allowed_cores
 from edgeserve.sched.core.build import copy_lane_name, model_lanes
 from edgeserve.sched.core.receive_coalescing import ReceiveCoalescing, lane_threads
@@ -143,10 +143,10 @@ class LiveWorld:
     def __init__(
         self,
         config: Config,
-        lanes: MutableMapping[str, Lane],
+        lanes: MutableMapping[str, LaneThread],
         engines: MutableMapping[Tuple[str, str], Engine],
         mailbox: Mailbox,
-        make_lane: Callable[[str], Lane],
+        make_lane: Callable[[str], LaneThread],
         sequences: Iterable[str] = (),
     ) -> None:
         self.config = config
@@ -178,7 +178,7 @@ class LiveWorld:
         self._make_lane = make_lane
         self._hung = HungLanes({name: lane.hang_ns for name, lane in config.lanes.items()})
         self._coming_back: Set[str] = set()  # lanes with a new thread, whose model is being reloaded
-        self._replaced: List[Lane] = []
+        self._replaced: List[LaneThread] = []
         self.reloads = Reloads(config, lanes, engines, self._warming, self._failures, self._usable_lanes)
         self._lane_free_ns = dict.fromkeys(lanes, 0)  # when the last work on each was over
         self.contradictions: Optional[ContradictionLog] = None
@@ -569,7 +569,7 @@ class LiveWorld:
         if load.error is not None:
             failed = self._failures.reason(action, load.error)
             engine = self._forgotten(action)
-            self._lanes[action.lane].give(Work(0, 0, START_ANY_TIME_NS, lambda _: engine.unload(), None))
+            self._lanes[action.lane].give(LaneWork(0, 0, START_ANY_TIME_NS, lambda _: engine.unload(), None))
         events.append(WorkFinished(action.work_id, load.mail.started_ns, clock_ns(), (), failed))
 
     def engine(self, model: str, device: str) -> Optional[Engine]:
@@ -634,7 +634,7 @@ class LiveWorld:
         self._coalescing.launched(now_ns, expected_ns)
         self._count_given(action, now_ns)
         self._lanes[action.lane].give(
-            Work(
+            LaneWork(
                 action.work_id,
                 action.start_after_ns,
                 action.start_before_ns,
@@ -669,7 +669,7 @@ class LiveWorld:
 
     def _give(self, action: Any, start_before_ns: int, call: Callable[[Any], Any]) -> None:
         self._count_given(action, clock_ns())
-        self._lanes[action.lane].give(Work(action.work_id, 0, start_before_ns, call, None, action))
+        self._lanes[action.lane].give(LaneWork(action.work_id, 0, start_before_ns, call, None, action))
 
     def _count_given(self, action: Any, now_ns: int) -> None:
         counts = self.lane_counts[action.lane]

@@ -1,1 +1,1 @@
-"""CPU lanes' helpers: threads pinned to cores (``pin``), engines in a process of their own (``process``)."""
+"""A lane's thread (``lane_thread``), pinned to cores (``pin``), and engines in a process of their own (``process``)."""

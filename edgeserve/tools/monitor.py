@@ -168,7 +168,7 @@ def _states(monitor: Monitor, interval_ns: int, count: int) -> Iterator[DeviceSt
 
 def _news(states: Iterator[DeviceState], only: bool) -> Iterator[Tuple[DeviceState, Dict[str, Any]]]:
     """Every state as it was read, or only the steady values of those that bring news, with what changed."""
-    changes = ChangeFilter("here")
+    changes = ChangeFilter()
     for state in states:
         report = changes.update(state) if only else None
         if report is not None:

@@ -12,7 +12,7 @@ from typing import Any, Dict, Mapping
 
 import numpy as np
 
-from edgeserve.language.length import load_length_model
+from edgeserve.predict.length import load_length_model
 
 Values = Dict[str, Any]
 

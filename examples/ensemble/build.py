@@ -25,7 +25,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from data import CLASSES, PIXELS, corrupted, history, learnt, view
 
 from edgeserve.config.files import resolve_path
-from edgeserve.ensembles.history import History, save_history
+from edgeserve.predict.history import EnsembleHistory, save_history
 from edgeserve.tools.fit.ensemble import fit
 
 PLACE = "cache:ensemble-digits-1/"
@@ -212,7 +212,7 @@ MODELS: Dict[str, Callable[[], bytes]] = {"features": features, "looks": looks, 
 # --- all together -----------------------------------------------------------------------------------------------------
 
 
-def recorded(directory: str) -> History:
+def recorded(directory: str) -> EnsembleHistory:
     """What every model answers to every digit of the history."""
     import onnxruntime
 
@@ -223,7 +223,7 @@ def recorded(directory: str) -> History:
         )[0]
         for name in MODELS
     ]
-    return History(
+    return EnsembleHistory(
         tuple(MODELS),
         np.stack(outputs, axis=1).astype(float),
         "classification",

@@ -30,8 +30,8 @@ from edgeserve.config.ensemble_profile import read_fit
 from edgeserve.config.files import resolve_path
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import Config, PolicyConfig
-from edgeserve.ensembles.combiner import combiner_of
 from edgeserve.errors import EdgeServeError
+from edgeserve.predict.combiner import combiner_of
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 

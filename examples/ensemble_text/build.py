@@ -19,14 +19,14 @@ from lines import drawn
 from recognisers import FIT, MODELS, features, read
 
 from edgeserve.config.files import resolve_path
-from edgeserve.ensembles import texts
-from edgeserve.ensembles.history import History, save_history
+from edgeserve.predict import texts
+from edgeserve.predict.history import EnsembleHistory, save_history
 from edgeserve.tools.fit.ensemble import fit
 
 HISTORY_SEED, EPOCHS = 1, 200
 
 
-def recorded(count: int) -> History:
+def recorded(count: int) -> EnsembleHistory:
     """What every recogniser reads on every line of the history."""
     shown = drawn(count, HISTORY_SEED)
     outputs, labels, seen = [], [], []
@@ -35,7 +35,7 @@ def recorded(count: int) -> History:
         outputs.append(texts.classes(said)[1])
         labels.append(texts.label_of(said, text))
         seen.append(features(image))
-    return History(MODELS, np.stack(outputs).astype(float), "classification", np.array(labels), np.stack(seen))
+    return EnsembleHistory(MODELS, np.stack(outputs).astype(float), "classification", np.array(labels), np.stack(seen))
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

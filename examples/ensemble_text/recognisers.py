@@ -21,8 +21,8 @@ import lines
 from edgeserve.config.ensemble_profile import read_fit
 from edgeserve.config.files import resolve_path
 from edgeserve.engines.base import Result
-from edgeserve.ensembles import texts
-from edgeserve.ensembles.combiner import Combiner, combiner_of
+from edgeserve.predict import texts
+from edgeserve.predict.combiner import Combiner, combiner_of
 
 Values = Dict[str, Any]
 

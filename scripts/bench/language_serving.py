@@ -46,7 +46,7 @@ from edgeserve.config.loading import parse_config
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import LaneInfo
-from edgeserve.language.length import load_length_model
+from edgeserve.predict.length import load_length_model
 
 CONTEXT, SLOTS = 512, 8
 LEARNT_FROM, DRAWN = 420, 600

@@ -113,7 +113,7 @@ PARTS: Dict[str, Tuple[str, ...]] = {
         "tests/sim/test_refusals.py",
     ),
     "bus": ("tests/unit/ipc",),
-    "lanes and engines": ("tests/unit/lanes", "tests/unit/engines"),
+    "engines": ("tests/unit/engines",),
     "live side": ("tests/unit/live", "tests/unit/recording"),
     "device": ("tests/unit/device",),
     "runtime and bus, live": ("tests/live/test_runtime.py", "tests/live/test_bus.py"),

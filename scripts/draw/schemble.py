@@ -20,16 +20,16 @@ from lib import plots
 
 from edgeserve.config.ensemble_profile import EnsembleProfile, read_ensemble, read_fit
 from edgeserve.config.files import resolve_path
-from edgeserve.ensembles.combiner import combiner_of
-from edgeserve.ensembles.discrepancy import Discrepancy
-from edgeserve.ensembles.history import History, load_history
+from edgeserve.predict.combiner import combiner_of
+from edgeserve.predict.discrepancy import Discrepancy
+from edgeserve.predict.history import EnsembleHistory, load_history
 
 PLACE = "cache:ensemble-digits-1/"
 PICTURE = "docs/policies/schemble_fit.svg"
 BARS = 20
 
 
-def scores_of(history: History, fit: Mapping[str, Any], where: str) -> np.ndarray:
+def scores_of(history: EnsembleHistory, fit: Mapping[str, Any], where: str) -> np.ndarray:
     """The discrepancy score of every record of the history, as the fit scales it."""
     answers = combiner_of(fit["combiner"], where).answers(history.outputs, (1 << len(history.models)) - 1)
     statistics = Discrepancy(history.task, tuple(fit["temperatures"]), tuple(fit["scales"]), fit["top"])
@@ -41,7 +41,7 @@ def subset_name(models: Sequence[str], subset: int) -> str:
     return " + ".join(name for bit, name in enumerate(models) if subset >> bit & 1)
 
 
-def panels(history: History, scores: np.ndarray, profile: EnsembleProfile) -> List[plots.Panel]:
+def panels(history: EnsembleHistory, scores: np.ndarray, profile: EnsembleProfile) -> List[plots.Panel]:
     """The histogram of the scores, and the profile's agreement of each subset by bin of the score."""
     counts, edges = np.histogram(scores, np.linspace(0, 1, BARS + 1))
     shares = 100 * counts / len(scores)

@@ -22,7 +22,7 @@ from edgeserve.config.files import model_path  # noqa: E402 after the path
 from edgeserve.config.loading import load_config  # noqa: E402
 from edgeserve.config.schema import ModelConfig  # noqa: E402
 from edgeserve.engines.options import Options  # noqa: E402
-from edgeserve.engines.tensorrt.building import Limits, build_plan  # noqa: E402
+from edgeserve.engines.tensorrt.building import BuildLimits, build_plan  # noqa: E402
 from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, BuildRequest, read_settings  # noqa: E402
 from edgeserve.errors import EngineError  # noqa: E402
 
@@ -62,7 +62,7 @@ def build(model: ModelConfig, library: str, capabilities: Sequence[str], directo
             f"model {model.name!r}",
             path,
             "",
-            Limits(0, TIMEOUT_NS),
+            BuildLimits(0, TIMEOUT_NS),
             lambda progress: None,
         )
     except EngineError as error:

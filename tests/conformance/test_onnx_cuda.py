@@ -147,7 +147,7 @@ def test_the_inputs_of_the_next_batch_are_copied_beside_the_batch_before(tmp_pat
     first, second = session.launch(BATCH), session.launch(BATCH)
     shared = session._shared
     with shared.current():
-        shared.copies.synchronize()
+        shared.copies[0].synchronize()
     assert driver.ran.count("copy_to_device") == 2, "the copies do not wait for the network"
     assert "network" not in driver.ran
     for pending in (first, second):
@@ -261,7 +261,7 @@ def test_without_a_library_for_cuda_onnxruntime_copies_and_waits_by_itself(tmp_p
     np.testing.assert_allclose(run_batch(session, BATCH)[0][0].outputs["y"], [1.8, 2.2, 2.6], rtol=1e-6)
     assert "user_compute_stream" not in double.sessions[0].settings["CUDAExecutionProvider"]
     with pytest.raises(DeviceMissing):
-        engine_of(tmp_path, cuda="pycuda").load()
+        engine_of(tmp_path, cuda="cuda-bindings").load()
 
 
 def test_the_library_can_be_left_alone(tmp_path, double):

@@ -95,7 +95,7 @@ class TestIntegratedGpu(OnTheDouble):
 
 
 class TestWithoutGraphs(OnTheDouble):
-    cuda_settings = {"graphs": False}
+    options = {"graph": False}
 
 
 class TestFixedBatchOfFour(OnTheDouble):

@@ -13,17 +13,15 @@ from typing import Iterator, List, NamedTuple
 import pytest
 from fake_boards import BOARDS, ROOT, Board, lay_board, lay_commands, listing, performed, run_script
 
-PATH_ON_BOARDS = "/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
 PACKAGES = {
-    "agx-xavier": "python3.8-venv python3.8-dev build-essential nvidia-cuda tensorrt python3-libnvinfer",
+    "agx-xavier": "python3.8-venv nvidia-cuda tensorrt python3-libnvinfer",
     "agx-orin": "python3.10-venv nvidia-cuda tensorrt python3-libnvinfer",
     "orin-nano": "python3.10-venv nvidia-cuda tensorrt python3-libnvinfer",
     "agx-thor": "python3.12-venv nvidia-cuda tensorrt python3-libnvinfer",
 }  # python3-pip is there
 
 BINDING = {
-    "agx-xavier": "pycuda",
+    "agx-xavier": "cuda-python",
     "agx-orin": "cuda-bindings",
     "orin-nano": "cuda-bindings",
     "agx-thor": "cuda-bindings",
@@ -93,9 +91,8 @@ def commands_of(board: Board) -> List[str]:
         "edgeserve",
         *groups,
         f"/usr/bin/python{board.python} -m venv --system-site-packages /opt/edgeserve/venv",
-        f"env PATH={PATH_ON_BOARDS} CUDA_ROOT=/usr/local/cuda /opt/edgeserve/venv/bin/python -m pip "
-        "--disable-pip-version-check install --quiet --constraint /opt/edgeserve/constraints.txt "
-        f"/opt/edgeserve/source[onnx] {BINDING[board.name]}",
+        "/opt/edgeserve/venv/bin/python -m pip --disable-pip-version-check install --quiet "
+        f"--constraint /opt/edgeserve/constraints.txt /opt/edgeserve/source[onnx] {BINDING[board.name]}",
         "systemctl enable edgeserve.service",
     ]
 

@@ -460,6 +460,8 @@ ORIN_NANO = BoardTree(
     },
 )
 
+THOR_BOUND = bindings([(0, 0, 0), (0, 1, 0), (0, 2, 0)])
+
 THOR = BoardTree(
     "AGX Thor, JetPack 7.2: no GPU load, EMC by devfreq, an INA238 for the board's input",
     {
@@ -471,8 +473,13 @@ THOR = BoardTree(
         "sys/class/devfreq/bwmgr/cur_freq": hertz(665),
         "sys/class/devfreq/bwmgr/max_freq": hertz(4266),
         **zones(
-            [("cpu-thermal", "60406\n", [("critical", 114500)]), ("tj-thermal", "63281\n", [("critical", 114500)])]
+            [
+                ("cpu-thermal", "60406\n", [("passive", 109000), ("critical", 114500)]),
+                ("tj-thermal", "63281\n", [("critical", 114500)]),
+            ]
         ),
+        **cooling([("pwm-fan", 1), ("cpufreq-cpu0", 0), ("devfreq-gpu-gpc-0", 0)]),
+        **THOR_BOUND[0],
         **ina3221(0, [("VDD_GPU", 1000, 37500), ("VDD_CPU_SOC_MSS", 1000, 18900), ("VIN_SYS_5V0", 5000, 3600)]),
         "sys/class/hwmon/hwmon1/name": "ina238\n",
         "sys/class/hwmon/hwmon1/label": "VIN\n",
@@ -482,7 +489,7 @@ THOR = BoardTree(
         **memory(125749, 90000),
         **cores("0-13", "0-13"),
     },
-    {},
+    THOR_BOUND[1],
     {"slug": "thor", "l4t": "39.2.0", "jetpack": "7.2", "python": (3, 12)},
     {
         "gpu_load": None,
@@ -493,7 +500,8 @@ THOR = BoardTree(
         "power_w": 74.4,
         "power_gpu_w": 37.5,
         "temperature_c": 63.281,
-        "temperature_soft_c": 85.0,
+        "temperature_soft_c": 102.0,
+        "temperature_hard_c": 107.0,
         "rails_w": {"VDD_GPU": 37.5, "VDD_CPU_SOC_MSS": 18.9, "VIN_SYS_5V0": 18.0, "VIN": 87.426},
         "throttles": (),
     },

@@ -25,7 +25,7 @@ from typing import Any, Callable, Deque, Dict, List, NamedTuple, Optional, Seque
 
 import numpy as np
 
-from edgeserve.engines.cuda.errors import NOT_READY, OUT_OF_MEMORY, error_of
+from edgeserve.engines.cuda.status import NOT_READY, OUT_OF_MEMORY, error_of
 
 POISON = 0xA5
 DEVICE_BASE = 0x7_0000_0000
@@ -127,17 +127,12 @@ def one_at_a_time(double: type) -> type:
 class CudaDouble:
     """See the module. ``log`` names the calls in order; ``fail`` makes the next call of a name fail with a status."""
 
-    name = "double"
-    graphs = True
-
     def __init__(
         self,
         devices: int = 1,
         memory_bytes: int = 1 << 30,
         attributes: Optional[Dict[str, int]] = None,
-        graphs: bool = True,
     ) -> None:
-        self.graphs = graphs
         self.devices = devices
         self.memory_bytes = memory_bytes
         self.attributes = {**ATTRIBUTES, **(attributes or {})}
@@ -323,8 +318,8 @@ class CudaDouble:
 
     # --- streams ---
 
-    def create_stream(self, priority: int) -> int:
-        self._enter("create_stream", priority)
+    def create_stream(self) -> int:
+        self._enter("create_stream")
         number = next(self._numbers)
         self._streams[number] = deque()
         return number
@@ -357,8 +352,8 @@ class CudaDouble:
 
     # --- events ---
 
-    def create_event(self, timing: bool, blocking: bool) -> int:
-        self._enter("create_event", timing, blocking)
+    def create_event(self, timing: bool) -> int:
+        self._enter("create_event", timing)
         number = next(self._numbers)
         self._events[number] = EventState(timing)
         return number

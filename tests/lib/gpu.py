@@ -20,7 +20,7 @@ def why_no_torch() -> str:
 
 
 def why_no_driver() -> str:
-    """``""`` where cuda-bindings or pycuda reaches a device."""
+    """``""`` where cuda-bindings reaches a device."""
     try:
         return "" if open_driver().device_count() else "CUDA shows no device"
     except EngineError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any, List
 
-from edgeserve.lanes.thread import Lane
+from edgeserve.offload.lane_thread import LaneThread
 
 ANY_TIME = 2**62
 
@@ -36,6 +36,6 @@ class Post:
             return self.items[:count]
 
 
-def end(lane: Lane) -> None:
+def end(lane: LaneThread) -> None:
     lane.stop()
     assert lane.join(5)

@@ -1,4 +1,4 @@
-/* A CUDA driver in host memory: what cuda-bindings loads where there is none, so that the adapter's calls go through the
+/* A CUDA driver in host memory: what NVIDIA's binding loads where there is none, so that the adapter's calls go through the
    real library. Everything runs at once; device memory is malloc's. Counts what is alive; cuDoubleFail makes the next
    call of cuMemAlloc, cuStreamSynchronize or cuEventQuery return a status. */
 #include <dlfcn.h>
@@ -19,7 +19,7 @@ R cuDoubleFail(int status) { fail_status = status; return 0; }
 int cuDoubleAlive(void) { return alive; }
 
 R cuInit(unsigned flags) { return flags ? 1 : 0; }
-R cuDriverGetVersion(int *version) { *version = 12060; return 0; }
+R cuDriverGetVersion(int *version) { *version = VERSION; return 0; }
 R cuDeviceGetCount(int *count) { *count = 1; return 0; }
 R cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal ? 101 : 0; }
 R cuDeviceGetName(char *name, int length, int device) { strncpy(name, "C double", (size_t)length); return device; }
@@ -58,8 +58,8 @@ R cuMemcpyDtoDAsync_v2(P to, P from, size_t size, H stream) {
 R cuMemsetD8Async(P to, unsigned char byte, size_t size, H stream) {
     NEED; if (!stream) return 400; memset((void *)(size_t)to, byte, size); return 0;
 }
-R cuStreamCreateWithPriority(H *out, unsigned flags, int priority) {
-    NEED; if (flags != 1 || priority > 0) return 1; *out = malloc(1); alive++; return 0;
+R cuStreamCreate(H *out, unsigned flags) {
+    NEED; if (flags != 1) return 1; *out = malloc(1); alive++; return 0;
 }
 R cuStreamDestroy_v2(H stream) { NEED; free(stream); alive--; return 0; }
 R cuStreamSynchronize(H stream) { NEED; OUT(planted()); return stream ? 0 : 400; }
@@ -71,7 +71,9 @@ R cuEventRecord(H event, H stream) { NEED; return event && stream ? 0 : 400; }
 R cuEventQuery(H event) { NEED; OUT(planted()); return event ? 0 : 400; }
 R cuEventSynchronize(H event) { NEED; return event ? 0 : 400; }
 R cuEventElapsedTime(float *ms, H start, H end) { NEED; *ms = 1.5f; return start && end ? 0 : 400; }
+#if VERSION >= 12000
 R cuEventElapsedTime_v2(float *ms, H start, H end) { return cuEventElapsedTime(ms, start, end); }
+#endif
 R cuStreamBeginCapture_v2(H stream, int mode) { NEED; if (mode != 1 || !stream) return 1; capturing = 1; return 0; }
 R cuStreamEndCapture(H stream, H *out) { NEED; capturing = 0; *out = malloc(1); alive++; return stream ? 0 : 400; }
 R cuGraphInstantiateWithFlags(H *out, H graph, P flags) { NEED; *out = malloc(1); alive++; return graph && !flags ? 0 : 400; }
@@ -81,7 +83,7 @@ R cuGraphDestroy(H graph) { NEED; free(graph); alive--; return 0; }
 R cuGetErrorName(R status, const char **text) { *text = "CUDA_ERROR_DOUBLE"; return status < 0; }
 R cuGetErrorString(R status, const char **text) { *text = "an error of the double"; return status < 0; }
 
-R cuGetProcAddress_v2(const char *symbol, void **out, int version, P flags, int *found) {
+static R find(const char *symbol, void **out, int version, P flags, int *found) {
     static const char *suffixes[] = {"_v2", "", "WithFlags"};
     char name[128];
     (void)version; (void)flags;
@@ -96,5 +98,10 @@ R cuGetProcAddress_v2(const char *symbol, void **out, int version, P flags, int 
     return *out ? 0 : 500;
 }
 R cuGetProcAddress(const char *symbol, void **out, int version, P flags) {
-    return cuGetProcAddress_v2(symbol, out, version, flags, NULL);
+    return find(symbol, out, version, flags, NULL);
 }
+#if VERSION >= 12000
+R cuGetProcAddress_v2(const char *symbol, void **out, int version, P flags, int *found) {
+    return find(symbol, out, version, flags, found);
+}
+#endif

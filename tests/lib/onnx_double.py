@@ -164,9 +164,9 @@ class OnnxDouble:
     def installed(self, monkeypatch: Any) -> OnnxDouble:
         """Put it and the CUDA double in the place of the libraries."""
         from edgeserve.engines import onnx
-        from edgeserve.engines.cuda import lanes
+        from edgeserve.engines.cuda import lane_stream
 
         monkeypatch.setattr(onnx, "onnxruntime", self.module())
-        for module in (onnx, lanes):
+        for module in (onnx, lane_stream):
             monkeypatch.setattr(module, "open_driver", lambda choice="auto": self.driver)
         return self

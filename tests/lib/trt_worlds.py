@@ -56,7 +56,7 @@ def build_here(
 
 
 def engine_error(answer: Dict[str, Any]) -> Exception:
-    from edgeserve.engines.tensorrt.errors import KINDS
+    from edgeserve.engines.tensorrt.build_errors import KINDS
 
     return KINDS[answer["error"]](answer["message"])
 

@@ -12,9 +12,9 @@ import pytest
 
 from edgeserve.cli import main
 from edgeserve.config.loading import parse_config
-from edgeserve.ensembles.history import load_history
-from edgeserve.ensembles.recorded import RecordedHistory
 from edgeserve.live import history_recorder
+from edgeserve.predict.history import load_history
+from edgeserve.predict.recorded import RecordedHistory
 from edgeserve.runtime import Runtime
 
 LIB = str(Path(ensemble_functions.__file__).parent)

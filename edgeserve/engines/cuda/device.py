@@ -1,9 +1,9 @@
 """Devices, streams, events, memory and graphs, as engines use them.
 
-A :class:`Device` retains the primary context. CUDA calls need it current on the calling thread: work happens inside
+A :class:`CudaDevice` retains the primary context. CUDA calls need it current on the calling thread: work happens inside
 ``with device.current():``, which may be nested. What a device makes (streams, events, buffers, graphs) is freed by
-its ``free``, which makes the context current itself, or at the latest by ``Device.close``. Freeing twice does nothing.
-No clock, no thread; the thread that frees something makes sure that nothing still uses it.
+its ``free``, which makes the context current itself, or at the latest by ``CudaDevice.close``. Freeing twice does
+nothing. No clock, no thread; the thread that frees something makes sure that nothing still uses it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,8 @@ from typing import Any, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple, T
 import numpy as np
 
 from edgeserve.engines.cuda.driver import Driver
-from edgeserve.engines.cuda.errors import CudaError, Unsupported, out_of_memory
+from edgeserve.engines.cuda.status import CudaError, out_of_memory
 from edgeserve.errors import DeviceLost, DeviceMissing, EngineError, OutOfMemory
-
-ALIGNMENT = 256
-"""Bytes that device memory is aligned to (CUDA C++ programming guide, device memory accesses); TensorRT asks the same
-of its working memory."""
 
 
 class DeviceInfo(NamedTuple):
@@ -37,7 +33,7 @@ class DeviceInfo(NamedTuple):
     cuda: Tuple[int, int]
 
 
-class Memory(NamedTuple):
+class MemoryInfo(NamedTuple):
     """Bytes of a device. On an integrated device memory that the kernel could reclaim does not count as free."""
 
     free: int
@@ -47,7 +43,7 @@ class Memory(NamedTuple):
 class Resource:
     """Something that a device made and that must be freed."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: CudaDevice) -> None:
         self.device = device
         self._freed = False
 
@@ -76,15 +72,14 @@ MadeT = TypeVar("MadeT", bound=Resource)
 
 
 class Event(Resource):
-    """A mark in a stream. ``timing``: :meth:`elapsed_ms` can be asked; ``blocking``: a thread in :meth:`synchronize`
-    sleeps instead of spinning."""
+    """A mark in a stream. ``timing``: :meth:`elapsed_ms` can be asked."""
 
-    def __init__(self, device: Device, timing: bool, blocking: bool) -> None:
+    def __init__(self, device: CudaDevice, timing: bool) -> None:
         super().__init__(device)
         self.timing = timing
-        self.handle: int = device.driver.create_event(timing, blocking)
+        self.handle: int = device.driver.create_event(timing)
 
-    def record(self, stream: Stream) -> None:
+    def record(self, stream: CudaStream) -> None:
         """Enqueue the mark behind everything that was enqueued on the stream."""
         self.device.driver.record(self.handle, stream.handle)
 
@@ -108,7 +103,7 @@ class Event(Resource):
 class Buffer(Resource):
     """``size`` bytes of memory."""
 
-    def __init__(self, device: Device, size: int) -> None:
+    def __init__(self, device: CudaDevice, size: int) -> None:
         super().__init__(device)
         self.size = size
 
@@ -125,7 +120,7 @@ class Buffer(Resource):
 class DeviceBuffer(Buffer):
     """Memory of the device, at ``pointer``."""
 
-    def __init__(self, device: Device, size: int) -> None:
+    def __init__(self, device: CudaDevice, size: int) -> None:
         super().__init__(device, size)
         self.pointer = device.driver.alloc_device(max(size, 1))
 
@@ -137,7 +132,7 @@ class HostBuffer(Buffer):
     """Page-locked memory of the host, at ``host_pointer``: the only host memory that copies run from and to while the
     host and the device go on."""
 
-    def __init__(self, device: Device, size: int, mapped: bool) -> None:
+    def __init__(self, device: CudaDevice, size: int, mapped: bool) -> None:
         super().__init__(device, size)
         self.host_pointer = device.driver.alloc_host(max(size, 1), mapped)
 
@@ -160,7 +155,7 @@ class HostBuffer(Buffer):
 class PinnedBuffer(HostBuffer):
     """Page-locked host memory, to copy from and to."""
 
-    def __init__(self, device: Device, size: int) -> None:
+    def __init__(self, device: CudaDevice, size: int) -> None:
         super().__init__(device, size, mapped=False)
 
 
@@ -168,7 +163,7 @@ class MappedBuffer(HostBuffer):
     """Host memory that the device reads and writes in place, at ``pointer``: no copies on an integrated device. On
     another every access crosses the bus. From compute capability 7.2 on the host's side is cached."""
 
-    def __init__(self, device: Device, size: int) -> None:
+    def __init__(self, device: CudaDevice, size: int) -> None:
         super().__init__(device, size, mapped=True)
         self.pointer = device.driver.device_pointer(self.host_pointer)
 
@@ -176,7 +171,7 @@ class MappedBuffer(HostBuffer):
 class ForeignMemory(Buffer):
     """Memory of the device that another library owns, and frees."""
 
-    def __init__(self, device: Device, pointer: int, size: int) -> None:
+    def __init__(self, device: CudaDevice, pointer: int, size: int) -> None:
         super().__init__(device, size)
         self.pointer = pointer
 
@@ -191,11 +186,11 @@ DeviceMemory = Union[DeviceBuffer, MappedBuffer, ForeignMemory]
 class Graph(Resource):
     """What a stream captured, ready to be launched again and again with the same pointers."""
 
-    def __init__(self, device: Device, executable: int) -> None:
+    def __init__(self, device: CudaDevice, executable: int) -> None:
         super().__init__(device)
         self.handle: int = executable
 
-    def launch(self, stream: Stream) -> None:
+    def launch(self, stream: CudaStream) -> None:
         """Enqueue it."""
         self.device.driver.launch(self.handle, stream.handle)
 
@@ -203,13 +198,12 @@ class Graph(Resource):
         driver.destroy_executable(self.handle)
 
 
-class Stream(Resource):
+class CudaStream(Resource):
     """Works run one after the other, beside those of other streams."""
 
-    def __init__(self, device: Device, priority: int = 0, handle: Optional[int] = None) -> None:
+    def __init__(self, device: CudaDevice) -> None:
         super().__init__(device)
-        self.owned = handle is None
-        self.handle: int = device.driver.create_stream(priority) if handle is None else handle
+        self.handle: int = device.driver.create_stream()
 
     def done(self) -> bool:
         """Whether everything that was enqueued is over."""
@@ -243,12 +237,10 @@ class Stream(Resource):
     def captured(self) -> Iterator[Captured]:
         """Record what the block enqueues on this stream, instead of running it; afterwards ``.graph`` has it.
 
-        Nothing inside may allocate, free, synchronise or use another stream. Raises :class:`Unsupported` where the
-        library has no graphs, :class:`CudaError` when something in the block cannot be captured.
+        Nothing inside may allocate, free, synchronise or use another stream. Raises :class:`CudaError` when something
+        in the block cannot be captured.
         """
         driver = self.device.driver
-        if not driver.graphs:
-            raise Unsupported(f"{driver.name} has no CUDA graphs; use cuda-bindings (Python 3.10 and later)")
         captured = Captured()
         driver.begin_capture(self.handle)
         try:
@@ -264,8 +256,7 @@ class Stream(Resource):
             driver.destroy_graph(graph)
 
     def _free(self, driver: Driver) -> None:
-        if self.owned:
-            driver.destroy_stream(self.handle)
+        driver.destroy_stream(self.handle)
 
 
 class Captured:
@@ -274,10 +265,10 @@ class Captured:
     graph: Optional[Graph] = None
 
 
-_FREED_FIRST = (Graph, Event, Buffer, Stream)
+_FREED_FIRST = (Graph, Event, Buffer, CudaStream)
 
 
-class Device:
+class CudaDevice:
     """One device, through its primary context. ``close`` frees what it made and is not freed yet."""
 
     def __init__(self, driver: Driver, index: int = 0) -> None:
@@ -304,22 +295,18 @@ class Device:
         finally:
             self.driver.pop()
 
-    def memory(self) -> Memory:
+    def memory(self) -> MemoryInfo:
         """Free and total bytes now. Needs no current context."""
         with self.current():
-            return Memory(*self.driver.memory())
+            return MemoryInfo(*self.driver.memory())
 
-    def stream(self, priority: int = 0) -> Stream:
-        """A stream of one's own; ``priority`` is CUDA's: lower is more urgent, and libraries may ignore it."""
-        return self.keep(Stream(self, priority))
+    def stream(self) -> CudaStream:
+        """A new stream."""
+        return self.keep(CudaStream(self))
 
-    def stream_of(self, handle: int) -> Stream:
-        """A stream that another library made and will destroy."""
-        return self.keep(Stream(self, handle=handle))
-
-    def event(self, timing: bool = True, blocking: bool = False) -> Event:
+    def event(self, timing: bool = True) -> Event:
         """An event, not recorded."""
-        return self.keep(Event(self, timing, blocking))
+        return self.keep(Event(self, timing))
 
     def buffer(self, size: int) -> DeviceBuffer:
         """Device memory. Raises :class:`~edgeserve.errors.OutOfMemory` with the bytes asked and free."""
@@ -336,9 +323,9 @@ class Device:
             raise self._no_room("page-locked host memory", size) from error
 
     def mapped(self, size: int) -> MappedBuffer:
-        """Host memory that the device uses in place. Raises :class:`Unsupported` where the device cannot."""
+        """Host memory that the device uses in place. Raises :class:`CudaError` where the device cannot."""
         if not self.info.can_map_host_memory:
-            raise Unsupported(f"device {self.index} ({self.info.name}) cannot map host memory; use pinned buffers")
+            raise CudaError(f"device {self.index} ({self.info.name}) cannot map host memory; use pinned buffers")
         try:
             return self.keep(MappedBuffer(self, size))
         except OutOfMemory as error:

@@ -10,7 +10,7 @@ from typing import Any, Optional, Sequence
 
 import numpy as np
 
-from edgeserve.engines.cuda.device import Device, DeviceBuffer, DeviceMemory, HostBuffer, Stream
+from edgeserve.engines.cuda.device import CudaDevice, CudaStream, DeviceBuffer, DeviceMemory, HostBuffer
 
 
 class Staged:
@@ -18,7 +18,7 @@ class Staged:
     device; a network whose first layers read their input again and again is faster with copies also on an integrated
     device, whose GPU does not cache mapped memory."""
 
-    def __init__(self, device: Device, size: int, mapped: Optional[bool] = None) -> None:
+    def __init__(self, device: CudaDevice, size: int, mapped: Optional[bool] = None) -> None:
         if mapped is None:
             mapped = device.info.integrated and device.info.can_map_host_memory
         self.size = size
@@ -42,21 +42,16 @@ class Staged:
         """The device's pointer."""
         return self._device_side.pointer
 
-    @property
-    def device_bytes(self) -> int:
-        """Bytes taken from the device's own memory: none where the memory is mapped."""
-        return 0 if self.mapped else self.size
-
     def array(self, shape: Sequence[int], dtype: Any, offset: int = 0) -> np.ndarray:
         """The host's view."""
         return self.host.array(shape, dtype, offset)
 
-    def to_device(self, stream: Stream, size: Optional[int] = None) -> None:
+    def to_device(self, stream: CudaStream, size: Optional[int] = None) -> None:
         """Enqueue the copy of the first ``size`` bytes to the device, where one is needed."""
         if isinstance(self._device_side, DeviceBuffer):
             stream.to_device(self._device_side, self.host, size)
 
-    def to_host(self, stream: Stream, size: Optional[int] = None) -> None:
+    def to_host(self, stream: CudaStream, size: Optional[int] = None) -> None:
         """Enqueue the copy of the first ``size`` bytes to the host, where one is needed."""
         if isinstance(self._device_side, DeviceBuffer):
             stream.to_host(self.host, self._device_side, size)

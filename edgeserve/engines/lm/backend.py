@@ -92,7 +92,7 @@ class Tokenizer(Protocol):
         """The names of the control tokens, longest first."""
 
 
-class Backend(Protocol):
+class LmBackend(Protocol):
     """One model on one device, for its lanes. ``continues``: several tokens may follow a sequence that is in memory at
     the price of one run, so that prompts can be read in parts."""
 

@@ -19,7 +19,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 from edgeserve.config.files import model_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Finished, Footprint, LaneInfo, Pending, SequenceInfo, Session, Values
-from edgeserve.engines.lm.backend import Backend, ModelFacts
+from edgeserve.engines.lm.backend import LmBackend, ModelFacts
 from edgeserve.engines.lm.generation import Generation, Reader
 from edgeserve.engines.lm.sampling import Sampling
 from edgeserve.engines.lm.slots import Slots
@@ -109,7 +109,7 @@ class LmEngine(Engine):
         if not self._prefill_tokens and "turn" not in options and lanes and all(lane.models == 1 for lane in lanes):
             self._prefill_tokens = PREFILL_TOKENS_MAX
         self._lock = threading.Lock()
-        self._backend: Optional[Backend] = None
+        self._backend: Optional[LmBackend] = None
         self._facts: Optional[ModelFacts] = None
         self._open: List[Slots] = []
 
@@ -182,13 +182,13 @@ class LmEngine(Engine):
     def _reader(self, context: int, vocabulary: int) -> Reader:
         return Reader(self._name, self._made().tokenizer(), context, vocabulary, self._defaults, self._chat)
 
-    def _loaded(self) -> Tuple[Backend, ModelFacts]:
+    def _loaded(self) -> Tuple[LmBackend, ModelFacts]:
         backend, facts = self._backend, self._facts
         if backend is None or facts is None:
             raise EngineError(f"model {self._name!r} is not loaded; call load() before it is used")
         return backend, facts
 
-    def _made(self) -> Backend:
+    def _made(self) -> LmBackend:
         with self._lock:
             if self._backend is None:
                 module, extra = BACKENDS[self._backend_name]
@@ -199,7 +199,7 @@ class LmEngine(Engine):
                         f"model {self._name!r}: back end {self._backend_name!r} cannot be imported "
                         f"({error}); pip install 'edgeserve-runtime[{extra}]'"
                     ) from None
-                backend: Backend = make_backend(
+                backend: LmBackend = make_backend(
                     self._model, model_path(self._model, self._directory), self._options, self._lanes
                 )
                 self._backend = backend

@@ -29,7 +29,7 @@ PREFILL_TOKENS_MAX = 512
 the batch make a step: they wait for that."""
 
 
-class Job:
+class BatchItem:
     """One item of the batch while it runs."""
 
     __slots__ = ("index", "sequence", "steps")
@@ -73,7 +73,7 @@ class StepLoop:
         run = _Run(batch)
         for index in range(len(batch.items)):
             try:
-                run.jobs.append(Job(index, self._sequence(batch, index)))
+                run.jobs.append(BatchItem(index, self._sequence(batch, index)))
             except EngineError as error:
                 run.over(index, Result({}, error=error))
         try:
@@ -139,7 +139,7 @@ class StepLoop:
             if run.stop:
                 return
 
-    def _turn(self, run: _Run, filling: Several[Job], decoding: Several[Job]) -> None:
+    def _turn(self, run: _Run, filling: Several[BatchItem], decoding: Several[BatchItem]) -> None:
         """Read a part of the prompts, or make a step of the others; both where that is one run."""
         run.turns += 1
         mixes = self._slots.session.mixes
@@ -152,7 +152,7 @@ class StepLoop:
             self._read += tokens if decoding else 0
         self._step(run, [job for job, _ in parts], [count for _, count in parts])
 
-    def _step(self, run: _Run, jobs: Several[Job], counts: Several[int]) -> None:
+    def _step(self, run: _Run, jobs: Several[BatchItem], counts: Several[int]) -> None:
         """Give the back end so many of each sequence's waiting tokens; choose the next of each where none is left."""
         rows = [
             Row(job.sequence.slot, job.sequence.waiting[:count], job.sequence.cached)
@@ -167,7 +167,7 @@ class StepLoop:
                 job.steps += 1
                 self._choose(run, job, found)
 
-    def _choose(self, run: _Run, job: Job, scores: np.ndarray) -> None:
+    def _choose(self, run: _Run, job: BatchItem, scores: np.ndarray) -> None:
         """The next token of one answer, what may be sent of it, and whether the answer is over."""
         sequence, asked = job.sequence, job.sequence.asked
         token = choose(scores, asked.sampling, sequence.draw())
@@ -180,19 +180,19 @@ class StepLoop:
         elif text:
             run.tell(job, text)
 
-    def _finish(self, run: _Run, job: Job, reason: str, count: int, text: str = "") -> None:
+    def _finish(self, run: _Run, job: BatchItem, reason: str, count: int, text: str = "") -> None:
         sequence = job.sequence
         text += sequence.text.finish()
         run.tell(job, text)
         answer = answer_of(sequence.text.text, sequence.generated, reason, len(sequence.asked.prompt), count)
         self._leave(run, job, Result(answer, steps=job.steps, turns=run.turns))
 
-    def _leave(self, run: _Run, job: Job, result: Result) -> None:
+    def _leave(self, run: _Run, job: BatchItem, result: Result) -> None:
         job.sequence.release()
         run.jobs.remove(job)
         run.over(job.index, result)
 
-    def _unfinished(self, run: _Run, job: Job) -> Result:
+    def _unfinished(self, run: _Run, job: BatchItem) -> Result:
         sequence = job.sequence
         return Result(
             {},
@@ -210,7 +210,7 @@ class _Run:
     def __init__(self, batch: Batch) -> None:
         self.batch = batch
         self.control: Optional[BatchControl] = batch.control
-        self.jobs: List[Job] = []
+        self.jobs: List[BatchItem] = []
         self.results: Dict[int, Result] = {}
         self.turns = 0
 
@@ -221,7 +221,7 @@ class _Run:
     def dropped(self, index: int) -> bool:
         return self.control is not None and self.control.dropped(index)
 
-    def tell(self, job: Job, text: str) -> None:
+    def tell(self, job: BatchItem, text: str) -> None:
         """Send a piece of an answer: its text, and the tokens since the last piece."""
         if self.control is not None:
             tokens = job.sequence.take_unsent()
@@ -237,13 +237,13 @@ class _Run:
         self.results[index] = result
 
 
-def parts_of(jobs: Several[Job], most: int, mixes: bool) -> List[Tuple[Job, int]]:
+def parts_of(jobs: Several[BatchItem], most: int, mixes: bool) -> List[Tuple[BatchItem, int]]:
     """Which prompts a turn reads on, and how many tokens of each: ``most`` in all, padding included.
 
     A part ends where a multiple of ``most`` tokens is in memory, or the prompt ends: the arithmetic of an answer does
     not depend on what else is read. Rows of one run are padded to the longest and all begin, unless the back end mixes.
     """
-    parts: List[Tuple[Job, int]] = []
+    parts: List[Tuple[BatchItem, int]] = []
     total = longest = 0
     for job in jobs:
         cached = job.sequence.cached

@@ -16,8 +16,8 @@ import threading
 import time
 from typing import Any, Dict, TextIO
 
+from edgeserve.engines.tensorrt.build_errors import KINDS
 from edgeserve.engines.tensorrt.construct import construct
-from edgeserve.engines.tensorrt.errors import KINDS
 from edgeserve.engines.tensorrt.library import open_library
 from edgeserve.engines.tensorrt.settings import BuildRequest
 from edgeserve.engines.tensorrt.shapes import as_json

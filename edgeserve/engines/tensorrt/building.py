@@ -19,7 +19,7 @@ from typing import IO, Any, Callable, Dict, Mapping, NamedTuple, Optional
 
 import psutil
 
-from edgeserve.engines.tensorrt.errors import KINDS, BuildFailed, BuildOutOfMemory
+from edgeserve.engines.tensorrt.build_errors import KINDS, BuildFailed, BuildOutOfMemory
 from edgeserve.engines.tensorrt.settings import BuildRequest
 from edgeserve.errors import EngineError
 from edgeserve.units import NS_PER_S, format_duration, format_size
@@ -45,14 +45,14 @@ STDERR_BYTES_KEPT = 2000
 MODULE = "edgeserve.engines.tensorrt.build_process"
 
 
-class Limits(NamedTuple):
+class BuildLimits(NamedTuple):
     """Bounds of one build. ``memory_bytes`` 0: only the host's free memory counts."""
 
     memory_bytes: int
     timeout_ns: int
 
 
-class Progress(NamedTuple):
+class BuildProgress(NamedTuple):
     """Where a build is: ``share`` of ``phase``, 0 to 1, and the seconds since it began."""
 
     phase: str
@@ -60,7 +60,7 @@ class Progress(NamedTuple):
     elapsed_s: float
 
 
-Tell = Callable[[Progress], None]
+Tell = Callable[[BuildProgress], None]
 
 
 def build_plan(
@@ -69,7 +69,7 @@ def build_plan(
     where: str,
     plan: str,
     timing_cache: str,
-    limits: Limits,
+    limits: BuildLimits,
     tell: Tell,
     device_index: int = 0,
     free_bytes: Optional[Callable[[], int]] = None,
@@ -131,7 +131,7 @@ class _Watch:
         self,
         process: subprocess.Popen[bytes],
         where: str,
-        limits: Limits,
+        limits: BuildLimits,
         tell: Tell,
         free_bytes: Callable[[], int],
         gpu_bytes: Callable[[], int],
@@ -189,7 +189,7 @@ class _Watch:
                 answer: Dict[str, Any] = line
                 return answer
             self._elapsed_s = float(line["elapsed_s"])
-            self._tell(Progress(line["phase"], float(line["share"]), self._elapsed_s))
+            self._tell(BuildProgress(line["phase"], float(line["share"]), self._elapsed_s))
         self._check_time()
         return None
 

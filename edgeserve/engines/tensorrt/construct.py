@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from edgeserve.engines.tensorrt.errors import BuildFailed, BuildOutOfMemory, ParseFailed
+from edgeserve.engines.tensorrt.build_errors import BuildFailed, BuildOutOfMemory, ParseFailed
 from edgeserve.engines.tensorrt.library import Library
 from edgeserve.engines.tensorrt.settings import BuildRequest
 from edgeserve.engines.tensorrt.shapes import Input, Profile, profiles_of

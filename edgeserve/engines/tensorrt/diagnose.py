@@ -19,7 +19,7 @@ import numpy as np
 from edgeserve.config.files import model_path, weights_size_bytes
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines.base import Batch, LaneInfo, run_whole
-from edgeserve.engines.cuda.device import Device
+from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import is_available, open_driver
 from edgeserve.engines.options import Options
 from edgeserve.engines.tensorrt.engine import TensorrtEngine
@@ -120,7 +120,7 @@ def plan_of(config: Config, model: ModelConfig, about: Dict[str, Any]) -> Found:
         path = model_path(model, config.directory)
         if is_plan(path):
             return _given(subject, path, about)
-        device = Device(open_driver(settings.cuda), device_index_of(config, model))
+        device = CudaDevice(open_driver(settings.cuda), device_index_of(config, model))
         info = device.info
         device.close()
         cache = PlanCache(settings.plans)

@@ -15,15 +15,16 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from edgeserve.config.files import model_path, weights_size_bytes
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, OutputType, Result, Session, Values
-from edgeserve.engines.cuda.device import Device
+from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import open_driver
-from edgeserve.engines.cuda.lanes import lane_stream
+from edgeserve.engines.cuda.lane_stream import lane_stream
+from edgeserve.engines.cuda.status import of_model
 from edgeserve.engines.options import Options
 from edgeserve.engines.ports import Ports
 from edgeserve.engines.python import import_function
 from edgeserve.engines.tensorrt import plans
-from edgeserve.engines.tensorrt.building import Limits, Progress, build_plan
-from edgeserve.engines.tensorrt.errors import LibraryMissing, PlanRefused, forget_locals
+from edgeserve.engines.tensorrt.build_errors import LibraryMissing, PlanRefused, forget_locals
+from edgeserve.engines.tensorrt.building import BuildLimits, BuildProgress, build_plan
 from edgeserve.engines.tensorrt.library import Library, open_library
 from edgeserve.engines.tensorrt.plan_file import (
     check_options,
@@ -32,8 +33,8 @@ from edgeserve.engines.tensorrt.plan_file import (
     item_ranges_of,
     profiles_in,
 )
-from edgeserve.engines.tensorrt.plans import Identity, Plan, PlanCache, identity_of
-from edgeserve.engines.tensorrt.running import LaneContexts, Loaded, TensorrtSession, named
+from edgeserve.engines.tensorrt.plans import Identity, PlanCache, StoredPlan, identity_of
+from edgeserve.engines.tensorrt.running import LaneContexts, Loaded, TensorrtSession
 from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, BuildRequest, is_plan, read_settings
 from edgeserve.engines.tensorrt.shapes import Input, Profile, ProfileShape, item_ranges
 from edgeserve.engines.tensorrt.tensors import Tensor, check_profiles, tensors_of
@@ -80,9 +81,9 @@ class TensorrtEngine(Engine):
                 f"{self._where}: {library.name} {library.version} is too old; expected 8.5 or later (JetPack 5.1)"
             )
         try:
-            device = Device(open_driver(self._settings.cuda), self._lanes[0].device_index)
+            device = CudaDevice(open_driver(self._settings.cuda), self._lanes[0].device_index)
         except EngineError as error:
-            raise named(self._name, error) from error
+            raise of_model(self._name, error) from error
         try:
             with device.current():
                 plan = self._bring_given(library, device, path) if is_plan(path) else self._bring(library, device, path)
@@ -91,7 +92,7 @@ class TensorrtEngine(Engine):
             forget_locals(error)
             device.close()
             if isinstance(error, EngineError):
-                raise named(self._name, error) from error
+                raise of_model(self._name, error) from error
             raise
         assert self._loaded is not None
         work = sum(self._loaded.context_bytes + max(1, lane.depth) * self._loaded.io_bytes() for lane in self._lanes)
@@ -131,7 +132,7 @@ class TensorrtEngine(Engine):
                 self._contexts[id(common)] = (common, contexts)
         except EngineError as error:
             forget_locals(error)
-            raise named(self._name, error) from error
+            raise of_model(self._name, error) from error
         return TensorrtSession(contexts)
 
     @property
@@ -186,7 +187,7 @@ class TensorrtEngine(Engine):
 
     # --- the plan ---
 
-    def _bring(self, library: Library, device: Device, path: str) -> Plan:
+    def _bring(self, library: Library, device: CudaDevice, path: str) -> StoredPlan:
         """The plan on the device. A plan that the library refuses is built again, once."""
         request = self._request(library)
         fixed = device.info if not request.compute_capabilities else None
@@ -209,11 +210,11 @@ class TensorrtEngine(Engine):
         request = self._settings.request
         return request._replace(lanes=library.api.profile_copies(request.lanes))
 
-    def _obtain(self, library: Library, cache: PlanCache, identity: Identity, path: str) -> Plan:
+    def _obtain(self, library: Library, cache: PlanCache, identity: Identity, path: str) -> StoredPlan:
         settings = self._settings
         model_bytes = weights_size_bytes(path)
         request = self._request(library)._replace(file=os.path.abspath(path))
-        limits = Limits(settings.build_memory_bytes, settings.build_timeout_ns)
+        limits = BuildLimits(settings.build_memory_bytes, settings.build_timeout_ns)
         timing_cache = cache.timing_cache(identity) if settings.timing_cache else ""
 
         def build(plan: str) -> Dict[str, Any]:
@@ -244,7 +245,7 @@ class TensorrtEngine(Engine):
         waits = math.ceil(settings.build_timeout_ns / NS_PER_S / plans.LOCK_LOOK_S)
         return cache.obtain(self._name, identity, self._where, build, waits)
 
-    def _bring_given(self, library: Library, device: Device, path: str) -> Plan:
+    def _bring_given(self, library: Library, device: CudaDevice, path: str) -> StoredPlan:
         """A plan that was built elsewhere, on the device: nothing is built, whatever is wrong with it."""
         check_options(self._options, path)
         runtime, engine = deserialized(library, path, self._where, self._settings.request.dla_core)
@@ -263,9 +264,9 @@ class TensorrtEngine(Engine):
         self._loaded = self._made(model, library, device, engine, tensors, numbers, profiles)._replace(
             ranges=item_ranges_of(chosen, axes), given=True
         )
-        return Plan(path, os.path.getsize(path), {}, was_built=False)
+        return StoredPlan(path, os.path.getsize(path), {}, was_built=False)
 
-    def _deserialized(self, library: Library, device: Device, plan: Plan) -> Loaded:
+    def _deserialized(self, library: Library, device: CudaDevice, plan: StoredPlan) -> Loaded:
         """The plan as an engine, compared with what was asked for. Raises :class:`PlanRefused`."""
         request = self._settings.request
         runtime, engine = deserialized(library, plan.path, self._where, request.dla_core)
@@ -289,7 +290,7 @@ class TensorrtEngine(Engine):
     def _tensors(
         self,
         library: Library,
-        device: Device,
+        device: CudaDevice,
         engine: Any,
         numbers: Sequence[int],
         profiles: Sequence[Tuple[int, Profile]],
@@ -310,7 +311,7 @@ class TensorrtEngine(Engine):
         self,
         model: ModelConfig,
         library: Library,
-        device: Device,
+        device: CudaDevice,
         engine: Any,
         tensors: List[Tensor],
         numbers: Sequence[int],
@@ -350,7 +351,7 @@ class _Teller:
         self._expected_s = expected_s
         self._told_s = 0.0
 
-    def tell(self, progress: Progress) -> None:
+    def tell(self, progress: BuildProgress) -> None:
         if progress.elapsed_s - self._told_s < TOLD_EVERY_S:
             return
         self._told_s = progress.elapsed_s

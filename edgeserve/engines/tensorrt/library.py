@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from typing import Any, Deque, List, NamedTuple, Tuple
 
-from edgeserve.engines.tensorrt.errors import LibraryMissing
+from edgeserve.engines.tensorrt.build_errors import LibraryMissing
 from edgeserve.engines.tensorrt.settings import LIBRARIES
 from edgeserve.engines.tensorrt.versions import Api
 

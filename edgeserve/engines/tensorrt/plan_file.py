@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from edgeserve.engines.cuda.device import Device
+from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.describe import FileDescription
 from edgeserve.engines.ports import Port
-from edgeserve.engines.tensorrt.errors import PlanRefused
+from edgeserve.engines.tensorrt.build_errors import PlanRefused
 from edgeserve.engines.tensorrt.library import Library, open_library
 from edgeserve.engines.tensorrt.settings import is_plan
 from edgeserve.engines.tensorrt.shapes import Profile, ProfileShape
@@ -164,7 +164,7 @@ def describe(path: str, choice: str = "auto") -> FileDescription:
     """What a plan says of itself, to the library of ``choice``. It must be asked on the GPU that it was built for."""
     try:
         library = open_library(choice)
-        device = Device(open_driver("auto"), 0)
+        device = CudaDevice(open_driver("auto"), 0)
     except EngineError as error:
         raise type(error)(
             f"{path}: a plan of TensorRT is read where it runs, on its GPU; elsewhere give the ONNX file "

@@ -25,7 +25,7 @@ from edgeserve.config.files import file_sha256
 from edgeserve.config.machine import slug
 from edgeserve.config.text_files import sync_folder
 from edgeserve.engines.cuda.device import DeviceInfo
-from edgeserve.engines.tensorrt.errors import BuildFailed
+from edgeserve.engines.tensorrt.build_errors import BuildFailed
 from edgeserve.engines.tensorrt.settings import BuildRequest
 from edgeserve.errors import EngineError
 
@@ -59,7 +59,7 @@ class Identity(NamedTuple):
         return hashlib.sha256(text.encode()).hexdigest()[:HASH_CHARACTERS]
 
 
-class Plan(NamedTuple):
+class StoredPlan(NamedTuple):
     """A plan that is known to be good for its identity."""
 
     path: str
@@ -127,7 +127,7 @@ class PlanCache:
             self._directory, f"timing-{hashlib.sha256(about.encode()).hexdigest()[:HASH_CHARACTERS]}.cache"
         )
 
-    def find(self, name: str, identity: Identity) -> Optional[Plan]:
+    def find(self, name: str, identity: Identity) -> Optional[StoredPlan]:
         """The plan, if there is one that fits and is whole. What is wrong with one that is there goes to the log."""
         path = self.path(name, identity)
         if not os.path.exists(path):
@@ -136,9 +136,9 @@ class PlanCache:
         if why:
             log.warning("%s is not used: %s; it is built again", path, why)
             return None
-        return Plan(path, os.path.getsize(path), metadata, was_built=False)
+        return StoredPlan(path, os.path.getsize(path), metadata, was_built=False)
 
-    def obtain(self, name: str, identity: Identity, where: str, build: Build, waits_max: int) -> Plan:
+    def obtain(self, name: str, identity: Identity, where: str, build: Build, waits_max: int) -> StoredPlan:
         """The plan, built now if there is none that fits. Of several processes one builds and the others wait for it,
         ``waits_max`` looks of :data:`LOCK_LOOK_S` at most. Raises what ``build`` raises, :class:`BuildFailed` when the
         wait is over, and :class:`EngineError` when the directory cannot be written."""
@@ -155,7 +155,7 @@ class PlanCache:
                 "directory that this user may write, on a disk with room"
             ) from error
 
-    def discard(self, plan: Plan, why: str) -> None:
+    def discard(self, plan: StoredPlan, why: str) -> None:
         """The plan cannot be run after all: the next :meth:`obtain` builds it again."""
         log.warning("%s is removed: %s", plan.path, why)
         for path in (plan.path, _metadata_path(plan.path)):
@@ -178,7 +178,7 @@ class PlanCache:
 
     # --- helpers ---
 
-    def _build(self, name: str, identity: Identity, build: Build) -> Plan:
+    def _build(self, name: str, identity: Identity, build: Build) -> StoredPlan:
         path = self.path(name, identity)
         beside = f"{path}.{os.getpid()}.part"
         try:
@@ -199,7 +199,7 @@ class PlanCache:
             for rest in (beside, f"{beside}.json"):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(rest)
-        return Plan(path, int(metadata["plan_bytes"]), metadata, was_built=True)
+        return StoredPlan(path, int(metadata["plan_bytes"]), metadata, was_built=True)
 
     def _fault(self, path: str, identity: Identity) -> Tuple[str, Dict[str, Any]]:
         """What is wrong with a plan that is there, ``""`` when nothing is; and its metadata."""

@@ -25,21 +25,18 @@ import numpy as np
 
 from edgeserve.engines.base import Batch, Finished, LaneInfo, Pending, Result, Session
 from edgeserve.engines.cuda.completion import DevicePending
-from edgeserve.engines.cuda.device import Device, DeviceBuffer, Event, Graph, Stream
-from edgeserve.engines.cuda.errors import of_model
-from edgeserve.engines.cuda.lanes import LaneStream
+from edgeserve.engines.cuda.device import CudaDevice, CudaStream, DeviceBuffer, Event, Graph
+from edgeserve.engines.cuda.lane_stream import LaneStream
 from edgeserve.engines.cuda.staging import Staged
-from edgeserve.engines.ports import Packed, Ports
-from edgeserve.engines.tensorrt.errors import forget_locals
+from edgeserve.engines.cuda.status import of_model
+from edgeserve.engines.ports import PackedBatch, Ports
+from edgeserve.engines.tensorrt.build_errors import forget_locals
 from edgeserve.engines.tensorrt.library import Library
 from edgeserve.engines.tensorrt.shapes import Profile, ProfileShape, outside
 from edgeserve.engines.tensorrt.tensors import Tensor, select_profile, set_shape
 from edgeserve.errors import EngineError
 
 log = logging.getLogger("edgeserve.tensorrt")
-
-COMMON = "tensorrt"
-"""Where the sessions of a lane find its copy streams in ``LaneInfo.common``."""
 
 Shape = Tuple[int, ...]
 
@@ -51,7 +48,7 @@ class Loaded(NamedTuple):
 
     name: str
     library: Library
-    device: Device
+    device: CudaDevice
     engine: Any
     ports: Ports
     tensors: List[Tensor]
@@ -73,30 +70,10 @@ class Loaded(NamedTuple):
         return sum(tensor.size_bytes for tensor in self.tensors)
 
 
-class CopyStreams:
-    """The streams of one lane, shared by the models that it runs."""
-
-    def __init__(self, lane: LaneStream, mapped: bool) -> None:
-        with lane.device.current():
-            self.into = lane.stream if mapped else lane.device.stream()
-            self.out = lane.stream if mapped else lane.device.stream()
-
-
-def copy_streams(lane: LaneInfo, stream: LaneStream, mapped: bool) -> CopyStreams:
-    """Made at first use on the lane's thread; they are freed with the lane's stream."""
-    common = lane.common if lane.common is not None else {}
-    name = f"{COMMON}.mapped" if mapped else COMMON
-    if name not in common:
-        common[name] = CopyStreams(stream, mapped)
-    streams = common[name]
-    assert isinstance(streams, CopyStreams)
-    return streams
-
-
-class Slot:
+class BatchMemory:
     """Memory of one batch, and the events that order its copies. ``collecting`` is the batch that it holds."""
 
-    def __init__(self, device: Device, tensors: Sequence[Tensor], mapped: bool) -> None:
+    def __init__(self, device: CudaDevice, tensors: Sequence[Tensor], mapped: bool) -> None:
         self.staged: Dict[str, Staged] = {}
         try:
             for tensor in tensors:
@@ -131,7 +108,7 @@ class ProfileContext:
     it too, so that a graph would hold for one of them alone."""
 
     def __init__(
-        self, loaded: Loaded, index: int, size: int, shapes: Profile, memory: DeviceBuffer, stream: Stream
+        self, loaded: Loaded, index: int, size: int, shapes: Profile, memory: DeviceBuffer, stream: CudaStream
     ) -> None:
         library = loaded.library
         context = library.api.create_context(loaded.engine)
@@ -168,7 +145,7 @@ class ProfileContext:
             }
         return self._outputs
 
-    def execute(self, slot: Slot, stream: Stream, capturing: bool = False) -> None:
+    def execute(self, slot: BatchMemory, stream: CudaStream, capturing: bool = False) -> None:
         """Enqueue the network on a slot's memory. Raises :class:`EngineError` with the library's words, or the
         device's error when that is the reason. ``capturing``: a stream that is captured may not be asked."""
         loaded = self._loaded  # the context is not a local: an error's traceback must not keep it alive
@@ -186,7 +163,7 @@ class ProfileContext:
                 f"{loaded.library.why('TensorRT did not say why')}"
             )
 
-    def capture(self, number: int, slot: Slot, stream: Stream) -> None:
+    def capture(self, number: int, slot: BatchMemory, stream: CudaStream) -> None:
         """Capture the network on a slot's memory as a graph. TensorRT must have run with these shapes before."""
         with stream.captured() as captured:
             self.execute(slot, stream, capturing=True)
@@ -194,7 +171,7 @@ class ProfileContext:
             self.graphs[number] = captured.graph
             self.captured = dict(self._shapes)
 
-    def enqueue(self, number: int, slot: Slot, stream: Stream) -> None:
+    def enqueue(self, number: int, slot: BatchMemory, stream: CudaStream) -> None:
         """Launch the slot's graph where there is one for these shapes, else execute."""
         graph = self.graphs.get(number)
         if graph is not None and self.captured == self._shapes:
@@ -216,7 +193,12 @@ class Collecting:
     """A launched batch's outputs, from the slot's memory to results: once, whoever needs it first."""
 
     def __init__(
-        self, ports: Ports, packed: Packed, views: Sequence[np.ndarray], failed: Mapping[int, EngineError], count: int
+        self,
+        ports: Ports,
+        packed: PackedBatch,
+        views: Sequence[np.ndarray],
+        failed: Mapping[int, EngineError],
+        count: int,
     ) -> None:
         self.pending: Optional[Pending] = None
         self._ports = ports
@@ -248,8 +230,8 @@ class LaneContexts:
         """``copy``: which copy of the profiles is this lane's, where lanes cannot share them."""
         self.loaded = loaded
         self.stream = stream
-        self._copies = copy_streams(lane, stream, loaded.mapped)
-        self._slots: List[Slot] = []
+        self._into, self._out = (stream.stream, stream.stream) if loaded.mapped else stream.copies
+        self._slots: List[BatchMemory] = []
         self._contexts: Dict[int, ProfileContext] = {}
         self._numbers: Dict[int, ProfileContext] = {}
         self._memory: Optional[DeviceBuffer] = None
@@ -264,7 +246,7 @@ class LaneContexts:
                 for number, (size, shapes) in rows:
                     self._contexts[size] = self._context(number, size, shapes)
                 for _ in range(max(1, lane.depth)):
-                    self._slots.append(Slot(loaded.device, loaded.tensors, loaded.mapped))
+                    self._slots.append(BatchMemory(loaded.device, loaded.tensors, loaded.mapped))
                 for _, (size, shapes) in rows:
                     self._warm(self._contexts[size], shapes)
             except BaseException:
@@ -338,13 +320,13 @@ class LaneContexts:
     def _enqueue(
         self,
         number: int,
-        slot: Slot,
+        slot: BatchMemory,
         context: ProfileContext,
-        packed: Packed,
+        packed: PackedBatch,
         views: Sequence[np.ndarray],
         collecting: Collecting,
     ) -> Pending:
-        compute, into, out = self.stream.stream, self._copies.into, self._copies.out
+        compute, into, out = self.stream.stream, self._into, self._out
         clock, loaded = self.stream.clock, self.loaded
         if out is not compute:
             slot.before.record(compute)
@@ -372,7 +354,9 @@ class LaneContexts:
                     stream.synchronize()
             raise
         name = loaded.name  # whoever keeps a batch that is over must not keep the engine
-        return DevicePending(clock, span, collecting.results, lambda error: named(name, error), loaded.device.current)
+        return DevicePending(
+            clock, span, collecting.results, lambda error: of_model(name, error), loaded.device.current
+        )
 
     def _size_for(self, batch: Batch) -> int:
         """The smallest batch size with a profile that holds the batch."""
@@ -405,7 +389,7 @@ class LaneContexts:
                     )
         return failed
 
-    def _free_slot(self) -> Tuple[int, Slot]:
+    def _free_slot(self) -> Tuple[int, BatchMemory]:
         """The next slot in turn. Where its batch is over and nobody asked for the result, it is collected now."""
         number = self._next
         slot = self._slots[number]
@@ -422,7 +406,7 @@ class LaneContexts:
         self._next = (number + 1) % len(self._slots)
         return number, slot
 
-    def _stage(self, slot: Slot, feeds: Mapping[str, np.ndarray]) -> None:
+    def _stage(self, slot: BatchMemory, feeds: Mapping[str, np.ndarray]) -> None:
         """Copy what was not packed in the slot's host memory into it: constants, masks, states, narrowed numbers."""
         for tensor in self.loaded.tensors:
             if not tensor.is_input:
@@ -480,13 +464,6 @@ def _bytes_of(array: np.ndarray, tensor: Tensor) -> int:
     return int(array.size) * tensor.dtype.itemsize
 
 
-def named(name: str, error: Exception) -> Exception:
-    """The error with the model's name in front, where it is CUDA's."""
-    if not isinstance(error, EngineError):
-        return EngineError(f"model {name!r}: {type(error).__name__}: {error}")
-    return error if f"model {name!r}" in str(error) else of_model(name, error)
-
-
 class TensorrtSession(Session):
     """One lane's session; several of one lane share its contexts."""
 
@@ -506,4 +483,4 @@ class TensorrtSession(Session):
             return contexts.launch(batch)
         except EngineError as error:
             forget_locals(error)
-            raise named(contexts.loaded.name, error) from error
+            raise of_model(contexts.loaded.name, error) from error

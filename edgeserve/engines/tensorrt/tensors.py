@@ -10,9 +10,9 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from edgeserve.engines.cuda.device import Stream
+from edgeserve.engines.cuda.device import CudaStream
 from edgeserve.engines.ports import Port
-from edgeserve.engines.tensorrt.errors import PlanRefused
+from edgeserve.engines.tensorrt.build_errors import PlanRefused
 from edgeserve.engines.tensorrt.library import Library
 from edgeserve.engines.tensorrt.shapes import Profile
 from edgeserve.errors import EngineError
@@ -55,7 +55,7 @@ def check_profiles(engine: Any, profiles: Sequence[Tuple[int, Profile]], where: 
 
 
 def tensors_of(
-    library: Library, engine: Any, profiles: Sequence[Tuple[int, Profile]], stream: Stream, where: str
+    library: Library, engine: Any, profiles: Sequence[Tuple[int, Profile]], stream: CudaStream, where: str
 ) -> List[Tensor]:
     """The plan's tensors, inputs first. ``profiles``: numbers of optimisation profiles, with what is asked of each.
     Output shapes are asked of a context at each profile's largest shapes. Raises
@@ -105,7 +105,7 @@ def _check_place(library: Library, engine: Any, name: str, where: str) -> None:
 
 
 def _largest(
-    library: Library, engine: Any, profiles: Sequence[Tuple[int, Profile]], stream: Stream, where: str
+    library: Library, engine: Any, profiles: Sequence[Tuple[int, Profile]], stream: CudaStream, where: str
 ) -> Dict[str, Tuple[int, ...]]:
     """The largest shape, by number of elements, that each tensor has in any profile."""
     context = library.api.create_context(engine)
@@ -134,7 +134,7 @@ def _largest(
     return largest
 
 
-def select_profile(library: Library, context: Any, index: int, stream: Stream, where: str) -> None:
+def select_profile(library: Library, context: Any, index: int, stream: CudaStream, where: str) -> None:
     """Bind a context to an optimisation profile, and wait until it is: the next enqueue may be on another stream."""
     if not context.set_optimization_profile_async(index, stream.handle):
         raise EngineError(

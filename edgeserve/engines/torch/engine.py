@@ -6,7 +6,7 @@ returns, in order; default ``["output"]``, or the keys of the dict that an expor
 (``"float32"``, ``"float16"``, ``"bfloat16"``: weights and floating inputs; what comes out is float32), ``threads`` (of
 one run on the CPU; default: the lane's), ``deterministic`` (operators that give the same bits each time; it holds for
 the whole process), ``example`` (``"module:function"``), ``cuda`` (the library for streams: ``auto``, ``cuda-bindings``,
-``pycuda``), and those of :mod:`edgeserve.engines.ports`.
+``cuda-bindings``), and those of :mod:`edgeserve.engines.ports`.
 
 torch keeps the number of threads per thread of the program where it is built with OpenMP, as its wheels are: each lane
 has its own. The number is set on the thread that runs a batch, and only when it differs.
@@ -23,10 +23,10 @@ import torch
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, OutputType, Result, Session, Values
-from edgeserve.engines.cuda.errors import of_model
+from edgeserve.engines.cuda.status import of_model
 from edgeserve.engines.host_session import HostSession
 from edgeserve.engines.options import Options
-from edgeserve.engines.ports import PORT_OPTIONS, Packed, Port, Ports
+from edgeserve.engines.ports import PORT_OPTIONS, PackedBatch, Port, Ports
 from edgeserve.engines.python import NOMINAL_BYTES, import_function
 from edgeserve.engines.torch.failures import failure_of
 from edgeserve.engines.torch.programs import Program, read_program, storages
@@ -161,7 +161,7 @@ class TorchEngine(Engine):
 
     # --- a batch ---
 
-    def arrays_of(self, packed: Packed, threads: int) -> Sequence[np.ndarray]:
+    def arrays_of(self, packed: PackedBatch, threads: int) -> Sequence[np.ndarray]:
         """The network's outputs for a packed batch, on the CPU."""
         if not packed.rows:
             return ()
@@ -267,7 +267,7 @@ class TorchEngine(Engine):
             torch.set_num_threads(before)
         return estimated
 
-    def _look_for_sharing(self, packed: Packed) -> None:
+    def _look_for_sharing(self, packed: PackedBatch) -> None:
         """Whether the network changes its inputs, or returns memory that its next call writes to: copies help then."""
         torch.set_num_threads(self.threads_of(self._lanes[0]))
         self._copies_in = self._copies_out = False
@@ -290,7 +290,7 @@ class TorchEngine(Engine):
         self._copies_out = bool(storages(first) & storages(again))
         self.loaded_ports().unpack([output.numpy() for output in first], packed)
 
-    def _measured(self, packed: Packed) -> int:
+    def _measured(self, packed: PackedBatch) -> int:
         """Bytes that one call takes on CUDA beyond the weights."""
         for why in packed.failed.values():
             raise why

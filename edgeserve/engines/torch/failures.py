@@ -12,7 +12,7 @@ from typing import Dict, Optional
 import numpy as np
 import torch
 
-from edgeserve.engines.cuda.errors import OUT_OF_MEMORY, error_of, of_model, status_of
+from edgeserve.engines.cuda.status import OUT_OF_MEMORY, error_of, of_model, status_of
 from edgeserve.errors import EngineError, OutOfMemory
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -21,7 +21,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 def failure_of(model: str, error: Exception, feeds: Dict[str, np.ndarray], device: torch.device) -> EngineError:
     """The error for what was raised while ``model`` loaded, or ran on ``feeds``."""
     if isinstance(error, EngineError):
-        return error if f"model {model!r}" in str(error) else of_model(model, error)
+        return of_model(model, error)
     text = str(error).strip() or type(error).__name__
     if is_out_of_memory(error, text):
         return _no_room(model, text, device)

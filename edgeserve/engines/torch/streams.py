@@ -15,13 +15,10 @@ import torch
 from edgeserve.engines.base import Batch, Finished, LaneInfo, Pending, Result, Session
 from edgeserve.engines.cuda.completion import DevicePending, StreamClock
 from edgeserve.engines.cuda.driver import open_driver
-from edgeserve.engines.cuda.lanes import NAME, LaneStream, lane_stream
-from edgeserve.engines.ports import Packed, Ports
+from edgeserve.engines.cuda.lane_stream import NAME, LaneStream, lane_stream
+from edgeserve.engines.ports import PackedBatch, Ports
 from edgeserve.engines.torch.programs import TORCH_OF
 from edgeserve.errors import DeviceMissing, EngineError
-
-COPIES = "torch copies"
-"""Where the sessions of a lane find the two streams of their copies in ``LaneInfo.common``."""
 
 
 class TorchMark:
@@ -36,11 +33,12 @@ class TorchMark:
 
 
 class TorchStream:
-    """A lane's stream, made by torch: where neither cuda-bindings nor pycuda is installed."""
+    """A lane's stream, made by torch: where cuda-bindings is not installed."""
 
     def __init__(self, index: int, clock_ns: Callable[[], int]) -> None:
         self.index = index
         self._stream = torch.cuda.Stream(torch.device("cuda", index))
+        self._copies: Optional[Tuple[Any, Any]] = None
         self.clock: StreamClock[TorchMark] = StreamClock(
             TorchMark, lambda start, end: float(start.event.elapsed_time(end.event)), clock_ns
         )
@@ -49,6 +47,14 @@ class TorchStream:
     def handle(self) -> int:
         """CUDA's stream."""
         return int(self._stream.cuda_stream)
+
+    @property
+    def copies(self) -> Tuple[Any, Any]:
+        """Two streams beside the lane's, made at first use: for copies to the device, and for those back."""
+        if self._copies is None:
+            device = torch.device("cuda", self.index)
+            self._copies = torch.cuda.Stream(device), torch.cuda.Stream(device)
+        return self._copies
 
     def record(self, mark: TorchMark, handle: int = 0) -> None:
         """Enqueue the mark, on the stream or the one of ``handle``."""
@@ -61,7 +67,8 @@ class TorchStream:
     def close(self) -> None:
         """The lane ends. torch keeps its streams in a pool."""
         with contextlib.suppress(RuntimeError):  # a device that is lost
-            self._stream.synchronize()
+            for stream in (self._stream, *(self._copies or ())):
+                stream.synchronize()
 
 
 SharedStream = Union[LaneStream, TorchStream]
@@ -103,12 +110,18 @@ class CudaSession(Session):
         self._shared: Any = stream_of(lane, choice)
         self._device = torch.device("cuda", lane.device_index)
         self._stream = torch.cuda.ExternalStream(self._shared.handle, self._device)
-        beside = copy_streams(lane, self._shared, self._device)
-        self._beside = beside is not None
-        self._inward, self._outward = beside or (self._stream, self._stream)
+        self._beside = lane.depth > 1
+        self._inward, self._outward = self._copy_streams() if self._beside else (self._stream, self._stream)
         self._ports = ports
         self._enqueue = enqueue
         self._fail = fail
+
+    def _copy_streams(self) -> Tuple[Any, Any]:
+        into, out = self._shared.copies
+        if isinstance(self._shared, TorchStream):
+            return into, out
+        external = torch.cuda.ExternalStream
+        return external(into.handle, self._device), external(out.handle, self._device)
 
     def launch(self, batch: Batch) -> Pending:
         ports = self._ports()
@@ -172,33 +185,6 @@ class CudaSession(Session):
         return arrays
 
 
-def _unpacked(ports: Ports, arrays: Sequence[torch.Tensor], packed: Packed) -> List[Result]:
+def _unpacked(ports: Ports, arrays: Sequence[torch.Tensor], packed: PackedBatch) -> List[Result]:
     """The results, in memory of their own: a client may keep them, and page-locked memory is scarce."""
     return ports.unpack([np.array(array.numpy(), copy=True) for array in arrays], packed)
-
-
-class CopyStreams:
-    """The two streams that copy beside the lane's."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.both: Tuple[torch.cuda.Stream, torch.cuda.Stream] = (torch.cuda.Stream(device), torch.cuda.Stream(device))
-
-    def close(self) -> None:
-        """The lane ends."""
-        with contextlib.suppress(RuntimeError):  # a device that is lost
-            for stream in self.both:
-                stream.synchronize()
-
-
-def copy_streams(
-    lane: LaneInfo, shared: SharedStream, device: torch.device
-) -> Optional[Tuple[torch.cuda.Stream, torch.cuda.Stream]]:
-    """The lane's streams for copies to the device and back; ``None`` where all goes through its one stream: with one
-    batch at a time, and with pycuda, which cannot mark streams that torch made."""
-    by_pycuda = isinstance(shared, LaneStream) and shared.device.driver.name == "pycuda"
-    if lane.depth < 2 or lane.common is None or by_pycuda:
-        return None
-    if COPIES not in lane.common:
-        lane.common[COPIES] = CopyStreams(device)
-    own: CopyStreams = lane.common[COPIES]
-    return own.both

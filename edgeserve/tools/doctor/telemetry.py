@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from edgeserve.device.boards import Board
 from edgeserve.device.files import read_integer
 from edgeserve.device.parse import Line, parse_line
-from edgeserve.device.source import Source
+from edgeserve.device.source import DeviceSource
 from edgeserve.device.sources import sources_for
 from edgeserve.device.state import DeviceState, merged
 from edgeserve.device.tegrastats import COMMAND
@@ -59,7 +59,7 @@ def check_telemetry(root: str, board: Board) -> List[Finding]:
     ]
 
 
-def _told(readings: Sequence[Tuple[Source, DeviceState]]) -> Tuple[Dict[str, str], List[str]]:
+def _told(readings: Sequence[Tuple[DeviceSource, DeviceState]]) -> Tuple[Dict[str, str], List[str]]:
     told: Dict[str, str] = {}
     for name, _ in QUANTITIES:
         source = next((source.name for source, state in readings if getattr(state, name) is not None), None)
@@ -68,7 +68,7 @@ def _told(readings: Sequence[Tuple[Source, DeviceState]]) -> Tuple[Dict[str, str
     return told, [name for name, _ in QUANTITIES if name not in told]
 
 
-def _telemetry_mend(board: Board, sources: Sequence[Source]) -> str:
+def _telemetry_mend(board: Board, sources: Sequence[DeviceSource]) -> str:
     if board.is_jetson:
         return "run edgeserve as a user of the groups video and render, or let tegrastats tell ([monitor] tegrastats)"
     trouble = next((str(getattr(source, "trouble", "")) for source in sources if getattr(source, "trouble", "")), "")

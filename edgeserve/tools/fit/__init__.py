@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import argparse
 
-from edgeserve.ensembles.combiner import KINDS
 from edgeserve.errors import ConfigError
+from edgeserve.predict.combiner import KINDS
 from edgeserve.tools.fit import ensemble, length
 
 

@@ -16,7 +16,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 
 from edgeserve.config.ensemble_profile import EnsembleProfile, write_ensemble
-from edgeserve.ensembles.accuracy import (
+from edgeserve.errors import ConfigError
+from edgeserve.predict.accuracy import (
     SCORE_BINS,
     agreements,
     bin_of,
@@ -24,10 +25,9 @@ from edgeserve.ensembles.accuracy import (
     observed_tables,
     profile_rows,
 )
-from edgeserve.ensembles.combiner import Combiner, stacking_inputs
-from edgeserve.ensembles.discrepancy import Discrepancy, agreement_scores, fit_discrepancy, fit_temperature
-from edgeserve.ensembles.history import History, load_history
-from edgeserve.errors import ConfigError
+from edgeserve.predict.combiner import Combiner, stacking_inputs
+from edgeserve.predict.discrepancy import Discrepancy, agreement_scores, fit_discrepancy, fit_temperature
+from edgeserve.predict.history import EnsembleHistory, load_history
 from edgeserve.tools.fit.ranks import correlation, ranks_of
 
 RECORDS_KEPT = 300
@@ -100,7 +100,7 @@ def _silent(step: str) -> None:
 
 
 def fit(
-    history: History,
+    history: EnsembleHistory,
     path: str,
     *,
     combiner: str = "weighted_average",
@@ -153,7 +153,7 @@ def fit(
     return about
 
 
-def make_combiner(history: History, kind: str) -> Combiner:
+def make_combiner(history: EnsembleHistory, kind: str) -> Combiner:
     """A combiner with weights by how good each model is: the log-odds of being right, or the inverse squared error."""
     reference = Combiner("average", history.task, (1.0,) * len(history.models))
     everything = (1 << len(history.models)) - 1
@@ -177,7 +177,7 @@ def make_combiner(history: History, kind: str) -> Combiner:
     return _stacking(history, shares)
 
 
-def _stacking(history: History, weights: Tuple[float, ...]) -> Combiner:
+def _stacking(history: EnsembleHistory, weights: Tuple[float, ...]) -> Combiner:
     try:
         from sklearn.linear_model import LogisticRegression, Ridge
     except ImportError as error:
@@ -208,7 +208,7 @@ def _stacking(history: History, weights: Tuple[float, ...]) -> Combiner:
     )
 
 
-def score_statistics(history: History, answers: np.ndarray) -> Discrepancy:
+def score_statistics(history: EnsembleHistory, answers: np.ndarray) -> Discrepancy:
     """Temperatures, by the true labels or else the ensemble's, and mean distances."""
     temperatures = (1.0,) * len(history.models)
     if history.task == "classification":
@@ -217,7 +217,7 @@ def score_statistics(history: History, answers: np.ndarray) -> Discrepancy:
     return fit_discrepancy(history.task, history.outputs, answers, temperatures)
 
 
-def _true_scores(history: History, answers: np.ndarray, scoring: Discrepancy, score: str) -> np.ndarray:
+def _true_scores(history: EnsembleHistory, answers: np.ndarray, scoring: Discrepancy, score: str) -> np.ndarray:
     if score == "discrepancy":
         return scoring.scores(history.outputs, answers)
     if score != "agreement" or history.task != "classification":
@@ -227,7 +227,7 @@ def _true_scores(history: History, answers: np.ndarray, scoring: Discrepancy, sc
     return scores
 
 
-def train(history: History, answers: np.ndarray, scores: np.ndarray, epochs: int, seed: int) -> Network:
+def train(history: EnsembleHistory, answers: np.ndarray, scores: np.ndarray, epochs: int, seed: int) -> Network:
     """The difficulty predictor (Eq. 2): a small network that learns the score's rank, and beside it the ensemble's
     class, which shares its hidden layers. Both are learnt by squared error."""
     try:
@@ -267,7 +267,7 @@ def _class_columns(task: str, answers: np.ndarray) -> List[np.ndarray]:
 
 
 def _profile(
-    history: History,
+    history: EnsembleHistory,
     combiner: Combiner,
     outputs: np.ndarray,
     predicted: Optional[np.ndarray],
@@ -347,7 +347,7 @@ def export(network: Network, path: str) -> None:
         file.write(model.SerializeToString())
 
 
-def _about(history: History, combiner: Combiner, tolerance: float, score: str) -> Dict[str, Any]:
+def _about(history: EnsembleHistory, combiner: Combiner, tolerance: float, score: str) -> Dict[str, Any]:
     full = (1 << len(history.models)) - 1
     shares = agreements(combiner, history.outputs, _told_subsets(len(history.models)), tolerance)
     named = {

@@ -9,8 +9,8 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from edgeserve.errors import ConfigError
-from edgeserve.language.length import LOG_MAX, SIGMA_MAX, LengthModel
-from edgeserve.language.rules import RuleScorer, features
+from edgeserve.predict.length import LOG_MAX, SIGMA_MAX, LengthModel
+from edgeserve.predict.rules import RuleScorer, features
 from edgeserve.tools.fit.ranks import correlation, ranks_of
 
 HIDDEN = (100, 200, 200, 100)

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List
 import numpy as np
 
 from edgeserve.config.loading import parse_config
-from edgeserve.language.length import FEATURES, LengthModel
+from edgeserve.predict.length import FEATURES, LengthModel
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.events import Request, RequestArrived
 

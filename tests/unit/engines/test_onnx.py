@@ -281,7 +281,7 @@ def test_lanes_with_other_threads_have_sessions_of_their_own(tmp_path):
     assert footprint.weights_bytes == 2 * alone.load().weights_bytes
     results = [run_whole(engine.open(lane), Batch([{"x": X}], 1))[0][0] for lane in lanes]
     assert all(np.array_equal(result.outputs["y"], results[0].outputs["y"]) for result in results)
-    with pytest.raises(EngineError, match="model 'm' was not made for a lane with Threads"):
+    with pytest.raises(EngineError, match="model 'm' was not made for a lane with 7 threads"):
         run_whole(engine.open(LaneInfo(threads=7)), Batch([{"x": X}], 1))
 
 

@@ -7,7 +7,7 @@ import pytest
 from draw import schemble
 
 from edgeserve.config.ensemble_profile import read_ensemble, read_fit
-from edgeserve.ensembles.history import History, save_history
+from edgeserve.predict.history import EnsembleHistory, save_history
 from edgeserve.tools.fit.ensemble import fit
 
 MODELS = ("a", "b")
@@ -21,8 +21,8 @@ def place(tmp_path):
     labels = draw.integers(0, 2, 200)
     outputs[np.arange(200), 0, labels] = 0.9
     outputs[np.arange(200), 1, np.where(np.arange(200) % 5 == 0, 1 - labels, labels)] = 0.9
-    save_history(str(tmp_path / "h.npz"), History(MODELS, outputs))
-    fit(History(MODELS, outputs), str(tmp_path / "e.json"), combiner="weighted_average")
+    save_history(str(tmp_path / "h.npz"), EnsembleHistory(MODELS, outputs))
+    fit(EnsembleHistory(MODELS, outputs), str(tmp_path / "e.json"), combiner="weighted_average")
     return tmp_path
 
 

@@ -11,7 +11,7 @@ import sys
 import pytest
 from dev import release
 
-PACKAGE = ["edgeserve/__init__.py", "edgeserve/py.typed", "edgeserve/language/lexicon.csv"]
+PACKAGE = ["edgeserve/__init__.py", "edgeserve/py.typed", "edgeserve/predict/lexicon.csv"]
 INFO = "edgeserve_runtime-1.2.dist-info/"
 METADATA = (
     "Name: edgeserve-runtime\nVersion: 1.2\nRequires-Python: >=3.8\nDescription-Content-Type: text/markdown\n\nText"

@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 
 import numpy as np
-import pycuda_double
 import pytest
 from cuda_double import POISON, CudaDouble, Misuse
 
-from edgeserve.engines.cuda.device import Device
-from edgeserve.engines.cuda.errors import CudaError, Unsupported
+from edgeserve.engines.cuda.device import CudaDevice
+from edgeserve.engines.cuda.status import CudaError
 from edgeserve.errors import DeviceLost, DeviceMissing, OutOfMemory
 
 
@@ -19,10 +18,9 @@ def driver():
     return CudaDouble()
 
 
-@pytest.fixture(params=["protocol", "pycuda"])
-def device(driver, request, monkeypatch):
-    """On the double itself, and on the adapter of pycuda over a double of pycuda."""
-    device = Device(driver if request.param == "protocol" else pycuda_double.installed(monkeypatch, driver))
+@pytest.fixture
+def device(driver):
+    device = CudaDevice(driver)
     yield device
     driver.run_all()
     device.close()
@@ -30,7 +28,7 @@ def device(driver, request, monkeypatch):
 
 
 def test_a_device_says_what_it_is(driver):
-    device = Device(driver)
+    device = CudaDevice(driver)
     assert device.info.name == "double 0"
     assert device.info.compute_capability == (8, 7)
     assert (device.info.integrated, device.info.can_map_host_memory, device.info.copy_engines) == (False, True, 2)
@@ -42,7 +40,7 @@ def test_a_device_says_what_it_is(driver):
 
 def test_a_device_that_does_not_exist_is_missing(driver):
     with pytest.raises(DeviceMissing, match=r"device 1 does not exist: CUDA shows 1 device"):
-        Device(driver, 1)
+        CudaDevice(driver, 1)
 
 
 def test_bytes_go_to_the_device_and_come_back(device):
@@ -77,16 +75,14 @@ def test_mapped_memory_needs_no_copies(device):
 
 
 def test_a_device_that_cannot_map_says_so():
-    device = Device(CudaDouble(attributes={"CAN_MAP_HOST_MEMORY": 0}))
-    with device.current(), pytest.raises(Unsupported, match=r"cannot map host memory; use pinned"):
+    device = CudaDevice(CudaDouble(attributes={"CAN_MAP_HOST_MEMORY": 0}))
+    with device.current(), pytest.raises(CudaError, match=r"cannot map host memory; use pinned"):
         device.mapped(16)
     device.close()
 
 
-@pytest.mark.parametrize("library", ["protocol", "pycuda"])
-def test_no_room_names_what_was_asked_and_what_is_free(library, monkeypatch):
-    small = CudaDouble(memory_bytes=1000)
-    device = Device(small if library == "protocol" else pycuda_double.installed(monkeypatch, small))
+def test_no_room_names_what_was_asked_and_what_is_free():
+    device = CudaDevice(CudaDouble(memory_bytes=1000))
     with device.current():
         device.buffer(600)
         with pytest.raises(OutOfMemory, match="500 bytes of device memory cannot be had; 400 of 1,000") as caught:
@@ -123,13 +119,7 @@ def test_a_stream_waits_for_the_event_of_another(device, driver):
     assert [name for name in driver.ran if name in ("copy", "kernel")] == ["copy", "kernel"]
 
 
-def graphs_or_skip(device):
-    if not device.driver.graphs:
-        pytest.skip("pycuda has no CUDA graphs")
-
-
 def test_a_graph_runs_with_what_its_buffers_hold_then(device):
-    graphs_or_skip(device)
     with device.current():
         stream, source, back, buffer = device.stream(), device.pinned(4), device.pinned(4), device.buffer(4)
         source.array((4,), np.uint8)[:] = 1
@@ -146,7 +136,6 @@ def test_a_graph_runs_with_what_its_buffers_hold_then(device):
 
 
 def test_a_capture_that_fails_ends_and_leaves_the_stream_usable(device, driver):
-    graphs_or_skip(device)
     with device.current():
         stream, buffer = device.stream(), device.buffer(4)
         with pytest.raises(CudaError, match="capturing"):
@@ -156,17 +145,8 @@ def test_a_capture_that_fails_ends_and_leaves_the_stream_usable(device, driver):
         assert driver.waiting(stream.handle) == ["fill"]
 
 
-def test_graphs_are_refused_where_the_library_has_none():
-    device = Device(CudaDouble(graphs=False))
-    with device.current(), pytest.raises(Unsupported, match="has no CUDA graphs"):
-        with device.stream().captured():
-            pass
-    device.close()
-
-
-@pytest.mark.parametrize("library", ["protocol", "pycuda"])
-def test_after_a_sticky_error_the_device_is_lost_and_freeing_does_not_raise(driver, library, monkeypatch):
-    device = Device(driver if library == "protocol" else pycuda_double.installed(monkeypatch, driver))
+def test_after_a_sticky_error_the_device_is_lost_and_freeing_does_not_raise(driver):
+    device = CudaDevice(driver)
     with device.current():
         stream, buffer = device.stream(), device.buffer(8)
         driver.lost = 700
@@ -202,7 +182,7 @@ def test_views_and_copies_stay_within_their_buffers(device):
 
 
 def test_a_closed_device_cannot_be_used(driver):
-    device = Device(driver)
+    device = CudaDevice(driver)
     device.close()
     with pytest.raises(CudaError, match="after it was closed"):
         with device.current():
@@ -224,7 +204,7 @@ def test_another_thread_may_free(device, driver):
 
 @pytest.fixture
 def plain(driver):
-    plain = Device(driver)
+    plain = CudaDevice(driver)
     yield plain
     driver.run_all()
     plain.close()

@@ -1,16 +1,17 @@
-"""The choice of the library, its real absence of a driver, and CUDA's codes as errors."""
+"""The library for CUDA, the real absence of a driver, and CUDA's codes as errors."""
 
 from __future__ import annotations
 
 import inspect
 import pickle
+import re
 import sys
 
 import pytest
 
 from edgeserve.engines.cuda import driver as driver_module
 from edgeserve.engines.cuda.driver import Driver, is_available, open_driver
-from edgeserve.engines.cuda.errors import CudaError, Unsupported, error_of, of_model
+from edgeserve.engines.cuda.status import CudaError, error_of, of_model
 from edgeserve.errors import ConfigError, DeviceLost, DeviceMissing, EngineError, OutOfMemory
 
 
@@ -36,7 +37,7 @@ def test_codes_become_the_errors_that_lanes_understand(status, kind):
         error_of("f", 1, "t"),
         error_of("f", 100, "t"),
         OutOfMemory("full", 5, 3),
-        Unsupported("none", 801),
+        CudaError("none", 801),
         EngineError("other"),
     ],
 )
@@ -55,17 +56,15 @@ def test_an_unknown_library_is_refused_with_the_nearest():
 
 
 def test_without_any_library_the_mend_is_told(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    monkeypatch.setitem(sys.modules, "pycuda", None)
-    for name in ("by_bindings", "by_pycuda"):
-        monkeypatch.delitem(sys.modules, f"edgeserve.engines.cuda.{name}", raising=False)
-    with pytest.raises(DeviceMissing, match=r"cuda-bindings: .*pycuda: .*pip install 'edgeserve-runtime\[gpu\]'"):
+    for name in ("cuda", *driver_module.BINDINGS):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(DeviceMissing, match=r"cuda.bindings.driver: .*cuda.cuda: .*pip install '.*\[gpu\]'"):
         open_driver()
     assert not is_available()
 
 
 def test_the_real_library_says_that_the_driver_is_missing():
-    pytest.importorskip("cuda.bindings", reason="pip install 'edgeserve-runtime[gpu]' (Python 3.10 and later)")
+    pytest.importorskip("cuda", reason="pip install 'edgeserve-runtime[gpu]'")
     if is_available():
         pytest.skip("this machine has a CUDA driver and a device")
     with pytest.raises(DeviceMissing, match="doctor"):
@@ -74,18 +73,10 @@ def test_the_real_library_says_that_the_driver_is_missing():
 
 def test_the_bindings_have_every_call_that_the_adapter_makes():
     """The names alone: what they return is checked where there is a device (tests/gpu)."""
-    bindings = pytest.importorskip(
-        "cuda.bindings.driver", reason="pip install 'edgeserve-runtime[gpu]' (Python 3.10 and later)"
-    )
-    from edgeserve.engines.cuda import by_bindings
-
-    used = {
-        word.split("(")[0]
-        for word in inspect.getsource(by_bindings).replace(".", " ").split()
-        if word.startswith("cu") and "(" in word and word[2].isupper()
-    }
+    pytest.importorskip("cuda", reason="pip install 'edgeserve-runtime[gpu]'")
+    used = set(re.findall(r'"(cu[A-Z]\w+)"', inspect.getsource(Driver))) - {"cuGraphInstantiateWithFlags"}
     assert len(used) > 35
-    assert [name for name in sorted(used) if not hasattr(bindings, name)] == []
+    assert [name for name in sorted(used) if not hasattr(driver_module.binding(), name)] == []
 
 
 def calls_of(kind):
@@ -96,17 +87,9 @@ def calls_of(kind):
     }
 
 
-def test_adapters_follow_the_protocol():
+def test_the_double_has_the_calls_of_the_driver():
     from cuda_double import CudaDouble
 
-    wanted = calls_of(Driver)
+    wanted, own = calls_of(Driver), calls_of(CudaDouble)
     assert len(wanted) > 35
-    kinds = [CudaDouble]
-    for name, adapter in (("by_bindings", "BindingsDriver"), ("by_pycuda", "PycudaDriver")):
-        try:
-            kinds.append(getattr(__import__(f"edgeserve.engines.cuda.{name}", fromlist=[adapter]), adapter))
-        except ImportError:
-            continue
-    for kind in kinds:
-        own = calls_of(kind)
-        assert {name: own.get(name) for name in wanted} == wanted, kind.__name__
+    assert {name: own.get(name) for name in wanted} == wanted

@@ -15,12 +15,12 @@ import trt_worlds
 from onnx import helper
 
 from edgeserve.engines.tensorrt import building
-from edgeserve.engines.tensorrt.building import Limits, build_plan
-from edgeserve.engines.tensorrt.errors import BuildFailed, BuildOutOfMemory, LibraryMissing, ParseFailed
+from edgeserve.engines.tensorrt.build_errors import BuildFailed, BuildOutOfMemory, LibraryMissing, ParseFailed
+from edgeserve.engines.tensorrt.building import BuildLimits, build_plan
 from edgeserve.engines.tensorrt.settings import BuildRequest
 from edgeserve.errors import EngineError
 
-MINUTE = Limits(0, 60 * 10**9)
+MINUTE = BuildLimits(0, 60 * 10**9)
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_a_library_that_raises(build):
 
 def test_a_build_beyond_its_memory_is_ended(build):
     with pytest.raises(BuildOutOfMemory, match="the build uses .*, more than options.build_memory = 256MiB; it was"):
-        build(fault="grows", limits=Limits(256 << 20, 60 * 10**9))
+        build(fault="grows", limits=BuildLimits(256 << 20, 60 * 10**9))
 
 
 def test_a_build_is_ended_before_the_board_runs_out_of_memory(build):
@@ -187,12 +187,16 @@ def test_on_a_board_the_memory_of_a_build_is_its_gpus_too(build, tmp_path):
     assert building.nvmap_bytes(str(tmp_path / "nothing")) == 0
     used = iter([512 << 20, 512 << 20])  # before the build, and at the first look
     with pytest.raises(BuildOutOfMemory, match="the build uses 8.*GiB, more than options.build_memory = 4GiB"):
-        build(fault="hangs", limits=Limits(4 << 30, 60 * 10**9), gpu_bytes=lambda: next(used, (8 << 30) + (600 << 20)))
+        build(
+            fault="hangs",
+            limits=BuildLimits(4 << 30, 60 * 10**9),
+            gpu_bytes=lambda: next(used, (8 << 30) + (600 << 20)),
+        )
 
 
 def test_a_build_beyond_its_time_is_ended(build):
     with pytest.raises(BuildFailed, match="longer than options.build_timeout = 1ms and was ended"):
-        build(fault="hangs", limits=Limits(0, 10**6))
+        build(fault="hangs", limits=BuildLimits(0, 10**6))
 
 
 def test_a_process_that_says_and_does_nothing_is_ended(build, monkeypatch):
@@ -206,7 +210,7 @@ def test_a_process_that_computes_in_silence_is_not_ended_but_for_its_time(build,
     monkeypatch.setattr(building, "SILENT_LOOKS_MAX", 4)  # 1 s; the fault computes for some 3 s
     build(fault="computes", limits=MINUTE)
     with pytest.raises(BuildFailed, match="longer than options.build_timeout = 200ms and was ended"):
-        build(fault="stuck", limits=Limits(0, 2 * 10**8))
+        build(fault="stuck", limits=BuildLimits(0, 2 * 10**8))
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_the_plan_of_a_model_is_that_of_its_lanes_gpu(double, tmp_path):
 
 def test_a_library_that_is_missing_is_wrong_only_where_it_is_needed(monkeypatch, tmp_path):
     monkeypatch.setattr(driver, "_open", {})
-    monkeypatch.setattr(driver, "DRIVERS", {})
+    monkeypatch.setattr(driver, "BINDINGS", ())
     monkeypatch.setattr(diagnose, "look", diagnose.main)
     monkeypatch.setitem(sys.modules, "tensorrt", None)
     monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)

@@ -19,7 +19,7 @@ import trt_worlds
 import edgeserve
 from edgeserve.engines.cuda import driver
 from edgeserve.engines.tensorrt import engine as engine_module
-from edgeserve.engines.tensorrt.errors import LibraryMissing, PlanRefused
+from edgeserve.engines.tensorrt.build_errors import LibraryMissing, PlanRefused
 from edgeserve.errors import DeviceMissing, EngineError, OutOfMemory
 
 TOML = """
@@ -139,7 +139,7 @@ def test_without_a_driver(monkeypatch, tmp_path):
 def test_without_a_library_for_cuda(monkeypatch, tmp_path):
     with trt_worlds.world(monkeypatch, "10.3"):
         monkeypatch.setattr(driver, "_open", {})
-        monkeypatch.setattr(driver, "DRIVERS", {"cuda-bindings": "no_such_module"})
+        monkeypatch.setattr(driver, "BINDINGS", ("no_such_module",))
         with pytest.raises(DeviceMissing, match="no library for CUDA can be imported"):
             made(tmp_path).load()
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from edgeserve.engines.cuda.device import DeviceInfo
-from edgeserve.engines.tensorrt.errors import BuildFailed
+from edgeserve.engines.tensorrt.build_errors import BuildFailed
 from edgeserve.engines.tensorrt.plans import PlanCache, identity_of, l4t_release, power_mode
 from edgeserve.engines.tensorrt.settings import BuildRequest
 from edgeserve.errors import EngineError

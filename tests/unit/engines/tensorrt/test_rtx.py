@@ -23,9 +23,9 @@ from edgeserve.config.files import resolve_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.cuda.driver import is_available
 from edgeserve.engines.tensorrt import construct as construct_module
-from edgeserve.engines.tensorrt.building import Limits, build_plan
+from edgeserve.engines.tensorrt.build_errors import BuildFailed, ParseFailed
+from edgeserve.engines.tensorrt.building import BuildLimits, build_plan
 from edgeserve.engines.tensorrt.construct import construct
-from edgeserve.engines.tensorrt.errors import BuildFailed, ParseFailed
 from edgeserve.engines.tensorrt.library import open_library
 from edgeserve.engines.tensorrt.settings import BuildRequest
 from edgeserve.errors import EngineError
@@ -153,7 +153,7 @@ def test_the_process_that_builds_tells_progress_and_writes_the_plan(tmp_path):
         "model 'm'",
         str(tmp_path / "m.plan"),
         str(tmp_path / "timing"),
-        Limits(0, 120 * 10**9),
+        BuildLimits(0, 120 * 10**9),
         told.append,
     )
     assert os.path.getsize(tmp_path / "m.plan") > 1000

@@ -16,7 +16,7 @@ import trt_worlds
 from cuda_double import POISON, Misuse
 
 from edgeserve.engines.base import Batch, run_whole
-from edgeserve.engines.cuda.device import Stream
+from edgeserve.engines.cuda.device import CudaStream
 from edgeserve.engines.tensorrt import running
 from edgeserve.errors import DeviceLost, EngineError, OutOfMemory
 
@@ -79,13 +79,13 @@ def test_a_lane_that_ends_before_the_model_is_unloaded_leaves_nothing(monkeypatc
 
 def test_the_copies_of_a_batch_do_not_wait_for_the_execution_before(monkeypatch, tmp_path):
     with loaded(monkeypatch, tmp_path) as (cuda, lane, _, session):
-        streams = lane.common[running.COMMON]
+        into, _ = lane.common["cuda"].copies
         compute = lane.common["cuda"].stream
         first, second = (session.launch(Batch([x(value)], 2)) for value in (1.0, 2.0))
         with lane.common["cuda"].device.current():
-            streams.into.synchronize()
+            into.synchronize()
             assert "execute" in cuda.waiting(compute.handle), "nothing was executed yet, and both inputs are copied"
-            assert cuda.waiting(streams.into.handle) == []
+            assert cuda.waiting(into.handle) == []
         for pending, value in ((first, 1.0), (second, 2.0)):
             while not pending.wait(0.01):
                 pass
@@ -192,11 +192,11 @@ def test_a_graph_per_profile_and_slot_is_launched_instead(monkeypatch, tmp_path)
         assert [call[0] for call in cuda.log[before:]].count("launch") == 1
 
 
-@pytest.mark.parametrize("how", ["option", "library", "capture"])
+@pytest.mark.parametrize("how", ["option", "capture"])
 def test_without_graphs_the_network_is_enqueued(monkeypatch, tmp_path, how):
     if how == "capture":
         monkeypatch.setattr(running.ProfileContext, "capture", refuse_capture)
-    with loaded(monkeypatch, tmp_path, cuda={"graphs": how != "library"}, options={"graph": how != "option"}) as (
+    with loaded(monkeypatch, tmp_path, options={"graph": how != "option"}) as (
         cuda,
         _,
         _,
@@ -383,9 +383,9 @@ def test_planted_missing_address(monkeypatch, tmp_path):
 def test_planted_missing_wait(monkeypatch, tmp_path, event):
     with faulty(monkeypatch, tmp_path) as (_, engine, lane):
         session = engine.open(lane)
-        kept = Stream.wait
+        kept = CudaStream.wait
         skipped = [id(getattr(slot, event)) for slot in session._contexts._slots]
-        monkeypatch.setattr(Stream, "wait", lambda self, mark: None if id(mark) in skipped else kept(self, mark))
+        monkeypatch.setattr(CudaStream, "wait", lambda self, mark: None if id(mark) in skipped else kept(self, mark))
         with pytest.raises(Misuse, match="touch the same memory, and nothing orders them"):
             session.launch(Batch([x(1.0)], 2))
 
@@ -396,7 +396,7 @@ def test_planted_wrong_stream(monkeypatch, tmp_path, handle):
         session = engine.open(lane)
         context_type = engine._loaded.library.trt.IExecutionContext
         kept = context_type.execute_async_v3
-        wrong = lane.common[running.COMMON].out.handle if handle else 0
+        wrong = lane.common["cuda"].copies[1].handle if handle else 0
         monkeypatch.setattr(context_type, "execute_async_v3", lambda self, stream: kept(self, wrong))
         with pytest.raises(Misuse, match="nothing orders them" if handle else "default stream"):
             session.launch(Batch([x(1.0)], 2))

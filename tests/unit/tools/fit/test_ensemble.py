@@ -14,12 +14,12 @@ from edgeserve.config.ensemble_profile import read_ensemble, read_fit
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
-from edgeserve.ensembles.combiner import KINDS, combiner_of
-from edgeserve.ensembles.history import History, load_history, save_history
 from edgeserve.errors import ConfigError, EngineError
+from edgeserve.predict.combiner import KINDS, combiner_of
+from edgeserve.predict.history import EnsembleHistory, load_history, save_history
 
 
-def history(records: int = 800, task: str = "classification", features: bool = True) -> History:
+def history(records: int = 800, task: str = "classification", features: bool = True) -> EnsembleHistory:
     """Three models with noise of different sizes; the noise of a record is its first feature."""
     random = np.random.default_rng(11)
     noise = random.random(records) ** 2 * 4
@@ -32,7 +32,7 @@ def history(records: int = 800, task: str = "classification", features: bool = T
     outputs = powers / powers.sum(axis=2, keepdims=True) if task == "classification" else logits
     labels: Any = truth if task == "classification" else np.eye(4)[truth] * 3
     columns = np.column_stack([noise, random.random(records)]) if features else None
-    return History(("a", "b", "c"), outputs, task, labels, columns, np.arange(records) // 2)
+    return EnsembleHistory(("a", "b", "c"), outputs, task, labels, columns, np.arange(records) // 2)
 
 
 def fitted(tmp_path: pathlib.Path, *arguments: str, **changes: Any) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from edgeserve.cli import main
 from edgeserve.errors import ConfigError
-from edgeserve.language.length import load_length_model
+from edgeserve.predict.length import load_length_model
 from edgeserve.tools.fit.length import read_history
 
 VAGUE = "Tell me something about {} and other things."

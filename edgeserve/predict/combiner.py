@@ -11,8 +11,8 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 
-from edgeserve.ensembles.discrepancy import SMALLEST
 from edgeserve.errors import ConfigError
+from edgeserve.predict.discrepancy import SMALLEST
 
 KINDS = ("vote", "weighted_vote", "average", "weighted_average", "stacking")
 NEIGHBOURS = 10

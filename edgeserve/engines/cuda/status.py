@@ -67,7 +67,7 @@ TEXTS: Dict[str, int] = {
     "invalid device ordinal": 101,
     "CUDA driver version is insufficient for CUDA runtime version": 35,
 }
-"""What the driver calls its codes (``cuGetErrorString``): exceptions of pycuda and torch carry the text alone."""
+"""What the driver calls its codes (``cuGetErrorString``): exceptions of torch carry the text alone."""
 
 DRIVER_MEND = (
     "check that the NVIDIA driver is installed and that this user and container may use it (edgeserve "
@@ -84,10 +84,6 @@ class CudaError(EngineError):
     def __init__(self, message: str, status: Optional[int] = None) -> None:
         super().__init__(message)
         self.status = status
-
-
-class Unsupported(CudaError):
-    """The library or the device does not have this feature. Engines do without it."""
 
 
 def error_of(call: str, status: Optional[int], text: str) -> EngineError:
@@ -118,8 +114,13 @@ def out_of_memory(what: str, asked_bytes: int, free_bytes: Optional[int], total_
     )
 
 
-def of_model(name: str, error: EngineError) -> EngineError:
-    """The same error, of the same kind, with the model's name in front: what a client reads."""
+def of_model(name: str, error: Exception) -> EngineError:
+    """The same error, of the same kind, with the model's name in front where it has none: what a client reads. What a
+    library raised becomes an :class:`EngineError`."""
+    if not isinstance(error, EngineError):
+        return EngineError(f"model {name!r}: {type(error).__name__}: {error}")
+    if f"model {name!r}" in str(error):
+        return error
     message = f"model {name!r}: {error}"
     if isinstance(error, OutOfMemory):
         return OutOfMemory(message, error.asked_bytes, error.free_bytes)

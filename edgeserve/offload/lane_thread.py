@@ -25,7 +25,7 @@ LOOK_NS_MAX = 2 * NS_PER_MS
 of the time that the oldest is expected to need. A look costs about 10 us."""
 
 
-class Work:
+class LaneWork:
     """What a lane is given: a batch (``argument``) for ``engine``, or ``call(argument)`` on the lane's thread, which
     starts when the batches before it are over. ``tag`` is the poster's own."""
 
@@ -59,7 +59,7 @@ class WorkDone:
     __slots__ = ("work", "started_ns", "finished_ns", "value", "error")
 
     def __init__(
-        self, work: Work, started_ns: int, finished_ns: int, value: Any, error: Optional[BaseException]
+        self, work: LaneWork, started_ns: int, finished_ns: int, value: Any, error: Optional[BaseException]
     ) -> None:
         self.work = work
         self.started_ns = started_ns
@@ -73,7 +73,7 @@ class WorkNotStarted:
 
     __slots__ = ("work", "reason")
 
-    def __init__(self, work: Work, reason: str) -> None:
+    def __init__(self, work: LaneWork, reason: str) -> None:
         self.work = work
         self.reason = reason
 
@@ -96,7 +96,7 @@ class _Launched:
 
     __slots__ = ("work", "pending", "launched_ns", "due_ns", "abort_tried", "error")
 
-    def __init__(self, work: Work, pending: Pending, launched_ns: int, due_ns: int) -> None:
+    def __init__(self, work: LaneWork, pending: Pending, launched_ns: int, due_ns: int) -> None:
         self.work = work
         self.pending = pending
         self.launched_ns = launched_ns
@@ -126,7 +126,7 @@ class _End:
 _END = _End()
 
 
-class Lane:
+class LaneThread:
     """One daemon thread with an inbox, and a session per engine. ``give``, ``stop``, ``give_up`` and ``forget`` may be
     called from any thread.
 
@@ -152,8 +152,8 @@ class Lane:
         self._prepare = prepare
         self._depth = self.info.depth
         self._hang_ns = hang_ns
-        self._inbox: queue.SimpleQueue[Union[Work, _End]] = queue.SimpleQueue()
-        self._next: Union[Work, _End, None] = None  # taken out of the inbox
+        self._inbox: queue.SimpleQueue[Union[LaneWork, _End]] = queue.SimpleQueue()
+        self._next: Union[LaneWork, _End, None] = None  # taken out of the inbox
         self._flight: Deque[_Launched] = deque()
         self._free_ns = 0  # when the last finished batch was over
         self._sessions: Dict[int, Tuple[Engine, Session]] = {}
@@ -166,7 +166,7 @@ class Lane:
     def start(self) -> None:
         self._thread.start()
 
-    def give(self, work: Work) -> None:
+    def give(self, work: LaneWork) -> None:
         """Queue a work behind those given before."""
         self._inbox.put(work)
 
@@ -243,7 +243,7 @@ class Lane:
             self._await_oldest(min(wait_ns or NS_PER_S, int(WAIT_S_MAX * NS_PER_S)))
         return True
 
-    def _starts_in_ns(self, work: Work, now_ns: int) -> Optional[int]:
+    def _starts_in_ns(self, work: LaneWork, now_ns: int) -> Optional[int]:
         """How long until a work is started or refused; ``None``: not before a batch is over."""
         flight = self._flight
         if self._down_reason or self._stopping.is_set():
@@ -281,7 +281,7 @@ class Lane:
             oldest.abort_tried = True
             oldest.pending.abort()
 
-    def _start(self, work: Work, now_ns: int) -> None:
+    def _start(self, work: LaneWork, now_ns: int) -> None:
         """Start a work whose turn it is, or refuse it."""
         if self._down_reason:
             self._post(WorkNotStarted(work, f"lane {self.name} is down: {self._down_reason}"))
@@ -295,7 +295,7 @@ class Lane:
         else:
             self._call(work, now_ns)
 
-    def _call(self, work: Work, started_ns: int) -> None:
+    def _call(self, work: LaneWork, started_ns: int) -> None:
         value: Any = None
         raised: Optional[BaseException] = None
         try:
@@ -305,7 +305,7 @@ class Lane:
             raised = error
         self._answer(work, started_ns, self._clock_ns(), value, raised)
 
-    def _launch(self, work: Work, engine: Engine, now_ns: int) -> None:
+    def _launch(self, work: LaneWork, engine: Engine, now_ns: int) -> None:
         try:
             known = self._sessions.get(id(engine))
             session = known[1] if known is not None else self.open(engine)
@@ -340,7 +340,7 @@ class Lane:
         self._answer(launched.work, min(max(times[0], launched.launched_ns), finished_ns), finished_ns, value, raised)
 
     def _answer(
-        self, work: Work, started_ns: int, finished_ns: int, value: Any, raised: Optional[BaseException]
+        self, work: LaneWork, started_ns: int, finished_ns: int, value: Any, raised: Optional[BaseException]
     ) -> None:
         """Post what became of a work that was started. News that the lane is lost go first, so that nobody gives it
         another work for this one. SystemExit and its like are a failure as any other: an engine's code, or an input

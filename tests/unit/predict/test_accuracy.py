@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from edgeserve.config.ensemble_profile import EnsembleProfile
-from edgeserve.ensembles import accuracy
-from edgeserve.ensembles.combiner import Combiner
+from edgeserve.predict import accuracy
+from edgeserve.predict.combiner import Combiner
 
 
 def drawn(records: int, models: int, seed: int = 2) -> tuple[np.ndarray, np.ndarray]:

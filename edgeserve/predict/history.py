@@ -16,7 +16,7 @@ ROW_SUM_TOLERANCE = 1e-2
 
 
 @dataclass(frozen=True)
-class History:
+class EnsembleHistory:
     """``outputs`` has the shape (records, models, values): probabilities of the classes, or the components of a vector.
 
     ``labels``, shape (records,): the true class where known (classification), shape (records, values) for regression.
@@ -39,13 +39,15 @@ class History:
     def __len__(self) -> int:
         return int(self.outputs.shape[0])
 
-    def part(self, rows: np.ndarray) -> History:
+    def part(self, rows: np.ndarray) -> EnsembleHistory:
         """The records at the places ``rows``."""
 
         def of(array: Optional[np.ndarray]) -> Optional[np.ndarray]:
             return None if array is None else array[rows]
 
-        return History(self.models, self.outputs[rows], self.task, of(self.labels), of(self.features), of(self.groups))
+        return EnsembleHistory(
+            self.models, self.outputs[rows], self.task, of(self.labels), of(self.features), of(self.groups)
+        )
 
     def halves(self, seed: int) -> Tuple[np.ndarray, np.ndarray]:
         """The places of two halves, drawn by group."""
@@ -108,7 +110,7 @@ def read_arrays(path: str) -> Dict[str, np.ndarray]:
         raise ConfigError(f"history {path!r} is no .npz file of plain arrays: {error}") from None
 
 
-def load_history(path: str) -> History:
+def load_history(path: str) -> EnsembleHistory:
     """The history of a file. Raises ``ConfigError`` with the array that cannot be used."""
     arrays = read_arrays(path)
     known = ("models", "outputs", "task", "labels", "features", "groups")
@@ -120,7 +122,7 @@ def load_history(path: str) -> History:
             f"and may have {', '.join(known[2:])}"
         )
     try:
-        return History(
+        return EnsembleHistory(
             tuple(str(name) for name in np.atleast_1d(arrays["models"])),
             arrays["outputs"].astype(float),
             str(arrays.get("task", TASKS[0])),
@@ -139,7 +141,7 @@ def are_probabilities(outputs: np.ndarray) -> bool:
     )
 
 
-def save_history(path: str, history: History) -> None:
+def save_history(path: str, history: EnsembleHistory) -> None:
     """Write a history as :func:`load_history` reads it."""
     arrays = {"models": np.array(history.models), "outputs": history.outputs, "task": np.array(history.task)}
     for name in ("labels", "features", "groups"):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Callable, ContextManager, Optional
+from typing import Callable, ContextManager, Optional, Tuple
 
 from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.cuda.completion import StreamClock
-from edgeserve.engines.cuda.device import Device, Event, Stream
+from edgeserve.engines.cuda.device import CudaDevice, CudaStream, Event
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.errors import EngineError
 
@@ -15,15 +15,22 @@ NAME = "cuda"
 
 
 class LaneStream:
-    """A stream with the clock of its batches. ``handle`` is CUDA's, for libraries that take streams of others.
-    ``copies`` is a second stream, for the inputs of the next batch, where the lane holds several."""
+    """A stream with the clock of its batches. ``handle`` is CUDA's, for libraries that take streams of others."""
 
-    def __init__(self, device: Device, clock_ns: Callable[[], int], depth: int = 1) -> None:
+    def __init__(self, device: CudaDevice, clock_ns: Callable[[], int]) -> None:
         self.device = device
         with device.current():
-            self.stream: Stream = device.stream()
-            self.copies: Optional[Stream] = device.stream() if depth > 1 else None
+            self.stream: CudaStream = device.stream()
         self.clock: StreamClock[Event] = StreamClock(device.event, lambda start, end: end.elapsed_ms(start), clock_ns)
+        self._copies: Optional[Tuple[CudaStream, CudaStream]] = None
+
+    @property
+    def copies(self) -> Tuple[CudaStream, CudaStream]:
+        """Two streams beside the lane's, made at first use: for copies to the device, and for those back."""
+        if self._copies is None:
+            with self.device.current():
+                self._copies = self.device.stream(), self.device.stream()
+        return self._copies
 
     @property
     def handle(self) -> int:
@@ -42,15 +49,15 @@ class LaneStream:
         """The lane ends: the streams, their events and the device are given back, when what was enqueued is over."""
         try:
             with self.device.current():
-                for stream in (self.stream, self.copies):
-                    if stream is not None and not stream.freed:
+                for stream in (self.stream, *(self._copies or ())):
+                    if not stream.freed:
                         stream.synchronize()
         except EngineError:
             pass  # a device that is lost, or closed before: there is nothing to wait for
         self.device.close()
 
 
-def lane_stream(lane: LaneInfo, choice: str = "auto", device: Optional[Device] = None) -> LaneStream:
+def lane_stream(lane: LaneInfo, choice: str = "auto", device: Optional[CudaDevice] = None) -> LaneStream:
     """The stream of ``lane``, made at first use on the lane's thread. ``device`` is for tests; without one the lane's
     own is opened by the library of ``choice``.
 
@@ -61,11 +68,11 @@ def lane_stream(lane: LaneInfo, choice: str = "auto", device: Optional[Device] =
         raise EngineError(f"lane {lane.name!r} has no clock, and a CUDA session needs one: pass LaneInfo(clock_ns=...)")
     known = common.get(NAME)
     if known is None:
-        own = device or Device(open_driver(choice), lane.device_index)
-        known = common[NAME] = LaneStream(own, lane.clock_ns, lane.depth)
+        own = device or CudaDevice(open_driver(choice), lane.device_index)
+        known = common[NAME] = LaneStream(own, lane.clock_ns)
     if not isinstance(known, LaneStream):
         raise EngineError(
-            f"lane {lane.name!r} has a stream of another library already; install cuda-bindings or "
-            "pycuda before the models of that lane are loaded"
+            f"lane {lane.name!r} has a stream of another library already; install cuda-bindings "
+            "before the models of that lane are loaded"
         )
     return known

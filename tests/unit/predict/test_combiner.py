@@ -8,8 +8,8 @@ from typing import Any, Dict
 import numpy as np
 import pytest
 
-from edgeserve.ensembles.combiner import Combiner, combiner_of
 from edgeserve.errors import ConfigError
+from edgeserve.predict.combiner import Combiner, combiner_of
 
 OUTPUTS = np.array([[[0.6, 0.4], [0.1, 0.9], [0.7, 0.3]]])
 WEIGHTS = (0.2, 0.7, 0.1)

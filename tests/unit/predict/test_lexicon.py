@@ -7,8 +7,8 @@ import pathlib
 import pytest
 
 from edgeserve.errors import ConfigError
-from edgeserve.language.lexicon import load
-from edgeserve.language.rules import RuleScorer
+from edgeserve.predict.lexicon import load
+from edgeserve.predict.rules import RuleScorer
 
 
 def test_the_packaged_lexicon_has_every_list() -> None:

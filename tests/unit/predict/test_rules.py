@@ -7,7 +7,7 @@ from typing import Callable, Dict
 
 import pytest
 
-from edgeserve.language.rules import TEXT_MAX, RuleScorer, lemma
+from edgeserve.predict.rules import TEXT_MAX, RuleScorer, lemma
 
 KINDS = ("structural", "syntactic", "semantic", "vague", "open_ended", "multi_part")
 SCORER = RuleScorer()

@@ -11,7 +11,7 @@ from hand_lane import ANY_TIME, Clock, Post, end
 
 from edgeserve.engines.base import Batch, Engine, LaneInfo, Pending, Session
 from edgeserve.errors import DeviceLost, EngineError
-from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone, WorkNotStarted
+from edgeserve.offload.lane_thread import LaneDown, LaneThread, LaneWork, WorkDone, WorkNotStarted
 
 
 class Kernel(Pending):
@@ -92,18 +92,20 @@ class Rig:
 
     def __init__(self, depth: int = 2, hang_ns: int = 10**18) -> None:
         self.clock, self.post, self.device = Clock(), Post(), Device()
-        self.lane = Lane("gpu0", self.post, self.clock, None, LaneInfo("cuda", 1, depth=depth), hang_ns)
+        self.lane = LaneThread("gpu0", self.post, self.clock, None, LaneInfo("cuda", 1, depth=depth), hang_ns)
         self.lane.start()
 
     def give(
         self, work_id: int, start_before_ns: int = ANY_TIME, expected_ns: int = 100, start_after_ns: int = 0
     ) -> None:
         self.lane.give(
-            Work(work_id, start_after_ns, start_before_ns, None, Batch([work_id], 1), None, self.device, expected_ns)
+            LaneWork(
+                work_id, start_after_ns, start_before_ns, None, Batch([work_id], 1), None, self.device, expected_ns
+            )
         )
 
     def call(self, call: Callable[[Any], Any]) -> None:
-        self.lane.give(Work(99, 0, ANY_TIME, call, None))
+        self.lane.give(LaneWork(99, 0, ANY_TIME, call, None))
 
     def settled(self) -> None:
         """Long enough for the lane's thread to do what it would do wrongly."""

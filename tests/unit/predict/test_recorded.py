@@ -8,9 +8,9 @@ from typing import Optional
 import numpy as np
 import pytest
 
-from edgeserve.ensembles import recorded
-from edgeserve.ensembles.history import load_history
-from edgeserve.ensembles.recorded import RecordedHistory
+from edgeserve.predict import recorded
+from edgeserve.predict.history import load_history
+from edgeserve.predict.recorded import RecordedHistory
 
 MODELS = ("a", "b")
 

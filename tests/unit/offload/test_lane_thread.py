@@ -8,11 +8,11 @@ from typing import Any, Callable, List
 import pytest
 from hand_lane import ANY_TIME, Clock, Post, end
 
-from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone, WorkNotStarted
+from edgeserve.offload.lane_thread import LaneDown, LaneThread, LaneWork, WorkDone, WorkNotStarted
 
 
-def lane_with(clock: Clock, post: Post, prepare: Callable[[], None] | None = None) -> Lane:
-    lane = Lane("cpu0", post, clock, prepare)
+def lane_with(clock: Clock, post: Post, prepare: Callable[[], None] | None = None) -> LaneThread:
+    lane = LaneThread("cpu0", post, clock, prepare)
     lane.start()
     return lane
 
@@ -20,7 +20,7 @@ def lane_with(clock: Clock, post: Post, prepare: Callable[[], None] | None = Non
 def test_a_work_runs_on_the_lanes_own_thread_and_its_value_comes_back() -> None:
     clock, post = Clock(), Post()
     lane = lane_with(clock, post)
-    work = Work(7, 0, ANY_TIME, lambda argument: (argument, threading.current_thread().name), "x")
+    work = LaneWork(7, 0, ANY_TIME, lambda argument: (argument, threading.current_thread().name), "x")
     lane.give(work)
     (done,) = post.take(1)
     assert isinstance(done, WorkDone) and done.work is work
@@ -33,7 +33,7 @@ def test_works_are_answered_in_the_order_given() -> None:
     clock, post = Clock(), Post()
     lane = lane_with(clock, post)
     for work_id in range(50):
-        lane.give(Work(work_id, 0, ANY_TIME, lambda value: value, work_id))
+        lane.give(LaneWork(work_id, 0, ANY_TIME, lambda value: value, work_id))
     assert [done.work.work_id for done in post.take(50)] == list(range(50))
     end(lane)
 
@@ -42,11 +42,11 @@ def test_a_work_whose_start_window_has_passed_is_refused_and_does_not_run() -> N
     clock, post = Clock(), Post()
     lane = lane_with(clock, post)
     ran: List[int] = []
-    lane.give(Work(1, 0, 999, ran.append, 1))
+    lane.give(LaneWork(1, 0, 999, ran.append, 1))
     (refused,) = post.take(1)
     assert isinstance(refused, WorkNotStarted) and "start window passed" in refused.reason
     assert ran == []
-    lane.give(Work(2, 0, 1000, ran.append, 2))  # the last moment counts as in time
+    lane.give(LaneWork(2, 0, 1000, ran.append, 2))  # the last moment counts as in time
     assert isinstance(post.take(2)[1], WorkDone)
     assert ran == [2]
     end(lane)
@@ -63,7 +63,7 @@ def test_a_lane_waits_until_start_after() -> None:
         return reads[-1]
 
     lane._clock_ns = now_ns  # type: ignore[assignment]
-    lane.give(Work(1, 500_000, ANY_TIME, lambda _: None, None))
+    lane.give(LaneWork(1, 500_000, ANY_TIME, lambda _: None, None))
     (done,) = post.take(1)
     assert reads[0] == 1000
     assert done.started_ns == 1_001_000
@@ -73,8 +73,8 @@ def test_a_lane_waits_until_start_after() -> None:
 def test_stop_does_not_wait_for_a_start_that_is_far_away() -> None:
     clock, post = Clock(), Post()
     lane = lane_with(clock, post)
-    lane.give(Work(1, 3600 * 10**9, ANY_TIME, lambda _: None, None))
-    lane.give(Work(2, 0, ANY_TIME, lambda _: None, None))
+    lane.give(LaneWork(1, 3600 * 10**9, ANY_TIME, lambda _: None, None))
+    lane.give(LaneWork(2, 0, ANY_TIME, lambda _: None, None))
     lane.stop()
     refused = post.take(2)
     assert [item.reason for item in refused] == ["lane cpu0 is shutting down"] * 2
@@ -84,8 +84,8 @@ def test_stop_does_not_wait_for_a_start_that_is_far_away() -> None:
 def test_an_exception_becomes_mail_and_the_lane_goes_on() -> None:
     clock, post = Clock(), Post()
     lane = lane_with(clock, post)
-    lane.give(Work(1, 0, ANY_TIME, lambda _: 1 // 0, None))
-    lane.give(Work(2, 0, ANY_TIME, lambda _: "fine", None))
+    lane.give(LaneWork(1, 0, ANY_TIME, lambda _: 1 // 0, None))
+    lane.give(LaneWork(2, 0, ANY_TIME, lambda _: "fine", None))
     failed, fine = post.take(2)
     assert isinstance(failed.error, ZeroDivisionError) and failed.value is None
     assert (fine.value, fine.error) == ("fine", None)
@@ -100,8 +100,8 @@ def test_an_engine_that_asks_for_the_end_fails_its_work_and_nothing_else(kind: t
     def leave(_: Any) -> None:
         raise kind(3)
 
-    lane.give(Work(1, 0, ANY_TIME, leave, None))
-    lane.give(Work(2, 0, ANY_TIME, lambda _: "fine", None))
+    lane.give(LaneWork(1, 0, ANY_TIME, leave, None))
+    lane.give(LaneWork(2, 0, ANY_TIME, lambda _: "fine", None))
     failed, fine = post.take(2)
     assert isinstance(failed.error, kind)
     assert (fine.value, fine.error) == ("fine", None)
@@ -115,7 +115,7 @@ def test_a_lane_that_cannot_be_prepared_says_so_and_refuses() -> None:
         raise OSError("no such core")
 
     lane = lane_with(clock, post, prepare)
-    lane.give(Work(1, 0, ANY_TIME, lambda _: None, None))
+    lane.give(LaneWork(1, 0, ANY_TIME, lambda _: None, None))
     down, refused = post.take(2)
     assert isinstance(down, LaneDown) and "no such core" in down.reason
     assert isinstance(refused, WorkNotStarted)
@@ -126,7 +126,7 @@ def test_a_hanging_work_keeps_the_thread_but_not_whoever_stops_it() -> None:
     clock, post = Clock(), Post()
     lane = lane_with(clock, post)
     began, release = threading.Event(), threading.Event()
-    lane.give(Work(1, 0, ANY_TIME, lambda _: (began.set(), release.wait(10)), None))
+    lane.give(LaneWork(1, 0, ANY_TIME, lambda _: (began.set(), release.wait(10)), None))
     assert began.wait(5)
     lane.stop()
     assert not lane.join(0.05)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgeserve.ensembles import features
+from edgeserve.predict import features
 
 
 def test_an_image_becomes_means_and_gradients() -> None:

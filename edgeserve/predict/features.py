@@ -1,6 +1,6 @@
 """What a difficulty predictor reads of a request where the user gives nothing better: images, texts, vectors.
 
-Host functions (``engine = "python"``, ``function = "edgeserve.ensembles.features:image"``): a dict with one value in,
+Host functions (``engine = "python"``, ``function = "edgeserve.predict.features:image"``): a dict with one value in,
 the features as ``{"features": float32 (features,)}`` out.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, Dict, Mapping
 
 import numpy as np
 
-from edgeserve.language.rules import RuleScorer
+from edgeserve.predict.rules import RuleScorer
 
 GRID = 8
 """An image becomes a grid of so many means in each direction."""

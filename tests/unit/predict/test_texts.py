@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgeserve.ensembles import texts
-from edgeserve.ensembles.combiner import Combiner
-from edgeserve.ensembles.history import History
+from edgeserve.predict import texts
+from edgeserve.predict.combiner import Combiner
+from edgeserve.predict.history import EnsembleHistory
 
 EQUAL = Combiner("average", "classification", (1.0, 1.0, 1.0))
 
@@ -48,7 +48,7 @@ def test_the_answer_of_a_subset_is_that_of_the_history() -> None:
 @pytest.mark.parametrize("sure", [float(0), 1.0, 2.0, -1.0])
 def test_rows_are_probabilities_that_a_history_takes(sure: float) -> None:
     rows = texts.classes([("a", sure), ("b", 0.5)])[1]
-    assert len(History(("x", "y"), np.stack([rows] * 50).astype(float))) == 50
+    assert len(EnsembleHistory(("x", "y"), np.stack([rows] * 50).astype(float))) == 50
 
 
 def test_the_true_text_is_a_label_or_any_other() -> None:

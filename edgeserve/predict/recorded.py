@@ -14,8 +14,8 @@ from typing import Any, Deque, Dict, Optional, Sequence, Tuple
 import numpy as np
 
 from edgeserve.config.text_files import write_whole_bytes
-from edgeserve.ensembles.history import TASKS, are_probabilities, read_arrays
 from edgeserve.errors import ConfigError
+from edgeserve.predict.history import TASKS, are_probabilities, read_arrays
 
 BYTES_MAX = 64 * 2**20
 """Of the numbers of all records together, whatever ``records_max`` says: they are held in memory to be written."""

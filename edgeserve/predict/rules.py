@@ -10,7 +10,7 @@ import math
 import re
 from typing import List, NamedTuple, Optional, Sequence
 
-from edgeserve.language.lexicon import Lexicon, load
+from edgeserve.predict.lexicon import Lexicon, load
 
 TOKEN = re.compile(r"[a-z]+(?:'[a-z]+)?|\d+|[?.!,;:()]")
 COORDINATED = re.compile(r"\b(?:old|young|big|small|rich|poor|new|tall|short|good|bad)\s+[a-z]+s\s+and\s+[a-z]+s\b")

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from edgeserve.errors import ConfigError
-from edgeserve.language.rules import RuleScorer, features
+from edgeserve.predict.rules import RuleScorer, features
 
 FORMAT = "edgeserve length model"
 VERSION = 1

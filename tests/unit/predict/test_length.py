@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgeserve.errors import ConfigError
-from edgeserve.language.length import LengthModel, LengthPrediction, load_length_model
+from edgeserve.predict.length import LengthModel, LengthPrediction, load_length_model
 
 
 def model(**changes: object) -> LengthModel:

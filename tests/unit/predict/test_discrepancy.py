@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from edgeserve.ensembles.discrepancy import (
+from edgeserve.predict.discrepancy import (
     agreement_scores,
     fit_discrepancy,
     fit_temperature,

@@ -12,7 +12,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from edgeserve.config.ensemble_profile import ObservedTable, Row, lead_of, monotone
-from edgeserve.ensembles.combiner import Combiner
+from edgeserve.predict.combiner import Combiner
 
 PRIOR = 20.0
 """Pseudo-samples of the mean that a bin's share is smoothed with."""

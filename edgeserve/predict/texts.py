@@ -12,7 +12,7 @@ from zlib import crc32
 
 import numpy as np
 
-from edgeserve.ensembles.combiner import Combiner
+from edgeserve.predict.combiner import Combiner
 
 SURE_MIN, SURE_MAX = 0.01, 0.99
 """No model is taken to know nothing, or everything."""

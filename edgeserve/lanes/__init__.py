@@ -1,1 +1,0 @@
-"""Lanes: the threads that run works (``thread``)."""
