@@ -13,7 +13,7 @@ import select
 import time
 from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Protocol, Tuple
 
-from edgeserve.sched.core.receive_coalescing import AGAIN_PAUSE_NS, ReceiveCoalescing
+from edgeserve.loop.coalescing import AGAIN_PAUSE_NS, ReceiveCoalescing
 from edgeserve.sched.protocol.events import Event
 from edgeserve.units import NS_PER_MS, NS_PER_S
 

@@ -37,10 +37,10 @@ from edgeserve.live.startup import Started, Starter, make_lane, make_lanes
 from edgeserve.live.stats import energy_of, figures_of
 from edgeserve.live.value_flow import output_types
 from edgeserve.live.world import CallAsked, LiveWorld, StopAsked
+from edgeserve.loop.drive import OnStep, drive
 from edgeserve.recording.last_steps import LastSteps
 from edgeserve.recording.trace import Recorder, start_of
 from edgeserve.sched.core.build import build_scheduler, copy_lane_name, model_lanes
-from edgeserve.sched.core.loop import OnStep, drive
 from edgeserve.sched.core.scheduler import Scheduler
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 from edgeserve.units import ns_to_s

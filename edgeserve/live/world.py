@@ -1,6 +1,6 @@
 """The live world: what the scheduler decides becomes real here, on lanes, sockets and a monotonic clock.
 
-It implements :class:`edgeserve.sched.core.loop.World` and takes no decision: it counts what comes in, assembles the
+It implements :class:`edgeserve.loop.drive.World` and takes no decision: it counts what comes in, assembles the
 inputs of jobs, hands works to lanes, and tells the client or caller how a request ended. How it sleeps is
 ``loop_io.py``'s. Everything but :meth:`LiveWorld.post` belongs to the loop's thread."""
 
@@ -30,10 +30,10 @@ from edgeserve.live.running_batches import RunningBatch, RunningBatches
 from edgeserve.live.stats import AppCounts, LaneCounts
 from edgeserve.live.values import RequestValues, item_error, wrong_form
 from edgeserve.live.warming import Warmed, Warming, WarmStep
+from edgeserve.loop.coalescing import ReceiveCoalescing, lane_threads
+from edgeserve.loop.response_overhead import ResponseOverhead
 from edgeserve.offload.pin import allowed_cores
 from edgeserve.sched.core.build import copy_lane_name, model_lanes
-from edgeserve.sched.core.receive_coalescing import ReceiveCoalescing, lane_threads
-from edgeserve.sched.latency.response_overhead import ResponseOverhead
 from edgeserve.sched.protocol.actions import (
     START_ANY_TIME_NS,
     Action,

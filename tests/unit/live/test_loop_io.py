@@ -8,7 +8,7 @@ import pytest
 
 from edgeserve.live import loop_io
 from edgeserve.live.loop_io import LoopIO, Mailbox
-from edgeserve.sched.core.receive_coalescing import ReceiveCoalescing
+from edgeserve.loop.coalescing import ReceiveCoalescing
 
 MS = 1_000_000
 
