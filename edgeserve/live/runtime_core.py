@@ -175,7 +175,7 @@ class RuntimeCore:
             self._watch.stop()
         self._watch = DeviceWatch(self.config, self.mailbox.post, clock_ns)
         self._watch.start()
-        for name, counts in world.lane_counts.items():
+        for name, counts in world.works.counts.items():
             if not counts.up:
                 self.mailbox.post(LaneDown(name, "it was down before the configuration changed"))
         for request in held:
@@ -245,7 +245,7 @@ class RuntimeCore:
             starter = RunningStarter(
                 others, profiles, self._lanes, self.mailbox, clock_ns, lambda: self.world.stopping, engines
             )
-            starter.usable = lambda lane: self.world.lane_counts[lane].up
+            starter.usable = lambda lane: self.world.works.counts[lane].up
             starters.append(starter)
             return starter
 
@@ -402,8 +402,8 @@ class RuntimeCore:
             device = config.lanes[lane].device
             engine = self.world.engine(model, device)
             placement = self.scheduler.devices[device].placements[model]
-            if self.world.lane_counts[lane].is_stuck(now_ns, config.lanes[lane].hang_ns):
-                reason = f"lane {lane} {'hangs' if self.world.lane_counts[lane].up else 'is down'}"
+            if self.world.works.counts[lane].is_stuck(now_ns, config.lanes[lane].hang_ns):
+                reason = f"lane {lane} {'hangs' if self.world.works.counts[lane].up else 'is down'}"
             elif placement.failures and not self.scheduler.devices[device].is_resident(model):
                 reason = f"model {model} could not be loaded on device {device}"
             else:
@@ -503,7 +503,7 @@ class RuntimeCore:
         now_ns, lanes = clock_ns(), self.config.lanes
         return {
             name: counts.table(now_ns, self.world.started_ns, lanes[name].hang_ns if name in lanes else 0)
-            for name, counts in self.world.lane_counts.items()
+            for name, counts in self.world.works.counts.items()
         }
 
     def _latency(self, model: str) -> Dict[str, Any]:
