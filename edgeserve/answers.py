@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import TYPE_CHECKING, Any, Dict, Iterator, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Mapping, Optional, Protocol, Sequence
 
 from edgeserve.errors import Cancelled, UnknownOutput, did_you_mean
 from edgeserve.errors import TimedOut as TimedOut  # where it was first
@@ -90,6 +90,13 @@ UNREAD = f"its reader left {PIECES_UNREAD_MAX} pieces of the answer unread"
 
 class _End:
     """Stands behind the last piece."""
+
+
+class TakesPieces(Protocol):
+    """An answer in pieces, as the thread that brings them sees it."""
+
+    def put(self, piece: Dict[str, Any]) -> bool:
+        """A piece has come; False when too many are unread."""
 
 
 class AnswerStream(Iterator[Dict[str, Any]]):

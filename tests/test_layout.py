@@ -125,7 +125,7 @@ METHODS_TOO = GROUND | {"sched", "loop", "recording", "sim", "runtime"}  # what 
 MAY_READ_THE_CLOCK = (
     "live",
     "client",
-    "ipc.link",
+    "ipc.courier",
     "ray.calls",
     "tools",
     "testing.engine_conformance",
