@@ -12,8 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Tuple
 from edgeserve.config.schema import Config
 from edgeserve.errors import DeadlineExpired, NotAllowed, Rejected, RequestError
 from edgeserve.ipc.bus import Bus, Cancel, ClientGone, Control, News, default_endpoint
-from edgeserve.live.early_refusals import EarlyRefusals
-from edgeserve.live.errors import CLIENT_GONE
+from edgeserve.live.errors import CLIENT_GONE, EarlyRefusals
 from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest, RequestValidator, unknown_app
 from edgeserve.live.world import LiveWorld

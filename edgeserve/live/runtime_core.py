@@ -20,12 +20,10 @@ from edgeserve.config.schema import AppConfig, Config
 from edgeserve.engines.base import Engine
 from edgeserve.errors import BadInput, RequestError, nearest
 from edgeserve.lanes.thread import Lane, LaneDown, Work
-from edgeserve.live.app_fit import app_fit, log_fits
 from edgeserve.live.config_reload import Prepared, RunningStarter, merged, prepare
-from edgeserve.live.contradictions import ContradictionLog
 from edgeserve.live.device_watch import DeviceWatch
-from edgeserve.live.early_refusals import EarlyRefusals
-from edgeserve.live.errors import error_for
+from edgeserve.live.errors import EarlyRefusals, error_for
+from edgeserve.live.estimates import ContradictionLog, app_fit, log_fits
 from edgeserve.live.hints import show
 from edgeserve.live.history_recorder import HistoryRecorder, recorded_apps
 from edgeserve.live.loop_io import Mailbox, clock_ns

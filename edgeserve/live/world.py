@@ -14,11 +14,10 @@ from edgeserve.config.schema import Config
 from edgeserve.engines.base import Batch, Engine
 from edgeserve.errors import EdgeServeError, EngineError, Rejected, RequestError
 from edgeserve.lanes.thread import Lane, LaneDown, Work, WorkDone, WorkNotStarted
-from edgeserve.live.contradictions import LOOK_NS, ContradictionLog
 from edgeserve.live.device_watch import DeviceNews
-from edgeserve.live.early_refusals import EarlyRefusals
 from edgeserve.live.endings import Endings
-from edgeserve.live.errors import CANCELLED, STOPPING, EngineFailures, cut, refusal
+from edgeserve.live.errors import CANCELLED, STOPPING, EarlyRefusals, EngineFailures, cut, refusal
+from edgeserve.live.estimates import LOOK_NS, ContradictionLog
 from edgeserve.live.history_recorder import HistoryRecorder
 from edgeserve.live.lane_works import LaneWorks
 from edgeserve.live.loop_io import LoopIO, Mailbox, clock_ns

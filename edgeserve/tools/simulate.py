@@ -13,7 +13,7 @@ from edgeserve.config.profiles import Profile, find_profiles, parts_of
 from edgeserve.config.schema import Config
 from edgeserve.device.circumstances import power_mode
 from edgeserve.errors import ConfigError
-from edgeserve.live.plugins import import_policies
+from edgeserve.live.preflight import import_policies
 from edgeserve.loop.drive import OnStep
 from edgeserve.recording.replay import replay
 from edgeserve.recording.timeline import Timeline, timeline_of
