@@ -35,7 +35,6 @@ from edgeserve.ipc.memory import GiveBack
 from edgeserve.ipc.peers import (
     AWAY_CHECKS,
     DEAD,
-    LOOK_IDLE_NS,
     MARK_BYTES,
     ClientGone,
     Peer,
@@ -183,7 +182,7 @@ class Bus:
         try:
             self._set_up()
             self.endpoints = [self._bind(endpoint, curve_secret_key_file) for endpoint in endpoints]
-            self._file = self.fileno()
+            self._file = int(self.socket.getsockopt(zmq.FD))  # edge-triggered, as libzmq's is
             self._offers = offers_for(endpoints, shared_memory_bytes, pending_bytes_max, clock_ns)
         except BaseException:
             self.close()
@@ -243,10 +242,6 @@ class Bus:
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
-    def fileno(self) -> int:
-        """For ``select`` and ``poll``. Edge-triggered as libzmq's is: ask :meth:`has_more` before sleeping on it."""
-        return int(self.socket.getsockopt(zmq.FD))
-
     def has_more(self) -> bool:
         """Something waits for :meth:`receive`."""
         peers = self._peers
@@ -256,7 +251,7 @@ class Bus:
 
     def wait(self, file: int, now_ns: int, until_ns: int) -> Tuple[bool, bool]:
         """Sleep until ``file`` can be read, :meth:`receive` wants to be called, or ``until_ns``; whether the first,
-        whether the second. Unlike a wait on :meth:`fileno` it overlooks no message that came before."""
+        whether the second. It overlooks no message that came before."""
         peers = self._peers
         timeout_ns = min(peers.check_at_ns, peers.unfinished.look_at_ns, until_ns) - now_ns
         if peers.news or peers.stirred or timeout_ns <= 0:
@@ -294,16 +289,6 @@ class Bus:
         for one in (self._file, file, self._peers.monitor_file):
             poll.register(one, select.POLLIN)
         self._poll = poll.poll
-
-    def next_due_ns(self) -> int:
-        """When :meth:`receive` wants to be called although nothing arrived, by those who do not :meth:`wait`."""
-        peers = self._peers
-        if peers.news:
-            return peers.looked_ns
-        return min(
-            peers.looked_ns + (peers.look_busy_ns if peers.open_count else LOOK_IDLE_NS),
-            peers.unfinished.look_at_ns,
-        )
 
     def receive(self, count_max: int = 64) -> List[News]:
         """What waits, at most about ``count_max`` at a time; never blocks."""
