@@ -46,7 +46,7 @@ RATIO_MAX = 1.03
 
 PARTS = ("lone", "echo", "batching", "decisions")
 LONE, ECHO = 300, 1000  # requests of one turn
-BATCHING_S = 0.5  # of one turn
+BATCHING_S = 1.0  # of one turn
 OVERLOAD = 1.2
 DECIDES = {"edf": (10, 100, 1_000, 10_000), "pard_local": (10, 100, 1_000)}
 """Policy -> how many requests wait."""
