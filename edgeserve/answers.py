@@ -7,14 +7,16 @@ of :mod:`edgeserve.errors` instead.
 
 from __future__ import annotations
 
-import asyncio
 import queue
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Dict, Iterator, Mapping, Optional, Protocol, Sequence
 
 from edgeserve.errors import Cancelled, UnknownOutput, did_you_mean
 from edgeserve.errors import TimedOut as TimedOut  # where it was first
+
+if TYPE_CHECKING:
+    import asyncio
 
 BREAKDOWN_KEYS = ("queue", "load", "batch", "execute", "other")
 """Where a request's time went: waiting in the queue, waiting for its model to be loaded, launched but behind other
@@ -90,6 +92,13 @@ class _End:
     """Stands behind the last piece."""
 
 
+class TakesPieces(Protocol):
+    """An answer in pieces, as the thread that brings them sees it."""
+
+    def put(self, piece: Dict[str, Any]) -> bool:
+        """A piece has come; False when too many are unread."""
+
+
 class AnswerStream(Iterator[Dict[str, Any]]):
     """An answer that comes in pieces: iterating yields each as a dict of named values, until the request has ended; a
     request that did not complete then raises its :class:`~edgeserve.errors.RequestError`. :meth:`answer` is the whole.
@@ -161,6 +170,8 @@ class AsyncAnswerStream:
     stream.answer()``, ``async with``."""
 
     def __init__(self, timeout_s: float | None = None) -> None:
+        import asyncio  # 3 MB that a program of threads does without
+
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._pieces: asyncio.Queue[Any] = asyncio.Queue()
@@ -192,6 +203,8 @@ class AsyncAnswerStream:
         return self
 
     async def __anext__(self) -> Dict[str, Any]:
+        import asyncio
+
         if not self._over:
             try:
                 piece: Optional[Dict[str, Any]] = await asyncio.wait_for(self._pieces.get(), self._timeout_s)
@@ -209,6 +222,8 @@ class AsyncAnswerStream:
 
     async def answer(self) -> Answer:
         """The whole answer, when the request has ended."""
+        import asyncio
+
         if self._pending.cancelled():
             raise Cancelled("the request was cancelled by its caller")
         try:

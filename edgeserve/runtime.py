@@ -12,13 +12,13 @@ import threading
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from edgeserve.answers import Answer, AnswerStream
+from edgeserve.answers import Answer, AnswerStream, TakesPieces
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import Config
 from edgeserve.errors import EdgeServeError, Failed, Rejected, RequestError, TimedOut
 from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest, request_of_call, request_validators, unknown_app
-from edgeserve.live.responders import RequestFuture, TakesPieces
+from edgeserve.live.responders import RequestFuture
 from edgeserve.live.runtime_core import RuntimeCore
 from edgeserve.live.startup import naming_file
 from edgeserve.live.world import CallAsked, CancelAsked, StopAsked

@@ -118,7 +118,7 @@ class ModelConfig:
 @dataclass(frozen=True)
 class PolicyConfig:
     """``[policy.NAME]``: a policy instance; all keys but ``kind`` are that policy's own options. A ``kind`` of the form
-    ``"module:Class"`` is imported, the configuration's directory first (``live/plugins.py``)."""
+    ``"module:Class"`` is imported, the configuration's directory first (``live/preflight.py``)."""
 
     name: str
     kind: str = entry(string)

@@ -1,7 +1,7 @@
 """The server's side of the bus: one ROUTER socket that the loop's thread owns.
 
 It turns messages into plain records and answers into messages; what cannot be read it answers itself with a typed
-error. Who is at the other end is known to ``peers.py``, what is in flight to ``in_flight.py``. It does not know apps,
+error. Who is at the other end and what is in flight is known to ``peers.py``. It does not know apps,
 deadlines or the scheduler, has no thread, and is handed its clock.
 """
 
@@ -31,13 +31,19 @@ from edgeserve.ipc.endpoints import (
     split_endpoint,
 )
 from edgeserve.ipc.forms import LEARN_AFTER, learn_form
-from edgeserve.ipc.in_flight import InFlight
 from edgeserve.ipc.memory import GiveBack
-from edgeserve.ipc.peer import Peer, name_for
-from edgeserve.ipc.peers import AWAY_CHECKS, DEAD, LOOK_IDLE_NS, ClientGone, Peers, seed_routing_ids
+from edgeserve.ipc.peers import (
+    AWAY_CHECKS,
+    DEAD,
+    MARK_BYTES,
+    ClientGone,
+    Peer,
+    Peers,
+    Unread,
+    seed_routing_ids,
+)
 from edgeserve.ipc.segments import Offers, check_room, offers_for
 from edgeserve.ipc.tensors import LARGE_BYTES, TENSORS_MAX
-from edgeserve.ipc.unread import MARK_BYTES, Unread
 from edgeserve.ipc.wire import Ask, Key
 from edgeserve.units import NS_PER_MS, NS_PER_S, ns_to_ms
 
@@ -46,7 +52,6 @@ __all__ = ["Ask", "Bus", "Cancel", "ClientGone", "Control", "default_endpoint"]
 READ_MAX = 256  # messages that one receive reads, also if none of them is news: the loop has others to serve
 SEND_MESSAGES_MAX = 4096  # answers per client that it has not read; one more and it counts as gone, never a silent drop
 CLOSE_LINGER_MS = 250  # answers given just before closing still go out, if their clients read
-STAMP_AHEAD_NS_MAX = NS_PER_S  # a send stamp further in the future is of another clock and ignored
 
 BYTES_MAX = 2**62
 """Where no bound was given."""
@@ -138,7 +143,6 @@ class Bus:
         self._ask_type = ask_type
         self._message_bytes_max = message_bytes_max
         self._client_silence_ns = client_silence_ns
-        self._in_flight = InFlight(message_bytes_max, pending_bytes_max, client_bytes_max, app_bytes_max or {})
         self._surplus: Peer | None = None  # whose message's rest is being dropped
         self._surplus_frames = 0
         self._quiet = False  # the last wait heard nothing of connections
@@ -159,13 +163,14 @@ class Bus:
         self._peers = Peers(
             self.socket,
             self._context,
-            self._in_flight,
             credentials,
             clock_ns=clock_ns,
             endpoints=endpoints,
             count_max=clients_max,
             silence_ns=client_silence_ns,
             message_bytes_max=message_bytes_max,
+            client_bytes_max=client_bytes_max,
+            app_bytes_max=app_bytes_max or {},
             unread_bytes_max=max(unread_bytes_max, 2 * message_bytes_max),
             all_bytes_max=pending_bytes_max,
         )
@@ -177,7 +182,7 @@ class Bus:
         try:
             self._set_up()
             self.endpoints = [self._bind(endpoint, curve_secret_key_file) for endpoint in endpoints]
-            self._file = self.fileno()
+            self._file = int(self.socket.getsockopt(zmq.FD))  # edge-triggered, as libzmq's is
             self._offers = offers_for(endpoints, shared_memory_bytes, pending_bytes_max, clock_ns)
         except BaseException:
             self.close()
@@ -188,7 +193,7 @@ class Bus:
         socket.linger = 0
         refuse_old_greetings(socket)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # an answer that cannot go out is an error here, not silence
-        socket.setsockopt(zmq.RCVHWM, 0)  # see flood.py
+        socket.setsockopt(zmq.RCVHWM, 0)  # see peers.Flood
         # Nobody who chooses a routing id is served. But without this libzmq keeps all that a second connection of one
         # id sends, for ever (docs/notes/libzmq.md).
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
@@ -237,10 +242,6 @@ class Bus:
 
     # --- what comes in ------------------------------------------------------------------------------------------------
 
-    def fileno(self) -> int:
-        """For ``select`` and ``poll``. Edge-triggered as libzmq's is: ask :meth:`has_more` before sleeping on it."""
-        return int(self.socket.getsockopt(zmq.FD))
-
     def has_more(self) -> bool:
         """Something waits for :meth:`receive`."""
         peers = self._peers
@@ -250,7 +251,7 @@ class Bus:
 
     def wait(self, file: int, now_ns: int, until_ns: int) -> Tuple[bool, bool]:
         """Sleep until ``file`` can be read, :meth:`receive` wants to be called, or ``until_ns``; whether the first,
-        whether the second. Unlike a wait on :meth:`fileno` it overlooks no message that came before."""
+        whether the second. It overlooks no message that came before."""
         peers = self._peers
         timeout_ns = min(peers.check_at_ns, peers.unfinished.look_at_ns, until_ns) - now_ns
         if peers.news or peers.stirred or timeout_ns <= 0:
@@ -288,16 +289,6 @@ class Bus:
         for one in (self._file, file, self._peers.monitor_file):
             poll.register(one, select.POLLIN)
         self._poll = poll.poll
-
-    def next_due_ns(self) -> int:
-        """When :meth:`receive` wants to be called although nothing arrived, by those who do not :meth:`wait`."""
-        peers = self._peers
-        if peers.news:
-            return peers.looked_ns
-        return min(
-            peers.looked_ns + (peers.look_busy_ns if self._in_flight.count else LOOK_IDLE_NS),
-            peers.unfinished.look_at_ns,
-        )
 
     def receive(self, count_max: int = 64) -> List[News]:
         """What waits, at most about ``count_max`` at a time; never blocks."""
@@ -393,14 +384,14 @@ class Bus:
         key = found[form.key_at]
         total += form.placed_bytes
         try:
-            self._in_flight.check(peer, key, total)
+            self._peers.check(peer, key, total)
             if form.placed_bytes:
                 assert peer.memory is not None, "its form was learnt with it"
                 form.insert_places(found, buffers)
                 peer.memory.copy(buffers)
             ask = self._ask_type()
             form.fill(ask, found, buffers)
-            self._enter(peer, ask, key, total, is_req, now_ns)
+            self._peers.enter(peer, ask, key, total, is_req, now_ns)
         except RequestError as error:
             return self._refuse(peer, is_req, key, error)
         news.append(ask)
@@ -434,28 +425,13 @@ class Bus:
                 total += peer.memory.find(fields, buffers)
             if self._surplus is not None:
                 raise _too_many_frames()
-            self._in_flight.check(peer, key, total)
+            self._peers.check(peer, key, total)
             ask = self._ask_type()
             _read_ask(ask, fields, buffers, self._message_bytes_max, is_req, peer, header)
-            self._enter(peer, ask, key, total, is_req, now_ns)
+            self._peers.enter(peer, ask, key, total, is_req, now_ns)
         except RequestError as error:
             return self._refuse(peer, is_req, key, error)
         news.append(ask)
-
-    def _enter(self, peer: Peer, ask: Ask, key: Key, total: int, is_req: bool, now_ns: int) -> None:
-        """A request is in flight from now on, unless its app has no room."""
-        if ask.sent_ns is not None and (not peer.same_host or ask.sent_ns > now_ns + STAMP_AHEAD_NS_MAX):
-            ask.sent_ns = None
-        in_flight = self._in_flight
-        if ask.app in in_flight.app_bytes:
-            in_flight.enter_app(ask.app, total)
-        ask.peer, ask.key, ask.is_req, ask.bytes = peer, key, is_req, total
-        if ask.client:
-            self._peers.take_name(peer, ask.client)
-        ask.client = peer.name if not ask.origin else name_for(peer, ask)
-        peer.bytes, in_flight.bytes, in_flight.count = peer.bytes + total, in_flight.bytes + total, in_flight.count + 1
-        peer.open[key] = ask
-        peer.patient = peer.patient or is_req
 
     def _refuse(self, peer: Peer, is_req: bool, key: Any, error: RequestError) -> None:
         if key is not None:
@@ -526,9 +502,9 @@ class Bus:
         elif kind == "memory":
             self._send(peer, is_req, (wire.encode_info(key, {"bytes": self._claim(peer, token)}),))
         else:
-            self._in_flight.check_new(peer, key)
+            self._peers.check_new(peer, key)
             control = peer.open[key] = Control(peer, key, is_req, kind, number, name)
-            self._in_flight.count += 1
+            self._peers.open_count += 1
             news.append(control)
 
     def _claim(self, peer: Peer, token: bytes) -> int:
@@ -562,12 +538,12 @@ class Bus:
         peer, key = ask.peer, ask.key
         if peer.open.pop(key, None) is None:
             return
-        in_flight, size = self._in_flight, ask.bytes
-        in_flight.count -= 1
+        peers, size = self._peers, ask.bytes
+        peers.open_count -= 1
         peer.bytes -= size
-        in_flight.bytes -= size
-        if ask.app in in_flight.app_bytes:
-            in_flight.app_bytes[ask.app] -= size
+        peers.open_bytes -= size
+        if ask.app in peers.app_bytes:
+            peers.app_bytes[ask.app] -= size
         try:
             room = None if ask.room is None or peer.memory is None else peer.memory.room(ask.room)
             frames = wire.encode_answer(
@@ -606,9 +582,9 @@ class Bus:
         """The one reply to a request that ended without an answer, or to a question that is not answered."""
         peer = ask.peer
         if peer.open.pop(ask.key, None) is not None:
-            self._in_flight.count -= 1
+            self._peers.open_count -= 1
             if isinstance(ask, Ask):
-                self._in_flight.leave(peer, ask)
+                self._peers.leave(peer, ask)
             self._send(peer, ask.is_req, (wire.encode_error(ask.key, error),))
 
     def control_reply(self, control: Control, payload: Mapping[str, Any]) -> None:
@@ -616,7 +592,7 @@ class Bus:
         with ``failed``."""
         if control.peer.open.pop(control.key, None) is None:
             return
-        self._in_flight.count -= 1
+        self._peers.open_count -= 1
         try:
             header = wire.encode_info(control.key, payload)
         except RequestError as error:

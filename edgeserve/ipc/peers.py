@@ -1,9 +1,10 @@
-"""Who is at the other end of the bus: the clients, whose they are, and when one counts as gone.
+"""Who is at the other end of the bus: the clients, whose they are, what they have in flight and have not read, and
+when one counts as gone.
 
 A client is gone when its connection closed, when it was silent for too long with requests in flight, or when it is cut
 off: it floods the server, sends a message without end, or leaves its answers unread. What it had in flight is news then
-(:class:`ClientGone`). ``connections.py`` counts the connections, ``flood.py`` and ``unfinished.py`` judge by numbers;
-this module asks them and acts. It reads and writes no message.
+(:class:`ClientGone`). ``connections.py`` counts the connections, ``unfinished.py`` judges messages without end by
+numbers; this module asks them and acts. It reads and writes no message.
 """
 
 from __future__ import annotations
@@ -13,22 +14,23 @@ import itertools
 import os
 import select
 import struct
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from collections import deque
+from typing import Any, Callable, Deque, Dict, List, Mapping, Sequence, Tuple
 
 import zmq
 
-from edgeserve.errors import Cancelled, Malformed, Rejected, RequestError
+from edgeserve.errors import Cancelled, Malformed, Rejected, RequestError, TooLarge
 from edgeserve.ipc.connections import Connection, Connections, connections_max, hang_up, received_bytes
-from edgeserve.ipc.credentials import Credentials
+from edgeserve.ipc.credentials import NOBODY, Credential, Credentials
 from edgeserve.ipc.endpoints import readable, watch_socket
-from edgeserve.ipc.flood import PENALTY_NS, Flood
-from edgeserve.ipc.in_flight import InFlight
-from edgeserve.ipc.memory import own_bytes
-from edgeserve.ipc.peer import NAME_MARK, OWNER_MARK, Peer
+from edgeserve.ipc.forms import FIRST_LEARN_AFTER, LEARN_AFTER, Form
+from edgeserve.ipc.memory import own_bytes, resident_bytes
 from edgeserve.ipc.unfinished import LOOK_NS, Sample, Unfinished
 from edgeserve.ipc.wire import Ask, Key
 from edgeserve.units import NS_PER_MS, NS_PER_S, format_size, ns_to_ms
 
+STAMP_AHEAD_NS_MAX = NS_PER_S  # a send stamp further in the future is of another clock and ignored
+REQUESTS_PER_CLIENT_MAX = 4096  # in flight on one connection; the runtime's own bounds are usually below
 LOOK_BUSY_NS = 50 * NS_PER_MS  # how soon a killed client is noticed while its work waits
 LOOK_IDLE_NS = NS_PER_S
 DEAD_IDENTITIES_MAX = 4096  # connections that closed lately, whose last messages may still come
@@ -46,6 +48,34 @@ AWAY_CHECKS = 2
 
 DEAD = RequestError("the connection is closed")
 """Refuses what a connection sent that is over: nobody is there to be told."""
+
+NAME_MARK = " #"
+"""In the name of a request's client: before it whose connection it is, which is what shares go by, behind it which."""
+
+OWNER_MARK = "@"
+"""Before it what the client calls itself, for its weight; behind it whose connection it is."""
+
+MARK_BYTES = 256 * 1024
+"""A mark per so many bytes: fewer are never counted, and lending costs more than copying."""
+
+FLOOD_LOOK_NS = 10 * NS_PER_MS
+GROWTH_BYTES_MAX = 64 * 1024**2
+"""Of the process, while messages are always waiting."""
+
+CLIENT_MESSAGES_MIN = 8192
+"""Read of one client meanwhile: twice the requests that a connection may have in flight. Fewer may be a burst."""
+
+BURST_BYTES_MAX = 512 * 1024**2
+"""Growth at which a burst counts as a flood, too, from :data:`MESSAGES_MIN` on."""
+
+MESSAGES_MIN = 1024
+"""Read of all meanwhile: fewer are no flood, and the memory is something else's."""
+
+MOST_SHARE = 0.9
+"""Of the messages of whoever sent most: who has as many is meant, too."""
+
+PENALTY_NS = 2 * NS_PER_S
+"""How long an owner who flooded may not connect: what it had sent must be dropped first."""
 
 _NOBLOCK = int(zmq.NOBLOCK)
 _POLLIN = int(select.POLLIN)
@@ -65,6 +95,123 @@ class ClientGone:
         self.reason = reason
 
 
+class Unread:
+    """How many bytes of answers a client has not read yet, as far as libzmq holds them.
+
+    libzmq bounds a client's answers in messages and does not say how many wait. But it tells when it has let go of a
+    buffer that it was lent. So once in a while an answer's frame is lent instead of copied, as a mark: answers go out
+    in order, so when the mark is let go of, everything before it is with the client's system. ``fresh`` are the bytes
+    sent since the last mark; the bus adds to it. ``total`` are those up to the last mark that were not let go of when
+    :meth:`look` looked last."""
+
+    __slots__ = ("fresh", "total", "_marks")
+
+    def __init__(self) -> None:
+        self.fresh = 0
+        self.total = 0
+        self._marks: Deque[Tuple[Any, int]] = deque()
+
+    def mark(self, tracker: Any) -> None:
+        """A frame was lent: ``tracker.done`` says when it has been let go of."""
+        self._marks.append((tracker, self.fresh))
+        self.total += self.fresh
+        self.fresh = 0
+
+    def look(self) -> int:
+        """How many bytes wait, without the fresh ones."""
+        marks = self._marks
+        while marks and marks[0][0].done:
+            self.total -= marks.popleft()[1]
+        return self.total
+
+
+class Peer:
+    """What is known of one connection. ``open`` holds its requests and control questions in flight, ``bytes`` what
+    their messages have together. ``owner`` is whose it is (:class:`Connection`), ``name`` what its requests carry as
+    their client. ``key`` is its public key, where keys are allowed. ``patient``: one request came from a REQ socket,
+    which cannot send heartbeats while it waits. ``memory``: what its connection shares with this process."""
+
+    __slots__ = (
+        "client",
+        "name",
+        "open",
+        "seen_ns",
+        "file",
+        "same_host",
+        "patient",
+        "credential",
+        "owner",
+        "uid",
+        "bytes",
+        "unread",
+        "key",
+        "memory",
+        "form",
+        "unformed",
+    )
+
+    def __init__(self, client: bytes, connection: Connection | None, credential: Credential = NOBODY) -> None:
+        self.client = client
+        self.credential = credential
+        self.open: Dict[Key, Any] = {}  # Ask, or Control of the bus
+        self.seen_ns = 0
+        self.file = None if connection is None else connection.file
+        self.same_host = connection is None or connection.same_host
+        self.owner = "inproc" if connection is None else connection.owner
+        self.uid = os.getuid() if connection is None else connection.uid
+        self.name = f"{self.owner}{NAME_MARK}{client.hex()}"
+        self.patient = False
+        self.bytes = 0
+        self.unread = Unread()
+        self.key = ""
+        self.memory = None if connection is None else connection.memory
+        self.form: Form | None = None
+        self.unformed = LEARN_AFTER - FIRST_LEARN_AFTER
+
+
+def name_for(peer: Peer, ask: Ask) -> str:
+    """Whose request it is where a front asks for others. Only who may control the server is believed."""
+    if not peer.credential.may_control:
+        ask.origin = ""
+        return peer.name
+    return f"{ask.origin}{OWNER_MARK}{peer.owner}{NAME_MARK}{peer.client.hex()}"
+
+
+class Flood:
+    """A time in which messages always waited: who sends faster than the server reads?
+
+    libzmq's bound on the messages that wait per client is not used: where it stops reading from a client that then
+    closes its connection, it may abort the process (docs/notes/libzmq.md). While messages come faster than they are
+    read, the server's memory grows. When it has grown by :data:`GROWTH_BYTES_MAX`, the connections that sent most are
+    ended, if they sent more than a client of ours may have in flight: libzmq reads its clients in turn, so those that
+    always have a message waiting have sent equally much, and more than any other. ``counts``: how many of each client
+    were read; ``refused``: who sent and is no client. The bus adds to both."""
+
+    __slots__ = ("counts", "refused", "_memory_bytes", "_look_ns")
+
+    def __init__(self, now_ns: int) -> None:
+        self.counts: Dict[bytes, int] = {}
+        self.refused: Dict[bytes, Any] = {}
+        self._memory_bytes = resident_bytes()
+        self._look_ns = now_ns + FLOOD_LOOK_NS
+
+    def culprits(self, now_ns: int) -> List[bytes]:
+        """The clients that are to be cut off, mostly none."""
+        if now_ns < self._look_ns:
+            return []
+        self._look_ns = now_ns + FLOOD_LOOK_NS
+        memory_bytes = resident_bytes()
+        growth_bytes = memory_bytes - self._memory_bytes
+        if growth_bytes < GROWTH_BYTES_MAX or sum(self.counts.values()) < MESSAGES_MIN:
+            return []
+        if growth_bytes < BURST_BYTES_MAX and max(self.counts.values()) < CLIENT_MESSAGES_MIN:
+            return []
+        self._memory_bytes = memory_bytes
+        counts, self.counts = self.counts, {}
+        least = MOST_SHARE * max(counts.values())
+        return [client for client, count in counts.items() if count >= least]
+
+
 class Peers:
     """The clients of a ROUTER socket, by routing id (``by_id``), and what happens to their connections.
 
@@ -72,7 +219,9 @@ class Peers:
     ``dead`` are the connections that are over, and since when. ``flood``: the time since the socket was empty
     last, if messages always waited. ``stirred``: something happened to a connection. ``looked_ns``: when it was last
     known which connections are open; ``check_at_ns``: when silence is judged next; ``received_ns``: when the bus read
-    last. The bus reads and sets these itself, so that a turn without trouble costs no call.
+    last. ``open_count``: requests and control questions in flight, ``open_bytes``: of the requests' messages,
+    ``app_bytes``: the same by app, where the app has a bound. The bus reads and sets these itself, so that a turn
+    without trouble costs no call.
     """
 
     __slots__ = (
@@ -95,7 +244,12 @@ class Peers:
         "_files",
         "_names",
         "_flooders",
-        "_in_flight",
+        "open_count",
+        "open_bytes",
+        "app_bytes",
+        "_message_bytes_max",
+        "_client_bytes_max",
+        "_app_bytes_max",
         "_monitor",
         "_socket",
         "_clock_ns",
@@ -112,7 +266,6 @@ class Peers:
         self,
         socket: zmq.Socket[Any],
         context: zmq.Context[Any],
-        in_flight: InFlight,
         credentials: Credentials,
         *,
         clock_ns: Callable[[], int],
@@ -120,6 +273,8 @@ class Peers:
         count_max: int,
         silence_ns: int,
         message_bytes_max: int,
+        client_bytes_max: int,
+        app_bytes_max: Mapping[str, int],
         unread_bytes_max: int,
         all_bytes_max: int,
     ) -> None:
@@ -140,7 +295,12 @@ class Peers:
         self.connections = Connections(connections_max(count_max), self._is_idle)
         self._names: Dict[str, str] = {}  # whose connections -> what they call themselves, with the mark behind it
         self._flooders: Dict[str, int] = {}  # owners that may not connect, and until when
-        self._in_flight = in_flight
+        self.open_count = 0
+        self.open_bytes = 0
+        self.app_bytes = dict.fromkeys(app_bytes_max, 0)
+        self._message_bytes_max = message_bytes_max
+        self._client_bytes_max = max(client_bytes_max, message_bytes_max)
+        self._app_bytes_max = app_bytes_max
         self._clock_ns = clock_ns
         self._count_max = count_max
         self._silence_ns = silence_ns
@@ -264,6 +424,87 @@ class Peers:
     def _is_idle(self, file: int) -> bool:
         peer = self.by_id.get(self._files.get(file, b""))
         return peer is None or not peer.open
+
+    # --- what is in flight --------------------------------------------------------------------------------------------
+
+    def check(self, peer: Peer, key: Key, total: int) -> None:
+        """Refuse a request with so many bytes for which there is no room, before it is looked at."""
+        if (
+            total > self._message_bytes_max
+            or peer.bytes + total > self._client_bytes_max
+            or self.open_bytes + total > self._all_bytes_max
+            or key in peer.open
+            or len(peer.open) >= REQUESTS_PER_CLIENT_MAX
+        ):
+            raise self._why_not(peer, key, total)
+
+    def check_new(self, peer: Peer, key: Key) -> None:
+        """Refuse another message that is answered: its id is in flight already, or the client has too many."""
+        if key in peer.open:
+            raise Malformed(f"id = {key!r} is in flight already; every request needs an id of its own")
+        if len(peer.open) >= REQUESTS_PER_CLIENT_MAX:
+            raise Rejected(
+                f"this client has {REQUESTS_PER_CLIENT_MAX} requests in flight, the most one may have; "
+                "wait for answers",
+                "too many in flight",
+            )
+
+    def _why_not(self, peer: Peer, key: Key, total: int) -> RequestError:
+        """Why a request with so many bytes is refused before its header is looked at."""
+        if total > self._message_bytes_max:
+            return TooLarge(
+                f"the message has {total} bytes, at most {self._message_bytes_max} are allowed; raise "
+                "[server] message_max"
+            )
+        self.check_new(peer, key)
+        if peer.bytes + total > self._client_bytes_max:
+            return Rejected(
+                f"this client's requests in flight have {format_size(peer.bytes)}, this one "
+                f"{format_size(total)}, together at most {format_size(self._client_bytes_max)}; wait for "
+                "answers, or raise [server] client_bytes_max",
+                "client_bytes",
+            )
+        return Rejected(
+            f"all requests in flight have {format_size(self.open_bytes)}, this one {format_size(total)}, "
+            f"together at most {format_size(self._all_bytes_max)}; try later, or raise [server] "
+            "pending_bytes_max",
+            "server_bytes",
+        )
+
+    def enter(self, peer: Peer, ask: Ask, key: Key, total: int, is_req: bool, now_ns: int) -> None:
+        """A request is in flight from now on, unless its app has no room: then it is refused."""
+        if ask.sent_ns is not None and (not peer.same_host or ask.sent_ns > now_ns + STAMP_AHEAD_NS_MAX):
+            ask.sent_ns = None
+        if ask.app in self.app_bytes:
+            self._enter_app(ask.app, total)
+        ask.peer, ask.key, ask.is_req, ask.bytes = peer, key, is_req, total
+        if ask.client:
+            self.take_name(peer, ask.client)
+        ask.client = peer.name if not ask.origin else name_for(peer, ask)
+        peer.bytes += total
+        self.open_bytes += total
+        self.open_count += 1
+        peer.open[key] = ask
+        peer.patient = peer.patient or is_req
+
+    def _enter_app(self, app: str, total: int) -> None:
+        """Count a request's bytes with its app, or refuse it."""
+        bytes_max = max(self._app_bytes_max[app], self._message_bytes_max)
+        if self.app_bytes[app] + total > bytes_max:
+            raise Rejected(
+                f"the requests in flight of app {app!r} have {format_size(self.app_bytes[app])}, this one "
+                f"{format_size(total)}, together at most {format_size(bytes_max)}; try later, or raise "
+                f"[app.{app}] pending_bytes_max",
+                "app_bytes",
+            )
+        self.app_bytes[app] += total
+
+    def leave(self, peer: Peer, ask: Ask) -> None:
+        """A request ended: its bytes count no more."""
+        peer.bytes -= ask.bytes
+        self.open_bytes -= ask.bytes
+        if ask.app in self.app_bytes:
+            self.app_bytes[ask.app] -= ask.bytes
 
     # --- what happens to connections ----------------------------------------------------------------------------------
 
@@ -421,10 +662,10 @@ class Peers:
         del self.by_id[peer.client]
         if peer.file is not None and self._files.get(peer.file) == peer.client:
             del self._files[peer.file]
-        self._in_flight.count -= len(peer.open)
+        self.open_count -= len(peer.open)
         asks = [entry for entry in peer.open.values() if isinstance(entry, Ask)]
         for ask in asks:
-            self._in_flight.leave(peer, ask)
+            self.leave(peer, ask)
         peer.open.clear()
         peer.memory = None  # what its connection shares lasts as long as that
         if asks:

@@ -370,7 +370,7 @@ def _take_options(fields: Dict[str, Any], ask: Ask) -> None:
 
 
 def _is_client(name: str) -> bool:
-    """Whether a client may call itself so: ``#`` and ``@`` separate what shares go by (``peer.py``)."""
+    """Whether a client may call itself so: ``#`` and ``@`` separate what shares go by (``peers.py``)."""
     return name.isprintable() and "#" not in name and "@" not in name
 
 

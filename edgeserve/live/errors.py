@@ -1,5 +1,7 @@
 """What people are told of what went wrong: the typed error of a request that ended without an answer, the reason and
-the log line of a work or an item that failed."""
+the log line of a work or an item that failed, and the story of a request that the scheduler never knew
+(:class:`EarlyRefusals`).
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import copy
 import logging
 import re
 import traceback
-from typing import Any, Dict, TypeVar
+from typing import Any, Dict, Iterator, List, Optional, Tuple, TypeVar
 
 from edgeserve.errors import (
     BadInput,
@@ -20,6 +22,7 @@ from edgeserve.errors import (
     RequestError,
     told,
 )
+from edgeserve.live.hints import show
 from edgeserve.sched.protocol.actions import Outcome, Shortfall
 from edgeserve.sched.resources.sequences import SEQUENCE_TOO_LONG
 from edgeserve.units import ns_to_ms
@@ -187,3 +190,51 @@ def _let_go(error: BaseException) -> None:
     for raised in (error, error.__cause__):
         if raised is not None:
             traceback.clear_frames(raised.__traceback__)
+
+
+EARLY_KEPT = 1024
+"""Refusals that are remembered."""
+
+TEXT_CHARS_MAX = 1024
+"""Of a message: its sender has it whole."""
+
+
+class EarlyRefusals:
+    """The last requests that were refused before the scheduler knew them: an unknown app, a bad input, a deadline that
+    had passed on the way, a bound in bytes. A refusal's place follows from its number; ``ids`` numbers all requests of
+    the server. Written by any thread: each write is one step of the interpreter."""
+
+    __slots__ = ("_ids", "_kept")
+
+    def __init__(self, ids: Iterator[int]) -> None:
+        self._ids = ids
+        self._kept: List[Optional[Tuple[int, str, str, str, str]]] = [None] * EARLY_KEPT
+
+    def add(self, app: Any, error: RequestError, owner: str = "") -> None:
+        """Remember ``error``; it gets a number if its request has none yet. ``owner``: whose request it was."""
+        if not error.id:
+            error.id = next(self._ids)
+        name = app if isinstance(app, str) else show(app)
+        self._kept[error.id % EARLY_KEPT] = (
+            error.id,
+            name[:TEXT_CHARS_MAX],
+            error.code,
+            str(error)[:TEXT_CHARS_MAX],
+            owner,
+        )
+
+    def story(self, request_id: int) -> List[str]:
+        """What happened to a request; no line when it is not among these."""
+        kept = self._kept[request_id % EARLY_KEPT]
+        if kept is None or kept[0] != request_id:
+            return []
+        _, app, code, text, _ = kept
+        return [
+            f"request {request_id}{f' of app {app}' if app else ''}: ended before it was scheduled: {code}",
+            f"  {text}",
+        ]
+
+    def owner(self, request_id: int) -> Optional[str]:
+        """Whose request it was; None when it is not among these."""
+        kept = self._kept[request_id % EARLY_KEPT]
+        return kept[4] if kept is not None and kept[0] == request_id else None

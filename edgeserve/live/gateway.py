@@ -11,9 +11,8 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Tuple
 
 from edgeserve.config.schema import Config
 from edgeserve.errors import DeadlineExpired, NotAllowed, Rejected, RequestError
-from edgeserve.ipc.bus import Bus, Cancel, ClientGone, Control, default_endpoint
-from edgeserve.live.early_refusals import EarlyRefusals
-from edgeserve.live.errors import CLIENT_GONE
+from edgeserve.ipc.bus import Bus, Cancel, ClientGone, Control, News, default_endpoint
+from edgeserve.live.errors import CLIENT_GONE, EarlyRefusals
 from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest, RequestValidator, unknown_app
 from edgeserve.live.world import LiveWorld
@@ -103,15 +102,24 @@ class Gateway:
     def receive(self, events: List[Event]) -> None:
         """Take what has come, a burst at most."""
         for message in self.bus.receive(BURST_MAX):
-            if type(message) is LiveRequest:
-                self._asked(message, events)
-            elif type(message) is Cancel:
-                assert isinstance(message.ask, LiveRequest), "the bus was told to make these"
-                self._world.cancel(message.ask, events)
-            elif type(message) is ClientGone:
-                self._gone(message, events)
-            elif type(message) is Control:
-                self._questioned(message)
+            if type(message) is not LiveRequest:
+                self._take_other(message, events)
+                continue
+            validator, owner = self._validators.get(message.app), message.peer.credential.owner
+            try:
+                if validator is None:
+                    raise unknown_app(message.app, self._validators)
+                validator.check(message, self.bus, clock_ns())
+                if message.klass == "critical" and self._critical_for:
+                    self._check_critical(message)
+            except RequestError as error:
+                self._refuse(message, error)
+                continue
+            self._owners[message.id % len(self._owners)] = (message.id, owner)
+            if message.stream is not None:  # nobody continues or reads the stream of another
+                owner = f"{owner} for {message.origin}" if message.origin else owner
+                message.stream = f"{owner}{OWNER_MARK}{message.stream}"
+            self._world.accept(message, events)
 
     @property
     def endpoints(self) -> List[str]:
@@ -122,29 +130,24 @@ class Gateway:
         """Nobody can come in any more; no socket file stays behind."""
         self.bus.close()
 
-    def _asked(self, request: LiveRequest, events: List[Event]) -> None:
-        validator = self._validators.get(request.app)
-        try:
-            if validator is None:
-                raise unknown_app(request.app, self._validators)
-            validator.check(request, self.bus, clock_ns())
-            if request.klass == "critical" and self._critical_for:
-                self._check_critical(request)
-        except RequestError as error:
-            request.ended, request.predictors = True, None  # its client may be gone in the next breath
-            error.id = request.id
-            self._early.add(request.app, error, request.peer.credential.owner)
-            request.id = 0
-            if isinstance(error, DeadlineExpired):
-                self._world.count_refused(request.app, Outcome.REJECTED, "expired")
-            self.bus.refuse(request, error)
-            return
-        owner = request.peer.credential.owner
-        self._owners[request.id % len(self._owners)] = (request.id, owner)
-        if request.stream is not None:
-            owner = f"{owner} for {request.origin}" if request.origin else owner
-            request.stream = f"{owner}{OWNER_MARK}{request.stream}"  # nobody continues or reads the stream of another
-        self._world.accept(request, events)
+    def _take_other(self, message: News, events: List[Event]) -> None:
+        if type(message) is Control:
+            self._questioned(message)
+        elif type(message) is ClientGone:
+            self._gone(message, events)
+        elif type(message) is Cancel:
+            assert isinstance(message.ask, LiveRequest), "the bus was told to make these"
+            self._world.cancel(message.ask, events)
+
+    def _refuse(self, request: LiveRequest, error: RequestError) -> None:
+        """A request that was found bad when it was checked."""
+        request.ended, request.predictors = True, None  # its client may be gone in the next breath
+        error.id = request.id
+        self._early.add(request.app, error, request.peer.credential.owner)
+        request.id = 0
+        if isinstance(error, DeadlineExpired):
+            self._world.count_refused(request.app, Outcome.REJECTED, "expired")
+        self.bus.refuse(request, error)
 
     def _questioned(self, control: Control) -> None:
         credential = control.peer.credential

@@ -13,7 +13,7 @@ import select
 import time
 from typing import Any, Callable, Deque, Dict, List, Mapping, Optional, Protocol, Tuple
 
-from edgeserve.sched.core.receive_coalescing import AGAIN_PAUSE_NS, ReceiveCoalescing
+from edgeserve.loop.coalescing import AGAIN_PAUSE_NS, ReceiveCoalescing
 from edgeserve.sched.protocol.events import Event
 from edgeserve.units import NS_PER_MS, NS_PER_S
 
@@ -116,49 +116,91 @@ class MessageSource(Protocol):
         """Nobody can come in any more."""
 
 
-class LoopIO:
-    """Mail and messages of one loop. ``idle_lanes`` is kept by the live world, which gives works to lanes: while
-    it is 0, nothing that comes can start, and reading waits as ``coalescing`` says. ``looks_ahead``: works are given to
-    lanes before those are free, so what is due is not put off."""
+class IdleLanes(Protocol):
+    """``idle``: how many lanes could start what comes."""
 
-    __slots__ = ("mailbox", "source", "coalescing", "idle_lanes", "_handlers", "_looks_ahead", "_bell")
+    idle: int
+
+
+class LoopIO:
+    """Mail and messages of one loop. While no lane of ``lanes`` is idle, nothing that comes can start, and reading
+    waits as ``coalescing`` says. ``looks_ahead``: works are given to lanes before those are free, so what is due is not
+    put off."""
+
+    __slots__ = ("mailbox", "source", "coalescing", "_lanes", "_handlers", "_looks_ahead", "_bell")
 
     def __init__(
         self,
         mailbox: Mailbox,
         handlers: Mapping[type, MailHandler],
         coalescing: ReceiveCoalescing,
-        idle_lanes: int,
+        lanes: IdleLanes,
         looks_ahead: bool,
     ) -> None:
         self.mailbox = mailbox
         self.source: Optional[MessageSource] = None
         self.coalescing = coalescing
-        self.idle_lanes = idle_lanes
+        self._lanes = lanes
         self._handlers: Dict[type, MailHandler] = dict(handlers)
         self._looks_ahead = looks_ahead
         self._bell = mailbox.fileno()
 
     def gather(self, due_ns: Optional[int], events: List[Event]) -> int:
-        """Add what has happened to ``events``; if nothing has, wait for it or until ``due_ns``. The time when it
-        returns; it may return without events before ``due_ns``, after mail or a message that became none."""
-        source, mail = self.source, self.mailbox.items
-        look = slept = False
-        while True:
-            had_mail = bool(mail)
-            if had_mail:
-                self.open_mail(events)
-                # With mail there was no sleep that says whether a message is here, so the source gets its turn.
-                look = look or (not slept and not self._holds(clock_ns()))
-            if source is not None and look:
+        """Add what has happened to ``events``; if nothing has, wait for it or until ``due_ns``, to the microsecond and
+        without spinning. The time when it returns; it may return without events before ``due_ns``, after mail or a
+        message that became none."""
+        source, coalescing, mailbox, lanes = self.source, self.coalescing, self.mailbox, self._lanes
+        mail, now_ns, look = mailbox.items, clock_ns(), False
+        if mail:  # there was no sleep that says whether a message is here, so the source gets its turn
+            self._open_mail(events)
+            if source is not None and (lanes.idle or clock_ns() >= coalescing.look_at_ns):
                 self._receive(source, events)
+            return clock_ns()
+        while due_ns is None or now_ns < due_ns:
+            held_until_ns = None
+            wake_ns = latest_ns = now_ns + SLEEP_NS_MAX
+            if due_ns is not None and due_ns < latest_ns:
+                wake_ns = due_ns
+            if source is not None and not lanes.idle and now_ns < coalescing.look_at_ns:
+                held_until_ns = coalescing.look_at_ns
+                if not self._looks_ahead or held_until_ns < wake_ns:
+                    # What is due waits as messages do (a deadline that passed is told a little later), unless works are
+                    # given to lanes before they are free.
+                    wake_ns = min(held_until_ns, latest_ns)
+            mailbox.asleep = True  # now a post rings; what was posted before is looked for after that
+            if mail:
+                mailbox.asleep, look = False, True
+                break
+            came = False
+            if source is None or held_until_ns is not None:
+                rang = _wait_for(self._bell, wake_ns - now_ns)
+            else:
+                rang, came = source.wait(self._bell, now_ns, wake_ns)
+            mailbox.asleep = False
+            if rang:
+                mailbox.awake()
+                look = came or held_until_ns is not None
+                break
             now_ns = clock_ns()
-            if events or had_mail or look or (due_ns is not None and now_ns >= due_ns):
-                return now_ns
-            look = self._sleep(now_ns, due_ns)
-            slept = True
+            if source is None or (due_ns is not None and now_ns >= due_ns):
+                look = True
+            elif held_until_ns is not None:
+                look = source.has_more()
+            elif came:
+                look = not coalescing.hold_ns or lanes.idle > 0
+                if not look:
+                    coalescing.hold_from(
+                        now_ns
+                    )  # nothing that just came can start: let more come, and read it together
+            if look:
+                break
+        if mail:
+            self._open_mail(events)
+        if look and source is not None:
+            self._receive(source, events)
+        return clock_ns()
 
-    def open_mail(self, events: List[Event]) -> None:
+    def _open_mail(self, events: List[Event]) -> None:
         """Everything posted so far."""
         handlers, mail = self._handlers, self.mailbox.items
         for _ in range(len(mail)):
@@ -172,58 +214,16 @@ class LoopIO:
         if len(events) == before:
             return
         coalescing = self.coalescing
-        if self.idle_lanes == 0:
+        if not self._lanes.idle:
             coalescing.received(clock_ns(), len(events) - before)
             return
         while coalescing.answers > 1 and coalescing.expects_more(clock_ns(), len(events)):
             before = len(events)
             time.sleep(AGAIN_PAUSE_NS / NS_PER_S)
-            self.open_mail(events)
+            self._open_mail(events)
             source.receive(events)
             if len(events) == before:
                 return
-
-    def _holds(self, now_ns: int) -> bool:
-        """Whether reading waits, because nothing that comes could start."""
-        return self.idle_lanes == 0 and self.coalescing.receive_at_ns(now_ns) is not None
-
-    def _sleep(self, now_ns: int, due_ns: Optional[int]) -> bool:
-        """Until mail, a message or the next thing that is due, to the microsecond and without spinning. Whether a
-        message may be here."""
-        source, coalescing, mailbox = self.source, self.coalescing, self.mailbox
-        while True:
-            held_until_ns = coalescing.receive_at_ns(now_ns) if source is not None and self.idle_lanes == 0 else None
-            wake_ns = due_ns
-            if held_until_ns is not None and not (self._looks_ahead and due_ns is not None and due_ns < held_until_ns):
-                # What is due waits as messages do (a deadline that passed is told a little later), unless works are
-                # given to lanes before they are free.
-                wake_ns = held_until_ns
-            latest_ns = now_ns + SLEEP_NS_MAX
-            if wake_ns is None or wake_ns > latest_ns:
-                wake_ns = latest_ns
-            mailbox.asleep = True  # now a post rings; what was posted before is looked for after that
-            if wake_ns <= now_ns or mailbox.items:
-                mailbox.asleep = False
-                return True
-            came = False
-            if source is None or held_until_ns is not None:
-                rang = _wait_for(self._bell, wake_ns - now_ns)
-            else:
-                rang, came = source.wait(self._bell, now_ns, wake_ns)
-            mailbox.asleep = False
-            if rang:
-                mailbox.awake()
-                return came or held_until_ns is not None
-            now_ns = clock_ns()
-            if source is None or (due_ns is not None and now_ns >= due_ns):
-                return True
-            if held_until_ns is not None:
-                if source.has_more():
-                    return True
-            elif came:
-                if not coalescing.hold_ns or self.idle_lanes:
-                    return True
-                coalescing.hold_from(now_ns)  # nothing that just came can start: let more come, and read them together
 
 
 def _wait_for(file: int, timeout_ns: int) -> bool:

@@ -6,7 +6,8 @@ A :class:`Problem` that ``stops`` would stop the server; the others are said and
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+import inspect
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 from edgeserve.config.files import model_path
 from edgeserve.config.profiles import Profile
@@ -15,10 +16,11 @@ from edgeserve.engines import check_streams, lane_info, make_engine
 from edgeserve.engines.base import Engine
 from edgeserve.engines.python import import_function
 from edgeserve.errors import ConfigError, EdgeServeError, EngineError
-from edgeserve.live.app_fit import app_fit, too_slow
-from edgeserve.live.plugins import import_policies
+from edgeserve.live.estimates import app_fit, too_slow
 from edgeserve.offload.pin import allowed_cores
 from edgeserve.sched.core.build import build_scheduler, model_lanes, profiled_lanes
+from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.units import NS_PER_MS, counted
 
 FILE_ENGINES = ("onnx", "tensorrt", "torch", "combine")
@@ -149,3 +151,41 @@ def check_apps(config: Config, profiles: Sequence[Profile] = ()) -> List[Problem
 
 def _few(cores: Sequence[int]) -> str:
     return ", ".join(map(str, cores[:16])) + (" ..." if len(cores) > 16 else "")
+
+
+def import_policies(config: Config) -> None:
+    """Import what a configuration's ``kind = "module:Class"`` name, so that a scheduler can be built of it.
+
+    Raises :class:`EngineError` when the module or the class cannot be found, :class:`ConfigError` when it is no policy.
+    """
+    for policy in config.policies.values():
+        if ":" not in policy.kind:
+            continue
+        where = f"[policy.{policy.name}] kind"
+        found: Any = import_function(policy.kind, config.directory, where)
+        if not (isinstance(found, type) and issubclass(found, Policy)):
+            raise ConfigError(
+                f"{where} = {policy.kind!r} is a {type(found).__name__}; expected a subclass of "
+                "edgeserve.sched.policy_api.policy.Policy (docs/policies/write-a-policy.md)"
+            )
+        _check_hooks(found, f"{where} = {policy.kind!r}")
+        POLICIES[policy.kind] = found  # again for every configuration: two may each have a module of this name
+
+
+def _check_hooks(kind: Type[Policy], where: str) -> None:
+    """A missing hook, or a hook that takes other arguments than the scheduler gives, would end the loop at its first
+    call."""
+    for name in ("bid", "queued"):
+        if getattr(kind, name) is getattr(Policy, name):
+            raise ConfigError(f"{where} has no {name}(); every policy needs one (docs/policies/interface.md)")
+    for name, hook in vars(Policy).items():
+        if name.startswith("_") or not inspect.isfunction(hook):
+            continue
+        expected = list(inspect.signature(hook).parameters)
+        try:
+            inspect.signature(getattr(kind, name)).bind(*expected)
+        except TypeError as error:
+            raise ConfigError(
+                f"{where}: {name}() cannot be called with ({', '.join(expected[1:])}): {error} "
+                "(docs/policies/interface.md)"
+            ) from None

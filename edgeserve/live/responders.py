@@ -6,9 +6,9 @@ Only the loop's thread tells them.
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Callable, Dict, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Protocol, Sequence
 
-from edgeserve.answers import BREAKDOWN_KEYS, UNREAD, Answer
+from edgeserve.answers import BREAKDOWN_KEYS, UNREAD, Answer, TakesPieces
 from edgeserve.engines.base import Values
 from edgeserve.errors import RequestError
 from edgeserve.sched.protocol.actions import LatencyBreakdown
@@ -38,13 +38,6 @@ class Responder(Protocol):
 
     def piece(self, request: Any, outputs: Values) -> str:
         """A piece of the answer to a request that asked for pieces. Why the request is to be cancelled, or ``""``."""
-
-
-class TakesPieces(Protocol):
-    """An answer in pieces, as the loop's thread sees it."""
-
-    def put(self, piece: Dict[str, Any]) -> bool:
-        """A piece has come; False when too many are unread."""
 
 
 if TYPE_CHECKING:

@@ -19,12 +19,10 @@ from edgeserve.config.profiles import parts_of
 from edgeserve.config.schema import AppConfig, Config
 from edgeserve.engines.base import Engine
 from edgeserve.errors import BadInput, RequestError, nearest
-from edgeserve.live.app_fit import app_fit, log_fits
 from edgeserve.live.config_reload import Prepared, RunningStarter, merged, prepare
-from edgeserve.live.contradictions import ContradictionLog
 from edgeserve.live.device_watch import DeviceWatch
-from edgeserve.live.early_refusals import EarlyRefusals
-from edgeserve.live.errors import error_for
+from edgeserve.live.errors import EarlyRefusals, error_for
+from edgeserve.live.estimates import ContradictionLog, app_fit, log_fits
 from edgeserve.live.hints import show
 from edgeserve.live.history_recorder import HistoryRecorder, recorded_apps
 from edgeserve.live.loop_io import Mailbox, clock_ns
@@ -36,11 +34,11 @@ from edgeserve.live.startup import Started, Starter, make_lane, make_lanes
 from edgeserve.live.stats import energy_of, figures_of
 from edgeserve.live.value_flow import output_types
 from edgeserve.live.world import CallAsked, LiveWorld, StopAsked
+from edgeserve.loop.drive import OnStep, drive
 from edgeserve.offload.lane_thread import LaneDown, LaneThread, LaneWork
 from edgeserve.recording.last_steps import LastSteps
 from edgeserve.recording.trace import Recorder, start_of
 from edgeserve.sched.core.build import build_scheduler, copy_lane_name, model_lanes
-from edgeserve.sched.core.loop import OnStep, drive
 from edgeserve.sched.core.scheduler import Scheduler
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 from edgeserve.units import ns_to_s
@@ -175,7 +173,7 @@ class RuntimeCore:
             self._watch.stop()
         self._watch = DeviceWatch(self.config, self.mailbox.post, clock_ns)
         self._watch.start()
-        for name, counts in world.lane_counts.items():
+        for name, counts in world.works.counts.items():
             if not counts.up:
                 self.mailbox.post(LaneDown(name, "it was down before the configuration changed"))
         for request in held:
@@ -245,7 +243,7 @@ class RuntimeCore:
             starter = RunningStarter(
                 others, profiles, self._lanes, self.mailbox, clock_ns, lambda: self.world.stopping, engines
             )
-            starter.usable = lambda lane: self.world.lane_counts[lane].up
+            starter.usable = lambda lane: self.world.works.counts[lane].up
             starters.append(starter)
             return starter
 
@@ -402,8 +400,8 @@ class RuntimeCore:
             device = config.lanes[lane].device
             engine = self.world.engine(model, device)
             placement = self.scheduler.devices[device].placements[model]
-            if self.world.lane_counts[lane].is_stuck(now_ns, config.lanes[lane].hang_ns):
-                reason = f"lane {lane} {'hangs' if self.world.lane_counts[lane].up else 'is down'}"
+            if self.world.works.counts[lane].is_stuck(now_ns, config.lanes[lane].hang_ns):
+                reason = f"lane {lane} {'hangs' if self.world.works.counts[lane].up else 'is down'}"
             elif placement.failures and not self.scheduler.devices[device].is_resident(model):
                 reason = f"model {model} could not be loaded on device {device}"
             else:
@@ -503,7 +501,7 @@ class RuntimeCore:
         now_ns, lanes = clock_ns(), self.config.lanes
         return {
             name: counts.table(now_ns, self.world.started_ns, lanes[name].hang_ns if name in lanes else 0)
-            for name, counts in self.world.lane_counts.items()
+            for name, counts in self.world.works.counts.items()
         }
 
     def _latency(self, model: str) -> Dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from array import array
 from bisect import bisect_left
-from typing import Any, Collection, Dict, Iterable, List, Mapping, Sequence
+from typing import Any, Collection, Dict, Iterable, List, Mapping, Sequence, Tuple
 
 from edgeserve.answers import BREAKDOWN_KEYS
 from edgeserve.live.errors import label
@@ -141,9 +141,10 @@ class AppCounts:
 
 
 class LaneCounts:
-    """One lane's counts since start. ``in_flight`` holds when each work that it has not answered was given to it.
-    ``probes`` are counted among the works and jobs too: the lane's time went into them. With
-    ``room`` works in flight the lane starts nothing that comes; 0 for a copy lane, which runs no batches."""
+    """One lane's counts since start. ``in_flight``: by its id, each work that it has not answered, oldest first: when
+    it was given to the lane, and the action. ``probes`` are counted among the works and jobs too: the lane's time went
+    into them. With ``room`` works in flight the lane starts nothing that comes; 0 for a copy lane, which runs no
+    batches."""
 
     __slots__ = ("room", "works", "jobs", "probes", "busy_ns", "refused", "failed", "in_flight", "up", "replaced")
 
@@ -155,16 +156,20 @@ class LaneCounts:
         self.busy_ns = 0
         self.refused = 0
         self.failed = 0
-        self.in_flight: Dict[int, int] = {}
+        self.in_flight: Dict[int, Tuple[int, Any]] = {}
         self.up = True
         self.replaced = 0  # times that another thread took its place, because it hung
 
     def is_stuck(self, now_ns: int, hang_ns: int) -> bool:
         """Whether the lane is down, or has not answered a work for longer than ``hang_ns``."""
-        return not self.up or bool(self.in_flight) and now_ns - min(self.in_flight.values()) > hang_ns
+        return not self.up or self.oldest_ns(now_ns) > hang_ns
+
+    def oldest_ns(self, now_ns: int) -> int:
+        """For how long the oldest work has been on the lane; 0 without one."""
+        return now_ns - next(iter(self.in_flight.values()))[0] if self.in_flight else 0
 
     def table(self, now_ns: int, started_ns: int, hang_ns: int) -> Dict[str, Any]:
-        oldest_ns = now_ns - min(self.in_flight.values()) if self.in_flight else 0
+        oldest_ns = self.oldest_ns(now_ns)
         return {
             "works": self.works,
             "jobs": self.jobs,

@@ -25,19 +25,15 @@ class Source(NamedTuple):
 class NodePlan:
     """One node's place in the flow of values.
 
-    ``openers`` are the fan-out nodes around it, from outside inwards; ``value_openers`` those around what it returns
-    (one more if it fans out itself). ``sources`` of ``None`` means: everything its predecessors return, and the
-    request's own inputs. ``needed`` are the outputs that others name. ``is_plain_entry``: it runs on the request's
-    inputs as they are.
+    ``value_openers`` are the fan-out nodes around what it returns, from outside inwards (itself, if it fans out).
+    ``sources`` of ``None`` means: everything its predecessors return, and the request's own inputs. ``needed`` are the
+    outputs that others name. ``is_plain_entry``: it runs on the request's inputs as they are.
     """
 
     __slots__ = (
         "name",
         "model",
         "fan_out",
-        "route_one",
-        "successors",
-        "openers",
         "value_openers",
         "sources",
         "predecessors",
@@ -49,10 +45,7 @@ class NodePlan:
         self.name = node.name
         self.model = node.model
         self.fan_out = node.fan_out
-        self.route_one = node.route_one
-        self.successors = tuple(succ.name for succ in node.succs)
         self.predecessors = tuple(pred.name for pred in node.preds)
-        self.openers = _openers(node.scope)
         self.value_openers = _openers(node.scope_after())
         self.sources = sources
         self.is_plain_entry = sources is None and not self.predecessors

@@ -1,6 +1,6 @@
 """The live world: what the scheduler decides becomes real here, on lanes, sockets and a monotonic clock.
 
-It implements :class:`edgeserve.sched.core.loop.World` and takes no decision: it counts what comes in, assembles the
+It implements :class:`edgeserve.loop.drive.World` and takes no decision: it counts what comes in, assembles the
 inputs of jobs, hands works to lanes, and tells the client or caller how a request ended. How it sleeps is
 ``loop_io.py``'s. Everything but :meth:`LiveWorld.post` belongs to the loop's thread."""
 
@@ -8,32 +8,29 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any, Callable, Dict, Iterable, List, Mapping, MutableMapping, Optional, Set, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, MutableMapping, Optional, Tuple, Union
 
-from edgeserve.config.limits import SLO_MS_MAX
 from edgeserve.config.schema import Config
 from edgeserve.engines.base import Batch, Engine
 from edgeserve.errors import EdgeServeError, EngineError, Rejected, RequestError
-from edgeserve.live.contradictions import LOOK_NS, ContradictionLog
 from edgeserve.live.device_watch import DeviceNews
-from edgeserve.live.early_refusals import EarlyRefusals
-from edgeserve.live.errors import CANCELLED, STOPPING, EngineFailures, cut, refusal
+from edgeserve.live.endings import Endings
+from edgeserve.live.errors import CANCELLED, STOPPING, EarlyRefusals, EngineFailures, cut, refusal
+from edgeserve.live.estimates import LOOK_NS, ContradictionLog
 from edgeserve.live.history_recorder import HistoryRecorder
-from edgeserve.live.hung_lanes import HungLanes
+from edgeserve.live.lane_works import LaneWorks
 from edgeserve.live.loop_io import LoopIO, Mailbox, clock_ns
 from edgeserve.live.predictors import Prediction, PredictionWorker
 from edgeserve.live.reloads import Reload, Reloads
 from edgeserve.live.request import LiveRequest
 from edgeserve.live.retained_inputs import RetainedInputs
 from edgeserve.live.running_batches import RunningBatch, RunningBatches
-from edgeserve.live.stats import AppCounts, LaneCounts
+from edgeserve.live.stats import AppCounts
 from edgeserve.live.values import RequestValues, item_error, wrong_form
 from edgeserve.live.warming import Warmed, Warming, WarmStep
+from edgeserve.loop.coalescing import ReceiveCoalescing, lane_threads
 from edgeserve.offload.lane_thread import LaneDown, LaneThread, LaneWork, WorkDone, WorkNotStarted
 from edgeserve.offload.pin import allowed_cores
-from edgeserve.sched.core.build import copy_lane_name, model_lanes
-from edgeserve.sched.core.receive_coalescing import ReceiveCoalescing, lane_threads
-from edgeserve.sched.latency.response_overhead import ResponseOverhead
 from edgeserve.sched.protocol.actions import (
     START_ANY_TIME_NS,
     Action,
@@ -41,7 +38,6 @@ from edgeserve.sched.protocol.actions import (
     DropState,
     EvictModel,
     FinishRequest,
-    LatencyBreakdown,
     LeaveOut,
     LoadModel,
     Outcome,
@@ -49,7 +45,6 @@ from edgeserve.sched.protocol.actions import (
     ReleaseState,
     RetainInputs,
     RunBatch,
-    Shortfall,
 )
 from edgeserve.sched.protocol.events import (
     DrainRequested,
@@ -62,12 +57,9 @@ from edgeserve.sched.protocol.events import (
     WorkFinished,
     WorkRefused,
 )
-from edgeserve.units import counted, ms_to_ns
+from edgeserve.units import counted
 
 log = logging.getLogger("edgeserve")
-
-HUNG_THREADS_MAX = 8
-"""Threads that hang and were replaced: each keeps its model's memory until it returns."""
 
 ARRIVING_MAX = 1024
 """Requests beyond the server's bound that the scheduler is still asked about in one step: it turns them or others
@@ -153,20 +145,12 @@ class LiveWorld:
         self.values = RequestValues()
         self.retained = RetainedInputs(self.values)
         self.app_counts = {name: AppCounts() for name in config.apps}
-        self.lane_counts = {name: LaneCounts(room=0) for name in lanes}
-        for name, lane in config.lanes.items():
-            self.lane_counts[name].room = 1 if lane.ahead_ns else lane.depth
+        self.works = LaneWorks(config, lanes, make_lane)
         self.started_ns = clock_ns()
         self._pending_max = config.server.pending_max
         self.predictions = PredictionWorker(mailbox.post, clock_ns)
-        self._lanes = lanes
         self._engines = engines
-        self._devices = {name: lane.device for name, lane in config.lanes.items()}
-        self._devices.update({copy_lane_name(name): name for name in config.devices})
-        self._response_overhead = ResponseOverhead()
         self._coalescing = ReceiveCoalescing(shares_cores=lane_threads(config) >= len(allowed_cores()))
-        self._overhead_from_ns = self.started_ns
-        self._has_answered = False  # since the overhead of answers was learnt last
         self.stopping = False
         self.held: Optional[List[LiveRequest]] = None  # what arrives while the loop is about to change its scheduler
         self.adopt: Optional[Callable[[LiveRequest], bool]] = None  # of a world that took over from another
@@ -175,20 +159,15 @@ class LiveWorld:
         self._warming = Warming()
         self._sequences = frozenset(sequences)
         self._batches = RunningBatches(self.values, mailbox.post, self._failures.reason, self.cancel)
-        self._make_lane = make_lane
-        self._hung = HungLanes({name: lane.hang_ns for name, lane in config.lanes.items()})
-        self._coming_back: Set[str] = set()  # lanes with a new thread, whose model is being reloaded
-        self._replaced: List[LaneThread] = []
+        self.endings = Endings(self.values, self._batches, self.app_counts)
         self.reloads = Reloads(config, lanes, engines, self._warming, self._failures, self._usable_lanes)
-        self._lane_free_ns = dict.fromkeys(lanes, 0)  # when the last work on each was over
         self.contradictions: Optional[ContradictionLog] = None
         self.history: Optional[HistoryRecorder] = None
         self.early: Optional[EarlyRefusals] = None  # remembers those of which the scheduler never heard
         self._look_ns = self.started_ns + LOOK_NS
-        self._to_finish: List[FinishRequest] = []
         self._perform: Dict[type, Callable[[Any], None]] = {
             RunBatch: self._run_batch,
-            FinishRequest: self._to_finish.append,
+            FinishRequest: self.endings.waiting.append,
             LoadModel: self._load,
             EvictModel: self._evict,
             DropState: self._drop_state,
@@ -214,7 +193,7 @@ class LiveWorld:
                 LaneBack: self._lane_back,
             },
             self._coalescing,
-            idle_lanes=len(config.lanes),
+            self.works,
             looks_ahead=any(lane.ahead_ns for lane in config.lanes.values()),
         )
 
@@ -230,9 +209,9 @@ class LiveWorld:
         """Whether no request is open and no lane has a work: another scheduler could take over."""
         return (
             self.open_count == 0
-            and not self._to_finish
+            and not self.endings.waiting
             and not self.reloads.open_count
-            and not any(counts.in_flight for counts in self.lane_counts.values())
+            and not any(counts.in_flight for counts in self.works.counts.values())
         )
 
     @property
@@ -244,10 +223,9 @@ class LiveWorld:
         """Go on counting where another world stopped."""
         for name in self.app_counts.keys() & other.app_counts.keys():
             self.app_counts[name] = other.app_counts[name]
-        self.lane_counts = other.lane_counts
+        self.works.take_over(other.works)
         self.started_ns = other.started_ns
-        self._response_overhead = other._response_overhead
-        self._lane_free_ns = other._lane_free_ns
+        self.endings.overhead = other.endings.overhead
         self._failures = other._failures
 
     @property
@@ -266,15 +244,16 @@ class LiveWorld:
     def wait(self, until_ns: Optional[int]) -> Tuple[int, List[Event]]:
         """Everything that has happened; if nothing has, wait for it or until ``until_ns``."""
         events: List[Event] = []
-        if self._to_finish:  # after all lanes were given their works: they run while the answers are sent
-            self._finish_all()
+        if self.endings.waiting:
+            count = self.endings.tell()
+            self._coalescing.answered(clock_ns(), count, self.works.idle == 0)
             if (self.stopping or self.held is not None) and self.stopped:
                 return clock_ns(), events
         while True:
             due_ns = until_ns
             if self._drained_by_ns is not None or self.predictions.waiting:
                 due_ns = self._first_due_ns(until_ns)
-            look_ns = self._hung.due_ns
+            look_ns = self.works.due_ns
             if look_ns is not None and (due_ns is None or look_ns < due_ns):
                 due_ns = look_ns
             now_ns = self.io.gather(due_ns, events)
@@ -294,9 +273,8 @@ class LiveWorld:
         if self.predictions.waiting:
             for request in self.predictions.expire(now_ns):
                 self._arrive(request, events)
-        if self._hung.due_ns is not None and now_ns >= self._hung.due_ns:
-            since_ns = {name: counts.in_flight for name, counts in self.lane_counts.items()}
-            for name in self._hung.look(now_ns, since_ns, self._lane_free_ns):
+        if self.works.due_ns is not None and now_ns >= self.works.due_ns:
+            for name in self.works.look(now_ns):
                 self._replace(name, events)
 
     def post(self, item: Any) -> None:
@@ -348,7 +326,7 @@ class LiveWorld:
         self.values.add(request)
         app = request.app
         self.app_counts[app].received += 1
-        planned_ns = self._response_overhead.planned_ns(request.arrival_ns, request.deadline_ns)
+        planned_ns = self.endings.overhead.planned_ns(request.arrival_ns, request.deadline_ns)
         klass, value, on_late = request.klass, request.value, request.on_late
         assert klass is not None and value is not None and on_late is not None, "resolved when it was checked"
         events.append(
@@ -432,69 +410,43 @@ class LiveWorld:
     def _lane_down(self, mail: LaneDown, events: List[Event]) -> None:
         reason = cut(mail.reason)
         log.error("lane %s is down: %s", mail.lane, reason)
-        self.lane_counts[mail.lane].up = False
+        self.works.counts[mail.lane].up = False
         self._batches.lane_down(mail.lane, events)
         events.append(LaneChanged(mail.lane, up=False, reason=reason))
 
     def _replace(self, name: str, events: List[Event]) -> None:
-        """A lane hangs for good: another thread takes its place, and the model that hangs is made anew. Nobody can end
-        the thread that hangs, so there is a bound."""
-        self._replaced = [lane for lane in self._replaced if not lane.join(0.0)]
-        if len(self._replaced) >= HUNG_THREADS_MAX:
-            if self.lane_counts[name].up:
-                log.error(
-                    "lane %s hangs, and so do %d threads that were replaced: it stays as it is; restart the "
-                    "server, or set options.process = true for the models that hang",
-                    name,
-                    HUNG_THREADS_MAX,
-                )
+        """A lane hangs for good: another thread takes its place, and the model that hangs is made anew."""
+        taken = self.works.replace(name)
+        if not taken:
             return
-        counts = self.lane_counts[name]
-        taken = self._hung.take(name)
         model = taken[0].model
-        log.error("lane %s hangs in model %s: another thread takes its place, and the model is made anew", name, model)
         self._batches.lane_down(name, events)
         for action in taken:
-            if type(action) is RunBatch and not action.probe:
-                batch = self._batches.by_id.pop(action.work_id, None)
-                for index, job in enumerate(action.jobs):
-                    if batch is None or index not in batch.over:
-                        self.values.not_started(job)
-        if len(counts.in_flight) >= counts.room:
-            self.io.idle_lanes += 1
-        counts.in_flight.clear()
-        counts.up = False
-        counts.replaced += 1
-        old = self._lanes[name]
-        old.abandon()
-        self._replaced.append(old)
-        lane = self._lanes[name] = self._make_lane(name)
-        lane.start()
-        self._coming_back.add(name)
+            self._does_not_run(action)
         events.append(LaneChanged(name, up=False, reason=f"it hangs in model {model!r} and is replaced"))
         self.reloads.begin(
-            model, self._devices[name], True, lambda failed: self.post(LaneBack(name, failed)), stuck=True
+            model, self.works.devices[name], True, lambda failed: self.post(LaneBack(name, failed)), stuck=True
         )
+
+    def _does_not_run(self, action: Any) -> None:
+        """A lane has not run what it was given, and will not."""
+        if type(action) is RunBatch and not action.probe:
+            batch = self._batches.by_id.pop(action.work_id, None)
+            for index, job in enumerate(action.jobs):
+                if batch is None or index not in batch.over:
+                    self.values.not_started(job)
 
     def _lane_back(self, mail: LaneBack, events: List[Event]) -> None:
         if mail.failed:
             log.error("lane %s is back, and the model that hung could not be made anew: %s", mail.lane, mail.failed)
-        self._coming_back.discard(mail.lane)
-        self.lane_counts[mail.lane].up = True
-        self._lane_free_ns[mail.lane] = clock_ns()
+        self.works.back(mail.lane, clock_ns())
         events.append(LaneChanged(mail.lane, up=True))
 
     def _usable_lanes(self, device: str, model: str) -> List[str]:
-        """The lanes of a device that could run a model now, or could once its engine is there."""
-        now_ns = clock_ns()
-        return [
-            name
-            for name in self._lanes_of(model, device)
-            if name in self._coming_back or not self.lane_counts[name].is_stuck(now_ns, self.config.lanes[name].hang_ns)
-        ]
+        return self.works.usable(device, model, clock_ns())
 
     def _is_internal(self, mail: Union[WorkDone, WorkNotStarted], action: Any, events: List[Event]) -> bool:
-        """Whether the scheduler knows nothing of a work, or not any more."""
+        """Whether the scheduler knows nothing of a work."""
         if action is None:  # start-up's own
             return True
         if type(action) is WarmStep:
@@ -503,39 +455,33 @@ class LiveWorld:
         if type(action) in Reloads.TAGS:
             self.reloads.answered(mail)
             return True
-        return not self._hung.answered(action.work_id)  # its lane was replaced meanwhile
+        return False
 
     def _work_not_started(self, mail: WorkNotStarted, events: List[Event]) -> None:
         action = mail.work.tag
         if self._is_internal(mail, action, events):
             return
-        counts = self.lane_counts[action.lane]
-        counts.refused += 1
-        if counts.in_flight.pop(action.work_id, None) is not None and len(counts.in_flight) == counts.room - 1:
-            self.io.idle_lanes += 1
-        if type(action) is RunBatch and not action.probe:
-            batch = self._batches.by_id.pop(action.work_id, None)
-            for index, job in enumerate(action.jobs):
-                if batch is None or index not in batch.over:
-                    self.values.not_started(job)
+        if self.works.answered(action) is None:
+            return  # its lane was replaced meanwhile
+        self.works.counts[action.lane].refused += 1
+        self._does_not_run(action)
         events.append(WorkRefused(action.work_id, mail.reason))
 
     def _work_done(self, mail: WorkDone, events: List[Event]) -> None:
         action = mail.work.tag
-        if type(action) is RunBatch:
-            if not self._hung.answered(action.work_id):  # its lane was replaced meanwhile
-                return
-        elif self._is_internal(mail, action, events):
+        if type(action) is not RunBatch and self._is_internal(mail, action, events):
             return
-        counts = self.lane_counts[action.lane]
-        counts.works += 1
+        works = self.works
+        given_ns = works.answered(action)
+        if given_ns is None:
+            return  # its lane was replaced meanwhile
         # What came on top of the time on the lane, from when the work could have begun.
-        ready_ns = max(counts.in_flight.pop(action.work_id), self._lane_free_ns[action.lane])
-        self._lane_free_ns[action.lane] = mail.finished_ns
-        self._overhead_from_ns = mail.finished_ns - max(0, mail.started_ns - ready_ns)
+        ready_ns = max(given_ns, works.free_ns[action.lane])
+        works.free_ns[action.lane] = mail.finished_ns
+        self.endings.overhead_from_ns = mail.finished_ns - max(0, mail.started_ns - ready_ns)
+        counts = works.counts[action.lane]
+        counts.works += 1
         counts.busy_ns += mail.finished_ns - mail.started_ns
-        if len(counts.in_flight) == counts.room - 1:
-            self.io.idle_lanes += 1
         if type(action) is LoadModel and mail.error is None:
             self._warm_up(mail, action, events)
             return
@@ -553,8 +499,8 @@ class LiveWorld:
 
     def _warm_up(self, mail: WorkDone, action: LoadModel, events: List[Event]) -> None:
         """A model was loaded: its lanes warm up before the scheduler may use it."""
-        lanes = [self._lanes[name] for name in self._usable_lanes(self._devices[action.lane], action.model)]
-        engine = self._engines[action.model, self._devices[action.lane]]
+        lanes = [self.works.lanes[name] for name in self._usable_lanes(self.works.devices[action.lane], action.model)]
+        engine = self._engines[action.model, self.works.devices[action.lane]]
         self._warmed(self._warming.begin(mail, engine, lanes, self.config.models[action.model].batch), events)
 
     def _warmed(self, load: Optional[Warmed], events: List[Event]) -> None:
@@ -569,16 +515,12 @@ class LiveWorld:
         if load.error is not None:
             failed = self._failures.reason(action, load.error)
             engine = self._forgotten(action)
-            self._lanes[action.lane].give(LaneWork(0, 0, START_ANY_TIME_NS, lambda _: engine.unload(), None))
+            self.works.lanes[action.lane].give(LaneWork(0, 0, START_ANY_TIME_NS, lambda _: engine.unload(), None))
         events.append(WorkFinished(action.work_id, load.mail.started_ns, clock_ns(), (), failed))
 
     def engine(self, model: str, device: str) -> Optional[Engine]:
         """The engine of a model on a device, ``None`` where no lane of it may run the model."""
         return self._engines.get((model, device))
-
-    def _lanes_of(self, model: str, device: str) -> List[str]:
-        """The lanes of a device that may run a model."""
-        return [name for name in model_lanes(self.config, self.config.models[model]) if self._devices[name] == device]
 
     def _results(self, action: RunBatch, value: Any, failed: str, events: List[Event]) -> Tuple[JobResult, ...]:
         """One result per job that was not over before. A batch whose result has the wrong form fails as if the engine
@@ -595,7 +537,7 @@ class LiveWorld:
         if batch is not None:
             jobs, value = self._batches.rest(batch, value if not failed else [None] * len(jobs))
         if failed:
-            self.lane_counts[action.lane].failed += 1
+            self.works.counts[action.lane].failed += 1
             return tuple([returned(job, None, failed) for job in jobs])
         results = []
         errors = 0
@@ -606,7 +548,7 @@ class LiveWorld:
             else:
                 errors += 1
                 results.append(returned(job, None, self._failures.reason(action, error)))
-        self.lane_counts[action.lane].failed += errors == len(results) > 0
+        self.works.counts[action.lane].failed += errors == len(results) > 0
         return tuple(results)
 
     # --- actions ------------------------------------------------------------------------------------------------------
@@ -618,6 +560,7 @@ class LiveWorld:
         if action.probe:
             missing = self.retained.refusal(action)
             if missing is not None:
+                self.works.gave(action, clock_ns())
                 self.post(missing)
                 return
             launch = self.retained.launch
@@ -629,11 +572,11 @@ class LiveWorld:
         if action.model in self._sequences:
             control = self._batches.begin(action)
             expected_ns //= action.steps_max or 1  # it can be cut after a step: what comes could start then
-        engine = self._engines[action.model, self._devices[action.lane]]
+        engine = self._engines[action.model, self.works.devices[action.lane]]
         now_ns = clock_ns()
         self._coalescing.launched(now_ns, expected_ns)
-        self._count_given(action, now_ns)
-        self._lanes[action.lane].give(
+        self.works.gave(action, now_ns)
+        self.works.lanes[action.lane].give(
             LaneWork(
                 action.work_id,
                 action.start_after_ns,
@@ -651,7 +594,7 @@ class LiveWorld:
             self.retained.retain(action)
 
     def _load(self, action: LoadModel) -> None:
-        engine = self._engines[action.model, self._devices[action.lane]]
+        engine = self._engines[action.model, self.works.devices[action.lane]]
         self._give(action, action.start_before_ns, lambda _: engine.load())
 
     def _evict(self, action: EvictModel) -> None:
@@ -660,23 +603,16 @@ class LiveWorld:
 
     def _forgotten(self, action: Union[LoadModel, EvictModel]) -> Engine:
         """The engine of a model that is about to be unloaded; its lanes have no session of it any more."""
-        device = self._devices[action.lane]
+        device = self.works.devices[action.lane]
         engine = self._engines[action.model, device]
         self.reloads.dropped((action.model, device))
-        for name in self._lanes_of(action.model, device):
-            self._lanes[name].forget(engine)
+        for name in self.works.of_model(action.model, device):
+            self.works.lanes[name].forget(engine)
         return engine
 
     def _give(self, action: Any, start_before_ns: int, call: Callable[[Any], Any]) -> None:
-        self._count_given(action, clock_ns())
-        self._lanes[action.lane].give(LaneWork(action.work_id, 0, start_before_ns, call, None, action))
-
-    def _count_given(self, action: Any, now_ns: int) -> None:
-        counts = self.lane_counts[action.lane]
-        if len(counts.in_flight) == counts.room - 1:
-            self.io.idle_lanes -= 1
-        counts.in_flight[action.work_id] = now_ns
-        self._hung.gave(action, now_ns)
+        self.works.gave(action, clock_ns())
+        self.works.lanes[action.lane].give(LaneWork(action.work_id, 0, start_before_ns, call, None, action))
 
     def _drop_state(self, action: DropState) -> None:
         if action.job is not None:
@@ -691,54 +627,6 @@ class LiveWorld:
         self.values.leave_out(action)
         if self._batches.by_id:
             self._batches.leave_out(action)
-
-    def _finish_all(self) -> None:
-        finishing, self._to_finish[:] = list(self._to_finish), ()
-        for action in finishing:
-            self._finish(action)
-        now_ns = clock_ns()
-        if self._has_answered:
-            self._has_answered = False
-            self._response_overhead.took(now_ns - self._overhead_from_ns)
-        self._coalescing.answered(now_ns, len(finishing), self.io.idle_lanes == 0)
-
-    def _finish(self, action: FinishRequest) -> None:
-        values = self.values
-        request = values.requests[action.request_id]
-        counts = self.app_counts[request.app]
-        if action.outcome == Outcome.COMPLETED:
-            breakdown = action.breakdown
-            if request.predicted_ns:
-                breakdown = LatencyBreakdown(breakdown.queue_ns + request.predicted_ns, *breakdown[1:])
-            outputs = (request.outputs or {}) if request.plan.plain_exit else values.outputs(request)
-            now_ns = clock_ns()
-            total_ns, late = now_ns - request.asked_ns, now_ns > request.deadline_ns
-            counts.completed(now_ns - request.arrival_ns, late, breakdown)
-            if not action.branches:
-                request.responder.answer(request, outputs, action.reason, late, now_ns, total_ns, breakdown)
-            else:
-                counts.rated(action.quality, len(action.branches))
-                request.responder.answer(
-                    request, outputs, action.reason, late, now_ns, total_ns, breakdown, action.quality, action.branches
-                )
-            self._has_answered = True
-        else:
-            if request.running and self._batches.by_id:
-                self._batches.drop(request.id)
-            counts.ended(action.outcome, action.reason)
-            request.responder.refuse(
-                request,
-                refusal(request.app, action.outcome, action.reason, request.id, self._as_asked(action.shortfall)),
-            )
-        values.end(request)
-
-    def _as_asked(self, shortfall: Optional[Shortfall]) -> Optional[Shortfall]:
-        """With the smallest deadline as a client counts it: the answer must have arrived by then. None where no request
-        may ask for so much."""
-        if shortfall is None or shortfall.slo_ns_min is None:
-            return shortfall
-        slo_ns = self._response_overhead.slo_ns(shortfall.slo_ns_min)
-        return shortfall._replace(slo_ns_min=slo_ns if slo_ns <= ms_to_ns(SLO_MS_MAX) else None)
 
 
 def _take_news(news: DeviceNews, events: List[Event]) -> None:

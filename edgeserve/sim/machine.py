@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterable, Mapping, NamedTuple, Optional, Sequence,
 
 from edgeserve.config.machine_costs import ASSUMED, LockUse, MachineCosts, Spread, with_overrides
 from edgeserve.config.schema import Config
-from edgeserve.sched.latency.response_overhead import ResponseOverhead
+from edgeserve.loop.response_overhead import ResponseOverhead
 from edgeserve.sim.quantiles import value_at
 from edgeserve.sim.scenario import RunConfig, Scenario
 

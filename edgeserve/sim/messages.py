@@ -1,6 +1,6 @@
 """Messages that wait for the simulated loop: it reads them when a live one would, several at once while lanes are busy.
 
-The rule is the live loop's own (:mod:`edgeserve.sched.core.receive_coalescing`); this module counts what lanes have, as
+The rule is the live loop's own (:mod:`edgeserve.loop.coalescing`); this module counts what lanes have, as
 the live world does, and the world lets time pass. What is mail (works that are over, timers) never waits here.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional, Sequence
 
 from edgeserve.config.schema import Config
-from edgeserve.sched.core.receive_coalescing import ReceiveCoalescing, lane_threads
+from edgeserve.loop.coalescing import ReceiveCoalescing, lane_threads
 from edgeserve.sched.protocol.actions import EvictModel, LoadModel, RunBatch
 from edgeserve.sched.protocol.events import Event, LaneChanged, WorkFinished, WorkRefused
 

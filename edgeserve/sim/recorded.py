@@ -16,10 +16,10 @@ from edgeserve.config.machine_costs import LockUse, MachineCosts
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config
 from edgeserve.errors import EdgeServeError
+from edgeserve.loop.drive import drive
 from edgeserve.recording.history import History, Past, Told, read_history
 from edgeserve.recording.trace import Recording, build_inputs
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.core.loop import drive
 from edgeserve.sched.protocol.actions import FinishRequest, Outcome
 from edgeserve.sched.protocol.events import JobId, Request
 from edgeserve.sim import faults

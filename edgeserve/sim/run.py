@@ -12,8 +12,8 @@ from edgeserve.config.profile_match import match_profile
 from edgeserve.config.profiles import Profile, find_profiles
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
+from edgeserve.loop.drive import OnStep, drive
 from edgeserve.sched.core.build import build_scheduler, model_lanes
-from edgeserve.sched.core.loop import OnStep, drive
 from edgeserve.sim.device import TrueResults, TrueTimes
 from edgeserve.sim.faults import Trouble
 from edgeserve.sim.hardware import SimHardware

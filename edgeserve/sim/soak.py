@@ -11,8 +11,8 @@ import random
 from collections import Counter
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from edgeserve.loop.drive import drive
 from edgeserve.recording.trace import Recorder, start_of, step_line
-from edgeserve.sched.core.loop import drive
 from edgeserve.sched.protocol.actions import ACTION_KINDS, OUTCOMES, Action
 from edgeserve.sched.protocol.events import EVENT_KINDS, Event
 from edgeserve.sim.accounts import Account, Accounts

@@ -14,8 +14,8 @@ import random
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.config.profiles import LaneProfile, Profile
+from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.core.loop import drive
 from edgeserve.sched.latency.distribution import timing_of
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.protocol.actions import Outcome

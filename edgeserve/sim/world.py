@@ -1,7 +1,7 @@
 """The simulated world: a heap of (time, sequence, what happens), lanes that run one work at a time, and the reference
 model.
 
-It meets the scheduler only through :func:`edgeserve.sched.core.loop.drive`. Time is a number here; the scheduler's own
+It meets the scheduler only through :func:`edgeserve.loop.drive.drive`. Time is a number here; the scheduler's own
 thinking costs virtual time, so a slow policy sees events late and acts late.
 """
 
@@ -11,7 +11,7 @@ import heapq
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from edgeserve.config.schema import Config
-from edgeserve.sched.core.receive_coalescing import AGAIN_PAUSE_NS
+from edgeserve.loop.coalescing import AGAIN_PAUSE_NS
 from edgeserve.sched.protocol.actions import (
     START_ANY_TIME_NS,
     Action,

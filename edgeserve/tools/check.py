@@ -21,8 +21,7 @@ from edgeserve.config.machine import device_name
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
-from edgeserve.live.plugins import import_policies
-from edgeserve.live.preflight import check_apps
+from edgeserve.live.preflight import check_apps, import_policies
 from edgeserve.live.profiles import matched_profiles
 from edgeserve.sched.core.build import model_lanes, profiled_lanes
 from edgeserve.sim.machine import Measured

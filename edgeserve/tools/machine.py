@@ -39,8 +39,8 @@ from edgeserve.errors import EdgeServeError, EngineError, ProfileError
 from edgeserve.live.request import request_validators
 from edgeserve.live.runtime_core import RuntimeCore
 from edgeserve.live.world import StopAsked
+from edgeserve.loop.drive import drive
 from edgeserve.offload.pin import allowed_cores
-from edgeserve.sched.core.loop import drive
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
 from edgeserve.sched.protocol.events import RequestArrived, WorkFinished
 from edgeserve.units import NS_PER_S, format_duration

@@ -13,12 +13,12 @@ from edgeserve.config.profiles import Profile, find_profiles, parts_of
 from edgeserve.config.schema import Config
 from edgeserve.device.circumstances import power_mode
 from edgeserve.errors import ConfigError
-from edgeserve.live.plugins import import_policies
+from edgeserve.live.preflight import import_policies
+from edgeserve.loop.drive import OnStep
 from edgeserve.recording.replay import replay
 from edgeserve.recording.timeline import Timeline, timeline_of
 from edgeserve.recording.trace import Recorder, build_inputs, read_recording, start_of, used_profiles
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.core.loop import OnStep
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.protocol.actions import Action
 from edgeserve.sched.protocol.events import Event

@@ -15,7 +15,7 @@ from edgeserve.config.schema import Config
 from edgeserve.config.text_files import write_whole
 from edgeserve.device.circumstances import power_mode
 from edgeserve.errors import ConfigError
-from edgeserve.live.plugins import import_policies
+from edgeserve.live.preflight import import_policies
 from edgeserve.recording.replay import replay
 from edgeserve.recording.trace import Recording, build_inputs, read_recording, used_profiles
 from edgeserve.sched.core.build import build_scheduler

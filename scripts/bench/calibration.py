@@ -24,8 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib.checks import Checks
 
+from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.core.loop import drive
 from edgeserve.sched.policies.orloj.calibration import HITS_LEN, QUANTILE
 from edgeserve.sched.protocol.events import Event
 from edgeserve.sim.run import make_world, setting_of

@@ -9,7 +9,8 @@ function of the interpreter counts once per call (``sys.setprofile``); functions
 *Scheduler*: one arrival, one batch and one end per request (batch 1), or 16 arrivals at once behind a running batch of
 16 (batch 16), in virtual time, with the wake time that the loop asks for after each step: the mean of many. *Chain*: a
 lone request through three nodes. *Live*: a lone request through an embedded runtime, and over the bus, by the part of
-the package in which the calls were made: the middle of several.
+the package in which the calls were made, and how many files they lie in: the middle of several. Over the bus also an
+ensemble of three models and a vote, and an answer of a language model: a piece of it, and all but its pieces.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
+import numpy as np
 from lib.checks import Checks
 
 import edgeserve
@@ -49,6 +51,9 @@ WARM = 4
 """Requests, or batches, that are served before any is counted: queues and tables exist then."""
 
 SLO_NS = 1000 * NS_PER_MS
+PIECES = (4, 20)
+"""Of a short and of a long answer: their difference tells what a piece costs."""
+
 LOOP_THREAD = "edgeserve-loop"
 PACKAGE = os.path.dirname(os.path.abspath(edgeserve.__file__)) + os.sep
 
@@ -149,11 +154,10 @@ def batch_calls(config: Config, repetitions: int) -> float:
 
 
 class LoopCalls:
-    """Counts the calls of a runtime's loop by part; nothing of any other thread."""
+    """Counts the calls of a runtime's loop by source; nothing of any other thread."""
 
     def __init__(self) -> None:
-        self.by_part: Dict[str, int] = {}
-        self._parts: Dict[str, str] = {}
+        self._by_file: Dict[str, int] = {}
 
     def start(self) -> None:
         """From now on, threads that begin are looked at."""
@@ -166,60 +170,79 @@ class LoopCalls:
     def _see(self, frame: Any, event: str, argument: Any) -> None:
         if event == "call":
             path = frame.f_code.co_filename
-            part = self._parts.get(path)
-            if part is None:
-                part = self._parts[path] = part_of(path)
-            self.by_part[part] = self.by_part.get(part, 0) + 1
+            self._by_file[path] = self._by_file.get(path, 0) + 1
 
     def take(self) -> Dict[str, int]:
-        """What was counted since the last time."""
-        taken, self.by_part = self.by_part, {}
-        return taken
+        """What was counted since the last time: by part, ``all`` together, and ``files`` of the package."""
+        taken, self._by_file = self._by_file, {}
+        found = dict.fromkeys(("scheduler", "live", "bus", "<generated>"), 0)
+        for path, count in taken.items():
+            found[part_of(path)] += count
+        return {**found, "all": sum(taken.values()), "files": sum(path.startswith(PACKAGE) for path in taken)}
 
 
-def live_calls(over_bus: bool, repetitions: int) -> Dict[str, float]:
-    """Calls per lone request on the loop's thread, by part; the middle of several requests."""
+def live_config(endpoint: str) -> Config:
+    """A model alone, an ensemble of three with a vote, and a language model."""
+    times = {str(size): f"{2 + size}ms" for size in (1, 2, 4, 8, 16)}
+    votes = [{"name": name} for name in ("a", "b", "c")] + [{"name": "vote", "after": ["a", "b", "c"]}]
+    names = ("m", "a", "b", "c", "vote")
+    sequence = {"slots": 4, "context_tokens": 100_000, "bytes_per_token": 10}
+    model = {name: {"engine": "synthetic", "batch": [1, 2, 4, 8, 16], "expected": times} for name in names}
+    model["lm"] = {"engine": "synthetic", "batch": [1], "expected": {"1": "4ms"}, "options": {"sequence": sequence}}
+    return parse_config(
+        {
+            "server": {"endpoint": endpoint},
+            "model": model,
+            "app": {
+                "one": {"model": "m", "slo": "1s"},
+                "ensemble": {"slo": "1s", "node": votes},
+                "chat": {"model": "lm", "slo": "100s"},
+            },
+        }
+    )
+
+
+def live_calls(repetitions: int) -> Dict[str, Dict[str, float]]:
+    """Calls per lone request on the loop's thread, by what is asked; the middle of several requests."""
     with tempfile.TemporaryDirectory() as directory:
         endpoint = f"ipc://{directory}/bus"
-        config = parse_config(
-            {
-                "server": {"endpoint": endpoint},
-                "model": {
-                    "m": {
-                        "engine": "synthetic",
-                        "batch": [1, 2, 4, 8, 16],
-                        "expected": {str(size): f"{2 + size}ms" for size in (1, 2, 4, 8, 16)},
-                    }
-                },
-                "app": {"a": {"model": "m", "slo": "1s"}},
-            }
-        )
+        config = live_config(endpoint)
         calls = LoopCalls()
         calls.start()
         try:
-            with edgeserve.Runtime(config, serve=over_bus) as runtime:
-                if not over_bus:
-                    return _measure(lambda: runtime.infer("a", {}), calls, repetitions)
-                with edgeserve.Client(endpoint) as client:
-                    return _measure(lambda: client.infer("a", {}), calls, repetitions)
+            with edgeserve.Runtime(config) as runtime:
+                found = {"embedded": _measure(lambda: runtime.infer("one", {}), calls, repetitions)}
+            with edgeserve.Runtime(config, serve=True), edgeserve.Client(endpoint) as client:
+                found["bus"] = _measure(lambda: client.infer("one", {}), calls, repetitions)
+                found["ensemble"] = _measure(lambda: client.infer("ensemble", {}), calls, repetitions)
+                few, many = (_measure(lambda count=count: _read(client, count), calls, repetitions) for count in PIECES)
         finally:
             threading.setprofile(None)
+    found["piece"] = {part: (many[part] - few[part]) / (PIECES[1] - PIECES[0]) for part in few if part != "files"}
+    found["answer in pieces, all else"] = {
+        part: few[part] - PIECES[0] * count for part, count in found["piece"].items()
+    }
+    return found
 
 
-def _measure(infer: Callable[[], Any], calls: LoopCalls, repetitions: int) -> Dict[str, float]:
+def _read(client: edgeserve.Client, count: int) -> None:
+    """An answer in so many pieces."""
+    with client.stream("chat", {"steps": np.int64(count)}, hints={"steps": float(count)}) as answer:
+        pieces = sum(1 for _ in answer)
+    assert pieces >= count - 1, pieces
+
+
+def _measure(ask: Callable[[], Any], calls: LoopCalls, repetitions: int) -> Dict[str, float]:
     rows: List[Mapping[str, int]] = []
     for _ in range(WARM + repetitions):
         time.sleep(LIVE_GAP_S / 2)  # what the loop does after an answer belongs to the request before
         calls.take()
         time.sleep(LIVE_GAP_S / 2)
         calls.take()
-        infer()
+        ask()
         time.sleep(LIVE_GAP_S / 2)
         rows.append(calls.take())
-    parts = ("scheduler", "live", "bus", "<generated>")
-    found = {part: statistics.median([row.get(part, 0) for row in rows[WARM:]]) for part in parts}
-    found["all"] = statistics.median([sum(row.values()) for row in rows[WARM:]])
-    return found
+    return {part: statistics.median([row[part] for row in rows[WARM:]]) for part in rows[0]}
 
 
 def main() -> int:
@@ -241,10 +264,10 @@ def main() -> int:
         }
         rows.append(row)
         print(f"{policy:30} {row['batch_1']:8.1f} {row['batch_16']:8.1f} {row['chain']:10.1f}")
-    live = {way: live_calls(way == "bus", 5 if args.quick else 15) for way in ("embedded", "bus")}
-    for way, found in live.items():
+    live = live_calls(5 if args.quick else 15)
+    for asked, found in live.items():
         parts = ", ".join(f"{part} {count:.0f}" for part, count in found.items())
-        print(f"lone request, {way}: {parts}")
+        print(f"lone request, {asked}: {parts}")
     checks = Checks("scripts/bench/calls.py")
     check({row["policy"]: row for row in rows}, live, checks)
     return checks.finish(
@@ -255,6 +278,10 @@ def main() -> int:
 def check(rows: Mapping[str, Mapping[str, Any]], live: Mapping[str, Mapping[str, float]], checks: Checks) -> None:
     """Everything this script must show."""
     checks.at_most("lone request over the bus, loop's thread", live["bus"]["all"], 160)
+    checks.at_most("lone request over the bus, files", live["bus"]["files"], 45)
+    checks.at_most("ensemble of three and a vote over the bus", live["ensemble"]["all"], 600)
+    checks.at_most("answer in pieces over the bus, without them", live["answer in pieces, all else"]["all"], 320)
+    checks.at_most("a piece of an answer over the bus", live["piece"]["all"], 17)
     checks.at_most("lone request embedded, loop's thread", live["embedded"]["all"], 160)
     checks.at_most("edf: scheduler, batch 16", rows["edf"]["batch_16"], 30)
     checks.at_most("pard_local: scheduler, batch 16", rows["pard_local"]["batch_16"], 60)

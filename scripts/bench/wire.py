@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import select
 import statistics
 import tempfile
 import time
@@ -22,6 +21,7 @@ import zmq
 from edgeserve.client import Client
 from edgeserve.ipc import wire
 from edgeserve.ipc.bus import Ask, Bus
+from edgeserve.units import NS_PER_S
 
 ROUNDS = 3
 
@@ -44,13 +44,13 @@ def bus_at(endpoint: str, context: Any = None) -> Bus:
 
 def serve_bus(endpoint: str) -> None:
     bus = bus_at(endpoint)
-    file = bus.fileno()
+    never, _ringer = os.pipe()
     while True:
         for news in bus.receive():
             if type(news) is Ask:
                 bus.answer(news, news.inputs)
-        if not bus.has_more():
-            select.select([file], [], [], 1.0)
+        now_ns = time.monotonic_ns()
+        bus.wait(never, now_ns, now_ns + NS_PER_S)
 
 
 def serve_bare(endpoint: str, copy: bool) -> None:

@@ -102,12 +102,12 @@ import contextlib, ctypes, json, os, sys, threading, time
 from edgeserve.config.loading import load_config
 from edgeserve.ipc.connections import raise_file_limit
 from edgeserve.ipc.bus import Bus
-from edgeserve.live.loop_io import LoopIO
+from edgeserve.live import loop_io
 from edgeserve.runtime import Runtime
 
 turns = {"work_ms": 0.0, "wall_ms": 0.0, "work_of_longest_ms": 0.0}
 began = [0.0, 0.0]  # of the present turn: processor time of the loop's thread, and time on the wall without sleep
-gather, sleep = LoopIO.gather, LoopIO._sleep
+gather = loop_io.LoopIO.gather
 
 def turn(self, *args):  # from one look at everything that waits to the next
     found = gather(self, *args)
@@ -120,12 +120,14 @@ def turn(self, *args):  # from one look at everything that waits to the next
     began[:] = work, wall
     return found
 
-def asleep(self, *args):
-    begin = time.monotonic()
-    found = sleep(self, *args)
-    began[1] += time.monotonic() - begin
-    return found
-LoopIO.gather, LoopIO._sleep = turn, asleep
+def timed(sleep):
+    def asleep(*args):
+        begin = time.monotonic()
+        found = sleep(*args)
+        began[1] += time.monotonic() - begin
+        return found
+    return asleep
+loop_io.LoopIO.gather, loop_io._wait_for, Bus.wait = turn, timed(loop_io._wait_for), timed(Bus.wait)
 
 received = [0, 0]  # read; dropped, since their connection was over
 read_one, drop_one = Bus._receive_one, Bus._drop_message

@@ -21,8 +21,8 @@ from replicate.pard.cases import poisson_ns
 from replicate.pard.world import LeanWorld
 
 from edgeserve.config.loading import parse_config
+from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.core.loop import drive
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
 
 MS = 1_000_000

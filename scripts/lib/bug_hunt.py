@@ -7,6 +7,7 @@ against the copy; a bug that all of them let through is reported as MISSED, one 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from typing import TYPE_CHECKING, List, Sequence, Tuple
 
@@ -35,7 +36,7 @@ def plant(bug: Bug, tree: ChangedTree) -> str:
 
 def path_of(bug: Bug) -> str:
     """The file that the bug changes."""
-    return f"edgeserve/sched/{bug.file}"
+    return os.path.normpath(f"edgeserve/sched/{bug.file}")
 
 
 def hunt(bugs: Sequence[Bug], clean: ChangedTree, parallel: int = PARALLEL) -> List[Tuple[Bug, str, str]]:

@@ -23,7 +23,7 @@ from bus_server import BusServer
 
 from edgeserve.client import Client
 from edgeserve.errors import Rejected
-from edgeserve.ipc import connections, endpoints, flood, memory, wire
+from edgeserve.ipc import connections, endpoints, memory, peers, wire
 from edgeserve.ipc.bus import SURPLUS_FRAMES_MAX, Ask, Bus, ClientGone
 from edgeserve.ipc.peers import DEAD_NS
 
@@ -535,7 +535,7 @@ def test_heartbeats_of_libzmq_are_off(server: BusServer, context: Any) -> None:
 
 def test_who_sends_faster_than_is_read_is_cut_off(monkeypatch: pytest.MonkeyPatch, context: Any) -> None:
     clock, memory = [0], [0]
-    monkeypatch.setattr(flood, "resident_bytes", lambda: memory[0])
+    monkeypatch.setattr(peers, "resident_bytes", lambda: memory[0])
     bus = Bus(
         ["inproc://flood"],
         clock_ns=lambda: clock[0],
@@ -548,7 +548,7 @@ def test_who_sends_faster_than_is_read_is_cut_off(monkeypatch: pytest.MonkeyPatc
     gone: List[Any] = []
     sent = 0
     for _ in range(400):
-        clock[0] += 2 * flood.LOOK_NS
+        clock[0] += 2 * peers.FLOOD_LOOK_NS
         memory[0] += 4 << 20
         for _ in range(300):
             greedy.send(header(**INFER, id=sent))
@@ -572,8 +572,8 @@ def test_who_sends_faster_than_is_read_is_cut_off(monkeypatch: pytest.MonkeyPatc
 
 def test_growth_of_memory_alone_is_nobodys_flood(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = [0]
-    monkeypatch.setattr(flood, "resident_bytes", lambda: memory[0])
-    watch = flood.Flood(0)
+    monkeypatch.setattr(peers, "resident_bytes", lambda: memory[0])
+    watch = peers.Flood(0)
     watch.counts = {b"one": 900, b"other": 100}
     memory[0] = 10**9
     assert watch.culprits(10**9) == [], "too few messages"
@@ -581,9 +581,9 @@ def test_growth_of_memory_alone_is_nobodys_flood(monkeypatch: pytest.MonkeyPatch
     assert watch.culprits(2 * 10**9) == [b"one", b"like one"]
     assert watch.culprits(3 * 10**9) == [], "it did not grow since"
     watch.counts = {b"one": 4096}
-    memory[0] += 2 * flood.GROWTH_BYTES_MAX
+    memory[0] += 2 * peers.GROWTH_BYTES_MAX
     assert watch.culprits(4 * 10**9) == [], "all that a client may have in flight, at once"
-    memory[0] += flood.BURST_BYTES_MAX
+    memory[0] += peers.BURST_BYTES_MAX
     assert watch.culprits(5 * 10**9) == [b"one"]
 
 

@@ -15,8 +15,10 @@ import pytest
 from edgeserve.client import Client
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import BadInput, Failed, Quarantined
+from edgeserve.live.lane_works import LATE_NS_MAX, LOOK_NS, LaneWorks
 from edgeserve.offload import process
 from edgeserve.runtime import Runtime
+from edgeserve.sched.protocol.actions import RunBatch
 
 FUNCTIONS = """
 import os, sys, threading
@@ -132,19 +134,20 @@ def test_a_lane_that_hangs_for_good_gets_another_thread(folder: Path, caplog: py
 
 
 def test_a_server_that_was_stopped_for_a_while_does_not_blame_its_lanes() -> None:
-    from edgeserve.live.hung_lanes import LATE_NS_MAX, LOOK_NS, HungLanes
-    from edgeserve.sched.protocol.actions import RunBatch
-
-    hung = HungLanes({"a": 10**8})
-    hung.gave(RunBatch(1, "a", "m", (), 1, 0, 2**62, 10**6), 0)
-    works, free = {"a": {1: 0}}, {"a": 0}
+    action = RunBatch(1, "a", "m", (), 1, 0, 2**62, 10**6)
+    config = parse_config({"lane": {"a": {"hang": "100ms"}}, "model": {"m": {"engine": "synthetic", "batch": [1]}}})
+    works = LaneWorks(
+        config, {"a": LaneThread("a", print, time.monotonic_ns)}, lambda name: LaneThread(name, print, lambda: 0)
+    )
+    works.gave(action, 0)
     pause_ns = 3600 * 10**9
-    assert hung.look(LOOK_NS, works, free) == []
-    assert hung.look(pause_ns, works, free) == [], "overdue, but nobody looked in time"
-    assert hung.look(pause_ns + LATE_NS_MAX + 1, works, free) == [], "nor now"
-    assert hung.look(pause_ns + LATE_NS_MAX + 1 + LOOK_NS, works, free) == ["a"]
-    assert [action.work_id for action in hung.take("a")] == [1]
-    assert not hung.answered(1), "what it says later is ignored"
+    assert works.look(LOOK_NS) == []
+    assert works.look(pause_ns) == [], "overdue, but nobody looked in time"
+    assert works.look(pause_ns + LATE_NS_MAX + 1) == [], "nor now"
+    assert works.look(pause_ns + LATE_NS_MAX + 1 + LOOK_NS) == ["a"]
+    assert works.replace("a") == [action]
+    assert works.answered(action) is None, "what it says later is ignored"
+    works.lanes["a"].stop()
 
 
 @pytest.mark.parametrize("options", [{}, {"process": True}])

@@ -5,13 +5,14 @@ Stands in for the runtime in the tests of the bus and its clients; ``news`` is w
 
 from __future__ import annotations
 
-import select
+import os
 import threading
 import time
 from typing import Any, Dict, List
 
 from edgeserve.errors import Cancelled, ConfigError, DeadlineExpired, UnknownApp
 from edgeserve.ipc.bus import Ask, Bus, Cancel, ClientGone, Control
+from edgeserve.units import NS_PER_MS
 
 
 class BusServer:
@@ -65,19 +66,19 @@ class BusServer:
             self._ready.set()
             return
         self.bus, self.endpoint = bus, bus.endpoints[0]
+        bell, ringer = os.pipe()  # nothing rings: only messages end a wait
         self._ready.set()
         try:
             while not self.stopping:
                 for news in bus.receive():
                     self.news.append(news)
                     self._handle(bus, news)
-                due_ns = bus.next_due_ns()
-                assert due_ns is not None
-                if not bus.has_more():
-                    wait_s = max(0.0, min(0.05, (due_ns - time.monotonic_ns()) / 1e9))
-                    select.select([bus.fileno()], [], [], wait_s)
+                now_ns = time.monotonic_ns()
+                bus.wait(bell, now_ns, now_ns + 50 * NS_PER_MS)
         finally:
             bus.close()
+            os.close(bell)
+            os.close(ringer)
 
     def _handle(self, bus: Bus, news: Any) -> None:
         if type(news) is Ask:

@@ -138,8 +138,6 @@ def test_a_deep_lane_counts_as_idle_until_it_is_full() -> None:
         seen = set()
         futures = [runtime.submit("m", {"x": X}) for _ in range(30)]
         while not all(future.done() for future in futures):
-            seen.add(
-                runtime._ask(lambda core: (len(core.world.lane_counts["cpu0"].in_flight), core.world.io.idle_lanes))
-            )
+            seen.add(runtime._ask(lambda core: (len(core.world.works.counts["cpu0"].in_flight), core.world.works.idle)))
         assert seen <= {(0, 1), (1, 1), (2, 0)} and (2, 0) in seen
-        assert runtime._ask(lambda core: core.world.io.idle_lanes) == 1
+        assert runtime._ask(lambda core: core.world.works.idle) == 1

@@ -11,6 +11,7 @@ import live_functions
 import pytest
 
 from edgeserve.config.loading import parse_config
+from edgeserve.live.retained_inputs import RetainedInputs
 from edgeserve.runtime import Runtime
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.edf import Edf
@@ -103,3 +104,17 @@ def test_stopping_lets_go_of_what_is_kept() -> None:
         for future in futures:
             future.result(20)
     assert len(world.retained) == 0 and world.retained.bytes == 0
+
+
+def test_a_probe_whose_inputs_found_no_room_keeps_no_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RetainedInputs.__init__, "__defaults__", (0,))
+    with Runtime(config()) as runtime:
+        for _ in range(2):
+            futures = [runtime.submit("nap", {"ms": 1}) for _ in range(8)]
+            assert [future.result(20)["ms"] for future in futures] == [1] * 8
+        due = time.monotonic() + 20
+        while not runtime.stats()["lanes"]["cpu0"]["refused"] and time.monotonic() < due:
+            time.sleep(0.01)
+        assert runtime.stats()["lanes"]["cpu0"]["refused"] >= 1, "the scheduler was told"
+        assert runtime.stats()["lanes"]["cpu0"]["in_flight"] == 0
+        runtime.check()

@@ -246,7 +246,7 @@ def test_buffers_that_find_no_room_or_no_server_are_ordinary_arrays(server, clie
     for shape, dtype in (((-1, 5), "float32"), ((3,), object)):
         with pytest.raises(BadInput, match="buffer"):
             client.buffer(shape, dtype)
-    monkeypatch.setattr("edgeserve.client.MEMORY_S", 0.05)
+    monkeypatch.setattr("edgeserve.ipc.courier.MEMORY_S", 0.05)
     with Client(server.endpoint + "-not-there") as lost:
         assert lost.buffer(X.shape).shape == X.shape
 

@@ -8,9 +8,9 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import pytest
 
+from edgeserve.loop.drive import drive
 from edgeserve.recording.trace import Step
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.core.loop import drive
 from edgeserve.sched.protocol.actions import FinishRequest, Shortfall
 from edgeserve.sched.protocol.events import Event, Request, RequestArrived
 from edgeserve.sim.run import make_world, setting_of

@@ -1,7 +1,7 @@
 """Whether served batches contradict what the estimates of a model began with: profile, ``expected`` or start-up.
 
 Estimates follow the served batches by themselves. But they fall back to their beginning after a pause, and begin there
-at each start, so somebody should correct it. Pure; the live world says it (``live/contradictions.py``).
+at each start, so somebody should correct it. Pure; the live world says it (``live/estimates.py``).
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.config.profiles import Profile
+from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.core.loop import drive
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sim.scenario import parse_scenario
 from replicate.orloj import length_oracle  # noqa: F401  adds its kind to the policies

@@ -23,8 +23,8 @@ from lib.checks import Checks
 from lib.pard_oracle import most_in_time
 
 from edgeserve.config.loading import parse_config
+from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.core.loop import drive
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario

@@ -35,8 +35,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 from lib.checks import Checks
 
 from edgeserve.config.loading import parse_config
+from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.core.loop import drive
 from edgeserve.sched.protocol.events import JobId, JobResult
 from replicate.pard.cases import PROFILES_MS, poisson_ns
 from replicate.pard.world import LeanWorld

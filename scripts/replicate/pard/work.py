@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 from lib.checks import Checks
 
 from edgeserve.config.loading import parse_config
+from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.core.loop import drive
 from replicate.pard.cases import PROFILES_MS, plan_of, poisson_ns, table_of
 from replicate.pard.run import STRESS_LANES
 from replicate.pard.world import WorkWorld, lognormal

@@ -1,6 +1,6 @@
 """A lean world for many-lane experiments: fixed times, lanes that come and go, and who used how much lane time.
 
-It drives the real scheduler through :func:`edgeserve.sched.core.loop.drive`, as ``edgeserve.sim`` does, without that
+It drives the real scheduler through :func:`edgeserve.loop.drive.drive`, as ``edgeserve.sim`` does, without that
 simulator's noise, faults and reference model: a PARD experiment is some hundred thousand requests on 64 lanes. A test
 holds the two against each other (``tests/unit/scripts/test_replicate_pard.py``)."""
 
@@ -13,8 +13,8 @@ from collections import Counter
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve.config.loading import parse_config
+from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.core.loop import drive
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
 from edgeserve.sched.protocol.events import (
     Event,

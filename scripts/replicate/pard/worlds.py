@@ -24,8 +24,8 @@ from lib.checks import Checks
 from lib.pard_oracle import most_in_time
 
 from edgeserve.config.loading import parse_config
+from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.core.loop import drive
 from edgeserve.sched.latency.split import BestSplit
 from edgeserve.sched.protocol.events import JobId, JobResult
 from replicate.pard.cases import poisson_ns

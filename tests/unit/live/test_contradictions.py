@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from edgeserve.config.loading import parse_config
-from edgeserve.live.contradictions import ContradictionLog, warning_text
+from edgeserve.live.estimates import ContradictionLog, warning_text
 from edgeserve.sched.latency.confidence import EXPECTED, PROFILE, START
 from edgeserve.sched.latency.contradiction import SERVED_EVERY_NS, Contradiction
 from edgeserve.sched.latency.distribution import timing_constant

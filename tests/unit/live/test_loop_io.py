@@ -8,7 +8,7 @@ import pytest
 
 from edgeserve.live import loop_io
 from edgeserve.live.loop_io import LoopIO, Mailbox
-from edgeserve.sched.core.receive_coalescing import ReceiveCoalescing
+from edgeserve.loop.coalescing import ReceiveCoalescing
 
 MS = 1_000_000
 
@@ -47,13 +47,14 @@ class World:
         self.mail: List[int] = []
         self.mailbox = Mailbox()
         self.coalescing = ReceiveCoalescing(shares_cores=False)
-        self.io = LoopIO(self.mailbox, {str: self.lane_is_back}, self.coalescing, idle_lanes, looks_ahead=False)
+        self.idle = idle_lanes
+        self.io = LoopIO(self.mailbox, {str: self.lane_is_back}, self.coalescing, self, looks_ahead=False)
         self.source = self.io.source = Source(self)
         monkeypatch.setattr(loop_io, "clock_ns", lambda: self.now_ns)
         monkeypatch.setattr(loop_io, "_wait_for", lambda file, timeout_ns: self.pass_time(self.now_ns + timeout_ns))
 
     def lane_is_back(self, mail: str, events: List[Any]) -> None:
-        self.io.idle_lanes = 1
+        self.idle = 1
         events.append(mail)
 
     def pass_time(self, until_ns: int) -> bool:

@@ -112,7 +112,7 @@ def test_only_codes_are_counted_as_reasons() -> None:
 
 def test_a_lane_hangs_when_its_oldest_work_is_older_than_it_may_be() -> None:
     counts = LaneCounts()
-    counts.in_flight = {1: 100, 2: 900}
+    counts.in_flight = {1: (100, None), 2: (900, None)}
     assert counts.table(1000, 0, 800)["state"] == "hangs"
     assert counts.table(1000, 0, 901)["state"] == "up"
     counts.up = False

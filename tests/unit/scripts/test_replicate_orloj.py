@@ -10,8 +10,8 @@ import pytest
 from replicate.orloj import cases, output, systems
 from replicate.orloj import run as script
 
+from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.core.loop import drive
 from edgeserve.sched.protocol.actions import Outcome
 from edgeserve.sim.device import TrueResults, TrueTimes
 from edgeserve.sim.reference_model import ReferenceModel

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeserve.sched.core.receive_coalescing import ReceiveCoalescing
+from edgeserve.loop.coalescing import ReceiveCoalescing
 
 MS = 1_000_000
 HOLD_NS_MIN, HOLD_NS_MAX, HOLD_SHARED_NS_MAX = MS // 5, 10 * MS, 20 * MS

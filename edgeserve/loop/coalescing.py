@@ -52,15 +52,15 @@ class ReceiveCoalescing:
     """What was launched and answered last, and how long reading may wait therefore. Belongs to the loop's thread.
 
     ``shares_cores``: the lanes' threads leave the loop no core of its own, so reading early takes the lanes' time and
-    saves nothing. ``hold_ns`` is how long reading waits after a batch was launched, ``answers`` how many were sent
-    together last.
+    saves nothing. ``hold_ns`` is how long reading waits after a batch was launched, ``look_at_ns`` until when it
+    waits while every lane is busy, ``answers`` how many were sent together last.
     """
 
     __slots__ = (
         "hold_ns",
+        "look_at_ns",
         "answers",
         "_shares_cores",
-        "_look_at_ns",
         "_expected_ns",
         "_again_until_ns",
         "_early_until_ns",
@@ -73,7 +73,7 @@ class ReceiveCoalescing:
     def __init__(self, shares_cores: bool) -> None:
         self.hold_ns = 0
         self._shares_cores = shares_cores
-        self._look_at_ns = 0
+        self.look_at_ns = 0
         self._expected_ns = 0
         self.answers = 0
         self._again_until_ns = 0
@@ -92,18 +92,18 @@ class ReceiveCoalescing:
             else min(HOLD_NS_MAX, expected_ns // HOLD_SHARE)
         )
         self.hold_ns = hold_ns if hold_ns >= HOLD_NS_MIN else 0
-        self._look_at_ns = now_ns + self.hold_ns
+        self.look_at_ns = now_ns + self.hold_ns
 
     def hold_from(self, now_ns: int) -> None:
         """A message has come, or some were read: let more come before the next look."""
         nap_ns = self.hold_ns
         if self._early_left and now_ns < self._early_until_ns:
             nap_ns = min(nap_ns, self._expected_ns // (2 * LOOK_SHARE))
-        self._look_at_ns = now_ns + nap_ns
+        self.look_at_ns = now_ns + nap_ns
 
     def receive_at_ns(self, now_ns: int) -> int | None:
         """Until when the gateway need not be looked at while every lane is busy; ``None``: it may be at once."""
-        return self._look_at_ns if now_ns < self._look_at_ns else None
+        return self.look_at_ns if now_ns < self.look_at_ns else None
 
     def received(self, now_ns: int, count: int) -> None:
         """So many messages were read while every lane was busy."""
@@ -126,7 +126,7 @@ class ReceiveCoalescing:
             return
         self._early_count = self._early_left = count
         self._early_until_ns = now_ns + self._expected_ns // EARLY_SHARE
-        self._look_at_ns = min(self._look_at_ns, now_ns + self._expected_ns // LOOK_SHARE)
+        self.look_at_ns = min(self.look_at_ns, now_ns + self._expected_ns // LOOK_SHARE)
 
     def expects_more(self, now_ns: int, count: int) -> bool:
         """Whether an idle lane should wait another :data:`AGAIN_PAUSE_NS`, ``count`` events having come so far. A

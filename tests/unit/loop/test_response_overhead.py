@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgeserve.sched.latency.response_overhead import ResponseOverhead
+from edgeserve.loop.response_overhead import ResponseOverhead
 
 WINDOW_LEN, REFRESH_EVERY, SHARE_MAX = 32, 8, 8
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hand_world import MS, Driver
 
-from edgeserve.live.app_fit import AppFit, app_fit, log_fits
+from edgeserve.live.estimates import AppFit, app_fit, log_fits
 
 CHAIN = [{"name": "first", "model": "m"}, {"name": "then", "model": "n", "after": ["first"]}]
 MODELS = {"m": {1: 12, 2: 14}, "n": {1: 30}}
