@@ -54,7 +54,7 @@ ROOMS = {
     "recording": {"sched"},
     "metrics": {"sched"},
     "sim": {"sched", "recording"},
-    "testing": {"sched", "sim", "engines.base"},
+    "testing": {"sched", "sim", "recording", "engines.base"},
     "live": {"sched", "recording", "metrics", "language", "ensembles", ""} | OUTSIDE,
     "runtime": {"sched", "live", "recording", ""} | OUTSIDE,
     "async_runtime": {"runtime"},

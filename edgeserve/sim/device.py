@@ -13,11 +13,10 @@ from edgeserve.config.profiles import Profile, Timing
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.errors import ConfigError
 from edgeserve.sched.protocol.events import JobId, Request
-from edgeserve.sim.quantiles import bend_of, value_at
-from edgeserve.sim.scenario import TruthConfig
+from edgeserve.sim.scenario import STATIC, TruthConfig
 from edgeserve.sim.sequences import Predictor, hint_of, steps_of
-from edgeserve.sim.sequences_config import STATIC
-from edgeserve.sim.spreads import Lognormal
+from edgeserve.sim.spreads import Lognormal, bend_of, value_at
+from edgeserve.sim.workload import changed
 
 Laws = Mapping[Tuple[str, str], Lognormal]
 """(workload, hint) -> what the workload draws the hint from, for predictors that know it."""
@@ -201,19 +200,7 @@ class TrueResults:
         for predictor in self._predictors[request.app]:
             uniform = random.Random(f"{self._seed}/truth/{place}/{predictor.hint}").random()
             hints.update(predictor.says(request.hints, place.rpartition("/")[0], uniform))
-        return Request(
-            request.id,
-            request.app,
-            request.arrival_ns,
-            request.deadline_ns,
-            request.client,
-            request.klass,
-            request.value,
-            request.stream,
-            request.on_late,
-            hints,
-            request.quality_min,
-        )
+        return changed(request, hints=hints)
 
     def said(self, app: str, job: JobId, hints: Mapping[str, float]) -> Optional[Mapping[str, float]]:
         """Which of the request's true hints the job's result tells."""

@@ -8,7 +8,7 @@ from edgeserve.sched.protocol.actions import EvictModel, LoadModel, RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult, Request
 from edgeserve.sim.device import TrueResults, TrueTimes
 from edgeserve.sim.faults import Trouble
-from edgeserve.sim.lanes import Running
+from edgeserve.sim.running import Running
 from edgeserve.sim.sequences import SequenceRun
 from edgeserve.sim.workload import Arrival, Source
 

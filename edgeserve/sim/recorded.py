@@ -23,12 +23,12 @@ from edgeserve.sched.core.loop import drive
 from edgeserve.sched.protocol.actions import FinishRequest, Outcome
 from edgeserve.sched.protocol.events import JobId, Request
 from edgeserve.sim import faults
-from edgeserve.sim.machine import Lags, Machine
+from edgeserve.sim.host import Lags, Machine
 from edgeserve.sim.recorded_times import PLACE_HINT, RecordedTimes, TimesModel
 from edgeserve.sim.reference_model import ReferenceModel
 from edgeserve.sim.scenario import FaultsConfig, WorkloadConfig
 from edgeserve.sim.sequences import hint_of
-from edgeserve.sim.workload import Arrival
+from edgeserve.sim.workload import Arrival, changed
 from edgeserve.sim.world import SimWorld
 
 LAGS_MIN = 20
@@ -187,17 +187,12 @@ class RecordedSource:
         request = recorded.request
         self.serial += 1
         arrival_ns = max(0, arrival.at_ns - (recorded.seen_ns - request.arrival_ns))
-        return Request(
-            request_id,
-            request.app,
-            arrival_ns,
-            arrival_ns + request.deadline_ns - request.arrival_ns,
-            request.client,
-            request.klass,
-            request.value,
-            request.stream,
-            request.on_late,
-            {**request.hints, PLACE_HINT: float(place_of(request_id))},
+        return changed(
+            request,
+            id=request_id,
+            arrival_ns=arrival_ns,
+            deadline_ns=arrival_ns + request.deadline_ns - request.arrival_ns,
+            hints={**request.hints, PLACE_HINT: float(place_of(request_id))},
         )
 
 
@@ -235,18 +230,7 @@ class RecordedResults:
     def declared(self, request: Request, place: str) -> Request:
         """The request as the scheduler is to see it."""
         hints = {name: value for name, value in request.hints.items() if name != PLACE_HINT}
-        return Request(
-            request.id,
-            request.app,
-            request.arrival_ns,
-            request.deadline_ns,
-            request.client,
-            request.klass,
-            request.value,
-            request.stream,
-            request.on_late,
-            hints,
-        )
+        return changed(request, hints=hints)
 
     def said(self, app: str, job: JobId, hints: Mapping[str, float]) -> Optional[Mapping[str, float]]:
         """The hints that the job's result tells."""

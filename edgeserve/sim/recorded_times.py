@@ -19,7 +19,7 @@ from edgeserve.config.schema import Config
 from edgeserve.recording.history import History, Past, Ran
 from edgeserve.sched.core.build import Measured, model_lanes, seed_timings
 from edgeserve.sched.latency.confidence import ASSUMED
-from edgeserve.sim.sequences_config import CONTINUOUS, STATIC
+from edgeserve.sim.scenario import CONTINUOUS, STATIC
 
 PLACE_HINT = "~recorded"
 """A hint of the true request, hidden from the scheduler: the request's place in the recording."""

@@ -17,10 +17,9 @@ from edgeserve.sched.core.loop import OnStep, drive
 from edgeserve.sim.device import TrueResults, TrueTimes
 from edgeserve.sim.faults import Trouble
 from edgeserve.sim.hardware import SimHardware
-from edgeserve.sim.machine import NOT_MEASURED, Machine, Measured, charged
+from edgeserve.sim.host import NOT_MEASURED, Machine, Measured, charged
 from edgeserve.sim.reference_model import ReferenceModel
-from edgeserve.sim.scenario import Scenario
-from edgeserve.sim.sequences_config import STATIC
+from edgeserve.sim.scenario import STATIC, Scenario
 from edgeserve.sim.spreads import Lognormal
 from edgeserve.sim.workload import Source, origins
 from edgeserve.sim.world import SimWorld
@@ -82,7 +81,7 @@ def make_world(
 ) -> SimWorld:
     """The world of a scenario at one seed. Equal arguments make worlds that behave equally. ``drain`` asks the
     scheduler to drain when the arrivals end; ``settle`` lets its timers run out after that. ``measured``: the costs of
-    a machine, and where they come from; see :func:`~edgeserve.sim.machine.charged`."""
+    a machine, and where they come from; see :func:`~edgeserve.sim.host.charged`."""
     config, run = scenario.config, scenario.run
     setting = setting or setting_of(config, profiles, run.cold)
     begins_ns = origins(scenario.workloads, seed, scenario.directory)

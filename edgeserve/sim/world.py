@@ -45,16 +45,13 @@ from edgeserve.sched.protocol.events import (
 from edgeserve.sim import faults
 from edgeserve.sim.device import TrueResults, TrueTimes
 from edgeserve.sim.hardware import POLL_NS, SimHardware
-from edgeserve.sim.host_threads import HostThreads
+from edgeserve.sim.host import Function, HostThreads, Machine, Messages
 from edgeserve.sim.jobs import Jobs, OpenRequest
-from edgeserve.sim.lanes import Running, SimLane, held_up, repaced
-from edgeserve.sim.machine import Function, Machine
-from edgeserve.sim.messages import Messages
 from edgeserve.sim.reference_model import LOST, ReferenceModel
+from edgeserve.sim.running import Running, SimLane, Usage, held_up, repaced
+from edgeserve.sim.scenario import CONTINUOUS, EARLY_EXIT, STATIC
 from edgeserve.sim.sequences import SequenceRun
-from edgeserve.sim.sequences_config import CONTINUOUS, EARLY_EXIT, STATIC
-from edgeserve.sim.usage import Usage
-from edgeserve.sim.workload import Arrival, Source
+from edgeserve.sim.workload import Arrival, Source, changed
 from edgeserve.units import NS_PER_S
 
 SETTLE_NS_MAX = 3600 * NS_PER_S
@@ -418,19 +415,7 @@ class SimWorld:
         if self._machine is None or self._machine.is_planned or not self._machine.overhead.margin_ns:
             return request
         due_ns = self._machine.overhead.planned_ns(request.arrival_ns, request.deadline_ns)
-        return Request(
-            request.id,
-            request.app,
-            request.arrival_ns,
-            due_ns,
-            request.client,
-            request.klass,
-            request.value,
-            request.stream,
-            request.on_late,
-            request.hints,
-            request.quality_min,
-        )
+        return changed(request, deadline_ns=due_ns)
 
     def _finish(self, action: FinishRequest) -> None:
         entry = self.jobs.open.pop(action.request_id)

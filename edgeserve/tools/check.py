@@ -25,7 +25,7 @@ from edgeserve.live.plugins import import_policies
 from edgeserve.live.preflight import check_apps
 from edgeserve.live.profiles import matched_profiles
 from edgeserve.sched.core.build import model_lanes, profiled_lanes
-from edgeserve.sim.machine import Measured
+from edgeserve.sim.host import Measured
 from edgeserve.sim.report import AppReport, Report, report_of
 from edgeserve.sim.run import machine_to_simulate, simulate
 from edgeserve.sim.scenario import Scenario, parse_scenario, with_load

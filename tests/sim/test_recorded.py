@@ -13,11 +13,11 @@ from edgeserve.recording.trace import Recording, Step, start_of
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
 from edgeserve.sched.protocol.events import JobId, LaneChanged, Request, RequestArrived, RequestCancelled
 from edgeserve.sim import recorded
-from edgeserve.sim.machine import Lags
+from edgeserve.sim.host import Lags
 from edgeserve.sim.recorded import RecordingError, learn, run_recorded
 from edgeserve.sim.recorded_times import TimesModel
 from edgeserve.sim.run import setting_of, simulate
-from edgeserve.sim.soak import draw_scenario
+from edgeserve.testing.soak.run import draw_scenario
 from edgeserve.tools.tuning.candidates import choice_of, everywhere, make, todays
 
 MS = 10**6

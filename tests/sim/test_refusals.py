@@ -14,7 +14,7 @@ from edgeserve.sched.core.loop import drive
 from edgeserve.sched.protocol.actions import FinishRequest, Shortfall
 from edgeserve.sched.protocol.events import Event, Request, RequestArrived
 from edgeserve.sim.run import make_world, setting_of
-from edgeserve.sim.soak import draw_scenario
+from edgeserve.testing.soak.run import draw_scenario
 
 FOR_THE_DEADLINE = ("cannot_make_deadline", "proactive", "expired")
 ASKED_MAX = 4  # refusals of one run that are asked again: each replays the run up to its step

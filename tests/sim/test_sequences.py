@@ -24,9 +24,8 @@ from edgeserve.sched.protocol.events import (
 )
 from edgeserve.sim.recorded import learn, run_recorded
 from edgeserve.sim.run import sequences_of, setting_of, simulate, told_times
-from edgeserve.sim.scenario import parse_scenario
+from edgeserve.sim.scenario import StepConfig, parse_scenario
 from edgeserve.sim.sequences import SequenceRun
-from edgeserve.sim.sequences_config import StepConfig
 
 MS = 10**6
 

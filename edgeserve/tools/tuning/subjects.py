@@ -12,7 +12,7 @@ from typing import Dict, List, Mapping, NamedTuple, Protocol, Sequence, Tuple
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config
 from edgeserve.sched.protocol.actions import Outcome
-from edgeserve.sim.machine import Measured
+from edgeserve.sim.host import Measured
 from edgeserve.sim.recorded import Counted, RecordedTruth, RecordingError, run_recorded
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import Scenario, with_load

@@ -1,7 +1,7 @@
 """Soak runs: a seed draws a whole scenario (apps, policies, lanes, budgets, load, trouble, how bad it all is), runs it,
 and holds it to every rule there is.
 
-``scripts/soak.py`` runs a thousand of them, the tests a hundred. A failing seed replays exactly.
+``scripts/dev/soak.py`` runs a thousand of them, the tests a hundred. A failing seed replays exactly.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from edgeserve.recording.trace import Recorder, start_of, step_line
 from edgeserve.sched.core.loop import drive
 from edgeserve.sched.protocol.actions import ACTION_KINDS, OUTCOMES, Action
 from edgeserve.sched.protocol.events import EVENT_KINDS, Event
-from edgeserve.sim.accounts import Account, Accounts
 from edgeserve.sim.run import make_world, sequences_of, setting_of, told_times
 from edgeserve.sim.scenario import Scenario, parse_scenario
-from edgeserve.sim.soak_ensembles import ENSEMBLE_KINDS, draw_ensemble, draw_ensemble_options, draw_pair, draw_said
-from edgeserve.sim.soak_language import LANGUAGE_MARKS, draw_language
-from edgeserve.sim.soak_pard import PARD_KINDS, draw_hints, draw_mixed, draw_options, draw_work
+from edgeserve.testing.soak.accounts import Account, Accounts
+from edgeserve.testing.soak.ensembles import ENSEMBLE_KINDS, draw_ensemble, draw_ensemble_options, draw_pair, draw_said
+from edgeserve.testing.soak.language import LANGUAGE_MARKS, draw_language
+from edgeserve.testing.soak.pard import PARD_KINDS, draw_hints, draw_mixed, draw_options, draw_work
 
 EXACT_KINDS = ("fifo", "edf", "clockwork")
 """Policies whose decisions are the same on every Python (integers, and floats only where they are exact)."""
