@@ -112,7 +112,10 @@ def title(candidate: Candidate) -> str:
 
 def make(candidate: Candidate, edge: Mapping[str, Any], config: Config) -> Made:
     """The configuration ``edge`` with the candidate's policies. Sections that are there keep their names, and stay
-    where no app needs them any more. Raises :class:`ConfigError` where the candidate cannot serve these apps."""
+    where no app needs them any more; today's candidate is exactly what is configured. Raises :class:`ConfigError` where
+    the candidate cannot serve these apps."""
+    if candidate == todays(config):
+        return Made(config, dict(edge), {}, {app.name: app.policy for app in config.apps.values()})
     sections = (
         {name: {"kind": policy.kind, **policy.options} for name, policy in config.policies.items()}
         if "policy" in edge

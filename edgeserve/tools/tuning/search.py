@@ -6,7 +6,7 @@ chooses, and has to show its gain on the other part (``verdict``).
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError, PolicyError, ProfileError
@@ -15,16 +15,16 @@ from edgeserve.sim.world import SimError
 from edgeserve.tools.tuning.candidates import (
     Candidate,
     Choice,
-    Made,
     choice_of,
     everywhere,
     for_app,
+    make,
     title,
     todays,
     variants,
 )
-from edgeserve.tools.tuning.subjects import Subject, Tally, apps_of, rates
-from edgeserve.tools.tuning.verdict import score
+from edgeserve.tools.tuning.subjects import Subject
+from edgeserve.tools.tuning.verdict import Tally, apps_of, offered, score
 
 KINDS_REFINED = 3
 """Kinds whose options are tried: the best ones with the options that they begin with."""
@@ -60,20 +60,20 @@ class Found(NamedTuple):
 
 
 class Search:
-    """One search. ``make`` turns a candidate into a configuration, ``on_trial`` is told of each new one."""
+    """One search from a configuration, ``edge`` as a table; ``on_trial`` is told of each new candidate."""
 
     def __init__(
         self,
         subject: Subject,
         config: Config,
-        make: Callable[[Candidate], Made],
+        edge: Mapping[str, Any],
         loads: Sequence[float],
         goal: str,
         on_trial: Callable[[str], None] = lambda name: None,
     ) -> None:
         self._subject = subject
         self._config = config
-        self._make = make
+        self._edge = edge
         self._loads = tuple(loads)
         self._goal = goal
         self._on_trial = on_trial
@@ -100,12 +100,9 @@ class Search:
 
     def _kinds(self, today: Candidate, kinds: Sequence[str]) -> List[Tried]:
         """Each kind for all apps, the best first; those of today with their options of today."""
-        begins: Dict[str, Choice] = {}
-        for _, choice in today:
-            begins.setdefault(choice.kind, choice)
-        choices = list(dict.fromkeys(str(choice) for choice in begins.values()))
-        starts = [begins[kind] for kind in begins]
-        starts += [choice_of(kind, {}) for kind in kinds if str(choice_of(kind, {})) not in choices]
+        begins = {choice.kind: choice for _, choice in reversed(today)}
+        starts = [begins[kind] for kind in dict.fromkeys(choice.kind for _, choice in today)]
+        starts += [choice_of(kind, {}) for kind in kinds if choice_of(kind, {}) not in starts]
         found = [self._try(everywhere(today, choice)) for choice in starts]
         return sorted((item for item in found if not item.failed), key=lambda item: -item.mean)
 
@@ -139,10 +136,8 @@ class Search:
         return best
 
     def _worst_apps(self, candidate: Candidate) -> List[str]:
-        tally = self._tallies[title_key(candidate)]
-        lost = {
-            app: rates(tally, app).offered * (1.0 - rates(tally, app).in_time) for app in apps_of(self._config, tally)
-        }
+        tally = self._tallies[repr(candidate)]
+        lost = {app: offered(tally, app) * (1.0 - score(tally, "finish", app)) for app in apps_of(self._config, tally)}
         return sorted(lost, key=lambda app: (-lost[app], app))[:APPS_MAX]
 
     def _best_at(self, index: int, best: Tried) -> Candidate:
@@ -157,7 +152,7 @@ class Search:
         return new if not new.failed and new.mean > old.mean + BETTER_MIN else old
 
     def _try(self, candidate: Candidate) -> Tried:
-        key = title_key(candidate)
+        key = repr(candidate)
         if key not in self._tried:
             self._on_trial(title(candidate))
             self._tried[key] = self._simulated(key, candidate)
@@ -165,14 +160,9 @@ class Search:
 
     def _simulated(self, key: str, candidate: Candidate) -> Tried:
         try:
-            made = self._make(candidate)
+            made = make(candidate, self._edge, self._config)
             tallies = [self._subject.choosing(made, load) for load in self._loads]
         except (ConfigError, ProfileError, PolicyError, SimError, ReferenceModelError) as error:
             return Tried(candidate, (), str(error) or type(error).__name__)
         self._tallies[key] = tallies[-1]
         return Tried(candidate, tuple(score(tally, self._goal) for tally in tallies))
-
-
-def title_key(candidate: Candidate) -> str:
-    """The same for equal candidates: options may hold lists, which cannot be hashed."""
-    return repr(candidate)
