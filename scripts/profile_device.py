@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # scripts/
+sys.path.insert(0, str(Path(__file__).resolve().parents[0]))  # scripts/
 
 from lib import plots
 

@@ -147,14 +147,14 @@ SOFT_BELOW_C, HARD_BELOW_C = 7.0, 2.0
 """The limits of heat that the sensors give, below the temperature at which the hardware slows down."""
 
 
-class Threads(NamedTuple):
+class LaneThreads(NamedTuple):
     """Threads that would keep so many ``cores`` busy, and how much they weigh beside others where there are too few."""
 
     cores: float
     weight: float
 
 
-def shared_cores(wanted: Mapping[str, Threads], cores: float) -> Dict[str, float]:
+def shared_cores(wanted: Mapping[str, LaneThreads], cores: float) -> Dict[str, float]:
     """The cores that each gets: all that it wants, or its share by weight where that is less (fair scheduling)."""
     got: Dict[str, float] = {}
     open_, left = dict(wanted), float(cores)
@@ -178,7 +178,7 @@ class SimHardware:
     def __init__(self, hardware: HardwareConfig, device: DeviceConfig, lanes: Sequence[LaneConfig], seed: Any) -> None:
         self.config = hardware
         self.lanes = tuple([lane.name for lane in lanes])
-        self._threads = {lane.name: Threads(lane.threads, lane.threads * weight_of(lane.nice)) for lane in lanes}
+        self._threads = {lane.name: LaneThreads(lane.threads, lane.threads * weight_of(lane.nice)) for lane in lanes}
         self._running: Tuple[str, ...] = ()  # lanes that work
         self._used_core_ns = 0.0  # of the processor, since the last reading
         self.top_mhz = hardware.clocks[-1]
@@ -330,7 +330,7 @@ class SimHardware:
         wanted = {lane: self._threads[lane] for lane in self._running}
         others = self.other_cores()
         if others:
-            wanted[""] = Threads(others, others)
+            wanted[""] = LaneThreads(others, others)
         return shared_cores(wanted, processor.cores)
 
     def other_cores(self) -> float:

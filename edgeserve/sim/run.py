@@ -14,14 +14,14 @@ from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
 from edgeserve.sched.core.build import build_scheduler, model_lanes
 from edgeserve.sched.core.loop import OnStep, drive
-from edgeserve.sim.device import TrueResults, TrueTimes
 from edgeserve.sim.faults import Trouble
 from edgeserve.sim.hardware import SimHardware
 from edgeserve.sim.host import NOT_MEASURED, Machine, Measured, charged
 from edgeserve.sim.reference_model import ReferenceModel
 from edgeserve.sim.scenario import STATIC, Scenario
 from edgeserve.sim.spreads import Lognormal
-from edgeserve.sim.workload import Source, origins
+from edgeserve.sim.truth import TrueResults, TrueTimes
+from edgeserve.sim.workload import Workload, origins
 from edgeserve.sim.world import SimWorld
 
 log = logging.getLogger("edgeserve")
@@ -86,7 +86,7 @@ def make_world(
     setting = setting or setting_of(config, profiles, run.cold)
     begins_ns = origins(scenario.workloads, seed, scenario.directory)
     sources = [
-        Source(item, config, seed, run.duration_ns, scenario.directory, begins_ns.get(item.axis))
+        Workload(item, config, seed, run.duration_ns, scenario.directory, begins_ns.get(item.axis))
         for item in scenario.workloads
     ]
     times = TrueTimes(config, scenario.truths, profiles, run.noise, random.Random(f"{seed}/times"))

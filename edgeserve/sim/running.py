@@ -10,7 +10,7 @@ from collections import Counter, defaultdict, deque
 from typing import Any, Callable, DefaultDict, Deque, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from edgeserve.sched.protocol.actions import EvictModel, RunBatch
-from edgeserve.sim.sequences import SequenceRun
+from edgeserve.sim.sequence_runs import SequenceRun
 
 
 class Running:

@@ -39,7 +39,7 @@ def changed(request: Request, **fields: Any) -> Request:
     return Request(**{name: fields[name] if name in fields else getattr(request, name) for name in Request.fields})
 
 
-class Source:
+class Workload:
     """One workload. Open ones are an iterator of arrivals; a closed one is asked when each client comes next."""
 
     def __init__(

@@ -27,8 +27,8 @@ from edgeserve.tools.simulate import profiles_directory, read_loads, wide_consol
 from edgeserve.tools.tuning.candidates import Candidate, make, title, todays
 from edgeserve.tools.tuning.rewrite import rewritten, snippet
 from edgeserve.tools.tuning.search import Search
-from edgeserve.tools.tuning.show import Outcome, as_table, print_outcome
-from edgeserve.tools.tuning.subjects import Recorded, Scenarios, Subject
+from edgeserve.tools.tuning.show import TuneResult, as_table, print_outcome
+from edgeserve.tools.tuning.subjects import RecordingSubject, ScenarioSubject, Subject
 from edgeserve.tools.tuning.verdict import GOALS, Tally, judge
 from edgeserve.units import NS_PER_S
 
@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class Task(NamedTuple):
+class TuneTask(NamedTuple):
     """What there is to tune: the configuration, its table, and the worlds to try it in."""
 
     config: Config
@@ -121,7 +121,7 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _of_recording(args: argparse.Namespace) -> Task:
+def _of_recording(args: argparse.Namespace) -> TuneTask:
     recording = read_recording(args.record)
     config = load_config(args.config)
     edge = dict(expand_pipelines(read_toml(args.config), config.directory))
@@ -131,10 +131,10 @@ def _of_recording(args: argparse.Namespace) -> Task:
     )
     profiles = used_profiles(recording.start, found)
     truth = learn(config, recording, profiles, args.record)
-    subject = Recorded(truth, args.seeds or SEEDS, args.seed or 0, args.requests, args.record)
+    subject = RecordingSubject(truth, args.seeds or SEEDS, args.seed or 0, args.requests, args.record)
     subject.notes += _replayed(config, recording, truth)
     subject.compare(make(todays(config), edge, config))
-    return Task(config, edge, subject)
+    return TuneTask(config, edge, subject)
 
 
 def _replayed(config: Config, recording: Recording, truth: RecordedTruth) -> List[str]:
@@ -151,7 +151,7 @@ def _replayed(config: Config, recording: Recording, truth: RecordedTruth) -> Lis
     ]
 
 
-def _of_scenario(args: argparse.Namespace) -> Task:
+def _of_scenario(args: argparse.Namespace) -> TuneTask:
     scenario = load_scenario(args.config)
     if not scenario.workloads:
         raise ConfigError(f"{no_workload(scenario)}\nOr give what a server recorded, with --record FILE")
@@ -164,11 +164,11 @@ def _of_scenario(args: argparse.Namespace) -> Task:
         )
     first = scenario.run.seed if args.seed is None else args.seed
     profiles = profiles_to_simulate(scenario.config, profiles_directory(scenario.config, args.profiles))
-    subject = Scenarios(scenario, profiles, machine_to_simulate(scenario.config, args.profiles), seeds, first)
-    return Task(scenario.config, scenario.edge, subject)
+    subject = ScenarioSubject(scenario, profiles, machine_to_simulate(scenario.config, args.profiles), seeds, first)
+    return TuneTask(scenario.config, scenario.edge, subject)
 
 
-def _search(task: Task, loads: Sequence[float], args: argparse.Namespace) -> Outcome:
+def _search(task: TuneTask, loads: Sequence[float], args: argparse.Namespace) -> TuneResult:
     """What the search proposes, with the tallies of it on the part that reports."""
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
@@ -198,7 +198,7 @@ def _search(task: Task, loads: Sequence[float], args: argparse.Namespace) -> Out
             for chosen in (lambda _: found.today, lambda _: found.best, found.best_at.__getitem__)
         )
     verdict = judge(task.config, today, best, args.goal)
-    return Outcome(task.config, task.subject, args.goal, found, today, best, best_at, verdict)
+    return TuneResult(task.config, task.subject, args.goal, found, today, best, best_at, verdict)
 
 
 def _check_target(args: argparse.Namespace) -> None:
@@ -211,7 +211,7 @@ def _check_target(args: argparse.Namespace) -> None:
         )
 
 
-def _write(task: Task, outcome: Outcome, args: argparse.Namespace) -> None:
+def _write(task: TuneTask, outcome: TuneResult, args: argparse.Namespace) -> None:
     """The configuration with the best policies, or what to write by hand."""
     say = sys.stderr if args.json == "-" else sys.stdout
     if not outcome.verdict.take:

@@ -14,7 +14,7 @@ from edgeserve.sim.reference_model import ReferenceModelError
 from edgeserve.sim.world import SimError
 from edgeserve.tools.tuning.candidates import (
     Candidate,
-    Choice,
+    PolicyChoice,
     choice_of,
     everywhere,
     for_app,
@@ -36,7 +36,7 @@ APPS_MAX = 12
 """Apps that may get a policy of their own: those with the most requests that were not in time."""
 
 
-class Tried(NamedTuple):
+class TriedCandidate(NamedTuple):
     """A candidate on the part that chooses: its score at each load, or why it could not run."""
 
     candidate: Candidate
@@ -49,14 +49,14 @@ class Tried(NamedTuple):
         return sum(self.scores) / len(self.scores) if self.scores else -1.0
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """What the search found: today's configuration, the best over all loads, the best at each load, and all that was
     tried, the best first."""
 
     today: Candidate
     best: Candidate
     best_at: Dict[float, Candidate]
-    tried: List[Tried]
+    tried: List[TriedCandidate]
 
 
 class Search:
@@ -77,10 +77,10 @@ class Search:
         self._loads = tuple(loads)
         self._goal = goal
         self._on_trial = on_trial
-        self._tried: Dict[str, Tried] = {}
+        self._tried: Dict[str, TriedCandidate] = {}
         self._tallies: Dict[str, Tally] = {}
 
-    def run(self, kinds: Sequence[str]) -> Found:
+    def run(self, kinds: Sequence[str]) -> SearchResult:
         """Search among these kinds of policies, and what is configured today."""
         today = todays(self._config)
         best = self._try(today)
@@ -91,14 +91,14 @@ class Search:
             best = self._better(tried, best)
         best = self._by_app(best, [tried.candidate[0][1] for tried in refined])
         tried_all = sorted(self._tried.values(), key=lambda item: -item.mean)
-        return Found(
+        return SearchResult(
             today,
             best.candidate,
             {load: self._best_at(index, best) for index, load in enumerate(self._loads)},
             tried_all,
         )
 
-    def _kinds(self, today: Candidate, kinds: Sequence[str]) -> List[Tried]:
+    def _kinds(self, today: Candidate, kinds: Sequence[str]) -> List[TriedCandidate]:
         """Each kind for all apps, the best first; those of today with their options of today."""
         begins = {choice.kind: choice for _, choice in reversed(today)}
         starts = [begins[kind] for kind in dict.fromkeys(choice.kind for _, choice in today)]
@@ -106,9 +106,9 @@ class Search:
         found = [self._try(everywhere(today, choice)) for choice in starts]
         return sorted((item for item in found if not item.failed), key=lambda item: -item.mean)
 
-    def _refine(self, today: Candidate, kinds: Sequence[Tried]) -> List[Tried]:
+    def _refine(self, today: Candidate, kinds: Sequence[TriedCandidate]) -> List[TriedCandidate]:
         """The best kinds, each with its options changed one after the other where that helps."""
-        found: List[Tried] = []
+        found: List[TriedCandidate] = []
         for best in kinds:
             if best.candidate[0][1].kind in {item.candidate[0][1].kind for item in found}:
                 continue
@@ -122,7 +122,7 @@ class Search:
             found.append(best)
         return sorted(found, key=lambda item: -item.mean)
 
-    def _by_app(self, best: Tried, choices: Sequence[Choice]) -> Tried:
+    def _by_app(self, best: TriedCandidate, choices: Sequence[PolicyChoice]) -> TriedCandidate:
         """Another policy for one app after the other, the app with the most requests out of time first."""
         apps = self._worst_apps(best.candidate)
         if len(apps) < 2:
@@ -140,7 +140,7 @@ class Search:
         lost = {app: offered(tally, app) * (1.0 - score(tally, "finish", app)) for app in apps_of(self._config, tally)}
         return sorted(lost, key=lambda app: (-lost[app], app))[:APPS_MAX]
 
-    def _best_at(self, index: int, best: Tried) -> Candidate:
+    def _best_at(self, index: int, best: TriedCandidate) -> Candidate:
         """The best at one load; the overall best where none is better by more than chance may do."""
         found = best
         for item in self._tried.values():
@@ -148,21 +148,21 @@ class Search:
                 found = item
         return found.candidate
 
-    def _better(self, new: Tried, old: Tried) -> Tried:
+    def _better(self, new: TriedCandidate, old: TriedCandidate) -> TriedCandidate:
         return new if not new.failed and new.mean > old.mean + BETTER_MIN else old
 
-    def _try(self, candidate: Candidate) -> Tried:
+    def _try(self, candidate: Candidate) -> TriedCandidate:
         key = repr(candidate)
         if key not in self._tried:
             self._on_trial(title(candidate))
             self._tried[key] = self._simulated(key, candidate)
         return self._tried[key]
 
-    def _simulated(self, key: str, candidate: Candidate) -> Tried:
+    def _simulated(self, key: str, candidate: Candidate) -> TriedCandidate:
         try:
             made = make(candidate, self._edge, self._config)
             tallies = [self._subject.choosing(made, load) for load in self._loads]
         except (ConfigError, ProfileError, PolicyError, SimError, ReferenceModelError) as error:
-            return Tried(candidate, (), str(error) or type(error).__name__)
+            return TriedCandidate(candidate, (), str(error) or type(error).__name__)
         self._tallies[key] = tallies[-1]
-        return Tried(candidate, tuple(score(tally, self._goal) for tally in tallies))
+        return TriedCandidate(candidate, tuple(score(tally, self._goal) for tally in tallies))

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple
 
 from edgeserve.config.schema import Config
 from edgeserve.tools.tuning.candidates import title
-from edgeserve.tools.tuning.search import Found
+from edgeserve.tools.tuning.search import SearchResult
 from edgeserve.tools.tuning.subjects import Subject
 from edgeserve.tools.tuning.verdict import GAIN_MIN, GOALS, Tally, Verdict, apps_of, gain, offered, score
 
@@ -18,13 +18,13 @@ TRIED_SHOWN_MAX = 12
 NAMES = {"finish": "in time", "value": "value in time"}
 
 
-class Outcome(NamedTuple):
+class TuneResult(NamedTuple):
     """All that is told. Tallies are by load, of the part that reports."""
 
     config: Config
     subject: Subject
     goal: str
-    found: Found
+    found: SearchResult
     today: Mapping[float, Tally]
     best: Mapping[float, Tally]
     best_at: Mapping[float, Tally]
@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
         )
 
 
-def print_outcome(outcome: Outcome, console: Any) -> None:
+def print_outcome(outcome: TuneResult, console: Any) -> None:
     """Tables and a sentence on a ``rich`` console."""
     _print_trust(outcome.subject, console)
     _print_tried(outcome, console)
@@ -47,7 +47,7 @@ def print_outcome(outcome: Outcome, console: Any) -> None:
     console.print(sentence(outcome), highlight=False, markup=False)
 
 
-def sentence(outcome: Outcome) -> str:
+def sentence(outcome: TuneResult) -> str:
     """What to do."""
     found, verdict, name = outcome.found, outcome.verdict, NAMES[outcome.goal]
     loads = ", ".join(f"{load:g}" for load in outcome.today)
@@ -78,7 +78,7 @@ def sentence(outcome: Outcome) -> str:
     return said
 
 
-def _losers(outcome: Outcome) -> List[str]:
+def _losers(outcome: TuneResult) -> List[str]:
     """Apps that lose beyond the spread, with what they lose."""
     found = []
     for load, today in outcome.today.items():
@@ -89,7 +89,7 @@ def _losers(outcome: Outcome) -> List[str]:
     return found
 
 
-def as_table(outcome: Outcome) -> Dict[str, Any]:
+def as_table(outcome: TuneResult) -> Dict[str, Any]:
     """Everything as plain values for JSON."""
     found = outcome.found
     chosen = {"today": found.today, "best": found.best}
@@ -120,7 +120,7 @@ def as_table(outcome: Outcome) -> Dict[str, Any]:
     }
 
 
-def _load_table(outcome: Outcome, load: float) -> Dict[str, Any]:
+def _load_table(outcome: TuneResult, load: float) -> Dict[str, Any]:
     today = outcome.today[load]
     return {
         "best_at_this_load": _candidate_table(outcome.found.best_at[load]),
@@ -130,7 +130,7 @@ def _load_table(outcome: Outcome, load: float) -> Dict[str, Any]:
     }
 
 
-def _tally_table(outcome: Outcome, today: Tally, tally: Tally) -> Dict[str, Any]:
+def _tally_table(outcome: TuneResult, today: Tally, tally: Tally) -> Dict[str, Any]:
     return {
         app or "(all)": {
             "offered": offered(tally, app),
@@ -158,7 +158,7 @@ def _print_trust(subject: Subject, console: Any) -> None:
     console.print(f"as it is, in time: {rows}", highlight=False, markup=False)
 
 
-def _print_tried(outcome: Outcome, console: Any) -> None:
+def _print_tried(outcome: TuneResult, console: Any) -> None:
     """The best candidates of the part that chose."""
     from rich.markup import escape
     from rich.table import Table
@@ -182,7 +182,7 @@ def _print_tried(outcome: Outcome, console: Any) -> None:
         )
 
 
-def _print_load(outcome: Outcome, load: float, console: Any) -> None:
+def _print_load(outcome: TuneResult, load: float, console: Any) -> None:
     """One load: a row per app, today's configuration beside the best one."""
     from rich.markup import escape
     from rich.table import Table

@@ -44,7 +44,7 @@ class Subject(Protocol):
         """Try it on the part that reports."""
 
 
-class Recorded:
+class RecordingSubject:
     """A recording: the first half of its requests chooses, the second half reports (after the first was served, so
     that the scheduler has learnt by then what it would have learnt)."""
 
@@ -130,7 +130,7 @@ class Recorded:
             )
 
 
-class Scenarios:
+class ScenarioSubject:
     """A scenario: some seeds choose, as many others report."""
 
     def __init__(

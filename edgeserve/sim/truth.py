@@ -14,7 +14,7 @@ from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.errors import ConfigError
 from edgeserve.sched.protocol.events import JobId, Request
 from edgeserve.sim.scenario import STATIC, TruthConfig
-from edgeserve.sim.sequences import Predictor, hint_of, steps_of
+from edgeserve.sim.sequence_runs import StepsPredictor, hint_of, steps_of
 from edgeserve.sim.spreads import Lognormal, bend_of, value_at
 from edgeserve.sim.workload import changed
 
@@ -180,11 +180,11 @@ class TrueResults:
             app.name: {hint for node in app.nodes for hint in _hidden(self._nodes[app.name, node.name][1])}
             for app in config.apps.values()
         }
-        self._predictors: Dict[str, List[Predictor]] = {name: [] for name in config.apps}
+        self._predictors: Dict[str, List[StepsPredictor]] = {name: [] for name in config.apps}
         for (name, node_name), (_, truth) in self._nodes.items():
             if truth.predict is not None:
                 hint = hint_of(config.apps[name], node_name, "steps", truth.predict.hint)
-                self._predictors[name].append(Predictor(truth, hint, laws or {}))
+                self._predictors[name].append(StepsPredictor(truth, hint, laws or {}))
         self._tokens = {
             key: hint_of(config.apps[key[0]], key[1], "tokens", truth.tokens_hint)
             for key, (_, truth) in self._nodes.items()
