@@ -170,7 +170,6 @@ class TrueResults:
         self, config: Config, truths: Mapping[str, TruthConfig], seed: Any, laws: Optional[Laws] = None
     ) -> None:
         self._seed = seed
-        self._truths = truths
         self._nodes = {
             (app.name, node.name): (node, truths.get(node.model, _NO_TRUTH))
             for app in config.apps.values()

@@ -103,7 +103,7 @@ def edgeserve(folder: str, name: str, text: str, **values: str) -> Server:
         file.write(text.format(endpoint=endpoint, **values))
     try:
         server = Server([sys.executable, "-m", "edgeserve.cli", "serve", path], endpoint, own_core=name != "echo")
-        load.ping(endpoint, name)
+        load.ping(endpoint)
     finally:
         os.unlink(path)
     return server

@@ -56,7 +56,7 @@ def header(fields: Dict[str, Any], key: int) -> bytes:
     return b"\x01" + bytes(msgpack.packb(fields))
 
 
-def ping(endpoint: str, app: str) -> None:
+def ping(endpoint: str) -> None:
     """Wait until the server says that it is up."""
     socket = connect(endpoint)
     try:
