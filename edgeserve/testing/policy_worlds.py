@@ -24,11 +24,8 @@ from edgeserve.sched.protocol.events import Request
 from edgeserve.sched.requests.states import OPEN, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sim.scenario import Scenario, parse_scenario
+from edgeserve.testing.soak.language import LANGUAGE_MARKS
 from edgeserve.testing.soak.run import hold
-
-LANGUAGE_MARKS = ("BatchProgress", "CutBatch", "ReleaseState")
-"""What must have occurred over a few worlds with a language model: jobs that were over before their batch, batches that
-were cut, and states that were released."""
 
 MARKS = (
     "on_finished",
