@@ -20,7 +20,12 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[0]))  # scripts/
+
+from lib import plots
 
 from edgeserve.config.loading import load_config
 from edgeserve.config.machine import device_slug
@@ -28,8 +33,7 @@ from edgeserve.config.profiles import Profile, profile_path, read_profile, write
 from edgeserve.config.schema import Config
 from edgeserve.device.circumstances import power_mode
 from edgeserve.errors import EdgeServeError, ProfileError
-from edgeserve.tools.plots import check_library, draw_profiles
-from edgeserve.units import format_duration
+from edgeserve.units import format_duration, ns_to_ms
 
 DRIFT_MAX = 0.05  # a device that got slower by more than this was throttling, or not alone
 ROUNDS_MAX = 0.10  # medians of two rounds that differ by more than this were measured on two devices, so to say
@@ -72,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     drawn: Dict[str, Profile] = {}
     try:
         if args.plot:
-            check_library()
+            plots.load()  # before minutes of measuring
         for mode in args.modes.split(",") if args.modes else [""]:
             checks += in_mode(mode, args, drawn)
         if args.plot:
@@ -85,6 +89,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump([check._asdict() for check in checks], file, indent=1)
     return 0 if all(check.holds for check in checks) else 1
+
+
+def draw_profiles(path: str, profiles: Mapping[str, Profile]) -> None:
+    """Latency against batch size: a panel per profile, by its title, with the median and the p99 of each lane."""
+    panels = []
+    for title, profile in profiles.items():
+        lines = []
+        for lane, known in sorted(profile.lanes.items()):
+            sizes = sorted(known.timings)
+            timings = [known.timings[size] for size in sizes]
+            lines.append(plots.Line(lane, sizes, [ns_to_ms(timing.median_ns) for timing in timings], "o-"))
+            lines.append(plots.Line(f"{lane}, p99", sizes, [ns_to_ms(timing.p99_ns) for timing in timings], "--"))
+        panels.append(plots.Panel(title, "batch size", "ms", lines))
+    plots.draw(os.path.abspath(path), panels, columns=3)
 
 
 def in_mode(mode: str, args: argparse.Namespace, drawn: Dict[str, Profile]) -> List[Check]:

@@ -42,7 +42,7 @@ WALL_TIME = (
     "tests/live/",
     "tests/hostile/",
     "tests/test_docs.py",
-    "tests/unit/tools/test_machine.py",
+    "tests/unit/tools/test_measure_machine.py",
     "tests/unit/tools/test_profile.py",
 )  # the first process takes these first
 PROCESSES = (

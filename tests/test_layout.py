@@ -53,7 +53,7 @@ ROOMS = {
     "recording": {"sched"},
     "metrics": {"sched"},
     "sim": {"sched", "loop", "recording"},
-    "testing": {"sched", "sim", "engines.base"},
+    "testing": {"sched", "loop", "sim", "recording", "engines.base"},
     "live": {"sched", "loop", "recording", "metrics", "predict", ""} | OUTSIDE,
     "runtime": {"sched", "live", "recording", ""} | OUTSIDE,
     "async_runtime": {"runtime"},

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import Any, Collection, DefaultDict, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
-from edgeserve.recording.trace import Step
+from edgeserve.recording.trace import RecordedStep
 from edgeserve.sched.protocol.actions import EvictModel, FinishRequest, LoadModel, Outcome, ReleaseState, RunBatch
 from edgeserve.sched.protocol.events import (
     BatchProgress,
@@ -78,7 +78,7 @@ class Past:
 
 class Ran(NamedTuple):
     """One batch that ran to its end, or a stretch of a batch of sequences: some steps of the same ones. ``members`` are
-    places in :attr:`History.requests`, one per job; ``duration_ns`` is at the lane's full speed."""
+    places in :attr:`RecordedHistory.requests`, one per job; ``duration_ns`` is at the lane's full speed."""
 
     model: str
     lane: str
@@ -96,7 +96,7 @@ class First(NamedTuple):
     new: int
 
 
-class History:
+class RecordedHistory:
     """Everything that :func:`read_history` found, in the order of the recording."""
 
     def __init__(self) -> None:
@@ -113,20 +113,20 @@ class History:
         self.ends_ns = 0
 
 
-def read_history(steps: Iterable[Step], sequences: Collection[str] = ()) -> History:
+def read_history(steps: Iterable[RecordedStep], sequences: Collection[str] = ()) -> RecordedHistory:
     """The past of some steps. Requests that arrive after a drain was asked for are left out: it refused them.
     ``sequences`` are the models whose jobs are sequences."""
-    reader = _Reader(sequences)
+    reader = _HistoryReader(sequences)
     for step in steps:
         reader.step(step)
     return reader.history
 
 
-class _Reader:
+class _HistoryReader:
     """Follows the works and requests that are open."""
 
     def __init__(self, sequences: Collection[str]) -> None:
-        self.history = History()
+        self.history = RecordedHistory()
         self._sequences = sequences
         self._progress: DefaultDict[int, List[BatchProgress]] = defaultdict(list)  # by work
         self._held: Dict[JobId, str] = {}  # sequence that waits with a state -> its lane
@@ -137,7 +137,7 @@ class _Reader:
         self._drains = False
         self._first = True
 
-    def step(self, step: Step) -> None:
+    def step(self, step: RecordedStep) -> None:
         if self._first:
             self.history.begins_ns, self._first = step.now_ns, False
         else:

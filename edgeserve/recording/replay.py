@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Iterable, NamedTuple, Optional, Sequence
 
-from edgeserve.recording.trace import Step
+from edgeserve.recording.trace import RecordedStep
 from edgeserve.sched.protocol.actions import Action
 
 
@@ -26,7 +26,7 @@ class Difference(NamedTuple):
         )
 
 
-def replay(scheduler: Any, steps: Iterable[Step]) -> Optional[Difference]:
+def replay(scheduler: Any, steps: Iterable[RecordedStep]) -> Optional[Difference]:
     """Feed every step's events to a fresh scheduler; the first difference, or ``None`` when it decides the same."""
     for index, step in enumerate(steps):
         actions = scheduler.step(step.now_ns, step.events)
@@ -36,7 +36,7 @@ def replay(scheduler: Any, steps: Iterable[Step]) -> Optional[Difference]:
     return None
 
 
-def compare(index: int, step: Step, actions: Sequence[Action]) -> Optional[Difference]:
+def compare(index: int, step: RecordedStep, actions: Sequence[Action]) -> Optional[Difference]:
     """The first action in which a step's replay differs from the recording."""
     for position in range(max(len(actions), len(step.actions))):
         recorded = step.actions[position] if position < len(step.actions) else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, Iterable, List, Mapping, Tuple
 
-from edgeserve.recording.trace import Step
+from edgeserve.recording.trace import RecordedStep
 from edgeserve.sched.protocol.actions import EvictModel, FinishRequest, LoadModel, Outcome, RunBatch
 from edgeserve.sched.protocol.events import LaneChanged, Request, RequestArrived, WorkFinished, WorkRefused
 from edgeserve.units import format_duration
@@ -172,7 +172,7 @@ class Timeline:
             self.left_out += 1
 
 
-def timeline_of(steps: Iterable[Step]) -> Timeline:
+def timeline_of(steps: Iterable[RecordedStep]) -> Timeline:
     """The timeline of recorded steps."""
     timeline = Timeline()
     for step in steps:

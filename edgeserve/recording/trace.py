@@ -32,7 +32,7 @@ class TraceError(EdgeServeError):
     code = "trace"
 
 
-class Step(NamedTuple):
+class RecordedStep(NamedTuple):
     """One call of ``Scheduler.step``."""
 
     now_ns: int
@@ -85,7 +85,7 @@ class Recording(NamedTuple):
     """A recording in memory: the first line's table, and the steps."""
 
     start: Dict[str, Any]
-    steps: List[Step]
+    steps: List[RecordedStep]
 
 
 def start_of(
@@ -135,7 +135,7 @@ def build_inputs(start: Mapping[str, Any]) -> Dict[str, Any]:
 
 def read_recording(path: str) -> Recording:
     """Read a whole recording. :class:`TraceError` names the file and the line."""
-    steps: List[Step] = []
+    steps: List[RecordedStep] = []
     start: Dict[str, Any] = {}
     try:
         with open(path, encoding="utf-8") as file:
@@ -164,7 +164,7 @@ def step_line(now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -
     )
 
 
-def step_of(line: str) -> Step:
+def step_of(line: str) -> RecordedStep:
     """A step back from its line. Raises :class:`TraceError`."""
     try:
         return _step(json.loads(line))
@@ -228,8 +228,8 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _step(table: Mapping[str, Any]) -> Step:
-    return Step(
+def _step(table: Mapping[str, Any]) -> RecordedStep:
+    return RecordedStep(
         int(table["now"]),
         tuple(_event(item) for item in table["events"]),
         tuple(_action(item) for item in table["actions"]),
@@ -266,6 +266,6 @@ def _job(row: Sequence[Any]) -> JobId:
     return JobId(row[0], row[1], tuple(row[2]))
 
 
-def lines(steps: Iterable[Step]) -> Iterator[str]:
+def lines(steps: Iterable[RecordedStep]) -> Iterator[str]:
     """The lines of some steps, for digests."""
     return (step_line(*step) for step in steps)

@@ -6,17 +6,17 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from edgeserve.sched.protocol.actions import EvictModel, LoadModel, RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult, Request
-from edgeserve.sim.device import TrueResults, TrueTimes
 from edgeserve.sim.faults import Trouble
-from edgeserve.sim.lanes import Running
-from edgeserve.sim.sequences import SequenceRun
-from edgeserve.sim.workload import Arrival, Source
+from edgeserve.sim.running import Running
+from edgeserve.sim.sequence_runs import SequenceRun
+from edgeserve.sim.truth import TrueResults, TrueTimes
+from edgeserve.sim.workload import Arrival, Workload
 
 RAISED = "the engine raised"
 """Reason of jobs that fail by themselves."""
 
 
-class Progress:
+class JobProgress:
     """How far a job of several steps is: how many it needs and has done, how often a fault left it unfinished, the lane
     that holds its state (``""``: none), and in how many turns that lane reads the rest of its prompt."""
 
@@ -40,10 +40,10 @@ class OpenRequest(NamedTuple):
     end."""
 
     request: Request
-    source: Optional[Source]
+    source: Optional[Workload]
     arrival: Arrival
     place: str
-    steps: Dict[JobId, Progress]
+    steps: Dict[JobId, JobProgress]
 
 
 class Jobs:
@@ -58,7 +58,7 @@ class Jobs:
         self._results = results
         self._trouble = trouble
 
-    def progress(self, job: JobId) -> Progress:
+    def progress(self, job: JobId) -> JobProgress:
         """Of a job whose request is open."""
         return self._progress(self.open[job.request_id], job)
 
@@ -147,9 +147,11 @@ class Jobs:
                 bound = min(bound, own) if bound and own else bound or own
         return min(longest, bound) if bound else longest
 
-    def _progress(self, entry: OpenRequest, job: JobId) -> Progress:
+    def _progress(self, entry: OpenRequest, job: JobId) -> JobProgress:
         if job not in entry.steps:
-            entry.steps[job] = Progress(self._results.steps(entry.request.app, entry.place, job, entry.request.hints))
+            entry.steps[job] = JobProgress(
+                self._results.steps(entry.request.app, entry.place, job, entry.request.hints)
+            )
         return entry.steps[job]
 
     def held_bytes(self, job: JobId, made: int) -> int:

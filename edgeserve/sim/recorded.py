@@ -17,18 +17,18 @@ from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config
 from edgeserve.errors import EdgeServeError
 from edgeserve.loop.drive import drive
-from edgeserve.recording.history import History, Past, Told, read_history
+from edgeserve.recording.history import Past, RecordedHistory, Told, read_history
 from edgeserve.recording.trace import Recording, build_inputs
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.actions import FinishRequest, Outcome
 from edgeserve.sched.protocol.events import JobId, Request
 from edgeserve.sim import faults
-from edgeserve.sim.machine import Lags, Machine
+from edgeserve.sim.host import Lags, Machine
 from edgeserve.sim.recorded_times import PLACE_HINT, RecordedTimes, TimesModel
 from edgeserve.sim.reference_model import ReferenceModel
 from edgeserve.sim.scenario import FaultsConfig, WorkloadConfig
-from edgeserve.sim.sequences import hint_of
-from edgeserve.sim.workload import Arrival
+from edgeserve.sim.sequence_runs import hint_of
+from edgeserve.sim.workload import Arrival, changed
 from edgeserve.sim.world import SimWorld
 
 LAGS_MIN = 20
@@ -54,7 +54,7 @@ class RecordedTruth(NamedTuple):
     """What a recording teaches: :func:`run_recorded` makes runs of it. ``costs`` and ``lags`` are those of the loop and
     of the lanes' threads."""
 
-    history: History
+    history: RecordedHistory
     times: TimesModel
     start: Mapping[str, Any]
     profiles: Sequence[Profile]
@@ -74,7 +74,7 @@ def learn(config: Config, recording: Recording, profiles: Sequence[Profile], sou
     return RecordedTruth(history, times, recording.start, profiles, costs, _lags(history, step_ns))
 
 
-def check_belongs(config: Config, recording: Recording, history: History, source: str) -> None:
+def check_belongs(config: Config, recording: Recording, history: RecordedHistory, source: str) -> None:
     """Whether the recording is one of this configuration: its apps, nodes, models, lanes and batch sizes."""
     problems = _differences(config, recording.start, history)
     if problems:
@@ -96,11 +96,11 @@ def run_recorded(
     requests = history.requests[:requests_max]
     inputs = build_inputs(truth.start)
     scheduler = build_scheduler(config, truth.profiles, **inputs)
-    place = Places(requests, history.begins_ns, load)
+    place = RunAxis(requests, history.begins_ns, load)
     duration_ns = place.last_ns + 1
     # Durations were recorded beside what ran on other lanes of the device: it must not be counted twice.
     alone = replace(config, devices={name: replace(device, contention=1.0) for name, device in config.devices.items()})
-    source: Any = RecordedSource(requests, place)
+    source: Any = RecordedWorkload(requests, place)
     times: Any = RecordedTimes(truth.times, random.Random(f"{seed}/times"))
     results: Any = RecordedResults(config, history.requests, seed, inputs["sequences"])
     budgets = {name: device.memory_bytes for name, device in config.devices.items()}
@@ -139,7 +139,7 @@ def place_of(request_id: int) -> int:
     return request_id - 1
 
 
-class Places:
+class RunAxis:
     """When each recorded request comes in the run."""
 
     def __init__(self, requests: Sequence[Past], begins_ns: int, load: float) -> None:
@@ -152,11 +152,11 @@ class Places:
         return round((recorded_ns - self._begins_ns) / self._load)
 
 
-class RecordedSource:
-    """Every recorded request, in place of :class:`~edgeserve.sim.workload.Source`. Deadlines, and how long after its
+class RecordedWorkload:
+    """Every recorded request, in place of :class:`~edgeserve.sim.workload.Workload`. Deadlines, and how long after its
     arrival each was cancelled, stay as recorded whatever the load."""
 
-    def __init__(self, requests: Sequence[Past], places: Places) -> None:
+    def __init__(self, requests: Sequence[Past], places: RunAxis) -> None:
         self.config = WorkloadConfig(name="recorded", kind="trace")
         self.serial = 0
         self._requests = requests
@@ -187,22 +187,17 @@ class RecordedSource:
         request = recorded.request
         self.serial += 1
         arrival_ns = max(0, arrival.at_ns - (recorded.seen_ns - request.arrival_ns))
-        return Request(
-            request_id,
-            request.app,
-            arrival_ns,
-            arrival_ns + request.deadline_ns - request.arrival_ns,
-            request.client,
-            request.klass,
-            request.value,
-            request.stream,
-            request.on_late,
-            {**request.hints, PLACE_HINT: float(place_of(request_id))},
+        return changed(
+            request,
+            id=request_id,
+            arrival_ns=arrival_ns,
+            deadline_ns=arrival_ns + request.deadline_ns - request.arrival_ns,
+            hints={**request.hints, PLACE_HINT: float(place_of(request_id))},
         )
 
 
 class RecordedResults:
-    """What each job returns, in place of :class:`~edgeserve.sim.device.TrueResults`: as recorded where the request got
+    """What each job returns, in place of :class:`~edgeserve.sim.truth.TrueResults`: as recorded where the request got
     to that node, else as one of the recorded jobs of the node, drawn by seed and place."""
 
     def __init__(
@@ -235,18 +230,7 @@ class RecordedResults:
     def declared(self, request: Request, place: str) -> Request:
         """The request as the scheduler is to see it."""
         hints = {name: value for name, value in request.hints.items() if name != PLACE_HINT}
-        return Request(
-            request.id,
-            request.app,
-            request.arrival_ns,
-            request.deadline_ns,
-            request.client,
-            request.klass,
-            request.value,
-            request.stream,
-            request.on_late,
-            hints,
-        )
+        return changed(request, hints=hints)
 
     def said(self, app: str, job: JobId, hints: Mapping[str, float]) -> Optional[Mapping[str, float]]:
         """The hints that the job's result tells."""
@@ -320,7 +304,7 @@ class RecordedResults:
         return random.Random(f"{self._seed}/recorded/{place_of(job.request_id)}/{job.node}/{job.part}")
 
 
-def _step_ns(history: History) -> int:
+def _step_ns(history: RecordedHistory) -> int:
     """The loop's time for one decision: the fastest tenth of what passed from a step to the start of its work, and no
     more than the fastest hundredth of what passed between two steps, since the loop takes one after the other."""
     lags = sorted(lag for lags in history.starts_ns.values() for lag in lags)
@@ -328,7 +312,7 @@ def _step_ns(history: History) -> int:
     return max(0, min(lags[len(lags) // 10], gaps[len(gaps) // 100])) if len(lags) >= LAGS_MIN else 0
 
 
-def _lags(history: History, step_ns: int) -> Dict[str, Lags]:
+def _lags(history: RecordedHistory, step_ns: int) -> Dict[str, Lags]:
     """What starts and ends of works cost on each lane beside the decision."""
     return {
         lane: Lags([max(0, item - step_ns) for item in history.starts_ns[lane]], history.news_ns[lane])
@@ -357,7 +341,7 @@ def _happenings(truth: RecordedTruth, load: float, until_ns: int, budgets: Mappi
     return found
 
 
-def _differences(config: Config, start: Mapping[str, Any], history: History) -> List[str]:
+def _differences(config: Config, start: Mapping[str, Any], history: RecordedHistory) -> List[str]:
     """In what the recording cannot be one of this configuration."""
     found = []
     for row in start.get("footprints", ()):

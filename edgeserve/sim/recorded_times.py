@@ -16,10 +16,10 @@ from typing import DefaultDict, Dict, List, Mapping, NamedTuple, Optional, Seque
 
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config
-from edgeserve.recording.history import History, Past, Ran
+from edgeserve.recording.history import Past, Ran, RecordedHistory
 from edgeserve.sched.core.build import Measured, model_lanes, seed_timings
 from edgeserve.sched.latency.confidence import ASSUMED
-from edgeserve.sim.sequences_config import CONTINUOUS, STATIC
+from edgeserve.sim.scenario import CONTINUOUS, STATIC
 
 PLACE_HINT = "~recorded"
 """A hint of the true request, hidden from the scheduler: the request's place in the recording."""
@@ -87,7 +87,9 @@ class TimesModel:
     ``notes`` says for people what is not known from the recording.
     """
 
-    def __init__(self, config: Config, history: History, profiles: Sequence[Profile], measured: Measured) -> None:
+    def __init__(
+        self, config: Config, history: RecordedHistory, profiles: Sequence[Profile], measured: Measured
+    ) -> None:
         self.config = config
         self.notes: List[str] = []
         self._requests = history.requests
@@ -313,7 +315,7 @@ class TimesModel:
 
 
 class RecordedTimes:
-    """The times of one run, in place of :class:`~edgeserve.sim.device.TrueTimes`."""
+    """The times of one run, in place of :class:`~edgeserve.sim.truth.TrueTimes`."""
 
     def __init__(self, model: TimesModel, draw: random.Random) -> None:
         self._model = model

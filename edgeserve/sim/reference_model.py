@@ -72,7 +72,7 @@ class ReferenceModel:
         sequences: Optional[Mapping[str, Tuple[int, ...]]] = None,
     ) -> None:
         self.marks: Counter = Counter()  # how often each event, action, outcome was seen
-        self._apps = {name: _Graph(app) for name, app in config.apps.items()}
+        self._apps = {name: _ReferenceGraph(app) for name, app in config.apps.items()}
         self._device_of = {name: lane.device for name, lane in config.lanes.items()}
         self._device_of.update({f"copy:{name}": name for name in config.devices})
         self._ahead = {name: lane.ahead_ns for name, lane in config.lanes.items()}
@@ -478,7 +478,7 @@ class ReferenceModel:
         raise ReferenceModelError(f"at {now_ns} ns: {rule}")
 
 
-class _Graph:
+class _ReferenceGraph:
     """What may run after what, worked out from the results alone (not with the scheduler's tokens)."""
 
     def __init__(self, app: AppConfig) -> None:

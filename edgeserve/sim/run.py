@@ -14,15 +14,14 @@ from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
 from edgeserve.loop.drive import OnStep, drive
 from edgeserve.sched.core.build import build_scheduler, model_lanes
-from edgeserve.sim.device import TrueResults, TrueTimes
 from edgeserve.sim.faults import Trouble
 from edgeserve.sim.hardware import SimHardware
-from edgeserve.sim.machine import NOT_MEASURED, Machine, Measured, charged
+from edgeserve.sim.host import NOT_MEASURED, Machine, Measured, charged
 from edgeserve.sim.reference_model import ReferenceModel
-from edgeserve.sim.scenario import Scenario
-from edgeserve.sim.sequences_config import STATIC
+from edgeserve.sim.scenario import STATIC, Scenario
 from edgeserve.sim.spreads import Lognormal
-from edgeserve.sim.workload import Source, origins
+from edgeserve.sim.truth import TrueResults, TrueTimes
+from edgeserve.sim.workload import Workload, origins
 from edgeserve.sim.world import SimWorld
 
 log = logging.getLogger("edgeserve")
@@ -82,12 +81,12 @@ def make_world(
 ) -> SimWorld:
     """The world of a scenario at one seed. Equal arguments make worlds that behave equally. ``drain`` asks the
     scheduler to drain when the arrivals end; ``settle`` lets its timers run out after that. ``measured``: the costs of
-    a machine, and where they come from; see :func:`~edgeserve.sim.machine.charged`."""
+    a machine, and where they come from; see :func:`~edgeserve.sim.host.charged`."""
     config, run = scenario.config, scenario.run
     setting = setting or setting_of(config, profiles, run.cold)
     begins_ns = origins(scenario.workloads, seed, scenario.directory)
     sources = [
-        Source(item, config, seed, run.duration_ns, scenario.directory, begins_ns.get(item.axis))
+        Workload(item, config, seed, run.duration_ns, scenario.directory, begins_ns.get(item.axis))
         for item in scenario.workloads
     ]
     times = TrueTimes(config, scenario.truths, profiles, run.noise, random.Random(f"{seed}/times"))

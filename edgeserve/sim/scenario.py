@@ -28,19 +28,55 @@ from edgeserve.config.readers import (
 )
 from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES, Config
 from edgeserve.errors import ConfigError, nearest
-from edgeserve.sim.hardware_config import HardwareConfig, check_hardware
-from edgeserve.sim.sequences_config import (
-    BATCHING,
-    STATIC,
-    LaneTruth,
-    PredictConfig,
-    StepConfig,
-    read_lane_truths,
-    read_predict,
-    read_step,
-)
+from edgeserve.sim.hardware import HardwareConfig, check_hardware, record
 from edgeserve.sim.spreads import Hint, Lognormal, Spread, read_hint, read_spread
 from edgeserve.units import format_duration
+
+STATIC, EARLY_EXIT, CONTINUOUS = "static", "early_exit", "continuous"
+BATCHING = (STATIC, EARLY_EXIT, CONTINUOUS)
+"""When the sequences of a batch are answered, and what those that are over still cost."""
+
+
+@dataclass(frozen=True)
+class StepConfig:
+    """``step = { full = "25ms", saturates = 11, alone = 0.7 }``: a step of b sequences takes
+    ``full * (alone + (1 - alone) * min(b, saturates) / saturates)``, times ``b / saturates`` above ``saturates`` (the
+    RT-LM specification, section 9)."""
+
+    full_ns: int = entry(duration, key="full")  # of ``saturates`` sequences
+    saturates: int = entry(integer(1, 4096), 1)  # the smallest batch that keeps the device busy
+    alone: float = entry(number(0.0, 1.0), 1.0)  # what of ``full`` a step takes that reads the weights and nothing else
+
+    def takes_ns(self, count: int) -> int:
+        """A step of so many sequences."""
+        filled = self.alone + (1.0 - self.alone) * min(count, self.saturates) / self.saturates
+        return max(1, round(self.full_ns * filled * max(1.0, count / self.saturates)))
+
+
+@dataclass(frozen=True)
+class PredictConfig:
+    """``[truth.MODEL.predict]``: what requests declare of their steps. The predictor sees a number that correlates with
+    the logarithm of the true one by ``rho``; it says the mean of the true numbers that are possible then, times
+    ``scale``."""
+
+    rho: float = entry(number(0.0, 1.0), 1.0)
+    scale: float = entry(number(1e-3, 1e3), 1.0)  # a predictor that is wrong by this factor
+    hint: str = entry(string, "")  # under which name; "" = "steps" of an app of one node, else "NODE.steps"
+    sd: bool = entry(boolean, False)  # whether the deviation of the logarithm is declared too, as HINT_sd
+    median: float = entry(number(0.0), 0.0)  # of the true numbers; 0 = as the workload draws them
+    sigma: float = entry(number(0.0, 10.0), -1.0)  # standard deviation of their logarithm; left out = as the workload
+
+
+@dataclass(frozen=True)
+class LaneTruth:
+    """``[truth.MODEL.lane.LANE]``: the same on one lane, where it differs."""
+
+    slower: float = entry(number(1e-3, 1e3), 1.0)  # times what the model's own keys say, where no key here does
+    times: Dict[int, int] = entry(durations_by_size, factory=dict)  # batch size -> time of a step
+    step: Optional[StepConfig] = entry(record(StepConfig), None)
+    prefill_ns: int = entry(duration, -1, key="prefill")
+    prefill_token_ns: int = entry(duration, -1, key="prefill_token")
+
 
 WORKLOAD_KINDS = ("poisson", "gamma", "onoff", "periodic", "closed", "trace")
 EDGE_SECTIONS = ("server", "device", "lane", "model", "policy", "app", "monitor")
@@ -67,10 +103,6 @@ class ChangeConfig:
     at_ns: int = entry(duration, key="at")
     rate: float = entry(number(0.0), -1.0)  # left out = as before; 0 = nobody asks
     hints: Dict[str, Hint] = entry(table_of(read_hint), factory=dict)  # these; others stay as they were
-
-
-def _read_change(value: Any, where: str) -> ChangeConfig:
-    return read_table(ChangeConfig, value, where)
 
 
 @dataclass(frozen=True)
@@ -101,7 +133,7 @@ class WorkloadConfig:
     on_late: str = entry(one_of("", *ON_LATE_NAMES), "")  # "" = the app's
     streams: int = entry(integer(0, 1_000_000), 0)  # 0 = no stream ids
     hints: Dict[str, Hint] = entry(table_of(read_hint), factory=dict)
-    changes: Tuple[ChangeConfig, ...] = entry(tuple_of(_read_change), ())  # other rates or hints from some times on
+    changes: Tuple[ChangeConfig, ...] = entry(tuple_of(record(ChangeConfig)), ())  # other rates or hints from then on
     axis: str = entry(string, "")  # trace: all of one axis keep their distances in time; "" = starts at its first row
 
 
@@ -127,9 +159,9 @@ class TruthConfig:
     load_ns: int = entry(duration, 0, key="load")  # time to load; 0 = as configured
     steps_hint: str = entry(string, "")  # a job needs as many steps as this hint says, which the scheduler is not told
     steps_max: int = entry(integer(1, 10**6), 10**6)  # more steps than so many no job makes
-    predict: Optional[PredictConfig] = entry(read_predict, None)  # what requests declare of their steps; none: nothing
+    predict: Optional[PredictConfig] = entry(record(PredictConfig), None)  # what requests declare of their steps
     batching: str = entry(one_of(*BATCHING), STATIC)  # static: all return together; the others: each when it ends
-    step: Optional[StepConfig] = entry(read_step, None)  # a formula in place of ``times``
+    step: Optional[StepConfig] = entry(record(StepConfig), None)  # a formula in place of ``times``
     prefill_ns: int = entry(duration, 0, key="prefill")  # before the first step of sequences that have no state here
     prefill_token_ns: int = entry(duration, 0, key="prefill_token")  # besides, per token that is read
     prefill_steps: float = entry(number(0.0, 1000.0), 0.0)  # besides, so many steps of these sequences
@@ -137,7 +169,7 @@ class TruthConfig:
     tokens_hint: str = entry(string, "")  # which hint says the tokens of a prompt; "" = "tokens", or "NODE.tokens"
     state_token_bytes: int = entry(size, 0, key="state_token")  # what each token of a sequence's state occupies
     context: int = entry(integer(1), 1_000_000)  # tokens that one sequence may have in all
-    lanes: Dict[str, LaneTruth] = entry(read_lane_truths, factory=dict, key="lane")  # where a lane differs
+    lanes: Dict[str, LaneTruth] = entry(table_of(record(LaneTruth)), factory=dict, key="lane")  # where a lane differs
     told: bool = entry(boolean, False)  # True: the scheduler knows the times of every lane, as from a profile
 
 
@@ -205,7 +237,7 @@ def parse_scenario(table: Mapping[str, Any], directory: str = ".", source: str =
         config_directory = directory
     for section in EDGE_SECTIONS:
         if section in table:
-            edge[section] = _merged(edge.get(section, {}), table[section])
+            edge[section] = {**edge.get(section, {}), **table[section]}
     edge = dict(expand_pipelines(edge, config_directory))  # a recording must not need the files
     config = parse_config(edge, config_directory, source)
     workloads = tuple(
@@ -267,12 +299,6 @@ def with_load(scenario: Scenario, load: float) -> Scenario:
         )
         workloads.append(replace(item, rate=item.rate * load, scale=item.scale / load, changes=changes))
     return replace(scenario, workloads=tuple(workloads))
-
-
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Dict[str, Any]:
-    merged = dict(below)
-    merged.update(above)
-    return merged
 
 
 def _tables(table: Mapping[str, Any], section: str) -> Dict[str, Any]:

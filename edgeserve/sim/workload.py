@@ -34,7 +34,12 @@ class Arrival(NamedTuple):
     cancel_after_ns: Optional[int] = None
 
 
-class Source:
+def changed(request: Request, **fields: Any) -> Request:
+    """A copy of a request in which these fields differ."""
+    return Request(**{name: fields[name] if name in fields else getattr(request, name) for name in Request.fields})
+
+
+class Workload:
     """One workload. Open ones are an iterator of arrivals; a closed one is asked when each client comes next."""
 
     def __init__(

@@ -43,18 +43,15 @@ from edgeserve.sched.protocol.events import (
     WorkRefused,
 )
 from edgeserve.sim import faults
-from edgeserve.sim.device import TrueResults, TrueTimes
 from edgeserve.sim.hardware import POLL_NS, SimHardware
-from edgeserve.sim.host_threads import HostThreads
+from edgeserve.sim.host import Function, HostThreads, Machine, Messages
 from edgeserve.sim.jobs import Jobs, OpenRequest
-from edgeserve.sim.lanes import Running, SimLane, held_up, repaced
-from edgeserve.sim.machine import Function, Machine
-from edgeserve.sim.messages import Messages
 from edgeserve.sim.reference_model import LOST, ReferenceModel
-from edgeserve.sim.sequences import SequenceRun
-from edgeserve.sim.sequences_config import CONTINUOUS, EARLY_EXIT, STATIC
-from edgeserve.sim.usage import Usage
-from edgeserve.sim.workload import Arrival, Source
+from edgeserve.sim.running import Running, SimLane, Usage, held_up, repaced
+from edgeserve.sim.scenario import CONTINUOUS, EARLY_EXIT, STATIC
+from edgeserve.sim.sequence_runs import SequenceRun
+from edgeserve.sim.truth import TrueResults, TrueTimes
+from edgeserve.sim.workload import Arrival, Workload, changed
 from edgeserve.units import NS_PER_S
 
 SETTLE_NS_MAX = 3600 * NS_PER_S
@@ -94,7 +91,7 @@ class SimWorld:
     def __init__(
         self,
         config: Config,
-        sources: Sequence[Source],
+        sources: Sequence[Workload],
         times: TrueTimes,
         results: TrueResults,
         reference_model: ReferenceModel,
@@ -386,7 +383,7 @@ class SimWorld:
 
     # --- requests -------------------------------------------------------------------------------------------------
 
-    def _arrive(self, item: Tuple[Source, Arrival, str]) -> None:
+    def _arrive(self, item: Tuple[Workload, Arrival, str]) -> None:
         source, arrival, client = item
         sent_ns = self._machine.send_ns() if self._machine is not None else 0
         if sent_ns:
@@ -397,10 +394,10 @@ class SimWorld:
         if following is not None:
             self._at(following.at_ns, self._arrive, (source, following, client))
 
-    def _received(self, item: Tuple[Source, Arrival, str]) -> None:
+    def _received(self, item: Tuple[Workload, Arrival, str]) -> None:
         self._request(*item)
 
-    def _request(self, source: Source, arrival: Arrival, client: str, echo: bool = True) -> None:
+    def _request(self, source: Workload, arrival: Arrival, client: str, echo: bool = True) -> None:
         self._request_id += 1
         place = f"{source.config.name}/{source.serial}"
         request = source.request(self._request_id, arrival, client)
@@ -418,19 +415,7 @@ class SimWorld:
         if self._machine is None or self._machine.is_planned or not self._machine.overhead.margin_ns:
             return request
         due_ns = self._machine.overhead.planned_ns(request.arrival_ns, request.deadline_ns)
-        return Request(
-            request.id,
-            request.app,
-            request.arrival_ns,
-            due_ns,
-            request.client,
-            request.klass,
-            request.value,
-            request.stream,
-            request.on_late,
-            request.hints,
-            request.quality_min,
-        )
+        return changed(request, deadline_ns=due_ns)
 
     def _finish(self, action: FinishRequest) -> None:
         entry = self.jobs.open.pop(action.request_id)

@@ -29,8 +29,8 @@ from edgeserve.sched.protocol.events import Event, JobResult, Request, RequestAr
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
-from edgeserve.sim.soak import SoakResult, draw_scenario, soak
 from edgeserve.testing.policy_worlds import WorldResult, run_elsewhere, run_world
+from edgeserve.testing.soak.run import SoakResult, draw_scenario, soak
 from edgeserve.units import NS_PER_MS
 
 

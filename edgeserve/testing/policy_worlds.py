@@ -24,11 +24,8 @@ from edgeserve.sched.protocol.events import Request
 from edgeserve.sched.requests.states import OPEN, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sim.scenario import Scenario, parse_scenario
-from edgeserve.sim.soak import hold
-
-LANGUAGE_MARKS = ("BatchProgress", "CutBatch", "ReleaseState")
-"""What must have occurred over a few worlds with a language model: jobs that were over before their batch, batches that
-were cut, and states that were released."""
+from edgeserve.testing.soak.language import LANGUAGE_MARKS
+from edgeserve.testing.soak.run import hold
 
 MARKS = (
     "on_finished",
@@ -221,7 +218,7 @@ def run_world(
     the policy is asked for each bid twice, which must change neither the bid nor anything that is decided later.
     ``remembered_max``: how many records of what has ended the policy may hold at the end. ``language``: with an app of
     a language model."""
-    watch = Watch(seed, twice)
+    watch = HookWatch(seed, twice)
     plain = POLICIES[kind]
     POLICIES[kind] = _watched(plain, watch)
     try:
@@ -269,7 +266,7 @@ def _elsewhere() -> None:
 # --- the watch --------------------------------------------------------------------------------------------------------
 
 
-class Watch:
+class HookWatch:
     """What the hooks of one policy were told in one run. Lies outside the policy, whose own memory is looked at."""
 
     def __init__(self, seed: int, twice: bool) -> None:
@@ -392,7 +389,7 @@ def leftovers(policy: Policy, ids: Set[int]) -> List[str]:
     return found
 
 
-def _watched(kind: Type[Policy], watch: Watch) -> Type[Policy]:
+def _watched(kind: Type[Policy], watch: HookWatch) -> Type[Policy]:
     """The policy with a watch on its hooks."""
 
     class Watched(kind):  # type: ignore[valid-type,misc]

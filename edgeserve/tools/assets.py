@@ -16,13 +16,14 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Sequence
 
 from edgeserve.config.files import cache_directory, file_sha256
-from edgeserve.config.loading import read_toml
+from edgeserve.config.loading import read_table, read_toml
+from edgeserve.config.readers import entry, sha256, string
 from edgeserve.config.text_files import sync_folder, write_whole
-from edgeserve.errors import ConfigError, EdgeServeError, nearest
+from edgeserve.errors import ConfigError, EdgeServeError
 
 DOWNLOAD_S_MAX = 900
 """How long one package may take; 100 MB at 1 Mbit/s."""
@@ -41,18 +42,35 @@ class AssetError(EdgeServeError):
     code = "asset"
 
 
+def _word(value: Any, where: str) -> str:
+    if not _PLAIN.match(string(value, where)):
+        raise ConfigError(
+            f"{where} = {value!r}: expected letters, digits, '.', '_', '+' and '-', the first a letter, a digit or '_'"
+        )
+    return str(value)
+
+
+def _take(value: Any, where: str) -> Dict[str, str]:
+    if not isinstance(value, dict) or not value or not all(isinstance(item, str) for item in value.values()):
+        raise ConfigError(f"{where} = {value!r}: expected a table, such as {{'model.onnx' = 'package/model.onnx'}}")
+    for name in value:
+        if name == STAMP or not _PLAIN.match(name):
+            raise ConfigError(f"{where}.{name}: expected a plain file name other than {STAMP!r}")
+    return dict(value)
+
+
 @dataclass(frozen=True)
 class Package:
     """One ``[[package]]``: a wheel by exact name and version, its hash, and which of its files to ``take``
     (name in the cache -> name in the wheel). ``python`` and ``platform`` choose among the builds of a version."""
 
-    name: str
-    version: str
-    sha256: str
-    licence: str
-    take: Mapping[str, str]
-    python: str = ""
-    platform: str = ""
+    name: str = entry(_word)
+    version: str = entry(_word)
+    sha256: str = entry(sha256)
+    licence: str = entry(string)
+    take: Mapping[str, str] = entry(_take)
+    python: str = entry(_word, "")
+    platform: str = entry(_word, "")
     source: str = field(default="", compare=False)
 
     @property
@@ -71,7 +89,10 @@ def read_assets(path: str) -> List[Package]:
     entries = table.get("package")
     if set(table) != {"package"} or not isinstance(entries, list) or not entries:
         raise ConfigError(f"{path}: expected [[package]] tables and nothing else, found {sorted(table)}")
-    return [_package(entry, f"{path}: [[package]] number {index + 1}", path) for index, entry in enumerate(entries)]
+    return [
+        read_table(Package, item, f"{path}: [[package]] number {index + 1}", source=path)
+        for index, item in enumerate(entries)
+    ]
 
 
 def missing(packages: Sequence[Package], cache: str) -> List[Package]:
@@ -169,39 +190,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 # --- parts ------------------------------------------------------------------------------------------------------------
-
-
-def _package(entry: Any, where: str, path: str) -> Package:
-    if not isinstance(entry, dict):
-        raise ConfigError(f"{where} = {entry!r}: expected a table")
-    keys = {item.name: item for item in fields(Package) if item.name != "source"}
-    for key in entry:
-        if key not in keys:
-            raise ConfigError(f"{where} has no key {key!r}{nearest(key, keys)}")
-    for key in ("name", "version", "sha256", "licence", "take"):
-        if key not in entry:
-            raise ConfigError(f"{where} lacks the key {key!r}")
-    for key, value in entry.items():
-        if key != "take" and not isinstance(value, str):
-            raise ConfigError(f"{where} {key} = {value!r}: expected a string")
-    for key in ("name", "version", *(key for key in ("python", "platform") if key in entry)):
-        if not _PLAIN.match(entry[key]):
-            raise ConfigError(
-                f"{where} {key} = {entry[key]!r}: expected letters, digits, '.', '_', '+' and '-', the "
-                "first a letter, a digit or '_'"
-            )
-    if len(entry["sha256"]) != 64 or set(entry["sha256"]) - set("0123456789abcdef"):
-        raise ConfigError(f"{where} sha256 = {entry['sha256']!r}: expected 64 hexadecimal digits in lower case")
-    return Package(**{**entry, "take": _take(entry["take"], f"{where} take"), "source": path})
-
-
-def _take(table: Any, where: str) -> Dict[str, str]:
-    if not isinstance(table, dict) or not table or not all(isinstance(item, str) for item in table.values()):
-        raise ConfigError(f"{where} = {table!r}: expected a table, such as {{'model.onnx' = 'package/model.onnx'}}")
-    for name in table:
-        if name == STAMP or not _PLAIN.match(name):
-            raise ConfigError(f"{where}.{name}: expected a plain file name other than {STAMP!r}")
-    return dict(table)
 
 
 def _is_cached(package: Package, folder: str) -> bool:

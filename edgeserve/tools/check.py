@@ -24,7 +24,7 @@ from edgeserve.errors import ConfigError
 from edgeserve.live.preflight import check_apps, import_policies
 from edgeserve.live.profiles import matched_profiles
 from edgeserve.sched.core.build import model_lanes, profiled_lanes
-from edgeserve.sim.machine import Measured
+from edgeserve.sim.host import Measured
 from edgeserve.sim.report import AppReport, Report, report_of
 from edgeserve.sim.run import machine_to_simulate, simulate
 from edgeserve.sim.scenario import Scenario, parse_scenario, with_load
@@ -110,7 +110,7 @@ def main(args: argparse.Namespace) -> int:
     impossible = [problem.text for problem in check_apps(scenario.config, profiles) if problem.app in rates]
     short = [name for name in rates if now.apps[name].finish_rate < least]
     found = first_break(simulated, now, rates, least)
-    result = Result(scenario.config, rates, least, now, short, found, source, impossible)
+    result = CheckResult(scenario.config, rates, least, now, short, found, source, impossible)
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     print(json.dumps(result.as_table(), indent=1) if args.json else result.text(columns))
     return 1 if short else 0
@@ -235,7 +235,7 @@ def _worst(report: Report, rates: Mapping[str, float], least: float) -> str:
     return min(short, key=lambda name: (report.apps[name].finish_rate, name), default="")
 
 
-class Result(NamedTuple):
+class CheckResult(NamedTuple):
     """What was found. ``short``: the apps that fall short at the rates asked for."""
 
     config: Config

@@ -1,4 +1,5 @@
-"""Plots of the commands, drawn with matplotlib (the extra ``plots``), as SVG or whatever the file's name ends in.
+"""The plot of ``edgeserve simulate --plot``, drawn with matplotlib (the extra ``plots``) in the format that the file's
+name ends in.
 
 The same data gives the same file: no date, no random ids.
 """
@@ -7,10 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Sequence
 
-from edgeserve.config.profiles import Profile
 from edgeserve.errors import EdgeServeError
 from edgeserve.sim.report import Report
-from edgeserve.units import ns_to_ms
 
 COLUMNS_MAX = 3
 PANELS_MAX = 12
@@ -48,31 +47,6 @@ def draw_sweep(path: str, found: Mapping[float, Mapping[str, Report]]) -> None:
         axis.set_axis_off()
     axes[0][0].set_ylabel("answered in time, %")
     axes[0][0].legend(fontsize=8, loc="lower left", frameon=False)
-    _save(pyplot, figure, path)
-
-
-def draw_profiles(path: str, profiles: Mapping[str, Profile]) -> None:
-    """Latency against batch size: a panel per profile (by its title), a line per lane through the medians, and the
-    range up to the p99. :class:`EdgeServeError` where matplotlib is not installed or the file cannot be written."""
-    pyplot = _pyplot()
-    shown = list(profiles.items())[:PANELS_MAX]
-    columns = max(1, min(COLUMNS_MAX, len(shown)))
-    rows = max(1, -(-len(shown) // columns))
-    figure, axes = pyplot.subplots(rows, columns, squeeze=False, figsize=(PANEL_IN[0] * columns, PANEL_IN[1] * rows))
-    for axis, (title, profile) in zip(axes.flat, shown):
-        for lane, known in sorted(profile.lanes.items()):
-            sizes = sorted(known.timings)
-            medians = [ns_to_ms(known.timings[size].median_ns) for size in sizes]
-            p99s = [ns_to_ms(known.timings[size].p99_ns) for size in sizes]
-            (line,) = axis.plot(sizes, medians, marker="o", markersize=3, label=lane)
-            axis.fill_between(sizes, medians, p99s, color=line.get_color(), alpha=0.2, linewidth=0)
-        axis.set_title(title, fontsize=10)
-        axis.set_xlabel("batch size")
-        axis.set_ylabel("ms, median to p99")
-        axis.set_ylim(bottom=0)
-        axis.legend(fontsize=8)
-    for axis in axes.flat[len(shown) :]:
-        axis.set_axis_off()
     _save(pyplot, figure, path)
 
 

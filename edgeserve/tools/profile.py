@@ -50,8 +50,8 @@ from edgeserve.errors import ConfigError, EdgeServeError, ProfileError, nearest
 from edgeserve.offload.pin import pin_thread
 from edgeserve.sched.policies.rtlm.constants import constants_of
 from edgeserve.tools.alone import entry_nodes, example_items, measure_alone
-from edgeserve.tools.machine import lines_of, profile_machine
 from edgeserve.tools.measure import StopRule, fit_affine, measure_loads, measure_size, medians, summarise
+from edgeserve.tools.measure_machine import lines_of, profile_machine
 from edgeserve.units import counted, format_duration, format_size, s_to_ns
 
 DRIFT_MAX = 0.05
@@ -69,7 +69,10 @@ CHECK_RUNS = 20
 Progress = Callable[[str, int], None]
 
 
-class Outcome(NamedTuple):
+INTERRUPTED = "interrupted; run it again to go on"
+
+
+class ModelOutcome(NamedTuple):
     """What became of one model on one lane: the timings measured now, those kept, or why there are none."""
 
     model: str
@@ -187,7 +190,7 @@ def profile_model(
     progress: Progress = lambda text, done: None,
     stopped: Callable[[], bool] = lambda: False,
     mode: str = "",
-) -> Outcome:
+) -> ModelOutcome:
     """Pin the calling thread as the lane is, measure ``sizes`` of one model on it, and write its profile after every
     size: that of power ``mode``, where the device has some. A model that cannot be measured is an outcome that says
     why, never an exception."""
@@ -195,7 +198,7 @@ def profile_model(
     try:
         return _profile(config, model_name, lane, sizes, path, device, rule, force, progress, stopped)
     except EdgeServeError as error:
-        return Outcome(model_name, lane, why=str(error), path=path)
+        return ModelOutcome(model_name, lane, why=str(error), path=path)
 
 
 def _profile(
@@ -209,7 +212,7 @@ def _profile(
     force: bool,
     progress: Progress,
     stopped: Callable[[], bool],
-) -> Outcome:
+) -> ModelOutcome:
     clock_ns = time.perf_counter_ns
     pinned = pin_thread(config.lanes[lane].cores)
     model = replace(config.models[model_name], batch=tuple(sizes))
@@ -234,7 +237,7 @@ def _profile(
     }
     strangers = [app for app in examples if app not in alone]
     if not todo and not strangers:
-        return Outcome(model_name, lane, kept=kept, path=path)
+        return ModelOutcome(model_name, lane, kept=kept, path=path)
     progress("loading", 0)
     footprint, session = engine.load(), engine.open(info)
     try:
@@ -244,11 +247,11 @@ def _profile(
             times = measure_alone(session, items, clock_ns, ALONE_FACTOR * rule.time_ns_max, stopped)
             alone[app] = tuple(sorted(times))
             if stopped():
-                return Outcome(model_name, lane, (), kept, "interrupted; run it again to go on", path)
+                return ModelOutcome(model_name, lane, (), kept, INTERRUPTED, path)
         if not todo:
             lane_circumstances[lane]["examples"] = examples
             _write(path, profile, lane, replace(before, alone=alone), footprint.weights_bytes, profile.work_bytes)
-            return Outcome(model_name, lane, (), kept, path=path, alone=tuple(strangers))
+            return ModelOutcome(model_name, lane, (), kept, path=path, alone=tuple(strangers))
         item = engine.example()
         profile.circumstances["inputs"] = described(item)
         load_ns = measure_loads(engine, clock_ns)
@@ -261,7 +264,7 @@ def _profile(
             progress(f"batch {size}", done)
             samples = measure_size(session, item, size, clock_ns, rule, stopped, engine.makes_sequences)
             if stopped():
-                return Outcome(model_name, lane, tuple(todo[:done]), kept, "interrupted; run it again to go on", path)
+                return ModelOutcome(model_name, lane, tuple(todo[:done]), kept, INTERRUPTED, path)
             timings[size] = summarise(samples)
             lane_circumstances[lane] = {
                 "settings": settings,
@@ -275,7 +278,7 @@ def _profile(
         progress("checking", len(todo))
         lane_circumstances[lane]["drift"] = _drift_over_lane(engine, session, item, todo[0], timings[todo[0]], clock_ns)
         _write(path, profile, lane, profile.lanes[lane], footprint.weights_bytes, work_bytes)
-        return Outcome(model_name, lane, tuple(todo), kept, path=path, alone=tuple(strangers), changed=changed)
+        return ModelOutcome(model_name, lane, tuple(todo), kept, path=path, alone=tuple(strangers), changed=changed)
     finally:
         engine.unload()
 
@@ -447,15 +450,15 @@ Plan = Tuple[str, str, Sequence[int]]
 
 
 def _with_progress(
-    plans: Sequence[Plan], quiet: bool, measure: Callable[[Plan, Progress, Callable[[], bool]], Outcome]
-) -> List[Outcome]:
+    plans: Sequence[Plan], quiet: bool, measure: Callable[[Plan, Progress, Callable[[], bool]], ModelOutcome]
+) -> List[ModelOutcome]:
     """Measure every plan on a thread of its own, as lanes do, while this one shows the progress."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
     stop = threading.Event()
-    outcomes: List[Outcome] = []
+    outcomes: List[ModelOutcome] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Bars(*columns, console=Console(stderr=True), disable=quiet) as bars:
         for plan in plans:
@@ -470,9 +473,9 @@ def _with_progress(
     return outcomes
 
 
-def _on_a_thread(call: Callable[[], Outcome], stop: threading.Event) -> Outcome:
+def _on_a_thread(call: Callable[[], ModelOutcome], stop: threading.Event) -> ModelOutcome:
     """Run ``call`` on a new thread. Ctrl-C lets the run that is going on end, keeps what was measured, and goes up."""
-    results: List[Outcome] = []
+    results: List[ModelOutcome] = []
     errors: List[BaseException] = []
 
     def work() -> None:
@@ -495,7 +498,7 @@ def _on_a_thread(call: Callable[[], Outcome], stop: threading.Event) -> Outcome:
     return results[0]
 
 
-def print_outcomes(outcomes: Sequence[Outcome], out: str, device: str) -> None:
+def print_outcomes(outcomes: Sequence[ModelOutcome], out: str, device: str) -> None:
     """A table of what the profiles say now; ``!`` marks a number that should not be trusted, and a legend says why."""
     from rich.console import Console
     from rich.table import Table

@@ -22,8 +22,8 @@ from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.protocol.actions import Action
 from edgeserve.sched.protocol.events import Event
-from edgeserve.sim.machine import Measured, charged
-from edgeserve.sim.report import Report, print_reports, print_sweep, report_of
+from edgeserve.sim.host import Measured, charged
+from edgeserve.sim.report import Report, report_of
 from edgeserve.sim.run import (
     machine_to_simulate,
     profiles_to_simulate,
@@ -35,6 +35,7 @@ from edgeserve.sim.run import (
 from edgeserve.sim.scenario import Scenario, load_scenario, with_load, with_policy
 from edgeserve.sim.world import SimWorld
 from edgeserve.tools import plots
+from edgeserve.tools.report_tables import print_reports, print_sweep
 from edgeserve.units import counted
 
 SEEDS_MAX = 10_000

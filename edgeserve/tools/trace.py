@@ -11,7 +11,7 @@ from typing import Any, Dict, List
 
 from edgeserve.errors import ConfigError
 from edgeserve.recording.timeline import timeline_of
-from edgeserve.recording.trace import FORMAT, Step, dumps, read_recording, step_line, step_of
+from edgeserve.recording.trace import FORMAT, RecordedStep, dumps, read_recording, step_line, step_of
 from edgeserve.tools.connection import add_connection_arguments, connected
 from edgeserve.units import counted, format_duration, s_to_ns
 
@@ -64,9 +64,9 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _ask(args: argparse.Namespace) -> List[Step]:
+def _ask(args: argparse.Namespace) -> List[RecordedStep]:
     """The steps that the server remembers, and those of the next seconds."""
-    steps: List[Step] = []
+    steps: List[RecordedStep] = []
     after = lost = ends_ns = 0
     with connected(args) as client:
         while True:

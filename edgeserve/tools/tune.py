@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve.config.loading import load_config, read_toml
 from edgeserve.config.pipelines import expand_pipelines
@@ -24,12 +24,12 @@ from edgeserve.sim.recorded import RecordedTruth, learn
 from edgeserve.sim.run import machine_to_simulate, no_workload, profiles_to_simulate
 from edgeserve.sim.scenario import load_scenario
 from edgeserve.tools.simulate import profiles_directory, read_loads, wide_console, write_json
-from edgeserve.tools.tuning.candidates import Candidate, Made, make, title, todays
+from edgeserve.tools.tuning.candidates import Candidate, make, title, todays
 from edgeserve.tools.tuning.rewrite import rewritten, snippet
-from edgeserve.tools.tuning.search import Found, Search
-from edgeserve.tools.tuning.show import Honesty, Outcome, as_table, print_outcome
-from edgeserve.tools.tuning.subjects import Recorded, Scenarios, Subject, Tally
-from edgeserve.tools.tuning.verdict import GOALS, judge
+from edgeserve.tools.tuning.search import Search
+from edgeserve.tools.tuning.show import TuneResult, as_table, print_outcome
+from edgeserve.tools.tuning.subjects import RecordingSubject, ScenarioSubject, Subject
+from edgeserve.tools.tuning.verdict import GOALS, Tally, judge
 from edgeserve.units import NS_PER_S
 
 SEEDS = 2
@@ -90,13 +90,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-class Task(NamedTuple):
-    """What there is to tune: the configuration, its table, the subject, and what is said of the simulation itself."""
+class TuneTask(NamedTuple):
+    """What there is to tune: the configuration, its table, and the worlds to try it in."""
 
     config: Config
     edge: Mapping[str, Any]
     subject: Subject
-    honesty: Honesty
 
 
 def main(args: argparse.Namespace) -> int:
@@ -113,8 +112,7 @@ def main(args: argparse.Namespace) -> int:
     if args.write:
         _check_target(args)
     task = _of_recording(args) if args.record else _of_scenario(args)
-    found, tallies = _search(task, loads, args)
-    outcome = _outcome(task, found, tallies, args.goal)
+    outcome = _search(task, loads, args)
     if args.json != "-":
         print_outcome(outcome, wide_console())
     write_json(args.json, as_table(outcome))
@@ -123,7 +121,7 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _of_recording(args: argparse.Namespace) -> Task:
+def _of_recording(args: argparse.Namespace) -> TuneTask:
     recording = read_recording(args.record)
     config = load_config(args.config)
     edge = dict(expand_pipelines(read_toml(args.config), config.directory))
@@ -133,16 +131,10 @@ def _of_recording(args: argparse.Namespace) -> Task:
     )
     profiles = used_profiles(recording.start, found)
     truth = learn(config, recording, profiles, args.record)
-    subject = Recorded(truth, args.seeds or SEEDS, args.seed or 0, args.requests, args.record)
-    notes = list(truth.times.notes)
-    for model, item in truth.times.explanations.items():
-        notes.append(f"model {model}: {item.hint} explains {100 * item.share:.0f} % of how its durations differ")
-    count = len(truth.history.requests)
-    if count > args.requests:
-        notes.append(f"the first {args.requests} of {count} requests are used (--requests)")
-    notes += _replayed(config, recording, truth)
-    as_it_is = subject.honesty(_made_today(config, edge))
-    return Task(config, edge, subject, Honesty(as_it_is, notes))
+    subject = RecordingSubject(truth, args.seeds or SEEDS, args.seed or 0, args.requests, args.record)
+    subject.notes += _replayed(config, recording, truth)
+    subject.compare(make(todays(config), edge, config))
+    return TuneTask(config, edge, subject)
 
 
 def _replayed(config: Config, recording: Recording, truth: RecordedTruth) -> List[str]:
@@ -159,7 +151,7 @@ def _replayed(config: Config, recording: Recording, truth: RecordedTruth) -> Lis
     ]
 
 
-def _of_scenario(args: argparse.Namespace) -> Task:
+def _of_scenario(args: argparse.Namespace) -> TuneTask:
     scenario = load_scenario(args.config)
     if not scenario.workloads:
         raise ConfigError(f"{no_workload(scenario)}\nOr give what a server recorded, with --record FILE")
@@ -172,31 +164,14 @@ def _of_scenario(args: argparse.Namespace) -> Task:
         )
     first = scenario.run.seed if args.seed is None else args.seed
     profiles = profiles_to_simulate(scenario.config, profiles_directory(scenario.config, args.profiles))
-    subject = Scenarios(scenario, profiles, machine_to_simulate(scenario.config, args.profiles), seeds, first)
-    return Task(scenario.config, scenario.edge, subject, Honesty({}, []))
+    subject = ScenarioSubject(scenario, profiles, machine_to_simulate(scenario.config, args.profiles), seeds, first)
+    return TuneTask(scenario.config, scenario.edge, subject)
 
 
-def _made_today(config: Config, edge: Mapping[str, Any]) -> Made:
-    """Exactly what is configured."""
-    return Made(config, dict(edge), {}, {app.name: app.policy for app in config.apps.values()})
-
-
-def _maker(task: Task) -> Any:
-    today = repr(todays(task.config))
-
-    def made(candidate: Candidate) -> Made:
-        return (
-            _made_today(task.config, task.edge) if repr(candidate) == today else make(candidate, task.edge, task.config)
-        )
-
-    return made
-
-
-def _search(task: Task, loads: Sequence[float], args: argparse.Namespace) -> Any:
-    """What the search proposes, and the tallies of it on the part that reports."""
+def _search(task: TuneTask, loads: Sequence[float], args: argparse.Namespace) -> TuneResult:
+    """What the search proposes, with the tallies of it on the part that reports."""
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
-    made = _maker(task)
     with Progress(
         SpinnerColumn(),
         TextColumn("{task.completed} tried, now {task.description}"),
@@ -208,29 +183,22 @@ def _search(task: Task, loads: Sequence[float], args: argparse.Namespace) -> Any
         def on_trial(name: str) -> None:
             progress.update(bar, description=name, advance=1)
 
-        found = Search(task.subject, task.config, made, loads, args.goal, on_trial).run(args.policy or list(POLICIES))
-        tallies: Dict[float, Dict[str, Tally]] = {}
-        for load in loads:
-            chosen = {repr(item): item for item in (found.today, found.best, found.best_at[load])}
-            tallies[load] = {key: task.subject.reporting(made(item), load) for key, item in chosen.items()}
-    return found, tallies
+        search = Search(task.subject, task.config, task.edge, loads, args.goal, on_trial)
+        found = search.run(args.policy or list(POLICIES))
+        reported: Dict[Tuple[float, str], Tally] = {}
 
+        def report(candidate: Candidate, load: float) -> Tally:
+            key = (load, repr(candidate))
+            if key not in reported:
+                reported[key] = task.subject.reporting(make(candidate, task.edge, task.config), load)
+            return reported[key]
 
-def _outcome(task: Task, found: Found, tallies: Mapping[float, Mapping[str, Tally]], goal: str) -> Outcome:
-    today = {load: tallies[load][repr(found.today)] for load in tallies}
-    best = {load: tallies[load][repr(found.best)] for load in tallies}
-    best_at = {load: tallies[load][repr(found.best_at[load])] for load in tallies}
-    return Outcome(
-        task.config,
-        task.subject.blocks_name,
-        goal,
-        task.honesty,
-        found,
-        today,
-        best,
-        best_at,
-        judge(task.config, today, best, goal),
-    )
+        today, best, best_at = (
+            {load: report(chosen(load), load) for load in loads}
+            for chosen in (lambda _: found.today, lambda _: found.best, found.best_at.__getitem__)
+        )
+    verdict = judge(task.config, today, best, args.goal)
+    return TuneResult(task.config, task.subject, args.goal, found, today, best, best_at, verdict)
 
 
 def _check_target(args: argparse.Namespace) -> None:
@@ -243,7 +211,7 @@ def _check_target(args: argparse.Namespace) -> None:
         )
 
 
-def _write(task: Task, outcome: Outcome, args: argparse.Namespace) -> None:
+def _write(task: TuneTask, outcome: TuneResult, args: argparse.Namespace) -> None:
     """The configuration with the best policies, or what to write by hand."""
     say = sys.stderr if args.json == "-" else sys.stdout
     if not outcome.verdict.take:

@@ -23,7 +23,7 @@ from edgeserve.client import Client
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import Config
 from edgeserve.sim.scenario import WorkloadConfig
-from edgeserve.sim.workload import Source
+from edgeserve.sim.workload import Workload
 from edgeserve.tools.bench import ResolvedOptions, Tally
 from edgeserve.units import ns_to_s, parse_duration_ns, s_to_ns
 
@@ -45,7 +45,7 @@ def apps_of(config: Config, model: str) -> List[str]:
 
 def bursts(config: Config, apps: Sequence[str], rate: float, cv: float, seconds: float, seed: object) -> List[Due]:
     """Poisson arrivals whose rate is drawn anew every half second (gamma, variation ``cv``), each for either app."""
-    source = Source(
+    source = Workload(
         WorkloadConfig("load", kind="gamma", rate=rate, cv=cv, apps=tuple(apps)), config, seed, s_to_ns(seconds)
     )
     due: List[Due] = []

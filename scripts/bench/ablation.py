@@ -38,7 +38,7 @@ from lib.ablated import MECHANISMS, Mechanism
 from lib.checks import Checks
 
 from bench import regret
-from edgeserve.sim.machine import NOT_MEASURED
+from edgeserve.sim.host import NOT_MEASURED
 from edgeserve.sim.run import simulate
 
 KINDS = (*worlds.KINDS, ensemble_worlds.KIND, *mixed_worlds.KINDS)

@@ -103,7 +103,7 @@ def edgeserve(folder: str, name: str, text: str, **values: str) -> Server:
         file.write(text.format(endpoint=endpoint, **values))
     try:
         server = Server([sys.executable, "-m", "edgeserve.cli", "serve", path], endpoint, own_core=name != "echo")
-        load.ping(endpoint, name)
+        load.ping(endpoint)
     finally:
         os.unlink(path)
     return server
@@ -115,18 +115,6 @@ def by_hand(folder: str, kind: str, *rest: str) -> Server:
     return Server(
         [sys.executable, os.path.join(LIB, "bus_servers.py"), kind, endpoint, *rest], endpoint, own_core=kind != "echo"
     )
-
-
-def rounds(count: int, servers: Dict[str, Server], measure: Callable[[Server], float]) -> Dict[str, List[float]]:
-    """Measure each server in turn, ``count`` times after one warm-up round."""
-    for server in servers.values():
-        measure(server)
-    results: Dict[str, List[float]] = {name: [] for name in servers}
-    for index in range(count):
-        names = list(servers) if index % 2 == 0 else list(servers)[::-1]
-        for name in names:
-            results[name].append(measure(servers[name]))
-    return results
 
 
 def ratio(results: Dict[str, List[float]], a: str, b: str) -> float:
@@ -149,15 +137,15 @@ def bench_echo(folder: str, count: int, seconds: float, checks: Checks) -> None:
             cpu[name].append((server.cpu_s() - before) / len(done))
             return len(done) / seconds
 
-        rates = rounds(count, servers, small_rate)
+        rates = load.rounds(count, servers, small_rate)
         show("64 floats, 16 in flight, requests/s", rates)
         checks.at_least("echo 64 floats, 16 in flight: rate to bare", ratio(rates, "ours", "bare"), 0.5)
         checks.at_most("echo 64 floats: server CPU per request to bare", ratio(cpu, "ours", "bare"), 3.0)
         show("  server CPU per request, us", {key: [v * 1e6 for v in values] for key, values in cpu.items()})
-        p50 = rounds(count, servers, lambda s: statistics.median(load.closed_loop(s.endpoint, small, 1, seconds)))
+        p50 = load.rounds(count, servers, lambda s: statistics.median(load.closed_loop(s.endpoint, small, 1, seconds)))
         show("64 floats, 1 in flight, p50 us", {key: [v * 1e6 for v in values] for key, values in p50.items()})
         checks.at_most("echo 64 floats, 1 in flight: p50 to bare", ratio(p50, "ours", "bare"), 2.5)
-        rates = rounds(count, servers, lambda s: len(load.closed_loop(s.endpoint, large, 16, seconds)) / seconds)
+        rates = load.rounds(count, servers, lambda s: len(load.closed_loop(s.endpoint, large, 16, seconds)) / seconds)
         show("602 KB, 16 in flight, requests/s", rates)
         checks.at_least("echo 602 KB, 16 in flight: rate to bare", ratio(rates, "ours", "bare"), 0.7)
     finally:
@@ -176,7 +164,7 @@ def bench_batching(folder: str, count: int, seconds: float, checks: Checks) -> N
     one = load.message("net", np.ones(load.WIDTH, np.float32))
     pair = {"ours": edgeserve(folder, "net", BATCHING_TOML, model=path), "single": by_hand(folder, "single", path)}
     try:
-        p50 = rounds(count, pair, lambda s: statistics.median(load.closed_loop(s.endpoint, one, 1, seconds)))
+        p50 = load.rounds(count, pair, lambda s: statistics.median(load.closed_loop(s.endpoint, one, 1, seconds)))
         show("network, 1 in flight, p50 ms", {key: [v * 1e3 for v in values] for key, values in p50.items()})
         checks.at_most("network, 1 in flight: p50 to an unbatched bare server", ratio(p50, "ours", "single"), 1.15)
     finally:
@@ -185,7 +173,7 @@ def bench_batching(folder: str, count: int, seconds: float, checks: Checks) -> N
     try:
         capacity = 0.0
         for depth in (16, 32):
-            rates = rounds(
+            rates = load.rounds(
                 count,
                 servers,
                 lambda s, n=depth: len(  # type: ignore[misc]
@@ -219,7 +207,7 @@ def open_loop(
                 server.endpoint, "net", x, share * capacity, slo_ms, seconds, next(seeds) // len(servers)
             ).in_time["normal"]
 
-        results = rounds(count, servers, goodput)
+        results = load.rounds(count, servers, goodput)
         show(f"network, open loop at {share:.0%}, share in time", results)
         checks.at_least(
             f"network, open loop at {share:.0%}: goodput to the thread", ratio(results, "ours", "thread"), must

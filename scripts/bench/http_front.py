@@ -69,13 +69,13 @@ def bench(folder: str, count: int, seconds: float, checks: Checks) -> None:
         },
     }
     try:
-        rates = rounds(count, loops, lambda loop: len(loop(16, seconds)) / seconds)
+        rates = bus_load.rounds(count, loops, lambda loop: len(loop(16, seconds)) / seconds)
         bus.show("64 floats, 16 in flight, requests/s", rates)
         for kind in requests:
             checks.at_least(
                 f"64 floats, 16 in flight, {kind}: rate to bare", bus.ratio(rates, f"http {kind}", "bare"), 0.06
             )
-        p50 = rounds(count, loops, lambda loop: statistics.median(loop(1, seconds)) * 1e3)
+        p50 = bus_load.rounds(count, loops, lambda loop: statistics.median(loop(1, seconds)) * 1e3)
         bus.show("64 floats, 1 in flight, p50 ms", p50)
         added = statistics.median([http - over_bus for http, over_bus in zip(p50["http binary"], p50["bus"])])
         checks.at_most("64 floats, 1 in flight, binary: p50 ms that the front adds to the bus", added, 1.0)
@@ -83,17 +83,6 @@ def bench(folder: str, count: int, seconds: float, checks: Checks) -> None:
         front.stop()
         for server in servers:
             server.stop()
-
-
-def rounds(count: int, loops: Dict[str, Loop], measure: Callable[[Loop], float]) -> Dict[str, List[float]]:
-    """Measure each in turn, ``count`` times after one warm-up round."""
-    results: Dict[str, List[float]] = {name: [] for name in loops}
-    for index in range(count + 1):
-        for name in list(loops)[:: -1 if index % 2 else 1]:
-            value = measure(loops[name])
-            if index:
-                results[name].append(value)
-    return results
 
 
 def main() -> int:

@@ -58,15 +58,15 @@ from edgeserve.config.machine_costs import MachineCosts, machine_path, read_mach
 from edgeserve.config.profiles import Profile, Timing, read_profiles
 from edgeserve.errors import RequestError
 from edgeserve.recording.history import read_history
-from edgeserve.recording.trace import Recording, Step, read_recording, start_of, step_of
+from edgeserve.recording.trace import RecordedStep, Recording, read_recording, start_of, step_of
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import RequestArrived, WorkFinished
 from edgeserve.sim.recorded import learn, run_recorded
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import setting_of, simulate
 from edgeserve.sim.scenario import parse_scenario
-from edgeserve.tools.machine import OTHERS_BUSY_MAX, profile_machine
 from edgeserve.tools.measure import StopRule, summarise
+from edgeserve.tools.measure_machine import OTHERS_BUSY_MAX, profile_machine
 from edgeserve.tools.profile import profile_model
 from edgeserve.units import NS_PER_S, s_to_ns
 
@@ -103,7 +103,7 @@ class Live(NamedTuple):
     ended: Dict[str, int]
     sent_late_p99_ms: float
     begins_s: float = 0.0
-    steps: Sequence[Step] = ()
+    steps: Sequence[RecordedStep] = ()
 
 
 class Measured(NamedTuple):
@@ -285,9 +285,9 @@ def ask(asked: Asked, table: Mapping[str, Any], folder: str, due: Sequence[Tuple
     )
 
 
-def steps_of(client: Client) -> List[Step]:
+def steps_of(client: Client) -> List[RecordedStep]:
     """What the server's scheduler was told and did since its start."""
-    steps: List[Step] = []
+    steps: List[RecordedStep] = []
     while True:
         page = client.trace(len(steps))
         if page["first"] != len(steps) + 1:

@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any, Callable, Deque, Dict, List
+from typing import Any, Deque, Dict, List
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
@@ -96,17 +96,6 @@ class Asker:
         return self.client._courier.slab is not None
 
 
-def rounds(count: int, measures: Dict[str, Callable[[], float]]) -> Dict[str, List[float]]:
-    """Measure each in turn, ``count`` times after one warm-up round."""
-    for measure in measures.values():
-        measure()
-    results: Dict[str, List[float]] = {name: [] for name in measures}
-    for index in range(count):
-        for name in list(measures) if index % 2 == 0 else list(measures)[::-1]:
-            results[name].append(measures[name]())
-    return results
-
-
 def compare(
     server: bus.Server, bare: bus.Server, shared: Asker, frames: Asker, count: int, seconds: float, checks: Checks
 ) -> Dict[str, Dict[str, List[float]]]:
@@ -126,7 +115,7 @@ def compare(
         return rate
 
     found = {
-        "602 KB, 16 in flight, requests/s": rounds(
+        "602 KB, 16 in flight, requests/s": load.rounds(
             count,
             {
                 "shared": lambda: measure("shared"),
@@ -134,15 +123,12 @@ def compare(
                 "frames": lambda: measure("frames"),
                 "bare": lambda: len(load.closed_loop(bare.endpoint, message, DEPTH, seconds)) / seconds,
             },
+            lambda run: run(),
         )
     }
     found["602 KB, 16 in flight, server CPU per request, us"] = cpu
-    found["602 KB, one request alone, p50 us"] = rounds(
-        count, {name: lambda name=name: askers[name].p50_us(image, seconds) for name in askers}
-    )  # type: ignore[misc]
-    found["6.2 MB, 4 in flight, requests/s"] = rounds(
-        count, {name: lambda name=name: askers[name].rate(frame, 4, seconds) for name in askers}
-    )  # type: ignore[misc]
+    found["602 KB, one request alone, p50 us"] = load.rounds(count, askers, lambda asker: asker.p50_us(image, seconds))
+    found["6.2 MB, 4 in flight, requests/s"] = load.rounds(count, askers, lambda asker: asker.rate(frame, 4, seconds))
     for name, results in found.items():
         bus.show(name, results)
     rates, large = found["602 KB, 16 in flight, requests/s"], found["6.2 MB, 4 in flight, requests/s"]

@@ -47,6 +47,7 @@ from edgeserve.engines.base import Batch, Engine, LaneInfo, Session, Values, run
 SCRIPTS = Path(__file__).resolve().parents[1]
 LANE = LaneInfo(clock_ns=time.monotonic_ns, common={})
 SIZES = (1, 2, 4)
+TORCH_INPUT = "input_1"  # what onnx2torch calls the input
 DIFFERENCE_MAX = 1e-4
 """Of the largest output: both run in float32 with other kernels and another order of sums."""
 
@@ -64,7 +65,7 @@ def engine_of(network: Network, form: str, directory: str) -> Engine:
             "torch",
             function="lib.torch_networks:make",
             batch=SIZES,
-            shapes={torch_input(network): network.shape},
+            shapes={TORCH_INPUT: network.shape},
             options={"arguments": {"file": network.file}},
         )
     else:
@@ -73,16 +74,11 @@ def engine_of(network: Network, form: str, directory: str) -> Engine:
             "torch",
             file=written(network, form, directory),
             batch=SIZES,
-            shapes={} if form == "export" else {torch_input(network): network.shape},
+            shapes={} if form == "export" else {TORCH_INPUT: network.shape},
         )
     engine = make_engine(model, [LANE], str(SCRIPTS) if form == "module" else directory)
     engine.load()
     return engine
-
-
-def torch_input(network: Network) -> str:
-    """What onnx2torch calls the input."""
-    return "input_1"
 
 
 def written(network: Network, form: str, directory: str) -> str:
@@ -162,7 +158,7 @@ def overhead(network: Network, rounds: int, directory: str) -> Dict[str, float]:
     torch.set_num_threads(1)
     bare = bare_of(network)
     engine = engine_of(network, "module", directory)
-    session, name = engine.open(LANE), torch_input(network)
+    session, name = engine.open(LANE), TORCH_INPUT
 
     def work(size: int) -> Tuple[torch.Tensor, Batch]:
         items = [{name: next(iter(item_of(network, row).values()))} for row in range(size)]

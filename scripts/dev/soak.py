@@ -16,8 +16,8 @@ import traceback
 from collections import Counter
 from typing import List, Sequence
 
-from edgeserve.sim.soak import ENSEMBLE_KINDS, POLICY_KINDS, SoakResult, missing_marks, soak
-from edgeserve.sim.soak_recovery import KINDS, recover
+from edgeserve.testing.soak.recovery import KINDS, recover
+from edgeserve.testing.soak.run import ENSEMBLE_KINDS, POLICY_KINDS, SoakResult, missing_marks, soak
 
 
 def main() -> int:
@@ -37,7 +37,7 @@ def main() -> int:
     parser.add_argument("--hardware", action="store_true", help="clocks, heat, power and memory that change")
     parser.add_argument("--language", action="store_true", help="apps of language models among the others")
     parser.add_argument("--pair", action="store_true", help="two ensembles that share models among the others")
-    parser.add_argument("--recovery", action="store_true", help="the soak of edgeserve/sim/soak_recovery.py instead")
+    parser.add_argument("--recovery", action="store_true", help="the soak of wrong beliefs and slow phases instead")
     parser.add_argument("--record", default="", help="with --seed: write the recording here")
     args = parser.parse_args()
     if args.recovery:

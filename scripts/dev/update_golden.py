@@ -14,7 +14,7 @@ import sys
 from edgeserve.config.loading import parse_config
 from edgeserve.recording.trace import Recorder, build_inputs, read_recording
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sim.soak import EXACT_KINDS, soak
+from edgeserve.testing.soak.run import EXACT_KINDS, soak
 
 GOLDEN = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "tests", "golden")
 DIGEST_SEEDS = (1, 2, 3, 5, 8, 13, 21, 34)

@@ -17,8 +17,8 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib import plots
+from lib.lean_world import LeanWorld
 from replicate.pard.cases import poisson_ns
-from replicate.pard.world import LeanWorld
 
 from edgeserve.config.loading import parse_config
 from edgeserve.loop.drive import drive

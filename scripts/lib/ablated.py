@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Any, Callable, Mapping, NamedTuple, Set, Tuple
 from unittest import mock
 
+from edgeserve.loop.coalescing import ReceiveCoalescing
+from edgeserve.loop.response_overhead import ResponseOverhead
 from edgeserve.sched.core.auction import Auction
 from edgeserve.sched.core.cuts import Cuts
-from edgeserve.sched.core.receive_coalescing import ReceiveCoalescing
 from edgeserve.sched.core.returns import Returns
 from edgeserve.sched.core.saving import Saving
 from edgeserve.sched.core.trials import Trials
@@ -22,7 +23,6 @@ from edgeserve.sched.latency.handover import Handover
 from edgeserve.sched.latency.idle_gap import IdleGap
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.latency.path_cost import AppCosts
-from edgeserve.sched.latency.response_overhead import ResponseOverhead
 from edgeserve.sched.latency.skew import Skew
 from edgeserve.sched.latency.usual_work import UsualWork
 from edgeserve.sched.policies import edf

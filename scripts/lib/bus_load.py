@@ -9,11 +9,13 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Tuple, TypeVar
 
 import msgpack
 import numpy as np
 import zmq
+
+T = TypeVar("T")
 
 WIDTH = 2048  # of the network's layers: 16 MB of weights each, so that reading them dominates a batch of one
 LAYERS = 8
@@ -54,7 +56,7 @@ def header(fields: Dict[str, Any], key: int) -> bytes:
     return b"\x01" + bytes(msgpack.packb(fields))
 
 
-def ping(endpoint: str, app: str) -> None:
+def ping(endpoint: str) -> None:
     """Wait until the server says that it is up."""
     socket = connect(endpoint)
     try:
@@ -93,6 +95,17 @@ def closed_loop(endpoint: str, request: Message, depth: int, seconds: float) -> 
                 return took
     finally:
         socket.close()
+
+
+def rounds(count: int, subjects: Mapping[str, T], measure: Callable[[T], float]) -> Dict[str, List[float]]:
+    """Measure each in turn, ``count`` times after one warm-up round, every other round in reverse."""
+    results: Dict[str, List[float]] = {name: [] for name in subjects}
+    for index in range(count + 1):
+        for name in list(subjects)[:: 1 if index % 2 else -1]:
+            value = measure(subjects[name])
+            if index:
+                results[name].append(value)
+    return results
 
 
 def open_loop(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from zlib import crc32
 
 import numpy as np
@@ -320,10 +320,17 @@ def rule_of(scenario: Scenario, policy: str) -> str:
     return f"ensemble_static;pick='static';models={names}"
 
 
-class Took:
-    """Which models each answer was made of: those that had ended when its join began."""
+def bit_of(node: str) -> int:
+    """The bit of a base model's node in a subset; 0 of any other node."""
+    return 1 << int(node.split("m")[1]) if node.startswith("e") and "m" in node else 0
 
-    def __init__(self) -> None:
+
+class Took:
+    """Which models each answer was made of, whatever the policy says of it: those that had ended when its join began.
+    ``bit_of`` says which bit of a subset a node is."""
+
+    def __init__(self, bit_of: Callable[[str], int] = bit_of) -> None:
+        self._bit_of = bit_of
         self._done: Dict[int, int] = {}
         self.part: Dict[int, int] = {}
 
@@ -331,10 +338,9 @@ class Took:
         """One step of the scheduler."""
         for event in events:
             for result in getattr(event, "results", ()):
-                node = result.job.node
-                if result.status == "done" and node.startswith("e") and "m" in node:
+                if result.status == "done":
                     number = result.job.request_id
-                    self._done[number] = self._done.get(number, 0) | 1 << int(node.split("m")[1])
+                    self._done[number] = self._done.get(number, 0) | self._bit_of(result.job.node)
         for action in actions:
             if isinstance(action, RunBatch) and action.model.startswith("vote"):
                 for job in action.jobs:

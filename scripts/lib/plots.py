@@ -7,7 +7,7 @@ into a notebook.
 from __future__ import annotations
 
 import os
-from typing import NamedTuple, Sequence
+from typing import Any, NamedTuple, Sequence
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WIDTH_IN, HEIGHT_IN = 5.2, 3.4  # of one panel
@@ -47,9 +47,8 @@ class Panel(NamedTuple):
     bars: Sequence[Bar] = ()
 
 
-def draw(path: str, panels: Sequence[Panel], legend: str = "best", stacked: bool = False) -> str:
-    """Draw the panels side by side, or ``stacked`` over a common x, into ``path`` (relative to the repository); returns
-    the path."""
+def load() -> Any:
+    """Matplotlib's ``pyplot``. The program ends with a word where it is not installed."""
     try:
         import matplotlib
     except ImportError:
@@ -67,12 +66,23 @@ def draw(path: str, panels: Sequence[Panel], legend: str = "best", stacked: bool
     )
     from matplotlib import pyplot
 
+    return pyplot
+
+
+def draw(path: str, panels: Sequence[Panel], legend: str = "best", stacked: bool = False, columns: int = 0) -> str:
+    """Draw the panels side by side (in so many ``columns``, if given), or ``stacked`` over a common x, into ``path``
+    (relative to the repository); returns the path."""
+    pyplot = load()
     if stacked:
         figure, axes = pyplot.subplots(
             len(panels), 1, sharex=True, squeeze=False, figsize=(WIDTH_IN * 2, HEIGHT_IN / 2 * len(panels) + 0.5)
         )
     else:
-        figure, axes = pyplot.subplots(1, len(panels), figsize=(WIDTH_IN * len(panels), HEIGHT_IN), squeeze=False)
+        columns = min(columns or len(panels), len(panels))
+        rows = -(-len(panels) // columns)
+        figure, axes = pyplot.subplots(rows, columns, figsize=(WIDTH_IN * columns, HEIGHT_IN * rows), squeeze=False)
+        for axis in axes.flat[len(panels) :]:
+            axis.set_axis_off()
     for axis, panel in zip(axes.flat, panels):
         axis.set_title(panel.title, fontsize=10)
         axis.set_xlabel(panel.x_label)

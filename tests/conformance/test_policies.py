@@ -13,9 +13,9 @@ from edgeserve.sched.policies.pard.waits import KEPT_MAX
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.protocol.actions import FinishRequest, Outcome, RunBatch
 from edgeserve.sched.protocol.events import Request, RequestArrived
-from edgeserve.sim.soak import soak
 from edgeserve.testing.policy_conformance import HONEST, PolicyConformance, Rude
 from edgeserve.testing.policy_worlds import run_world
+from edgeserve.testing.soak.run import soak
 
 MS = 10**6
 

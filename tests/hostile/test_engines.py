@@ -17,6 +17,7 @@ from edgeserve.config.loading import parse_config
 from edgeserve.errors import BadInput, Failed, Quarantined
 from edgeserve.live.lane_works import LATE_NS_MAX, LOOK_NS, LaneWorks
 from edgeserve.offload import process
+from edgeserve.offload.lane_thread import LaneThread
 from edgeserve.runtime import Runtime
 from edgeserve.sched.protocol.actions import RunBatch
 

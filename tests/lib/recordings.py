@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edgeserve.config.loading import parse_toml
-from edgeserve.recording.trace import Recording, Step, start_of
+from edgeserve.recording.trace import RecordedStep, Recording, start_of
 from edgeserve.sim.run import setting_of, simulate
 from edgeserve.sim.scenario import parse_scenario
 
@@ -14,7 +14,7 @@ def recording_of(scenario, seed=0):
     steps = []
 
     def on_step(now_ns, events, actions):
-        steps.append(Step(now_ns, tuple(events), tuple(actions)))
+        steps.append(RecordedStep(now_ns, tuple(events), tuple(actions)))
 
     simulate(parsed, seed, (), on_step=on_step)
     setting = setting_of(parsed.config)

@@ -10,11 +10,11 @@ from edgeserve.config.loading import parse_config
 from edgeserve.sched.policies.pard.policy import PROACTIVE
 from edgeserve.sched.protocol.actions import FinishRequest
 from edgeserve.sched.protocol.events import Request, RequestArrived
-from edgeserve.sim.accounts import Accounts, AccountsError
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
-from edgeserve.sim.soak import POLICY_KINDS, soak
-from edgeserve.sim.soak_pard import PARD_KINDS
+from edgeserve.testing.soak.accounts import Accounts, AccountsError
+from edgeserve.testing.soak.pard import PARD_KINDS
+from edgeserve.testing.soak.run import POLICY_KINDS, soak
 
 SEEDS = range(26, 66)  # as many of them as it takes for every way to end to occur
 ENDS = ("in time", "late", "rejected", "dropped", "cancelled", "failed")

@@ -10,7 +10,7 @@ from edgeserve.config.schema import DeviceConfig, LaneConfig
 from edgeserve.errors import ConfigError
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.events import DeviceChanged, LaneChanged
-from edgeserve.sim.hardware import POLL_NS, SimHardware, Threads, shared_cores
+from edgeserve.sim.hardware import POLL_NS, LaneThreads, SimHardware, shared_cores
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
@@ -281,9 +281,9 @@ def test_a_fall_of_the_clock_is_known_to_a_model_that_has_not_run_since():
 
 
 def test_cores_are_shared_by_weight_and_nobody_gets_more_than_it_wants():
-    assert shared_cores({"a": Threads(2, 2), "b": Threads(1, 1)}, 4) == {"a": 2.0, "b": 1.0}
-    assert shared_cores({"a": Threads(4, 4), "b": Threads(12, 12)}, 4) == {"a": 1.0, "b": 3.0}
-    got = shared_cores({"nice": Threads(4, 0.4), "hosts": Threads(1, 1), "others": Threads(12, 12)}, 4)
+    assert shared_cores({"a": LaneThreads(2, 2), "b": LaneThreads(1, 1)}, 4) == {"a": 2.0, "b": 1.0}
+    assert shared_cores({"a": LaneThreads(4, 4), "b": LaneThreads(12, 12)}, 4) == {"a": 1.0, "b": 3.0}
+    got = shared_cores({"nice": LaneThreads(4, 0.4), "hosts": LaneThreads(1, 1), "others": LaneThreads(12, 12)}, 4)
     assert got["hosts"] == pytest.approx(4 / 13.4) and sum(got.values()) == pytest.approx(4.0)
     assert shared_cores({}, 4) == {}
 

@@ -16,7 +16,7 @@ from edgeserve.sched.protocol.events import JobId, JobResult, Request
 from edgeserve.sim.reference_model import ReferenceModel, ReferenceModelError
 from edgeserve.sim.run import setting_of, simulate
 from edgeserve.sim.scenario import parse_scenario
-from edgeserve.sim.soak import soak
+from edgeserve.testing.soak.run import soak
 
 MS = 10**6
 

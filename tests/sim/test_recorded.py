@@ -9,15 +9,15 @@ from recordings import recording_of
 
 from edgeserve.config.loading import parse_config, parse_toml
 from edgeserve.recording.history import read_history
-from edgeserve.recording.trace import Recording, Step, start_of
+from edgeserve.recording.trace import RecordedStep, Recording, start_of
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
 from edgeserve.sched.protocol.events import JobId, LaneChanged, Request, RequestArrived, RequestCancelled
 from edgeserve.sim import recorded
-from edgeserve.sim.machine import Lags
+from edgeserve.sim.host import Lags
 from edgeserve.sim.recorded import RecordingError, learn, run_recorded
 from edgeserve.sim.recorded_times import TimesModel
 from edgeserve.sim.run import setting_of, simulate
-from edgeserve.sim.soak import draw_scenario
+from edgeserve.testing.soak.run import draw_scenario
 from edgeserve.tools.tuning.candidates import choice_of, everywhere, make, todays
 
 MS = 10**6
@@ -115,7 +115,7 @@ def replayed(truth, config, monkeypatch):
 
     def watched(scheduler, world, on_step):
         def on_both(now_ns, events, actions):
-            steps.append(Step(now_ns, tuple(events), tuple(actions)))
+            steps.append(RecordedStep(now_ns, tuple(events), tuple(actions)))
             on_step(now_ns, events, actions)
 
         original(scheduler, world, on_both)
@@ -146,7 +146,7 @@ def test_the_past_is_what_was_recorded():
 
 def test_durations_are_those_at_full_speed():
     _, recording = recording_of(PLAIN)
-    slow = [Step(recording.steps[0].now_ns, (LaneChanged("cpu0", speed=0.5),), ()), *recording.steps]
+    slow = [RecordedStep(recording.steps[0].now_ns, (LaneChanged("cpu0", speed=0.5),), ()), *recording.steps]
     usual, halved = read_history(recording.steps), read_history(slow)
     assert [item.duration_ns * 2 for item in halved.batches] == pytest.approx(
         [item.duration_ns for item in usual.batches], abs=2
@@ -238,8 +238,8 @@ def test_a_higher_load_brings_the_same_requests_closer_together():
     assert {len(item) for item in counted.values()} == {len(truth.history.requests)}
     rates = [sum(item.in_time for item in counted[load]) for load in (0.5, 1.0, 2.0)]
     assert rates[0] > rates[1] > rates[2]
-    places = recorded.Places(truth.history.requests, truth.history.begins_ns, 2.0)
-    source = recorded.RecordedSource(truth.history.requests, places)
+    places = recorded.RunAxis(truth.history.requests, truth.history.begins_ns, 2.0)
+    source = recorded.RecordedWorkload(truth.history.requests, places)
     arrival = source.next_open()
     second = source.next_open()
     first_past, second_past = truth.history.requests[:2]
@@ -258,7 +258,7 @@ def test_cancellations_come_as_long_after_their_request_as_recorded():
     first = next(
         event.request for step in recording.steps for event in step.events if isinstance(event, RequestArrived)
     )
-    cancel = Step(first.arrival_ns + 1, (RequestCancelled(first.id),), ())
+    cancel = RecordedStep(first.arrival_ns + 1, (RequestCancelled(first.id),), ())
     steps = sorted([*recording.steps, cancel], key=lambda step: step.now_ns)
     truth = learn(parsed.config, Recording(recording.start, steps), (), "run.jsonl")
     assert truth.history.requests[0].cancelled_ns == first.arrival_ns + 1
@@ -292,7 +292,7 @@ def replace_request(request, arrival_ns, deadline_ns):
 def test_lanes_change_as_recorded():
     parsed, recording = recording_of(PLAIN)
     middle = recording.steps[len(recording.steps) // 2].now_ns
-    slow = Step(middle, (LaneChanged("cpu0", speed=0.5),), ())
+    slow = RecordedStep(middle, (LaneChanged("cpu0", speed=0.5),), ())
     steps = sorted([*recording.steps, slow], key=lambda step: step.now_ns)
     truth = learn(parsed.config, recording, (), "run.jsonl")
     half = [past.seen_ns < middle for past in truth.history.requests]
@@ -477,7 +477,7 @@ def test_any_recording_is_a_world_for_any_policy(seed):
         seed,
         (),
         drain=drain,
-        on_step=lambda now_ns, events, actions: steps.append(Step(now_ns, tuple(events), tuple(actions))),
+        on_step=lambda now_ns, events, actions: steps.append(RecordedStep(now_ns, tuple(events), tuple(actions))),
     )
     setting = setting_of(scenario.config)
     truth = learn(scenario.config, Recording(start_of(setting.footprints, setting.resident), steps), (), "run.jsonl")

@@ -9,12 +9,12 @@ from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 import pytest
 
 from edgeserve.loop.drive import drive
-from edgeserve.recording.trace import Step
+from edgeserve.recording.trace import RecordedStep
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.actions import FinishRequest, Shortfall
 from edgeserve.sched.protocol.events import Event, Request, RequestArrived
 from edgeserve.sim.run import make_world, setting_of
-from edgeserve.sim.soak import draw_scenario
+from edgeserve.testing.soak.run import draw_scenario
 
 FOR_THE_DEADLINE = ("cannot_make_deadline", "proactive", "expired")
 ASKED_MAX = 4  # refusals of one run that are asked again: each replays the run up to its step
@@ -24,8 +24,8 @@ ENOUGH, SEEDS_MAX = 8, 60
 class Asked(NamedTuple):
     """One refusal at arrival: the steps before its own, and its own."""
 
-    before: Sequence[Step]
-    step: Step
+    before: Sequence[RecordedStep]
+    step: RecordedStep
     request: Request
     shortfall: Shortfall
 
@@ -43,11 +43,11 @@ def refusals_at_arrival(kind: str, seed: int, trials: bool) -> Tuple[Any, List[A
     def make() -> Any:
         return build_scheduler(scenario.config, footprints=setting.footprints, resident=setting.resident)
 
-    steps: List[Step] = []
+    steps: List[RecordedStep] = []
     asked: List[Asked] = []
 
     def on_step(now_ns: int, events: Sequence[Event], actions: Sequence[Any]) -> None:
-        step = Step(now_ns, tuple(events), tuple(actions))
+        step = RecordedStep(now_ns, tuple(events), tuple(actions))
         arrived = {event.request.id: event.request for event in events if isinstance(event, RequestArrived)}
         for action in actions:
             if (

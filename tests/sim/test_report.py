@@ -11,8 +11,8 @@ from edgeserve.sched.protocol.actions import LatencyBreakdown, Outcome, RunBatch
 from edgeserve.sched.protocol.events import JobId, Request
 from edgeserve.sim.report import BINS, report_of
 from edgeserve.sim.run import simulate
+from edgeserve.sim.running import Usage
 from edgeserve.sim.scenario import parse_scenario
-from edgeserve.sim.usage import Usage
 from edgeserve.sim.world import Ended
 
 MS = 10**6

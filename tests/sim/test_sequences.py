@@ -11,7 +11,7 @@ import pytest
 
 from edgeserve.errors import ConfigError
 from edgeserve.recording.replay import replay
-from edgeserve.recording.trace import Recording, Step, build_inputs, start_of
+from edgeserve.recording.trace import RecordedStep, Recording, build_inputs, start_of
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.actions import CutBatch, FinishRequest, Outcome, ReleaseState, RunBatch
 from edgeserve.sched.protocol.events import (
@@ -24,9 +24,8 @@ from edgeserve.sched.protocol.events import (
 )
 from edgeserve.sim.recorded import learn, run_recorded
 from edgeserve.sim.run import sequences_of, setting_of, simulate, told_times
-from edgeserve.sim.scenario import parse_scenario
-from edgeserve.sim.sequences import SequenceRun
-from edgeserve.sim.sequences_config import StepConfig
+from edgeserve.sim.scenario import StepConfig, parse_scenario
+from edgeserve.sim.sequence_runs import SequenceRun
 
 MS = 10**6
 
@@ -525,7 +524,7 @@ def recorded():
         scenario,
         1,
         [],
-        on_step=lambda now_ns, events, actions: steps.append(Step(now_ns, tuple(events), tuple(actions))),
+        on_step=lambda now_ns, events, actions: steps.append(RecordedStep(now_ns, tuple(events), tuple(actions))),
     ).world
     start = start_of(setting.footprints, setting.resident, told_times(scenario), sequences=sequences_of(scenario))
     return scenario, world, Recording(start, steps)

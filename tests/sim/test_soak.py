@@ -10,7 +10,8 @@ from collections import Counter
 
 import pytest
 
-from edgeserve.sim.soak import (
+from edgeserve.testing.soak.language import LANGUAGE_MARKS
+from edgeserve.testing.soak.run import (
     ENSEMBLES,
     EXACT_KINDS,
     SAMPLING_KINDS,
@@ -20,7 +21,6 @@ from edgeserve.sim.soak import (
     missing_marks,
     soak,
 )
-from edgeserve.sim.soak_language import LANGUAGE_MARKS
 
 DIGESTS = os.path.join(os.path.dirname(__file__), "..", "golden", "digests.json")
 CHUNK = 5

@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from edgeserve.sim import soak_recovery
-from edgeserve.sim.soak_recovery import RecoveryError, recover
+from edgeserve.testing.soak import recovery
+from edgeserve.testing.soak.recovery import RecoveryError, recover
 
 
 @pytest.mark.parametrize("first", [0, *[pytest.param(first, marks=pytest.mark.worlds) for first in range(10, 100, 10)]])
@@ -19,9 +19,9 @@ def test_apps_are_served_again(first):
 
 @pytest.mark.worlds
 def test_the_rule_notices_a_policy_that_stays_down(monkeypatch):
-    drawn = soak_recovery.parse_scenario
+    drawn = recovery.parse_scenario
     monkeypatch.setattr(
-        soak_recovery,
+        recovery,
         "parse_scenario",
         lambda table: drawn({**table, "policy": {kind: {"trials": False} for kind in table["policy"]}}),
     )
@@ -40,7 +40,7 @@ def test_times_are_believed_from_the_configuration_a_profile_and_measurements_at
     wrong = []
     for seed in range(12):
         draw, source = random.Random(f"{seed}/recovery"), random.Random(f"{seed}/beliefs")
-        scenario, _, beliefs = soak_recovery.draw_recovery(draw, draw.choice(["edf"]), source)
+        scenario, _, beliefs = recovery.draw_recovery(draw, draw.choice(["edf"]), source)
         models = scenario.config.models.values()
         sources |= {"expected" for model in models if model.expected}
         sources |= {"profile" for _ in beliefs.profiles} | {"start-up" for _ in beliefs.measured}

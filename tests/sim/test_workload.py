@@ -12,7 +12,7 @@ from edgeserve.errors import ConfigError
 from edgeserve.sim.run import make_world, simulate
 from edgeserve.sim.scenario import parse_scenario, with_load, with_policy
 from edgeserve.sim.spreads import read_hint, read_spread
-from edgeserve.sim.workload import Source, read_trace
+from edgeserve.sim.workload import Workload, read_trace
 
 S = 10**9
 TRACES = os.path.join(os.path.dirname(__file__), "..", "..", "..", "shared", "data", "traces")
@@ -26,7 +26,7 @@ def source(seed=1, seconds=1000, directory=".", **workload):
             "workload": {"w": {"app": "a", **workload}},
         }
     )
-    return Source(made.workloads[0], made.config, seed, seconds * S, directory)
+    return Workload(made.workloads[0], made.config, seed, seconds * S, directory)
 
 
 def arrivals(made):

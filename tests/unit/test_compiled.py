@@ -26,7 +26,7 @@ PACKAGE = os.path.join(ROOT, "edgeserve")
 SAY = "from edgeserve import compiled; print(compiled.running().kind)"
 SOAK = """
 import sys
-from edgeserve.sim.soak import soak
+from edgeserve.testing.soak.run import soak
 from edgeserve.sched.policies import POLICIES
 print([soak(seed, policies=tuple(POLICIES)).digest for seed in range(40, 48)])
 """

@@ -40,7 +40,8 @@ from edgeserve.tools.doctor.interpreter import (
     module_version,
     onnxruntime_providers,
 )
-from edgeserve.tools.doctor.machine import (
+from edgeserve.tools.doctor.probes import check_libraries, library_versions
+from edgeserve.tools.doctor.system import (
     check_board,
     check_container,
     check_dla,
@@ -52,7 +53,6 @@ from edgeserve.tools.doctor.machine import (
     has_gpu,
     usable_cores,
 )
-from edgeserve.tools.doctor.probes import check_libraries, library_versions
 from edgeserve.tools.doctor.telemetry import check_heat, check_over_current, check_tegrastats, check_telemetry
 from edgeserve.tools.wrapping import wrapped
 

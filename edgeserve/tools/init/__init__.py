@@ -13,12 +13,11 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from edgeserve.engines.describe import READERS, describe
 from edgeserve.errors import ConfigError, EdgeServeError
-from edgeserve.tools.init.found import Found
-from edgeserve.tools.init.machine import machine_lanes
+from edgeserve.tools.init.compute import machine_lanes
 from edgeserve.tools.init.roles import model_names, roles_of
 from edgeserve.tools.init.slo import read_rates, read_slo_ns
 from edgeserve.tools.init.text import configuration_text, summary
-from edgeserve.tools.init.trial import try_model
+from edgeserve.tools.init.trial import FoundModel, try_model
 
 FILES_MAX = 64
 """Models of one folder; more are a mistake in the path."""
@@ -64,12 +63,12 @@ def main(args: argparse.Namespace) -> int:
     shapes, slo_ns = read_shapes(args.shape), read_slo_ns(args.slo)
     names = model_names(paths)
     rates = read_rates(args.rate, names)
-    found: List[Found] = []
+    found: List[FoundModel] = []
     gpu: Optional[bool] = False if args.cpu else None
     for name, path in zip(names, paths):
         print(f"reading {path} ...", file=sys.stderr, flush=True)
         roles = roles_of(describe(path), shapes, path)
-        found.append(Found(name, _told_path(path, directory), roles, try_model(name, path, roles, gpu)))
+        found.append(FoundModel(name, _told_path(path, directory), roles, try_model(name, path, roles, gpu)))
     _check_shapes_used(shapes, found)
     lanes = machine_lanes([item.tried.device for item in found])
     text = configuration_text(found, lanes, rates, slo_ns)
@@ -121,7 +120,7 @@ def _told_path(path: str, directory: str) -> str:
     return os.path.abspath(path) if relative.startswith(os.path.join("..", "..")) else relative
 
 
-def _check_shapes_used(shapes: Dict[str, Tuple[int, ...]], found: Sequence[Found]) -> None:
+def _check_shapes_used(shapes: Dict[str, Tuple[int, ...]], found: Sequence[FoundModel]) -> None:
     inputs = [port.name for item in found for port in item.roles.description.inputs]
     for name in shapes:
         if name not in inputs:

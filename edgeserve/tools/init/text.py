@@ -8,17 +8,16 @@ from typing import Any, Dict, List, Mapping, Sequence
 import numpy as np
 
 from edgeserve.engines.ports import Port
-from edgeserve.tools.init.found import Found
-from edgeserve.tools.init.machine import CPU, LaneText
+from edgeserve.tools.init.compute import CPU, LaneText
 from edgeserve.tools.init.slo import Slo, choose_slo
-from edgeserve.tools.init.trial import engine_options
+from edgeserve.tools.init.trial import FoundModel, engine_options
 from edgeserve.units import counted, format_duration, format_size
 
 COMMENT_COLUMN = 40
 
 
 def configuration_text(
-    found: Sequence[Found], lanes: Sequence[LaneText], rates: Mapping[str, float], slo_ns: int
+    found: Sequence[FoundModel], lanes: Sequence[LaneText], rates: Mapping[str, float], slo_ns: int
 ) -> str:
     """The whole file."""
     slos = slos_of(found, rates, slo_ns)
@@ -44,7 +43,7 @@ def configuration_text(
     return "\n".join(lines)
 
 
-def slos_of(found: Sequence[Found], rates: Mapping[str, float], slo_ns: int) -> Dict[str, Slo]:
+def slos_of(found: Sequence[FoundModel], rates: Mapping[str, float], slo_ns: int) -> Dict[str, Slo]:
     """The deadline of each app. Models of one lane wait for each other: the longest of the others counts."""
     slos = {}
     for item in found:
@@ -60,7 +59,7 @@ def slos_of(found: Sequence[Found], rates: Mapping[str, float], slo_ns: int) -> 
     return slos
 
 
-def _model(item: Found, lanes: Sequence[LaneText]) -> List[str]:
+def _model(item: FoundModel, lanes: Sequence[LaneText]) -> List[str]:
     roles, tried = item.roles, item.tried
     lines = [f"[model.{item.name}]", f'engine = "{roles.description.engine}"', f"file = {json.dumps(item.file)}"]
     if len(lanes) > 1:
@@ -90,7 +89,7 @@ def _model(item: Found, lanes: Sequence[LaneText]) -> List[str]:
     return [*lines, *(f"# {note}" for note in roles.notes), ""]
 
 
-def _batch_comment(item: Found) -> str:
+def _batch_comment(item: FoundModel) -> str:
     times = ", ".join(f"{size} in {format_duration(taken)}" for size, taken in sorted(item.tried.times_ns.items()))
     if item.roles.fixed_batch is not None:
         return f"fixed by the file; {times} here"
@@ -120,7 +119,7 @@ def _language_options(facts: Mapping[str, Any]) -> List[str]:
     return lines
 
 
-def _app(item: Found, slo: Slo) -> List[str]:
+def _app(item: FoundModel, slo: Slo) -> List[str]:
     lines = [
         f"[app.{item.name}]",
         f'model = "{item.name}"',
@@ -152,7 +151,7 @@ def app_input(port: Port, shapes: Mapping[str, Sequence[int]], fixed: bool) -> D
     return {"dtype": dtype, "shape": [-1 if dim is None else int(dim) for dim in dims]}
 
 
-def summary(found: Sequence[Found], out: str, rates: Mapping[str, float], slo_ns: int) -> str:
+def summary(found: Sequence[FoundModel], out: str, rates: Mapping[str, float], slo_ns: int) -> str:
     """What was found, and the next commands."""
     slos = slos_of(found, rates, slo_ns)
     lines = [f"{out}: {counted(len(found), 'app')}"]
@@ -183,7 +182,7 @@ def summary(found: Sequence[Found], out: str, rates: Mapping[str, float], slo_ns
     return "\n".join(lines)
 
 
-def _shape_text(item: Found, port: Port) -> str:
+def _shape_text(item: FoundModel, port: Port) -> str:
     shape = app_input(port, item.tried.shapes, item.roles.shapes_given)["shape"]
     return "[" + ", ".join("any" if length < 0 else str(length) for length in shape) + "]"
 

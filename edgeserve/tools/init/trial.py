@@ -15,7 +15,7 @@ from edgeserve.engines.describe import READERS
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import EngineError
 from edgeserve.offload.pin import allowed_cores
-from edgeserve.tools.init.machine import CPU, GPU, compute_threads, has_nvidia_gpu
+from edgeserve.tools.init.compute import CPU, GPU, compute_threads, has_nvidia_gpu
 from edgeserve.tools.init.roles import Roles, Shape
 from edgeserve.units import NS_PER_MS
 
@@ -31,7 +31,7 @@ SLOW_NS = 500 * NS_PER_MS
 SPEND_NS = 60 * NS_PER_MS
 
 
-class Tried(NamedTuple):
+class Trial(NamedTuple):
     """``times_ns`` is the typical time of each batch size that is worth writing; empty where the model was not run.
     ``shapes`` are those of one item that it ran with. ``why`` says what was tried in vain before."""
 
@@ -43,11 +43,20 @@ class Tried(NamedTuple):
     why: str = ""
 
 
-def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) -> Tried:
+class FoundModel(NamedTuple):
+    """One model: its name, its file relative to the configuration, what it is, and how its trial went."""
+
+    name: str
+    file: str
+    roles: Roles
+    tried: Trial
+
+
+def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) -> Trial:
     """Run the model on the device that would serve it: a GPU that its engine can use (``gpu`` of ``None``: if there is
     one), else the CPU. :class:`EngineError` when it does not run with any lengths that were tried."""
     if roles.description.engine == "lm":
-        return Tried(CPU)
+        return Trial(CPU)
     devices = [GPU, CPU] if gpu is not False and _can_use_gpu(path) else [CPU]
     if roles.description.engine == "tensorrt":
         if gpu is False:
@@ -111,7 +120,7 @@ def engine_options(roles: Roles, shapes: Dict[str, Shape]) -> Dict[str, Any]:
     return options
 
 
-def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], device: str) -> Tried:
+def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], device: str) -> Trial:
     lane = LaneInfo(
         device, 0, compute_threads(len(allowed_cores()) or 1), name="trial", common={}, clock_ns=time.perf_counter_ns
     )
@@ -127,7 +136,7 @@ def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], device: s
             times[size] = sorted(runs[1:])[len(runs[1:]) // 2]
             if times[size] > SLOW_NS:
                 break
-        return Tried(device, worthwhile(times), shapes, example, _outputs(session, example))
+        return Trial(device, worthwhile(times), shapes, example, _outputs(session, example))
     finally:
         engine.unload()
         for shared in (lane.common or {}).values():

@@ -29,7 +29,7 @@ OPTIONS: Mapping[str, Tuple[Tuple[str, Any], ...]] = {
 """Kind -> its options that are tried, each with the values beside its default. docs/tune.md shows this table."""
 
 
-class Choice(NamedTuple):
+class PolicyChoice(NamedTuple):
     """A policy: its kind, and the options that differ from their defaults, sorted by name."""
 
     kind: str
@@ -39,12 +39,12 @@ class Choice(NamedTuple):
         options = ", ".join(f"{key} = {value!r}" for key, value in self.options)
         return f"{self.kind} ({options})" if options else self.kind
 
-    def with_option(self, name: str, value: Any) -> Choice:
+    def with_option(self, name: str, value: Any) -> PolicyChoice:
         """The same policy with another value of one option."""
         return choice_of(self.kind, {**dict(self.options), name: value})
 
 
-Candidate = Tuple[Tuple[str, Choice], ...]
+Candidate = Tuple[Tuple[str, PolicyChoice], ...]
 """The choice of each app, in the order of the configuration."""
 
 
@@ -58,11 +58,11 @@ class Made(NamedTuple):
     apps: Dict[str, str]
 
 
-def choice_of(kind: str, options: Mapping[str, Any]) -> Choice:
+def choice_of(kind: str, options: Mapping[str, Any]) -> PolicyChoice:
     """A choice without the options that have their default."""
     policy = POLICIES.get(kind)
     defaults: Dict[str, Any] = {**COMMON_OPTIONS, **policy.defaults} if policy is not None else {}
-    return Choice(
+    return PolicyChoice(
         kind,
         tuple(sorted((key, value) for key, value in options.items() if key not in defaults or defaults[key] != value)),
     )
@@ -77,17 +77,17 @@ def todays(config: Config) -> Candidate:
     return tuple(found)
 
 
-def everywhere(candidate: Candidate, choice: Choice) -> Candidate:
+def everywhere(candidate: Candidate, choice: PolicyChoice) -> Candidate:
     """One choice for all apps."""
     return tuple((app, choice) for app, _ in candidate)
 
 
-def for_app(candidate: Candidate, name: str, choice: Choice) -> Candidate:
+def for_app(candidate: Candidate, name: str, choice: PolicyChoice) -> Candidate:
     """Another choice for one app."""
     return tuple((app, choice if app == name else old) for app, old in candidate)
 
 
-def variants(choice: Choice, config: Config, hints: Sequence[str]) -> List[Tuple[str, List[Any]]]:
+def variants(choice: PolicyChoice, config: Config, hints: Sequence[str]) -> List[Tuple[str, List[Any]]]:
     """The options of a choice that are tried, with the values beside the present one."""
     largest = max((model.batch[-1] for model in config.models.values()), default=1)
     smaller = sorted({size for size in (largest // 2, largest // 4) if size > 0} | ({1} if largest > 1 else set()))
@@ -112,7 +112,10 @@ def title(candidate: Candidate) -> str:
 
 def make(candidate: Candidate, edge: Mapping[str, Any], config: Config) -> Made:
     """The configuration ``edge`` with the candidate's policies. Sections that are there keep their names, and stay
-    where no app needs them any more. Raises :class:`ConfigError` where the candidate cannot serve these apps."""
+    where no app needs them any more; today's candidate is exactly what is configured. Raises :class:`ConfigError` where
+    the candidate cannot serve these apps."""
+    if candidate == todays(config):
+        return Made(config, dict(edge), {}, {app.name: app.policy for app in config.apps.values()})
     sections = (
         {name: {"kind": policy.kind, **policy.options} for name, policy in config.policies.items()}
         if "policy" in edge
@@ -139,7 +142,7 @@ def make(candidate: Candidate, edge: Mapping[str, Any], config: Config) -> Made:
     return Made(parse_config(table, config.directory, config.source), table, added, apps)
 
 
-def _key(choice: Choice) -> str:
+def _key(choice: PolicyChoice) -> str:
     return repr(choice)  # options may hold lists
 
 

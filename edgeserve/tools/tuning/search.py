@@ -6,7 +6,7 @@ chooses, and has to show its gain on the other part (``verdict``).
 
 from __future__ import annotations
 
-from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError, PolicyError, ProfileError
@@ -14,17 +14,17 @@ from edgeserve.sim.reference_model import ReferenceModelError
 from edgeserve.sim.world import SimError
 from edgeserve.tools.tuning.candidates import (
     Candidate,
-    Choice,
-    Made,
+    PolicyChoice,
     choice_of,
     everywhere,
     for_app,
+    make,
     title,
     todays,
     variants,
 )
-from edgeserve.tools.tuning.subjects import Subject, Tally, apps_of, rates
-from edgeserve.tools.tuning.verdict import score
+from edgeserve.tools.tuning.subjects import Subject
+from edgeserve.tools.tuning.verdict import Tally, apps_of, offered, score
 
 KINDS_REFINED = 3
 """Kinds whose options are tried: the best ones with the options that they begin with."""
@@ -36,7 +36,7 @@ APPS_MAX = 12
 """Apps that may get a policy of their own: those with the most requests that were not in time."""
 
 
-class Tried(NamedTuple):
+class TriedCandidate(NamedTuple):
     """A candidate on the part that chooses: its score at each load, or why it could not run."""
 
     candidate: Candidate
@@ -49,38 +49,38 @@ class Tried(NamedTuple):
         return sum(self.scores) / len(self.scores) if self.scores else -1.0
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """What the search found: today's configuration, the best over all loads, the best at each load, and all that was
     tried, the best first."""
 
     today: Candidate
     best: Candidate
     best_at: Dict[float, Candidate]
-    tried: List[Tried]
+    tried: List[TriedCandidate]
 
 
 class Search:
-    """One search. ``make`` turns a candidate into a configuration, ``on_trial`` is told of each new one."""
+    """One search from a configuration, ``edge`` as a table; ``on_trial`` is told of each new candidate."""
 
     def __init__(
         self,
         subject: Subject,
         config: Config,
-        make: Callable[[Candidate], Made],
+        edge: Mapping[str, Any],
         loads: Sequence[float],
         goal: str,
         on_trial: Callable[[str], None] = lambda name: None,
     ) -> None:
         self._subject = subject
         self._config = config
-        self._make = make
+        self._edge = edge
         self._loads = tuple(loads)
         self._goal = goal
         self._on_trial = on_trial
-        self._tried: Dict[str, Tried] = {}
+        self._tried: Dict[str, TriedCandidate] = {}
         self._tallies: Dict[str, Tally] = {}
 
-    def run(self, kinds: Sequence[str]) -> Found:
+    def run(self, kinds: Sequence[str]) -> SearchResult:
         """Search among these kinds of policies, and what is configured today."""
         today = todays(self._config)
         best = self._try(today)
@@ -91,27 +91,24 @@ class Search:
             best = self._better(tried, best)
         best = self._by_app(best, [tried.candidate[0][1] for tried in refined])
         tried_all = sorted(self._tried.values(), key=lambda item: -item.mean)
-        return Found(
+        return SearchResult(
             today,
             best.candidate,
             {load: self._best_at(index, best) for index, load in enumerate(self._loads)},
             tried_all,
         )
 
-    def _kinds(self, today: Candidate, kinds: Sequence[str]) -> List[Tried]:
+    def _kinds(self, today: Candidate, kinds: Sequence[str]) -> List[TriedCandidate]:
         """Each kind for all apps, the best first; those of today with their options of today."""
-        begins: Dict[str, Choice] = {}
-        for _, choice in today:
-            begins.setdefault(choice.kind, choice)
-        choices = list(dict.fromkeys(str(choice) for choice in begins.values()))
-        starts = [begins[kind] for kind in begins]
-        starts += [choice_of(kind, {}) for kind in kinds if str(choice_of(kind, {})) not in choices]
+        begins = {choice.kind: choice for _, choice in reversed(today)}
+        starts = [begins[kind] for kind in dict.fromkeys(choice.kind for _, choice in today)]
+        starts += [choice_of(kind, {}) for kind in kinds if choice_of(kind, {}) not in starts]
         found = [self._try(everywhere(today, choice)) for choice in starts]
         return sorted((item for item in found if not item.failed), key=lambda item: -item.mean)
 
-    def _refine(self, today: Candidate, kinds: Sequence[Tried]) -> List[Tried]:
+    def _refine(self, today: Candidate, kinds: Sequence[TriedCandidate]) -> List[TriedCandidate]:
         """The best kinds, each with its options changed one after the other where that helps."""
-        found: List[Tried] = []
+        found: List[TriedCandidate] = []
         for best in kinds:
             if best.candidate[0][1].kind in {item.candidate[0][1].kind for item in found}:
                 continue
@@ -125,7 +122,7 @@ class Search:
             found.append(best)
         return sorted(found, key=lambda item: -item.mean)
 
-    def _by_app(self, best: Tried, choices: Sequence[Choice]) -> Tried:
+    def _by_app(self, best: TriedCandidate, choices: Sequence[PolicyChoice]) -> TriedCandidate:
         """Another policy for one app after the other, the app with the most requests out of time first."""
         apps = self._worst_apps(best.candidate)
         if len(apps) < 2:
@@ -139,13 +136,11 @@ class Search:
         return best
 
     def _worst_apps(self, candidate: Candidate) -> List[str]:
-        tally = self._tallies[title_key(candidate)]
-        lost = {
-            app: rates(tally, app).offered * (1.0 - rates(tally, app).in_time) for app in apps_of(self._config, tally)
-        }
+        tally = self._tallies[repr(candidate)]
+        lost = {app: offered(tally, app) * (1.0 - score(tally, "finish", app)) for app in apps_of(self._config, tally)}
         return sorted(lost, key=lambda app: (-lost[app], app))[:APPS_MAX]
 
-    def _best_at(self, index: int, best: Tried) -> Candidate:
+    def _best_at(self, index: int, best: TriedCandidate) -> Candidate:
         """The best at one load; the overall best where none is better by more than chance may do."""
         found = best
         for item in self._tried.values():
@@ -153,26 +148,21 @@ class Search:
                 found = item
         return found.candidate
 
-    def _better(self, new: Tried, old: Tried) -> Tried:
+    def _better(self, new: TriedCandidate, old: TriedCandidate) -> TriedCandidate:
         return new if not new.failed and new.mean > old.mean + BETTER_MIN else old
 
-    def _try(self, candidate: Candidate) -> Tried:
-        key = title_key(candidate)
+    def _try(self, candidate: Candidate) -> TriedCandidate:
+        key = repr(candidate)
         if key not in self._tried:
             self._on_trial(title(candidate))
             self._tried[key] = self._simulated(key, candidate)
         return self._tried[key]
 
-    def _simulated(self, key: str, candidate: Candidate) -> Tried:
+    def _simulated(self, key: str, candidate: Candidate) -> TriedCandidate:
         try:
-            made = self._make(candidate)
+            made = make(candidate, self._edge, self._config)
             tallies = [self._subject.choosing(made, load) for load in self._loads]
         except (ConfigError, ProfileError, PolicyError, SimError, ReferenceModelError) as error:
-            return Tried(candidate, (), str(error) or type(error).__name__)
+            return TriedCandidate(candidate, (), str(error) or type(error).__name__)
         self._tallies[key] = tallies[-1]
-        return Tried(candidate, tuple(score(tally, self._goal) for tally in tallies))
-
-
-def title_key(candidate: Candidate) -> str:
-    """The same for equal candidates: options may hold lists, which cannot be hashed."""
-    return repr(candidate)
+        return TriedCandidate(candidate, tuple(score(tally, self._goal) for tally in tallies))

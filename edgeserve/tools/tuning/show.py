@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple
 
 from edgeserve.config.schema import Config
 from edgeserve.tools.tuning.candidates import title
-from edgeserve.tools.tuning.search import Found
-from edgeserve.tools.tuning.subjects import Tally, apps_of, rates
-from edgeserve.tools.tuning.verdict import GAIN_MIN, Gain, Verdict, gain
+from edgeserve.tools.tuning.search import SearchResult
+from edgeserve.tools.tuning.subjects import Subject
+from edgeserve.tools.tuning.verdict import GAIN_MIN, GOALS, Tally, Verdict, apps_of, gain, offered, score
 
 OFF_MAX = 0.03
 """A simulation of the recorded configuration that is further off than this, for any app, says so: three points."""
@@ -18,47 +18,40 @@ TRIED_SHOWN_MAX = 12
 NAMES = {"finish": "in time", "value": "value in time"}
 
 
-class Honesty(NamedTuple):
-    """How far the simulation is to be trusted: per app the requests, the finish rate as recorded and as simulated; and
-    what is not known from the recording. Empty for a scenario, which is what it says it is."""
-
-    apps: Mapping[str, Tuple[int, float, float]]
-    notes: List[str]
-
-    @property
-    def off(self) -> float:
-        """The largest difference of any app."""
-        return max((abs(simulated - recorded) for _, recorded, simulated in self.apps.values()), default=0.0)
-
-
-class Outcome(NamedTuple):
+class TuneResult(NamedTuple):
     """All that is told. Tallies are by load, of the part that reports."""
 
     config: Config
-    blocks: str
+    subject: Subject
     goal: str
-    honesty: Honesty
-    found: Found
+    found: SearchResult
     today: Mapping[float, Tally]
     best: Mapping[float, Tally]
     best_at: Mapping[float, Tally]
     verdict: Verdict
 
+    @property
+    def off(self) -> float:
+        """The largest difference of what was recorded and what is simulated, of any app."""
+        return max(
+            (abs(simulated - recorded) for _, recorded, simulated in self.subject.recorded.values()), default=0.0
+        )
 
-def print_outcome(outcome: Outcome, console: Any) -> None:
+
+def print_outcome(outcome: TuneResult, console: Any) -> None:
     """Tables and a sentence on a ``rich`` console."""
-    _print_honesty(outcome.honesty, console)
+    _print_trust(outcome.subject, console)
     _print_tried(outcome, console)
     for load in outcome.today:
         _print_load(outcome, load, console)
     console.print(sentence(outcome), highlight=False, markup=False)
 
 
-def sentence(outcome: Outcome) -> str:
+def sentence(outcome: TuneResult) -> str:
     """What to do."""
     found, verdict, name = outcome.found, outcome.verdict, NAMES[outcome.goal]
     loads = ", ".join(f"{load:g}" for load in outcome.today)
-    if repr(found.best) == repr(found.today):
+    if found.best == found.today:
         said = f"Keep what you have ({title(found.today)}): nothing that was tried is better over the loads {loads}."
     elif not verdict.take:
         said = (
@@ -71,31 +64,32 @@ def sentence(outcome: Outcome) -> str:
             for load in outcome.today
         )
         said = (
-            f"Take {title(found.best)} instead of {title(found.today)}: {name}, {gains} (spread of {outcome.blocks})."
+            f"Take {title(found.best)} instead of {title(found.today)}: {name}, {gains} (spread of "
+            f"{outcome.subject.blocks_name})."
         )
         losers = _losers(outcome)
         if losers:
             said += f" It costs {', '.join(losers)}."
-    if outcome.honesty.off > OFF_MAX:
+    if outcome.off > OFF_MAX:
         said += (
-            f" Mind that the simulation of the recorded configuration is off by {100 * outcome.honesty.off:.1f} "
+            f" Mind that the simulation of the recorded configuration is off by {100 * outcome.off:.1f} "
             "points for an app."
         )
     return said
 
 
-def _losers(outcome: Outcome) -> List[str]:
+def _losers(outcome: TuneResult) -> List[str]:
     """Apps that lose beyond the spread, with what they lose."""
     found = []
     for load, today in outcome.today.items():
         for app in apps_of(outcome.config, today):
             lost = gain(today, outcome.best[load], outcome.goal, app)
             if lost.is_clear_loss and -lost.share >= GAIN_MIN:
-                found.append(f"{app} {-100 * lost.share:.1f} ± {100 * lost.spread:.1f} points at load {load:g}")
+                found.append(f"{app} {lost.lost} points at load {load:g}")
     return found
 
 
-def as_table(outcome: Outcome) -> Dict[str, Any]:
+def as_table(outcome: TuneResult) -> Dict[str, Any]:
     """Everything as plain values for JSON."""
     found = outcome.found
     chosen = {"today": found.today, "best": found.best}
@@ -104,15 +98,15 @@ def as_table(outcome: Outcome) -> Dict[str, Any]:
         "why_not": outcome.verdict.why,
         "sentence": sentence(outcome),
         "goal": outcome.goal,
-        "gain": _gain_table(outcome.verdict.total),
+        "gain": outcome.verdict.total._asdict(),
         "gain_min": GAIN_MIN,
         "configurations": {name: _candidate_table(candidate) for name, candidate in chosen.items()},
         "recorded": {
             app: {"offered": count, "recorded": recorded, "simulated": simulated}
-            for app, (count, recorded, simulated) in outcome.honesty.apps.items()
+            for app, (count, recorded, simulated) in outcome.subject.recorded.items()
         },
-        "notes": outcome.honesty.notes,
-        "spread_of": outcome.blocks,
+        "notes": outcome.subject.notes,
+        "spread_of": outcome.subject.blocks_name,
         "loads": {f"{load:g}": _load_table(outcome, load) for load in outcome.today},
         "tried": [
             {
@@ -126,54 +120,45 @@ def as_table(outcome: Outcome) -> Dict[str, Any]:
     }
 
 
-def _load_table(outcome: Outcome, load: float) -> Dict[str, Any]:
-    best_at = outcome.found.best_at[load]
-    tallies = {"today": outcome.today[load], "best": outcome.best[load], "best_at_this_load": outcome.best_at[load]}
+def _load_table(outcome: TuneResult, load: float) -> Dict[str, Any]:
+    today = outcome.today[load]
     return {
-        "best_at_this_load": _candidate_table(best_at),
-        **{
-            name: _tally_table(outcome, outcome.today[load], tally)
-            for name, tally in tallies.items()
-            if name != "best_at_this_load"
-        },
-        "with_best_at_this_load": _tally_table(outcome, outcome.today[load], outcome.best_at[load]),
+        "best_at_this_load": _candidate_table(outcome.found.best_at[load]),
+        "today": _tally_table(outcome, today, today),
+        "best": _tally_table(outcome, today, outcome.best[load]),
+        "with_best_at_this_load": _tally_table(outcome, today, outcome.best_at[load]),
     }
 
 
-def _tally_table(outcome: Outcome, today: Tally, tally: Tally) -> Dict[str, Any]:
-    rows = {}
-    for app in [*apps_of(outcome.config, tally), ""]:
-        found = rates(tally, app)
-        rows[app or "(all)"] = {
-            "offered": found.offered,
-            "in_time": found.in_time,
-            "value": found.value,
-            "gain": _gain_table(gain(today, tally, outcome.goal, app)),
+def _tally_table(outcome: TuneResult, today: Tally, tally: Tally) -> Dict[str, Any]:
+    return {
+        app or "(all)": {
+            "offered": offered(tally, app),
+            "in_time": score(tally, "finish", app),
+            "value": score(tally, "value", app),
+            "gain": gain(today, tally, outcome.goal, app)._asdict(),
         }
-    return rows
+        for app in [*apps_of(outcome.config, tally), ""]
+    }
 
 
 def _candidate_table(candidate: Any) -> Dict[str, Any]:
     return {app: {"kind": choice.kind, **dict(choice.options)} for app, choice in candidate}
 
 
-def _gain_table(found: Gain) -> Dict[str, float]:
-    return {"share": found.share, "spread": found.spread}
-
-
-def _print_honesty(honesty: Honesty, console: Any) -> None:
-    for note in honesty.notes:
+def _print_trust(subject: Subject, console: Any) -> None:
+    for note in subject.notes:
         console.print(f"note: {note}", highlight=False, markup=False)
-    if not honesty.apps:
+    if not subject.recorded:
         return
     rows = ", ".join(
         f"{app} {100 * recorded:.1f} % recorded, {100 * simulated:.1f} simulated ({100 * (simulated - recorded):+.1f})"
-        for app, (_, recorded, simulated) in honesty.apps.items()
+        for app, (_, recorded, simulated) in subject.recorded.items()
     )
     console.print(f"as it is, in time: {rows}", highlight=False, markup=False)
 
 
-def _print_tried(outcome: Outcome, console: Any) -> None:
+def _print_tried(outcome: TuneResult, console: Any) -> None:
     """The best candidates of the part that chose."""
     from rich.markup import escape
     from rich.table import Table
@@ -188,7 +173,7 @@ def _print_tried(outcome: Outcome, console: Any) -> None:
     for load in outcome.today:
         table.add_column(f"{load:g}", justify="right", no_wrap=True)
     for item in tried[:TRIED_SHOWN_MAX]:
-        mark = " (today)" if repr(item.candidate) == repr(outcome.found.today) else ""
+        mark = " (today)" if item.candidate == outcome.found.today else ""
         table.add_row(escape(title(item.candidate)) + mark, *(f"{100 * value:.1f}" for value in item.scores))
     console.print(table)
     for item in failed:
@@ -197,14 +182,14 @@ def _print_tried(outcome: Outcome, console: Any) -> None:
         )
 
 
-def _print_load(outcome: Outcome, load: float, console: Any) -> None:
+def _print_load(outcome: TuneResult, load: float, console: Any) -> None:
     """One load: a row per app, today's configuration beside the best one."""
     from rich.markup import escape
     from rich.table import Table
 
     today, best = outcome.today[load], outcome.best[load]
     console.print(
-        f"\nload {load:g}, on the part that reports ({outcome.blocks}): {title(outcome.found.best)}",
+        f"\nload {load:g}, on the part that reports ({outcome.subject.blocks_name}): {title(outcome.found.best)}",
         highlight=False,
         markup=False,
     )
@@ -213,19 +198,16 @@ def _print_load(outcome: Outcome, load: float, console: Any) -> None:
         table.add_column(name, justify="left" if name == "app" else "right", no_wrap=True)
     apps = apps_of(outcome.config, today)
     for app in [*apps, *([""] if len(apps) > 1 else [])]:
-        now, then = rates(today, app), rates(best, app)
+        shares = [score(tally, goal, app) for goal in GOALS for tally in (today, best)]
         table.add_row(
             escape(app) or f"(all {len(apps)})",
-            str(now.offered),
-            f"{100 * now.in_time:.1f}",
-            f"{100 * then.in_time:.1f}",
-            f"{100 * now.value:.1f}",
-            f"{100 * then.value:.1f}",
+            str(offered(today, app)),
+            *(f"{100 * share:.1f}" for share in shares),
             str(gain(today, best, outcome.goal, app)),
         )
     console.print(table)
     other = outcome.found.best_at[load]
-    if repr(other) != repr(outcome.found.best):
+    if other != outcome.found.best:
         console.print(
             f"best at load {load:g} alone: {title(other)}, {gain(today, outcome.best_at[load], outcome.goal)} points",
             highlight=False,

@@ -7,16 +7,16 @@ is reported never had a say in what was chosen.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Dict, List, Mapping, NamedTuple, Protocol, Sequence, Tuple
+from typing import Dict, List, Protocol, Sequence, Tuple
 
 from edgeserve.config.profiles import Profile
-from edgeserve.config.schema import Config
 from edgeserve.sched.protocol.actions import Outcome
-from edgeserve.sim.machine import Measured
+from edgeserve.sim.host import Measured
 from edgeserve.sim.recorded import Counted, RecordedTruth, RecordingError, run_recorded
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import Scenario, with_load
 from edgeserve.tools.tuning.candidates import Made
+from edgeserve.tools.tuning.verdict import Sums, Tally
 from edgeserve.units import NS_PER_S, counted
 
 BLOCKS = 10
@@ -27,40 +27,15 @@ REQUESTS_MIN = 400
 """Of a recording: 20 requests in each of the reported blocks, and as many to choose by."""
 
 
-class Sums:
-    """Requests of one app in one block: how many, how many in time; the same weighed with their ``value``; and their
-    worth (expected lane time times ``value``)."""
-
-    __slots__ = ("offered", "in_time", "weight", "weight_in_time", "worth", "worth_in_time")
-
-    def __init__(self) -> None:
-        self.offered = 0
-        self.in_time = 0
-        self.weight = 0.0
-        self.weight_in_time = 0.0
-        self.worth = 0.0
-        self.worth_in_time = 0.0
-
-    def add(self, value: float, worth: float, in_time: bool) -> None:
-        """One request."""
-        self.offered += 1
-        self.weight += value
-        self.worth += worth
-        if in_time:
-            self.in_time += 1
-            self.weight_in_time += value
-            self.worth_in_time += worth
-
-
-Tally = Dict[Tuple[int, str], Sums]
-"""(block, app) -> its requests. Two tallies of one subject and load have the same requests in the same blocks."""
-
-
 class Subject(Protocol):
-    """Something to tune for. ``hints`` are those that requests declare, ``blocks_name`` says what blocks are."""
+    """Something to tune for. ``hints`` are those that requests declare, ``blocks_name`` says what blocks are. How far
+    the simulation is to be trusted: ``recorded`` has per app the requests and the finish rates as recorded and as
+    simulated, ``notes`` what is not known from the recording; both are empty for a scenario."""
 
     hints: List[str]
     blocks_name: str
+    recorded: Dict[str, Tuple[int, float, float]]
+    notes: List[str]
 
     def choosing(self, made: Made, load: float) -> Tally:
         """Try a candidate on the part that chooses."""
@@ -69,7 +44,7 @@ class Subject(Protocol):
         """Try it on the part that reports."""
 
 
-class Recorded:
+class RecordingSubject:
     """A recording: the first half of its requests chooses, the second half reports (after the first was served, so
     that the scheduler has learnt by then what it would have learnt)."""
 
@@ -83,6 +58,16 @@ class Recorded:
         self._check(source)
         self.hints = sorted({name for past in requests for name in past.request.hints})
         self.blocks_name = f"{BLOCKS} parts of the second half, {counted(seeds, 'run')}"
+        self.recorded: Dict[str, Tuple[int, float, float]] = {}
+        self.notes = [
+            *truth.times.notes,
+            *(
+                f"model {model}: {item.hint} explains {100 * item.share:.0f} % of how its durations differ"
+                for model, item in truth.times.explanations.items()
+            ),
+        ]
+        if len(requests) > requests_max:
+            self.notes.append(f"the first {requests_max} of {len(requests)} requests are used (--requests)")
 
     def choosing(self, made: Made, load: float) -> Tally:
         """The first half."""
@@ -99,16 +84,16 @@ class Recorded:
             )
         return tally
 
-    def honesty(self, made: Made) -> Dict[str, Tuple[int, float, float]]:
-        """Per app: requests, their finish rate as recorded, and as simulated with today's configuration."""
+    def compare(self, today: Made) -> None:
+        """Fill ``recorded``: the finish rates as recorded, and as simulated with today's configuration."""
         requests = self._truth.history.requests[: self._count]
         recorded: Dict[str, List[bool]] = {}
         simulated: Dict[str, List[bool]] = {}
         for past in requests:
             recorded.setdefault(past.request.app, []).append(past.in_time)
-        for item in run_recorded(self._truth, made.config, self._first_seed, 1.0, self._count):
+        for item in run_recorded(self._truth, today.config, self._first_seed, 1.0, self._count):
             simulated.setdefault(requests[item.place].request.app, []).append(item.in_time)
-        return {
+        self.recorded = {
             app: (len(ends), sum(ends) / len(ends), sum(simulated[app]) / len(simulated[app]))
             for app, ends in recorded.items()
         }
@@ -145,7 +130,7 @@ class Recorded:
             )
 
 
-class Scenarios:
+class ScenarioSubject:
     """A scenario: some seeds choose, as many others report."""
 
     def __init__(
@@ -158,6 +143,8 @@ class Scenarios:
         self._first_seed = first_seed
         self.hints = sorted({name for item in scenario.workloads for name in item.hints})
         self.blocks_name = counted(seeds, "seed")
+        self.recorded: Dict[str, Tuple[int, float, float]] = {}
+        self.notes: List[str] = []
 
     def choosing(self, made: Made, load: float) -> Tally:
         """The first seeds."""
@@ -179,28 +166,3 @@ class Scenarios:
                 in_time = item.outcome == Outcome.COMPLETED and item.end_ns <= item.request.deadline_ns
                 tally.setdefault((block, item.request.app), Sums()).add(item.request.value, item.cost_share_ns, in_time)
         return tally
-
-
-def apps_of(config: Config, tally: Mapping[Tuple[int, str], Sums]) -> List[str]:
-    """The apps that were asked, in the order of the configuration."""
-    asked = {app for _, app in tally}
-    return [name for name in config.apps if name in asked]
-
-
-class Rates(NamedTuple):
-    """Shares of one app, or of all: in time (each request weighed with its ``value``) and of the value delivered."""
-
-    offered: int
-    in_time: float
-    value: float
-
-
-def rates(tally: Tally, app: str = "") -> Rates:
-    """The shares of an app; of all apps where none is named."""
-    chosen = [sums for (_, name), sums in tally.items() if app in ("", name)]
-    weight, worth = sum(item.weight for item in chosen), sum(item.worth for item in chosen)
-    return Rates(
-        sum(item.offered for item in chosen),
-        sum(item.weight_in_time for item in chosen) / weight if weight else 1.0,
-        sum(item.worth_in_time for item in chosen) / worth if worth else 1.0,
-    )

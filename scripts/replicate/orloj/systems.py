@@ -138,9 +138,9 @@ def simulate(system: System, trace: Trace, profile: Profile, factor: float, time
     drive(scheduler, world)
     took_us = sorted(scheduler.took_us) if timed else [0.0]
     return Result(
-        world.in_time,
-        world.late,
-        world.ended,
+        world.in_time(),
+        len(world.ends) - world.in_time() - sum(world.reasons.values()),
+        dict(world.reasons),
         world.batches,
         statistics.median(took_us),
         took_us[int(0.99 * (len(took_us) - 1))],

@@ -20,6 +20,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
 from lib.checks import Checks
+from lib.lean_world import LeanWorld
 from lib.pard_oracle import most_in_time
 
 from edgeserve.config.loading import parse_config
@@ -29,7 +30,7 @@ from edgeserve.sim.report import report_of
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
 from replicate.pard.cases import poisson_ns, scaled_to_peak, trace_shape
-from replicate.pard.world import LeanWorld, WorkWorld, lognormal
+from replicate.pard.world import WorkWorld, lognormal
 
 PIPELINES: Mapping[str, Tuple[int, Tuple[Tuple[float, float], ...]]] = {  # SLO in ms; a batch of b takes a + c * b ms
     "tm": (400, ((12, 5.5), (6, 2.2), (8, 3.5))),

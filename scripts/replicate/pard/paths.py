@@ -33,13 +33,13 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
 from lib.checks import Checks
+from lib.lean_world import LeanWorld
 
 from edgeserve.config.loading import parse_config
 from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.events import JobId, JobResult
 from replicate.pard.cases import PROFILES_MS, poisson_ns
-from replicate.pard.world import LeanWorld
 
 RATE, RHO = 300.0, 0.9
 BRANCHES = ("pose", "face")

@@ -1,30 +1,17 @@
-"""A lean world for many-lane experiments: fixed times, lanes that come and go, and who used how much lane time.
-
-It drives the real scheduler through :func:`edgeserve.loop.drive.drive`, as ``edgeserve.sim`` does, without that
-simulator's noise, faults and reference model: a PARD experiment is some hundred thousand requests on 64 lanes. A test
-holds the two against each other (``tests/unit/scripts/test_replicate_pard.py``)."""
+"""PARD's experiments in the lean world (``scripts/lib/lean_world.py``): work that differs, lanes that come and go."""
 
 from __future__ import annotations
 
-import heapq
 import math
 import random
-from collections import Counter
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from lib.lean_world import LeanWorld
 
 from edgeserve.config.loading import parse_config
 from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
-from edgeserve.sched.protocol.events import (
-    Event,
-    JobId,
-    JobResult,
-    LaneChanged,
-    Request,
-    RequestArrived,
-    WorkFinished,
-)
+from edgeserve.sched.protocol.actions import RunBatch
 
 
 class Outcome(NamedTuple):
@@ -37,116 +24,6 @@ class Outcome(NamedTuple):
     invalid: float  # lane time spent on these, of all lane time spent
     by_module: Dict[str, int]  # requests that were dropped or expired before this module
     by_second: Dict[int, Tuple[int, int]]  # second of arrival -> (offered, good)
-
-
-class LeanWorld:
-    """Arrivals of one app, in order; ``changes`` are (when, lane, up). A lane that is told to go ends its batch."""
-
-    def __init__(
-        self,
-        app: str,
-        slo_ns: int,
-        arrivals_ns: Sequence[int],
-        times_ns: Mapping[str, Mapping[int, int]],
-        changes: Sequence[Tuple[int, str, bool]] = (),
-        *,
-        on_late: str = "drop",
-    ) -> None:
-        self.stopped = False
-        self.spent_ns: Counter = Counter()  # request -> lane time
-        self.ends: Dict[int, Tuple[str, int]] = {}
-        self.arrivals_ns = arrivals_ns
-        self._app, self._slo_ns, self._times_ns = app, slo_ns, times_ns
-        self._on_late = on_late
-        self._next = 0
-        self._now_ns = 0
-        self._heap: List[Tuple[int, int, Any]] = []
-        self._count = 0
-        self._busy: Dict[str, bool] = {}
-        self._leaving: Dict[str, bool] = {}
-        for at_ns, lane, up in changes:
-            self._push(at_ns, (lane, up))
-
-    def hints_of(self, request_id: int) -> Optional[Mapping[str, float]]:
-        """What a request (they count from 1) declares: nothing here."""
-
-    def takes_ns(self, action: RunBatch) -> int:
-        """How long a batch takes; a world whose requests differ says more."""
-        return self._times_ns[action.model][action.size]
-
-    def result_of(self, job: JobId) -> JobResult:
-        """What a job returns; a world whose graphs fan out or choose says more."""
-        return JobResult(job)
-
-    def _push(self, at_ns: int, what: Any) -> None:
-        self._count += 1
-        heapq.heappush(self._heap, (at_ns, self._count, what))
-
-    def wait(self, until_ns: Optional[int]) -> Tuple[int, List[Event]]:
-        """To the next arrival, end of a batch, change or alarm."""
-        arrival_ns = self.arrivals_ns[self._next] if self._next < len(self.arrivals_ns) else None
-        times = [item for item in (arrival_ns, self._heap[0][0] if self._heap else None, until_ns) if item is not None]
-        events: List[Event] = []
-        if arrival_ns is None and len(self.ends) == len(self.arrivals_ns) or not times:
-            self.stopped = True
-            return self._now_ns, events
-        now = self._now_ns = max(self._now_ns, min(times))
-        while self._heap and self._heap[0][0] <= now:
-            what = heapq.heappop(self._heap)[2]
-            if isinstance(what, WorkFinished):
-                events.append(what)
-            elif len(what) == 1:
-                self._freed(what[0], events)
-            else:
-                self._change(what[0], what[1], events)
-        while self._next < len(self.arrivals_ns) and self.arrivals_ns[self._next] <= now:
-            at_ns = self.arrivals_ns[self._next]
-            self._next += 1
-            events.append(
-                RequestArrived(
-                    Request(
-                        self._next,
-                        self._app,
-                        at_ns,
-                        at_ns + self._slo_ns,
-                        on_late=self._on_late,
-                        hints=self.hints_of(self._next),
-                    )
-                )
-            )
-        return now, events
-
-    def perform(self, action: Any) -> None:
-        """Run a batch, or note an end."""
-        if isinstance(action, RunBatch):
-            time_ns = self.takes_ns(action)
-            for job in action.jobs:
-                self.spent_ns[job.request_id] += time_ns // len(action.jobs)
-            self._busy[action.lane] = True
-            ends_ns = self._now_ns + time_ns
-            self._push(
-                ends_ns,
-                WorkFinished(
-                    action.work_id, self._now_ns, ends_ns, tuple([self.result_of(job) for job in action.jobs])
-                ),
-            )
-            self._push(ends_ns, (action.lane,))
-        elif isinstance(action, FinishRequest):
-            self.ends[action.request_id] = (action.outcome, self._now_ns)
-
-    def _freed(self, lane: str, events: List[Event]) -> None:
-        self._busy[lane] = False
-        if self._leaving.pop(lane, False):
-            events.append(LaneChanged(lane, up=False))
-
-    def _change(self, lane: str, up: bool, events: List[Event]) -> None:
-        leaving = self._leaving.pop(lane, False)
-        if up and not leaving:
-            events.append(LaneChanged(lane, up=True))
-        elif not up and self._busy.get(lane, False):
-            self._leaving[lane] = True
-        elif not up:
-            events.append(LaneChanged(lane, up=False))
 
 
 class WorkWorld(LeanWorld):

@@ -21,6 +21,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
 from lib.checks import Checks
+from lib.lean_world import LeanWorld
 from lib.pard_oracle import most_in_time
 
 from edgeserve.config.loading import parse_config
@@ -29,7 +30,6 @@ from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.latency.split import BestSplit
 from edgeserve.sched.protocol.events import JobId, JobResult
 from replicate.pard.cases import poisson_ns
-from replicate.pard.world import LeanWorld
 
 LOADS = (0.9, 1.0, 1.2, 1.5)
 POLICIES: Mapping[str, Tuple[str, Mapping[str, Any]]] = {

@@ -8,9 +8,9 @@ import random
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
+from lib.ensemble_worlds import Took
 
 from edgeserve.config.ensemble_profile import EnsembleProfile, ensemble_table
-from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
 from replicate.schemble.ensemble import MODELS, TIMES_MS, Items
@@ -167,7 +167,7 @@ def scenario_of(
 
 def run(table: Mapping[str, Any], items: Items, seed: int) -> Result:
     """Simulate a scenario and judge each answer by the items' truth."""
-    scenario, took = parse_scenario(table), Took()
+    scenario, took = parse_scenario(table), Took(lambda node: 1 << MODELS.index(node) if node in MODELS else 0)
     done = simulate(scenario, seed, (), on_step=took.step)
     ends = [end for end in done.world.ended if end.request.app == "query"]
     right = in_time = models = 0
@@ -203,26 +203,6 @@ def run(table: Mapping[str, Any], items: Items, seed: int) -> Result:
         int(figures.get("plans cut short", 0)),
         _value(done.world.ended, items, took),
     )
-
-
-class Took:
-    """Which models an answer was made of, whatever the policy says of it: those that were done when the vote began."""
-
-    def __init__(self) -> None:
-        self.done: Dict[int, int] = {}
-        self.part: Dict[int, int] = {}
-
-    def step(self, now_ns: int, events: Sequence[Any], actions: Sequence[Any]) -> None:
-        """One step of the scheduler."""
-        for event in events:
-            for result in getattr(event, "results", ()):
-                if result.status == "done" and result.job.node in MODELS:
-                    bit = 1 << MODELS.index(result.job.node)
-                    self.done[result.job.request_id] = self.done.get(result.job.request_id, 0) | bit
-        for action in actions:
-            if isinstance(action, RunBatch) and action.model == "vote":
-                for job in action.jobs:
-                    self.part[job.request_id] = self.done.get(job.request_id, 0)
 
 
 def _value(ended: Sequence[Any], items: Items, took: Took) -> float:

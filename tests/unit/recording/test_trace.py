@@ -8,7 +8,15 @@ import pytest
 
 from edgeserve.recording.replay import replay
 from edgeserve.recording.timeline import timeline_of
-from edgeserve.recording.trace import Recorder, Step, TraceError, build_inputs, read_recording, start_of, step_line
+from edgeserve.recording.trace import (
+    RecordedStep,
+    Recorder,
+    TraceError,
+    build_inputs,
+    read_recording,
+    start_of,
+    step_line,
+)
 from edgeserve.sched.protocol.actions import (
     CutBatch,
     DropState,
@@ -73,7 +81,7 @@ def test_every_event_and_action_survives_a_recording(tmp_path):
     recorder.record(12, (), ())
     recorder.close()
     recording = read_recording(path)
-    assert recording.steps == [Step(11, EVENTS, ACTIONS), Step(12, (), ())]
+    assert recording.steps == [RecordedStep(11, EVENTS, ACTIONS), RecordedStep(12, (), ())]
     assert build_inputs(recording.start) == {
         "footprints": {("m", "d"): (1, 2)},
         "resident": {"d": ["m"]},
@@ -123,7 +131,7 @@ class Says:
 
 
 def test_a_replay_names_the_first_difference():
-    steps = [Step(1, (), ()), Step(2, (), ACTIONS[:2])]
+    steps = [RecordedStep(1, (), ()), RecordedStep(2, (), ACTIONS[:2])]
     assert replay(Says([], list(ACTIONS[:2])), steps) is None
     difference = replay(Says([], [ACTIONS[0], ACTIONS[2]]), steps)
     assert (difference.step_index, difference.recorded, difference.replayed) == (1, ACTIONS[1], ACTIONS[2])
@@ -135,10 +143,14 @@ def test_a_replay_names_the_first_difference():
 def test_a_timeline_holds_batches_ends_and_reasons(tmp_path):
     run = RunBatch(1, "gpu0", "m", (JobId(1, "m", ()),), 1, 0, 2**62, 4 * MS)
     steps = [
-        Step(0, (RequestArrived(Request(1, "a", 0, 3 * MS)), RequestArrived(Request(2, "a", 0, 3 * MS))), (run,)),
-        Step(3 * MS, (), (FinishRequest(2, "dropped", "expired"),)),
-        Step(5 * MS, (WorkFinished(1, 0, 5 * MS, (JobResult(JobId(1, "m", ())),)),), (FinishRequest(1, "completed"),)),
-        Step(6 * MS, (LaneChanged("gpu0", False, 1.0, "lost"),), ()),
+        RecordedStep(
+            0, (RequestArrived(Request(1, "a", 0, 3 * MS)), RequestArrived(Request(2, "a", 0, 3 * MS))), (run,)
+        ),
+        RecordedStep(3 * MS, (), (FinishRequest(2, "dropped", "expired"),)),
+        RecordedStep(
+            5 * MS, (WorkFinished(1, 0, 5 * MS, (JobResult(JobId(1, "m", ())),)),), (FinishRequest(1, "completed"),)
+        ),
+        RecordedStep(6 * MS, (LaneChanged("gpu0", False, 1.0, "lost"),), ()),
     ]
     path = str(tmp_path / "t.json")
     timeline_of(steps).write(path)

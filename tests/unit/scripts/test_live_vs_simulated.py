@@ -9,7 +9,7 @@ from bench import live_vs_simulated as bench
 
 from edgeserve.config.machine_costs import MachineCosts
 from edgeserve.config.profiles import QUANTILES, LaneProfile, Profile, Timing
-from edgeserve.recording.trace import Step
+from edgeserve.recording.trace import RecordedStep
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult, Request, RequestArrived, WorkFinished
 
@@ -58,12 +58,12 @@ def ran(work, size, took_ms, request, arrival_ms):
     job = JobId(request, "net", ())
     asked = Request(request, "see", at_ns, at_ns + 1000 * MS, "", "normal", 1.0, None, "drop", {})
     return [
-        Step(
+        RecordedStep(
             at_ns,
             (RequestArrived(asked),),
             (RunBatch(work, "cpu0", "net", (job,), size, at_ns, at_ns + 9 * MS, took_ms * MS),),
         ),
-        Step(at_ns + took_ms * MS, (WorkFinished(work, at_ns, at_ns + took_ms * MS, (JobResult(job),)),), ()),
+        RecordedStep(at_ns + took_ms * MS, (WorkFinished(work, at_ns, at_ns + took_ms * MS, (JobResult(job),)),), ()),
     ]
 
 

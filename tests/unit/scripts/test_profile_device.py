@@ -109,7 +109,5 @@ def test_a_power_mode_that_cannot_be_set_ends_it_with_a_word(config: Path, capsy
 
 def test_the_plot_shows_latency_against_batch_size(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: the plot is not drawn")
-    from edgeserve.tools.plots import draw_profiles
-
-    draw_profiles(str(tmp_path / "p.svg"), {"m": profile_of(100, 150, 260), "n": profile_of(10)})
+    profile_device.draw_profiles(str(tmp_path / "p.svg"), {"m": profile_of(100, 150, 260), "n": profile_of(10)})
     assert "batch size" in (tmp_path / "p.svg").read_text() or (tmp_path / "p.svg").stat().st_size > 5000

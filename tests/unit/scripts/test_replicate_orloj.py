@@ -13,10 +13,10 @@ from replicate.orloj import run as script
 from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.actions import Outcome
-from edgeserve.sim.device import TrueResults, TrueTimes
 from edgeserve.sim.reference_model import ReferenceModel
 from edgeserve.sim.run import setting_of
 from edgeserve.sim.scenario import parse_scenario
+from edgeserve.sim.truth import TrueResults, TrueTimes
 from edgeserve.sim.workload import Arrival
 from edgeserve.sim.world import SimWorld
 

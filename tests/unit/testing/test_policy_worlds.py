@@ -16,7 +16,8 @@ from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.protocol.actions import FinishRequest, Outcome, RunBatch
 from edgeserve.sched.protocol.events import Request, RequestArrived
 from edgeserve.testing.policy_conformance import Plain, PolicyConformance, finished, imported
-from edgeserve.testing.policy_worlds import LANGUAGE_MARKS, MARKS, draw_world, run_elsewhere, run_world
+from edgeserve.testing.policy_worlds import MARKS, draw_world, run_elsewhere, run_world
+from edgeserve.testing.soak.language import LANGUAGE_MARKS
 
 MS = 10**6
 

@@ -13,7 +13,7 @@ from tegrastats_lines import CASES
 
 from edgeserve.device.boards import KINDS, Board, detect_board
 from edgeserve.tools import doctor
-from edgeserve.tools.doctor import access, engines, interpreter, machine, probes, telemetry
+from edgeserve.tools.doctor import access, engines, interpreter, probes, system, telemetry
 from edgeserve.tools.doctor.finding import GOOD, NOTE, WRONG, Finding
 
 CPU, ORIN, CARD = (Board(KINDS[slug]) for slug in ("cpu", "agx-orin", "desktop-gpu"))
@@ -74,7 +74,7 @@ def test_a_container_that_was_not_given_the_gpu(tmp_path):
     assert found["container"].status == WRONG
     assert "--runtime nvidia" in found["container"].mend
     plant(tmp_path / "root", {"dev/nvmap": ""})
-    assert machine.check_container(str(tmp_path / "root"), detect_board(str(tmp_path / "root")))[0].status == GOOD
+    assert system.check_container(str(tmp_path / "root"), detect_board(str(tmp_path / "root")))[0].status == GOOD
 
 
 def test_what_is_wrong_with_a_gpu_is_no_hindrance_for_a_configuration_without_one(tmp_path):
@@ -167,16 +167,16 @@ def test_memory_in_pieces_swap_in_memory_and_a_desktop(tmp_path):
         "proc/swaps": "Filename Type Size Used Priority\n/dev/zram0 partition 1 0 5\n",
     }
     root = plant(tmp_path / "root", files)
-    assert "will fail" in by_subject(machine.check_memory(root))["memory"].text
+    assert "will fail" in by_subject(system.check_memory(root))["memory"].text
     (tmp_path / "root/etc/systemd/system").mkdir(parents=True)
     os.symlink("/lib/systemd/system/graphical.target", tmp_path / "root/etc/systemd/system/default.target")
-    assert set(by_subject(machine.check_swap(root, ORIN))) == {"swap", "desktop"}
-    assert by_subject(machine.check_swap(root, CPU))["swap"].status == GOOD
+    assert set(by_subject(system.check_swap(root, ORIN))) == {"swap", "desktop"}
+    assert by_subject(system.check_swap(root, CPU))["swap"].status == GOOD
 
 
 def test_a_date_that_is_long_past():
-    assert by_subject(machine.check_wall_clock(1e6))["wall clock"].status == NOTE
-    assert machine.check_wall_clock(1.8e9) == []
+    assert by_subject(system.check_wall_clock(1e6))["wall clock"].status == NOTE
+    assert system.check_wall_clock(1.8e9) == []
 
 
 @pytest.mark.parametrize(

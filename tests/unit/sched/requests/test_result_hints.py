@@ -8,7 +8,7 @@ import pytest
 from hand_world import MS, Driver, ids, ran
 
 from edgeserve.recording.replay import replay
-from edgeserve.recording.trace import Recorder, Step, read_recording
+from edgeserve.recording.trace import RecordedStep, Recorder, read_recording
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies.common.bidding import bid_for
 from edgeserve.sched.protocol.actions import RunBatch
@@ -321,5 +321,5 @@ def test_a_recording_replays_with_what_nodes_said(tmp_path):
     assert replay(build_scheduler(world.config), steps) is None
     for event in steps[1].events:
         event.results[0].hints = {}
-    difference = replay(build_scheduler(world.config), [Step(*step) for step in steps])
+    difference = replay(build_scheduler(world.config), [RecordedStep(*step) for step in steps])
     assert difference is not None and isinstance(difference.replayed, RunBatch)

@@ -24,7 +24,7 @@ from edgeserve.tools.tuning.candidates import (
     variants,
 )
 from edgeserve.tools.tuning.search import Search
-from edgeserve.tools.tuning.subjects import Sums
+from edgeserve.tools.tuning.verdict import Sums
 
 EDGE = {
     "model": {
@@ -64,7 +64,7 @@ class MadeUp:
 
 def searched(share, kinds=("fifo", "edf", "clockwork"), loads=(1.0,)):
     subject = MadeUp(share)
-    return subject, Search(subject, CONFIG, lambda item: make(item, EDGE, CONFIG), loads, "finish").run(kinds)
+    return subject, Search(subject, CONFIG, EDGE, loads, "finish").run(kinds)
 
 
 # --- candidates -------------------------------------------------------------------------------------------------------

@@ -7,8 +7,7 @@ import random
 import pytest
 
 from edgeserve.config.loading import parse_config
-from edgeserve.tools.tuning.subjects import Sums, rates
-from edgeserve.tools.tuning.verdict import gain, judge, score
+from edgeserve.tools.tuning.verdict import Sums, gain, judge, offered, score
 
 CONFIG = parse_config(
     {
@@ -56,8 +55,8 @@ def test_equal_configurations_are_hardly_ever_told_apart():
 
 def test_requests_are_weighed_with_their_value():
     both = {**tally([0.0], "a", value=1.0), **tally([1.0], "c", value=3.0)}
-    assert rates(both).in_time == pytest.approx(0.75)
-    assert rates(both, "a") == (100, 0.0, 0.0)
+    assert (offered(both), offered(both, "a")) == (200, 100)
+    assert (score(both, "finish", "a"), score(both, "value", "c")) == (0.0, 1.0)
     assert score(both, "finish") == score(both, "value") == pytest.approx(0.75)
 
 

@@ -1,4 +1,6 @@
-"""What the machine costs in a simulated run: the loop's turns, wake-ups, stalls and the interpreter lock.
+"""What the machine costs in a simulated run: the loop's turns, wake-ups, stalls, and the interpreter lock
+(:class:`Machine`), the threads that share it and the cores (:class:`HostThreads`), and messages that wait for the loop
+(:class:`Messages`).
 
 It draws from :class:`~edgeserve.config.machine_costs.MachineCosts`; the world makes it happen. Without one (an ideal
 machine but for ``[run] step_cost`` and ``event_cost``) nothing is drawn.
@@ -7,13 +9,17 @@ machine but for ``[run] step_cost`` and ``event_cost``) nothing is drawn.
 from __future__ import annotations
 
 import random
-from typing import Any, Dict, Iterable, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve.config.machine_costs import ASSUMED, LockUse, MachineCosts, Spread, with_overrides
 from edgeserve.config.schema import Config
+from edgeserve.loop.coalescing import ReceiveCoalescing, lane_threads
 from edgeserve.loop.response_overhead import ResponseOverhead
-from edgeserve.sim.quantiles import value_at
+from edgeserve.sched.protocol.actions import EvictModel, LoadModel, RunBatch
+from edgeserve.sched.protocol.events import Event, LaneChanged, WorkFinished, WorkRefused
+from edgeserve.sim.running import SimLane
 from edgeserve.sim.scenario import RunConfig, Scenario
+from edgeserve.sim.spreads import value_at
 
 HOST_ENGINE = "python"
 """The engine whose functions run under the interpreter lock, unless ``options.process`` gives them a process."""
@@ -199,3 +205,156 @@ def _longest(spread: Spread) -> int:
 
 def _drawn(spread: Spread, draw: random.Random) -> int:
     return value_at(spread, draw.random()) if spread else 0
+
+
+class HostThreads:
+    """The loop's thread and those of the lanes of one world. Times are virtual, in nanoseconds."""
+
+    def __init__(self, machine: Machine, lanes: Mapping[str, SimLane], config: Config) -> None:
+        self._machine = machine
+        self._lanes = lanes
+        self._contended = {
+            name for name, device in config.devices.items() if device.kind == "cpu" and device.contention == 1.0
+        }
+        self._starting: List[Tuple[str, str, int]] = []  # functions of the present step: lane, model, expected time
+
+    def begin_step(self) -> None:
+        """The loop decides anew."""
+        self._starting.clear()
+
+    def give(self, action: RunBatch) -> None:
+        """The present step gives a lane a batch. Of all threads that a step wakes, that with a host function gets the
+        interpreter lock first (measured: in two cases of three, and others wait as long as it takes in the mean)."""
+        lane = self._lanes[action.lane]
+        if lane.up and not lane.inbox and not lane.launched_count and self._machine.share(action.model):
+            self._starting.append((action.lane, action.model, action.expected_ns))
+
+    def functions(self, at_ns: int) -> List[Function]:
+        """The host functions that still run then, as far as is known."""
+        return [
+            (lane.running.action.model, lane.running.ends_ns() - at_ns)
+            for lane in self._lanes.values()
+            if lane.running is not None and lane.running.share and lane.running.ends_ns() > at_ns
+        ]
+
+    def _starting_beside(self, lane: str, at_ns: int, acts_ns: int) -> List[Function]:
+        """Functions of the present step, whose actions take effect at ``acts_ns``, on other lanes; and how much of them
+        is left."""
+        return [
+            (model, acts_ns + expected_ns - at_ns)
+            for other, model, expected_ns in self._starting
+            if other != lane and acts_ns + expected_ns > at_ns
+        ]
+
+    def start_ns(self, lane: SimLane, action: Any, now_ns: int, acts_ns: int) -> int:
+        """From giving an idle lane a work until its thread starts it."""
+        lag_ns = self._machine.start_ns(self.functions(now_ns)) + self._machine.start_lag_ns(lane.name)
+        if not self._machine.share(getattr(action, "model", "")):
+            lag_ns += self._machine.behind_ns(self._starting_beside(lane.name, now_ns, acts_ns))
+        return lag_ns
+
+    def answer_ns(self, at_ns: int, acts_ns: int) -> int:
+        """The loop's time to send one answer, and what it waits for the lock before."""
+        behind_ns = self._machine.behind_ns(self._starting_beside("", at_ns, acts_ns))
+        return behind_ns + self._machine.answer_ns(self.functions(at_ns + behind_ns))
+
+    def return_wait_ns(self, now_ns: int) -> int:
+        """How long a thread waits that comes back from its device."""
+        return self._machine.lock_wait_ns(self.functions(now_ns), RETURN_TAKES)
+
+    def shares_cores(self, lane: SimLane, is_measured: bool) -> bool:
+        """Whether a batch is slower beside others on cores: it was measured alone, and its device does not say how much
+        its lanes slow each other."""
+        return is_measured and lane.device in self._contended
+
+    def pace(self, lane: SimLane) -> float:
+        """How many times longer what a lane runs takes for the lock and the cores that it shares."""
+        here = lane.running
+        assert here is not None
+        others = [other.running for other in self._lanes.values() if other is not lane and other.running is not None]
+        pace = 1.0
+        if here.share:
+            pace = slowed_by_lock(here.share, [other.share for other in others], self._machine.costs.lock_factor)
+        if here.shares_cores:
+            pace *= self._machine.beside(
+                here.share > 0.0, [other.share > 0.0 for other in others if other.shares_cores]
+            )
+        return pace
+
+
+class Messages:
+    """What came over the bus and was not read. ``cores``: those that the server may use; 0 where nobody knows: the loop
+    then counts as having one of its own. Belongs to one world."""
+
+    def __init__(self, config: Config, cores: int) -> None:
+        self.waiting: List[Event] = []
+        self._since_ns = 0  # when the first of them came
+        self.looks_ahead = any(lane.ahead_ns for lane in config.lanes.values())
+        self._rule = ReceiveCoalescing(shares_cores=0 < cores <= lane_threads(config))
+        self._rooms = {name: 1 if lane.ahead_ns else lane.depth for name, lane in config.lanes.items()}
+        self._given = dict.fromkeys(config.lanes, 0)  # works that a lane has, as far as the loop knows
+        self._lanes: Dict[int, str] = {}  # work -> its lane
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether no lane could start what comes."""
+        return all(self._given[name] >= room for name, room in self._rooms.items())
+
+    def given(self, action: Any, now_ns: int, expected_ns: int) -> None:
+        """A lane was given a work. ``expected_ns``: after which something else could start there."""
+        if isinstance(action, RunBatch):
+            self._rule.launched(now_ns, expected_ns)
+        if isinstance(action, (RunBatch, LoadModel, EvictModel)) and action.lane in self._given:
+            self._given[action.lane] += 1
+            self._lanes[action.work_id] = action.lane
+
+    def told(self, mail: Sequence[Event]) -> None:
+        """The loop looks at its mail."""
+        for event in mail:
+            if isinstance(event, (WorkFinished, WorkRefused)):
+                lane = self._lanes.pop(event.work_id, "")
+                if lane:
+                    self._given[lane] -= 1
+            elif isinstance(event, LaneChanged) and event.up is False and event.lane in self._given:
+                self._given[event.lane] = 0  # what it had is answered by nobody
+                self._lanes = {work: lane for work, lane in self._lanes.items() if lane != event.lane}
+
+    def held_until_ns(self, now_ns: int) -> Optional[int]:
+        """Until when the loop does not look for messages; ``None``: it looks."""
+        return self._rule.receive_at_ns(now_ns) if self.is_busy else None
+
+    def lets_more_come(self, now_ns: int) -> bool:
+        """Something came for a loop that had found nothing: whether it waits for more, since nothing can start."""
+        if not self.is_busy or not self._rule.hold_ns:
+            return False
+        self._rule.hold_from(now_ns)
+        return self._rule.receive_at_ns(now_ns) is not None
+
+    def came(self, message: Event, now_ns: int) -> None:
+        """One more waits."""
+        if not self.waiting:
+            self._since_ns = now_ns
+        self.waiting.append(message)
+
+    def wanted_ns(self, ready_ns: int, due_ns: Optional[int]) -> int:
+        """When the loop would have gone on, which does at ``ready_ns``, had it not let messages and the timer wait."""
+        times = [ready_ns] + [self._since_ns] * bool(self.waiting) + [due_ns] * (due_ns is not None)
+        return min(item for item in times if item is not None)
+
+    def read(self) -> List[Event]:
+        """All that waits."""
+        read, self.waiting = self.waiting, []
+        return read
+
+    def were_read(self, now_ns: int, count: int) -> None:
+        """So many were read; the next look may wait again."""
+        if self.is_busy:
+            self._rule.received(now_ns, count)
+
+    def expects_more(self, now_ns: int, count: int) -> bool:
+        """Whether an idle lane waits a moment for those who were just answered, ``count`` events having come."""
+        return not self.is_busy and self._rule.answers > 1 and self._rule.expects_more(now_ns, count)
+
+    def answered(self, now_ns: int, count: int) -> None:
+        """So many answers were sent together."""
+        self._rule.answered(now_ns, count, self.is_busy)

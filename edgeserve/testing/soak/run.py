@@ -1,7 +1,7 @@
 """Soak runs: a seed draws a whole scenario (apps, policies, lanes, budgets, load, trouble, how bad it all is), runs it,
 and holds it to every rule there is.
 
-``scripts/soak.py`` runs a thousand of them, the tests a hundred. A failing seed replays exactly.
+``scripts/dev/soak.py`` runs a thousand of them, the tests a hundred. A failing seed replays exactly.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from edgeserve.loop.drive import drive
 from edgeserve.recording.trace import Recorder, start_of, step_line
 from edgeserve.sched.protocol.actions import ACTION_KINDS, OUTCOMES, Action
 from edgeserve.sched.protocol.events import EVENT_KINDS, Event
-from edgeserve.sim.accounts import Account, Accounts
 from edgeserve.sim.run import make_world, sequences_of, setting_of, told_times
 from edgeserve.sim.scenario import Scenario, parse_scenario
-from edgeserve.sim.soak_ensembles import ENSEMBLE_KINDS, draw_ensemble, draw_ensemble_options, draw_pair, draw_said
-from edgeserve.sim.soak_language import LANGUAGE_MARKS, draw_language
-from edgeserve.sim.soak_pard import PARD_KINDS, draw_hints, draw_mixed, draw_options, draw_work
+from edgeserve.testing.soak.accounts import Account, Accounts
+from edgeserve.testing.soak.ensembles import ENSEMBLE_KINDS, draw_ensemble, draw_ensemble_options, draw_pair, draw_said
+from edgeserve.testing.soak.language import LANGUAGE_MARKS, draw_language
+from edgeserve.testing.soak.pard import PARD_KINDS, draw_hints, draw_mixed, draw_options, draw_work
 
 EXACT_KINDS = ("fifo", "edf", "clockwork")
 """Policies whose decisions are the same on every Python (integers, and floats only where they are exact)."""
@@ -368,7 +368,7 @@ def _fork(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> No
 
 
 def _fan(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> None:
-    cut = _own_model(draw, table, parts=draw.choice(([0, 3], [1, 12], 2, [0, 1])))
+    cut = _own_model(table, parts=draw.choice(([0, 3], [1, 12], 2, [0, 1])))
     app["node"] = [
         _node(draw, table, "cut", [], model=cut, fan_out=True, parts_max=draw.choice((256, 10))),
         _node(draw, table, "read", ["cut"]),
@@ -381,7 +381,7 @@ def _fan(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> Non
 
 
 def _nested(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> None:
-    outer, inner = _own_model(draw, table, parts=[0, 3]), _own_model(draw, table, parts=[0, 2])
+    outer, inner = _own_model(table, parts=[0, 3]), _own_model(table, parts=[0, 2])
     app["node"] = [
         _node(draw, table, "outer", [], model=outer, fan_out=True),
         _node(draw, table, "inner", ["outer"], model=inner, fan_out=True),
@@ -392,7 +392,7 @@ def _nested(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> 
 
 
 def _routed(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> None:
-    chooser = _own_model(draw, table, routes={"left": 0.5, "right": 0.3, **({"": 0.2} if draw.random() < 0.3 else {})})
+    chooser = _own_model(table, routes={"left": 0.5, "right": 0.3, **({"": 0.2} if draw.random() < 0.3 else {})})
     app["node"] = [
         _node(draw, table, "pick", [], model=chooser, route="one"),
         _node(draw, table, "left", ["pick"]),
@@ -407,7 +407,7 @@ def _mixed(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> N
     app["node"] = draw_mixed(
         draw,
         lambda name, after, **keys: _node(draw, table, name, after, **keys),
-        lambda **truth: _own_model(draw, table, **truth),
+        lambda **truth: _own_model(table, **truth),
     )
 
 
@@ -417,7 +417,7 @@ def _ensemble(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -
         draw,
         app,
         lambda name, after, **keys: _node(draw, table, name, after, **keys),
-        lambda: _own_model(draw, table),
+        lambda: _own_model(table),
         table["truth"],
     )
 
@@ -431,7 +431,7 @@ def _stream(draw: random.Random, table: Dict[str, Any], app: Dict[str, Any]) -> 
         app["node"].append(_node(draw, table, "s1", ["s0"]))
 
 
-def _own_model(draw: random.Random, table: Dict[str, Any], **truth: Any) -> str:
+def _own_model(table: Dict[str, Any], **truth: Any) -> str:
     """A model that no other app uses, since what it returns belongs to this graph."""
     name = f"m{len(table['model'])}"
     table["model"][name] = {

@@ -32,7 +32,7 @@ def steps_of(truth: TruthConfig, hints: Mapping[str, float]) -> int:
     return min(truth.steps_max, max(1, round(hints.get(truth.steps_hint, 1.0))))
 
 
-class Predictor:
+class StepsPredictor:
     """What is predicted of the steps of one model's requests (``[truth.MODEL.predict]``). Of the logarithm of the true
     number, whose law is normal, it sees a number that correlates with it by ``rho``, and says the mean of the numbers
     that are possible then (the RT-LM specification, section 9)."""

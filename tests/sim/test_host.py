@@ -14,12 +14,12 @@ from edgeserve.config.profiles import QUANTILES, LaneProfile, Profile, Timing
 from edgeserve.errors import ConfigError
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS, FinishRequest, Outcome, RunBatch
 from edgeserve.sched.protocol.events import JobId, RequestArrived, WorkFinished
-from edgeserve.sim.machine import NOT_MEASURED, Machine, charged, slowed_by_lock
-from edgeserve.sim.quantiles import bend_of, value_at
+from edgeserve.sim.host import NOT_MEASURED, Machine, charged, slowed_by_lock
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
-from edgeserve.sim.soak import draw_scenario, hold
+from edgeserve.sim.spreads import bend_of, value_at
+from edgeserve.testing.soak.run import draw_scenario, hold
 
 MS = 10**6
 US = 1000

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from typing import Any, Dict, List
 
-from edgeserve.sim.sequences_config import CONTINUOUS, EARLY_EXIT, STATIC
+from edgeserve.sim.scenario import CONTINUOUS, EARLY_EXIT, STATIC
 
 LANGUAGE_MARKS = ("BatchProgress", "CutBatch", "ReleaseState")
 """What must have occurred over a few runs of it, and occurs nowhere else."""

@@ -14,9 +14,9 @@ from edgeserve.config.machine_costs import LockUse, MachineCosts, machine_path, 
 from edgeserve.config.profiles import QUANTILES
 from edgeserve.errors import EngineError
 from edgeserve.sched.protocol.events import Request, RequestArrived, WorkFinished
-from edgeserve.tools import machine
-from edgeserve.tools.machine import (
-    Watch,
+from edgeserve.tools import measure_machine
+from edgeserve.tools.measure_machine import (
+    LoopWatch,
     costs_of_loop,
     lock_waits,
     measure_contention,
@@ -63,8 +63,8 @@ def test_the_parts_of_the_loops_time_are_found_exactly():
 
 
 def test_the_model_that_is_measured_is_named_in_no_warning(caplog):
-    log = machine.logging.getLogger("edgeserve")
-    with machine._quiet():
+    log = measure_machine.logging.getLogger("edgeserve")
+    with measure_machine._quiet():
         log.warning("model product takes longer")
         log.error("it fails")
     log.warning("afterwards")
@@ -82,10 +82,10 @@ def test_no_part_is_negative():
 
 def test_waits_count_only_where_the_loop_was_asleep(monkeypatch):
     now = [10 * MS]
-    monkeypatch.setattr(machine.time, "monotonic_ns", lambda: now[0])
+    monkeypatch.setattr(measure_machine.time, "monotonic_ns", lambda: now[0])
     request = Request(1, "a", 12 * MS, 99 * MS)
     early = Request(2, "a", 10 * MS + 1, 99 * MS)  # came while the loop was still sending
-    watch = Watch(
+    watch = LoopWatch(
         Scripted(
             [
                 (13 * MS, [RequestArrived(request)]),
@@ -192,9 +192,9 @@ def test_profile_measures_the_machine_and_the_host_functions(config, tmp_path, c
 
 def test_contention_is_by_how_much_a_busy_core_slows_another(monkeypatch):
     calls = iter([100, 80, 100, 50, 100, 80, 100, 80, 100, 90])
-    monkeypatch.setattr("edgeserve.tools.machine._calls", lambda call, seconds: next(calls))
+    monkeypatch.setattr("edgeserve.tools.measure_machine._calls", lambda call, seconds: next(calls))
     assert measure_contention(0.1) == 1.25  # the median: one turn met something else
-    monkeypatch.setattr("edgeserve.tools.machine._calls", lambda call, seconds: 100)
+    monkeypatch.setattr("edgeserve.tools.measure_machine._calls", lambda call, seconds: 100)
     assert measure_contention(0.1) == 1.0
 
 
@@ -203,21 +203,22 @@ def test_what_was_measured_is_kept_until_versions_or_functions_change(config, tm
 
     def everything(seconds):
         measured.append("machine")
-        return MachineCosts(step_ns=len(measured), circumstances=machine.circumstances())
+        return MachineCosts(step_ns=len(measured), circumstances=measure_machine.circumstances())
 
     def function(config, model, seconds, name):
         measured.append(model)
         return LockUse(0.5, (), name)
 
-    monkeypatch.setattr(machine, "measure_machine", everything)
-    monkeypatch.setattr(machine, "measure_function", function)
+    monkeypatch.setattr(measure_machine, "measure_machine", everything)
+    monkeypatch.setattr(measure_machine, "measure_function", function)
     from edgeserve.config.loading import load_config
 
     path = machine_path(str(tmp_path / "profiles"), device_slug())
 
     def again(**options):
         measured.clear()
-        costs, lacking = machine.profile_machine(load_config(config), ["quick", "host", "apart"], path, 1.0, **options)
+        models = ["quick", "host", "apart"]
+        costs, lacking = measure_machine.profile_machine(load_config(config), models, path, 1.0, **options)
         assert lacking == []
         assert read_machine(path) == costs
         return list(measured)

@@ -6,11 +6,11 @@ This module only keeps the state of lanes and works out when works end; the worl
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Any, Callable, Deque, List, Mapping, Optional, Sequence, Tuple
+from collections import Counter, defaultdict, deque
+from typing import Any, Callable, DefaultDict, Deque, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from edgeserve.sched.protocol.actions import EvictModel
-from edgeserve.sim.sequences import SequenceRun
+from edgeserve.sched.protocol.actions import EvictModel, RunBatch
+from edgeserve.sim.sequence_runs import SequenceRun
 
 
 class Running:
@@ -202,3 +202,25 @@ def held_up(lanes: Sequence[SimLane], now_ns: int, held_ns: int) -> List[Tuple[S
         lane.epoch += 1
         found.append((lane, now_ns + round(running.left_ns * running.pace)))
     return found
+
+
+class Usage:
+    """The usage of one run. ``batches`` counts them by (model, jobs); ``spent_ns`` is each request's share of its
+    batches, by lane. Probes count for nobody."""
+
+    def __init__(self) -> None:
+        self.batches: Counter = Counter()
+        self.spent_ns: DefaultDict[int, Dict[str, float]] = defaultdict(dict)
+
+    def ran(self, lane: str, action: Any, took_ns: int) -> None:
+        """A work of a lane is over, whether well or not."""
+        if not isinstance(action, RunBatch) or action.probe:
+            return
+        self.batches[action.model, len(action.jobs)] += 1
+        self.charge(lane, action.jobs, took_ns)
+
+    def charge(self, lane: str, jobs: Sequence[Any], took_ns: int) -> None:
+        """These jobs had the lane together for so long."""
+        for job in jobs:
+            spent = self.spent_ns[job.request_id]
+            spent[lane] = spent.get(lane, 0.0) + took_ns / len(jobs)

@@ -13,11 +13,10 @@ from edgeserve.config.profiles import Profile, Timing
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.errors import ConfigError
 from edgeserve.sched.protocol.events import JobId, Request
-from edgeserve.sim.quantiles import bend_of, value_at
-from edgeserve.sim.scenario import TruthConfig
-from edgeserve.sim.sequences import Predictor, hint_of, steps_of
-from edgeserve.sim.sequences_config import STATIC
-from edgeserve.sim.spreads import Lognormal
+from edgeserve.sim.scenario import STATIC, TruthConfig
+from edgeserve.sim.sequence_runs import StepsPredictor, hint_of, steps_of
+from edgeserve.sim.spreads import Lognormal, bend_of, value_at
+from edgeserve.sim.workload import changed
 
 Laws = Mapping[Tuple[str, str], Lognormal]
 """(workload, hint) -> what the workload draws the hint from, for predictors that know it."""
@@ -171,7 +170,6 @@ class TrueResults:
         self, config: Config, truths: Mapping[str, TruthConfig], seed: Any, laws: Optional[Laws] = None
     ) -> None:
         self._seed = seed
-        self._truths = truths
         self._nodes = {
             (app.name, node.name): (node, truths.get(node.model, _NO_TRUTH))
             for app in config.apps.values()
@@ -181,11 +179,11 @@ class TrueResults:
             app.name: {hint for node in app.nodes for hint in _hidden(self._nodes[app.name, node.name][1])}
             for app in config.apps.values()
         }
-        self._predictors: Dict[str, List[Predictor]] = {name: [] for name in config.apps}
+        self._predictors: Dict[str, List[StepsPredictor]] = {name: [] for name in config.apps}
         for (name, node_name), (_, truth) in self._nodes.items():
             if truth.predict is not None:
                 hint = hint_of(config.apps[name], node_name, "steps", truth.predict.hint)
-                self._predictors[name].append(Predictor(truth, hint, laws or {}))
+                self._predictors[name].append(StepsPredictor(truth, hint, laws or {}))
         self._tokens = {
             key: hint_of(config.apps[key[0]], key[1], "tokens", truth.tokens_hint)
             for key, (_, truth) in self._nodes.items()
@@ -201,19 +199,7 @@ class TrueResults:
         for predictor in self._predictors[request.app]:
             uniform = random.Random(f"{self._seed}/truth/{place}/{predictor.hint}").random()
             hints.update(predictor.says(request.hints, place.rpartition("/")[0], uniform))
-        return Request(
-            request.id,
-            request.app,
-            request.arrival_ns,
-            request.deadline_ns,
-            request.client,
-            request.klass,
-            request.value,
-            request.stream,
-            request.on_late,
-            hints,
-            request.quality_min,
-        )
+        return changed(request, hints=hints)
 
     def said(self, app: str, job: JobId, hints: Mapping[str, float]) -> Optional[Mapping[str, float]]:
         """Which of the request's true hints the job's result tells."""

@@ -106,7 +106,7 @@ class Product(Engine):
         return [Result({"y": together[:1, index]}) for index in range(len(batch.items))]
 
 
-class Watch:
+class LoopWatch:
     """Stands between the loop and a live world, and notes times. Belongs to the loop's thread.
 
     ``waits``: (processor time of one wait, answers sent in it, requests read in it); ``turns``: (processor time from
@@ -194,7 +194,7 @@ def _quiet() -> Iterator[None]:
         log.setLevel(before)
 
 
-def _watched(config: Config, use: Callable[[str], None]) -> Watch:
+def _watched(config: Config, use: Callable[[str], None]) -> LoopWatch:
     """Serve ``config`` while ``use(endpoint)`` runs, and watch the loop."""
     core = RuntimeCore(config, request_validators(config), True, lambda: False)
     ready, watches, errors = threading.Event(), [], []
@@ -202,7 +202,7 @@ def _watched(config: Config, use: Callable[[str], None]) -> Watch:
     def live() -> None:
         try:
             core.open()
-            watches.append(Watch(core.world))
+            watches.append(LoopWatch(core.world))
             ready.set()
             drive(core.scheduler, watches[0], None)
         except BaseException as error:  # noqa: BLE001 raised again below, on the thread that waits
@@ -252,7 +252,7 @@ def ask(endpoint: str, seconds: float) -> None:
             time.sleep(draw.expovariate(1 / PAUSE_S))
 
 
-def costs_of_loop(watch: Watch) -> MachineCosts:
+def costs_of_loop(watch: LoopWatch) -> MachineCosts:
     """The watched turns as costs: straight lines through processor times, none negative; waits as they were."""
     turns = np.array(watch.turns, dtype=np.float64).reshape(-1, 2)
     step_ns, event_ns = _parts(turns[:, 0], turns[:, 1:])
