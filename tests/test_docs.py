@@ -447,7 +447,6 @@ INTERFACE = {  # heading of docs/policies/interface.md -> class, and what of it 
         {
             "joins",
             "scopes",
-            "chosen",
             "breakdown",
             "log",
             "done_exits",
@@ -457,7 +456,6 @@ INTERFACE = {  # heading of docs/policies/interface.md -> class, and what of it 
             "part_hints",
             "fate",
             "fates",
-            "skipped",
             "learn",
             "hints_at",
             "note",

@@ -377,8 +377,6 @@ BUGS: Tuple[Bug, ...] = (
         unit("policy_api/arbiter")),
     Bug("queueing-is-a-handover", "core/auction.py", " and lane.depth == 1 and not lane.ahead_ns", "",
         unit("latency/handover")),
-    Bug("a-late-start-is-a-handover", "core/auction.py", "work.starts_ns == now >= bid.start_after_ns",
-        "work.starts_ns == now", unit("latency/handover")),
     Bug("a-stall-is-a-handover", "latency/handover.py", "min(HANDOVER_NS_MAX, handover_ns)", "handover_ns",
         unit("latency/handover")),
     Bug("background-leaves-no-handover", "core/auction.py", " + takes_ns + lane.handover.careful_ns <= room_ns",

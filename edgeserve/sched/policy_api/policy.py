@@ -58,7 +58,6 @@ class Bid:
         "expected_ns",
         "utility",
         "remaining_ns",
-        "start_after_ns",
         "start_before_ns",
         "latest_start_ns",
         "drops",
@@ -80,7 +79,6 @@ class Bid:
         expected_ns: int,
         utility: UtilityOfStart,
         remaining_ns: int,
-        start_after_ns: int = 0,
         start_before_ns: int = START_ANY_TIME_NS,
         latest_start_ns: int | None = None,
         drops: Sequence[Tuple[RequestRecord, str]] = (),
@@ -96,7 +94,6 @@ class Bid:
         self.expected_ns = expected_ns
         self.utility = utility
         self.remaining_ns = remaining_ns
-        self.start_after_ns = start_after_ns
         self.start_before_ns = start_before_ns
         self.latest_start_ns = latest_start_ns
         self.drops = drops
@@ -164,7 +161,7 @@ class Policy:
         self.options = check_options(name, options, {**COMMON_OPTIONS, **self.defaults})
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
-        """Admit (None) or refuse (the reason). May ``board.choose`` the first nodes; default: all of them."""
+        """Admit (None) or refuse (the reason)."""
         return None
 
     def on_ready(self, job: Job, board: Board) -> None:
