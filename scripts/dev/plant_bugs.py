@@ -512,9 +512,6 @@ BUGS: Tuple[Bug, ...] = (
         unit("policies/pard/graphs")),
     Bug("pard-sibling-always-counts", "policies/pard/siblings.py", 'succ.join == "all" and ', "",
         unit("policies/pard/graphs")),
-    Bug("minmaxheap-forgets-the-parent", "policies/pard/minmaxheap.py",
-        "if rows[parent] != rows[best] and (rows[parent] < rows[best]) == minimal:", "if False:",
-        unit("policies/pard/minmaxheap")),
     # --- pard_local
     Bug("cohort-ignores-its-margin", "policies/pard_local/in_flight.py",
         "max(0, ends_ns - self._from_ns) * self.margin_ppm // PPM", "0",

@@ -354,7 +354,7 @@ class Pard(Policy):
         if self._rule.scan:
             self._scan(worker, starts_ns, size - len(forming), board)
         while len(forming) < size:
-            job = queue.high() if high else queue.low()
+            job = queue.oldest_of_largest() if high else queue.head()
             if job is None:
                 break
             if self._rule.test != NEVER and not self._rule.scan and self._judge.refuses(job, worker, starts_ns, board):
@@ -362,10 +362,10 @@ class Pard(Policy):
             else:
                 self._admit(job, worker, starts_ns, board)
         if high and self._rule.test != NEVER:  # else the hopeless fill the low end until their deadline
-            job = queue.low()
+            job = queue.head()
             while job is not None and self._judge.is_late(job, worker, starts_ns, board):
                 self._give_way(job, worker, starts_ns, board)
-                job = queue.low()
+                job = queue.head()
         while worker.late and len(forming) < size:
             self._admit(next(iter(worker.late.values())), worker, starts_ns, board)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Dict, Iterator, List, Sequence, Tuple
 
-from edgeserve.sched.policies.pard.minmaxheap import Depq
+from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.pard.state import Module, Planner
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import Job
@@ -26,7 +26,7 @@ class Worker:
         self.module = module
         self.lane = lane
         self.shared = False  # the lane serves other modules of the policy too
-        self.queue = Depq()
+        self.queue = JobQueue()
         self.forming: Dict[int, Job] = {}  # by seq, in the order of joining
         self.late: Dict[int, Job] = {}
         self.wakes_ns = 0  # when its next batch begins to form, if an alarm is set for that
