@@ -4,11 +4,12 @@
 
 Four classes of requests with bimodal histograms of 50 bins wait for a batch of 16: ``hull`` is the paper's queue
 (``lib/hull_queue.py``), ``lines`` keeps (alpha, beta) in arrays and new ones at each milestone, ``table`` looks the
-pair up by the slack, ``product`` is a JobQueue per class and :func:`edgeserve.sched.policies.orloj.slack.top`. Measured
-are the insertion of a request, the best 16 (nothing is taken out), and the best 16 when a millisecond has passed, with
-the milestones that were due in it. Beside them, in the same round, a bare ``numpy.argpartition`` of the same number of
-scores. What each structure found is compared with the specification's sum over bins before its time counts. Where the
-compiled core is installed, ``product`` is measured with both cores, in processes of their own.
+pair up by the slack, ``product`` is a JobQueue per class and
+:func:`edgeserve.sched.policies.published.orloj.slack.top`. Measured are the insertion of a request, the best 16
+(nothing is taken out), and the best 16 when a millisecond has passed, with the milestones that were due in it. Beside
+them, in the same round, a bare ``numpy.argpartition`` of the same number of scores. What each structure found is
+compared with the specification's sum over bins before its time counts. Where the compiled core is installed,
+``product`` is measured with both cores, in processes of their own.
 
 The slacks are drawn so that nearly all requests are *safe* (19 of 20 above the longest batch), all are *risky* (within
 the histogram of their class) or both and too late ones are *mixed*.
@@ -41,7 +42,7 @@ from edgeserve import compiled
 from edgeserve.config.loading import parse_config
 from edgeserve.config.machine import device_name
 from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.policies.orloj.slack import SlackScore, top
+from edgeserve.sched.policies.published.orloj.slack import SlackScore, top
 from edgeserve.sched.protocol.actions import LatencyBreakdown
 from edgeserve.sched.protocol.events import Request
 from edgeserve.sched.requests.graph import App

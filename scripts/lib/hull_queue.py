@@ -6,7 +6,8 @@ points at the leaves, and at each inner node the *bridge*, the edge of the node'
 An update costs O(log^2 n), the best point O(log n). :class:`HullQueue` adds what a queue of requests needs: a new point
 at each milestone, and a new base time ``t0`` before the exponentials leave the range of a float.
 
-The product uses :func:`edgeserve.sched.policies.orloj.slack.top` instead; ``scripts/bench/queues.py`` measures why.
+The product uses :func:`edgeserve.sched.policies.published.orloj.slack.top` instead; ``scripts/bench/queues.py``
+measures why.
 """
 
 from __future__ import annotations

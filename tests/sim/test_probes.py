@@ -9,8 +9,8 @@ from edgeserve.recording.timeline import timeline_of
 from edgeserve.recording.trace import Recorder, build_inputs, read_recording, start_of
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policies.dynamic.sampler import Sampler
 from edgeserve.sched.policies.fifo import Fifo
-from edgeserve.sched.policies.orloj.sampler import Sampler
 from edgeserve.sched.protocol.actions import FinishRequest, Outcome, ReleaseInputs, RetainInputs, RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult, Request
 from edgeserve.sim.reference_model import ReferenceModel, ReferenceModelError
