@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import importlib
 import random
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Type
+from dataclasses import dataclass
+from typing import Any, Callable, ClassVar, Dict, List, Mapping, Sequence, Tuple, Type
 
 import pytest
 
@@ -23,6 +24,7 @@ from edgeserve.sched.core.scheduler import Scheduler
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.common.bidding import bid_for
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import Bid, Policy
 from edgeserve.sched.protocol.actions import Action, FinishRequest, Outcome, RunBatch
 from edgeserve.sched.protocol.events import Event, JobResult, Request, RequestArrived, WorkFinished, WorkRefused
@@ -72,14 +74,23 @@ class Idle(Plain):
         return None
 
 
+@dataclass(frozen=True)
+class RandomOptions(PolicyOptions):
+    """Options of :class:`Random`."""
+
+    seed: int = option(1, "of the draws")
+
+
 class Random(Plain):
     """Any legal move, drawn: refuses, drops, batches of any size, membership and steps, idles now and then."""
 
-    defaults = {"seed": 1}
+    options_type: ClassVar[Type[PolicyOptions]] = RandomOptions
 
     def __init__(self, name: str, apps: Sequence[App], options: Mapping[str, object]) -> None:
         super().__init__(name, apps, options)
-        self._draw = random.Random(f"{self.options['seed']}/random policy")
+        own = self.options
+        assert isinstance(own, RandomOptions)
+        self._draw = random.Random(f"{own.seed}/random policy")
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
         if self._draw.random() < 0.02:

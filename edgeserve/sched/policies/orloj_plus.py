@@ -16,15 +16,17 @@ The policy never waits for a fuller batch: every rule for waiting that was tried
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil
-from typing import ClassVar, Dict, List, Sequence, Tuple
+from typing import ClassVar, Dict, List, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.bidding import likely_bid
-from edgeserve.sched.policies.dynamic.base import DynamicPolicy
+from edgeserve.sched.policies.dynamic.base import DynamicOptions, DynamicPolicy
 from edgeserve.sched.policies.dynamic.lengths import Lengths
 from edgeserve.sched.policies.dynamic.model import DynamicModel, QueueKey
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import Bid, Options
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job
@@ -54,16 +56,30 @@ Row = Tuple[int, int, int, Job, str, float]  # (rank, deadline, seq, job, class,
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class OrlojPlus(DynamicPolicy):
-    """Options: ``hint``, the declared number that predicts a request's length (``""``: the app is all that is known);
-    and those of :class:`DynamicPolicy`."""
+@dataclass(frozen=True)
+class OrlojPlusOptions(DynamicOptions):
+    """Options of ``orloj+``."""
 
-    defaults: ClassVar[Options] = {"hint": "length", **DynamicPolicy.learning}
+    hint: str = option(
+        "length", "the declared number that predicts a request's length; empty: the app is all that is known"
+    )
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class OrlojPlus(DynamicPolicy):
+    """The batch of most value per time, by the distributions of its members."""
+
+    options_type: ClassVar[Type[PolicyOptions]] = OrlojPlusOptions
     from_batches: ClassVar[bool] = True
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
-        super().__init__(name, apps, options, hint=str(dict(self.defaults, **options)["hint"]))
+        super().__init__(name, apps, options)
         self._medians: Dict[Tuple[str, str], Tuple[Lengths, Dict[str, int]]] = {}
+
+    def _length_hint(self) -> str:
+        own = self.options
+        assert isinstance(own, OrlojPlusOptions)
+        return own.hint
 
     def _hopeless_ns(self, model: DynamicModel, queue_key: QueueKey, lane: Lane, board: Board) -> int:
         """What a request of this class takes alone with :data:`EVEN_ODDS`."""

@@ -9,17 +9,19 @@ task if it ends there earlier.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence, Set, Tuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence, Set, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.edf import Edf
-from edgeserve.sched.policies.language.base import KEEP, LanguagePolicy
+from edgeserve.sched.policies.language.base import KEEP, LanguageOptions, LanguagePolicy
 from edgeserve.sched.policies.language.consolidation import consolidate, window_len
 from edgeserve.sched.policies.language.offload import Crowd, Main, Side
 from edgeserve.sched.policies.language.queues import RANKS, ModelTasks, Waiting
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.options import Number, PolicyOptions, option, other_default
 from edgeserve.sched.policy_api.policy import Bid, Options
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job
@@ -41,26 +43,35 @@ ALMOST: Final = 0.98
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class RtlmPlus(LanguagePolicy):
-    """Options: ``admit_share`` (of the slots that must be free before others are admitted), ``fair`` (admit one of each
-    client at a time), ``turn`` (steps after which a batch comes back, where it cannot be cut; 0: it is cut), and those
-    of :class:`LanguagePolicy`."""
+@dataclass(frozen=True)
+class RtlmPlusOptions(LanguageOptions):
+    """Options of ``rtlm+``."""
 
-    defaults: ClassVar[Options] = {
-        **LanguagePolicy.defaults,
-        "order": "linear",
-        "alpha": 3.0,
-        "correct": True,
-        "admit_share": 0.5,
-        "fair": True,
-        "turn": 0,
-    }
+    order: str = other_default(LanguageOptions, "order", "linear")
+    alpha: Number = other_default(LanguageOptions, "alpha", 3.0)
+    correct: bool = other_default(LanguageOptions, "correct", True)
+    admit_share: Number = option(
+        0.5, "of the places that must be free before others are admitted, where prompts are read whole", low=0
+    )
+    fair: bool = option(True, "admit one request of each client at a time")
+    turn: int = option(
+        0, "steps after which a batch comes back by itself, for engines that cannot be cut; 0: none", low=0
+    )
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class RtlmPlus(LanguagePolicy):
+    """Continuous batching: what ends frees its place, and others are admitted between two steps."""
+
+    options_type: ClassVar[Type[PolicyOptions]] = RtlmPlusOptions
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
-        self._share = self._at_least("admit_share", 0.0)
-        self._fair = bool(self.options["fair"])
-        self._turn = int(self._at_least("turn", 0.0))
+        own = self.options
+        assert isinstance(own, RtlmPlusOptions)
+        self._share: float = own.admit_share
+        self._fair = own.fair
+        self._turn = own.turn
 
         self._prefills: Dict[Tuple[str, str], float] = {}  # (model, lane) -> in steps, as measured
         self._reading: Set[int] = set()  # works that began with prompts

@@ -5,7 +5,8 @@ The two differ in which requests they give up and which batch they choose.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Dict, List, Mapping, Sequence, Tuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, Dict, List, Mapping, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.bidding import droppable, look_at_bound, postpone
@@ -14,6 +15,7 @@ from edgeserve.sched.policies.dynamic.sampler import Sampler
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
+from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change, Options, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
@@ -23,24 +25,33 @@ from edgeserve.units import ms_to_ns
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
+@dataclass(frozen=True)
+class DynamicOptions(PolicyOptions):
+    """Options of ``orloj`` and ``orloj+``."""
+
+    window: int = option(512, "times alone that are remembered per class; fewer forget sooner, more know tails better")
+    reset_ms: Number = option(0.0, "forget times alone after so many ms; 0: only by newer ones")
+    learn: bool = option(True, "correct the profile's law per batch size by what batches take")
+    sample: Number = option(0.1, "share of the jobs that is run again alone where lanes idle")
+    budget: Number = option(0.02, "share of each lane's time for that; 0: only requests that ran alone anyway teach")
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class DynamicPolicy(Policy):
     """A policy that schedules by distributions of lengths; what differs is asked of :meth:`_hopeless_ns` and
     :meth:`_best_batch`.
-
-    Options of both: ``window``, times alone remembered per class, and ``reset_ms``, after which they are forgotten
-    (0 = only by newer ones); ``learn``: correct the profile's law per batch size by what batches take; ``sample``, the
-    share of jobs that is run again alone on idle lanes, and ``budget``, the share of lane time for it.
     """
 
-    learning: ClassVar[Options] = {"window": 512, "reset_ms": 0.0, "learn": True, "sample": 0.1, "budget": 0.02}
-    """Options, with their defaults, that both kinds have."""
+    options_type: ClassVar[Type[PolicyOptions]] = DynamicOptions
 
     from_batches: ClassVar[bool] = False
     """Whether batches teach lengths while few times alone are known."""
 
-    def __init__(self, name: str, apps: Sequence[App], options: Options, hint: str = "") -> None:
+    def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
-        window_len, reset_ns = int(str(self.options["window"])), ms_to_ns(self.number("reset_ms"))
+        own = self.options
+        assert isinstance(own, DynamicOptions)
+        self._hint = self._length_hint()
         asked_by: Dict[str, List[str]] = {}
         for app in self.apps:
             for model in dict.fromkeys(node.model for node in app.nodes):
@@ -49,22 +60,21 @@ class DynamicPolicy(Policy):
             model: DynamicModel(
                 model,
                 names,
-                window_len=window_len,
-                reset_ns=reset_ns,
-                hint=hint,
-                learn=bool(self.options["learn"]),
+                window_len=own.window,
+                reset_ns=ms_to_ns(own.reset_ms),
+                hint=self._hint,
+                learn=own.learn,
                 from_batches=self.from_batches,
             )
             for model, names in asked_by.items()
         }
-        self._hint = hint
-        self._sampler = Sampler(name, self.apps, share=self.number("sample"), budget=self.number("budget"))
-
-    def number(self, option: str) -> float:
-        """An option that is a number."""
-        return float(str(self.options[option]))
+        self._sampler = Sampler(name, self.apps, share=own.sample, budget=own.budget)
 
     # --- what differs -------------------------------------------------------------------------------------------------
+
+    def _length_hint(self) -> str:
+        """The declared number that predicts a request's length, or ``""``."""
+        return ""
 
     def _hopeless_ns(self, model: DynamicModel, queue_key: QueueKey, lane: Lane, board: Board) -> int:
         """A job of this queue that is due sooner than this after a lane is free is not worth running on it."""

@@ -8,13 +8,14 @@ whether a request's models are committed together or one at a time.
 from __future__ import annotations
 
 from collections import deque
-from typing import ClassVar, Deque, Dict, Final, FrozenSet, Iterable, List, Mapping, NamedTuple, Sequence, Tuple
+from dataclasses import dataclass
+from typing import ClassVar, Deque, Dict, Final, FrozenSet, Iterable, List, Mapping, NamedTuple, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
 from edgeserve.sched.policies.common.bidding import bid_for, droppable, earliest_end_ns, take
 from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.policies.edf import Edf
+from edgeserve.sched.policies.edf import Edf, EdfOptions
 from edgeserve.sched.policies.ensemble.lanes import NEVER_NS, Places, places_of
 from edgeserve.sched.policies.ensemble.planner import BOUNDED
 from edgeserve.sched.policies.ensemble.problem import REWARD_UNIT, Asked, Lanes, Option, Plan
@@ -22,6 +23,7 @@ from edgeserve.sched.policies.ensemble.queries import Ensemble, Query, ensemble_
 from edgeserve.sched.policies.ensemble.records import RecordDraws
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change, Options
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import ANSWERED, DONE, OPEN, READY, Job, RequestRecord
@@ -72,11 +74,20 @@ class PlanParameters(NamedTuple):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class EnsemblePolicy(Edf):
-    """Base. ``score``: the hint that tells the difficulty, where it is not the profile's. ``cells_max`` bounds a plan.
-    ``margin_ms``: how long before the time at which they must have ended models are to end."""
+@dataclass(frozen=True)
+class EnsembleOptions(EdfOptions):
+    """Options of all policies of ensembles; those of ``edf`` are for the other apps of the policy."""
 
-    defaults: ClassVar[Options] = {**Edf.defaults, "score": "", "cells_max": 20_000, "margin_ms": 0.2}
+    score: str = option("", "the hint that tells how difficult a request is; empty: as the fitted file says")
+    cells_max: int = option(20_000, "bound of one plan, in cells")
+    margin_ms: Number = option(0.2, "how long before the last moment models are to end, ms")
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class EnsemblePolicy(Edf):
+    """Base: who waits, what has begun, and the bids. Subclasses decide who gets which models."""
+
+    options_type: ClassVar[Type[PolicyOptions]] = EnsembleOptions
 
     by_estimate: ClassVar[FrozenSet[str]] = frozenset((CANNOT_MAKE_DEADLINE,))
 
@@ -84,9 +95,11 @@ class EnsemblePolicy(Edf):
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
+        own = self.options
+        assert isinstance(own, EnsembleOptions)
         self._ensembles: Dict[str, Ensemble] = {}
         for app in self.apps:
-            found = ensemble_of(app, str(self.options["score"]))
+            found = ensemble_of(app, own.score)
             if found is not None:
                 self._ensembles[app.name] = found
             elif app.history_share > 0.0:
@@ -98,8 +111,8 @@ class EnsemblePolicy(Edf):
         self._queries: Dict[int, Query] = {}
         self._leads: Dict[str, JobQueue] = {}
         self._places: List[Places] = []  # ensembles that share no lane with others are planned without them
-        self._margin_ns = ms_to_ns(float(str(self.options["margin_ms"])))
-        self._cells_max = int(str(self.options["cells_max"]))
+        self._margin_ns = ms_to_ns(own.margin_ms)
+        self._cells_max = own.cells_max
         self._empty: List[RequestRecord] = []  # whose join goes on without any model: there is no answer
         self._is_stale = True  # something happened since the last plan
         self._thought = 0  # cells of the plans of this step

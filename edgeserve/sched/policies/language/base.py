@@ -7,11 +7,11 @@ other lane is a *main lane*. While no main lane is up, side lanes take everythin
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from heapq import nsmallest
-from typing import Any, ClassVar, Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, ClassVar, Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.errors import ConfigError
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.common.bidding import Utility, best_class, refusal
 from edgeserve.sched.policies.language import consolidation, offload
@@ -22,6 +22,7 @@ from edgeserve.sched.policies.language.priority import BY_ORDER, METHODS, ORDERS
 from edgeserve.sched.policies.language.queues import Learnt, ModelTasks, Waiting, declared
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import DONE, Job, RequestRecord
@@ -62,61 +63,66 @@ class Parameters(NamedTuple):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
+@dataclass(frozen=True)
+class LanguageOptions(PolicyOptions):
+    """Options of ``rtlm`` and ``rtlm+``, under the names of the paper (RT-LM, sections IV and V)."""
+
+    method: str = option(
+        "rt-lm", "a system of the paper: order, consolidation and offloading at once", one_of=[*METHODS]
+    )
+    order: str = option("", "which answer goes first; empty: as the method says", one_of=["", *ORDERS])
+    consolidation: str = option(
+        "", "which answers share a batch; empty: as the method says", one_of=["", *consolidation.RULES]
+    )
+    offload: str = option("", "which go to a side lane; empty: as the method says", one_of=["", *offload.RULES])
+    alpha: Number = option(1.0, "weight of the length in the order", low=0)
+    b: Number = option(1.8, "how many batches the window of consolidation has", low=1)
+    lambda_: Number = option(1.5, "ratio of neighbours in a batch of the rules and, or", low=1)
+    k: Number = option(0.9, "tau is this quantile of the last 512 predicted lengths", low=0)
+    tau: Number = option(0.0, "tokens above which an answer is long; 0: by k", low=0)
+    eta_ms: Number = option(0.0, "time of a token in the order, ms; 0: as measured", low=0)
+    phi_ms: Number = option(
+        0.0, "the deadline in the order is so many ms per token of the question; 0: the real one", low=0
+    )
+    xi_ms: Number = option(0.0, "gathering window, ms", low=0)
+    batch: int = option(0, "C, the batch; 0: the smallest size with 98 % of the best throughput", low=0)
+    steps: Number = option(64.0, "assumed length while nothing is known, in steps", low=1)
+    prefill_steps: Number = option(2.0, "what reading a question costs where nothing was measured, in steps", low=0)
+    side_lanes: Tuple[str, ...] = option((), "names of the side lanes; empty: those that are slower")
+    correct: bool = option(False, "correct declared lengths by those of finished answers")
+    admit: bool = option(True, "refuse at arrival what no lane can make")
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LanguagePolicy(Policy):
-    """Queues and lengths; which batch runs, says a subclass (:meth:`_batch`).
+    """Queues and lengths; which batch runs, says a subclass (:meth:`_batch`)."""
 
-    Options: ``method`` (a system of the paper's tables: order, consolidation and offloading at once), ``order``,
-    ``consolidation`` and ``offload`` (``""``: as the method says), ``alpha``, ``b``, ``lambda``, ``k`` and ``tau`` (0:
-    the ``k`` quantile of the last predictions), ``eta_ms`` and ``phi_ms`` (0: from the latency tables; the request's
-    deadline), ``xi_ms`` (the gathering window), ``batch`` (C; 0: the smallest size that saturates the lane), ``steps``
-    (assumed length while nothing is known), ``prefill_steps`` (what a prefill costs, where no table says),
-    ``side_lanes`` (empty: those that are slower), ``correct`` (learn how wrong declared lengths are), ``admit`` (refuse
-    at arrival what no lane can make)."""
-
-    defaults: ClassVar[Options] = {
-        "method": "rt-lm",
-        "order": "",
-        "consolidation": "",
-        "offload": "",
-        "alpha": 1.0,
-        "b": 1.8,
-        "lambda": 1.5,
-        "k": 0.9,
-        "tau": 0.0,
-        "eta_ms": 0.0,
-        "phi_ms": 0.0,
-        "xi_ms": 0.0,
-        "batch": 0,
-        "steps": 64.0,
-        "prefill_steps": 2.0,
-        "side_lanes": [],
-        "correct": False,
-        "admit": True,
-    }
+    options_type: ClassVar[Type[PolicyOptions]] = LanguageOptions
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
-        method = METHODS[self._one_of("method", list(METHODS))]
-        self._order = self._one_of("order", ["", *ORDERS]) or method[0]
-        self._rule = self._one_of("consolidation", ["", *consolidation.RULES]) or method[1]
-        self._offload = self._one_of("offload", ["", *offload.RULES]) or method[2]
+        own = self.options
+        assert isinstance(own, LanguageOptions)
+        method = METHODS[own.method]
+        self._order = own.order or method[0]
+        self._rule = own.consolidation or method[1]
+        self._offload = own.offload or method[2]
         self._paper = Parameters(
-            self._at_least("alpha", 0.0),
-            self._at_least("b", 1.0),
-            self._at_least("lambda", 1.0),
-            self._at_least("tau", 0.0),
-            self._at_least("k", 0.0),
-            self._at_least("eta_ms", 0.0) * NS_PER_MS,
-            self._at_least("phi_ms", 0.0) * NS_PER_MS,
-            self._at_least("prefill_steps", 0.0),
+            own.alpha,
+            own.b,
+            own.lambda_,
+            own.tau,
+            own.k,
+            own.eta_ms * NS_PER_MS,
+            own.phi_ms * NS_PER_MS,
+            own.prefill_steps,
         )
-        self._xi_ns = round(self._at_least("xi_ms", 0.0) * NS_PER_MS)
-        self._batch_max = int(self._at_least("batch", 0.0))
-        self._admit = bool(self.options["admit"])
+        self._xi_ns = round(own.xi_ms * NS_PER_MS)
+        self._batch_max = own.batch
+        self._admit = own.admit
         self._turn = 0  # steps after which a batch comes back; 0: no bound
-        sides: Any = self.options["side_lanes"]
-        self._sides = tuple([str(lane) for lane in sides])
-        self._learnt = Learnt(bool(self.options["correct"]), self._at_least("steps", 1.0))
+        self._sides = own.side_lanes
+        self._learnt = Learnt(own.correct, own.steps)
         self._models: Dict[str, ModelTasks] = {
             node.model: ModelTasks(node.model) for app in self.apps for node in app.nodes
         }
@@ -124,21 +130,6 @@ class LanguagePolicy(Policy):
         self._sent_off = 0
         self._shares: Dict[Tuple[str, str], Tuple[int, float]] = {}  # of the processor, when a side lane was measured
         self._left: Dict[str, float] = {}  # side lane -> of the processor now, for people
-
-    def _one_of(self, option: str, known: Sequence[str]) -> str:
-        value = str(self.options[option])
-        if value not in known:
-            raise ConfigError(
-                f"[policy.{self.name}] {option} = {value!r}: expected one of "
-                f"{', '.join([item for item in known if item])}"
-            )
-        return value
-
-    def _at_least(self, option: str, least: float) -> float:
-        value = float(str(self.options[option]))
-        if not least <= value < math.inf:
-            raise ConfigError(f"[policy.{self.name}] {option} = {value:g}: expected a number of at least {least:g}")
-        return value
 
     # --- hooks --------------------------------------------------------------------------------------------------------
 

@@ -9,12 +9,14 @@ that answers everything, as Clipper does.
 
 from __future__ import annotations
 
-from typing import ClassVar, Dict, List, Sequence, Tuple
+from dataclasses import dataclass
+from typing import ClassVar, Dict, List, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.arrival_order import InOrder
 from edgeserve.sched.policies.common.bidding import bid_for
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import Bid, Options, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job
@@ -25,14 +27,24 @@ KEEP = (9, 10)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Clipper(Policy):
-    """Options: ``batch_max`` (the bound never exceeds it; 0 = the model's largest profiled size)."""
+@dataclass(frozen=True)
+class ClipperOptions(PolicyOptions):
+    """Options of ``clipper``."""
 
-    defaults: ClassVar[Options] = {"batch_max": 0}
+    batch_max: int = option(0, "the bound never exceeds it; 0: the largest profiled size", low=0)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Clipper(Policy):
+    """A bound on the batch per lane that grows while batches are in time and shrinks when one is not."""
+
+    options_type: ClassVar[Type[PolicyOptions]] = ClipperOptions
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
-        self._batch_max = int(str(self.options["batch_max"]))
+        own = self.options
+        assert isinstance(own, ClipperOptions)
+        self._batch_max = own.batch_max
         self._waiting = InOrder()
         self._bounds: Dict[Tuple[str, str], int] = {}  # (model, lane) -> the largest batch now
 

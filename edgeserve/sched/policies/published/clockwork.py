@@ -13,10 +13,10 @@ and EVICT by demand are ``sched/resources/model_cache.py``; planning ahead is th
 
 from __future__ import annotations
 
-from typing import ClassVar, Dict, List, Sequence, Tuple
+from dataclasses import dataclass
+from typing import ClassVar, Dict, List, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.errors import ConfigError
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.common.bidding import (
     bid_for,
@@ -29,6 +29,7 @@ from edgeserve.sched.policies.common.bidding import (
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
+from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import READY, Job, RequestRecord
@@ -43,28 +44,41 @@ ESTIMATES = ("max", "mean")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Clockwork(Policy):
-    """Options: ``window_ms`` (how late an action may start: 10 in the authors' implementation; the paper says
-    "narrow"), ``margin_ms`` (plan for a deadline this much earlier; 0 in the paper, 5 in the implementation) and
-    ``estimate``: ``"max"`` of the last ten, as published, or ``"mean"``, the profile's mean that nothing measured later
-    changes. With that and a narrow window a model whose time depends on its input fails every other batch: the
-    behaviour that Orloj's authors report of Clockwork. ``refuse_early``: requests end as soon as no strategy can
-    complete by the time at which the lane is *expected* to be free; otherwise when a lane asks for work. The same where
-    estimates are exact; where they are not, a lane that is free sooner still finds them. (One hiccup longer than
-    the SLO makes the slowest of the last ten refuse everything: the core's trials measure anew.)"""
+@dataclass(frozen=True)
+class ClockworkOptions(PolicyOptions):
+    """Options of ``clockwork``."""
 
-    defaults: ClassVar[Options] = {"window_ms": 10.0, "margin_ms": 0.0, "estimate": "max", "refuse_early": True}
+    window_ms: Number = option(
+        10.0, "how late an action may start, ms; the paper says narrow, its implementation has 10"
+    )
+    margin_ms: Number = option(0.0, "plan for a deadline so much earlier, ms; 0 in the paper, 5 in its implementation")
+    estimate: str = option(
+        "max", "a batch takes as long as the slowest of the last ten, or as the profile's mean", one_of=ESTIMATES
+    )
+    refuse_early: bool = option(
+        True, "end a request as soon as no batch can finish it by when the lane is expected to be free"
+    )
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Clockwork(Policy):
+    """The largest batch that as many requests can still finish in, and a narrow window for its start.
+
+    With the ``estimate`` "mean" and a narrow window a model whose time depends on its input fails every other batch:
+    the behaviour that Orloj's authors report of Clockwork. Without ``refuse_early`` a request ends when a lane asks for
+    work: the same where estimates are exact; where they are not, a lane that is free sooner still finds it. (One hiccup
+    longer than the SLO makes the slowest of the last ten refuse everything: the core's trials measure anew.)"""
+
+    options_type: ClassVar[Type[PolicyOptions]] = ClockworkOptions
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
-        self._window_ns = ms_to_ns(float(str(self.options["window_ms"])))
-        self._margin_ns = ms_to_ns(float(str(self.options["margin_ms"])))
-        if self.options["estimate"] not in ESTIMATES:
-            raise ConfigError(
-                f"[policy.{name}] estimate = {self.options['estimate']!r}: expected one of {', '.join(ESTIMATES)}"
-            )
-        self._refuse_early = bool(self.options["refuse_early"])
-        self._plans_by_mean = self.options["estimate"] == "mean"
+        own = self.options
+        assert isinstance(own, ClockworkOptions)
+        self._window_ns = ms_to_ns(own.window_ms)
+        self._margin_ns = ms_to_ns(own.margin_ms)
+        self._refuse_early = own.refuse_early
+        self._plans_by_mean = own.estimate == "mean"
         self._queues: Dict[str, JobQueue] = {}  # models with pending requests only: there may be thousands without
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:

@@ -11,7 +11,8 @@ the scheduler still ends a request whose deadline passes while it waits, unless 
 
 from __future__ import annotations
 
-from typing import ClassVar, Dict, List, Sequence, Tuple
+from dataclasses import dataclass
+from typing import ClassVar, Dict, List, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.model import ModelLatency
@@ -19,6 +20,7 @@ from edgeserve.sched.policies.common.arrival_order import InOrder
 from edgeserve.sched.policies.common.bidding import bid_for, droppable
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
+from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
@@ -29,15 +31,28 @@ FITS = 2
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Nexus(Policy):
-    """Options: ``early_drop``, and ``batch_max`` (the plan never exceeds it; 0 = the model's largest profiled size)."""
+@dataclass(frozen=True)
+class NexusOptions(PolicyOptions):
+    """Options of ``nexus``."""
 
-    defaults: ClassVar[Options] = {"early_drop": True, "batch_max": 0}
+    early_drop: bool = option(
+        True, "give up the head of the queue if a planned batch that starts now would be late for it"
+    )
+    batch_max: int = option(0, "the plan never exceeds it; 0: the largest profiled size", low=0)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Nexus(Policy):
+    """The largest batch of which two fit into the SLO, in order of arrival."""
+
+    options_type: ClassVar[Type[PolicyOptions]] = NexusOptions
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
-        self._early_drop = bool(self.options["early_drop"])
-        self._batch_max = int(str(self.options["batch_max"]))
+        own = self.options
+        assert isinstance(own, NexusOptions)
+        self._early_drop = own.early_drop
+        self._batch_max = own.batch_max
         self._waiting = InOrder()
         self._slo_ns: Dict[str, int] = {}  # model -> the tightest SLO of the apps that use it
         for app in self.apps:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Dict, Final, FrozenSet, List, Mapping, NamedTuple, Sequence, Tuple
+from dataclasses import dataclass
+from typing import ClassVar, Dict, Final, FrozenSet, List, Mapping, NamedTuple, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.bidding import Utility
-from edgeserve.sched.policies.ensemble.base import Alike, EnsemblePolicy, PlanParameters, Row
+from edgeserve.sched.policies.ensemble.base import Alike, EnsembleOptions, EnsemblePolicy, PlanParameters, Row
 from edgeserve.sched.policies.ensemble.lanes import NEVER_NS, Places, ends_at_ns, with_handovers
 from edgeserve.sched.policies.ensemble.planner import EXACT
 from edgeserve.sched.policies.ensemble.problem import Asked, Lanes, Option, Plan
@@ -14,6 +15,7 @@ from edgeserve.sched.policies.ensemble.queries import Ensemble, Query
 from edgeserve.sched.policies.schemble_plus.backlog import Demand, prices, surcharges
 from edgeserve.sched.policies.schemble_plus.others import OtherApp, charges, dearness, others_on
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
 from edgeserve.sched.policy_api.policy import Bid, Options
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import RequestRecord
@@ -60,18 +62,37 @@ class Surroundings(NamedTuple):
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class SchemblePlus(EnsemblePolicy):
-    """At its best: an idle model starts one job of the plan, everything else stays open; models are added while time
-    allows and while one more adds at least ``stop``; batches inside a model where they pay (``batch_max`` of edf);
-    what the finished models said counts. ``price``: what a plan pays for all models' time, in agreement, for the sake
-    of requests that have not come yet."""
+@dataclass(frozen=True)
+class SchemblePlusOptions(EnsembleOptions):
+    """Options of ``schemble+``."""
 
-    defaults: ClassVar[Options] = {**EnsemblePolicy.defaults, "stop": 0.005, "lone": "fastest", "price": 0.05}
+    stop: Number = option(0.005, "expected agreement that one more model must add")
+    lone: str = option(
+        "fastest",
+        "a lone new request starts on the fastest idle model alone, or as planned",
+        one_of=("fastest", "plan"),
+    )
+    price: Number = option(
+        0.05, "what a plan pays at most for the time of all models, in agreement: room for requests to come"
+    )
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class SchemblePlus(EnsemblePolicy):
+    """At its best: an idle model starts one job of the plan, everything else stays open.
+
+    Models are added while time allows and while one more adds enough; batches form inside a model where they pay; what
+    the finished models said counts."""
+
+    options_type: ClassVar[Type[PolicyOptions]] = SchemblePlusOptions
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
-        self._stop = float(str(self.options["stop"]))
-        self._price = float(str(self.options["price"]))
+        own = self.options
+        assert isinstance(own, SchemblePlusOptions)
+        self._stop: float = own.stop
+        self._price: float = own.price
+        self._starts_alone = own.lone == "fastest"
         self._arrivals: Dict[str, Arrivals] = {}
         self._seen: Dict[FrozenSet[str], Surroundings] = {}
 
@@ -118,7 +139,7 @@ class SchemblePlus(EnsemblePolicy):
             return
         fresh = [query for query in queries if not query.begun()]
         lone = 0
-        if len(fresh) == 1 and self.options["lone"] == "fastest":
+        if len(fresh) == 1 and self._starts_alone:
             lone = self._fastest_idle(fresh[0], board, places)
             fresh[0].planned = lone
             if lone and (len(queries) == 1 or not places.is_shared(fresh[0], lone.bit_length() - 1)):

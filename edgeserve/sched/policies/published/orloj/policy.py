@@ -17,18 +17,20 @@ Milestones and the base time of section 4.4 are not needed, since scores are fun
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from heapq import nsmallest
-from typing import ClassVar, Dict, List, Sequence, Tuple
+from typing import Any, ClassVar, Dict, List, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
 from edgeserve.sched.policies.common.bidding import likely_bid
 from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.policies.dynamic.base import DynamicPolicy
+from edgeserve.sched.policies.dynamic.base import DynamicOptions, DynamicPolicy
 from edgeserve.sched.policies.dynamic.lengths import Lengths
 from edgeserve.sched.policies.dynamic.model import DynamicModel, QueueKey
 from edgeserve.sched.policies.published.orloj.slack import SlackScore, score_of, top
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
 from edgeserve.sched.policy_api.policy import Bid, Options
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job
@@ -76,25 +78,36 @@ class Table:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Orloj(DynamicPolicy):
-    """Options: ``reading``, ``estimate`` (see above); ``delay_ms``, the mean 1/b of the delay of what is not chosen
-    (insensitive); ``cost_steps``: ``[[50, 0.3]]`` makes an answer later than 50 ms after arrival cost 0.3 of a missed
-    deadline (Appendix B); and those of :class:`DynamicPolicy`."""
+@dataclass(frozen=True)
+class OrlojOptions(DynamicOptions):
+    """Options of ``orloj``; what the paper leaves open has the reading that reproduces its tables."""
 
-    defaults: ClassVar[Options] = {
-        "reading": "largest",
-        "estimate": "own",
-        "delay_ms": 10_000.0,
-        "cost_steps": [],
-        **DynamicPolicy.learning,
-    }
+    reading: str = option("largest", "line 16 of Algorithm 1: which size is chosen", one_of=READINGS)
+    estimate: str = option(
+        "own",
+        "batch times with the request's own class in them, or one distribution for all (section 4.3)",
+        one_of=ESTIMATES,
+    )
+    delay_ms: Number = option(10_000.0, "mean 1/b of the delay of what is not chosen, ms; insensitive")
+    cost_steps: Tuple[Any, ...] = option(
+        (), "[[50, 0.3]]: an answer later than 50 ms after arrival costs 0.3 of a missed deadline (Appendix B)"
+    )
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Orloj(DynamicPolicy):
+    """Algorithm 1 as published."""
+
+    options_type: ClassVar[Type[PolicyOptions]] = OrlojOptions
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
-        self._reading = _one_of(name, "reading", str(self.options["reading"]), READINGS)
-        self._own = _one_of(name, "estimate", str(self.options["estimate"]), ESTIMATES) == "own"
-        self._rate = 1.0 / (self.number("delay_ms") * NS_PER_MS)
-        self._steps = _cost_steps(name, self.options["cost_steps"])
+        own = self.options
+        assert isinstance(own, OrlojOptions)
+        self._reading = own.reading
+        self._own = own.estimate == "own"
+        self._rate = 1.0 / (own.delay_ms * NS_PER_MS)
+        self._steps = _cost_steps(name, own.cost_steps)
         self._tables: Dict[Tuple[str, str], Table] = {}
 
     def _hopeless_ns(self, model: DynamicModel, queue_key: QueueKey, lane: Lane, board: Board) -> int:
@@ -183,16 +196,10 @@ class Orloj(DynamicPolicy):
         return found
 
 
-def _one_of(policy: str, option: str, value: str, known: Sequence[str]) -> str:
-    if value not in known:
-        raise ConfigError(f"[policy.{policy}] {option} = {value!r}: expected one of {', '.join(known)}")
-    return value
-
-
-def _cost_steps(policy: str, value: object) -> Tuple[Tuple[int, float], ...]:
+def _cost_steps(policy: str, rows: Sequence[Any]) -> Tuple[Tuple[int, float], ...]:
     """``[[ms, cost], ...]``, each cost the share of a missed deadline that being later than this adds."""
     steps = []
-    for row in value if isinstance(value, list) else ():
+    for row in rows:
         if not (
             isinstance(row, (list, tuple))
             and len(row) == 2

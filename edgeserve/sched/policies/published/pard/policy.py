@@ -13,11 +13,11 @@ other jobs leave their queues (``sched/core/request_manager.py``).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import ClassVar, Dict, FrozenSet, List, Sequence, Tuple
+from typing import ClassVar, Dict, FrozenSet, List, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.errors import ConfigError, nearest
 from edgeserve.sched.policies.common.bidding import bid_for, droppable, must_yield
 from edgeserve.sched.policies.published.pard import rules
 from edgeserve.sched.policies.published.pard.judge import Judge
@@ -30,6 +30,7 @@ from edgeserve.sched.policies.published.pard.work import DeclaredWork
 from edgeserve.sched.policies.published.pard.worker import Worker, choose_worker, hindrance, is_usable, window_start
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
+from edgeserve.sched.policy_api.options import Number, PolicyOptions, option, other_default
 from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import DROPPED, Job, RequestRecord
@@ -39,7 +40,7 @@ from edgeserve.units import ms_to_ns
 PROACTIVE = "proactive"
 """Reason of a request that was given up before the module at which it could no longer be in time."""
 
-OPTION_MAX = 2.0**31
+OPTION_MAX = 2**31
 """What no number among the options exceeds, where nothing smaller is said."""
 
 WAKES_MAX = 4096
@@ -47,82 +48,93 @@ WAKES_MAX = 4096
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
+@dataclass(frozen=True)
+class PardOptions(PolicyOptions):
+    """Options of ``pard``."""
+
+    rule: str = option("pard", "when to drop", one_of=[*RULES])
+    order: str = option(
+        "published", "which end of the queue goes first; published: as the rule was", one_of=rules.ORDERS
+    )
+    collect: str = option(
+        "ahead", "when a batch forms: as the one before starts, or lead_ms before it ends", one_of=rules.COLLECTS
+    )
+    lead_ms: Number = option(5.0, "time to prepare a batch, ms", low=0, high=OPTION_MAX)
+    across: str = option("round_robin", "which module goes next on a lane of several", one_of=rules.ACROSS)
+    paths: str = option(
+        "longest",
+        "what counts of a fork with one successor of several, where the request does not say",
+        one_of=rules.PATHS,
+    )
+    siblings: bool = option(False, "judge a branch by the latest of its request's branches")
+    work: bool = option(False, "the work that requests declare counts: the hints NODE.work (or work) and NODE.steps")
+    batch_times: str = option(
+        "auto",
+        "how long batches count as; auto: measured where a lane serves several modules, else full",
+        one_of=rules.BATCH_TIMES,
+    )
+    lam: Number = option(0.1, "lambda, the quantile of the waits; larger drops more in good time", low=0, high=1)
+    estimator: str = option(
+        "uniform", "where the waits come from: 0 to a batch time, observed, or observed sums", one_of=rules.ESTIMATORS
+    )
+    samples: int = option(10_000, "draws behind the quantile", low=1, high=1_000_000)
+    sync_ms: Number = option(1000.0, "how often the modules tell each other, ms", low=1, high=OPTION_MAX)
+    window_ms: Number = option(5000.0, "how far the waiting times look back, ms", low=1, high=OPTION_MAX)
+    hbf_from: Number = option(1.0, "load factor from which the most time left goes first", low=0, high=OPTION_MAX)
+    lbf_from: Number = option(1.0, "load factor below which the least time left goes first", low=0, high=OPTION_MAX)
+    recheck: bool = option(False, "judge the members of a batch once more when it starts")
+    threshold_ms: Number = option(20.0, "rule oc: mean queueing that counts as overload, ms", low=0, high=OPTION_MAX)
+    plan: Number = option(
+        0.53,
+        "share of the SLO that the batches of the longest path may take together; 0: no plan",
+        low=0,
+        high=OPTION_MAX,
+    )
+    batch_max: int = option(0, "the largest batch; 0: the largest profiled size", low=0, high=OPTION_MAX)
+    seed: int = option(1, "of the draws", low=0, high=OPTION_MAX)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Pard(Policy):
-    """Options: ``rule`` (when to drop), ``order`` (which end of the queue goes first),
-    ``collect`` (when a batch forms), ``lead_ms`` (just in time: so long before the lane is free), ``across`` (which
-    module goes next on a lane of several), ``paths`` (what counts of a fork that chooses one branch, where the request
-    does not say which), ``siblings`` (judge a branch by the latest of the request's branches), ``work`` (what requests
-    declare of their work counts), ``batch_times`` (batches count as full, or as those that run; auto: as
-    those that run where modules share a lane), ``lam``,
-    ``estimator``, ``samples`` (the quantile of the waits), ``sync_ms``, ``window_ms`` (the planner's period, its
-    window), ``hbf_from``, ``lbf_from`` (load factors between which the order stays), ``recheck`` (judge a formed batch
-    again when it starts), ``threshold_ms`` (rule oc: queueing that counts as overload), ``plan`` (the largest batches
-    take this share of the SLO together; 0 = any), ``batch_max`` (0 = the largest profiled size), ``seed``.
+    """``dropped`` counts the requests it gave up, ``expired`` those whose deadline passed in a queue, by model."""
 
-    ``dropped`` counts the requests it gave up, ``expired`` those whose deadline passed in a queue, by model.
-    """
-
-    defaults: ClassVar[Options] = {
-        "rule": "pard",
-        "order": "published",
-        "collect": "ahead",
-        "lead_ms": 5.0,
-        "across": "round_robin",
-        "paths": "longest",
-        "siblings": False,
-        "work": False,
-        "batch_times": "auto",
-        "lam": 0.1,
-        "estimator": "uniform",
-        "samples": 10_000,
-        "sync_ms": 1000.0,
-        "window_ms": 5000.0,
-        "hbf_from": 1.0,
-        "lbf_from": 1.0,
-        "recheck": False,
-        "threshold_ms": 20.0,
-        "plan": 0.53,
-        "batch_max": 0,
-        "seed": 1,
-    }
+    options_type: ClassVar[Type[PolicyOptions]] = PardOptions
     by_estimate: ClassVar[FrozenSet[str]] = frozenset((PROACTIVE,))
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
-        self._rule = RULES[self._one_of("rule", tuple(RULES))]
-        order = self._one_of("order", rules.ORDERS)
-        order = self._rule.order if order == "published" else order
+        own = self.options
+        assert isinstance(own, PardOptions)
+        self._rule = RULES[own.rule]
+        order = self._rule.order if own.order == "published" else own.order
         self._fifo = order == "fcfs"
         self._high = {"hbf": True, "lbf": False, "fcfs": False}.get(order)  # None = by the load
-        self._ahead = self._one_of("collect", rules.COLLECTS) == "ahead"
-        self._across = self._one_of("across", rules.ACROSS)
-        self._learns = self._one_of("paths", rules.PATHS) == "expected"
-        self._lead_ns = self._ns("lead_ms", 0.0)
-        self._batch_max = self._whole("batch_max", 0) or 2**31
-        self._plan_ppm = round(self._number("plan", 0.0, OPTION_MAX) * PPM)
+        self._ahead = own.collect == "ahead"
+        self._across = own.across
+        self._learns = own.paths == "expected"
+        self._lead_ns = ms_to_ns(own.lead_ms)
+        self._batch_max = own.batch_max or 2**31
+        self._plan_ppm = round(own.plan * PPM)
         self._planned: Dict[str, int] = {}
-        batch_times = self._one_of("batch_times", rules.BATCH_TIMES)
-        self._measured, self._measures_shared = batch_times == "measured", batch_times == "auto"
-        self._recheck = bool(self.options["recheck"]) and self._rule.test != NEVER
-        seed = self._whole("seed", 0)
-        rising_from, falling_from = self._number("hbf_from", 0.0, OPTION_MAX), self._number("lbf_from", 0.0, OPTION_MAX)
-        load = {model: LoadFactor(rising_from, falling_from, order == "instant") for model in models_of(self.apps)}
+        self._measured, self._measures_shared = own.batch_times == "measured", own.batch_times == "auto"
+        self._recheck = own.recheck and self._rule.test != NEVER
+        load = {model: LoadFactor(own.hbf_from, own.lbf_from, order == "instant") for model in models_of(self.apps)}
         columns = max([len(app.nodes) for app in self.apps] or [1])
         waits = Waits(
-            self._one_of("estimator", rules.ESTIMATORS),
-            self._number("lam", 0.0, 1.0),
-            self._whole("samples", 1, 1_000_000),
+            own.estimator,
+            own.lam,
+            own.samples,
             columns,
-            seed,
+            own.seed,
         )
         self._planner = Planner(
             self.apps,
             load,
             waits,
             self._rule.rest,
-            period_ns=self._ns("sync_ms", 1.0),
-            window_ns=self._ns("window_ms", 1.0),
-            threshold_ns=self._ns("threshold_ms", 0.0),
+            period_ns=ms_to_ns(own.sync_ms),
+            window_ns=ms_to_ns(own.window_ms),
+            threshold_ns=ms_to_ns(own.threshold_ms),
             worst=self._rule.worst,
             expected=self._learns,
         )
@@ -132,15 +144,16 @@ class Pard(Policy):
         self._turn: Dict[str, int] = {}  # model -> the worker whose turn it is
         self._served: Dict[str, int] = {}  # lane of several modules -> the one served last
         self._home: Dict[int, Worker] = {}  # job.seq -> the worker that holds it
-        siblings = Siblings(self.apps, self._planner, self._home) if self.options["siblings"] else None
+        self._counts_work = own.work
+        siblings = Siblings(self.apps, self._planner, self._home) if own.siblings else None
         self._judge = Judge(
             self._rule,
             self.apps,
             self._planner,
             siblings=siblings,
             measured=self._measured,
-            work=DeclaredWork(self.apps) if self.options["work"] else None,
-            seed=seed + 1,
+            work=DeclaredWork(self.apps) if own.work else None,
+            seed=own.seed + 1,
         )
         self._touched: Dict[int, Worker] = {}  # workers to look at in this step, and those that need it in each
         self._wakes: List[Tuple[int, int]] = []  # (when a batch begins to form, worker)
@@ -410,7 +423,7 @@ class Pard(Policy):
                 workers.append(worker)
                 self._by_number.append(worker)
                 self._at_lane.setdefault(lane.name, []).append(worker)
-                if self.options["work"]:
+                if self._counts_work:
                     board.latency(model, lane.name).learns_work = True
             if len({worker.lane.device for worker in workers}) > 1:
                 self._apart += workers
@@ -460,28 +473,19 @@ class Pard(Policy):
         for worker in self._at_lane.get(lane.name, ()):
             self._touched[worker.number] = worker
 
-    # --- options ------------------------------------------------------------------------------------------------------
 
-    def _one_of(self, option: str, known: Sequence[str]) -> str:
-        value = str(self.options[option])
-        if value not in known:
-            names = ", ".join(repr(item) for item in known)
-            raise ConfigError(
-                f"[policy.{self.name}] {option} = {value!r} does not exist{nearest(value, known)}; take one of {names}"
-            )
-        return value
+@mypyc_attr(allow_interpreted_subclasses=True)
+@dataclass(frozen=True)
+class PardPlusOptions(PardOptions):
+    """Options of ``pard+``."""
 
-    def _number(self, option: str, low: float, high: float) -> float:
-        value = float(str(self.options[option]))
-        if not low <= value <= high:
-            raise ConfigError(f"[policy.{self.name}] {option} = {value:g}: expected a number from {low:g} to {high:g}")
-        return value
-
-    def _whole(self, option: str, low: int, high: int = int(OPTION_MAX)) -> int:
-        return int(self._number(option, low, high))
-
-    def _ns(self, option: str, low_ms: float) -> int:
-        return ms_to_ns(self._number(option, low_ms, OPTION_MAX))
+    collect: str = other_default(PardOptions, "collect", "just_in_time")
+    hbf_from: Number = other_default(PardOptions, "hbf_from", 1.05)
+    lbf_from: Number = other_default(PardOptions, "lbf_from", 1.05)
+    recheck: bool = other_default(PardOptions, "recheck", True)
+    samples: int = other_default(PardOptions, "samples", 1000)
+    siblings: bool = other_default(PardOptions, "siblings", True)
+    work: bool = other_default(PardOptions, "work", True)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -490,13 +494,4 @@ class PardPlus(Pard):
     time left only when the load clearly exceeds the lanes, a second look at a batch when it starts, branches judged by
     the latest of their request, and the work that requests declare (section 9.2)."""
 
-    defaults: ClassVar[Options] = {
-        **Pard.defaults,
-        "collect": "just_in_time",
-        "hbf_from": 1.05,
-        "lbf_from": 1.05,
-        "recheck": True,
-        "samples": 1000,
-        "siblings": True,
-        "work": True,
-    }
+    options_type: ClassVar[Type[PolicyOptions]] = PardPlusOptions

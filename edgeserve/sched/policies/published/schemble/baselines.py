@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Tuple
+from dataclasses import dataclass
+from typing import ClassVar, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.policies.ensemble.base import OVERLOADED, EnsemblePolicy
+from edgeserve.sched.policies.ensemble.base import OVERLOADED, EnsembleOptions, EnsemblePolicy
 from edgeserve.sched.policies.ensemble.lanes import Places, ends_at_ns
 from edgeserve.sched.policies.ensemble.queries import Query
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.policy import Options
+from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+@dataclass(frozen=True)
+class EnsembleStaticOptions(EnsembleOptions):
+    """Options of ``ensemble_static``."""
+
+    pick: str = option("all", "how a subset is chosen, once, at arrival", one_of=("all", "static", "gating", "des"))
+    models: Tuple[str, ...] = option((), "of static: the models that run")
+    threshold: Number = option(0.3, "of gating: models whose hint NODE.gate is at least this run")
+    margin: Number = option(0.0, "of des: models whose hint NODE.local is within this of the best run")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -19,13 +31,7 @@ class EnsembleStatic(EnsemblePolicy):
     whose hint ``NODE.local`` is within ``margin`` of the best). A request is given up at arrival when its subset cannot
     end in time."""
 
-    defaults: ClassVar[Options] = {
-        **EnsemblePolicy.defaults,
-        "pick": "all",
-        "models": [],
-        "threshold": 0.3,
-        "margin": 0.0,
-    }
+    options_type: ClassVar[Type[PolicyOptions]] = EnsembleStaticOptions
 
     def _decide(self, board: Board, places: Places) -> None:
         for query in sorted(self._of_places(places), key=_by_arrival):
@@ -52,17 +58,17 @@ class EnsembleStatic(EnsemblePolicy):
         super().plan(board)
 
     def _picked(self, query: Query) -> int:
-        nodes, hints, pick = query.ensemble.nodes, query.request.hints, self.options["pick"]
+        own = self.options
+        assert isinstance(own, EnsembleStaticOptions)
+        nodes, hints, pick = query.ensemble.nodes, query.request.hints, own.pick
         if pick == "static":
-            names = self.options["models"]
-            assert isinstance(names, list)
-            return sum([1 << bit for bit, node in enumerate(nodes) if node.name in names])
+            return sum([1 << bit for bit, node in enumerate(nodes) if node.name in own.models])
         if pick == "gating":
             gates = [hints.get(f"{node.name}.gate", 1.0) for node in nodes]
-            chosen = [gate >= float(str(self.options["threshold"])) or gate == max(gates) for gate in gates]
+            chosen = [gate >= own.threshold or gate == max(gates) for gate in gates]
         elif pick == "des":
             local = [hints.get(f"{node.name}.local", 1.0) for node in nodes]
-            chosen = [value >= max(local) - float(str(self.options["margin"])) for value in local]
+            chosen = [value >= max(local) - own.margin for value in local]
         else:
             chosen = [True] * len(nodes)
         return sum([1 << bit for bit, is_chosen in enumerate(chosen) if is_chosen])

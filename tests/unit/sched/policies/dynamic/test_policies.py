@@ -158,8 +158,8 @@ def test_several_deadlines_add_their_scores():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"reading": "both"}, r"\[policy.orloj\] reading = 'both': expected one of largest, urgent, single"),
-        ({"estimate": "mine"}, "estimate = 'mine': expected one of own, common"),
+        ({"reading": "both"}, r"\[policy.orloj\] reading = 'both': expected one of .largest., .urgent., .single."),
+        ({"estimate": "mine"}, "estimate = 'mine': expected one of .own., .common."),
         ({"cost_steps": [[5, 0.7], [9, 0.7]]}, "cost_steps add up to 1.4: at most 1"),
         *[
             (

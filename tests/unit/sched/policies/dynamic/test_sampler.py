@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 from cores import interpreted_only
 from hand_world import MS, Driver, app_of, ended, ids, job, like, ran
@@ -10,7 +12,8 @@ from edgeserve.errors import PolicyError
 from edgeserve.sched.core.probes import LOOKED_AT_MAX
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.dynamic.sampler import NOTHING, Sample, Sampler
-from edgeserve.sched.policies.edf import Edf
+from edgeserve.sched.policies.edf import Edf, EdfOptions
+from edgeserve.sched.policy_api.options import option
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.protocol.actions import EvictModel, FinishRequest, ReleaseInputs, RetainInputs
 from edgeserve.sched.protocol.events import JobId, JobResult, WorkFinished
@@ -18,20 +21,28 @@ from edgeserve.sched.protocol.events import JobId, JobResult, WorkFinished
 ONE = {"m": {1: 10, 4: 12}}
 
 
+@dataclass(frozen=True)
+class SamplingOptions(EdfOptions):
+    sample: float = option(1.0, "for the test")
+    budget: float = option(1.0, "for the test")
+    retained_max: int = option(8, "for the test")
+    hold: bool = option(False, "for the test")
+
+
 class Sampling(Edf):
     """edf that samples; with ``hold`` it runs nothing but probes."""
 
-    defaults = {**Edf.defaults, "sample": 1.0, "budget": 1.0, "retained_max": 8, "hold": False}
+    options_type = SamplingOptions
 
     def __init__(self, name, apps, options):
         super().__init__(name, apps, options)
-        self.hold = self.options["hold"]
+        self.hold = self.options.hold
         self.sampler = Sampler(
             name,
             apps,
-            share=self.options["sample"],
-            budget=self.options["budget"],
-            retained_max=self.options["retained_max"],
+            share=self.options.sample,
+            budget=self.options.budget,
+            retained_max=self.options.retained_max,
         )
         self.samples = []
         self.started = []

@@ -6,10 +6,11 @@ import pytest
 from hand_world import Driver, ended, ran
 
 from edgeserve.config.ensemble_profile import monotone
-from edgeserve.sched.policies.edf import Edf
+from edgeserve.sched.policies.edf import EdfOptions
 from edgeserve.sched.policies.published.schemble.baselines import EnsembleStatic
 from edgeserve.sched.policies.published.schemble.policy import Schemble
 from edgeserve.sched.policies.schemble_plus.policy import SchemblePlus
+from edgeserve.sched.policy_api.options import defaults_of
 from edgeserve.sched.protocol.actions import FinishRequest, LoadModel
 
 LANES = {"la": {}, "lb": {}, "lc": {}, "lv": {}}
@@ -79,8 +80,8 @@ def serve(world, until=250):
     ],
 )
 def test_the_defaults_are_those_of_the_documentation(kind, options):
-    shared = {**Edf.defaults, "score": "", "cells_max": 20_000, "margin_ms": 0.2}
-    assert kind.defaults == {**shared, **options}
+    shared = {**defaults_of(EdfOptions), "score": "", "cells_max": 20_000, "margin_ms": 0.2}
+    assert defaults_of(kind.options_type) == {**shared, **options}
 
 
 def test_an_easy_request_gets_one_model_and_is_answered_when_it_has():

@@ -374,8 +374,8 @@ def test_the_slower_lane_takes_everything_while_no_other_works_and_decoding_goes
     [
         ("order", "fastest", "expected one of"),
         ("method", "x", "expected one of"),
-        ("b", 0.5, "at least 1"),
-        ("xi_ms", -1.0, "at least 0"),
+        ("b", 0.5, "a number from 1"),
+        ("xi_ms", -1.0, "a number from 0"),
         ("offload", "always", "expected one of"),
         ("consolidation", "x", "expected one of"),
     ],

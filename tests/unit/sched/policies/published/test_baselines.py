@@ -102,7 +102,7 @@ def test_clockwork_can_plan_with_the_profiles_mean_instead_of_what_it_measures()
         driver.finish(at=82)
         refused = [ended(3, "rejected", "cannot_make_deadline")]
         assert driver.arrive("a", at=90, slo=50) == (refused if estimate == "max" else [ran("m", 3)])
-    with pytest.raises(ConfigError, match=r"\[policy.clockwork\] estimate = 'median': expected one of max, mean"):
+    with pytest.raises(ConfigError, match=r"\[policy.clockwork\] estimate = 'median': expected one of .max., .mean."):
         world("clockwork", estimate="median")
 
 

@@ -99,9 +99,9 @@ def test_estimates_are_the_maximum_of_the_last_ten():
 
 
 def test_options_are_checked():
-    with pytest.raises(ConfigError, match=r"\[policy.clockwork\] window_ms = 'narrow': expected float, such as 10.0"):
+    with pytest.raises(ConfigError, match=r"window_ms = 'narrow': expected a number, such as 10.0"):
         clockwork(window_ms="narrow")
-    assert clockwork(window_ms=3).scheduler.policies[0].options["window_ms"] == 3.0
+    assert clockwork(window_ms=3).scheduler.policies[0].options.window_ms == 3.0
 
 
 # --- the oracle -------------------------------------------------------------------------------------------------------
