@@ -159,6 +159,7 @@ class Rude(Plain):
             self._expect(board.rate, self._ended, 0.5)
         for job in self.queued()[:1]:
             self._expect(board.rate, job.request, 1.5)
+            self._expect(board.rate, job.request, -0.5)
             self._expect(board.settle, job.request, "no such join")
             self._expect(board.branches, job.request, "no such join")
 
