@@ -83,11 +83,14 @@ SCHED_ROOMS = {
 # And inside ``sched/policies``: which rooms of other policies a policy's room uses.
 POLICY_ROOMS = {
     "common": set(),
-    "orloj": {"common"},
-    "pard": {"common"},
-    "pard_local": {"common", "pard"},
-    "rtlm": {"common", "edf"},
-    "schemble": {"common", "edf"},
+    "dynamic": {"common"},
+    "ensemble": {"common", "edf"},
+    "language": {"common"},
+    "published": {"common", "dynamic", "ensemble", "language"},
+    "orloj_plus": {"common", "dynamic"},
+    "pard_local": {"common"},
+    "rtlm_plus": {"common", "edf", "language"},
+    "schemble_plus": {"common", "ensemble"},
 }
 
 # Library -> the only modules that may import it.

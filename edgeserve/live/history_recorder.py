@@ -1,7 +1,7 @@
 """The outputs of an ensemble's models, as served, into the file that ``edgeserve fit`` learns from.
 
 The policy draws the requests and has the models run that they do not run themselves
-(``sched/policies/schemble/records.py``). Here the outputs of each drawn request are collected as they come back, on the
+(``sched/policies/ensemble/records.py``). Here the outputs of each drawn request are collected as they come back, on the
 loop's thread, and written by a thread of their own: the loop never waits for a disk. A disk that is full ends the
 recording with a warning, and nothing else.
 """
@@ -22,7 +22,7 @@ from edgeserve.errors import ConfigError, nearest
 from edgeserve.live.request import LiveRequest
 from edgeserve.live.value_flow import AppPlan
 from edgeserve.predict.recorded import RecordedHistory
-from edgeserve.sched.policies.schemble.queries import Ensemble, ensemble_of
+from edgeserve.sched.policies.ensemble.queries import Ensemble, ensemble_of
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import JobId
 from edgeserve.sched.requests.graph import App

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import importlib
 import random
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Type
+from dataclasses import dataclass
+from typing import Any, Callable, ClassVar, Dict, List, Mapping, Sequence, Tuple, Type
 
 import pytest
 
@@ -23,6 +24,7 @@ from edgeserve.sched.core.scheduler import Scheduler
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.common.bidding import bid_for
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import Bid, Policy
 from edgeserve.sched.protocol.actions import Action, FinishRequest, Outcome, RunBatch
 from edgeserve.sched.protocol.events import Event, JobResult, Request, RequestArrived, WorkFinished, WorkRefused
@@ -72,23 +74,27 @@ class Idle(Plain):
         return None
 
 
+@dataclass(frozen=True)
+class RandomOptions(PolicyOptions):
+    """Options of :class:`Random`."""
+
+    seed: int = option(1, "of the draws")
+
+
 class Random(Plain):
     """Any legal move, drawn: refuses, drops, batches of any size, membership and steps, idles now and then."""
 
-    defaults = {"seed": 1}
+    options_type: ClassVar[Type[PolicyOptions]] = RandomOptions
 
     def __init__(self, name: str, apps: Sequence[App], options: Mapping[str, object]) -> None:
         super().__init__(name, apps, options)
-        self._draw = random.Random(f"{self.options['seed']}/random policy")
+        own = self.options
+        assert isinstance(own, RandomOptions)
+        self._draw = random.Random(f"{own.seed}/random policy")
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
         if self._draw.random() < 0.02:
             return "no mood"
-        names = [node.name for node in request.app.entries]
-        if len(names) > 1 and self._draw.random() < 0.3:
-            board.choose(request, [node.name for node in request.app.nodes])
-        elif len(names) > 1 and self._draw.random() < 0.3:
-            board.choose(request, self._draw.sample(names, self._draw.randrange(1, len(names))))
         return None
 
     def plan(self, board: Board) -> None:
@@ -100,29 +106,17 @@ class Random(Plain):
 
     def _move_branch(self, job: Job, board: Board) -> None:
         """A move about one branch of a request, if one is legal."""
-        request, what = job.request, self._draw.choice(("leave out", "disown", "choose", "settle", "want", "rate"))
+        request, what = job.request, self._draw.choice(("settle", "want", "rate"))
         joining = [node for node in request.app.nodes if node.join == "policy" and node.depth == 0 and not node.gather]
         if what == "want":
             board.want(job, self._draw.random() < 0.5)
         elif what == "rate":
             board.rate(request, self._draw.choice((0.0, 0.5, 1.0)))
-        elif what == "choose" and job.node in request.app.entries and not job.part:
-            states = {
-                branch.node: branch.state
-                for node in request.app.nodes
-                if node.is_join and node.depth == 0
-                for branch in board.branches(request, node.name)
-            }
-            if states.get(job.node.name) == "waiting":
-                board.choose(request, [job.node.name])
         elif what == "settle" and joining:
             join = self._draw.choice(joining)
             states = {branch.node: branch.state for branch in board.branches(request, join.name)}
             if "answered" in states.values() and (request.joins or {}).get((join.index, ()), [0, 0, 1])[2] == 0:
                 board.settle(request, join.name, wait_running=self._draw.random() < 0.5)
-        elif len(request.jobs) > 1:
-            running = [other for other in request.jobs.values() if other.state == "running"]
-            board.leave_out(self._draw.choice(running) if what == "disown" and running else job, "no mood")
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         jobs = self.runnable(lane, board)
@@ -154,11 +148,6 @@ class Rude(Plain):
         self.refused = 0
         self._ended: RequestRecord | None = None
 
-    def on_request(self, request: RequestRecord, board: Board) -> str | None:
-        self._expect(board.choose, request, ["no such node"])
-        self._expect(board.choose, request, [])
-        return None
-
     def on_gone(self, job: Job, board: Board) -> None:
         super().on_gone(job, board)
         self._ended = job.request
@@ -167,16 +156,12 @@ class Rude(Plain):
         if self._ended is not None and self._ended.ended:
             self._expect(board.drop, self._ended, "again")
             self._expect(board.settle, self._ended)
-            self._expect(board.choose, self._ended, [self._ended.app.nodes[0].name])
             self._expect(board.rate, self._ended, 0.5)
         for job in self.queued()[:1]:
-            self._expect(board.choose, job.request, ["no such node"])
             self._expect(board.rate, job.request, 1.5)
-            self._expect(board.leave_out, job, "")
+            self._expect(board.rate, job.request, -0.5)
             self._expect(board.settle, job.request, "no such join")
             self._expect(board.branches, job.request, "no such join")
-            if len(job.request.jobs) == 1 and not job.request.joins and not job.request.done_exits:
-                self._expect(board.leave_out, job, "it is all there is")
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         jobs = self.runnable(lane, board)[:1]

@@ -36,8 +36,6 @@ MARKS = (
     "bound",
     "deep",
     "without 1",
-    "left out",
-    "disowned",
     "settled alone",
     "not wanted",
     "branch failed",
@@ -331,8 +329,8 @@ class HookWatch:
                 self.marks["settled"] += 1
 
     def _decide(self, request: RequestRecord, board: Board) -> None:
-        """Decide about one branch of an ensemble, drawn by request and by time: leave it out, disown it, let its join
-        go on without it, or have it wait for its model."""
+        """Decide about one branch of an ensemble, drawn by request and by time: let its join go on without it, or have
+        it wait for its model."""
         draw = random.Random(f"{self.seed}/{board.now_ns}/{request.id}/branch")
         if request.state != OPEN or draw.random() > 0.25:
             return
@@ -341,16 +339,9 @@ class HookWatch:
         self.marks["branch failed"] += "failed" in states
         self.marks["branch lost"] += "lost" in states
         branch = draw.choice(found)
-        others = sum(state in ("waiting", "running", "answered") for state in states) > 1
         if branch.job is None or branch.job.request.policy is not request.policy:
             return
-        if branch.state == "running" and others and draw.random() < 0.3:
-            self.marks["disowned"] += 1
-            board.leave_out(branch.job, "the others agree")
-        elif branch.state == "waiting" and others and draw.random() < 0.5:
-            self.marks["left out"] += 1
-            board.leave_out(branch.job, "not planned")
-        elif branch.state == "waiting" and branch.job.queued:
+        if branch.state == "waiting" and branch.job.queued and draw.random() < 0.5:
             self.marks["not wanted"] += 1
             board.want(branch.job, draw.random() < 0.5)
         elif "answered" in states:

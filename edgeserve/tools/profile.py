@@ -48,7 +48,7 @@ from edgeserve.engines.versions import engine_versions
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EdgeServeError, ProfileError, nearest
 from edgeserve.offload.pin import pin_thread
-from edgeserve.sched.policies.rtlm.constants import constants_of
+from edgeserve.sched.policies.language.constants import constants_of
 from edgeserve.tools.alone import entry_nodes, example_items, measure_alone
 from edgeserve.tools.measure import StopRule, fit_affine, measure_loads, measure_size, medians, summarise
 from edgeserve.tools.measure_machine import lines_of, profile_machine

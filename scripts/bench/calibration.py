@@ -8,7 +8,7 @@ again alone when the lane idles (at most 2 % of its time). At each launch it sta
 In the middle of the run the lengths of both apps change, unannounced. Reported per policy and seed: the share of
 batches that ended by what was stated, before the shift, within the first window of 200 batches after it, and after
 that window; beside it the share that the prediction held by itself, without the correction that keeps the share
-(``sched/policies/orloj/calibration.py``). It must be 0.9 within 0.03 outside of that window.
+(``sched/policies/dynamic/calibration.py``). It must be 0.9 within 0.03 outside of that window.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lib.checks import Checks
 
 from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.policies.orloj.calibration import HITS_LEN, QUANTILE
+from edgeserve.sched.policies.dynamic.calibration import HITS_LEN, QUANTILE
 from edgeserve.sched.protocol.events import Event
 from edgeserve.sim.run import make_world, setting_of
 from edgeserve.sim.scenario import Scenario, parse_scenario

@@ -22,7 +22,7 @@ from lib import drawn
 
 from edgeserve.config import readers, schema
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.policy_api.policy import COMMON_OPTIONS
+from edgeserve.sched.policy_api.options import Option, PolicyOptions, options_of
 from edgeserve.units import format_duration, format_size
 
 PAGE, SCRIPT = "docs/configuration.md", "draw/configuration.py"
@@ -52,7 +52,6 @@ PLAIN = {
     readers.read_predictors: "table: hint = module:function",
     readers.join: '"all", "policy" or a number',
 }
-TYPE_WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text", list: "list"}
 BUILDERS = {
     "integer": "whole number",
     "number": "number",
@@ -138,21 +137,22 @@ def _default(item: Field[Any]) -> str:
 
 
 def _policy_table() -> str:
-    lines = ["| kind | option | type | default |", "| --- | --- | --- | --- |"]
-    lines += [
-        _option_row("[every kind](latency.md#a-wrong-estimate-corrects-itself)", *item)
-        for item in COMMON_OPTIONS.items()
-    ]
+    lines = ["| kind | option | type | default | meaning |", "| --- | --- | --- | --- | --- |"]
+    common = options_of(PolicyOptions)
+    for option in common.values():
+        lines.append(_option_row("[every kind](latency.md#a-wrong-estimate-corrects-itself)", option))
     for kind, policy in sorted(POLICIES.items()):
         if not policy.__module__.startswith("edgeserve."):
             continue  # a script's or a test's own
-        lines += [_option_row(f"[`{kind}`](policies/{page_of(kind)})", *item) for item in policy.defaults.items()]
+        for option in options_of(policy.options_type).values():
+            if option.key not in common:
+                lines.append(_option_row(f"[`{kind}`](policies/{page_of(kind)})", option))
     return "\n".join(lines)
 
 
-def _option_row(kind: str, option: str, value: object) -> str:
-    shown = str(value).lower() if isinstance(value, bool) else str(value)
-    return f"| {kind} | `{option}` | {TYPE_WORDS[type(value)]} | `{shown}` |"
+def _option_row(kind: str, option: Option) -> str:
+    shown = str(option.default).lower() if isinstance(option.default, bool) else str(option.default)
+    return f"| {kind} | `{option.key}` | {option.type_words} | `{shown}` | {option.meaning} |"
 
 
 def page_of(kind: str) -> str:

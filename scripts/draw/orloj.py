@@ -2,9 +2,9 @@
 
     python scripts/draw/orloj.py
 
-The scheduler's own code computes them (``sched/policies/orloj/lengths.py``, ``sched/policies/orloj/slack.py``) for one
-bimodal model: 40 ms and the length of the longest for each of a batch; half of the requests are short (about 10 ms),
-half long (about 60 ms)."""
+The scheduler's own code computes them (``sched/policies/dynamic/lengths.py``,
+``sched/policies/published/orloj/slack.py``) for one bimodal model: 40 ms and the length of the longest for each of a
+batch; half of the requests are short (about 10 ms), half long (about 60 ms)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from lib import plots
 
 from edgeserve.sched.latency.distribution import timing_constant
 from edgeserve.sched.latency.model import ModelLatency
-from edgeserve.sched.policies.orloj.lengths import Lengths, LengthWindow, lengths_of
+from edgeserve.sched.policies.dynamic.lengths import Lengths, LengthWindow, lengths_of
+from edgeserve.sched.policies.published.orloj.slack import score_of
 
 MS = 1_000_000
 FIXED_MS = 40.0
@@ -62,7 +63,7 @@ def main() -> None:
     scores = []
     for name in CLASSES:
         for size in (1, 4):
-            score = known.score(name, size, size, 1 / (DELAY_MS * MS), 1.0)
+            score = score_of(known, name, size, size, 1 / (DELAY_MS * MS), 1.0)
             slacks = [float(slack) for slack in range(1, 420)]
             scores.append(
                 plots.Line(

@@ -25,14 +25,13 @@ from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.latency.skew import Skew
 from edgeserve.sched.latency.usual_work import UsualWork
-from edgeserve.sched.policies import edf
-from edgeserve.sched.policies.orloj import plus as orloj_plus
-from edgeserve.sched.policies.orloj.sampler import Sampler
+from edgeserve.sched.policies import edf, orloj_plus
+from edgeserve.sched.policies.dynamic.sampler import Sampler
 from edgeserve.sched.policies.pard_local import policy as pard_local
 from edgeserve.sched.policies.pard_local.in_flight import Forecast, InFlight
-from edgeserve.sched.policies.rtlm.plus import RtlmPlus
-from edgeserve.sched.policies.schemble import plus as schemble_plus
-from edgeserve.sched.policies.schemble.plus import SchemblePlus
+from edgeserve.sched.policies.rtlm_plus import RtlmPlus
+from edgeserve.sched.policies.schemble_plus import policy as schemble_plus
+from edgeserve.sched.policies.schemble_plus.policy import SchemblePlus
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.critical import NO_BOUND_NS, Source
@@ -129,7 +128,7 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     ),
     Mechanism(
         "messages read together",
-        "core/receive_coalescing.py",
+        "loop/coalescing.py",
         (
             Part(ReceiveCoalescing, "receive_at_ns", says(None)),
             Part(ReceiveCoalescing, "expects_more", says(False)),
@@ -142,7 +141,7 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism("measured durations expire", "latency/model.py", (Part(ModelLatency, "forget", says(None), True),)),
     Mechanism("dispatch gap", "latency/handover.py", (Part(Handover, "took", says(None), True),)),
     Mechanism("slow start after an idle gap", "latency/idle_gap.py", (Part(IdleGap, "learn", says(None), True),)),
-    Mechanism("response overhead", "latency/response_overhead.py", (Part(ResponseOverhead, "took", says(None), True),)),
+    Mechanism("response overhead", "loop/response_overhead.py", (Part(ResponseOverhead, "took", says(None), True),)),
     Mechanism("mean parts of a fan-out", "latency/path_cost.py", (Part(AppCosts, "observe_parts", says(None), True),)),
     # --- requests and resources
     Mechanism(
@@ -192,42 +191,53 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         (Part(pard_local.PardLocal, "_caution_ns", says(0)),),
     ),
     # --- orloj+, rtlm+, schemble+
-    Mechanism("orloj+: probes and samples", "policies/orloj/sampler.py", (Part(Sampler, "offer", says(None)),)),
-    Mechanism("orloj+: lengths by hint", "policies/orloj/plus.py", (), {"orloj+": {"hint": ""}}),
+    Mechanism("orloj+: probes and samples", "policies/dynamic/sampler.py", (Part(Sampler, "offer", says(None)),)),
+    Mechanism("orloj+: lengths by hint", "policies/orloj_plus.py", (), {"orloj+": {"hint": ""}}),
     Mechanism(
         "orloj+: what waiting loses",
-        "policies/orloj/plus.py",
+        "policies/orloj_plus.py",
         (Part(orloj_plus._Losses, "of", says(0.0)),),
     ),
-    Mechanism("rtlm+: corrected lengths", "policies/rtlm/lengths.py", (), {"rtlm+": {"correct": False}}),
-    Mechanism("rtlm+: admission by chance", "policies/rtlm/plus.py", (), {"rtlm+": {"admit_share": 0.0}}),
-    Mechanism("rtlm+: turns of clients", "policies/rtlm/plus.py", (), {"rtlm+": {"fair": False}}),
-    Mechanism("rtlm+: offload", "policies/rtlm/offload.py", (Part(RtlmPlus, "_is_sent", says(False)),)),
-    Mechanism("rtlm+: cut for its own", "policies/rtlm/plus.py", (Part(RtlmPlus, "cut", says(False)),)),
-    Mechanism("schemble+: price of time", "policies/schemble/backlog.py", (), {"schemble+": {"price": 0.0}}),
+    Mechanism("rtlm+: corrected lengths", "policies/language/lengths.py", (), {"rtlm+": {"correct": False}}),
+    Mechanism("rtlm+: admission by chance", "policies/rtlm_plus.py", (), {"rtlm+": {"admit_share": 0.0}}),
+    Mechanism("rtlm+: turns of clients", "policies/rtlm_plus.py", (), {"rtlm+": {"fair": False}}),
+    Mechanism("rtlm+: offload", "policies/language/offload.py", (Part(RtlmPlus, "_is_sent", says(False)),)),
+    Mechanism("rtlm+: cut for its own", "policies/rtlm_plus.py", (Part(RtlmPlus, "cut", says(False)),)),
+    Mechanism("schemble+: price of time", "policies/schemble_plus/backlog.py", (), {"schemble+": {"price": 0.0}}),
     Mechanism(
         "schemble+: charges of those that wait",
-        "policies/schemble/backlog.py",
+        "policies/schemble_plus/backlog.py",
         (Part(schemble_plus, "surcharges", lambda lanes, models, *rest: [0.0] * len(models)),),
     ),
     Mechanism(
         "schemble+: charges of other apps",
-        "policies/schemble/others.py",
+        "policies/schemble_plus/others.py",
         (Part(SchemblePlus, "_charges_of_others", lambda *args: []),),
     ),
     Mechanism(
-        "schemble+: a lone request's fastest model", "policies/schemble/plus.py", (), {"schemble+": {"lone": "plan"}}
+        "schemble+: a lone request's fastest model",
+        "policies/schemble_plus/policy.py",
+        (),
+        {"schemble+": {"lone": "plan"}},
     ),
     Mechanism(
-        "schemble+: guard of slow models", "policies/schemble/plus.py", (Part(schemble_plus, "_guard_ns", says(0)),)
+        "schemble+: guard of slow models",
+        "policies/schemble_plus/policy.py",
+        (Part(schemble_plus, "_guard_ns", says(0)),),
     ),
     Mechanism(
-        "schemble+: bids end early", "policies/schemble/plus.py", (Part(SchemblePlus, "_adjust", says(None), True),)
+        "schemble+: bids end early",
+        "policies/schemble_plus/policy.py",
+        (Part(SchemblePlus, "_adjust", says(None), True),),
     ),
     Mechanism(
-        "schemble+: wait of the join", "policies/schemble/plus.py", (Part(SchemblePlus, "_join_wait_ns", says(0)),)
+        "schemble+: wait of the join",
+        "policies/schemble_plus/policy.py",
+        (Part(SchemblePlus, "_join_wait_ns", says(0)),),
     ),
     Mechanism(
-        "schemble+: stop when enough", "policies/schemble/plus.py", (Part(SchemblePlus, "_is_enough", says(False)),)
+        "schemble+: stop when enough",
+        "policies/schemble_plus/policy.py",
+        (Part(SchemblePlus, "_is_enough", says(False)),),
     ),
 )

@@ -14,8 +14,8 @@ from edgeserve.config.loading import parse_config
 from edgeserve.live.retained_inputs import RetainedInputs
 from edgeserve.runtime import Runtime
 from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policies.dynamic.sampler import Sample, Sampler
 from edgeserve.sched.policies.edf import Edf
-from edgeserve.sched.policies.orloj.sampler import Sample, Sampler
 
 HERE = str(Path(live_functions.__file__).parent)
 TIMES_MS = (20, 60, 20, 60, 20, 60, 20, 60)

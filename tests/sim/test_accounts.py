@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from edgeserve.config.loading import parse_config
-from edgeserve.sched.policies.pard.policy import PROACTIVE
+from edgeserve.sched.policies.published.pard.policy import PROACTIVE
 from edgeserve.sched.protocol.actions import FinishRequest
 from edgeserve.sched.protocol.events import Request, RequestArrived
 from edgeserve.sim.run import simulate

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
 from edgeserve.recording.replay import replay
@@ -9,8 +11,9 @@ from edgeserve.recording.timeline import timeline_of
 from edgeserve.recording.trace import Recorder, build_inputs, read_recording, start_of
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.policies.fifo import Fifo
-from edgeserve.sched.policies.orloj.sampler import Sampler
+from edgeserve.sched.policies.dynamic.sampler import Sampler
+from edgeserve.sched.policies.fifo import Fifo, FifoOptions
+from edgeserve.sched.policy_api.options import option
 from edgeserve.sched.protocol.actions import FinishRequest, Outcome, ReleaseInputs, RetainInputs, RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult, Request
 from edgeserve.sim.reference_model import ReferenceModel, ReferenceModelError
@@ -21,19 +24,26 @@ from edgeserve.testing.soak.run import soak
 MS = 10**6
 
 
+@dataclass(frozen=True)
+class SamplingOptions(FifoOptions):
+    sample: float = option(0.5, "for the test")
+    budget: float = option(0.2, "for the test")
+    retained_max: int = option(8, "for the test")
+
+
 class Sampling(Fifo):
     """fifo that samples: what waits together runs together, whatever is estimated."""
 
-    defaults = {**Fifo.defaults, "sample": 0.5, "budget": 0.2, "retained_max": 8}
+    options_type = SamplingOptions
 
     def __init__(self, name, apps, options):
         super().__init__(name, apps, options)
         self.sampler = Sampler(
             name,
             apps,
-            share=self.options["sample"],
-            budget=self.options["budget"],
-            retained_max=self.options["retained_max"],
+            share=self.options.sample,
+            budget=self.options.budget,
+            retained_max=self.options.retained_max,
             seed=7,
         )
         self.samples = []

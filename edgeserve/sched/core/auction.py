@@ -158,7 +158,6 @@ class Auction:
             expected_ns,
             bid.utility,
             bid.remaining_ns,
-            bid.start_after_ns,
             bid.start_before_ns,
             bid.latest_start_ns,
             bid.drops,
@@ -229,7 +228,6 @@ class Auction:
             step_ns * fit.steps,
             bid.utility,
             bid.remaining_ns,
-            bid.start_after_ns,
             bid.start_before_ns,
             bid.latest_start_ns,
             bid.drops,
@@ -260,7 +258,7 @@ class Auction:
         hung_from_ns = (min(now, lane.head_due_ns) if lane.works else now) + lane.hang_ns
         work = state.works.put(now, RUN, lane, bid.model, bid.expected_ns, tuple(bid.jobs), bid.size, bid.policy)
         work.steps_max, work.variant = bid.steps_max, bid.variant
-        work.at_once = work.starts_ns == now >= bid.start_after_ns and lane.depth == 1 and not lane.ahead_ns
+        work.at_once = work.starts_ns == now and lane.depth == 1 and not lane.ahead_ns
         self._warm_up(lane, work)
         self._board.ends_ns.clear()
         others = len(work.jobs) - 1
@@ -303,7 +301,7 @@ class Auction:
                 bid.model,
                 ids,
                 bid.size,
-                bid.start_after_ns,
+                0,
                 min(bid.start_before_ns, hung_from_ns),
                 bid.expected_ns,
                 bid.steps_max,
@@ -327,7 +325,7 @@ class Auction:
                 bid.model,
                 (job.id,),
                 bid.size,
-                bid.start_after_ns,
+                0,
                 min(bid.start_before_ns, now + lane.hang_ns),
                 bid.expected_ns,
                 None,

@@ -4,7 +4,7 @@ The world keeps the inputs of the jobs that a policy asks for (``RetainInputs``)
 Each is taken by one batch with ``probe`` or let go of (``ReleaseInputs``), never both. A probe has no job in the sense
 of ``sched/requests/states.py``: nothing waits for it and nothing moves when the lane answers.
 
-Which jobs are worth it is the policy's business (``sched/policies/orloj/sampler.py``); that no probe delays real work
+Which jobs are worth it is the policy's business (``sched/policies/dynamic/sampler.py``); that no probe delays real work
 is retained here, for every policy. Knows no policy by name and no lane's thread."""
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from edgeserve.sched.protocol.actions import (
     ReleaseState,
     Shortfall,
 )
-from edgeserve.sched.protocol.events import JobId, JobResult, Part, Request, RequestArrived
+from edgeserve.sched.protocol.events import JobResult, Part, Request, RequestArrived
 from edgeserve.sched.requests import joins
 from edgeserve.sched.requests.admission import (
     OVER_SHARE,
@@ -81,7 +81,6 @@ class RequestManager(RequestMoves):
         self._ended: OrderedDict[int, RequestRecord] = OrderedDict()
         self._timer_seq = 0
         self._job_seq = 0
-        self._in_request: RequestRecord | None = None  # whose on_request runs: the only time for choose()
 
     def find(self, request_id: int) -> RequestRecord | None:
         """An open request, or one of the last that ended."""
@@ -140,9 +139,7 @@ class RequestManager(RequestMoves):
         )
         if len(recent.unread) >= UNREAD_MAX:
             recent.count()
-        self._in_request = request
         refused = request.policy.on_request(request, self._board)
-        self._in_request = None
         if refused is not None and (displaced is not None or not self.trials.takes(request, refused)):
             self._reject(request, refused, shortfall_of(state, request, None))
             return
@@ -212,10 +209,7 @@ class RequestManager(RequestMoves):
         if request.app.simple:
             self._begin(request, request.app.nodes[0], (), request.breakdown)
         else:
-            ready = joins.start(request)
-            if request.skipped:
-                self._tell_skipped(request)
-            self._proceed(request, ready, request.breakdown)
+            self._proceed(request, joins.start(request), request.breakdown)
 
     def _plan_to_settle(self, request: RequestRecord) -> None:
         """When a request that is answered in part must stop waiting at its joins: what follows them needs the rest of
@@ -241,27 +235,6 @@ class RequestManager(RequestMoves):
         """Give a request up."""
         if request.ended or not self.trials.takes(request, reason):
             self.end(request, "drop", reason, shortfall_of(self._state, request, None))
-
-    def choose(self, request: RequestRecord, nodes: Sequence[str]) -> None:
-        """Restrict a request to some of its first nodes and branches, of those that have not begun."""
-        unknown = [name for name in nodes if name not in request.app.by_name]
-        if (self._in_request is not request and request.state != OPEN) or unknown or not nodes:
-            raise _illegal(
-                request,
-                f"choose({list(nodes)}): legal during its on_request and while it is open, with "
-                f"nodes of app {request.app.name!r}",
-            )
-        if request.state != OPEN:
-            request.chosen = list(nodes)
-            return
-        gone = [name for name in nodes if (request.fates or {}).get((request.app.by_name[name].index, ())) == LEFT_OUT]
-        if gone:
-            raise _illegal(request, f"choose({list(nodes)}): {', '.join(gone)} was left out before, which is for good")
-        others = joins.not_chosen(request, nodes)
-        if others and not joins.remains_without(request, others):
-            raise _illegal(request, f"choose({list(nodes)}): none of these is left to run; drop the request")
-        request.chosen = list(nodes)
-        self._leave_out(request, others, "not chosen")
 
     def settle(self, request: RequestRecord, join: str = "", part: Part = (), wait_running: bool = False) -> None:
         """Fire the request's joins that have something, or only the one named."""
@@ -301,26 +274,12 @@ class RequestManager(RequestMoves):
         if request.state == OPEN and not self._expire_on_return(request):
             self._proceed(request, ready, request.breakdown)
 
-    def leave_out(self, job: Job, reason: str) -> None:
-        """Go on without a branch, whatever the request's ``on_late``."""
-        request = job.request
-        if request.state != OPEN or job.state not in (READY, RUNNING) or not reason:
-            raise _illegal(
-                request,
-                f"leave_out({job!r}, {reason!r}): legal for a ready or running job of an open request, with a reason",
-            )
-        if not joins.remains_without(request, [job]):
-            raise _illegal(request, f"leave_out({job!r}): nothing of the request would be left; drop it instead")
-        self._leave_out(request, [job], reason)
-
     def _leave_out(self, request: RequestRecord, jobs: Sequence[Job], reason: str) -> None:
         ready: List[Tuple[Node, Part]] = []
         for job in jobs:
             if job.state in (READY, RUNNING):  # an earlier one's policy may have dropped the request
                 self._remove(request, job, reason)
                 ready += joins.skip(request, job)
-        if request.skipped:
-            self._tell_skipped(request)
         if request.state == OPEN and (ready or not request.jobs) and not self._expire_on_return(request):
             self._proceed(request, ready, request.breakdown)
 
@@ -333,12 +292,6 @@ class RequestManager(RequestMoves):
         self._state.actions.append(LeaveOut(job.id))
         del request.jobs[job.seq]
         self._take_out(job)
-
-    def _tell_skipped(self, request: RequestRecord) -> None:
-        """Tell the world which branches were not chosen, before they had a job."""
-        for node, part in request.skipped or ():
-            self._state.actions.append(LeaveOut(JobId(request.id, node.name, part)))
-        request.skipped = None
 
     def want(self, job: Job, wanted: bool) -> None:
         """Count a ready job as demand for its model, or not."""
@@ -522,8 +475,6 @@ class RequestManager(RequestMoves):
         if node.fan_out and result.parts is not None:
             self._state.costs[request.app.name].observe_parts(node, result.parts)
         ready = joins.after(request, job, result)
-        if request.skipped:
-            self._tell_skipped(request)
         if request.joins:
             self._shed_useless(request)
         if not node.succs:

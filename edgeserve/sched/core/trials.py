@@ -82,7 +82,7 @@ class Trials(Policy):
         """Whether a request that its policy gives up for ``reason`` is run as a trial instead. Then it is taken from
         the policy: nothing else is to be done with it."""
         policy, now = request.policy, self._state.board.now_ns
-        if policy is self or reason not in policy.by_estimate or not policy.options["trials"]:
+        if policy is self or reason not in policy.by_estimate or not policy.options.trials:
             return False
         if any(node.model in self._state.sequences.models for node in request.app.nodes):
             return False  # one alone would hold the lane for a whole sequence

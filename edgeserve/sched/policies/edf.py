@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict, deque
-from typing import ClassVar, Deque, Dict, List, NamedTuple, Sequence, Tuple
+from dataclasses import dataclass
+from typing import ClassVar, Deque, Dict, List, NamedTuple, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.handover import Handover
@@ -30,6 +31,7 @@ from edgeserve.sched.policies.common.bidding import (
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
@@ -138,15 +140,26 @@ class ModelQueues:
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Edf(Policy):
-    """Options: ``admit`` (refuse at arrival what no lane can make), ``batch_max`` (0 = the largest profiled size)."""
+@dataclass(frozen=True)
+class EdfOptions(PolicyOptions):
+    """Options of ``edf``."""
 
-    defaults: ClassVar[Options] = {"admit": True, "batch_max": 0}
+    admit: bool = option(True, "refuse at arrival what no lane can finish in time")
+    batch_max: int = option(0, "the largest batch; 0: the largest profiled size", low=0)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Edf(Policy):
+    """The earliest deadline first, in the batch that saves most per lane time."""
+
+    options_type: ClassVar[Type[PolicyOptions]] = EdfOptions
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
-        self._admit = bool(self.options["admit"])
-        self._batch_max = int(str(self.options["batch_max"])) or 2**31
+        own = self.options
+        assert isinstance(own, EdfOptions)
+        self._admit = own.admit
+        self._batch_max = own.batch_max or 2**31
         self._models: Dict[str, ModelQueues] = {
             node.model: ModelQueues(node.model) for app in self.apps for node in app.nodes
         }

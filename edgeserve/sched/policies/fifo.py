@@ -6,12 +6,14 @@ and nothing dropped early: a request ends late, or when its deadline has passed 
 
 from __future__ import annotations
 
-from typing import ClassVar, List, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, List, Sequence, Type
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.arrival_order import InOrder
 from edgeserve.sched.policies.common.bidding import bid_for
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import Bid, Options, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job
@@ -19,18 +21,28 @@ from edgeserve.sched.resources.lanes import Lane, Work
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
+@dataclass(frozen=True)
+class FifoOptions(PolicyOptions):
+    """Options of ``fifo``."""
+
+    batch_max: int = option(0, "the largest batch; 0: the largest profiled size, 1: no batching", low=0)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Fifo(Policy):
-    """Options: ``batch_max`` (0 = the model's largest profiled size).
+    """The oldest job chooses the model; others of that model go with it.
 
     ``batch_max`` is the fixed batch size of servers that do not adapt one: a bound chosen by hand. An idle lane runs
     what is there and never waits for the batch to fill.
     """
 
-    defaults: ClassVar[Options] = {"batch_max": 0}
+    options_type: ClassVar[Type[PolicyOptions]] = FifoOptions
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
-        self._batch_max = int(str(self.options["batch_max"]))
+        own = self.options
+        assert isinstance(own, FifoOptions)
+        self._batch_max = own.batch_max
         self._waiting = InOrder()
 
     def on_ready(self, job: Job, board: Board) -> None:

@@ -35,14 +35,6 @@ class RequestMoves:
         """See :meth:`Board.abandon_branch`."""
         raise NotImplementedError
 
-    def choose(self, request: RequestRecord, nodes: Sequence[str]) -> None:
-        """See :meth:`Board.choose`."""
-        raise NotImplementedError
-
-    def leave_out(self, job: Job, reason: str) -> None:
-        """See :meth:`Board.leave_out`."""
-        raise NotImplementedError
-
     def settle(self, request: RequestRecord, join: str = "", part: Part = (), wait_running: bool = False) -> None:
         """See :meth:`Board.settle`."""
         raise NotImplementedError
@@ -160,15 +152,6 @@ class Board:
         """How long a model takes on a lane."""
         return self._latency[model, lane]
 
-    def device(self, name: str) -> Device:
-        """A device: its memory, and its heat and power where a monitor reports them."""
-        return self._devices[name]
-
-    def pressure(self, lane: Lane) -> int:
-        """How near a lane's device is to a limit of heat or power: 0, 1 (soft: save where it costs little) or 2 (hard:
-        the hardware slows down or is about to). It changes with hysteresis, so it may be read at every decision."""
-        return self._devices[lane.device].pressure
-
     def cpu_share(self, lane: Lane) -> float:
         """The share of the time of a lane's threads that they would get beside all others that use the processor, by
         what a monitor told lately; 1.0 where none did. Other lanes of the device keep what they use."""
@@ -276,11 +259,6 @@ class Board:
         """What a sequence is expected to occupy when it ends: what it reserves before it first runs."""
         return self._sequences.needs_bytes(job)
 
-    def sequence_steps(self, job: Job) -> int:
-        """Steps that a sequence is expected to need still: by what its model said last, else by its hint, else by the
-        usual length of its model's."""
-        return self._sequences.steps_left(job)
-
     def prefill_turns(self, job: Job) -> int:
         """Turns that reading the prompt of a sequence takes which has made no step, each of about a step's time; 0
         where its model reads prompts whole or makes no sequences, or where nothing tells the prompt's length."""
@@ -312,16 +290,6 @@ class Board:
         """A ready job cannot be in time: a request with ``on_late = "partial"`` goes on without it where it can, any
         other is dropped."""
         self._request_moves.abandon_branch(job, reason)
-
-    def choose(self, request: RequestRecord, nodes: Sequence[str]) -> None:
-        """Of the first nodes and of a fork's branches, run only these: during ``on_request``, or later of those that
-        have not begun. The rest are skipped, for good; what runs or has run stays."""
-        self._request_moves.choose(request, nodes)
-
-    def leave_out(self, job: Job, reason: str) -> None:
-        """Go on without a ready job (``on_gone`` is called) or a running one (its lane goes on, nobody hears of it),
-        whatever the request's ``on_late``: those that wait for the job do not any more."""
-        self._request_moves.leave_out(job, reason)
 
     def settle(self, request: RequestRecord, join: str = "", part: Part = (), wait_running: bool = False) -> None:
         """Let every join that has something go on without waiting for the rest; or only the ``join`` of that name, for

@@ -6,11 +6,11 @@ thread and no I/O, and never changes a request or a job itself. ``docs/policies/
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, FrozenSet, List, Mapping, Protocol, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, ClassVar, FrozenSet, List, Mapping, Protocol, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.errors import ConfigError, nearest
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
+from edgeserve.sched.policy_api.options import PolicyOptions, read_options
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
@@ -22,10 +22,6 @@ if TYPE_CHECKING:
 Options = Mapping[str, object]
 """The keys of ``[policy.NAME]`` except ``kind``, with their values."""
 
-
-COMMON_OPTIONS: Options = {"trials": True}
-"""Options of every policy: ``trials``, whether requests that it gives up because of an estimate are run where the lane
-idles, so that a wrong estimate is corrected."""
 
 CANNOT_MAKE_DEADLINE = "cannot_make_deadline"
 """Reason of a request that no lane could finish in time: refused at arrival, or dropped later (predicted miss)."""
@@ -58,7 +54,6 @@ class Bid:
         "expected_ns",
         "utility",
         "remaining_ns",
-        "start_after_ns",
         "start_before_ns",
         "latest_start_ns",
         "drops",
@@ -80,7 +75,6 @@ class Bid:
         expected_ns: int,
         utility: UtilityOfStart,
         remaining_ns: int,
-        start_after_ns: int = 0,
         start_before_ns: int = START_ANY_TIME_NS,
         latest_start_ns: int | None = None,
         drops: Sequence[Tuple[RequestRecord, str]] = (),
@@ -96,7 +90,6 @@ class Bid:
         self.expected_ns = expected_ns
         self.utility = utility
         self.remaining_ns = remaining_ns
-        self.start_after_ns = start_after_ns
         self.start_before_ns = start_before_ns
         self.latest_start_ns = latest_start_ns
         self.drops = drops
@@ -146,10 +139,11 @@ class Change:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Policy:
-    """Base of all policies: empty hooks. ``options`` are the keys of ``[policy.NAME]`` except ``kind``."""
+    """Base of all policies: empty hooks. ``options`` are the keys of ``[policy.NAME]`` except ``kind``, read into
+    ``options_type``."""
 
-    defaults: ClassVar[Options] = {}
-    """Option name -> default; the default's type is the accepted type. Anything else is refused."""
+    options_type: ClassVar[Type[PolicyOptions]] = PolicyOptions
+    """The options that it has: a frozen dataclass that builds on :class:`PolicyOptions`."""
 
     by_estimate: ClassVar[FrozenSet[str]] = frozenset((CANNOT_MAKE_DEADLINE,))
     """Reasons for which it refuses and drops because of how long something is believed to take: such a request may be
@@ -161,10 +155,10 @@ class Policy:
     def __init__(self, name: str, apps: Sequence[App], options: Mapping[str, object]) -> None:
         self.name = name
         self.apps = tuple(apps)
-        self.options = check_options(name, options, {**COMMON_OPTIONS, **self.defaults})
+        self.options = read_options(self.options_type, name, options)
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
-        """Admit (None) or refuse (the reason). May ``board.choose`` the first nodes; default: all of them."""
+        """Admit (None) or refuse (the reason)."""
         return None
 
     def on_ready(self, job: Job, board: Board) -> None:
@@ -231,20 +225,3 @@ class Policy:
     def queued(self) -> List[Job]:
         """The jobs you hold, for the invariant that every ready job stands in exactly one policy's queue."""
         raise NotImplementedError(f"policy {self.name!r} does not list its jobs")
-
-
-def check_options(name: str, options: Mapping[str, object], defaults: Mapping[str, object]) -> Mapping[str, object]:
-    """Defaults overlaid with options; unknown names and wrong types raise :class:`ConfigError`."""
-    merged = dict(defaults)
-    for key, value in options.items():
-        if key not in defaults:
-            raise ConfigError(f"[policy.{name}] has no option {key!r}{nearest(key, defaults)}")
-        expected = type(defaults[key])
-        if expected is float and isinstance(value, int) and not isinstance(value, bool):
-            value = float(value)
-        if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
-            raise ConfigError(
-                f"[policy.{name}] {key} = {value!r}: expected {expected.__name__}, such as {defaults[key]!r}"
-            )
-        merged[key] = value
-    return merged

@@ -5,7 +5,7 @@ and ending the request when none is left, is the scheduler's. A join row is ``[t
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 from edgeserve.sched.protocol.events import JobResult, Part
 from edgeserve.sched.requests.graph import Node
@@ -14,7 +14,6 @@ from edgeserve.sched.requests.states import (
     JOB_FAILED,
     LEFT_OUT,
     LOST,
-    READY,
     RUNNING,
     WAITING,
     Job,
@@ -35,16 +34,8 @@ class Branch(NamedTuple):
 
 
 def start(request: RequestRecord) -> List[NodePart]:
-    """The nodes that run first. With several entries, those that were not chosen are skipped."""
-    ready: List[NodePart] = []
-    entries = request.app.entries
-    for node in entries:
-        if len(entries) > 1 and not _is_chosen(request, node):
-            _note_skipped(request, node, ())
-            _pass_on(request, node, (), None, ready)
-        else:
-            ready.append((node, ()))
-    return ready
+    """The nodes that run first."""
+    return [(node, ()) for node in request.app.entries]
 
 
 def after(request: RequestRecord, job: Job, result: JobResult) -> List[NodePart]:
@@ -90,42 +81,6 @@ def leads_only_to(node: Node, join: Node) -> bool:
 def leads_to(node: Node, join: Node) -> bool:
     """Whether something that comes of a node ends in this join, with no other join between."""
     return any(succ is join or (not succ.is_join and leads_to(succ, join)) for succ in node.succs)
-
-
-def remains_without(request: RequestRecord, jobs: Sequence[Job]) -> bool:
-    """Whether something of a request goes on, or has been answered, when these jobs of it are left out."""
-    if request.done_exits or len(request.jobs) > len(jobs):
-        return True
-    return any(_revives(request, job.node, job.part) for job in jobs)
-
-
-def _revives(request: RequestRecord, node: Node, part: Part) -> bool:
-    """Whether a join behind a node that is skipped would run with what the others have brought."""
-    for succ in node.succs:
-        at = part[:-1] if succ.gather else part
-        if succ.is_join:
-            row = (request.joins or {}).get((succ.index, at))
-            if row is not None and row[1] > 0 and not row[2]:
-                return True
-        if _revives(request, succ, at):
-            return True
-    return False
-
-
-def not_chosen(request: RequestRecord, names: Sequence[str]) -> List[Job]:
-    """The ready jobs that have not begun, of those among which can be chosen (first nodes, branches of a fork), that
-    are not in ``names``."""
-    return [
-        job
-        for job in request.jobs.values()
-        if job.state == READY and not job.steps and job.node.name not in names and _is_alternative(job.node, request)
-    ]
-
-
-def _is_alternative(node: Node, request: RequestRecord) -> bool:
-    if not node.preds:
-        return len(request.app.entries) > 1
-    return not node.preds[0].fan_out and any(len(pred.succs) > 1 for pred in node.preds) and not node.is_join
 
 
 def branches(request: RequestRecord, join: Node, part: Part = ()) -> List[Branch]:
@@ -222,10 +177,6 @@ def _routes(node: Node) -> Tuple[str, ...]:
     return tuple(succ.name for succ in node.succs) + ("",)
 
 
-def _is_chosen(request: RequestRecord, node: Node) -> bool:
-    return request.chosen is None or node.name in request.chosen
-
-
 def _pass_on(request: RequestRecord, node: Node, part: Part, result: JobResult | None, ready: List[NodePart]) -> None:
     """Give a token to each successor; ``result`` None means skipped."""
     if result is None:
@@ -233,22 +184,8 @@ def _pass_on(request: RequestRecord, node: Node, part: Part, result: JobResult |
     if node.fan_out:
         _open_scope(request, node, part, result, ready)
         return
-    fork = len(node.succs) > 1
     for succ in node.succs:
-        if (
-            fork
-            and result is not None
-            and request.chosen is not None
-            and succ.name not in request.chosen
-            and not succ.is_join
-            and not node.route_one
-        ):
-            _note_skipped(request, succ, part)
-        done = (
-            result is not None
-            and not (node.route_one and succ.name != result.route)
-            and not (fork and not _is_chosen(request, succ))
-        )
+        done = result is not None and not (node.route_one and succ.name != result.route)
         _token(request, succ, part, done, ready)
 
 
@@ -257,12 +194,6 @@ def _inherited(request: RequestRecord, node: Node, part: Part) -> str:
     fates = request.fates or {}
     before = [fates.get((pred.index, part[:-1] if pred.fan_out else part)) for pred in node.preds]
     return LOST if LOST in before else JOB_FAILED if JOB_FAILED in before else LEFT_OUT
-
-
-def _note_skipped(request: RequestRecord, node: Node, part: Part) -> None:
-    if request.skipped is None:
-        request.skipped = []
-    request.skipped.append((node, part))
 
 
 def _open_scope(

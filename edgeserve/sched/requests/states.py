@@ -91,7 +91,7 @@ class RequestRecord:
     which will end this one if it has not begun (None: it will not, or nothing is known). ``left_out`` says what an
     answer in part does without, and why. ``fates`` is what became of jobs and nodes that joins wait for. ``quality`` is
     what its policy says an answer would be worth now (None: it said nothing); below ``quality_min`` the client wants
-    none. ``skipped`` are branches that were left out since the last action was written.
+    none.
     ``share`` is whose share of places and of lane time it uses; ``has_owner``: the server knows whose connection it
     came from. ``uses``: for each set of lanes what its owner wants of it (``admission.py: Use``), and its own lane
     time. ``policy`` is who decides about it: its app's, or the core's own where it became a trial.
@@ -118,7 +118,6 @@ class RequestRecord:
         "running",
         "joins",
         "scopes",
-        "chosen",
         "cost_share_ns",
         "breakdown",
         "log",
@@ -131,7 +130,6 @@ class RequestRecord:
         "fates",
         "quality",
         "quality_min",
-        "skipped",
     )
 
     def __init__(self, request: Request, app: App, policy: Any = None) -> None:
@@ -158,7 +156,6 @@ class RequestRecord:
         self.running = 0
         self.joins: Dict[Tuple[int, Part], List[int]] | None = None  # (node, part) -> [tokens, of them done, fired]
         self.scopes: Dict[Tuple[int, Part], int] | None = None  # (fan-out node, part) -> number of parts
-        self.chosen: List[str] | None = None
         self.cost_share_ns = 0
         self.breakdown = NO_BREAKDOWN
         self.done_exits = 0  # jobs of last nodes that were done
@@ -167,7 +164,6 @@ class RequestRecord:
         self.fates: Dict[Tuple[int, Part], str] | None = None
         self.quality: float | None = None
         self.quality_min = request.quality_min
-        self.skipped: List[Tuple[Node, Part]] | None = None
         self.log: List[Tuple[Any, ...]] = []
 
     def learn(self, part: Part, hints: Mapping[str, float]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from typing import Any, Callable, Dict, List
 
-from edgeserve.sched.policies.pard import rules
+from edgeserve.sched.policies.published.pard import rules
 
 PARD_KINDS = ("pard", "pard+", "pard_local")
 """Policies that drop what cannot be in time end to end, with many options each."""

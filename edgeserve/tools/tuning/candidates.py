@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from edgeserve.config.loading import parse_config
 from edgeserve.config.schema import Config
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.policy_api.policy import COMMON_OPTIONS
+from edgeserve.sched.policy_api.options import defaults_of
 
 SMALLER_BATCHES = "smaller batches"
 """Values of an option that depend on the models: a half and a quarter of the largest batch size."""
@@ -61,7 +61,7 @@ class Made(NamedTuple):
 def choice_of(kind: str, options: Mapping[str, Any]) -> PolicyChoice:
     """A choice without the options that have their default."""
     policy = POLICIES.get(kind)
-    defaults: Dict[str, Any] = {**COMMON_OPTIONS, **policy.defaults} if policy is not None else {}
+    defaults: Dict[str, Any] = defaults_of(policy.options_type) if policy is not None else {}
     return PolicyChoice(
         kind,
         tuple(sorted((key, value) for key, value in options.items() if key not in defaults or defaults[key] != value)),
@@ -93,7 +93,7 @@ def variants(choice: PolicyChoice, config: Config, hints: Sequence[str]) -> List
     smaller = sorted({size for size in (largest // 2, largest // 4) if size > 0} | ({1} if largest > 1 else set()))
     found = []
     for name, values in OPTIONS.get(choice.kind, ()):
-        default = POLICIES[choice.kind].defaults[name]
+        default = defaults_of(POLICIES[choice.kind].options_type)[name]
         tried: List[Any] = list(values)
         if values in (SMALLER_BATCHES, SEEN_HINTS):
             tried = [*smaller] if values == SMALLER_BATCHES else sorted(hints)

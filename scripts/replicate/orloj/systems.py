@@ -11,6 +11,7 @@ from edgeserve.config.profiles import Profile
 from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policy_api.options import options_of
 from edgeserve.sim.scenario import parse_scenario
 from replicate.orloj import length_oracle  # noqa: F401  adds its kind to the policies
 from replicate.orloj.cases import ALL_SIZES, FACT, GUESS, HISTORY, LANE, MODEL, SIZES, Trace, app_name, requests_of
@@ -33,7 +34,7 @@ class System(NamedTuple):
     @property
     def exists(self) -> bool:
         """Whether this version has the policy, with these options."""
-        return self.kind in POLICIES and set(self.options) <= set(POLICIES[self.kind].defaults)
+        return self.kind in POLICIES and set(self.options) <= set(options_of(POLICIES[self.kind].options_type))
 
 
 KNOWN: Dict[str, Any] = {"window": HISTORY, "learn": False, "sample": 0.0}

@@ -16,7 +16,8 @@ where), ``in_flight`` (cohorts), ``choice`` (who goes), ``price`` (who is not wo
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import Any, ClassVar, Dict, List, Mapping, Sequence, Tuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, Dict, List, Mapping, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.bidding import Utility, best_class, bid_for
@@ -38,6 +39,7 @@ from edgeserve.sched.policies.pard_local.stages import StageCosts, Steps, free_l
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
+from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change, Options, Policy
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
@@ -64,18 +66,30 @@ Row = Tuple[int, int, Member]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class PardLocal(Policy):
-    """Options: ``margin`` (share added to a cohort's predicted time for noise), ``admit`` (refuse at arrival what
-    cannot be in time), ``cohorts`` (in flight at a time on one home lane, where others' lanes interrupt them),
-    ``price`` (scale of the shadow price; 0 = off), ``refuse_max`` (share of a class that the price may refuse)."""
+@dataclass(frozen=True)
+class PardLocalOptions(PolicyOptions):
+    """Options of ``pard_local``."""
 
-    defaults: ClassVar[Options] = {"margin": 0.03, "admit": True, "cohorts": 2, "price": 0.0, "refuse_max": 0.5}
+    margin: Number = option(0.03, "share added to a cohort's predicted time, for noise")
+    admit: bool = option(True, "refuse at arrival what cannot be in time")
+    cohorts: int = option(2, "cohorts in flight at a time on one home lane, where other lanes interrupt them")
+    price: Number = option(0.0, "scale of the shadow price; 0: off")
+    refuse_max: Number = option(0.5, "share of a class's requests that the price may refuse")
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class PardLocal(Policy):
+    """Requests go through their pipeline on one device in cohorts, chosen by what they bring per lane time."""
+
+    options_type: ClassVar[Type[PolicyOptions]] = PardLocalOptions
 
     def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
         super().__init__(name, apps, options)
-        self._margin_ppm = round(float(str(self.options["margin"])) * 1_000_000)
-        scale = float(str(self.options["price"]))
-        self._price = Price(scale, float(str(self.options["refuse_max"]))) if scale > 0 else None
+        own = self.options
+        assert isinstance(own, PardLocalOptions)
+        self._admit = own.admit
+        self._margin_ppm = round(own.margin * 1_000_000)
+        self._price = Price(own.price, own.refuse_max) if own.price > 0 else None
         shapes = {shape_of(app): Pipeline(app) for app in reversed(self.apps)}
         self._pipeline_of = {app.name: shapes[shape_of(app)] for app in self.apps}
         self._waiting: List[Tuple[Pipeline, List[Row]]] = [
@@ -87,12 +101,12 @@ class PardLocal(Policy):
         self._cut_short = 0
         self._offered: Dict[str, Cohort] = {}  # lane -> the cohort whose first batch was bid for it last
         self._stage_costs = StageCosts()
-        self._in_flight = InFlight(self._stage_costs, max(1, int(str(self.options["cohorts"]))))
+        self._in_flight = InFlight(self._stage_costs, max(1, own.cohorts))
 
     # --- requests and jobs come and go --------------------------------------------------------------------------------
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
-        if not self.options["admit"] or request.on_late == "answer":
+        if not self._admit or request.on_late == "answer":
             return None
         pipeline = self._pipeline_of[request.app.name]
         if request.hints and not pipeline.hints.isdisjoint(request.hints):

@@ -6,8 +6,6 @@ import pytest
 from hand_world import MS, Driver
 
 from edgeserve.sched.latency.handover import Handover
-from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.policies.fifo import Fifo
 
 US = 1000
 WINDOW_LEN, LEARNT_MIN, HANDOVER_NS_MAX = 32, 8, 10 * MS
@@ -79,21 +77,6 @@ def test_without_overheads_there_is_none():
 @pytest.mark.parametrize("lane", [{"depth": 2}, {"ahead": "5ms"}])
 def test_a_lane_that_is_given_works_before_it_is_free_learns_none(lane):
     assert numbers(learnt(lane)) == (0, 0)
-
-
-class Later(Fifo):
-    """Its batches start 5 ms after the decision."""
-
-    def bid(self, lane, board):
-        bid = super().bid(lane, board)
-        if bid is not None:
-            bid.start_after_ns = board.now_ns + 5 * MS
-        return bid
-
-
-def test_a_batch_that_is_to_start_later_tells_nothing(monkeypatch):
-    monkeypatch.setitem(POLICIES, "later", Later)
-    assert numbers(learnt(every=15.0, policy="later")) == (0, 0)
 
 
 def test_a_lane_in_use_is_free_one_handover_after_its_batch():

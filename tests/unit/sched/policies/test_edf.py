@@ -150,9 +150,9 @@ def test_models_share_a_lane_by_the_rule_of_the_auction():
 def test_options_are_checked():
     with pytest.raises(ConfigError, match=r"\[policy.edf\] has no option 'bacth_max'; did you mean 'batch_max'"):
         edf(bacth_max=3)
-    with pytest.raises(ConfigError, match=r"\[policy.edf\] batch_max = True: expected int, such as 0"):
+    with pytest.raises(ConfigError, match=r"batch_max = True: expected a whole number from 0, such as 0"):
         edf(batch_max=True)
-    with pytest.raises(ConfigError, match=r"\[policy.edf\] admit = 1: expected bool"):
+    with pytest.raises(ConfigError, match=r"\[policy.edf\] admit = 1: expected true or false, such as True"):
         edf(admit=1)
 
 

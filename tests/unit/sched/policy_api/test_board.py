@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hand_world import MS, Driver, ended, like, ran
+from hand_world import MS, Driver, ended, ran
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.fifo import Fifo
-from edgeserve.sched.protocol.actions import LeaveOut
 
 VOTE = [
     {"name": "a", "after": []},
@@ -48,14 +47,6 @@ def picky(monkeypatch):
     return world
 
 
-def test_a_policy_chooses_the_first_nodes_and_the_join_waits_for_no_other(picky):
-    picky.moves["on_request"] = lambda policy, request, board: board.choose(request, ["c", "b"])
-    assert picky.arrive("v") == [like(LeaveOut, job=(1, "a", ())), ran("b", 1)]
-    assert picky.finish(at=10) == [ran("c", 1)]
-    assert picky.finish(at=20) == [ran("vote", 1)]
-    assert picky.finish(at=30) == [ended(1, "completed")]
-
-
 def test_a_policy_settles_for_what_there_is(picky):
     picky.arrive("v")
     picky.finish(at=10)
@@ -87,13 +78,6 @@ def test_a_policy_is_asked_again_when_it_says_so(picky):
         picky.step(at=7)
 
 
-@pytest.mark.parametrize("nodes", [[], ["z"], ["a", "z"]])
-def test_choosing_nothing_or_what_does_not_exist_is_illegal(picky, nodes):
-    picky.moves["on_request"] = lambda policy, request, board: board.choose(request, nodes)
-    with pytest.raises(PolicyError, match="while it is open, with nodes of app 'v'\nrequest 1"):
-        picky.arrive("v")
-
-
 def test_moving_what_has_ended_is_illegal(picky):
     picky.arrive("v")
     request = picky.open_requests()[0]
@@ -102,7 +86,6 @@ def test_moving_what_has_ended_is_illegal(picky):
     for move in (
         lambda: board.drop(request, "again"),
         lambda: board.settle(request),
-        lambda: board.choose(request, ["a"]),
         lambda: board.rate(request, 0.5),
     ):
         with pytest.raises(PolicyError, match="cancelled by its client"):
@@ -140,4 +123,3 @@ def test_a_policy_sees_the_rest_of_a_pipeline_and_its_lanes(picky):
     assert board.rest_ns(app, app.by_name["vote"]) == 0
     assert board.latency("a", "cpu0").estimate_ns[1] == 10 * MS
     assert board.is_resident("a", board.lanes[0])
-    assert board.device("cpu").name == "cpu"

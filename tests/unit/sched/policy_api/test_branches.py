@@ -33,7 +33,6 @@ SCORED = [
     {"name": "c", "after": ["score"]},
     {"name": "vote", "after": ["a", "b", "c"]},
 ]
-LATE = ("drop", "answer", "partial")
 
 
 class Handled(Fifo):
@@ -84,100 +83,6 @@ def left_out(name, request_id=1):
     return like(LeaveOut, job=(request_id, name, ()))
 
 
-@pytest.mark.parametrize("on_late", LATE)
-@pytest.mark.parametrize("join", ["all", "policy", 2])
-def test_a_ready_branch_is_left_out_whatever_on_late_and_the_join(world, monkeypatch, on_late, join):
-    monkeypatch.setattr(Handled, "runs", frozenset(("a", "b", "vote")))
-    driver = world([*VOTE[:3], {**VOTE[3], "join": join}], on_late=on_late)
-    driver.arrive("v")
-    assert driver.move(lambda board: board.leave_out(driver.job("c"), "not worth its time")) == [left_out("c")]
-    assert Handled.left == ("c",)
-    assert driver.states() == {"a": "running", "b": "running", "c": "left out"}
-    driver.finish("la", at=10)
-    assert driver.finish("lb", at=20) == [ran("vote", 1)]
-    assert driver.finish("lv", at=21) == [ended(1, "completed", "without c: not worth its time")]
-
-
-@pytest.mark.parametrize("on_late", LATE)
-def test_a_running_branch_is_disowned_and_its_lane_goes_on(world, on_late):
-    driver = world(on_late=on_late)
-    driver.arrive("v")
-    driver.finish("la", at=10)
-    driver.finish("lb", at=20)
-    assert driver.move(lambda board: board.leave_out(driver.job("c"), "they agree"), at=21) == [
-        left_out("c"),
-        ran("vote", 1),
-    ]
-    assert driver.states() == {"a": "answered", "b": "answered", "c": "left out"}
-    assert driver.work("lc").model == "c"  # still on its lane
-    assert driver.finish("lv", at=22) == [ended(1, "completed", "without c: they agree")]
-    assert driver.finish("lc", at=30) == []
-    assert Handled.left == ()  # it ran: on_finished tells of it
-
-
-def test_what_would_leave_nothing_is_illegal_and_changes_nothing(world, monkeypatch):
-    monkeypatch.setattr(Handled, "runs", frozenset(("a",)))
-    driver = world()
-    driver.arrive("v")
-    driver.move(lambda board: [board.leave_out(driver.job(name), "why") for name in ("b", "c")])
-    with pytest.raises(PolicyError, match="nothing of the request would be left; drop it instead\nrequest 1"):
-        driver.move(lambda board: board.leave_out(driver.job("a"), "why"))
-    with pytest.raises(PolicyError, match="with a reason"):
-        driver.move(lambda board: board.leave_out(driver.job("a"), ""))
-    gone = driver.job("a")
-    assert driver.states() == {"a": "running", "b": "left out", "c": "left out"}
-    assert driver.finish("la", at=10) == []  # the policy does not run the vote
-    with pytest.raises(PolicyError, match="legal for a ready or running job"):
-        driver.move(lambda board: board.leave_out(gone, "why"))
-
-
-def test_choosing_none_of_what_is_left_is_illegal(world, monkeypatch):
-    monkeypatch.setattr(Handled, "runs", frozenset())
-    driver = world()
-    driver.arrive("v")
-    with pytest.raises(PolicyError, match="none of these is left to run; drop the request"):
-        driver.move(lambda board: board.choose(driver.only(), ["vote"]))
-    assert driver.states() == {"a": "waiting", "b": "waiting", "c": "waiting"}
-    assert Handled.left == ()
-
-
-def test_choosing_after_a_node_that_scores_the_query(world, monkeypatch):
-    monkeypatch.setattr(Handled, "runs", frozenset(("score",)))
-    driver = world(SCORED)
-    driver.arrive("v")
-    driver.finish("lv", at=5, hints={"difficulty": 0.2})
-    assert driver.states() == {"a": "waiting", "b": "waiting", "c": "waiting"}
-    monkeypatch.setattr(Handled, "runs", frozenset(("a", "vote")))
-    assert driver.move(lambda board: board.choose(driver.only(), ["a"]), at=6) == [
-        left_out("b"),
-        left_out("c"),
-        ran("a", 1),
-    ]
-    assert driver.states() == {"a": "running", "b": "left out", "c": "left out"}
-    assert sorted(Handled.left) == ["b", "c"]
-    assert driver.finish("la", at=16) == [ran("vote", 1)]
-    assert driver.finish("lv", at=17) == [ended(1, "completed", "without b: not chosen; without c: not chosen")]
-
-
-def test_choosing_before_the_fork_is_reached(world):
-    driver = world(SCORED)
-    driver.arrive("v")
-    driver.move(lambda board: board.choose(driver.only(), ["b", "c"]))
-    assert driver.finish("lv", at=5) == [left_out("a"), ran("b", 1), ran("c", 1)]
-    assert driver.states() == {"a": "left out", "b": "running", "c": "running"}
-
-
-def test_what_has_begun_is_not_chosen_away_and_what_was_left_out_does_not_return(world, monkeypatch):
-    monkeypatch.setattr(Handled, "runs", frozenset(("a",)))
-    driver = world()
-    driver.arrive("v")
-    driver.move(lambda board: board.choose(driver.only(), ["b"]))
-    assert driver.states() == {"a": "running", "b": "waiting", "c": "left out"}
-    with pytest.raises(PolicyError, match=r"c was left out before, which is for good"):
-        driver.move(lambda board: board.choose(driver.only(), ["b", "c"]))
-    assert driver.states() == {"a": "running", "b": "waiting", "c": "left out"}
-
-
 def test_one_question_tells_what_became_of_each_branch(world):
     driver = world()
     driver.arrive("v", count=2)
@@ -207,7 +112,7 @@ def test_a_branch_of_two_nodes_is_told_by_the_one_that_runs(world):
     driver.arrive("v")
     assert driver.states() == {"a": "running", "c": "running"}
     driver.finish("la", at=10)
-    driver.move(lambda board: board.leave_out(driver.job("b"), "too slow"))
+    driver.move(lambda board: board.settle(driver.only(), "vote"))
     assert driver.states() == {"a": "answered", "c": "left out"}
 
 

@@ -14,10 +14,9 @@ from edgeserve.sched.requests.states import Job
 class Walk:
     """One request of an app; ``done("node", part)`` says what may run after it."""
 
-    def __init__(self, nodes, chosen=None):
+    def __init__(self, nodes):
         self.app = app_of(nodes)
         self.request = job(1, self.app).request
-        self.request.chosen = chosen
 
     def start(self):
         return shown(joins.start(self.request))
@@ -233,29 +232,6 @@ def test_a_route_to_nowhere_ends_the_request():
     walk = Walk(ROUTE)
     walk.start()
     assert walk.done("look", route="") == []
-
-
-def test_choosing_entries_and_branches_skips_the_others():
-    entries = Walk([node("a"), node("b"), node("c"), node("vote", "a", "b", "c")], chosen=["a", "c"])
-    assert entries.start() == [("a",), ("c",)]
-    assert entries.done("a") == []
-    assert entries.done("c") == [("vote",)]
-    branches = Walk(DIAMOND, chosen=["b"])
-    assert branches.start() == [("a",)]
-    assert branches.done("a") == [("b",)]
-    assert branches.done("b") == [("d",)]
-
-
-def test_what_is_no_alternative_is_not_chosen_against():
-    for nodes, ready, names, left in (
-        (DIAMOND, "a", ["b"], []),
-        (DIAMOND, "b", ["c"], ["b"]),
-        (DIAMOND, "d", ["c"], []),
-        ([node("a"), node("b")], "a", ["b"], ["a"]),
-    ):
-        walk = Walk(nodes)
-        walk.request.jobs[1] = walk.job(ready)
-        assert [job.node.name for job in joins.not_chosen(walk.request, names)] == left
 
 
 @pytest.mark.parametrize(

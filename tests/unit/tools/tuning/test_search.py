@@ -11,6 +11,7 @@ from edgeserve.config.loading import parse_config
 from edgeserve.errors import ConfigError, PolicyError
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.policies import POLICIES
+from edgeserve.sched.policy_api.options import defaults_of
 from edgeserve.tools.tuning.candidates import (
     OPTIONS,
     SEEN_HINTS,
@@ -73,9 +74,9 @@ def searched(share, kinds=("fifo", "edf", "clockwork"), loads=(1.0,)):
 def test_options_that_are_tried_exist_and_can_be_set():
     for kind, options in OPTIONS.items():
         for name, values in options:
-            assert name in POLICIES[kind].defaults, (kind, name)
+            assert name in defaults_of(POLICIES[kind].options_type), (kind, name)
             for value in () if values in (SMALLER_BATCHES, SEEN_HINTS) else values:
-                assert value != POLICIES[kind].defaults[name], (kind, name)
+                assert value != defaults_of(POLICIES[kind].options_type)[name], (kind, name)
                 made = make(everywhere(todays(CONFIG), choice_of(kind, {name: value})), EDGE, CONFIG)
                 build_scheduler(made.config)
     assert set(OPTIONS) <= set(POLICIES)

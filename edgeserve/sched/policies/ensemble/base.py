@@ -1,0 +1,671 @@
+"""What the policies of ensembles share: who waits, what has begun, when a request has enough, and the bids.
+
+Requests of apps that are ensembles (``queries.py``) wait until a plan names the models that they get; everything else
+that these policies are asked to run, they run as ``edf`` does. What differs between them is who chooses a subset, and
+whether a request's models are committed together or one at a time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import ClassVar, Deque, Dict, Final, FrozenSet, Iterable, List, Mapping, NamedTuple, Sequence, Tuple, Type
+
+from edgeserve.compiled import mypyc_attr
+from edgeserve.errors import ConfigError
+from edgeserve.sched.policies.common.bidding import bid_for, droppable, earliest_end_ns, take
+from edgeserve.sched.policies.common.job_queue import JobQueue
+from edgeserve.sched.policies.edf import Edf, EdfOptions
+from edgeserve.sched.policies.ensemble.lanes import NEVER_NS, Places, places_of
+from edgeserve.sched.policies.ensemble.planner import BOUNDED
+from edgeserve.sched.policies.ensemble.problem import REWARD_UNIT, Asked, Lanes, Option, Plan
+from edgeserve.sched.policies.ensemble.queries import Ensemble, Query, ensemble_of
+from edgeserve.sched.policies.ensemble.records import RecordDraws
+from edgeserve.sched.policy_api import arbiter
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change, Options
+from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.states import ANSWERED, DONE, OPEN, READY, Job, RequestRecord
+from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.units import ms_to_ns
+
+OVERLOADED = "overloaded"
+"""Reason of a request whose models' lanes are taken until its deadline, though alone it would be in time."""
+
+JOINS: Final = 32
+"""Joins of an app whose waits for a lane are remembered."""
+
+FORCED_WAIT_NS = 10_000_000_000
+"""How long a request that is answered however late waits at most before its models are looked at again."""
+
+CELL_NS = 150
+"""What one cell of a plan takes in the interpreted core (``scripts/bench/planner.py``): charged in simulations."""
+
+ASKED_CELLS = 80
+"""What one request of a local problem costs before its plan at least, in cells."""
+
+OPTION_CELLS = 11
+"""What one of its options costs, in cells."""
+
+EVERY_SUBSET = 6
+"""Waiting models up to which a request is offered every subset of them. Of more, 1,023 of ten, the plan would take
+longer than its bound: then single models, pairs, and the subsets that grow by the best model each."""
+
+
+Row = Tuple[int, int, int, Query, int]
+"""A model that may run: when it is to end, its request's arrival, its job's number, its request, its bit."""
+
+
+Alike = Tuple[str, Tuple[int, ...], Tuple[float, ...], float, float]
+"""What is alike in new requests that have the same options: the app, its models that could end in time, what each
+subset is worth, what the request counts, the least agreement that is of use."""
+
+
+class PlanParameters(NamedTuple):
+    """What a request is planned with. ``worth``: what an answer counts beside those of the policy's other ensembles.
+    ``prices``: of a nanosecond of each place. ``surcharges``: of each of its models on top of that; not for
+    the least that a request without an answer needs. ``due_ns``: when its models are to end."""
+
+    worth: float
+    prices: Sequence[float]
+    surcharges: Sequence[float]
+    due_ns: int
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+@dataclass(frozen=True)
+class EnsembleOptions(EdfOptions):
+    """Options of all policies of ensembles; those of ``edf`` are for the other apps of the policy."""
+
+    score: str = option("", "the hint that tells how difficult a request is; empty: as the fitted file says")
+    cells_max: int = option(20_000, "bound of one plan, in cells")
+    margin_ms: Number = option(0.2, "how long before the last moment models are to end, ms")
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class EnsemblePolicy(Edf):
+    """Base: who waits, what has begun, and the bids. Subclasses decide who gets which models."""
+
+    options_type: ClassVar[Type[PolicyOptions]] = EnsembleOptions
+
+    by_estimate: ClassVar[FrozenSet[str]] = frozenset((CANNOT_MAKE_DEADLINE,))
+
+    records_history: ClassVar[bool] = True
+
+    def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
+        super().__init__(name, apps, options)
+        own = self.options
+        assert isinstance(own, EnsembleOptions)
+        self._ensembles: Dict[str, Ensemble] = {}
+        for app in self.apps:
+            found = ensemble_of(app, own.score)
+            if found is not None:
+                self._ensembles[app.name] = found
+            elif app.history_share > 0.0:
+                raise ConfigError(
+                    f"[app.{app.name}] history: the app is no ensemble; expected models of their own "
+                    'before one join with join = "policy" (policies/schemble.md), or no history'
+                )
+        self._records = RecordDraws(name, self.apps)
+        self._queries: Dict[int, Query] = {}
+        self._leads: Dict[str, JobQueue] = {}
+        self._places: List[Places] = []  # ensembles that share no lane with others are planned without them
+        self._margin_ns = ms_to_ns(own.margin_ms)
+        self._cells_max = own.cells_max
+        self._empty: List[RequestRecord] = []  # whose join goes on without any model: there is no answer
+        self._is_stale = True  # something happened since the last plan
+        self._thought = 0  # cells of the plans of this step
+        self._waits: Dict[str, Deque[int]] = {}  # of the last joins of each app
+        self._plans = 0
+        self._bounded = 0
+        self._answers: Dict[int, int] = {}  # models that took part -> answers
+
+    # --- what differs -------------------------------------------------------------------------------------------------
+
+    def _decide(self, board: Board, places: Places) -> None:
+        """Name the models that each request gets: ``planned``, and ``committed`` where that is for good."""
+        raise NotImplementedError(f"policy {self.name!r} does not decide")
+
+    def _is_enough(self, query: Query, lanes: Lanes, places: Places, board: Board) -> bool:
+        """Whether a request that has an answer does not wait for more."""
+        return not query.committed & ~(query.answered | query.gone)
+
+    # --- who comes in, who waits --------------------------------------------------------------------------------------
+
+    def on_request(self, request: RequestRecord, board: Board) -> str | None:
+        ensemble = self._ensembles.get(request.app.name)
+        if ensemble is None:
+            return super().on_request(request, board)
+        if request.on_late == "answer":
+            return None
+        ends = [self._ends_ns(request, node_index, ensemble, board) for node_index in range(len(ensemble.nodes))]
+        return CANNOT_MAKE_DEADLINE if min(ends) > request.deadline_ns else None
+
+    def _ends_ns(self, request: RequestRecord, bit: int, ensemble: Ensemble, board: Board) -> int:
+        """When a new request could end with one model alone, on lanes as they are."""
+        node = ensemble.nodes[bit]
+        ends_ns = earliest_end_ns(node.model, board)
+        if ends_ns is None:
+            return NEVER_NS
+        return ends_ns + board.rest_ns(request.app, node) + self._lead_ns(request.app, board)
+
+    def _lead_ns(self, app: App, board: Board) -> int:
+        """The time of the nodes before the models."""
+        total_ns = 0
+        for name in sorted(self._ensembles[app.name].leads):
+            model = app.by_name[name].model
+            total_ns += min([board.latency(model, lane.name).alone_likely_ns for lane in board.lanes_of(model)])
+        return total_ns
+
+    def on_ready(self, job: Job, board: Board) -> None:
+        ensemble = self._ensembles.get(job.request.app.name)
+        if ensemble is None or job.part:
+            super().on_ready(job, board)
+            return
+        bit = ensemble.bits.get(job.node.name, -1)
+        if bit >= 0:
+            query = self._query(job.request, ensemble, board)
+            query.jobs[bit] = job
+            query.gone &= ~(1 << bit)
+            board.want(job, False)
+            self._records.on_ready(job, board)
+            self._is_stale = True
+        elif job.node.name in ensemble.leads or job.node.name in ensemble.helpers:
+            self._leads.setdefault(job.node.model, JobQueue()).add(job.request.deadline_ns, job)
+        else:
+            if job.node is ensemble.join:
+                self._combined(job.request, ensemble, board)
+            super().on_ready(job, board)
+
+    def _query(self, request: RequestRecord, ensemble: Ensemble, board: Board) -> Query:
+        query = self._queries.get(request.id)
+        if query is None:
+            behind_ns = max([board.rest_ns(request.app, node) for node in ensemble.nodes])
+            query = Query(
+                request, ensemble, request.deadline_ns - behind_ns - self._margin_ns, self._join_wait_ns(request)
+            )
+            self._queries[request.id] = query
+        return query
+
+    def _join_wait_ns(self, request: RequestRecord) -> int:
+        """How long before they must have ended a request's models are to end, since its join may wait for a lane."""
+        return 0
+
+    def _combined(self, request: RequestRecord, ensemble: Ensemble, board: Board) -> None:
+        """The join goes on: say what the answer is worth."""
+        self._queries.pop(request.id, None)
+        answered = 0
+        for branch in board.branches(request, ensemble.join.name):
+            if branch.state == ANSWERED and branch.node in ensemble.bits:
+                answered |= 1 << ensemble.bits[branch.node]
+        if not answered:
+            self._empty.append(request)
+        count = bin(answered).count("1")
+        self._answers[count] = self._answers.get(count, 0) + 1
+        if ensemble.profile is not None:
+            observed = ensemble.observed(request, answered)
+            row = ensemble.row(request) if observed is None else observed
+            board.rate(request, min(1.0, max(0.0, row[answered])))
+
+    def on_gone(self, job: Job, board: Board) -> None:
+        self._records.on_gone(job, board)
+        found = self._of((job,))
+        if found:
+            query, bit, _ = found[0]
+            query.jobs.pop(bit, None)
+            query.gone |= 1 << bit
+            self._is_stale = True
+        elif not self._leave_lead(job):
+            ends_ns = board.earliest_end_ns(job.node.model)
+            if ends_ns is not None:  # given up because of what runs on its lane, before it has waited
+                self._join_waited(job, ends_ns - _alone_ns(job.node.model, board) - job.ready_ns)
+            super().on_gone(job, board)
+
+    def _leave_lead(self, job: Job) -> bool:
+        ensemble = self._ensembles.get(job.request.app.name)
+        if ensemble is None or job.part or not (job.node.name in ensemble.leads or job.node.name in ensemble.helpers):
+            return False
+        self._leads[job.node.model].remove(job)
+        return True
+
+    def on_started(self, work: Work, board: Board) -> None:
+        job = work.jobs[0]
+        ensemble = self._ensembles.get(job.request.app.name)
+        name = job.node.name
+        if (
+            ensemble is None
+            or job.part
+            or not (name in ensemble.bits or name in ensemble.leads or name in ensemble.helpers)
+        ):
+            self._joined(work, board)
+            super().on_started(work, board)
+            return
+        for job in work.jobs:
+            query = self._queries.get(job.request.id)
+            if query is None or not query.jobs.pop(query.ensemble.bits.get(job.node.name, -1), None):
+                self._leave_lead(job)
+                continue
+            query.running |= 1 << query.ensemble.bits[job.node.name]
+        self._is_stale = True
+
+    def _joined(self, work: Work, board: Board) -> None:
+        """Remember how long joins that start now waited, and how much longer than typical they may take."""
+        latency = board.latency(work.model, work.lane.name)
+        slower_ns = max(0, latency.likely_ns[work.size] - latency.typical_ns[latency.sizes[0]])
+        for job in work.jobs:
+            self._join_waited(job, board.now_ns - job.ready_ns + slower_ns)
+
+    def _join_waited(self, job: Job, wait_ns: int) -> None:
+        ensemble = self._ensembles.get(job.request.app.name)
+        if ensemble is not None and job.node is ensemble.join:
+            self._waits.setdefault(job.request.app.name, deque(maxlen=JOINS)).append(max(0, wait_ns))
+
+    def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
+        super().on_finished(work, started_ns, finished_ns, board)
+        self._records.finished(work, board)
+        self._is_stale = True
+        for query, bit, job in self._of(work.jobs):
+            if job.state == DONE:
+                query.answers(bit)
+            else:
+                query.running &= ~(1 << bit)
+                if job.state != READY:
+                    query.gone |= 1 << bit
+
+    def on_refused(self, work: Work, board: Board) -> None:
+        super().on_refused(work, board)
+        self._is_back(work, board)
+
+    def on_lost(self, work: Work, board: Board) -> None:
+        super().on_lost(work, board)
+        self._is_back(work, board)
+
+    def _is_back(self, work: Work, board: Board) -> None:
+        """The jobs of a work did not run to their end: gone, unless they become ready again."""
+        self._records.lost(work, board)
+        for query, bit, _ in self._of(work.jobs):
+            query.running &= ~(1 << bit)
+            query.gone |= 1 << bit
+            self._is_stale = True
+
+    def _of(self, jobs: Iterable[Job]) -> List[Tuple[Query, int, Job]]:
+        """Those of the jobs that are models of open queries."""
+        found = []
+        for job in jobs:
+            query = self._queries.get(job.request.id)
+            bit = -1 if query is None else query.ensemble.bits.get(job.node.name, -1)
+            if query is not None and bit >= 0 and not job.part:
+                found.append((query, bit, job))
+        return found
+
+    def on_device(self, change: Change, board: Board) -> None:
+        super().on_device(change, board)
+        self._is_stale = True
+
+    def queued(self) -> List[Job]:
+        waiting = [job for query in self._queries.values() for job in query.jobs.values()]
+        return super().queued() + [job for queue in self._leads.values() for job in queue] + waiting
+
+    # --- once per step ------------------------------------------------------------------------------------------------
+
+    def plan(self, board: Board) -> None:
+        super().plan(board)
+        self._forget_ended()
+        while self._empty:
+            request = self._empty.pop()
+            if not request.ended and request.policy is self:
+                board.drop(request, OVERLOADED)
+        self._drop_late_leads(board)
+        if not self._queries:
+            return
+        if not self._places:
+            self._places = places_of(list(self._ensembles.values()), board, self._cells_max)
+        for places in self._places:
+            self._settle_all(board, places)
+        super().plan(board)  # a late request's join has just become ready: it gets a time at which it may run
+        for places in self._places:
+            places.is_stale = places.is_stale or self._is_stale
+        self._is_stale = False
+        for places in self._places:
+            if places.is_stale and self._of_places(places) and (places.may_start(board) or self._must_load(board)):
+                places.is_stale = False
+                self._decide(board, places)
+                for query in self._of_places(places):
+                    for bit, job in query.jobs.items():
+                        board.want(job, bool((query.planned | query.committed | query.wanted) >> bit & 1))
+                if self._settle_unplanned(board, places):
+                    super().plan(board)
+
+    def _of_places(self, places: Places) -> List[Query]:
+        """The open requests of the ensembles whose models run at these places."""
+        if len(self._places) == 1:
+            return list(self._queries.values())
+        return [query for query in self._queries.values() if query.ensemble.app.name in places.apps]
+
+    def _drop_late_leads(self, board: Board) -> None:
+        """Give up the requests that wait for a node before their models, and have no time for any of them behind it."""
+        for model, queue in self._leads.items():
+            ends_ns = board.earliest_end_ns(model) if queue.rows else None
+            while ends_ns is not None and queue.rows:
+                job = queue.rows[0][2]
+                ensemble = self._ensembles[job.request.app.name]
+                behind_ns = min(
+                    [_alone_ns(node.model, board) + board.rest_ns(ensemble.app, node) for node in ensemble.nodes]
+                )
+                if (
+                    ends_ns + behind_ns <= job.request.deadline_ns
+                    or not droppable(job)
+                    or job.node.name in ensemble.helpers
+                ):
+                    break
+                board.drop(job.request, OVERLOADED)
+
+    def _must_load(self, board: Board) -> bool:
+        return any(
+            not board.is_resident(node.model, lane)
+            for item in self._ensembles.values()
+            for node in item.nodes
+            for lane in board.lanes_of(node.model)
+        )
+
+    def _forget_ended(self) -> None:
+        ended = [
+            number for number, query in self._queries.items() if query.request.ended or query.request.policy is not self
+        ]
+        for number in ended:
+            del self._queries[number]
+
+    def _settle_all(self, board: Board, places: Places) -> None:
+        """Answer the requests that have enough, or no time for more; give up those that can have nothing."""
+        queries = self._of_places(places)
+        if not queries:
+            return
+        lanes = places.problem(board, self._backlog(places, board))
+        ends = places.ends_ns(lanes, board)
+        for query in queries:
+            request = query.request
+            if request.ended or request.state != OPEN or request.id not in self._queries:
+                continue
+            if query.score_came():
+                self._scored(query)
+            if query.answered:
+                if (
+                    query.due_ns <= board.now_ns
+                    and request.on_late != "answer"
+                    or self._is_enough(query, lanes, places, board)
+                ):
+                    board.settle(request, query.ensemble.join.name)
+                    ends = places.ends_ns(lanes, board)  # a model that nobody wants any more may not be loaded
+            elif not query.running and query.jobs and not _may_end(query, ends, places):
+                if request.on_late == "answer":
+                    self._renew(query, lanes, ends, places, board)
+                else:
+                    board.drop(request, self._why_late(query, board))
+                    ends = places.ends_ns(lanes, board)
+
+    def _settle_unplanned(self, board: Board, places: Places) -> bool:
+        """Answer the requests whose further models could all start now and are not worth it to the plan: nothing would
+        happen to them before their deadline. Whether there was one."""
+        idle, settled = self._idle_models(board, places), False
+        for query in self._of_places(places):
+            if (
+                query.answered
+                and not query.running
+                and not (query.planned | query.committed & query.waiting())
+                and not query.request.ended
+                and query.worth(query.answered) >= query.request.quality_min
+                and not [bit for bit in query.jobs if not idle >> places.number(query, bit) & 1]
+            ):
+                board.settle(query.request, query.ensemble.join.name)
+                settled = True
+        return settled
+
+    def _renew(self, query: Query, lanes: Lanes, at_ns: Sequence[int], places: Places, board: Board) -> None:
+        """A late request that is answered however late gets a new time, at which its slowest model would have ended
+        behind its fastest (the specification's forced mode); a model that has to be loaded first is asked for."""
+        ends = [at_ns[places.number(query, bit)] for bit in query.jobs]
+        query.due_ns = max(board.now_ns, min(min(ends), board.now_ns + FORCED_WAIT_NS)) + max(lanes.times_ns)
+        query.last_ns = query.due_ns
+        if min(ends) >= NEVER_NS:
+            query.wanted = query.waiting()
+        self._is_stale = True
+
+    def _scored(self, query: Query) -> None:
+        """A request's difficulty has become known."""
+        self._is_stale = True
+
+    def _why_late(self, query: Query, board: Board) -> str:
+        """Why a request cannot be in time: by the estimates of its models, or by what is on their lanes."""
+        fastest_ns = min([_alone_ns(node.model, board) for node in query.ensemble.nodes])
+        slow = query.request.arrival_ns + fastest_ns > query.last_ns
+        return CANNOT_MAKE_DEADLINE if slow else OVERLOADED
+
+    def _backlog(self, places: Places, board: Board) -> Dict[int, int]:
+        """Lane time of committed models that have not started, by place."""
+        found: Dict[int, int] = {}
+        for query in self._of_places(places):
+            for bit in query.jobs:
+                if query.committed >> bit & 1:
+                    model = query.ensemble.nodes[bit].model
+                    place = places.place_of[places.number(query, bit)]
+                    found[place] = found.get(place, 0) + _alone_ns(model, board)
+        return found
+
+    def next_wakeup_ns(self, board: Board) -> int | None:
+        base = super().next_wakeup_ns(board)
+        times = [query.due_ns for query in self._queries.values() if query.due_ns > board.now_ns]
+        if base is not None:
+            times.append(base)
+        return min(times, default=None)
+
+    # --- planning -----------------------------------------------------------------------------------------------------
+
+    def _in_order(self, places: Places) -> List[Query]:
+        """The requests that are open to a plan, in order of their deadlines."""
+        return sorted([query for query in self._of_places(places) if query.jobs and not query.committed], key=Query.key)
+
+    def _asked(
+        self,
+        query: Query,
+        lanes: Lanes,
+        places: Places,
+        ends: Sequence[int],
+        parameters: PlanParameters,
+        known: Dict[Alike, Tuple[Option, ...]] | None = None,
+    ) -> Asked:
+        """A request as part of the local problem: the subsets of its waiting models that could end in time. ``ends``:
+        when one batch of each model would. ``known``: the options of the requests that were asked about before on the
+        same parameters, but for the time."""
+        numbers = places.numbers[query.ensemble.app.name]
+        bits = [bit for bit in sorted(query.jobs) if ends[numbers[bit]] <= parameters.due_ns]
+        if known is None or query.begun():
+            return Asked(parameters.due_ns, self._options(query, bits, lanes, numbers, parameters))
+        request = query.request
+        key = (request.app.name, tuple(bits), query.row, request.value, request.quality_min)
+        options = known.get(key)
+        if options is None:
+            options = known[key] = self._options(query, bits, lanes, numbers, parameters)
+        return Asked(parameters.due_ns, options)
+
+    def _options(
+        self, query: Query, bits: Sequence[int], lanes: Lanes, numbers: Sequence[int], parameters: PlanParameters
+    ) -> Tuple[Option, ...]:
+        """The subsets of the models ``bits`` with what they bring, less the price and the surcharges."""
+        found: List[Tuple[int, float, float]] = []  # subset, what it brings less the price, its surcharge
+        costs_of = [lanes.times_ns[numbers[bit]] * parameters.prices[lanes.lane_of[numbers[bit]]] for bit in bits]
+        worth = query.request.value
+        for chosen in self._subsets(query, bits):
+            own = subset = 0
+            costs = more = 0.0
+            for place, bit in enumerate(bits):
+                if chosen >> place & 1:
+                    own |= 1 << bit
+                    subset |= 1 << numbers[bit]
+                    costs += costs_of[place]
+                    more += parameters.surcharges[bit] if parameters.surcharges else 0.0
+            found.append((subset, query.gain(own) * worth * parameters.worth - costs, more))
+        has_answer = query.begun() and query.worth(query.begun()) >= query.request.quality_min
+        least = 0.0 if has_answer else min([more for _, gain, more in found if gain > 0.0], default=0.0)
+        return tuple(
+            [Option(subset, round((gain - max(0.0, more - least)) * REWARD_UNIT)) for subset, gain, more in found]
+        )
+
+    def _subsets(self, query: Query, bits: Sequence[int]) -> Iterable[int]:
+        """The subsets of the models ``bits`` that a plan may give a request, as bits over ``bits``."""
+        count = len(bits)
+        if count <= EVERY_SUBSET:
+            return range(1, 1 << count)
+        found = {1 << one | 1 << other for one in range(count) for other in range(one + 1)}
+        chain = own = 0
+        while chain + 1 < 1 << count:
+            _, place = max(
+                [(query.gain(own | 1 << bit), -place) for place, bit in enumerate(bits) if not chain >> place & 1]
+            )
+            chain, own = chain | 1 << -place, own | 1 << bits[-place]
+            found.add(chain)
+        return sorted(found)
+
+    def _charge(self, plan: Plan, queries: Sequence[Query], asked: Sequence[Asked], board: Board) -> None:
+        """Count a plan and what it costs; one that met its bound says so in the stories of its requests."""
+        self._plans += 1
+        self._thought += plan.cells + sum([max(ASKED_CELLS, OPTION_CELLS * len(item.options)) for item in asked])
+        if plan.method == BOUNDED:
+            self._bounded += 1
+            for query in queries:
+                if not query.is_noted:
+                    query.is_noted = True
+                    board.note(query.request, "planned greedily: the plan met", "cells_max =", self._cells_max)
+
+    def thought_ns(self) -> int:
+        thought, self._thought = self._thought, 0
+        return thought * CELL_NS
+
+    def _own(self, query: Query, subset: int, places: Places) -> int:
+        """A subset of the local problem as one of the request's own models."""
+        own = 0
+        for bit in query.jobs:
+            if subset >> places.number(query, bit) & 1:
+                own |= 1 << bit
+        return own
+
+    def _idle_models(self, board: Board, places: Places) -> int:
+        """The models that could start now, as bits of the local problem."""
+        found = 0
+        for index, model in enumerate(places.models):
+            for lane in board.lanes_of(model):
+                if (
+                    lane.accepts(board.now_ns)
+                    and board.is_resident(model, lane)
+                    and lane.available_ns(board.now_ns) <= board.now_ns
+                ):
+                    found |= 1 << index
+        return found
+
+    # --- whenever a lane is about to be free --------------------------------------------------------------------------
+
+    def bid(self, lane: Lane, board: Board) -> Bid | None:
+        bids = []
+        plain = super().bid(lane, board)
+        if plain is not None:
+            bids.append(plain)
+        for model, queue in self._leads.items():
+            if queue.rows and model in lane.models and board.is_resident(model, lane):
+                lead = self._lead_bid(queue, lane, board)
+                if lead is not None:
+                    bids.append(lead)
+        mine = self._model_bid(lane, board)
+        if mine is not None:
+            bids.append(mine)
+        if not bids:
+            return self._records.offer(lane, board)
+        return bids[0] if len(bids) == 1 else arbiter.choose(bids, lane.available_ns(board.now_ns))
+
+    def _lead_bid(self, queue: JobQueue, lane: Lane, board: Board) -> Bid | None:
+        latency = board.latency(queue.rows[0][2].node.model, lane.name)
+        jobs = take(queue, lane, 0, latency.size_max)
+        if not jobs:
+            return None
+        size = latency.size_for[len(jobs)]
+        return bid_for(jobs, size, latency.likely_ns[size], board)
+
+    def _model_bid(self, lane: Lane, board: Board) -> Bid | None:
+        """The first request, in order of deadlines, that is to have a model which may run here, and others with it."""
+        rows: List[Row] = []
+        for query in self._queries.values():
+            chosen = query.planned | query.committed
+            if not chosen:
+                continue
+            for bit, job in query.jobs.items():
+                if (
+                    chosen >> bit & 1
+                    and job.node.model in lane.models
+                    and (not job.lane or job.lane == lane.name)
+                    and board.is_resident(job.node.model, lane)
+                ):
+                    rows.append((query.due_ns, job.request.arrival_ns, job.seq, query, bit))
+        if not rows:
+            return None
+        rows.sort(key=_by_due)
+        first = rows[0]
+        model = first[3].ensemble.nodes[first[4]].model
+        latency = board.latency(model, lane.name)
+        together = [row for row in rows if row[3].ensemble.nodes[row[4]].model == model]
+        count = min(len(together), max(1, self._batch(first[3])), latency.size_max)
+        at_ns = lane.available_ns(board.now_ns)
+        while count > 1 and at_ns + latency.likely_ns[latency.size_for[count]] > first[0]:
+            count -= 1
+        jobs = [row[3].jobs[row[4]] for row in together[:count]]
+        shares = [self._share(row[3]) for row in together[:count]]
+        size = latency.size_for[count]
+        bid = bid_for(jobs, size, latency.likely_ns[size], board, shares=shares)
+        self._adjust(bid, [row for row in rows[1:] if row[3].jobs[row[4]] not in jobs], lane, board)
+        return bid
+
+    def _adjust(self, bid: Bid, behind: Sequence[Row], lane: Lane, board: Board) -> None:
+        """Have a bid say more of what waiting costs. ``behind`` are the models that are to run after it."""
+
+    def _batch(self, query: Query) -> int:
+        """How many requests a batch of one of a request's models may hold."""
+        return 1
+
+    def _share(self, query: Query) -> float:
+        """Which part of a request's worth each of its models adds that are to run: all of them add as much together as
+        they bring beside what has begun."""
+        together = (query.planned | query.committed) & query.waiting()
+        return max(0.0, query.gain(together)) / bin(together).count("1")
+
+    # --- for people ---------------------------------------------------------------------------------------------------
+
+    def figures(self) -> Mapping[str, object]:
+        fitted = {name: item.profile is not None for name, item in self._ensembles.items()}
+        said = (
+            {}
+            if all(fitted.values())
+            else {
+                "not fitted": [name for name, is_fitted in fitted.items() if not is_fitted],
+                "to fit": "[app.APP] history = 'APP.npz' records; then 'edgeserve fit APP APP.npz' and [app.APP] "
+                "ensemble = 'FILE'",
+            }
+        )
+        return {
+            "plans": self._plans,
+            "plans cut short": self._bounded,
+            "open": len(self._queries),
+            "answers by models": dict(sorted(self._answers.items())),
+            **said,
+        }
+
+
+def _may_end(query: Query, ends: Sequence[int], places: Places) -> bool:
+    """Whether any of the models of a request that wait, of which there must be one, could still end in time."""
+    numbers = places.numbers[query.ensemble.app.name]
+    return min([ends[numbers[bit]] for bit in query.jobs]) <= query.last_ns
+
+
+def _by_due(row: Row) -> Tuple[int, int, int]:
+    return row[0], row[1], row[2]
+
+
+def _alone_ns(model: str, board: Board) -> int:
+    return min([board.latency(model, lane.name).alone_likely_ns for lane in board.lanes_of(model)])

@@ -1,0 +1,550 @@
+"""What ``rtlm`` and ``rtlm+`` share: tasks with predicted lengths, the roles of lanes, bids of batches of many steps.
+
+A model's *side lanes* are slower ones (CPU threads beside a GPU) that take a task only by the rule of offloading; every
+other lane is a *main lane*. While no main lane is up, side lanes take everything.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from heapq import nsmallest
+from typing import Any, ClassVar, Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple, Type
+
+from edgeserve.compiled import mypyc_attr
+from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.policies.common.bidding import Utility, best_class, refusal
+from edgeserve.sched.policies.language import consolidation, offload
+from edgeserve.sched.policies.language.constants import saturating
+from edgeserve.sched.policies.language.lengths import HOPELESS, Length
+from edgeserve.sched.policies.language.offload import Crowd, Main, Side
+from edgeserve.sched.policies.language.priority import BY_ORDER, METHODS, ORDERS, PriorityParameters
+from edgeserve.sched.policies.language.queues import Learnt, ModelTasks, Waiting, declared
+from edgeserve.sched.policy_api import arbiter
+from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
+from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.states import DONE, Job, RequestRecord
+from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.sched.resources.model_cache import NEVER_NS
+from edgeserve.units import NS_PER_MS, ns_to_ms
+
+SIDE_FACTOR: Final = 1.25
+"""A lane whose step takes so many times as long as that of the fastest is a side lane, where no option names any."""
+
+KEEP: Final = 0.8
+"""Of the mean duration of batches, at each new one."""
+
+STEPS_MIN: Final = 8
+"""A batch is given at least so many steps: fewer are not worth another launch."""
+
+PATIENCE: Final = 4.0
+"""A static batch that takes so many times as many steps as predicted comes back, lest its lane count as hung."""
+
+FEW: Final = 8
+"""The first of a queue are found without sorting all of it where it is so many times as long."""
+
+ONE_STEP: Final = Length(0.0, 0.0)
+"""What a job of a model is that makes no steps, as far as is known."""
+
+
+class Parameters(NamedTuple):
+    """The paper's parameters, as the options of the same names give them; ``ratio`` is its lambda."""
+
+    alpha: float
+    b: float
+    ratio: float
+    tau: float
+    k: float
+    eta_ns: float
+    phi_ns: float
+    prefill_steps: float
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+@dataclass(frozen=True)
+class LanguageOptions(PolicyOptions):
+    """Options of ``rtlm`` and ``rtlm+``, under the names of the paper (RT-LM, sections IV and V)."""
+
+    method: str = option(
+        "rt-lm", "a system of the paper: order, consolidation and offloading at once", one_of=[*METHODS]
+    )
+    order: str = option("", "which answer goes first; empty: as the method says", one_of=["", *ORDERS])
+    consolidation: str = option(
+        "", "which answers share a batch; empty: as the method says", one_of=["", *consolidation.RULES]
+    )
+    offload: str = option("", "which go to a side lane; empty: as the method says", one_of=["", *offload.RULES])
+    alpha: Number = option(1.0, "weight of the length in the order", low=0)
+    b: Number = option(1.8, "how many batches the window of consolidation has", low=1)
+    lambda_: Number = option(1.5, "ratio of neighbours in a batch of the rules and, or", low=1)
+    k: Number = option(0.9, "tau is this quantile of the last 512 predicted lengths", low=0)
+    tau: Number = option(0.0, "tokens above which an answer is long; 0: by k", low=0)
+    eta_ms: Number = option(0.0, "time of a token in the order, ms; 0: as measured", low=0)
+    phi_ms: Number = option(
+        0.0, "the deadline in the order is so many ms per token of the question; 0: the real one", low=0
+    )
+    xi_ms: Number = option(0.0, "gathering window, ms", low=0)
+    batch: int = option(0, "C, the batch; 0: the smallest size with 98 % of the best throughput", low=0)
+    steps: Number = option(64.0, "assumed length while nothing is known, in steps", low=1)
+    prefill_steps: Number = option(2.0, "what reading a question costs where nothing was measured, in steps", low=0)
+    side_lanes: Tuple[str, ...] = option((), "names of the side lanes; empty: those that are slower")
+    correct: bool = option(False, "correct declared lengths by those of finished answers")
+    admit: bool = option(True, "refuse at arrival what no lane can make")
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class LanguagePolicy(Policy):
+    """Queues and lengths; which batch runs, says a subclass (:meth:`_batch`)."""
+
+    options_type: ClassVar[Type[PolicyOptions]] = LanguageOptions
+
+    def __init__(self, name: str, apps: Sequence[App], options: Options) -> None:
+        super().__init__(name, apps, options)
+        own = self.options
+        assert isinstance(own, LanguageOptions)
+        method = METHODS[own.method]
+        self._order = own.order or method[0]
+        self._rule = own.consolidation or method[1]
+        self._offload = own.offload or method[2]
+        self._paper = Parameters(
+            own.alpha,
+            own.b,
+            own.lambda_,
+            own.tau,
+            own.k,
+            own.eta_ms * NS_PER_MS,
+            own.phi_ms * NS_PER_MS,
+            own.prefill_steps,
+        )
+        self._xi_ns = round(own.xi_ms * NS_PER_MS)
+        self._batch_max = own.batch
+        self._admit = own.admit
+        self._turn = 0  # steps after which a batch comes back; 0: no bound
+        self._sides = own.side_lanes
+        self._learnt = Learnt(own.correct, own.steps)
+        self._models: Dict[str, ModelTasks] = {
+            node.model: ModelTasks(node.model) for app in self.apps for node in app.nodes
+        }
+        self._took_ns: Dict[str, float] = {}  # mean duration of a model's batches on main lanes
+        self._sent_off = 0
+        self._shares: Dict[Tuple[str, str], Tuple[int, float]] = {}  # of the processor, when a side lane was measured
+        self._left: Dict[str, float] = {}  # side lane -> of the processor now, for people
+
+    # --- hooks --------------------------------------------------------------------------------------------------------
+
+    def on_request(self, request: RequestRecord, board: Board) -> str | None:
+        return refusal(request, board) if self._admit else None
+
+    def on_ready(self, job: Job, board: Board) -> None:
+        tasks = self._models[job.node.model]
+        waiting = tasks.running.pop(job.seq, None)
+        if waiting is None:
+            waiting = self._new(tasks, job, board)
+            if not job.steps:
+                tasks.predicted.add(waiting.steps)
+        visible_ns = -(-board.now_ns // self._xi_ns) * self._xi_ns if self._xi_ns else 0
+        hopeless_ns = self._latest_ns(job, board) - round((waiting.length.least() - 1.0) * self._alone_ns(tasks, board))
+        tasks.add(waiting, visible_ns if visible_ns > board.now_ns else 0, hopeless_ns)
+
+    def _knows_steps(self, tasks: ModelTasks, job: Job, board: Board) -> bool:
+        """Whether a job's model is one of steps, as far as is known now."""
+        if not tasks.stepwise:
+            lanes = board.lanes_of(tasks.model)
+            tasks.stepwise = (
+                job.steps > 0
+                or declared(job, "steps") is not None
+                or (bool(lanes) and board.sequence_room(tasks.model, lanes[0]) is not None)
+            )
+        return tasks.stepwise
+
+    def _new(self, tasks: ModelTasks, job: Job, board: Board) -> Waiting:
+        """A job with its predicted length."""
+        told = declared(job, "steps")
+        self._knows_steps(tasks, job, board)
+        length = self._learnt.of(job).predict(told, declared(job, "steps_sd")) if tasks.stepwise else ONE_STEP
+        tokens = declared(job, "tokens") if self._paper.phi_ns else None
+        due_ns = (
+            job.request.deadline_ns
+            if tokens is None
+            else job.request.arrival_ns + round(self._paper.phi_ns * max(0.0, tokens))
+        )
+        return Waiting(job, length, told, due_ns)
+
+    def on_gone(self, job: Job, board: Board) -> None:
+        self._models[job.node.model].remove(job)
+
+    def on_started(self, work: Work, board: Board) -> None:
+        tasks = self._models[work.model]
+        side = self._is_side(work.model, work.lane, board)
+        for job in work.jobs:
+            tasks.running[job.seq] = tasks.remove(job)
+            self._sent_off += side and not job.steps
+
+    def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
+        tasks = self._models[work.model]
+        for job in work.jobs:
+            waiting = tasks.running.pop(job.seq, None)
+            if waiting is not None and job.state == DONE and (tasks.stepwise or job.steps > 1):
+                tasks.stepwise = True
+                self._learnt.finished(waiting)
+        if work.failed:
+            return
+        if self._is_side(work.model, work.lane, board):
+            now, before = board.cpu_share(work.lane), self._measured_share(work.model, work.lane, board)
+            self._shares[work.model, work.lane.name] = (
+                board.now_ns,
+                now if before is None else KEEP * before + (1.0 - KEEP) * now,
+            )
+        else:
+            took_ns = float(finished_ns - started_ns)
+            self._took_ns[work.model] = KEEP * self._took_ns.get(work.model, took_ns) + (1.0 - KEEP) * took_ns
+
+    def on_refused(self, work: Work, board: Board) -> None:
+        self._forget(work)
+
+    def on_lost(self, work: Work, board: Board) -> None:
+        self._forget(work)
+
+    def _forget(self, work: Work) -> None:
+        for job in work.jobs:
+            self._models[work.model].running.pop(job.seq, None)
+
+    def plan(self, board: Board) -> None:
+        """What was gathered becomes visible; what cannot be in time is given up."""
+        for tasks in self._models.values():
+            if tasks.gathered:
+                tasks.show(board.now_ns)
+            if tasks.due.rows or tasks.begun:
+                ends_ns = board.earliest_end_ns(tasks.model)
+                if ends_ns is not None:
+                    self._give_up(tasks, ends_ns, board)
+
+    def _give_up(self, tasks: ModelTasks, ends_ns: int, board: Board) -> None:
+        """Give up tasks that not even the next step could be in time for, and those that will hardly be in time by how
+        long their answers are believed to be, as long as finished answers confirm that."""
+        rows, skipped = tasks.due.rows, 0
+        while skipped < len(rows) and rows[skipped][0] < ends_ns:
+            job = rows[skipped][2]
+            skipped += not self._gives_up(job, self._latest_ns(job, board) < ends_ns, board)
+        alone_ns = self._alone_ns(tasks, board)
+        for waiting in list(tasks.begun.values()):
+            job = waiting.job
+            if job.request.on_late != "answer" and job.seq in tasks.begun:
+                steps = 1.0 + (self._latest_ns(job, board) - ends_ns) / alone_ns
+                if waiting.chance(steps) < HOPELESS:
+                    self._gives_up(job, steps < 1.0, board)
+
+    def _gives_up(self, job: Job, is_certain: bool, board: Board) -> bool:
+        """Give a job up that is late for certain, or hardly in time as far as is known. False: it may stay."""
+        lengths = self._learnt.of(job)
+        if not is_certain:
+            if not lengths.may_give_up():
+                return False
+            lengths.given_up += 1
+        board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
+        return True
+
+    def _latest_ns(self, job: Job, board: Board) -> int:
+        """When a job must have ended for its request to be in time."""
+        request = job.request
+        return request.deadline_ns - (board.rest_ns(request.app, job.node) if job.node.succs else 0)
+
+    def _alone_ns(self, tasks: ModelTasks, board: Board) -> int:
+        """One step of one task alone, on the fastest lane."""
+        return max(
+            1,
+            min(
+                [board.latency(tasks.model, lane.name).alone_likely_ns for lane in board.lanes_of(tasks.model)],
+                default=1,
+            ),
+        )
+
+    def next_wakeup_ns(self, board: Board) -> int | None:
+        times = [at_ns for tasks in self._models.values() for at_ns, _ in tasks.gathered.values()]
+        return min(times) if times else None
+
+    def bid(self, lane: Lane, board: Board) -> Bid | None:
+        bids: List[Bid] = []
+        for tasks in self._models.values():
+            if len(tasks) and tasks.model in lane.models and board.is_resident(tasks.model, lane):
+                bid = self._batch(tasks, lane, board)
+                if bid is not None:
+                    bids.append(bid)
+        if len(bids) < 2:
+            return bids[0] if bids else None
+        return arbiter.choose(bids, lane.available_ns(board.now_ns), lane.handover.careful_ns)
+
+    def queued(self) -> List[Job]:
+        return [job for tasks in self._models.values() for job in tasks.jobs()]
+
+    def figures(self) -> Mapping[str, Any]:
+        figures: Dict[str, Any] = {"lengths": self._learnt.figures(), "sent to side lanes": self._sent_off}
+        figures["tau"] = {model: self._tau_of(tasks) for model, tasks in self._models.items() if len(tasks.predicted)}
+        figures["processor left to side lanes"] = dict(self._left)
+        figures["batch_ms"] = {model: ns_to_ms(round(took_ns)) for model, took_ns in self._took_ns.items()}
+        return figures
+
+    # --- for subclasses -----------------------------------------------------------------------------------------------
+
+    def _batch(self, tasks: ModelTasks, lane: Lane, board: Board) -> Bid | None:
+        """The best batch of one model on a lane, or None. Changes nothing."""
+        raise NotImplementedError
+
+    def _batch_of(self, latency: ModelLatency) -> int:
+        """C on this lane: how many tasks a batch is to have."""
+        if self._batch_max:
+            return min(self._batch_max, latency.size_max)
+        return saturating(latency.typical_ns)
+
+    def _step_ns(self, latency: ModelLatency, count: int) -> int:
+        """One step of so many tasks."""
+        return latency.typical_ns[latency.size_for[min(count, latency.size_max)]]
+
+    def _prefill_ns(self, latency: ModelLatency, count: int) -> int:
+        """The prefill of so many tasks at once."""
+        phase = latency.phases.get("prefill")
+        if phase is not None:
+            return phase.typical_ns[phase.size_for[min(count, phase.size_max)]]
+        return round(self._paper.prefill_steps * self._step_ns(latency, count))
+
+    def _tau_of(self, tasks: ModelTasks) -> float:
+        return self._paper.tau if self._paper.tau else max(1.0, tasks.predicted.quantile(self._paper.k))
+
+    def _sorted(
+        self, tasks: ModelTasks, found: List[Waiting], lane: Lane, board: Board, count: int = 0
+    ) -> List[Waiting]:
+        """Fresh tasks in the order of the policy, those of critical requests first; the first ``count`` (0: all)."""
+        latency = board.latency(tasks.model, lane.name)
+        step_ns = self._paper.eta_ns or float(self._step_ns(latency, self._batch_of(latency)))
+        parameters = PriorityParameters(board.now_ns, step_ns, self._tau_of(tasks), self._paper.alpha)
+        key_of = BY_ORDER[self._order]
+        order: List[Waiting] = []
+        for rank in sorted({waiting.rank for waiting in found}):
+            keys = [key_of(waiting.task, parameters) for waiting in found if waiting.rank == rank]
+            wanted = count - len(order) if count else len(keys)
+            keys = nsmallest(wanted, keys) if wanted * FEW < len(keys) else sorted(keys)[:wanted]
+            order += [tasks.fresh[key[2]] for key in keys]  # each key ends with the number of its job
+        return order
+
+    def _is_side(self, model: str, lane: Lane, board: Board) -> bool:
+        """Whether a lane takes tasks of a model only by the rule of offloading."""
+        if self._sides:
+            return lane.name in self._sides
+        lanes = board.lanes_of(model)
+        if len(lanes) < 2:
+            return False
+        fastest_ns = min([board.latency(model, other.name).alone_likely_ns for other in lanes])
+        return board.latency(model, lane.name).alone_likely_ns > SIDE_FACTOR * fastest_ns
+
+    def _main_lanes(self, model: str, board: Board) -> List[Lane]:
+        """The main lanes that are up and have the model, or will have."""
+        return [
+            lane
+            for lane in board.lanes_of(model)
+            if lane.up
+            and not lane.hung
+            and not self._is_side(model, lane, board)
+            and board.resident_at_ns(model, lane) < NEVER_NS
+        ]
+
+    def _next_for(self, tasks: ModelTasks, lane: Lane, board: Board, count: int = 0) -> List[Waiting]:
+        """The tasks that may begin on a lane, or go on there although no lane holds their state any more: these first,
+        in order. At least the first ``count`` (0: all)."""
+        return self._loose_for(tasks, lane, board) + self._fresh_for(tasks, lane, board, count)
+
+    def _loose_for(self, tasks: ModelTasks, lane: Lane, board: Board) -> List[Waiting]:
+        """The tasks that may go on on a lane although no lane holds their state any more."""
+        loose = tasks.loose()
+        if loose and self._is_side(tasks.model, lane, board) and self._main_lanes(tasks.model, board):
+            return []
+        return loose
+
+    def _fresh_for(self, tasks: ModelTasks, lane: Lane, board: Board, count: int = 0) -> List[Waiting]:
+        """The fresh tasks that may begin on a lane, in order; at least the first ``count`` (0: all)."""
+        if not tasks.fresh:
+            return []
+        fresh = list(tasks.fresh.values())
+        if not self._is_side(tasks.model, lane, board):
+            if self._offload == "static" and self._side_is_up(tasks.model, board):
+                tau = self._tau_of(tasks)
+                fresh = [waiting for waiting in fresh if waiting.steps <= tau]
+            return self._sorted(tasks, fresh, lane, board, count)
+        mains = self._main_lanes(tasks.model, board)
+        if not mains:
+            return self._sorted(tasks, fresh, lane, board, count)
+        if self._offload == "none":
+            return []
+        tau = self._tau_of(tasks)
+        if not any(self._may_be_sent(waiting, tau) for waiting in fresh):
+            return []
+        if self._offload == "static":
+            return self._sorted(tasks, [waiting for waiting in fresh if waiting.steps > tau], lane, board, count)
+        return self._worth_sending(tasks, self._sorted(tasks, fresh, mains[0], board), lane, mains, board)
+
+    def _side_is_up(self, model: str, board: Board) -> bool:
+        return any(
+            lane.up and not lane.hung and self._is_side(model, lane, board) and board.is_resident(model, lane)
+            for lane in board.lanes_of(model)
+        )
+
+    def _worth_sending(
+        self, tasks: ModelTasks, fresh: List[Waiting], lane: Lane, mains: Sequence[Lane], board: Board
+    ) -> List[Waiting]:
+        """Of the fresh tasks in the order of the main lanes, those that belong on this side lane (:meth:`_is_sent`). A
+        lane whose processor is busy ends later by as much, and one whose device has little memory left takes none.
+        O(tasks)."""
+        latency = board.latency(tasks.model, lane.name)
+        share, measured_share = self._share_of(tasks.model, lane, board)
+        bytes = 0
+        held = len(tasks.bound_to(lane.name))
+        room = self._batch_of(latency) - held
+        tau = self._tau_of(tasks)
+        starts_ns = float(lane.available_ns(board.now_ns))
+        crowd = self._crowd(tasks, fresh, mains, board)
+        chosen: List[Waiting] = []
+        before_steps = 0.0  # of the tasks before this one
+        for place, waiting in enumerate(fresh):
+            ahead_steps, before_steps = before_steps, before_steps + waiting.steps
+            if not self._may_be_sent(waiting, tau):
+                continue
+            if len(chosen) >= room:
+                break
+            more = board.sequence_bytes(waiting.job) if board.sequence_room(tasks.model, lane) is not None else 0
+            if not board.has_memory(lane, bytes + more):
+                continue
+            count = len(chosen) + 1
+            prefill_ns, step_ns = self._prefill_ns(latency, count), self._step_ns(latency, count + held)
+            side = Side(
+                starts_ns,
+                offload.slowed_ns(prefill_ns, share, measured_share),
+                offload.slowed_ns(step_ns, share, measured_share),
+            )
+            if self._is_sent(waiting, tau, side, self._main(crowd, place, ahead_steps), board):
+                chosen.append(waiting)
+                bytes += more
+        return chosen
+
+    def _may_be_sent(self, waiting: Waiting, tau: float) -> bool:
+        """Whether a side lane could be the better one for a task."""
+        return waiting.steps > tau
+
+    def _is_sent(self, waiting: Waiting, tau: float, side: Side, main: Main, board: Board) -> bool:
+        """Whether a task belongs on a side lane: it is long and ends there earlier, the delay counted that it would
+        inflict on others."""
+        return offload.goes_off(waiting.steps, tau, side.ends_ns(waiting.steps), main)
+
+    def _share_of(self, model: str, lane: Lane, board: Board) -> Tuple[float, float]:
+        """The share of the processor that a side lane's threads would get now, and the one that they got when its
+        times were measured: the times hold that already. Those that they began with hold no load."""
+        share = self._left[lane.name] = board.cpu_share(lane)
+        measured = self._measured_share(model, lane, board)
+        return share, 1.0 if measured is None else measured
+
+    def _measured_share(self, model: str, lane: Lane, board: Board) -> float | None:
+        """None where nothing was measured for so long that the times are those that they began with."""
+        at_ns, share = self._shares.get((model, lane.name), (0, 0.0))
+        return share if share and board.now_ns - at_ns <= board.latency(model, lane.name).age_ns else None
+
+    def _crowd(self, tasks: ModelTasks, fresh: List[Waiting], mains: Sequence[Lane], board: Board) -> Crowd:
+        """The main lanes and who waits for them. O(tasks)."""
+        lane = min(mains, key=lambda item: item.available_ns(board.now_ns))
+        latency = board.latency(tasks.model, lane.name)
+        batch, mean_steps = self._batch_of(latency), tasks.predicted.mean()
+        step_ns, prefill_ns = self._step_ns(latency, batch), self._prefill_ns(latency, batch)
+        main = Main(float(lane.available_ns(board.now_ns)), step_ns, prefill_ns, len(fresh), batch, mean_steps)
+        took_ns = self._took_ns.get(tasks.model, prefill_ns + 1.5 * mean_steps * step_ns)
+        return Crowd(main, batch * len(mains), took_ns)
+
+    def _main(self, crowd: Crowd, place: int, ahead_steps: float) -> Main:
+        """The main lanes as a task sees them that has so many tasks, and so many of their steps, before it."""
+        return crowd.main_from(crowd.main.begins_ns + place // crowd.slots * crowd.took_ns)
+
+    def _steps_of(self, tasks: ModelTasks, chosen: Sequence[Waiting], lane: Lane, board: Board) -> int:
+        """How many steps a batch is expected to make until all its answers are whole, or it comes back."""
+        steps = math.ceil(max([waiting.remaining() for waiting in chosen]) - 1e-6)
+        return max(STEPS_MIN, steps) if tasks.stepwise else steps
+
+    def _bid_of(self, tasks: ModelTasks, chosen: Sequence[Waiting], lane: Lane, board: Board) -> Bid:
+        """The bid for a batch that goes on until its answers are whole, or for as many steps as are expected: a batch
+        that turns out longer comes back to be predicted again. One that cannot be interrupted between two steps gets
+        :data:`PATIENCE` times as many, and one that comes back after a turn bids the time of all its steps."""
+        latency = board.latency(tasks.model, lane.name)
+        size = latency.size_for[len(chosen)]
+        step_ns = self._step_ns(latency, size)
+        steps, in_turns = self._steps_of(tasks, chosen, lane, board), board.reads_in_turns(tasks.model)
+        begins = sum([not waiting.job.steps for waiting in chosen])
+        before_ns = self._prefill_ns(latency, begins) if begins and tasks.stepwise else 0
+        if before_ns:
+            turns = sum([board.prefill_turns(waiting.job) for waiting in chosen])
+            before_ns = turns * step_ns if turns else before_ns
+        bound: int | None = None
+        if tasks.stepwise:
+            if in_turns:  # what a turn takes, others wait for, and is learnt when a batch ends
+                bound, steps = STEPS_MIN, max(STEPS_MIN, steps)
+            elif board.sequence_room(tasks.model, lane) is None:
+                patient = (lane.hang_ns // 2) // max(1, step_ns) + steps
+                bound = min(math.ceil(PATIENCE * steps), patient)
+            else:
+                bound = steps
+            if self._turn:
+                bound = min(bound, self._turn)
+        expected_ns = max(1, before_ns + (steps if bound is None else min(steps, bound)) * step_ns)
+        whole_ns = max(1, before_ns + steps * step_ns)
+        jobs = [waiting.job for waiting in chosen]
+        rest_ns = max([board.rest_ns(job.request.app, job.node) for job in jobs])
+        rest_lane_ns = max([board.rest_lane_ns(job.request.app, job.node) for job in jobs])
+        utility = EachUtility(chosen, before_ns + rest_ns, step_ns, board.now_ns)
+        return Bid(
+            tasks.model,
+            jobs,
+            size,
+            expected_ns,
+            utility,
+            whole_ns + rest_lane_ns,
+            steps_max=bound,
+            klass=best_class(jobs),
+            whole_ns=whole_ns,
+        )
+
+
+class EachUtility:
+    """What a batch delivers whose requests end one after the other, as a function of when it starts: each request
+    counts with the chance that its answer is whole in time. One that is answered late anyway counts as in
+    :class:`~edgeserve.sched.policies.common.bidding.Utility`, with its expected end, and so does one of a stream.
+    ``around_ns``: what passes before the first step, and after the last until requests end."""
+
+    __slots__ = ("_each", "_likely", "_around_ns", "_step_ns")
+
+    def __init__(self, chosen: Sequence[Waiting], around_ns: int, step_ns: int, now_ns: int) -> None:
+        self._around_ns, self._step_ns = around_ns, max(1, step_ns)
+        self._each: List[Utility] = []
+        self._likely: List[Tuple[Waiting, float]] = []  # and what each is worth
+        counted = set()
+        for waiting in chosen:
+            job = waiting.job
+            request = job.request
+            if job.part:
+                if request.id in counted:
+                    continue
+                counted.add(request.id)
+            if request.on_late == "answer" or request.successor_ns is not None:
+                own_ns = around_ns + math.ceil(waiting.remaining() * step_ns)
+                self._each.append(Utility((job,), own_ns, now_ns, (_share(waiting),)))
+            else:
+                self._likely.append((waiting, request.cost_share_ns * request.value * _share(waiting)))
+
+    def value(self, start_ns: int) -> float:
+        """The value delivered if the work starts at ``start_ns``, in nanoseconds of lane time."""
+        from_ns = start_ns + self._around_ns
+        total = sum([utility.value(start_ns) for utility in self._each], 0.0)
+        for waiting, worth in self._likely:
+            total += worth * waiting.chance((waiting.job.request.deadline_ns - from_ns) / self._step_ns)
+        return total
+
+
+def _share(waiting: Waiting) -> float:
+    """What a request is worth beside its ``cost_share_ns``, which counts the steps that it declares, or one: the steps
+    that its answer is believed to need."""
+    request = waiting.job.request
+    return waiting.steps / max(1, int(request.hints.get("steps", 1))) if request.app.simple else 1.0

@@ -1,0 +1,152 @@
+"""What a policy of language models keeps: the tasks that wait or run, by model, and what answers taught of their
+lengths.
+
+A *task* here is a job with the predicted length of its answer. Knows no lane and no clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Final, List, Tuple
+
+from edgeserve.sched.policies.common.job_queue import JobQueue
+from edgeserve.sched.policies.language.lengths import Length, Lengths
+from edgeserve.sched.policies.language.offload import Window
+from edgeserve.sched.policies.language.priority import Task
+from edgeserve.sched.protocol.events import CLASSES
+from edgeserve.sched.requests.states import Job
+
+TAU_LEN: Final = 512
+"""Predicted lengths of which ``tau`` is a quantile."""
+
+RANKS: Final[Dict[str, int]] = {klass: rank for rank, klass in enumerate(CLASSES)}
+
+
+class Waiting:
+    """A task: its job, the prediction when it arrived, and what orders go by. ``rank`` is that of its class."""
+
+    __slots__ = ("job", "length", "steps", "rank", "task", "declared")
+
+    def __init__(self, job: Job, length: Length, declared: float | None, due_ns: int) -> None:
+        self.job = job
+        self.length = length
+        self.declared = declared
+        self.steps = length.mean()
+        self.rank = RANKS[job.request.klass]
+        self.task = Task(self.steps, job.request.arrival_ns, due_ns, job.seq)
+
+    def chance(self, steps: float, more: int = 0) -> float:
+        """The chance that at most so many steps are still to come, when ``more`` were made since the launch."""
+        job = self.job
+        if job.steps_total:
+            return 1.0 if job.steps_total - job.steps - more <= steps else 0.0
+        return self.length.chance(job.steps + more, steps)
+
+    def remaining(self, more: int = 0) -> float:
+        """Steps that are still expected, when ``more`` were made since the job was launched: as its model said, else by
+        the prediction and how long it is already."""
+        job = self.job
+        if job.steps_total:
+            return float(max(1, job.steps_total - job.steps - more))
+        return self.length.remaining(job.steps + more)
+
+
+def declared(job: Job, what: str) -> float | None:
+    """A hint of the job's node: ``NODE.what``, or ``what`` alone in an app of one node."""
+    hints = job.hints
+    if not hints:
+        return None
+    found = hints.get(job.node.name + "." + what)
+    return hints.get(what) if found is None and job.request.app.simple else found
+
+
+class ModelTasks:
+    """The tasks of one model: ``fresh`` ones that have not begun, ``begun`` ones whose answer has, ``running`` ones.
+    All by ``seq``, in the order in which they became ready. ``gathered`` are fresh tasks with the time at which they
+    become visible. ``due`` has the fresh ones that may be given up, by when they are. ``stepwise``: some job told that
+    it needs steps, or took several; before, every job of the model counts as one step.
+    """
+
+    __slots__ = ("model", "fresh", "begun", "running", "gathered", "due", "predicted", "stepwise")
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+        self.fresh: Dict[int, Waiting] = {}
+        self.begun: Dict[int, Waiting] = {}
+        self.running: Dict[int, Waiting] = {}
+        self.gathered: Dict[int, Tuple[int, Waiting]] = {}
+        self.due = JobQueue()
+        self.predicted = Window(TAU_LEN)
+        self.stepwise = False
+
+    def __len__(self) -> int:
+        return len(self.fresh) + len(self.begun)
+
+    def add(self, waiting: Waiting, visible_ns: int, hopeless_ns: int) -> None:
+        """A job is ready: it goes on, or is new and becomes visible at ``visible_ns`` (0: now). ``hopeless_ns``: if its
+        first step cannot end by then, it will hardly be in time."""
+        job = waiting.job
+        if job.steps or job.lane:
+            self.begun[job.seq] = waiting
+            return
+        if job.request.on_late != "answer":
+            self.due.add(hopeless_ns, job)
+        if visible_ns:
+            self.gathered[job.seq] = (visible_ns, waiting)
+        else:
+            self.fresh[job.seq] = waiting
+
+    def remove(self, job: Job) -> Waiting:
+        """A job was launched or has left."""
+        if job.key is not None:
+            self.due.remove(job)
+        gathered = self.gathered.pop(job.seq, None)
+        if gathered is not None:
+            return gathered[1]
+        return self.begun.pop(job.seq) if job.seq in self.begun else self.fresh.pop(job.seq)
+
+    def show(self, now_ns: int) -> None:
+        """What was gathered becomes visible when its time has come."""
+        for seq in [seq for seq, (at_ns, _) in self.gathered.items() if at_ns <= now_ns]:
+            self.fresh[seq] = self.gathered.pop(seq)[1]
+
+    def bound_to(self, lane: str) -> List[Waiting]:
+        """Tasks that have begun and whose state a lane holds."""
+        return [waiting for waiting in self.begun.values() if waiting.job.lane == lane]
+
+    def loose(self) -> List[Waiting]:
+        """Tasks that have begun and whose state is gone, with its lane or to make room: they may go on anywhere."""
+        return [waiting for waiting in self.begun.values() if not waiting.job.lane]
+
+    def jobs(self) -> List[Job]:
+        """All that wait."""
+        return [waiting.job for table in (self.fresh, self.begun) for waiting in table.values()] + [
+            waiting.job for _, waiting in self.gathered.values()
+        ]
+
+
+class Learnt:
+    """What finished answers taught, by app and node."""
+
+    __slots__ = ("_corrects", "_default", "_lengths")
+
+    def __init__(self, corrects: bool, default_steps: float) -> None:
+        self._corrects = corrects
+        self._default = default_steps
+        self._lengths: Dict[Tuple[str, str], Lengths] = {}
+
+    def of(self, job: Job) -> Lengths:
+        """What is known of the answers of a job's node."""
+        key = (job.request.app.name, job.node.name)
+        found = self._lengths.get(key)
+        if found is None:
+            found = self._lengths[key] = Lengths(self._corrects, self._default)
+        return found
+
+    def finished(self, waiting: Waiting) -> None:
+        """The answer of a task is whole: its length is known."""
+        if waiting.job.steps > 0:
+            self.of(waiting.job).finished(waiting.declared, waiting.job.steps)
+
+    def figures(self) -> Dict[str, Any]:
+        """By app and node, for people."""
+        return {f"{app}/{node}": lengths.figures() for (app, node), lengths in self._lengths.items()}

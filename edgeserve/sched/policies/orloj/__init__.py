@@ -1,1 +1,0 @@
-"""Orloj, as published (``published``) and at its best (``plus``), and what only the two use."""

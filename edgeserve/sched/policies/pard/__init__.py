@@ -1,1 +1,0 @@
-"""PARD, as published and at its best (``policy``), and what only the two use."""

@@ -1,0 +1,1 @@
+"""Policies as papers describe them, for replication: no serving configuration needs this room."""

@@ -1,0 +1,1 @@
+"""Orloj as published ("Predictably Serving Unpredictable DNNs")."""

@@ -1,0 +1,1 @@
+"""Schemble as published, and the baselines that it is compared with."""

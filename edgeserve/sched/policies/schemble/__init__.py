@@ -1,1 +1,0 @@
-"""Ensembles: which models of an ensemble run for which request (Schemble), and the policies it is compared with."""

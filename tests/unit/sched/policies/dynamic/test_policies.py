@@ -1,0 +1,527 @@
+"""orloj: Algorithm 1, literally, as an oracle; its readings, its drops, several deadlines. orloj+: every candidate by
+brute force, grouping, odds, hints."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+
+import pytest
+from hand_world import MS, Driver, app_of, ended, job, ran
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from edgeserve.errors import ConfigError
+from edgeserve.sched.policies.common.job_queue import JobQueue
+from edgeserve.sched.policies.dynamic.lengths import BIAS_LEN_MIN, LengthWindow, lengths_of
+from edgeserve.sched.policies.dynamic.model import (
+    PRIOR_LEN,
+    REFRESH_NS,
+    SAMPLES_MIN,
+    SHARES_MOVED,
+    DynamicModel,
+    HintBins,
+)
+from edgeserve.sched.policies.orloj_plus import SAFE
+from edgeserve.sched.policies.published.orloj.slack import SlackScore, score_of
+from edgeserve.sched.protocol.actions import RunBatch
+from edgeserve.sched.protocol.events import RequestArrived
+
+SIZES = (1, 2, 4, 8)
+SHORT = [20 + 0.1 * index for index in range(101)]  # times alone of app short, ms: uniform from 20 to 30
+LONG = [60 + 0.2 * index for index in range(101)]  # of app long: uniform from 60 to 80
+APPS = {"short": "m", "long": "m"}
+FIXED = 10
+
+
+def dynamic(kind="orloj", sizes=SIZES, alone=None, **options):
+    """One model of fixed part 10 ms; what a request of each app takes beyond it is known from 101 samples."""
+    world = Driver({"m": {size: FIXED + 30 * size for size in sizes}}, APPS, policy={kind: {"sample": 0.0, **options}})
+    world.scheduler.state.latency["m", "cpu0"].alone = {
+        app: tuple(round(time_ms * MS) for time_ms in times)
+        for app, times in (alone or {"short": SHORT, "long": LONG}).items()
+    }
+    return world
+
+
+def burst(world, *asked, **fields):
+    """Requests that arrive together: (app, SLO in ms) each."""
+    return world.step(*[RequestArrived(world.request(app, slo, **fields)) for app, slo in asked])
+
+
+def known(shares=None):
+    latency = dynamic().scheduler.state.latency["m", "cpu0"]
+    windows = {
+        app: LengthWindow(512, [round(time_ms * MS) for time_ms in times])
+        for app, times in (("short", SHORT), ("long", LONG))
+    }
+    return lengths_of(latency, windows, shares or {"short": 1.0, "long": 1.0})
+
+
+def started(actions):
+    runs = [action for action in actions if isinstance(action, RunBatch)]
+    return sorted(job.request_id for job in runs[0].jobs) if runs else []
+
+
+def test_the_largest_size_that_can_be_filled_runs():
+    assert started(burst(dynamic(), *[("short", 1000)] * 7)) == [1, 2, 3, 4]
+    assert started(burst(dynamic(), *[("short", 1000)] * 9)) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_a_size_is_filled_with_those_that_are_expected_in_time_in_it():
+    # One in three may be long: a batch of two is expected to take some 71 ms, one of four 202.
+    assert len(started(burst(dynamic(estimate="own"), *[("short", 120)] * 4))) == 2
+
+
+@pytest.mark.parametrize(("reading", "expected"), [("largest", [2, 3, 4, 5]), ("urgent", [1]), ("single", [1])])
+def test_the_three_readings_of_line_16(reading, expected):
+    """One urgent request that fits alone only, and four that fit together."""
+    assert started(burst(dynamic(reading=reading), ("short", 40), *[("short", 600)] * 4)) == expected
+
+
+def test_a_request_in_no_feasible_set_is_dropped_by_the_mean_of_its_own_class():
+    assert burst(dynamic(), ("long", 69)) == [ended(1, "dropped", "cannot_make_deadline")]
+    assert started(burst(dynamic(), ("long", 71))) == [1]
+    assert burst(dynamic(estimate="common"), ("short", 44)) == [ended(1, "dropped", "cannot_make_deadline")]
+    assert started(burst(dynamic(), ("short", 44))) == [1]
+
+
+def test_what_is_answered_late_anyway_is_never_dropped():
+    world = dynamic()
+    assert started(burst(world, ("long", 30), on_late="answer")) == [1]
+    world.finish(at=70)
+    assert world.outcome(1) == "completed"
+
+
+ASKED = st.lists(st.tuples(st.sampled_from(["short", "long"]), st.integers(15, 700)), min_size=1, max_size=12)
+
+
+@settings(max_examples=120, deadline=None)
+@given(ASKED, st.sampled_from(["own", "common"]), st.sampled_from(["largest", "urgent", "single"]))
+def test_decisions_are_those_of_algorithm_1(asked, estimate, reading):
+    world = dynamic(estimate=estimate, reading=reading)
+    shares = {"short": 0.5, "long": 0.5}
+    for index, (app, _) in enumerate(asked):  # as the policy counts them before its first table
+        step = 1 / (PRIOR_LEN + index)
+        shares = {name: share * (1 - step) + (name == app) * step for name, share in shares.items()}
+    lengths = known(shares)
+    rows = [(request_id, app, slo * MS) for request_id, (app, slo) in enumerate(asked, 1)]
+
+    def batch(app, size):
+        return lengths.expected(app if estimate == "own" else None, size, size)
+
+    feasible = {size: [row for row in rows if row[2] >= -(-batch(row[1], size).mean_ns() // 1)] for size in SIZES}
+    order = sorted([(min(row[2] for row in feasible[size]), size) for size in SIZES if feasible[size]])
+    if reading == "largest":
+        order = sorted(order, reverse=True)
+    elif reading == "urgent":
+        order = sorted(order, key=lambda item: (item[0], -item[1]))
+    size = next((size for _, size in order if len(feasible[size]) >= size), 0)
+    dropped = {row[0] for row in rows} - {row[0] for row in feasible[1]}
+    done = burst(world, *asked)
+    assert {request_id for request_id, end in world.ends.items() if end.outcome == "dropped"} == dropped
+    found = started(done)
+    assert len(found) == size
+    rate = 1e-4 / MS
+
+    def score(row):
+        return score_of(lengths, row[1] if estimate == "own" else None, size, size, rate, 1.0).p(row[2])
+
+    if size:
+        best = sorted([score(row) for row in feasible[size]], reverse=True)[:size]
+        assert sorted([score(row) for row in rows if row[0] in found], reverse=True) == pytest.approx(best)
+
+
+def test_critical_requests_go_first():
+    world = dynamic()
+    world.step(
+        *[
+            RequestArrived(world.request("short", slo, klass=klass))
+            for slo, klass in ((300, "normal"), (310, "normal"), (900, "critical"))
+        ]
+    )
+    assert 3 in started(world.actions)
+
+
+def test_several_deadlines_add_their_scores():
+    """Two requests with the same last deadline; for one an earlier step of cost is about to pass, for the other it
+    has passed: the first is more urgent."""
+    for steps, first in (([], 2), ([[60, 0.9]], 3)):
+        world = dynamic(cost_steps=steps)
+        burst(world, ("long", 75))
+        world.arrive("short", at=1, slo=150)  # 2: its step passes while the lane is busy
+        world.arrive("short", at=61, slo=90)  # 3: the same last deadline, and its step is ahead
+        assert started(world.finish(at=80)) == [first]  # 71 ms left: a batch of two may take longer
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"reading": "both"}, r"\[policy.orloj\] reading = 'both': expected one of .largest., .urgent., .single."),
+        ({"estimate": "mine"}, "estimate = 'mine': expected one of .own., .common."),
+        ({"cost_steps": [[5, 0.7], [9, 0.7]]}, "cost_steps add up to 1.4: at most 1"),
+        *[
+            (
+                {"cost_steps": [[9, 0.1], row]},
+                f"cost_steps has {re.escape(repr(row))}: expected "
+                r"\[milliseconds after arrival, cost\], both above 0",
+            )
+            for row in ([5], [5, 0.1, 1], 5, ["5", 0.1], [5, "0.1"], [0, 0.1], [-1, 0.1], [5, 0], [5, -0.5])
+        ],
+    ],
+)
+def test_wrong_options_are_named(options, message):
+    with pytest.raises(ConfigError, match=message):
+        dynamic(**options)
+
+
+def test_steps_of_cost_are_sorted_and_may_cost_as_much_as_a_missed_deadline():
+    world = dynamic(cost_steps=[[90, 0.75], [2.5, 0.25]])
+    assert world.scheduler.policies[0]._steps == ((2_500_000, 0.25), (90 * MS, 0.75))
+
+
+def test_with_several_deadlines_the_score_is_that_of_each_step_before_the_last_one():
+    policy = dynamic(cost_steps=[[40, 0.2], [90, 0.5]]).scheduler.policies[0]
+    score = SlackScore((10 * MS, 20 * MS, 40 * MS), (0.25, 0.75), 26.25 * MS, 0.01 / MS)
+    draw, app, queues, expected = random.Random("steps"), app_of("m"), [JobQueue(), JobQueue()], []
+    for seq in range(40):
+        arrival = draw.randrange(100)
+        due = arrival + draw.choice([40, 41, 90, 120, 150])
+        item = job(seq, app, arrival=arrival, deadline=due)
+        item.lane = draw.choice(["", "mine", "other"])
+        queues[seq % 2].add(due * MS, item)
+        costs = [(after, cost) for after, cost in ((40, 0.2), (90, 0.5)) if arrival + after < due]
+        costs.append((due - arrival, 1.0 - sum(cost for _, cost in costs)))
+        total = sum(cost * score.p((arrival + after - 100) * MS) for after, cost in costs)
+        if item.lane != "other":
+            expected.append((total, item))
+    expected.sort(key=lambda row: (-round(row[0] * MS, 9), row[1].deadline_ns, row[1].seq))
+    rows = [(queue, score, 0) for queue in queues]
+    assert policy._top_by_steps(rows, 100 * MS, 12, "mine") == [item for _, item in expected[:12]]
+    skipped = [(queues[0], score, 5)]
+    assert not {item.seq for item in policy._top_by_steps(skipped, 100 * MS, 40, "mine")} & {
+        row[1] for row in queues[0].rows[:5]
+    }
+
+
+def test_of_two_requests_with_the_same_deadline_the_more_valuable_one_goes_first():
+    world = dynamic()
+    world.step(*[RequestArrived(world.request("short", 200, value=value)) for value in (1.0, 2.0, 3.0)])
+    assert started(world.actions) == [2, 3]
+
+
+def test_where_a_job_is_expected_to_end():
+    """As :meth:`plan` judges: by the mean of its class, on the lane where it ends first, or on its own."""
+    nodes = [{"name": "m"}, {"name": "z", "after": ["m"]}]
+    world = Driver(
+        {"m": {size: FIXED + 30 * size for size in SIZES}, "z": {1: 7}},
+        {"short": {"node": nodes}, "long": {"node": nodes}},
+        policy={"orloj": {"sample": 0.0}},
+        lane={"l0": {}, "l1": {}},
+    )
+    policy, board = world.scheduler.policies[0], world.scheduler.state.board
+    for lane, faster in (("l0", 0), ("l1", 0)):
+        world.scheduler.state.latency["m", lane].alone = {"short": (25 * MS,) * 99, "long": (60 * MS - faster,) * 99}
+    for app in ("long", "short", "short"):
+        world.arrive(app, slo=300)
+    (waiting,) = policy.queued()
+
+    def told():
+        end = policy.expected_end(waiting.request, waiting, board)
+        return end and (end.lane, *[round(time_ns / MS, 3) for time_ns in end[1:]])
+
+    assert told() == ("l1", 25, 32, 57)
+    world.step(at=10)
+    assert told() == ("l1", 15, 32, 57)
+    waiting.lane = "l0"
+    assert told() == ("l0", 50, 32, 92)
+    waiting.lane = ""
+    world.lane("l1", up=False, at=11)
+    assert told() == ("l0", 49, 32, 92)
+
+
+# --- orloj+ -----------------------------------------------------------------------------------------------------------
+
+
+def plus(**options):
+    return dynamic("orloj+", sizes=tuple(range(1, 9)), hint=options.pop("hint", ""), **options)
+
+
+def test_short_requests_are_not_padded_to_long_ones():
+    # All seven together take 10 + 7 * 70; the five short ones take 10 + 5 * 20.
+    assert started(burst(plus(), *[("short", 150)] * 5, *[("long", 800)] * 2)) == [1, 2, 3, 4, 5]
+    assert started(burst(dynamic(), *[("short", 600)] * 4, *[("long", 800)] * 4)) == list(range(1, 9))
+
+
+def test_a_batch_that_takes_as_long_as_its_members_one_by_one_is_never_formed():
+    # Fixed 10 ms, lengths of 50 to 70: two together take 10 + 2 * 63.3, one after the other twice 70.
+    assert started(burst(plus(), *[("long", 900)] * 2)) == [1, 2]
+    flat = plus(alone={"short": SHORT, "long": [12 + 1.2 * index for index in range(101)]})  # 2 to 122 beyond 10
+    assert started(burst(flat, *[("long", 900)] * 2)) == [1]  # 10 + 2 * 82 against twice 72
+
+
+def test_below_even_odds_a_request_is_dropped():
+    assert burst(plus(), ("short", 24.5)) == [ended(1, "dropped", "cannot_make_deadline")]
+    assert burst(plus(), ("short", 25.5)) == [ran("m", 1, size=1)]
+
+
+def most_valuable(asked, ranks=(), values=()):
+    """The candidate of most value per time by brute force: ids of its requests. ``asked``: (app, SLO in ms) each."""
+    lengths = known()
+    lengths.factors.update({size: float(size) for size in range(1, 9)})
+    even = {app: lengths.alone(app).quantile_ns(0.5) + 1 for app in APPS}
+    worth = dict(enumerate(values or [1.0] * len(asked), 1))
+    rows = [
+        (rank, slo * MS, request_id, app)
+        for request_id, (rank, (app, slo)) in enumerate(zip(ranks or [0] * len(asked), asked), 1)
+        if slo * MS >= even[app]
+    ]
+    rows.sort()
+    best, chosen = -1.0, []
+    for ceiling in ("short", "long"):
+        allowed = [row for row in rows if ceiling == "long" or row[3] == "short"]
+        for size in range(1, 9):
+            longest = lengths.batch(size, (ceiling,) * size)
+            candidates = [
+                [row for row in allowed if row[1] >= needs][:size]
+                for needs in (longest.mean_ns(), longest.quantile_ns(SAFE))
+            ]
+            for batch in candidates:
+                if len(batch) < size or ceiling not in {row[3] for row in batch}:
+                    continue
+                took = lengths.batch(size, tuple(sorted(row[3] for row in batch)))
+                if size > 1 and took.mean_ns() >= sum(lengths.mean_alone_ns(row[3]) for row in batch):
+                    continue
+                gain = sum(worth[row[2]] * took.p_by(row[1]) for row in batch)
+                loss = sum(
+                    worth[row[2]]
+                    * (lengths.alone(row[3]).p_by(row[1]) - lengths.alone(row[3]).p_by(row[1] - took.mean_ns()))
+                    for row in rows
+                    if row not in batch
+                )
+                score = (gain - 0.3 * loss) / took.mean_ns() ** 0.7
+                if score > best * (1 + 1e-9):
+                    best, chosen = score, sorted(row[2] for row in batch)
+    return chosen or [row[2] for row in rows[:1]]
+
+
+@settings(max_examples=80, deadline=None)
+@given(ASKED, st.sampled_from([0, 700]))
+def test_the_candidate_of_most_value_per_time_wins_at_any_time(asked, now_ms):
+    world = plus()
+    world.now_ms = now_ms
+    assert started(burst(world, *asked)) == most_valuable(asked)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_critical_requests_come_first_in_each_candidate_and_each_request_counts_by_its_value(seed):
+    draw = random.Random(f"values/{seed}")
+    count = draw.randrange(2, 12)
+    asked = [(draw.choice(["short", "long"]), draw.randrange(30, 300)) for _ in range(count)]
+    ranks, values = [draw.randrange(2) for _ in asked], [draw.choice([0.25, 1.0, 4.0]) for _ in asked]
+    world = plus()
+    done = world.step(
+        *[
+            RequestArrived(world.request(app, slo, klass=("critical", "normal")[rank], value=value))
+            for (app, slo), rank, value in zip(asked, ranks, values)
+        ]
+    )
+    assert started(done) == most_valuable(asked, ranks, values)
+
+
+SKEWED = {"short": [20.0] * 60 + [100.0] * 41, "long": LONG}  # even odds at 21 ms, 53 on average
+
+
+def test_where_nobody_is_expected_in_time_the_most_urgent_one_with_even_odds_runs_alone():
+    assert started(burst(plus(alone=SKEWED), ("short", 31), ("short", 30))) == [2]
+
+
+def test_a_candidate_that_costs_the_others_more_than_it_brings_is_still_better_than_none():
+    asked = [("short", 30), *[("short", 56)] * 12]  # the first is not expected in time, and who waits is late
+    assert started(burst(plus(alone=SKEWED), *asked)) == [2]
+
+
+def test_a_batch_is_expected_to_take_the_mean_of_its_own_members():
+    after = {"short": 0.5 * 7 / 8 + 1 / 8, "long": 0.5 * 7 / 8}
+    (run,) = [action for action in burst(plus(), ("short", 300)) if isinstance(action, RunBatch)]
+    assert run.expected_ns == math.ceil(known(after).mean_alone_ns("short"))
+    world = dynamic()
+    (run,) = [action for action in burst(world, ("short", 900), ("long", 900)) if isinstance(action, RunBatch)]
+    lengths = world.scheduler.policies[0]._models["m"].lengths("cpu0", world.scheduler.state.board)
+    assert run.expected_ns == math.ceil(lengths.batch(2, ("long", "short")).mean_ns())
+
+
+def test_hints_make_classes_of_one_wide_app():
+    draw = random.Random("hints")
+    world = plus(hint="length", sample=1.0)
+    for _ in range(400):  # lone requests: each teaches how long its hint takes alone
+        length = draw.uniform(1, 70)
+        burst(world, ("long", 500), hints={"length": length})
+        world.finish(at=world.now_ms + FIXED + length)
+        world.now_ms += 5
+    world.now_ms += 1000
+    burst(world, ("long", 500), hints={"length": 40.0})  # a lane at work lets the tables be made
+    world.step(
+        *[
+            RequestArrived(world.request("long", 400, hints={"length": length}))
+            for length in (3.0, 4.0, 5.0, 65.0, 66.0)
+        ]
+    )
+    lanes = started(world.finish(at=world.now_ms + 50))
+    assert len(lanes) == 3
+    ids = sorted(lanes)
+    assert ids == list(range(ids[0], ids[0] + 3))  # the three short ones, though all have the same app
+
+
+def names_after(*hints, of):
+    bins = HintBins()
+    for hint in hints:
+        bins.add(hint)
+    bins.cut()
+    return [bins.name(hint) for hint in of]
+
+
+def test_hints_are_sorted_into_eight_intervals_that_are_equally_frequent():
+    assert names_after(of=[5.0]) == ["hint0"]
+    names = names_after(*range(80, 0, -1), of=range(1, 81))
+    assert [names.count(f"hint{index}") for index in range(9)] == [10] * 8 + [0]
+    assert names_after(1.0, 1.0, of=[0.5, 1.0]) == ["hint0", "hint1"]
+
+
+def test_the_last_1024_hints_make_the_intervals():
+    for fresh, kept in ((1024 - 129, True), (1024 - 128, False)):  # an eighth of the old ones is left, or just less
+        names = names_after(*[1.0] * 1024, *[2.0] * fresh, of=[0.0, 1.0, 2.0])
+        assert names == (["hint0", "hint1", "hint2"] if kept else ["hint0", "hint0", "hint1"])
+
+
+def test_new_tables_are_made_of_four_samples_and_a_quarter_of_a_second_apart():
+    world = dynamic()
+    model, board = world.scheduler.policies[0]._models["m"], world.scheduler.state.board
+
+    def refreshed(at_ms, samples=0):
+        before = model.lengths("cpu0", board)
+        board.now_ns = at_ms * MS
+        for _ in range(samples):
+            model.observe("cpu0", "short", None, 35 * MS, board)
+        model.refresh(board)
+        return model.lengths("cpu0", board) is not before
+
+    assert not refreshed(0, SAMPLES_MIN - 1)
+    assert refreshed(1, 1)
+    assert not refreshed(250, SAMPLES_MIN)  # made at 1 ms
+    assert refreshed(251)
+    assert not refreshed(502)
+    model._shares["short"] += 0.99 * SHARES_MOVED
+    assert not refreshed(752)
+    model._shares["short"] += 0.02 * SHARES_MOVED
+    assert refreshed(753) and not refreshed(1003)
+    model.lanes_changed()
+    assert refreshed(1004)
+
+
+def test_four_new_batches_make_new_tables_and_of_many_an_eighth_must_be_new():
+    world = dynamic("orloj+", alone={"short": [30.0], "long": [60.0]})
+    model, board = world.scheduler.policies[0]._models["m"], world.scheduler.state.board
+
+    def refreshed_after(count):
+        for _ in range(count):
+            world.arrive("short", at=world.now_ms + 0.5, slo=1000)
+            world.finish(at=world.now_ms + 0.5)
+        model._made_shares = dict(model._shares)
+        model._made_ns = -REFRESH_NS
+        before = model.lengths("cpu0", board)
+        model.refresh(board)
+        model._made_ns = board.now_ns
+        return model.lengths("cpu0", board) is not before
+
+    assert [refreshed_after(count) for count in (1, 2, 1, 3, 1)] == [False, False, True, False, True]
+    assert refreshed_after(32)  # 40 are known
+    assert [refreshed_after(count) for count in (4, 1, 5, 1)] == [False, True, False, True]
+
+
+def test_the_shares_of_the_classes_follow_the_arrivals_of_about_the_last_256_jobs():
+    model = DynamicModel("m", ["a", "b"], window_len=8, reset_ns=0, hint="length")
+    apps, count = {name: app_of("m", name) for name in "ab"}, 0
+    shares = {"a": 0.5, "b": 0.5}
+
+    def arrives(app, **fields):
+        nonlocal count
+        count += 1
+        model.add(job(count, apps[app], **fields))
+
+    for number, app in enumerate("aabab" * 60):
+        arrives(app)
+        step = max(1 / 256, 1 / (8 + number))
+        shares = {name: share * (1 - step) + (name == app) * step for name, share in shares.items()}
+        assert model._shares == pytest.approx(shares)
+    arrives("a", hints={"length": 3.0})
+    assert model._shares == pytest.approx(
+        {"a": shares["a"] * 255 / 256, "b": shares["b"] * 255 / 256, "hint0": 1 / 256}
+    )
+    before, began = dict(model._shares), job(1000, apps["a"])
+    began.steps = 1
+    assert not model.has_steps
+    model.add(began)
+    assert model._shares == before and model.has_steps
+    arrives("a")
+    assert model.has_steps
+
+
+def test_batches_count_until_they_are_older_than_the_reset():
+    world = dynamic("orloj+", alone={"short": [30.0], "long": [60.0]}, reset_ms=1000.0)
+    model, board = world.scheduler.policies[0]._models["m"], world.scheduler.state.board
+    for at in range(0, 1000, 100):
+        world.arrive("short", at=at, slo=1000)
+        world.finish(at=at + 40)  # the last at 940
+
+    def counted(now_ms):
+        board.now_ns = round(now_ms * MS)
+        model.lanes_changed()
+        model.refresh(board)
+        model.lengths("cpu0", board)
+        return model.figures()["lanes"]["cpu0"]["batches"]
+
+    assert [counted(at) for at in (1000, 1240, 1240 + 1 / MS, 1940)] == [10, 8, 7, 1]
+
+
+def test_times_alone_count_until_they_are_older_than_the_reset():
+    world = dynamic(alone={"short": [30.0], "long": [60.0]}, reset_ms=1000.0)
+    model, board = world.scheduler.policies[0]._models["m"], world.scheduler.state.board
+    for at, alone in ((100, 40), (200, 80)):
+        board.now_ns = at * MS
+        model.observe("cpu0", "short", None, alone * MS, board)
+
+    def mean_ms(now_ms):
+        board.now_ns = round(now_ms * MS)
+        model.lanes_changed()
+        model.refresh(board)
+        return model.lengths("cpu0", board).mean_alone_ns("short") / MS
+
+    before, after = mean_ms(1100), mean_ms(1100 + 1 / MS)
+    assert before < 0.9 * after and after == pytest.approx(80, rel=0.05)
+
+
+def test_a_batch_is_compared_with_the_law_alone_at_speed_one():
+    world = dynamic(sample=0.0, alone={"short": [40.0] * 200, "long": [40.0] * 200})
+    model = world.scheduler.policies[0]._models["m"]
+    at = 0
+    for _ in range(BIAS_LEN_MIN):
+        assert model._bias.get("cpu0") is None or model._bias["cpu0"].corrections() == {}
+        world.arrive("short", at=at, slo=1000)
+        at += 70  # 10 and twice 30
+        world.finish(at=at, took=70)
+    assert model._bias["cpu0"].corrections() == {1: pytest.approx(2.0, rel=1e-6)}
+    world.arrive("short", at=at, slo=1000)
+    world.finish(at=at + 500, failed="broken", took=500)
+    assert model._launched == {}
+
+
+def test_a_lane_at_another_speed_teaches_what_a_batch_would_take_at_speed_one():
+    world = dynamic(alone={"short": [40.0] * 200, "long": [40.0] * 200})
+    world.lane("cpu0", speed=2.0)
+    model = world.scheduler.policies[0]._models["m"]
+    for at in range(0, 40 * BIAS_LEN_MIN, 40):
+        world.arrive("short", at=at, slo=1000)
+        world.finish(at=at + 35, took=35)
+    assert model._bias["cpu0"].corrections() == {1: pytest.approx(2.0, rel=1e-6)}

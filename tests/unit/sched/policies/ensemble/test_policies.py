@@ -1,0 +1,362 @@
+"""What the policies of ensembles decide: which models a request gets, when it is answered, and what is charged."""
+
+from __future__ import annotations
+
+import pytest
+from hand_world import Driver, ended, ran
+
+from edgeserve.config.ensemble_profile import monotone
+from edgeserve.sched.policies.edf import EdfOptions
+from edgeserve.sched.policies.published.schemble.baselines import EnsembleStatic
+from edgeserve.sched.policies.published.schemble.policy import Schemble
+from edgeserve.sched.policies.schemble_plus.policy import SchemblePlus
+from edgeserve.sched.policy_api.options import defaults_of
+from edgeserve.sched.protocol.actions import FinishRequest, LoadModel
+
+LANES = {"la": {}, "lb": {}, "lc": {}, "lv": {}}
+TIMES = {"a": 40, "b": 75, "c": 85}
+EASY = [0, 0.99, 0.99, 0.995, 0.99, 0.995, 0.995, 1]
+HARD = [0, 0.6, 0.7, 0.85, 0.65, 0.8, 0.85, 1]
+FITTED = {"models": ["a", "b", "c"], "edges": [0.5], "agreement": [EASY, HARD]}
+NODES = [
+    {"name": "a", "after": []},
+    {"name": "b", "after": []},
+    {"name": "c", "after": []},
+    {"name": "vote", "after": ["a", "b", "c"], "join": "policy"},
+]
+
+
+def make(
+    kind="schemble+",
+    fitted=FITTED,
+    options=None,
+    shared=False,
+    nodes=NODES,
+    models=None,
+    lanes=None,
+    resident=None,
+    **app,
+):
+    places = {"a": ["la"], "b": ["la" if shared else "lb"], "c": ["la" if shared else "lc"]}
+    table = {name: {1: time, "lanes": (lanes or places)[name], **(models or {})} for name, time in TIMES.items()}
+    table.update(vote={1: 1, "lanes": ["lv"]}, score={1: 5, "lanes": ["lv"]})
+    if fitted:
+        app["ensemble"] = fitted
+    more = {"device": {"cpu": {"memory": "200MB"}}} if models else {}
+    return Driver(
+        table,
+        {"q": {"node": nodes, "slo": "150ms", **app}},
+        policy={kind: options or {}},
+        lane=LANES,
+        resident=resident,
+        **more,
+    )
+
+
+def models_of(actions):
+    return sorted(action.model for action in actions if hasattr(action, "model") and not isinstance(action, LoadModel))
+
+
+def answer_of(world):
+    return world.of(FinishRequest)[0]
+
+
+def serve(world, until=250):
+    """Let every work take its time, until nothing runs."""
+    while world.on_lane:
+        work = min(world.on_lane.values(), key=lambda item: world.given_ms[item.work_id] + TIMES.get(item.model, 1))
+        at = max(world.now_ms, world.given_ms[work.work_id] + TIMES.get(work.model, 1))
+        world.pass_time(at)
+        world.finish(work.lane, at=at)
+    world.pass_time(until)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (EnsembleStatic, {"pick": "all", "models": [], "threshold": 0.3, "margin": 0.0}),
+        (Schemble, {"planner": "exact", "delta": 0.01, "order": "edf", "mean": False, "fast": True, "price": 0.0}),
+        (SchemblePlus, {"stop": 0.005, "lone": "fastest", "price": 0.05}),
+    ],
+)
+def test_the_defaults_are_those_of_the_documentation(kind, options):
+    shared = {**defaults_of(EdfOptions), "score": "", "cells_max": 20_000, "margin_ms": 0.2}
+    assert defaults_of(kind.options_type) == {**shared, **options}
+
+
+def test_an_easy_request_gets_one_model_and_is_answered_when_it_has():
+    world = make()
+    assert world.arrive("q", hints={"difficulty": 0.1}) == [ran("a", 1)]
+    world.finish("la", at=40)
+    assert models_of(world.actions) == ["vote"]  # 0.99 and all that could come: 0.01, less than stop
+    world.finish("lv", at=41)
+    assert (answer_of(world).quality, answer_of(world).branches) == (0.99, ("a",))
+
+
+def test_models_that_are_not_worth_their_lane_time_are_not_waited_for():
+    """Both further models together add 0.035: more than stop, less than what the plan pays for their time."""
+    row = [0, 0.965, 0.9, 0.97, 0.9, 0.97, 0.97, 1]
+    world = make(fitted={"models": ["a", "b", "c"], "agreement": [monotone(row)]})
+    world.arrive("q", hints={"difficulty": 0.1})
+    world.finish("la", at=40)
+    assert models_of(world.actions) == ["vote"]
+    world.finish("lv", at=41)
+    assert (answer_of(world).quality, answer_of(world).branches) == (0.965, ("a",))
+
+
+def test_a_hard_request_gets_more_models_while_time_allows():
+    world = make()
+    world.arrive("q", hints={"difficulty": 0.9})
+    world.finish("la", at=40)
+    assert models_of(world.actions) == ["b", "c"]  # both still end before 148.8 ms
+    world.finish("lb", at=115)
+    world.finish("lc", at=125)
+    world.finish("lv", at=126)
+    assert (answer_of(world).quality, answer_of(world).branches) == (1.0, ("a", "b", "c"))
+
+
+def test_what_has_answered_at_the_deadline_is_the_answer_under_every_on_late():
+    for on_late in ("drop", "partial"):
+        world = make(options={"stop": 0.0}, on_late=on_late)
+        world.arrive("q", hints={"difficulty": 0.9})
+        world.finish("la", at=40)
+        assert models_of(world.pass_time(148.7)) == []
+        assert models_of(world.pass_time(148.9)) == ["vote"]  # b and c hang
+        world.finish("lv", at=149.9)
+        assert (world.outcome(1), answer_of(world).branches) == ("completed", ("a",))
+        assert answer_of(world).quality == 0.6
+
+
+def test_a_burst_is_shared_out_one_job_at_a_time():
+    world = make(options={"lone": "plan"})
+    world.arrive("q", count=3, hints={"difficulty": 0.9})
+    assert models_of(world.actions) == ["a", "b", "c"]
+    request_of = {action.model: action.jobs[0].request_id for action in world.actions}
+    assert len(set(request_of.values())) > 1  # not all three models to one of them
+    world.finish("la", at=40)
+    assert models_of(world.actions)[0] == "a"
+
+
+def test_models_of_one_lane_run_one_after_the_other_and_the_plan_knows():
+    world = make(shared=True, options={"lone": "plan"}, slo="130ms")
+    world.arrive("q", count=2, hints={"difficulty": 0.9})
+    assert models_of(world.actions) == ["a"] or models_of(world.actions) == ["b"]
+    done = 0
+    for _ in range(8):
+        if not [work for work in world.on_lane.values() if work.lane == "la"]:
+            break
+        work = world.work("la")
+        done += TIMES[work.model]
+        world.finish("la", at=done)
+        while [work for work in world.on_lane.values() if work.lane == "lv"]:
+            world.finish("lv", at=world.now_ms + 1)
+    world.pass_time(140)
+    assert [world.outcome(number) for number in (1, 2)] == ["completed", "completed"]
+    assert done <= 130
+
+
+def test_a_request_that_no_model_could_answer_is_given_up():
+    world = make()
+    world.arrive("q", count=9, hints={"difficulty": 0.1})
+    serve(world)
+    dropped = [end for end in world.ends.values() if end.outcome == "dropped"]
+    assert {end.reason for end in dropped} == {"overloaded"}
+    assert world.arrive("q", at=300, slo=20) == [ended(10, "rejected", "cannot_make_deadline")]
+
+
+def test_a_failed_or_lost_model_is_done_without():
+    world = make(options={"lone": "plan"})
+    world.arrive("q", hints={"difficulty": 0.9})
+    assert models_of(world.actions) == ["a", "b", "c"]
+    world.finish("la", status="failed", reason="it raised", at=40)
+    world.lane("lb", up=False, at=50)
+    world.finish("lc", at=85)
+    assert models_of(world.actions) == ["vote"]
+    world.finish("lv", at=86)
+    answer = answer_of(world)
+    assert (answer.outcome, answer.quality, answer.branches) == ("completed", 0.65, ("c",))
+
+
+def test_an_answer_of_too_little_quality_is_not_planned():
+    world = make(options={"lone": "plan"})
+    world.arrive("q", hints={"difficulty": 0.9}, quality_min=0.9, slo=80)
+    assert models_of(world.actions) == []  # a and b could end, which is worth 0.85
+    world.arrive("q", hints={"difficulty": 0.9}, quality_min=0.8, slo=80, at=1)
+    assert models_of(world.actions) == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", ["schemble", "schemble+"])
+def test_a_plan_that_met_its_bound_says_so_once_in_each_story(kind):
+    world = make(kind, options={"cells_max": 3}, slo="400ms")
+    world.arrive("q", count=4, hints={"difficulty": 0.9})
+    world.finish("la", at=40)
+    world.finish("lb", at=75)
+    world.finish("lc", at=85)
+    assert world.scheduler.policies[0].figures()["plans cut short"] > 1
+    for number in (3, 4):
+        lines = [line for line in world.scheduler.story(number) if "planned greedily" in line]
+        assert lines == ["  +0ns: planned greedily: the plan met cells_max = 3"]
+
+
+def test_an_ensemble_of_many_models_is_offered_few_enough_subsets_to_plan():
+    """All 511 subsets of nine models for each of many requests would hold up the loop."""
+    names = "abcdefghi"
+    models = {name: {1: 5 + index, "lanes": [f"l{name}"]} for index, name in enumerate(names)}
+    nodes = [{"name": name, "after": []} for name in names]
+    nodes.append({"name": "vote", "after": list(names), "join": "policy"})
+    world = Driver(
+        {**models, "vote": {1: 1, "lanes": ["lv"]}},
+        {"q": {"node": nodes, "slo": "100ms"}},
+        policy={"schemble+": {"lone": "plan"}},
+        lane={name: {} for name in [f"l{name}" for name in names] + ["lv"]},
+    )
+    world.arrive("q")
+    assert models_of(world.actions) == sorted(names)  # all of them are one of the subsets
+    query = next(iter(world.scheduler.policies[0]._queries.values()))
+    offered = [list(world.scheduler.policies[0]._subsets(query, range(count))) for count in (6, 7, 9)]
+    assert [len(subsets) for subsets in offered[:2]] == [63, 7 + 21 + 5]
+    found = offered[2]
+    assert len(found) < 60
+    assert (1 << 9) - 1 in found
+    assert {1 << bit for bit in range(9)} < set(found)
+
+
+def test_a_score_that_comes_beside_the_models_counts_from_then_on():
+    nodes = [
+        *NODES[:3],
+        {"name": "score", "after": []},
+        {"name": "vote", "after": ["a", "b", "c", "score"], "join": "policy"},
+    ]
+    world = make(nodes=nodes)
+    assert models_of(world.arrive("q")) == ["a", "score"]
+    world.finish("lv", at=5, hints={"difficulty": 0.1})
+    world.finish("la", at=40)
+    assert models_of(world.actions) == ["vote"]
+    world.finish("lv", at=41)
+    assert answer_of(world).quality == 0.99
+
+
+def test_a_score_alone_is_no_answer():
+    nodes = [
+        *NODES[:3],
+        {"name": "score", "after": []},
+        {"name": "vote", "after": ["a", "b", "c", "score"], "join": "policy"},
+    ]
+    world = make(nodes=nodes, on_late="partial")
+    world.arrive("q")
+    world.finish("lv", at=5, hints={"difficulty": 0.9})
+    world.pass_time(160)  # the models hang
+    assert (world.outcome(1), world.reason(1)) == ("dropped", "overloaded")
+
+
+def test_what_the_models_said_counts():
+    sure = [[[0, 0.5, 0, 0.6, 0, 0.6, 0, 1]], [list(monotone([0, 0.999, 0, 1, 0, 1, 0, 1]))]]
+    sure[1][0] = [0, 0.999, 0, 1.0, 0, 1.0, 0, 1.0]
+    world = make(fitted={**FITTED, "observed": {"1": {"edges": [0.5], "agreement": sure}}})
+    world.arrive("q", hints={"difficulty": 0.9})
+    world.finish("la", at=40, hints={"a.label": 3, "a.margin": 0.9})
+    assert models_of(world.actions) == ["vote"]  # hard, but the first model is sure
+    world.finish("lv", at=41)
+    assert answer_of(world).quality == 0.999
+
+
+def test_an_ensemble_that_was_not_fitted_answers_with_what_there_is_and_says_how_to_fit():
+    world = make(fitted=None, options={"lone": "plan"})
+    world.arrive("q")
+    assert models_of(world.actions) == ["a", "b", "c"]
+    world.finish("la", at=40)
+    assert models_of(world.pass_time(149)) == ["vote"]
+    world.finish("lv", at=149.5)
+    assert (answer_of(world).outcome, answer_of(world).quality, answer_of(world).branches) == ("completed", 1.0, ())
+    assert "edgeserve fit" in world.scheduler.policies[0].figures()["to fit"]
+
+
+def test_a_model_that_is_not_planned_is_not_loaded():
+    world = make(models={"memory": "90MB", "load": "40ms"}, resident={"cpu": ["a", "b", "vote", "score"]})
+    world.arrive("q", hints={"difficulty": 0.1})
+    world.finish("la", at=40)
+    assert not [action for action in world.seen if isinstance(action, LoadModel)]
+    world.finish("lv", at=41)
+    world.arrive("q", at=50, hints={"difficulty": 0.9})
+    world.finish("la", at=90)
+    assert models_of(world.actions) == ["b"]  # c could not end behind its load
+
+
+# --- as published -----------------------------------------------------------------------------------------------------
+
+
+def test_schemble_commits_a_whole_request_and_waits_for_all_of_it():
+    world = make("schemble")
+    assert models_of(world.arrive("q", hints={"difficulty": 0.9})) == ["a", "b", "c"]  # the fast path
+    world.arrive("q", count=2, at=10, hints={"difficulty": 0.9})
+    world.finish("la", at=40)
+    assert models_of(world.actions) == ["a"]
+    world.finish("lb", at=75)
+    world.finish("lc", at=85)
+    assert "vote" in models_of(world.actions)
+
+
+def test_the_fast_path_of_schemble_takes_what_could_start_now():
+    world = make("schemble", models={"memory": "90MB", "load": "40ms"}, resident={"cpu": ["a", "b", "vote", "score"]})
+    assert models_of(world.arrive("q", hints={"difficulty": 0.9})) == ["a", "b"]
+    world.finish("la", at=40)
+    world.finish("lb", at=75)
+    assert models_of(world.actions) == ["vote"], "nobody waits for a model that is not in memory"
+
+
+@pytest.mark.parametrize("planner", ["exact", "published", "greedy"])
+def test_every_planner_of_schemble_serves_a_burst(planner):
+    world = make("schemble", options={"planner": planner, "delta": 0.05}, slo="200ms")
+    world.arrive("q", count=4, hints={"difficulty": 0.9})
+    serve(world)
+    assert [world.outcome(number) for number in range(1, 5)] == ["completed"] * 4
+    assert world.scheduler.thought_ns() > 0
+    assert world.scheduler.thought_ns() == 0  # charged once
+
+
+def test_schemble_t_takes_every_request_for_a_mean_one():
+    world = make("schemble", options={"mean": True, "fast": False})
+    first = models_of(world.arrive("q", hints={"difficulty": 0.1}))
+    world = make("schemble", options={"mean": True, "fast": False})
+    assert models_of(world.arrive("q", hints={"difficulty": 0.9})) == first
+
+
+# --- baselines --------------------------------------------------------------------------------------------------------
+
+
+def test_the_original_ensemble_refuses_at_arrival_what_cannot_have_all_models():
+    world = make("ensemble_static")
+    world.arrive("q", count=2)
+    assert models_of(world.actions) == ["a", "b", "c"]
+    assert world.reason(2) == "overloaded"  # c would end at 170 ms
+    world.finish("la", at=40)
+    assert models_of(world.actions) == []
+    world.finish("lb", at=75)
+    world.finish("lc", at=85)
+    world.finish("lv", at=86)
+    assert world.outcome(1) == "completed"
+
+
+@pytest.mark.parametrize(
+    ("options", "hints", "models"),
+    [
+        ({"pick": "static", "models": ["a", "c"]}, {}, ["a", "c"]),
+        ({"pick": "gating", "threshold": 0.4}, {"a.gate": 0.45, "b.gate": 0.2, "c.gate": 0.35}, ["a"]),
+        ({"pick": "gating", "threshold": 0.9}, {"a.gate": 0.3, "b.gate": 0.5, "c.gate": 0.2}, ["b"]),  # at least one
+        ({"pick": "des"}, {"a.local": 0.8, "b.local": 0.9, "c.local": 0.9}, ["b", "c"]),
+        ({"pick": "des", "margin": 0.1}, {"a.local": 0.8, "b.local": 0.9, "c.local": 0.9}, ["a", "b", "c"]),
+    ],
+)
+def test_what_the_baselines_pick(options, hints, models):
+    world = make("ensemble_static", options=options)
+    assert models_of(world.arrive("q", hints=hints)) == models
+
+
+def test_replicas_of_the_fastest_serve_three_at_a_time():
+    world = make(
+        "ensemble_static",
+        options={"pick": "static", "models": ["a"]},
+        lanes={"a": ["la", "lb", "lc"], "b": ["lv"], "c": ["lv"]},
+    )
+    world.arrive("q", count=3)
+    assert models_of(world.actions) == ["a", "a", "a"]

@@ -1,0 +1,839 @@
+"""What rtlm and rtlm+ decide: who shares a batch, who is admitted between two steps, who goes to a slower lane."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hand_world import MS, Driver, app_of, ended, ids, job, like, ran
+
+from edgeserve.errors import ConfigError
+from edgeserve.sched.policies import POLICIES as KINDS
+from edgeserve.sched.policies.language.base import EachUtility
+from edgeserve.sched.policies.language.lengths import Length
+from edgeserve.sched.policies.language.offload import Crowd, Main, Side
+from edgeserve.sched.policies.language.queues import Waiting
+from edgeserve.sched.policies.published.rtlm import Rtlm
+from edgeserve.sched.protocol.actions import CutBatch, ReleaseState, RunBatch
+from edgeserve.sched.protocol.events import RequestArrived
+
+STEPS = {1: 10, 2: 10, 3: 10, 4: 10}  # C is 4
+SLOW = {1: 40, 2: 40, 3: 40, 4: 40}
+TOKEN_BYTES = 10
+
+
+def world_of(kind="rtlm+", options=None, slots=4, state_memory="", lane=None, lm=None, turn_tokens=0, **app):
+    keys = {"state_memory": state_memory} if state_memory else {}
+    return Driver(
+        {"lm": {**(lm or STEPS), **keys}},
+        {"chat": {"model": "lm", "slo": "100s", "on_late": "answer", **app}},
+        policy={kind: {"prefill_steps": 0.0, **(options or {})}},
+        lane=lane or {"gpu": {}},
+        sequences={"lm": (1000, TOKEN_BYTES, slots, turn_tokens)},
+    )
+
+
+def ask(world, *steps, at=None, **fields):
+    """Requests whose answers are predicted to have so many steps, each in a step of its own at the same time."""
+    done = []
+    for count in steps:
+        done += world.arrive("chat", at=at, hints={"steps": float(count), "tokens": 10.0}, **fields)
+    return done
+
+
+def together(world, *steps, **fields):
+    """Requests whose answers are predicted to have so many steps, in one step."""
+    return world.step(
+        *[
+            RequestArrived(world.request("chat", hints={"steps": float(count), "tokens": 10.0}, **fields))
+            for count in steps
+        ]
+    )
+
+
+def batch_of(world, lane="gpu"):
+    work = [work for work in world.on_lane.values() if work.lane == lane]
+    return ids(work[0].jobs) if work else []
+
+
+# --- rtlm -------------------------------------------------------------------------------------------------------------
+
+
+def test_rtlm_runs_answers_about_equally_long_together_from_the_first_of_the_order_on():
+    world = world_of("rtlm", {"b": 3.0})
+    ask(world, 5)  # occupies the lane
+    ask(world, 20, 400, 21, 22, 300, 23, at=1)
+    world.finish(at=50, steps=5)
+    assert batch_of(world) == [2, 4, 5, 7]
+    world.finish(at=300, steps=23)
+    assert batch_of(world) == [6, 3]
+    world.finish(at=5000, steps=400)
+    world.over()
+
+
+def test_rtlm_admits_nobody_to_a_batch_that_runs():
+    world = world_of("rtlm")
+    ask(world, 20)
+    assert ask(world, 20, 20, 20, at=10) == []
+    world.finish(at=200, steps=20)
+    assert batch_of(world) == [2, 3, 4]
+
+
+def test_the_methods_choose_their_orders():
+    for method, first in (("fifo", 2), ("luf", 4), ("muf", 3), ("hpf", 5)):
+        world = world_of("rtlm", {"method": method, "batch": 1})
+        ask(world, 5)
+        ask(world, 50, 90, 10, at=1)
+        ask(world, 60, at=2, slo=10_000)
+        world.finish(at=50, steps=5)
+        assert batch_of(world) == [first], method
+
+
+def test_gathered_requests_become_visible_together():
+    world = world_of("rtlm", {"xi_ms": 2000.0})
+    assert ask(world, 5, at=100) == []
+    assert ask(world, 5, at=1500) == []
+    assert world.wake_ms == 2000
+    assert world.pass_time(2000) == [ran("lm", 1, 2)]
+
+
+def test_critical_requests_go_first_whatever_their_length():
+    world = world_of("rtlm", {"batch": 1})
+    ask(world, 5)
+    ask(world, 10, at=1)
+    ask(world, 90, at=2, klass="critical")
+    world.finish(at=50, steps=5)
+    assert batch_of(world) == [3]
+
+
+def test_a_batch_that_is_far_longer_than_predicted_comes_back_to_be_predicted_again():
+    world = world_of("rtlm+")
+    ask(world, 10)
+    assert world.work().steps_max == 10
+    world.finish(at=100, status="unfinished", steps=10, state_bytes=200)
+    again = world.work()
+    assert ids(again.jobs) == [1] and again.steps_max == 8
+    for index in range(10):
+        world.finish(at=180 + 80 * index, status="unfinished", steps=8, state_bytes=280 + 80 * index)
+    assert world.work().steps_max > 8  # 90 steps: the longer it is, the longer it is expected to go on
+    world.finish(at=2000, steps=5)
+    world.over()
+
+
+# --- rtlm+ ------------------------------------------------------------------------------------------------------------
+
+
+def test_others_are_admitted_when_half_of_the_places_are_free():
+    world = world_of()
+    ask(world, 20)
+    ask(world, at=1)
+    assert ask(world, 20, 20, at=5)[0] == like(CutBatch)  # three of four places are free
+    world.finish(at=10, status="unfinished", steps=1, state_bytes=110)
+    assert batch_of(world) == [1, 2, 3]
+    assert ask(world, 20, at=15) == []  # one place is free: not worth another prefill
+    assert like(CutBatch) in world.progress(1, at=100, steps=9)
+    world.finish(at=101, status="unfinished", steps=10, state_bytes=200)
+    assert batch_of(world) == [2, 3, 4]
+
+
+def test_a_share_of_nothing_admits_as_soon_as_one_place_is_free():
+    world = world_of(options={"admit_share": 0.0})
+    ask(world, 20)
+    ask(world, 20, 20, at=5)
+    world.finish(at=10, status="unfinished", steps=1, state_bytes=110)
+    assert ask(world, 20, at=15) == [like(CutBatch)]
+
+
+def test_where_prompts_are_read_in_turns_no_group_is_waited_for():
+    whole, turns = world_of(), world_of(turn_tokens=8)
+    for world in (whole, turns):
+        ask(world, 20)
+        ask(world, 20, 20, at=5)
+        world.finish(at=10, status="unfinished", steps=1, state_bytes=110)
+        assert len(batch_of(world)) == 3
+    assert ask(whole, 20, at=15) == []
+    assert ask(turns, 20, at=15) == [like(CutBatch)]
+
+
+def test_a_batch_that_is_measured_by_turns_comes_back_before_its_answers_are_whole():
+    bounds = []
+    for turn_tokens in (0, 8):
+        world = world_of(turn_tokens=turn_tokens)
+        ask(world, 500)
+        bounds.append(world.work().steps_max)
+    assert bounds[0] > 400 > 8 == bounds[1]
+
+
+def test_nothing_is_cut_where_others_would_find_no_slot_or_no_memory():
+    world = world_of(slots=1)
+    ask(world, 20)
+    assert ask(world, 20, at=5) == []
+    small = world_of(state_memory="500B")  # a sequence of 30 tokens takes 300 bytes
+    ask(small, 20)
+    assert ask(small, 20, at=5) == []
+    small.finish(at=200, steps=20)
+    assert batch_of(small) == [2]
+
+
+def test_a_flood_of_one_client_delays_itself():
+    fair, unfair = world_of(), world_of(options={"fair": False, "order": "fifo"})
+    for world in (fair, unfair):
+        ask(world, 20, 20, 20, 20, client="flood")
+        world.finish(at=10, status="unfinished", steps=1, state_bytes=110) if world.of(CutBatch) else None
+        ask(world, *[20] * 8, at=20, client="flood")
+        ask(world, 20, at=30, client="other")
+        other = 13
+        while batch_of(world) and other not in batch_of(world):
+            world.finish(at=world.now_ms + 200, steps=20)
+        world.answered_at = world.now_ms
+    assert fair.answered_at < unfair.answered_at
+
+
+def test_clients_take_turns_and_what_runs_counts():
+    world = world_of(options={"order": "fifo", "consolidation": "none"})
+    ask(world, 20, client="flood")
+    ask(world, 20, 20, at=5, client="flood")
+    ask(world, 20, 20, 20, at=5, client="other")
+    world.finish(at=10, status="unfinished", steps=1, state_bytes=110)
+    assert batch_of(world) == [1, 4, 2, 5]  # the other's first; then one each, the flood's second for what runs
+    world = world_of(options={"order": "fifo", "consolidation": "none"})
+    ask(world, 20, client="flood")
+    ask(world, 20, 20, at=5, client="other")
+    ask(world, 20, 20, at=5, client="flood")
+    world.finish(at=10, status="unfinished", steps=1, state_bytes=110)
+    assert batch_of(world) == [1, 2, 3, 4]  # the second turn of both, in the order of the queue
+
+
+def test_a_prompt_longer_than_the_context_fails_and_nothing_else_does():
+    world = world_of()
+    world.arrive("chat", hints={"steps": 5.0, "tokens": 2000.0})
+    assert world.outcome(1) == "failed" and "context" in world.reason(1)
+    ask(world, 5)
+    world.finish(at=50, steps=5)
+    assert world.outcome(2) == "completed"
+    world.over()
+
+
+def test_requests_without_a_length_are_learnt_from_finished_answers():
+    world = world_of(options={"steps": 64.0})
+    for index in range(20):
+        world.arrive("chat", at=10_000 * index, hints={"tokens": 10.0})
+        world.finish(at=10_000 * index + 2000, steps=200)
+    learnt = world.scheduler.policies[0].figures()["lengths"]["chat/lm"]
+    assert learnt["answers"] == 20 and 150 < learnt["middle_steps"] < 210
+    world.arrive("chat", at=300_000, hints={"tokens": 10.0})
+    assert world.work().expected_ns > 1500 * MS
+
+
+def test_the_figures_tell_what_a_wrong_predictor_is_corrected_by():
+    world = world_of()
+    for index in range(40):
+        ask(world, 30, at=10_000 * index)
+        world.finish(at=10_000 * index + 900, steps=90)
+    assert 2.0 < world.scheduler.policies[0].figures()["lengths"]["chat/lm"]["factor"] < 3.2
+
+
+# --- lanes ------------------------------------------------------------------------------------------------------------
+
+TWO = {"gpu": {"device": "gpu"}, "cpu": {"device": "host"}}
+
+
+def two_lanes(kind, slower, options=None, lane=None, device=None, **app):
+    world = Driver(
+        {"lm": STEPS},
+        {"chat": {"model": "lm", "slo": "1000s", "on_late": "answer", **app}},
+        policy={kind: {"prefill_steps": 0.0, "side_lanes": ["cpu"], "tau": 30.0, **(options or {})}},
+        lane=lane or TWO,
+        device=device or {"gpu": {}, "host": {}},
+        sequences={"lm": (10_000, TOKEN_BYTES, 4)},
+    )
+    latency = world.scheduler.state.latency["lm", "cpu"]
+    latency.set_speed(1.0 / slower)
+    return world
+
+
+@pytest.mark.parametrize("kind", ["rtlm", "rtlm+"])
+def test_a_long_answer_goes_to_the_slower_lane_only_where_it_ends_there_earlier(kind):
+    for slower, expected in ((2.0, True), (50.0, False)):
+        world = two_lanes(kind, slower)
+        ask(world, 20, 20, 20, 20)
+        if world.of(CutBatch):
+            world.finish("gpu", at=1, status="unfinished", steps=1, state_bytes=110)
+        ask(world, *[25] * 12, at=10)
+        ask(world, 100, at=11)
+        assert bool(batch_of(world, "cpu")) is expected, slower
+
+
+def crowd(world, at=10):
+    """A full main lane, and a long answer that would end earlier on a side lane of half the speed."""
+    ask(world, 20, 20, 20, 20, at=at)
+    if world.of(CutBatch):
+        world.finish("gpu", at=at + 1, status="unfinished", steps=1, state_bytes=110)
+    ask(world, *[25] * 12, at=at + 10)
+    ask(world, 100, at=at + 11)
+
+
+def report(world, load, until, at):
+    """A monitor reports every second."""
+    for now in range(at, until + 1, 1000):
+        world.device("host", load=load, at=now)
+
+
+@pytest.mark.parametrize("kind", ["rtlm", "rtlm+"])
+def test_a_busy_processor_keeps_long_answers_on_the_main_lane_and_an_idle_one_takes_them_again(kind):
+    for load, expected in ((0.0, True), (1.0, False)):
+        world = two_lanes(kind, 2.0, lane={"gpu": TWO["gpu"], "cpu": {"device": "host", "threads": 4, "nice": 10}})
+        report(world, load, 3000, at=0)
+        crowd(world, at=3001)
+        assert bool(batch_of(world, "cpu")) is expected, load
+        left = world.scheduler.policies[0].figures()["processor left to side lanes"]["cpu"]
+        assert left == (1.0 if expected else pytest.approx(0.097, abs=0.01))
+    report(world, 0.0, 10_000, at=4000)
+    assert batch_of(world, "cpu")
+
+
+@pytest.mark.parametrize("kind", ["rtlm", "rtlm+"])
+def test_a_monitor_that_tells_nothing_more_keeps_nothing_away(kind):
+    world = two_lanes(kind, 2.0, lane={"gpu": TWO["gpu"], "cpu": {"device": "host", "threads": 4, "nice": 10}})
+    report(world, 1.0, 3000, at=0)
+    world.device("host", free=1, at=3001)
+    crowd(world, at=22_000)
+    assert not batch_of(world, "cpu")
+    ask(world, 100, at=23_100)
+    assert batch_of(world, "cpu")
+
+
+@pytest.mark.parametrize("kind", ["rtlm", "rtlm+"])
+def test_little_memory_keeps_long_answers_on_the_main_lane_until_it_is_back(kind):
+    world = two_lanes(kind, 2.0, device={"gpu": {}, "host": {"headroom": "1kB"}})
+    world.device("host", free=2000, at=1)  # an answer of 110 tokens takes 1100 bytes
+    crowd(world)
+    assert not batch_of(world, "cpu")
+    world.device("host", free=2200, at=30)
+    assert batch_of(world, "cpu")
+
+
+def test_host_functions_keep_the_cores_that_they_use():
+    lanes = {"gpu": TWO["gpu"], "cpu": {"device": "host", "threads": 4}, "hosts": {"device": "host", "threads": 4}}
+    for working, expected in ((False, True), (True, False)):
+        world = Driver(
+            {"lm": {**STEPS, "lanes": ["gpu", "cpu"]}, "f": {1: 9000, "lanes": ["hosts"]}},
+            {
+                "chat": {"model": "lm", "slo": "1000s", "on_late": "answer", "policy": "rtlm+"},
+                "cut": {"model": "f", "slo": "1000s", "policy": "fifo"},
+            },
+            policy={"rtlm+": {"prefill_steps": 0.0, "side_lanes": ["cpu"], "tau": 30.0}, "fifo": {}},
+            lane=lanes,
+            device={"gpu": {}, "host": {}},
+            sequences={"lm": (10_000, TOKEN_BYTES, 4)},
+        )
+        world.scheduler.state.latency["lm", "cpu"].set_speed(0.5)
+        if working:
+            world.arrive("cut", at=1)
+        report(world, float(working), 4000, at=2)
+        crowd(world, at=4001)
+        assert bool(batch_of(world, "cpu")) is expected, working
+
+
+def test_a_short_answer_never_goes_to_the_slower_lane_and_static_tau_sends_every_long_one():
+    world = two_lanes("rtlm", 50.0, {"offload": "static"})
+    ask(world, 100)
+    assert batch_of(world, "cpu") == [1] and batch_of(world) == []
+    ask(world, 20, 20, at=1)
+    assert batch_of(world) == [2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "on_late", "sent"), [("rtlm+", "drop", True), ("rtlm+", "answer", False), ("rtlm", "drop", False)]
+)
+def test_answers_that_no_prediction_tells_apart_go_to_the_slower_lane_where_only_it_is_in_time(kind, on_late, sent):
+    world = two_lanes(kind, 2.0, on_late=on_late, slo="500ms")
+    ask(world, 20, 20, 20, 20)
+    ask(world, 20, 20, 20, at=10)
+    assert batch_of(world, "cpu") == [], "the main lane is in time for them"
+    ask(world, *[20] * 12, at=11)
+    assert bool(batch_of(world, "cpu")) is sent
+
+
+@pytest.mark.parametrize("kind", ["rtlm", "rtlm+"])
+def test_the_slower_lane_takes_everything_while_no_other_works_and_decoding_goes_on_there(kind):
+    world = two_lanes(kind, 50.0)
+    ask(world, 20)
+    assert batch_of(world) == [1]
+    world.lane("gpu", up=False, at=100)
+    assert batch_of(world, "cpu") == [1]  # from its prompt on: its state can be computed again
+    ask(world, 10, at=101)
+    world.finish("cpu", at=5000, steps=20) if kind == "rtlm" else None
+    while world.on_lane:
+        world.finish("cpu", at=world.now_ms + 5000, steps=20)
+    assert world.outcome(1) == "completed" and world.outcome(2) == "completed"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("order", "fastest", "expected one of"),
+        ("method", "x", "expected one of"),
+        ("b", 0.5, "a number from 1"),
+        ("xi_ms", -1.0, "a number from 0"),
+        ("offload", "always", "expected one of"),
+        ("consolidation", "x", "expected one of"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused_with_what_was_expected(option, value, message):
+    with pytest.raises(ConfigError, match=message):
+        world_of("rtlm", {option: value})
+
+
+def test_a_plain_model_under_the_policy_is_served_in_batches_of_one_step():
+    world = Driver({"m": {1: 10, 4: 20}}, {"a": "m"}, policy="rtlm+")
+    assert world.arrive("a", count=3) == [ran("m", 1, 2, 3, size=4)]
+    assert world.work().steps_max is None
+    world.finish(at=20)
+    world.over()
+
+
+# --- answers that are worth nothing when they are late ----------------------------------------------------------------
+
+
+def test_answers_declared_too_long_are_served_and_their_lengths_learnt():
+    world = world_of(on_late="drop", slo="400ms")
+    for index in range(8):  # 60 steps of 10 ms would be late; they need 20
+        ask(world, 60, at=1000 * index)
+        world.finish(at=1000 * index + 200, steps=20)
+        assert world.outcome(index + 1) == "completed"
+    assert world.scheduler.policies[0].figures()["lengths"]["chat/lm"]["factor"] < 0.6
+
+
+def test_answers_that_are_learnt_to_be_too_long_are_given_up_but_not_for_ever():
+    world = world_of(on_late="drop", slo="400ms")
+    for index in range(40):  # declared to be in time, and never so
+        ask(world, 20, at=1000 * index)
+        if world.on_lane:
+            world.finish(at=1000 * index + 900, steps=90)
+    outcomes = [world.outcome(index + 1) for index in range(40)]
+    assert "dropped" in outcomes[-8:] and "completed" in outcomes[-10:]
+    for index in range(40, 58):  # the cause is over
+        ask(world, 20, at=1000 * index)
+        if world.on_lane:
+            world.finish(at=1000 * index + 100, steps=10)
+    assert "completed" in [world.outcome(index + 1) for index in range(40, 58)][:9]
+
+
+def test_a_batch_of_short_answers_keeps_nobody_out_who_could_follow_it():
+    world = world_of(on_late="drop", slo="15ms")
+    ask(world, 1)
+    ask(world, 1, at=8)  # begins at 10 and ends at 20
+    world.finish(at=10)
+    assert batch_of(world) == [2]
+    world.finish(at=20)
+    assert world.outcome(2) == "completed"
+
+
+def test_a_batch_that_is_longer_than_it_was_expected_gets_more_than_a_few_steps():
+    world = world_of(on_late="drop", slo="10s")
+    ask(world, 3)
+    assert world.work().steps_max == 3
+    world.finish(at=30, status="unfinished", steps=3, state_bytes=130)
+    assert world.work().steps_max == 8
+
+
+def test_what_reading_prompts_takes_is_learnt():
+    world = world_of(options={"prefill_steps": 5.0})
+    for index in range(12):
+        ask(world, 20, at=1000 * index)
+        assert index or world.work().expected_ns == (5 + 20) * 10 * MS
+        world.finish(at=1000 * index + 200, steps=20)
+    ask(world, 20, at=20_000)
+    assert world.work().expected_ns <= (1 + world.work().steps_max) * 10 * MS
+    assert 0.0 < world.scheduler.policies[0].figures()["prefill_steps"]["lm on gpu"] < 0.5
+
+
+def test_no_more_answers_are_admitted_than_bring_most_in_time():
+    linear = {1: 10, 2: 20, 3: 30, 4: 40}  # four at once bring no more per time, and all of them late
+    world = world_of(on_late="drop", slo="300ms", lm=linear, options={"batch": 4, "order": "fifo"})
+    ask(world, 5)
+    ask(world, 20, 20, 20, 20, at=1)
+    world.finish(at=50, steps=5)
+    assert batch_of(world) == [2]
+    patient = world_of(on_late="drop", slo="100s", lm=linear, options={"batch": 4, "order": "fifo", "admit_share": 1.0})
+    ask(patient, 5)
+    ask(patient, 20, 20, 20, 20, at=1)
+    patient.finish(at=50, steps=5)
+    assert batch_of(patient) == [2, 3, 4, 5]
+
+
+def test_what_makes_no_steps_is_served_in_batches_that_are_in_time():
+    world = Driver({"m": {1: 10, 4: 40}}, {"a": {"model": "m", "slo": "25ms"}}, policy="rtlm+")
+    world.arrive("a", count=3)
+    assert world.work().size == 1  # all three together would be late
+    world.finish(at=10)
+    assert world.work().size == 1
+
+
+def test_jobs_that_wait_when_their_model_turns_out_to_make_steps_are_kept():
+    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "10s"}}, policy="rtlm+")
+    world.arrive("a", count=3)
+    world.finish(at=10, status="unfinished")
+    order = [world.work().jobs[0].request_id]
+    for at in range(20, 100, 10):
+        if not world.on_lane:
+            break
+        world.finish(at=at)
+        order += [work.jobs[0].request_id for work in world.on_lane.values()]
+    assert sorted(set(order)) == [1, 2, 3]
+    world.over()
+
+
+def test_a_sequence_that_made_room_goes_on_before_others_begin():
+    world = world_of(state_memory="500B", options={"order": "fifo"})
+    ask(world, 10)
+    world.finish(at=100, status="unfinished", steps=28, state_bytes=480)  # far longer than predicted
+    assert batch_of(world) == [1]
+    assert not world.of(ReleaseState) and like(RunBatch) in world.actions
+    world.finish(at=200, steps=2)
+    assert ended(1, "completed") in world.actions
+
+
+def test_critical_answers_are_admitted_even_where_fewer_would_bring_more_in_time():
+    linear = {1: 10, 2: 20, 3: 30, 4: 40}
+    for klass, admitted in (("normal", 1), ("critical", 4)):
+        world = world_of(on_late="drop", slo="300ms", lm=linear, options={"batch": 4, "order": "fifo"})
+        ask(world, 5)
+        ask(world, 20, 20, 20, 20, at=1, klass=klass)
+        world.finish(at=50, steps=5)
+        assert len(batch_of(world)) == admitted, klass
+
+
+def trained(kind="rtlm", answers=4, **app):
+    """A world in which so many answers were as long as declared."""
+    world = world_of(kind, {"correct": False}, **{"on_late": "drop", "slo": "1s", **app})
+    for index in range(answers):
+        ask(world, 5, at=1000 * index)
+        world.finish(at=1000 * index + 50, steps=5)
+    world.now_ms = 1000 * answers
+    return world
+
+
+@pytest.mark.parametrize(("slo", "answers", "kept"), [(200, 4, True), (199.99, 4, False), (199.99, 3, True)])
+def test_an_answer_is_given_up_for_its_length_to_the_nanosecond_once_four_answers_confirm_lengths(slo, answers, kept):
+    world = trained(answers=answers)
+    world.arrive("chat", slo=slo, hints={"steps": 20.0, "steps_sd": 0.0, "tokens": 10.0})
+    assert bool(batch_of(world)) is kept
+
+
+@pytest.mark.parametrize(
+    ("answers", "at", "kept"),
+    [
+        (4, 100, True),
+        (4, 200, True),
+        (4, 201, False),
+        (0, 201, True),
+        (0, 285, True),
+        (0, 290, True),
+        (0, 290.01, False),
+    ],
+)
+def test_an_answer_that_has_begun_is_given_up_when_what_is_left_will_not_be_in_time(answers, at, kept):
+    """Due at 300 ms, ten of 20 steps of 10 ms made: as believed until 200 ms, for certain when not a step fits."""
+    world = trained(answers=answers)
+    start = world.now_ms
+    world.arrive("chat", slo=300, hints={"steps": 20.0, "steps_sd": 0.0, "tokens": 10.0})
+    world.finish(at=start + at, took=100, status="unfinished", steps=10, state_bytes=200)
+    assert bool(batch_of(world)) is kept
+
+
+def test_what_follows_an_answer_must_be_in_time_too():
+    nodes = [{"name": "talk", "model": "lm"}, {"name": "say", "model": "voice", "after": ["talk"]}]
+    world = Driver(
+        {"lm": STEPS, "voice": {1: 50}},
+        {"chat": {"node": nodes, "slo": "400ms"}},
+        policy="rtlm",
+        lane={"gpu": {}},
+        sequences={"lm": (1000, 10, 4, 0)},
+    )
+    world.arrive("chat", hints={"talk.steps": 20.0, "talk.tokens": 10.0})
+    policy, board = world.scheduler.policies[0], world.scheduler.state.board
+    (talk,) = world.scheduler.state.works.by_id[1].jobs
+    assert policy._latest_ns(talk, board) == 350 * MS
+    world.finish(at=200, steps=20)
+    (say,) = world.scheduler.state.works.by_id[2].jobs
+    assert policy._latest_ns(say, board) == 400 * MS
+
+
+def test_a_prefill_that_was_an_outlier_teaches_sixteen_steps_at_most():
+    world = world_of(options={"prefill_steps": 4.0})
+    ask(world, 20)
+    policy, board, work = world.scheduler.policies[0], world.scheduler.state.board, world.scheduler.state.works.by_id[1]
+    known = 4.0
+    for took_ms, steps, more in ((230, 20, 3.0), (2000, 20, 16.0), (10, 20, -16.0), (50, 7, -2.0)):
+        work.steps = steps
+        policy._learn_prefill(work, took_ms * MS, board)
+        known = 0.8 * known + 0.2 * more
+        assert policy._prefills == {("lm", "gpu"): pytest.approx(known)}
+
+
+def test_the_figures_before_and_after_the_first_answers():
+    world = world_of("rtlm", {"k": 0.5})
+    policy = world.scheduler.policies[0]
+    assert policy.figures() == {
+        "lengths": {},
+        "sent to side lanes": 0,
+        "tau": {},
+        "batch_ms": {},
+        "processor left to side lanes": {},
+    }
+    for at, took in ((0, 100), (1000, 200), (2000, 400)):
+        ask(world, 20 + at / 100, at=at)
+        world.finish(at=at + took, steps=20)
+    assert policy.figures()["batch_ms"] == {"lm": pytest.approx(0.8 * (0.8 * 100 + 0.2 * 200) + 0.2 * 400)}
+    assert policy.figures()["tau"] == {"lm": pytest.approx(30.0)}
+
+
+def test_what_is_sent_to_side_lanes_is_counted_when_it_begins():
+    world = two_lanes("rtlm", 2.0, {"offload": "static"})
+    ask(world, 20)
+    ask(world, 100, at=1)
+    world.finish("cpu", at=1000, status="unfinished", steps=50, state_bytes=600)
+    assert batch_of(world, "cpu") == [2]
+    assert world.scheduler.policies[0].figures()["sent to side lanes"] == 1
+
+
+def test_the_share_of_the_processor_at_which_a_side_lane_was_measured_is_a_running_mean():
+    world = two_lanes(
+        "rtlm",
+        2.0,
+        {"offload": "static"},
+        lane={"gpu": TWO["gpu"], "cpu": {"device": "host", "threads": 4, "nice": 10}},
+    )
+    policy, known = world.scheduler.policies[0], None
+    board, lane = world.scheduler.state.board, world.scheduler.state.lanes["cpu"]
+    for index, load in enumerate((0.0, 1.0, 1.0)):
+        report(world, load, 4000 * index + 3000, at=4000 * index)
+        ask(world, 100, at=4000 * index + 3001)
+        world.finish("cpu", at=4000 * index + 3002, took=1, steps=100)
+        left = board.cpu_share(lane)
+        assert left == 1.0 if load == 0.0 else left < 0.2
+        known = left if known is None else 0.8 * known + 0.2 * left
+        assert policy._shares["lm", "cpu"] == (board.now_ns, pytest.approx(known))
+
+
+def test_where_the_side_lane_is_down_the_main_lane_takes_long_answers_too():
+    for up in (True, False):
+        world = two_lanes("rtlm", 2.0, {"offload": "static"})
+        ask(world, *[100] * 5)  # four on the side lane, and one that waits for it
+        world.lane("cpu", up=up, at=1)
+        assert bool(batch_of(world)) is not up
+
+
+def test_a_plain_model_teaches_no_lengths():
+    world = Driver({"m": {1: 10}}, {"a": "m"}, policy="rtlm")
+    for at in (0, 20):
+        world.arrive("a", at=at)
+        assert world.work().steps_max is None
+        world.finish(at=at + 10, steps=1)
+    assert world.scheduler.policies[0].figures()["lengths"] == {}
+
+
+def test_each_further_answer_on_a_side_lane_makes_its_steps_longer():
+    slower = {1: 10, 2: 60, 3: 90, 4: 120}  # alone 40 ms at a quarter of the speed, two at once 240; at once there 120
+    world = Driver(
+        {"lm": slower},
+        {"chat": {"model": "lm", "slo": "1000s", "on_late": "answer"}},
+        policy={"rtlm": {"prefill_steps": 0.0, "side_lanes": ["cpu"], "tau": 30.0, "batch": 4}},
+        lane=TWO,
+        device={"gpu": {}, "host": {}},
+        sequences={"lm": (10_000, TOKEN_BYTES, 4)},
+    )
+    world.scheduler.state.latency["lm", "cpu"].set_speed(0.25)
+    ask(world, 5)
+    world.now_ms = 1
+    together(world, 100, 100)
+    assert batch_of(world, "cpu") == [2]
+
+
+@pytest.fixture
+def plus_lanes():
+    """rtlm+ with four tasks on the main lane, one on the side lane and twelve that wait."""
+    world = two_lanes("rtlm+", 2.0, {"prefill_steps": 2.0})
+    world.now_ms = 1
+    together(world, *[20] * 4)
+    ask(world, *[25] * 12, at=11)
+    ask(world, 100, at=22)
+    assert batch_of(world) == [1, 2, 3, 4] and batch_of(world, "cpu") == [17]
+    return world
+
+
+def test_rtlm_plus_sees_a_main_lane_by_what_its_sequences_still_need(plus_lanes):
+    policy, state = plus_lanes.scheduler.policies[0], plus_lanes.scheduler.state
+    tasks = policy._models["lm"]
+    crowd = policy._crowd(tasks, list(tasks.fresh.values()), [state.lanes["gpu"]], state.board)
+    assert (crowd.slots, crowd.running, crowd.took_ns) == (4, 4, 0.0)
+    (running,) = {waiting.length for waiting in tasks.running.values() if waiting.job.lane != "cpu"}
+    assert crowd.left_steps == pytest.approx(4 * running.remaining(2)), "two steps were made in 21 ms"
+    assert crowd.main == (22 * MS, 10 * MS, 20 * MS, 12, 4, pytest.approx(tasks.predicted.mean()))
+
+
+def test_rtlm_plus_lets_a_task_begin_when_those_before_it_have_ended(plus_lanes):
+    policy = plus_lanes.scheduler.policies[0]
+    main = Main(1000.0, 10.0, 0.0, 8, 4, 20.0)
+
+    def begins(running, place, ahead_steps=0.0):
+        return policy._main(Crowd(main, 4, 0.0, running, 60.0), place, ahead_steps).begins_ns
+
+    assert [begins(3, 0), begins(0, 3)] == [1000.0, 1000.0], "a slot is free"
+    # Of 60 steps, 15 on each of the slots, a quarter until the first of four ends.
+    assert begins(4, 0) == 1000.0 + 60 * 10 / 4 * 1 / 4
+    assert begins(4, 2, 40.0) == pytest.approx(1000.0 + 100 * 10 / 4 * 3 / 6)
+
+
+@pytest.mark.parametrize(
+    ("side", "main_begins_ms", "on_late", "sent"),
+    [
+        ((0, 100, 45), 900, "drop", True),
+        ((0, 101, 45), 900, "drop", False),
+        ((100, 0, 45), 900, "drop", True),
+        ((101, 0, 45), 900, "drop", False),
+        ((0, 100, 45.1), 900, "drop", False),
+        ((0, 100, 45), 700, "drop", False),
+        ((0, 100, 45), 701, "drop", True),
+        ((0, 100, 45), 900, "answer", False),
+    ],
+)
+def test_a_task_that_is_not_long_is_sent_where_only_the_side_lane_is_in_time(
+    plus_lanes, side, main_begins_ms, on_late, sent
+):
+    policy, board = plus_lanes.scheduler.policies[0], plus_lanes.scheduler.state.board
+    waits = Waiting(job(1, app_of("lm"), deadline=1000, on_late=on_late), Length(math.log(20.0) - 1e-9, 0.0), None, 0)
+    main = Main(main_begins_ms * MS, 14 * MS, 20 * MS, 0, 4, 20.0)  # 20 of prefill and 280 of steps
+    assert policy._is_sent(waits, 30.0, Side(*[time_ms * MS for time_ms in side]), main, board) is sent
+
+
+# --- bids -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bids(monkeypatch):
+    """Every bid that ``rtlm`` makes."""
+    made = []
+
+    class Watched(Rtlm):
+        def bid(self, lane, board):
+            found = super().bid(lane, board)
+            made.extend([found] if found is not None else [])
+            return found
+
+    monkeypatch.setitem(KINDS, "rtlm", Watched)
+    return made
+
+
+def test_a_batch_is_expected_to_take_its_prefill_and_as_many_steps_as_its_longest_answer():
+    world = world_of("rtlm", {"prefill_steps": 3.0}, lm={1: 10, 2: 14})
+    ask(world, 20)
+    assert (world.work().expected_ns, world.work().steps_max) == ((3 * 10 + 20 * 10) * MS, 20)
+    ask(world, 10, 30, at=1)
+    world.finish(at=200, steps=20)
+    assert (world.work().expected_ns, world.work().steps_max) == ((3 * 14 + 30 * 14) * MS, 30)
+    world.finish(at=508, status="unfinished", steps=22, state_bytes=400)
+    again = world.work()
+    assert again.expected_ns == again.steps_max * 14 * MS, "nobody's prompt is read again"
+
+
+def test_what_makes_no_steps_has_no_prefill():
+    world = Driver({"m": {1: 10}}, {"a": "m"}, policy={"rtlm": {"prefill_steps": 5.0}})
+    world.arrive("a")
+    assert (world.work().expected_ns, world.work().steps_max) == (10 * MS, None)
+
+
+def test_a_prompt_that_is_read_in_turns_takes_a_step_each():
+    world = world_of("rtlm", {"prefill_steps": 5.0}, turn_tokens=4)
+    ask(world, 20)  # of 10 tokens: three turns of 4
+    assert (world.work().expected_ns, world.work().steps_max) == ((3 + 8) * 10 * MS, 8)
+
+
+@pytest.mark.parametrize(("hang_ms", "bound"), [(10_000, 80), (1000, 20 + 50)])
+def test_a_batch_that_cannot_be_interrupted_gets_four_times_its_steps_or_half_the_time_to_count_as_hung(hang_ms, bound):
+    world = Driver(
+        {"lm": STEPS},
+        {"chat": {"model": "lm", "slo": "100s", "on_late": "answer"}},
+        policy={"rtlm": {"prefill_steps": 0.0}},
+        lane={"gpu": {"hang": f"{hang_ms}ms"}},
+    )
+    ask(world, 20)
+    assert (world.work().steps_max, world.work().expected_ns) == (bound, 200 * MS)
+
+
+def test_a_bid_counts_what_follows_the_answer(bids):
+    nodes = [{"name": "talk", "model": "lm"}, {"name": "say", "model": "voice", "after": ["talk"]}]
+    world = Driver(
+        {"lm": STEPS, "voice": {1: 50}},
+        {"chat": {"node": nodes, "slo": "400ms", "on_late": "drop"}},
+        policy={"rtlm": {"prefill_steps": 2.0}},
+        lane={"gpu": {}},
+        sequences={"lm": (1000, 10, 4, 0)},
+    )
+    world.arrive("chat", hints={"talk.steps": 20.0, "talk.tokens": 10.0})
+    bid = next(bid for bid in bids if bid.model == "lm")
+    assert bid.expected_ns == (2 + 20) * 10 * MS
+    assert bid.remaining_ns == bid.expected_ns + 50 * MS
+    early, late = bid.utility.value(0), bid.utility.value(200 * MS)
+    assert early > late
+    assert bid.utility.value(329 * MS) < 0.05 * early, "20 of prefill and 50 after it leave one ms"
+
+
+def test_what_is_answered_late_keeps_a_part_of_its_worth_and_all_else_counts_by_its_chance():
+    # Of 20 steps of 10 ms and 50 ms around them, due at 1 s: each is expected in time up to 750 ms.
+    app, certain, likely = app_of("lm"), Length(math.log(20.0), 0.0), Length(math.log(20.0), 0.5)
+
+    def value(at_ms, length, *seqs, successor_ms=None, **fields):
+        chosen = [Waiting(job(seq, app, id=1, deadline=1000, **fields), length, None, 0) for seq in seqs or (1,)]
+        for waiting in chosen:
+            if successor_ms is not None:
+                waiting.job.request.successor_ns = tuple(round(time_ms * MS) for time_ms in successor_ms)
+        return EachUtility(chosen, 50 * MS, 10 * MS, 0).value(round(at_ms * MS)) / MS
+
+    assert value(750, certain) == pytest.approx(20 * 10), "20 times what one step is worth"
+    assert value(750, certain, value=2.0) == pytest.approx(2 * 20 * 10)
+    assert value(751, certain) == 0.0 < value(751, likely) < value(600, likely) < 220
+    assert value(749.9, certain, on_late="answer") == pytest.approx(20 * 10)
+    assert value(1750, certain, on_late="answer") == pytest.approx(10 * 10), "one second late"
+    assert value(749, certain, successor_ms=(800, 900)) == pytest.approx(20 * 10)
+    assert [value(at, certain, successor_ms=(300, 400)) > 0 for at in (300, 301)] == [True, False]
+    assert value(750, certain, 1, 2, part=(0,)) == pytest.approx(20 * 10), "two parts of one request"
+
+
+# --- cost -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["corrected", "linear", "luf"])
+def test_the_first_of_a_long_queue_are_those_of_the_whole_order(order):
+    world = world_of("rtlm", {"order": order})
+    ask(world, 5)
+    for index in range(60):
+        ask(world, 5 + 37 * index % 90, at=1 + index, klass=("background", "normal", "critical")[index % 19 % 3])
+    policy, board = world.scheduler.policies[0], world.scheduler.state.board
+    tasks, lane = policy._models["lm"], world.scheduler.state.lanes["gpu"]
+    whole = policy._fresh_for(tasks, lane, board)
+    assert len(whole) == 60 and whole[0].rank == 0 and whole[-1].rank == 2
+    for count in (1, 3, 22, 59, 200):
+        assert policy._fresh_for(tasks, lane, board, count)[:count] == whole[:count]
+
+
+@pytest.mark.parametrize("kind", ["rtlm", "rtlm+"])
+def test_a_side_lane_looks_at_what_runs_on_the_main_lanes_once_however_many_wait(kind, monkeypatch):
+    counts = []
+
+    class Watched(KINDS[kind]):
+        def _crowd(self, *args):
+            counts[-1] += 1
+            return super()._crowd(*args)
+
+        def bid(self, lane, board):
+            counts.append(0)
+            return super().bid(lane, board)
+
+    monkeypatch.setitem(KINDS, kind, Watched)
+    world = two_lanes(kind, 500.0)
+    ask(world, 20, 20, 20, 20)
+    ask(world, *[100] * 30, at=10)
+    assert batch_of(world, "cpu") == [] and max(counts) == 1

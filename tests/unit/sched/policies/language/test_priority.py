@@ -1,0 +1,90 @@
+"""The priority of tasks: the specification's worked example, the poles of the printed form, the baselines."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgeserve.sched.policies.language.priority import METHODS, ORDERS, PriorityParameters, Task, key_of
+
+S = 10**9
+PHI, ETA, TAU = 0.08, 0.05, 35.0
+EXAMPLE = {"A": (30, 10), "B": (10, 10), "C": (10, 15), "D": (10, 17), "E": (10, 40), "F": (40, 10)}  # tokens, steps
+
+
+def tasks(table=EXAMPLE):
+    return {
+        name: Task(float(steps), 0, round(PHI * tokens * S), seq)
+        for seq, (name, (tokens, steps)) in enumerate(table.items())
+    }
+
+
+def in_order(order, now_s=0.0, alpha=1.0, table=EXAMPLE):
+    parameters = PriorityParameters(round(now_s * S), ETA * S, TAU, alpha)
+    rows = tasks(table)
+    return "".join(sorted(rows, key=lambda name: key_of(order, rows[name], parameters)))
+
+
+def test_the_worked_example_as_printed_and_corrected():
+    assert in_order("printed") == "DEFABC"
+    assert in_order("corrected") == "CDBEAF"
+
+
+def test_the_baselines():
+    assert in_order("fifo") == "ABCDEF"
+    assert in_order("hpf") == "BCDEAF"
+    assert in_order("luf") == "ABFCDE"
+    assert in_order("muf") == "EDCABF"
+
+
+def test_tasks_age_in_the_corrected_form_and_not_in_the_printed_one():
+    assert in_order("printed", now_s=60.0) == in_order("printed")
+    assert in_order("corrected", now_s=60.0) == "ABFCDE"  # all are overdue: by length alone
+
+
+def test_overdue_tasks_above_tau_keep_their_order_of_arrival():
+    table = {"X": (1, 90), "Y": (1, 40), "Z": (1, 300), "S": (1, 20)}
+    assert in_order("corrected", now_s=30.0, table=table) == "SXYZ"
+
+
+def test_the_linear_form_lies_between_hpf_and_luf():
+    assert in_order("linear", alpha=0.0) == in_order("hpf")
+    assert in_order("linear", alpha=1000.0) == "BAFCDE"  # equal lengths go by their points
+
+
+def test_a_slack_of_nothing_does_not_divide_by_zero():
+    rows = {"Z": (10, 16)}
+    assert in_order("printed", table=rows) == "Z"
+    assert in_order("corrected", now_s=0.0, table=rows) == "Z"
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_order_is_total(order):
+    parameters = PriorityParameters(0, ETA * S, TAU, 1.0)
+    same = [Task(10.0, 5, 7, seq) for seq in (3, 1, 2)]
+    assert [task.seq for task in sorted(same, key=lambda task: key_of(order, task, parameters))] == [1, 2, 3]
+
+
+def test_the_methods_name_orders_that_exist():
+    assert {order for order, _, _ in METHODS.values()} <= set(ORDERS)
+
+
+@pytest.mark.parametrize(
+    ("order", "alpha", "steps", "now_s", "due_s", "key"),
+    [
+        ("corrected", 1.0, 7.0, 1, 4.0, -(1 - 0.95 * 0.2) / (4.0 - 1 - 7 * 0.05)),
+        ("corrected", 1.0, 35.0, 1, 4.0, -0.05 / (3.0 - 35 * 0.05)),
+        ("corrected", 1.0, 70.0, 1, 8.0, -0.05 / (7.0 - 70 * 0.05)),
+        ("corrected", 2.0, 28.0, 1, 4.0, -0.05 / (3.0 - 28 * 0.05)),
+        ("corrected", 0.5, 70.0, 1, 8.0, -0.525 / (7.0 - 70 * 0.05)),
+        ("corrected", 1.0, 7.0, 4, 4.0, -(1 - 0.95 * 0.2) / 0.05),
+        ("printed", 2.0, 10.0, 5, 4.0, (2.0 * 10 - 1) / (4.0 - 0.25 - 10 * 0.05)),
+        ("linear", 3.0, 10.0, 1, 4.0, 3.0 + 3 * 10 * 0.05),
+        ("hpf", 1.0, 10.0, 1, 4.0, 3.0),
+    ],
+)
+def test_the_keys_of_the_orders(order, alpha, steps, now_s, due_s, key):
+    """In seconds; the task arrived at 0.25 s."""
+    unit = {"corrected": 1 / S, "printed": 1.0}.get(order, S)
+    parameters = PriorityParameters(now_s * S, ETA * S, TAU, alpha)
+    found = key_of(order, Task(steps, S // 4, round(due_s * S), 7), parameters)
+    assert found == (pytest.approx(key * unit), S // 4, 7)

@@ -1,0 +1,598 @@
+"""pard by hand: Eq. 3 and its tie, forming batches, both ends of the queue, graphs, the rules it is compared with."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hand_world import Driver, ended, ids, ran
+
+from edgeserve.errors import ConfigError
+from edgeserve.sched.policies.published.pard.policy import PROACTIVE, Pard, PardPlus
+from edgeserve.sched.policy_api.expected_end import ExpectedEnd
+from edgeserve.sched.policy_api.options import defaults_of
+from edgeserve.sched.protocol.actions import RunBatch
+from edgeserve.sched.protocol.events import RequestArrived
+
+NS = 1e-6  # of a millisecond
+
+
+def chain(times=None, slo=100, policy="pard", nodes=None, lanes=1, app=None, **options):
+    """Modules a > b > c with lanes of their own (a0, a1, ..., b0, ...); every batch takes 10 ms unless said."""
+    times = times or {name: {1: 10} for name in "abc"}
+    models = {name: {**sizes, "lanes": [f"{name}{index}" for index in range(lanes)]} for name, sizes in times.items()}
+    names = {f"{name}{index}": {} for name in times for index in range(lanes)}
+    table = {"slo": f"{slo}ms", "node": nodes or [{"name": name} for name in times], **(app or {})}
+    return Driver(models, {"app": table}, policy={policy: {"lam": 0.0, **options}}, lane=names)
+
+
+def burst(world, *deadlines, at=None, **fields):
+    """Requests with these deadlines (ms from now) arrive in one step."""
+    world.now_ms = world.now_ms if at is None else at
+    return world.step(*[RequestArrived(world.request("app", slo, **fields)) for slo in deadlines])
+
+
+def pard(world):
+    return world.scheduler.policies[0]
+
+
+# --- the test: Eq. 3 --------------------------------------------------------------------------------------------------
+
+
+def test_a_request_whose_estimate_is_exactly_its_deadline_is_kept():
+    world = chain()
+    assert burst(world, 30) == [ran("a", 1)]
+
+
+def test_a_nanosecond_later_it_is_dropped_before_the_first_module_and_the_story_says_where():
+    world = chain()
+    assert burst(world, 30 - NS) == [ended(1, "dropped", PROACTIVE)]
+    assert any("before a - late by 1ns" in line for line in world.scheduler.story(1))
+    assert pard(world).dropped == {"a": 1, "b": 0, "c": 0}
+
+
+def test_the_start_of_the_forming_batch_counts_not_now():
+    world = chain()
+    burst(world, 100)
+    # At 4 ms: it waits for the batch that ends at 10, runs until 20, then two more modules: 40 - 4 = 36 ms of its own.
+    assert burst(world, 36, at=4) == []
+    assert burst(world, 36 - NS, at=4) == []  # the forming batch is full, so it is not judged yet
+    world.finish("a0", at=10)
+    assert world.outcome(3) == "dropped" and world.outcome(2) == ""
+
+
+def test_time_spent_in_earlier_modules_counts():
+    world = chain()
+    burst(world, 35)
+    world.step(world.finished("a0", at=15))  # 5 ms late: 15 + 10 + 10 = 35
+    assert world.work("b0").jobs[0].request_id == 1
+    world = chain()
+    burst(world, 35)
+    assert world.finish("a0", at=16) == [ended(1, "dropped", PROACTIVE)]
+    assert pard(world).dropped["b"] == 1
+
+
+BATCHED = {name: {1: 10, 4: 40} for name in "abc"}
+
+
+def test_batches_are_planned_so_that_waiting_for_one_and_riding_in_one_fits_the_slo():
+    halves = {name: {1: 10, 4: 20} for name in "abc"}
+    assert burst(chain(halves, slo=120), *[120] * 4) == [ran("a", 1, 2, 3, 4, size=4)]  # 60 of 63.6 ms
+    # 20 + 10 + 10: of equals, the first gets the larger batch.
+    assert burst(chain(halves, slo=80), *[80] * 4)[0] == ran("a", 1, 2, 3, 4, size=4)
+    assert burst(chain(halves, slo=60), *[60] * 2)[0] == ran("a", 1)  # 30 of 31.8
+
+
+def test_batches_may_count_as_those_that_run_instead_of_as_full():
+    assert burst(chain(BATCHED, plan=0), 100) == [ended(1, "dropped", PROACTIVE)]  # full ones would take 120
+    world = chain(BATCHED, plan=0, batch_times="measured")
+    assert burst(world, 30) == [ran("a", 1)]
+    # Two would be a batch of 4: 10 + 40 + 20 > 49. When one is given up, the other is in time alone.
+    assert burst(world, 48, 48, at=1) == [ended(2, "dropped", PROACTIVE)]
+
+
+def test_batches_count_as_those_that_run_where_modules_share_a_lane_unless_told_otherwise():
+    def shared(**options):
+        return Driver(
+            BATCHED,
+            {"app": {"slo": "100ms", "node": [{"name": name} for name in BATCHED]}},
+            policy={"pard": {"lam": 0.0, "plan": 0, **options}},
+            lane={"l": {}},
+        )
+
+    assert burst(shared(), 100) == [ran("a", 1)]
+    assert burst(shared(batch_times="full"), 100) == [ended(1, "dropped", PROACTIVE)]
+
+
+def test_what_ran_in_the_window_counts_for_the_modules_behind():
+    world = chain(BATCHED, plan=0, batch_times="measured", sync_ms=100, window_ms=1000)
+    burst(world, *[200] * 4)
+    for lane, at in (("a0", 40), ("b0", 80), ("c0", 120)):
+        world.finish(lane, at=at)
+    world.step(at=130)
+    assert burst(world, 89) == [ended(5, "dropped", PROACTIVE)]  # 10 + 40 + 40
+    assert burst(world, 90) == [ran("a", 6)]
+    for lane, at in (("a0", 140), ("b0", 150), ("c0", 160)):
+        world.finish(lane, at=at)
+    world.step(at=2000)  # too long ago
+    world.step(at=2100)
+    assert burst(world, 30) == [ran("a", 7)]
+
+
+@pytest.mark.parametrize(
+    ("syncs", "least"), [((999,), 30), ((1000,), 90), ((1000, 5119, 6119), 60), ((1000, 5121, 6121), 30)]
+)
+def test_unless_told_otherwise_batches_of_the_last_five_seconds_count_once_a_second(syncs, least):
+    def later():
+        world = chain(BATCHED, plan=0, batch_times="measured")
+        burst(world, *[200] * 4)
+        for lane, at in (("a0", 40), ("b0", 80), ("c0", 120)):
+            world.finish(lane, at=at)
+        for at in syncs:
+            world.step(at=at)
+        return world
+
+    assert burst(later(), least) == [ran("a", 5)]
+    assert burst(later(), least - NS) == [ended(5, "dropped", PROACTIVE)]
+
+
+def test_the_quantile_of_the_waits_to_come_counts():
+    world = chain(lam=0.1)  # two modules behind: 0.447 of a batch
+    burst(world, 34)
+    assert world.outcome(1) == "dropped"
+    world = chain(lam=0.1)
+    burst(world, 35)
+    assert world.outcome(1) == ""
+
+
+@pytest.mark.parametrize(
+    ("rule", "least"), [("pard", 30), ("lower", 30), ("upper", 50), ("sf", 30), ("back", 10), ("oc", 10)]
+)
+def test_what_each_rule_counts_behind_the_module(rule, least):
+    world = chain(rule=rule)
+    assert burst(world, least) == [ran("a", 1)]
+    world = chain(rule=rule)
+    assert burst(world, least - NS) == [ended(1, "dropped", PROACTIVE)]
+
+
+def test_a_late_request_that_is_answered_all_the_same_takes_a_place_that_nobody_needs():
+    world = chain(app={"on_late": "answer"})
+    burst(world, 100, 5, 90)
+    order = [ids(world.work("a0").jobs)[0]]
+    for at in (10, 20):
+        world.finish("a0", at=at)
+        order.append(ids(world.work("a0").jobs)[0])
+    assert order == [3, 1, 2]  # the least budget first, and the late one last
+    assert world.ends == {}
+
+
+# --- forming batches --------------------------------------------------------------------------------------------------
+
+
+def test_ahead_the_batch_forms_when_the_one_before_it_starts():
+    world = chain({"a": {1: 10, 2: 12}})
+    burst(world, 100)
+    burst(world, 30, at=1)  # judged now, with a start at 10 and 12 ms for a full batch: 22 of 31
+    assert world.wake_ms == 31  # nothing but its deadline is left to watch
+    burst(world, 21 - NS, at=1)  # it would end at 22
+    assert world.outcome(3) == "dropped"
+    world.finish("a0", at=10)
+    assert ids(world.work("a0").jobs) == [2]
+
+
+def test_just_in_time_the_batch_forms_when_the_lead_is_left():
+    world = chain({"a": {1: 10, 2: 12}}, policy="pard+", lead_ms=3.0)
+    burst(world, 100)
+    burst(world, 20, at=1)  # hopeless (it would end at 22), but not judged before 7
+    assert world.outcome(2) == "" and world.wake_ms == 7
+    assert world.step(at=7) == [ended(2, "dropped", PROACTIVE)]
+
+
+def test_just_in_time_an_early_end_finds_the_waiting_at_once():
+    world = chain({"a": {1: 10, 2: 12}}, policy="pard+", lead_ms=1.0)
+    burst(world, 100, 100, 100)
+    assert ids(world.work("a0").jobs) == [1, 2]
+    assert world.finish("a0", at=6)[2:] == [ran("a", 3)]
+
+
+def test_a_second_look_at_the_start_drops_what_noise_made_late():
+    for recheck, outcome in ((True, "dropped"), (False, "")):
+        world = chain({"a": {1: 10}}, recheck=recheck)
+        burst(world, 100)
+        burst(world, 20, at=1)  # would end at 20 of 21
+        world.finish("a0", at=13)
+        assert world.outcome(2) == outcome
+
+
+def test_a_cancelled_member_leaves_its_place_to_the_next():
+    world = chain({"a": {1: 10}})
+    burst(world, 100, 90, 80)
+    assert ids(world.work("a0").jobs) == [3]  # the least budget first; 2 is forming, 1 waits
+    world.cancel(2, at=1)
+    world.finish("a0", at=10)
+    assert ids(world.work("a0").jobs) == [1]
+
+
+def test_each_lane_has_its_own_queue_and_requests_take_turns():
+    world = chain({"a": {1: 10}}, lanes=2)
+    burst(world, 100, 100, 100, 100)
+    assert ids(world.work("a0").jobs) == [1] and ids(world.work("a1").jobs) == [2]
+    world.finish("a1", at=3)
+    assert ids(world.work("a1").jobs) == [4]  # the third waits for its own lane
+
+
+def test_what_waits_for_a_lane_that_is_gone_goes_to_another():
+    world = chain({"a": {1: 10}}, lanes=2, slo=200)
+    burst(world, *[200] * 6)
+    world.lane("a0", up=False, at=2)
+    assert world.outcome(1) == "failed"
+    for at in (10, 20, 30, 40, 50):
+        world.finish("a1", at=at)
+    assert [world.outcome(number) for number in range(2, 7)] == ["completed"] * 5
+
+
+# --- which request ----------------------------------------------------------------------------------------------------
+
+
+def test_the_least_budget_first_or_the_most():
+    for order, first in (("lbf", 4), ("hbf", 3), ("fcfs", 3), ("adaptive", 4)):
+        world = chain({"a": {1: 10}}, order=order)
+        burst(world, 100)
+        burst(world, 90, at=1)
+        world.finish("a0", at=10)
+        burst(world, 90, 60, 80, at=11)  # 3, 4 and 5, while 2 runs
+        world.finish("a0", at=20)
+        assert ids(world.work("a0").jobs) == [first], order
+
+
+def test_with_the_most_budget_first_the_hopeless_do_not_pile_up_at_the_low_end():
+    world = chain({"a": {1: 10}}, order="hbf")
+    burst(world, 100, 100, 90, 25)
+    assert world.outcome(4) == ""  # the first two hold lane and forming batch; at their start it could still be
+    world.finish("a0", at=10)
+    assert world.outcome(4) == "dropped"  # the forming batch now starts at 20
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------------
+
+DIAMOND = [
+    {"name": "a", "after": []},
+    {"name": "b", "after": ["a"]},
+    {"name": "c", "after": ["a"]},
+    {"name": "d", "after": ["b", "c"]},
+]
+
+
+def diamond(**options):
+    return chain({"a": {1: 10}, "b": {1: 10}, "c": {1: 25}, "d": {1: 10}}, nodes=DIAMOND, **options)
+
+
+def test_of_several_paths_the_longest_counts():
+    assert burst(diamond(), 45) == [ran("a", 1)]
+    assert burst(diamond(), 45 - NS) == [ended(1, "dropped", PROACTIVE)]
+
+
+def test_a_drop_in_one_branch_ends_the_request_once_and_frees_the_other():
+    world = diamond()
+    burst(world, 70, 100)
+    world.finish("a0", at=10)  # 1 runs at b and c
+    world.finish("a0", at=20)  # 2 waits for c until 35, forming; b runs it
+    world.finish("b0", at=20)
+    burst(world, 60, at=21)  # request 3
+    world.finish("b0", at=30)
+    world.finish("a0", at=31)
+    assert ids(world.work("b0").jobs) == [3] and world.outcome(3) == ""  # at c, 2 holds the forming batch
+    assert ended(3, "dropped", PROACTIVE) in world.finish("c0", at=35)  # there it would start at 60: too late
+    world.finish("b0", at=41)  # the branch that ran ends for nothing, and is not forwarded
+    world.finish("d0", at=45)
+    world.finish("c0", at=60)
+    world.finish("d0", at=70)
+    assert [world.outcome(number) for number in (1, 2, 3)] == ["completed", "completed", "dropped"]
+    assert sum(pard(world).dropped.values()) == 1
+    assert world.scheduler.open_count == 0
+
+
+# --- the rules it is compared with ------------------------------------------------------------------------------------
+
+
+def test_clipper_compares_what_was_waited_with_the_modules_share():
+    world = chain(rule="clipper++", slo=30)  # shares of 10 ms; nothing is known of what comes
+    burst(world, 30, 30)
+    world.finish("a0", at=10)  # the second was admitted at once, with no waiting
+    assert world.work("a0").jobs[0].request_id == 2
+    world = chain(rule="clipper++", slo=30)
+    burst(world, 30, 30, 30)
+    world.finish("a0", at=10 + NS)
+    assert world.outcome(3) == "dropped"
+
+
+def test_split_compares_the_latency_in_the_module_with_its_share():
+    world = chain(rule="split", slo=45)  # shares of 15 ms
+    burst(world, 45)
+    assert burst(world, 45, at=5) == []  # ends at 20: 15 ms after it came
+    assert burst(world, 45, at=5) == []
+    world = chain(rule="split", slo=45)
+    burst(world, 45)
+    burst(world, 45, at=5 - NS)
+    assert world.outcome(2) == "dropped"
+
+
+def test_naive_drops_nothing():
+    world = chain(rule="naive", app={"on_late": "answer"})
+    burst(world, 5, 5, 5)
+    assert world.ends == {}
+
+
+def test_nexus_drops_everything_before_the_first_window_in_time():
+    world = chain({"a": {2: 10}}, rule="nexus")
+    burst(world, 100)  # runs until 10
+    burst(world, 100, 100, at=1)  # forming
+    burst(world, 50, 22, 50, 60, at=2)  # two late ones in a window of two: 22 + 2 < 30
+    world.finish("a0", at=10)
+    assert world.outcome(5) == "dropped" and world.outcome(4) == "dropped"
+    world.finish("a0", at=20)
+    assert ids(world.work("a0").jobs) == [6, 7]
+
+
+def test_oc_turns_some_away_while_a_module_is_overloaded():
+    world = chain({"a": {1: 10}}, rule="oc", threshold_ms=5.0, sync_ms=100.0, slo=2000)
+    at = 0
+    burst(world, *[2000] * 40)
+    while any(isinstance(action, RunBatch) for action in world.on_lane.values()):
+        at += 10
+        world.finish("a0", at=at)
+    turned_away = pard(world).dropped["a"]
+    assert 5 <= turned_away <= 25
+    assert sorted(world.outcome(number) for number in range(1, 41)).count("completed") == 40 - turned_away
+
+
+# --- one lane for all -------------------------------------------------------------------------------------------------
+
+
+def single(across, **options):
+    models = {name: {1: 10, 2: 12} for name in "ab"}
+    return Driver(
+        models,
+        {"app": {"slo": "300ms", "node": [{"name": "a"}, {"name": "b"}]}},
+        policy={"pard": {"lam": 0.0, "across": across, **options}},
+        lane={"l": {}},
+    )
+
+
+@pytest.mark.parametrize(
+    ("across", "models"),
+    [
+        ("round_robin", "abab"),
+        ("downstream", "abab"),
+        ("fifo", "aabb"),
+        ("fullest", "abab"),
+        ("edf", "abab"),
+        ("least_slack", "aabb"),
+    ],
+)
+def test_which_module_goes_next_on_a_lane_of_several(across, models):
+    world = single(across)
+    burst(world, 300, 300, 300, 300)
+    ran_models = []
+    for _ in range(4):
+        ran_models.append(world.work("l").model)
+        world.finish("l", at=world.now_ms + 12)
+    assert "".join(ran_models) == models
+    assert world.scheduler.open_count == 0
+
+
+def test_on_a_lane_of_several_the_batch_forms_when_the_lane_asks():
+    world = single("round_robin")
+    burst(world, 300)
+    burst(world, 30, at=1)  # would be 10 + 12 + 12; nobody is judged while the lane runs
+    assert world.outcome(2) == ""
+    world.finish("l", at=10)
+    assert world.work("l").model == "b"
+    assert world.finish("l", at=20)[1:] == [ended(2, "dropped", PROACTIVE)]
+
+
+def test_what_waits_behind_the_work_of_another_policy_runs_when_that_ends_early():
+    world = Driver(
+        {"m": {1: 20}, "z": {1: 20}},
+        {"app": {"model": "m", "policy": "pard+"}, "other": {"model": "z", "policy": "fifo"}},
+        policy={"pard+": {}, "fifo": {}},
+        lane={"l": {}},
+    )
+    world.arrive("other")
+    world.arrive("app", at=1)  # its batch would form at 15
+    assert world.wake_ms == 15
+    assert world.finish("l", at=10)[1:] == [ran("m", 2)]
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("rule", "parc", "rule = 'parc': expected one of .*did you mean 'pard'"),
+        ("order", "newest", "order = 'newest': expected one of .*.adaptive."),
+        ("across", "edff", "across = 'edff': expected one of .*did you mean 'edf'"),
+        ("collect", "late", "collect = 'late': expected one of .ahead."),
+        ("lam", 1.5, "lam = 1.5: expected a number from 0 to 1"),
+        ("samples", 0, "samples = 0: expected a whole number from 1"),
+    ],
+)
+def test_a_wrong_option_names_what_would_be_right(option, value, message):
+    with pytest.raises(ConfigError, match=message):
+        chain(**{option: value})
+
+
+# --- a request counts once, however many of its branches were given up -----------------------------------------------
+
+
+def forked(**options):
+    """Request 1 holds b and c for longer than expected; request 2, which is due 40 ms after the start, has run at a and
+    stands in both forming batches."""
+    world = chain({"a": {1: 10}, "b": {1: 10}, "c": {1: 10}, "d": {1: 10}}, nodes=DIAMOND, **options)
+    burst(world, 100)
+    burst(world, 39, at=1)
+    world.finish("a0", at=10)
+    world.finish("a0", at=19)
+    assert sorted(job.node.name for job in pard(world).queued()) == ["b", "c"] and not world.ends
+    return world
+
+
+def test_a_drop_in_two_branches_is_one():
+    world = forked(rule="back", recheck=True)
+    actions = world.step(world.finished("b0", at=35), world.finished("c0"))
+    assert actions.count(ended(2, "dropped", PROACTIVE)) == 1
+    assert sum(pard(world).dropped.values()) == 1 and sum(pard(world).expired.values()) == 0
+    world.finish("d0", at=45)
+    world.over()
+    assert world.outcome(1) == "completed"
+
+
+def test_giving_up_branches_of_a_request_that_is_answered_in_part_is_no_drop_while_it_goes_on():
+    world = forked(rule="back", recheck=True, app={"on_late": "partial"})
+    world.finish("b0", at=35)  # the branch to b is given up, the other may still be in time
+    assert world.outcome(2) == "" and sum(pard(world).dropped.values()) == 0
+    world.finish("c0", at=36)
+    assert world.outcome(2) == "dropped" and sum(pard(world).dropped.values()) == 1
+    world.finish("d0", at=46)
+    world.over()
+
+
+def test_a_deadline_that_passes_in_two_queues_is_one():
+    world = forked(rule="naive")
+    assert world.step(at=40) == [ended(2, "dropped", "expired")]
+    assert sum(pard(world).expired.values()) == 1 and sum(pard(world).dropped.values()) == 0
+
+
+def test_a_cancelled_request_whose_deadline_is_over_has_not_expired():
+    world = forked(rule="naive", app={"on_late": "answer"})
+    world.cancel(2, at=60)
+    assert world.outcome(2) == "cancelled" and sum(pard(world).expired.values()) == 0
+
+
+# --- jobs do not stay with a lane that cannot run them ---------------------------------------------------------------
+
+
+def devices(resident, shared=False, resident_1=None, **app):
+    """Model m may run on two devices; with ``shared`` both lanes serve a second module of pard, too."""
+    models = {"m": {1: 10, "memory": "60MB", "load": "5ms"}, "z": {1: 10, "memory": "60MB", "load": "5ms"}}
+    apps = {
+        "app": {"model": "m", "policy": "pard", "slo": "100ms", **app},
+        "other": {"model": "z", "policy": "pard" if shared else "fifo", "slo": "400ms"},
+    }
+    return Driver(
+        models,
+        apps,
+        policy={"pard": {"lam": 0.0}, "fifo": {}},
+        resident={"d0": resident, "d1": resident if resident_1 is None else resident_1},
+        device={"d0": {"memory": "100MB"}, "d1": {"memory": "100MB"}},
+        lane={"l0": {"device": "d0"}, "l1": {"device": "d1"}},
+    )
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_waits_for_a_model_that_is_not_loaded_here_runs_where_it_is_in_memory(shared):
+    world = devices([], shared, on_late="answer")
+    world.arrive("app", count=2)  # one waits for each lane, and both devices load the model
+    world.finish("copy:d1", failed="out of memory", at=4)
+    assert ran("m", 1) in world.finish("copy:d0", at=5)  # the other load is not tried again: this copy serves
+    assert ran("m", 2) in world.finish("l0", at=15)
+    world.finish("l0", at=25)
+    assert [world.outcome(number) for number in (1, 2)] == ["completed"] * 2
+
+
+def test_a_lane_that_is_gone_gives_its_jobs_to_one_whose_model_is_in_memory():
+    world = devices(["m"])
+    world.arrive("app", count=4)
+    assert ids(world.work("l0").jobs) == [1] and ids(world.work("l1").jobs) == [2]
+    assert ended(2, "failed") in world.lane("l1", up=False, at=1)
+    for number in (3, 4):
+        assert ran("m", number) in world.finish("l0", at=10 * number - 20)
+
+
+def test_a_request_goes_where_its_model_is_in_memory_whose_turn_it_ever_is():
+    world = devices(["m"], on_late="answer", resident_1=[])
+    world.arrive("app", count=3)
+    for number, at in ((1, 10), (2, 20), (3, 30)):
+        assert world.work("l0") == ran("m", number)
+        world.finish("l0", at=at)
+    world.over()
+
+
+# --- options have bounds, and the page has the defaults ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "low", "beyond"),
+    [
+        ("lead_ms", 0.0, -0.5),
+        ("plan", 0.0, -0.5),
+        ("batch_max", 0, -1),
+        ("hbf_from", 0.0, -0.5),
+        ("lbf_from", 0.0, -0.5),
+        ("lam", 0.0, -0.5),
+        ("lam", 1.0, 1.001),
+        ("samples", 1, 0),
+        ("samples", 1_000_000, 1_000_001),
+        ("sync_ms", 1.0, 0.5),
+        ("window_ms", 1.0, 0.5),
+        ("threshold_ms", 0.0, -0.5),
+        ("seed", 0, -1),
+        ("plan", 2.0**31, 2.0**31 + 1),
+        ("batch_max", 2**31, 2**31 + 1),
+    ],
+)
+def test_a_number_beyond_the_bounds_of_its_option_is_refused(option, low, beyond):
+    chain(**{option: low})
+    with pytest.raises(ConfigError, match=f"{option} = .*: expected a (whole )?number from"):
+        chain(**{option: beyond})
+
+
+def test_the_defaults_are_those_of_the_options_page():
+    path = Path(__file__).resolve().parents[6] / "docs" / "policies" / "pard.md"
+    own, plus = path.read_text(encoding="utf-8").split("`pard+` has the same options")
+    for kind, page in ((Pard, own), (PardPlus, plus)):
+        told = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", page, re.MULTILINE))
+        assert told == {
+            name: str(value).lower()
+            for name, value in defaults_of(kind.options_type).items()
+            if name != "trials" and (kind is Pard or value != defaults_of(Pard.options_type)[name])
+        }
+
+
+def test_just_in_time_every_batch_has_its_alarm():
+    world = chain({"a": {1: 10}}, policy="pard+", lead_ms=3.0)
+    burst(world, 100)
+    for number, at in ((2, 0), (3, 10), (4, 20)):
+        burst(world, 90, at=at + 1)
+        assert world.wake_ms == at + 7
+        world.step(at=at + 7)
+        world.finish("a0", at=at + 10)
+        assert world.work("a0") == ran("a", number)
+
+
+def test_what_waits_for_a_model_that_nobody_has_in_memory_stays_where_it_is():
+    world = devices([], on_late="answer")
+    world.arrive("app", count=3)
+
+    def places():
+        policy = next(policy for policy in world.scheduler.policies if policy.name == "pard")
+        return {job.request.id: worker.lane.name for worker in policy._by_number for job in worker.jobs()}
+
+    for at in (1, 2, 3):
+        assert places() == {1: "l0", 2: "l1", 3: "l0"}
+        world.step(at=at)
+
+
+def test_who_waits_is_expected_to_end_as_the_rule_sees_it():
+    world = chain()
+    burst(world, 100, 100)
+    policy, board = pard(world), world.scheduler.state.board
+    (job,) = policy.queued()
+    assert policy.expected_end(job.request, job, board) == ExpectedEnd("a0", 10_000_000, 30_000_000, 40_000_000)
+    world = chain(rule="split", slo=90)
+    burst(world, 90, 90)
+    policy, board = pard(world), world.scheduler.state.board
+    (job,) = policy.queued()  # a third of its time for a: 20 of 30 ms
+    assert policy.expected_end(job.request, job, board) == ExpectedEnd("a0", 10_000_000, 30_000_000, 60_000_000)
