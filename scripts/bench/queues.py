@@ -3,9 +3,8 @@
     python scripts/bench/queues.py [--quick] [--json FILE]
 
 Four classes of requests with bimodal histograms of 50 bins wait for a batch of 16, in a JobQueue per class, and
-Four classes of requests with bimodal histograms of 50 bins wait for a batch of 16, in a JobQueue per class, and
 :func:`edgeserve.sched.policies.published.orloj.slack.top` finds the best. Measured are the insertion of a request, the
-(nothing is taken out), and the best 16 when a millisecond has passed. Beside them, in the same round, a bare
+best 16 (nothing is taken out), and the best 16 when a millisecond has passed. Beside them, in the same round, a bare
 ``numpy.argpartition`` of the same number of scores. What was found is compared with the specification's sum over bins
 before its time counts. Where the compiled core is installed, both cores are measured, in processes of their own.
 

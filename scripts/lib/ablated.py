@@ -215,7 +215,7 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         (Part(SchemblePlus, "_charges_of_others", lambda *args: []),),
     ),
     Mechanism(
-        "schemble+: a lone request's fastest model",
+        "schemble+: fastest model alone",
         "policies/schemble_plus/policy.py",
         (),
         {"schemble+": {"lone": "plan"}},
