@@ -296,6 +296,54 @@ def test_links_lead_somewhere(path):
                 assert anchor in anchors(file.read()), f"{path}: {target}: no such heading"
 
 
+FOLDERS = ("clients", "docs", "edgeserve", "examples", "jetson", "scripts", "tests")
+PYTHON = [
+    os.path.relpath(path, ROOT)
+    for pattern in ("*.py", *(os.path.join(folder, "**", "*.py") for folder in FOLDERS))
+    for path in glob.glob(os.path.join(ROOT, pattern), recursive=True)
+]
+OWN = {  # what a page tells a reader to write is the reader's file
+    block.mark.split()[-1]
+    for path in PAGES
+    for block in blocks(read(path))
+    if re.search(r"(run|file): \S+$", block.mark)
+}
+
+
+def stale_files(text):
+    """Code spans ``x.py``, ``a/b.py`` and ``a/b.py: name`` of no file, or of no file that has this name. The first
+    folders of a path may be left out."""
+    for _, span in re.findall(r"(?<!`)(`{1,2})([^`\n]+)\1(?!`)", text):
+        for name, inside in re.findall(r"(?<![\w./*-])([\w./-]+\.py)\b(?:: ?(\w+)$)?", span):
+            paths = [path for path in PYTHON if f"/{path}".endswith(f"/{name}")]
+            if name not in OWN and not any(inside in read(path) for path in paths):
+                yield f"{name}: {inside}" if inside else name
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_files_named_on_the_page_exist(path):
+    assert list(stale_files(re.sub(r"(?ms)^\s*```.*?^\s*```$", "", read(path)))) == []
+
+
+@pytest.mark.parametrize("folder", ["edgeserve", "scripts"])
+def test_files_named_in_the_code_exist(folder):
+    sources = [path for path in PYTHON if path.startswith(folder + os.sep)]
+    assert [(path, name) for path in sources for name in stale_files(read(path))] == []
+
+
+def test_a_file_that_does_not_exist_is_noticed():
+    assert list(stale_files("`no_such.py`, ``edgeserve/none.py``, `python scripts/none.py --x`")) == [
+        "no_such.py",
+        "edgeserve/none.py",
+        "scripts/none.py",
+    ]
+    assert list(stale_files("`sched/core/loop.py: no_such_name`, `wrong/loop.py`")) == [
+        "sched/core/loop.py: no_such_name",
+        "wrong/loop.py",
+    ]
+    assert list(stale_files("`core/loop.py`, `setup.py`, `scripts/*/soak.py`, `loop.py: World`, no_such.py")) == []
+
+
 def options_of(verb):
     parser = argparse.ArgumentParser()
     importlib.import_module(cli.VERBS[verb][0]).add_arguments(parser)

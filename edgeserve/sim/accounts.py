@@ -2,7 +2,7 @@
 
 Counted from what passed between the loop and the scheduler alone, one request at a time, so it agrees with the
 report (made by the world) and with a policy's own counts only if all three counted every request once: also one whose
-branches ran apart, two of which were given up, or whose join never fired. ``scripts/soak.py`` checks it after every
+branches ran apart, two of which were given up, or whose join never fired. ``scripts/dev/soak.py`` checks it after every
 run, per app and per policy kind."""
 
 from __future__ import annotations

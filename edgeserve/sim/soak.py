@@ -1,7 +1,7 @@
 """Soak runs: a seed draws a whole scenario (apps, policies, lanes, budgets, load, trouble, how bad it all is), runs it,
 and holds it to every rule there is.
 
-``scripts/soak.py`` runs a thousand of them, the tests a hundred. A failing seed replays exactly.
+``scripts/dev/soak.py`` runs a thousand of them, the tests a hundred. A failing seed replays exactly.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Every model of the policy's apps is a module, every lane that may run it one of the module's workers. A worker has a
 queue with two ends and a *forming batch*: the one that runs next. Before a job joins it, the request is judged
-(``pard_judge.py``) by when that batch starts, how long it takes, and what the state planner says of the modules behind
-(``pard_state.py``). Which end of the queue goes first follows the load. As published (``pard``) the forming batch opens
+(``judge.py``) by when that batch starts, how long it takes, and what the state planner says of the modules behind
+(``state.py``). Which end of the queue goes first follows the load. As published (``pard``) the forming batch opens
 when the one before it starts; ``pard+`` opens it shortly before that one ends, when nearly all is known.
 
 A lane that serves several modules of this policy (a single device) has one worker for each; ``across`` says which of

@@ -3,7 +3,7 @@
 A *module* is a model that this policy's apps use, with the lanes that may run it. It publishes how long requests wait
 in its queues (a window of seconds, newest heaviest), how long its batches take, and how its load compares with what it
 can do. From that the planner sums up, for every node, what still lies before a request when it leaves the node: the
-longest path, of those that it may take (``pard_branches.py``).
+longest path, of those that it may take (``branches.py``).
 
 The load factor ``mu`` is what came in over what the lanes can do in full batches; ``eps`` is how much the rate jumps.
 Above ``1 + eps`` those with the most time left go first (HBF), below ``1 - eps`` those with the least (LBF), in between
