@@ -19,8 +19,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import lines
 
 from edgeserve.config.ensemble_profile import read_fit
-from edgeserve.config.files import resolve_path
-from edgeserve.engines.base import Result
+from edgeserve.engine import Result, resolve_path
 from edgeserve.ensembles import texts
 from edgeserve.ensembles.combiner import Combiner, combiner_of
 
