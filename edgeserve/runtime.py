@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from edgeserve.answers import Answer, AnswerStream
 from edgeserve.config.loading import load_config
@@ -25,6 +25,8 @@ from edgeserve.live.world import CallAsked, CancelAsked, StopAsked
 from edgeserve.units import ns_to_s
 
 log = logging.getLogger("edgeserve")
+
+_Reply = TypeVar("_Reply")
 
 CALL_S_MAX = 10.0
 """How long ``stats`` waits for the loop, which answers within a step."""
@@ -337,7 +339,7 @@ class Runtime:
         none where the model could not be tried."""
         return self._ask(lambda core: core.measured())
 
-    def _ask(self, question: Callable[[RuntimeCore], Any]) -> Any:
+    def _ask(self, question: Callable[[RuntimeCore], _Reply]) -> _Reply:
         """Run ``question`` on the loop's thread, which owns the tables."""
         core = self._core
         if core is None or not self._ready.is_set():
@@ -348,7 +350,8 @@ class Runtime:
         core.mailbox.post(asked)
         if self._closed:  # the loop may have ended before it saw this
             return question(core)
-        return asked.result(CALL_S_MAX)
+        reply: _Reply = asked.result(CALL_S_MAX)
+        return reply
 
     # --- the loop's thread --------------------------------------------------------------------------------------------
 

@@ -138,7 +138,8 @@ def _number(name: str, value: Any) -> float:
             pass
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise BadInput(f"parameter {name!r} = {str(value)[:40]!r}: expected a number")
-    return value
+    number: float = value
+    return number
 
 
 class OpenInference:

@@ -231,7 +231,7 @@ class Dispatcher:
             await asyncio.wait({asked, lost}, return_when=asyncio.FIRST_COMPLETED)
             if not asked.done():  # it waits at a replica that is gone
                 raise Lost(f"replica {member.name!r} was lost while it had the request")
-            reply = asked.result()
+            reply: Reply = asked.result()
             reply.tried = (member.name,)
             return reply
         finally:

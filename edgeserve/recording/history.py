@@ -132,7 +132,7 @@ class _Reader:
         self._held: Dict[JobId, str] = {}  # sequence that waits with a state -> its lane
         self._places: Dict[int, int] = {}  # request id -> its place
         self._works: Dict[int, Tuple[Any, int, bool]] = {}  # work -> action, when it was given, whether its lane idled
-        self._given: Counter = Counter()  # lane -> works it has
+        self._given: Counter[str] = Counter()  # lane -> works it has
         self._speeds: Dict[str, float] = {}
         self._drains = False
         self._first = True

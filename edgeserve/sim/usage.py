@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import Any, DefaultDict, Dict, Sequence
+from typing import Any, DefaultDict, Dict, Sequence, Tuple
 
 from edgeserve.sched.protocol.actions import RunBatch
 
@@ -13,7 +13,7 @@ class Usage:
     batches, by lane. Probes count for nobody."""
 
     def __init__(self) -> None:
-        self.batches: Counter = Counter()
+        self.batches: Counter[Tuple[str, int]] = Counter()
         self.spent_ns: DefaultDict[int, Dict[str, float]] = defaultdict(dict)
 
     def ran(self, lane: str, action: Any, took_ns: int) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.errors import BadInput
 
@@ -78,13 +79,13 @@ def _layout(tensor: Mapping[str, Any]) -> Optional[Tuple[bool, int, int]]:
     return (first, height, width) if height > 0 and width > 0 else None
 
 
-def _resized(value: np.ndarray, height: int, width: int) -> np.ndarray:
+def _resized(value: NDArray[Any], height: int, width: int) -> NDArray[Any]:
     from PIL import Image  # it has just read the image
 
     return np.asarray(Image.fromarray(value).resize((width, height), Image.Resampling.BILINEAR))
 
 
-def read_image(path: str) -> np.ndarray:
+def read_image(path: str) -> NDArray[Any]:
     """An image as height x width x 3 of uint8. :class:`BadInput` where pillow is missing, or cannot read it."""
     try:
         from PIL import Image

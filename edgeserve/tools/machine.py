@@ -24,6 +24,7 @@ from dataclasses import replace
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve import __version__
 from edgeserve.config.files import file_sha256
@@ -274,7 +275,7 @@ def costs_of_loop(watch: Watch) -> MachineCosts:
     )
 
 
-def _parts(times: np.ndarray, counts: np.ndarray) -> Tuple[int, ...]:
+def _parts(times: NDArray[Any], counts: NDArray[Any]) -> Tuple[int, ...]:
     """``times = c0 + sum(c[i] * counts[i])`` by least squares, what comes out negative left out."""
     columns = np.column_stack([np.ones(len(times)), counts])
     chosen = list(range(columns.shape[1]))

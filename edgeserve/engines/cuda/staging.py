@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Sequence
 
-import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.engines.cuda.device import Device, DeviceBuffer, DeviceMemory, HostBuffer, Stream
 
@@ -47,7 +47,7 @@ class Staged:
         """Bytes taken from the device's own memory: none where the memory is mapped."""
         return 0 if self.mapped else self.size
 
-    def array(self, shape: Sequence[int], dtype: Any, offset: int = 0) -> np.ndarray:
+    def array(self, shape: Sequence[int], dtype: Any, offset: int = 0) -> NDArray[Any]:
         """The host's view."""
         return self.host.array(shape, dtype, offset)
 

@@ -22,6 +22,7 @@ import math
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.engines.base import Batch, Finished, LaneInfo, Pending, Result, Session
 from edgeserve.engines.cuda.completion import DevicePending
@@ -108,7 +109,7 @@ class Slot:
         self.collecting: Optional[Collecting] = None
         self._inputs = {tensor.name: tensor for tensor in tensors if tensor.is_input and not tensor.narrowed}
 
-    def room(self, name: str, shape: Shape) -> Optional[np.ndarray]:
+    def room(self, name: str, shape: Shape) -> Optional[NDArray[Any]]:
         """The host's memory of an input, to pack it where it is copied from; ``None`` where it does not fit."""
         tensor = self._inputs.get(name)
         if tensor is None or math.prod(shape) * tensor.dtype.itemsize > tensor.size_bytes:
@@ -216,7 +217,7 @@ class Collecting:
     """A launched batch's outputs, from the slot's memory to results: once, whoever needs it first."""
 
     def __init__(
-        self, ports: Ports, packed: Packed, views: Sequence[np.ndarray], failed: Mapping[int, EngineError], count: int
+        self, ports: Ports, packed: Packed, views: Sequence[NDArray[Any]], failed: Mapping[int, EngineError], count: int
     ) -> None:
         self.pending: Optional[Pending] = None
         self._ports = ports
@@ -341,7 +342,7 @@ class LaneContexts:
         slot: Slot,
         context: ProfileContext,
         packed: Packed,
-        views: Sequence[np.ndarray],
+        views: Sequence[NDArray[Any]],
         collecting: Collecting,
     ) -> Pending:
         compute, into, out = self.stream.stream, self._copies.into, self._copies.out
@@ -422,7 +423,7 @@ class LaneContexts:
         self._next = (number + 1) % len(self._slots)
         return number, slot
 
-    def _stage(self, slot: Slot, feeds: Mapping[str, np.ndarray]) -> None:
+    def _stage(self, slot: Slot, feeds: Mapping[str, NDArray[Any]]) -> None:
         """Copy what was not packed in the slot's host memory into it: constants, masks, states, narrowed numbers."""
         for tensor in self.loaded.tensors:
             if not tensor.is_input:
@@ -434,7 +435,7 @@ class LaneContexts:
             if array.ctypes.data != view.ctypes.data:
                 np.copyto(view, array, casting="unsafe")
 
-    def _check_narrow(self, array: np.ndarray, tensor: Tensor) -> None:
+    def _check_narrow(self, array: NDArray[Any], tensor: Tensor) -> None:
         """TensorRT before version 10 has no int64: larger values must not be cut off silently."""
         bounds = np.iinfo(tensor.dtype)
         if array.size and (array.min() < bounds.min or array.max() > bounds.max):
@@ -476,7 +477,7 @@ def _shape_of(value: Any) -> Shape:
         return ()
 
 
-def _bytes_of(array: np.ndarray, tensor: Tensor) -> int:
+def _bytes_of(array: NDArray[Any], tensor: Tensor) -> int:
     return int(array.size) * tensor.dtype.itemsize
 
 
