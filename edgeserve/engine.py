@@ -3,7 +3,7 @@
 Begin with the contract: subclass :class:`Engine`, and subclass
 ``edgeserve.testing.engine_conformance.EngineConformance`` in a test file, whose ``make`` calls :func:`make_engine` with
 a :class:`ModelConfig` of ``engine = "my_module:MyEngine"``. Pytest then says what is missing. A configuration names the
-class in ``[model.NAME] engine``, in the same form. ``docs/engines.md`` is the tutorial and the reference.
+class in ``[model.NAME] engine``, in the same form. The page on engines is the tutorial and the reference.
 
 * An engine that runs a batch to its end: :class:`Engine`, :class:`Batch`, :class:`Result`, :class:`Footprint`,
   :class:`OutputType`, :data:`Values`.

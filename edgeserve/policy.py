@@ -3,7 +3,7 @@
 Begin with the contract: subclass :class:`Policy`, and subclass
 ``edgeserve.testing.policy_conformance.PolicyConformance`` in a test file with ``kind = "my_module:MyPolicy"``. Pytest
 then says what is missing. A configuration names the class in ``[policy.NAME] kind``, in the same form.
-``docs/policies/write-a-policy.md`` is the tutorial and ``docs/policies/interface.md`` the reference.
+The page *Write a policy* is the tutorial, *The interface of a policy* the reference.
 
 * :class:`Policy` with the hooks, :class:`Bid` as what ``bid`` returns, :class:`ExpectedEnd` as what ``expected_end``
   returns, :data:`POLICIES` as the registry by kind.

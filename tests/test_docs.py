@@ -461,16 +461,29 @@ def test_dependencies_are_those_of_the_project():
     assert [name for name in sorted(names) if f"`{name}`" not in first_cells] == []
 
 
+def rooms_of_the_package():
+    """Its modules and packages, packages with a slash behind the name."""
+    place = os.path.join(ROOT, "edgeserve")
+    names = [name for name in os.listdir(place) if not name.startswith("_")]
+    packages = [f"{name}/" for name in names if os.path.exists(os.path.join(place, name, "__init__.py"))]
+    return [name for name in names if name.endswith(".py")] + packages
+
+
 def test_architecture_names_every_place():
     page = read(os.path.join("docs", "architecture.md"))
-    rooms = [name for name in os.listdir(os.path.join(ROOT, "edgeserve")) if not name.startswith("_")]
-    for name in rooms:
-        if name.endswith(".py") or os.path.exists(os.path.join(ROOT, "edgeserve", name, "__init__.py")):
-            assert f"`{name}{'' if name.endswith('.py') else '/'}`" in page, name
+    assert [name for name in rooms_of_the_package() if f"`{name}`" not in page] == []
     for path in glob.glob(os.path.join(ROOT, "edgeserve", "sched", "*", "[a-z]*.py")):
         room, name = path.split(os.sep)[-2:]
         assert f"`{room}/`" in page, room
         assert room == "policies" or f"`{name}`" in page, path
+
+
+def test_the_map_for_contributors_names_every_room():
+    section = read("CONTRIBUTING.md").split("\n## Map\n")[1].split("\n## ")[0]
+    table = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    named = {name for cell in table for name in re.findall(r"`([^`]+)`", cell)}
+    assert sorted(set(rooms_of_the_package()) - named) == []
+    assert [name for name in sorted(named) if not os.path.exists(os.path.join(ROOT, "edgeserve", name))] == []
 
 
 INTERFACE = {  # heading of docs/policies/interface.md -> class, and what of it is not for policies

@@ -17,7 +17,6 @@ MODULES = ("edgeserve.policy", "edgeserve.engine")
 PUBLIC = {"edgeserve", "edgeserve.errors", "edgeserve.testing", *MODULES}
 """What an extension may import of this package, with what lies below ``edgeserve.testing``."""
 
-PAGES = ("docs/policies/write-a-policy.md", "docs/engines.md")
 FUNCTIONS = ("examples/listener/listener.py", "examples/reader/reader.py")
 
 
@@ -40,11 +39,13 @@ def test_a_policy_needs_no_engine_no_socket_and_no_world() -> None:
 
 
 def extensions() -> Iterator[Tuple[str, str]]:
-    """Where -> source of every file that the tutorials have a reader write, and of the examples' host functions."""
-    for page in PAGES:
-        text = (ROOT / page).read_text(encoding="utf-8")
+    """Where -> source of the files that pages have a reader write and a configuration names (``"module:name"``), of
+    tests of those, and of the examples' host functions."""
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
         for name, source in re.findall(r"<!-- file: (\w+\.py) -->\s*```python\n(.*?)```", text, flags=re.S):
-            yield f"{page}: {name}", source
+            if name.startswith("test_") or f'"{name[:-3]}:' in text:
+                yield f"{page.relative_to(ROOT)}: {name}", source
     for path in FUNCTIONS:
         yield path, (ROOT / path).read_text(encoding="utf-8")
 
