@@ -48,6 +48,7 @@ READY_S_MAX = 60.0
 def pages():
     patterns = (
         "*.md",
+        ".github/*.md",
         "docs/*.md",
         "docs/policies/*.md",
         "docs/tutorials/*.md",
@@ -366,6 +367,25 @@ def test_commands_on_the_page_exist(path):
                 assert glob.glob(os.path.join(ROOT, script)), f"{path}: {script} does not exist"
             for target in re.findall(r"(?:^|\s)make ([a-z][\w-]*)\b", line):
                 assert target in targets, f"{path}: 'make {target}' does not exist"
+
+
+def test_the_hosted_run_uses_the_pythons_that_the_script_knows():
+    """The script tests on the oldest and the newest that it finds: the workflow has to bring these two."""
+    script = read(os.path.join(".ci", "run"))
+    bounds = [f"3.{re.search(rf'supported_{end}=([0-9]+)', script).group(1)}" for end in ("min", "max")]
+    workflow = read(os.path.join(".github", "workflows", "ci.yml"))
+    assert re.findall(r"(?m)^ +(3\.\d+)$", workflow) == bounds
+    assert re.findall(r"(?m)^ +run: (.*)$", workflow) == [".ci/run"]
+    assert tomllib.loads(read("pyproject.toml"))["project"]["requires-python"] == f">={bounds[0]}"
+
+
+def test_hooks_run_the_tools_that_the_project_pins():
+    entries = re.findall(r"(?m)^ +entry: (.*)$", read(".pre-commit-config.yaml"))
+    assert entries and "rev:" not in read(".pre-commit-config.yaml")  # a second pin would differ one day
+    for entry in entries:
+        assert entry.startswith(".venv/bin/python -m "), entry
+        for path in re.findall(r"\btests/[\w/]+\.py", entry):
+            assert os.path.exists(os.path.join(ROOT, path)), entry
 
 
 # --- what pages say of the code --------------------------------------------------------------------------------------
