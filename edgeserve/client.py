@@ -71,7 +71,7 @@ class _Pending(Future):  # type: ignore[type-arg]  # Future is no generic class 
         if not super().cancel():
             return False
         if self.courier.forget(self):
-            self.set_running_or_notify_cancel()  # those who wait for several futures learn it only this way
+            self.set_running_or_notify_cancel()  # concurrent.futures.wait() learns it only this way
         return True
 
     def give_up(self) -> Future[int]:
@@ -618,7 +618,7 @@ class Client:
             wait((number,), NUMBER_S)
             raise _timed_out(what, wait_ms, pending) from None
         except BaseException:
-            pending.cancel()  # Ctrl-C while waiting: nobody wants the answer any more
+            pending.cancel()  # Ctrl-C while waiting: the answer is not wanted any more
             raise
 
     def ask(self, kind: str, timeout_ms: float | None = None) -> Dict[str, Any]:

@@ -55,7 +55,7 @@ class Runtime:
         self._called_off = False
         self._closed = False
         self._error: Optional[BaseException] = None
-        self._is_told = False  # the log has it
+        self._is_logged = False  # the log has it
 
     @classmethod
     def from_config(cls, path: str, *, serve: bool = False) -> Runtime:
@@ -74,7 +74,7 @@ class Runtime:
         self._thread = threading.Thread(target=self._live, name="edgeserve-loop", daemon=True)
         self._thread.start()
         self._ready.wait()
-        if self._error is not None and not self._is_told:
+        if self._error is not None and not self._is_logged:
             self._thread.join()
             self._raise_error()
         return self
@@ -363,10 +363,10 @@ class Runtime:
                 core.open()
             self._ready.set()
             core.live()
-        except BaseException as error:  # noqa: BLE001 kept, told to everybody who waits, and raised by start or stop
-            self._is_told = self._ready.is_set() and self._serve  # before, start() raises it; in process, stop() does
+        except BaseException as error:  # noqa: BLE001 kept, sent to every caller that waits, and raised by start or stop
+            self._is_logged = self._ready.is_set() and self._serve  # before, start() raises it; in process, stop() does
             self._error = error
-            if self._is_told:
+            if self._is_logged:
                 log.error(
                     "the loop ended because of a fault: %s: %s",
                     type(error).__name__,

@@ -3,7 +3,7 @@ one of its nodes says of it or of a part.
 
 A policy reads them by name. Clients and nodes may say any name (a policy of one's own may know more, and a model that
 several apps use may speak of nodes that only one of them has); what the configuration says of an app is checked
-against this list, since a predictor of a hint that nobody reads would only cost time.
+against this list, since a predictor of a hint that no policy reads would only cost time.
 """
 
 from __future__ import annotations

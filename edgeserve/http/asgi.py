@@ -199,7 +199,7 @@ class Endpoint:
 
     async def _refuse(self, call: Call, error: BaseException) -> None:
         if call.begun or isinstance(error, ClientGone):
-            return  # nobody reads it, or the handler has told it in its stream
+            return  # the client is gone, or the handler has sent the error in its stream
         status = status_of(error)
         headers = [(b"retry-after", RETRY_AFTER_S)] if status in (429, 503) else []
         if not call.read:

@@ -185,7 +185,7 @@ class _Reader:
         self.history.lane_changes.append((now_ns, event))
         if event.speed is not None:
             self._speeds[event.lane] = event.speed
-        if event.up is False:  # what it had is answered by nobody
+        if event.up is False:  # no answer comes for what it had
             for work_id in [number for number, (action, _, _) in self._works.items() if action.lane == event.lane]:
                 self._take(work_id)
 

@@ -41,8 +41,8 @@ WAIT_EXTRA_S = 2.0
 
 class ListeningControl(BatchControl):
     """Keeps what it is told: ``pieces`` of items, and what those ``ended`` with that were over before the batch.
-    ``stop`` ends batches after their first step, ``gone`` are items that nobody waits for, and after ``lost_at`` pieces
-    the device is lost."""
+    ``stop`` ends batches after their first step, ``gone`` are items that no client waits for, and after ``lost_at``
+    pieces the device is lost."""
 
     def __init__(self, stop: bool = False, gone: Sequence[int] = (), lost_at: int = 0) -> None:
         self.ended: Dict[int, Result] = {}
@@ -293,7 +293,7 @@ class EngineConformance:
         items = self.items(2)
         control = ListeningControl(gone=(1,))
         ends = control.ends(self._run(engine, Batch(items, max(self.sizes), control=control)))
-        assert ends[1].done and ends[1].outputs == {}, f"nobody waited for this item: {_shown(ends[1])}"
+        assert ends[1].done and ends[1].outputs == {}, f"no client waited for this item: {_shown(ends[1])}"
         self._assert_alike(ends[0], self._single(engine, items[0]))
 
     def test_from_its_last_piece_a_sequence_goes_on_elsewhere(self, engine: Engine) -> None:

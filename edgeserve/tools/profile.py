@@ -515,9 +515,9 @@ def print_outcomes(outcomes: Sequence[Outcome], out: str, device: str) -> None:
             for app, times in sorted(lane.alone.items())
         ]
         for size in sorted((*outcome.measured, *outcome.kept)):
-            cells, said = _cells(lane.timings[size], size in outcome.kept)
+            cells, notes = _cells(lane.timings[size], size in outcome.kept)
             table.add_row(outcome.model, outcome.lane, str(size), *cells)
-            remarks.update(said)
+            remarks.update(notes)
         lines.append(
             f"{outcome.model} on {outcome.lane}: {format_duration(lane.fixed_ns)} + "
             f"{format_duration(lane.per_item_ns)} * batch (off by up to {lane.fit_error_max:.0%}), loads in "

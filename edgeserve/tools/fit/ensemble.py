@@ -350,7 +350,7 @@ def export(network: Network, path: str) -> None:
 
 def _about(history: History, combiner: Combiner, tolerance: float, score: str) -> Dict[str, Any]:
     full = (1 << len(history.models)) - 1
-    shares = agreements(combiner, history.outputs, _told_subsets(len(history.models)), tolerance)
+    shares = agreements(combiner, history.outputs, _shown_subsets(len(history.models)), tolerance)
     named = {
         " + ".join(name for bit, name in enumerate(history.models) if subset >> bit & 1): round(float(hits.mean()), 4)
         for subset, hits in shares.items()
@@ -359,8 +359,8 @@ def _about(history: History, combiner: Combiner, tolerance: float, score: str) -
     return {"records": len(history), "combiner": combiner.kind, "score": score, "agreement": named}
 
 
-def _told_subsets(models: int) -> List[int]:
-    """Single models and pairs: more would be a table that nobody reads."""
+def _shown_subsets(models: int) -> List[int]:
+    """Single models and pairs: a table of more would be too long to read."""
     return [subset for subset in range(1, 1 << models) if bin(subset).count("1") <= 2]
 
 

@@ -71,12 +71,12 @@ def _model(item: Found, lanes: Sequence[LaneText]) -> List[str]:
         lines.append(f"# Not on the GPU: {' '.join(tried.why.split())[:160]}")
     lines.append(_commented(f"batch = {sorted(tried.times_ns)}", _batch_comment(item)))
     if tried.shapes:
-        told = roles.shapes_given or not roles.is_open
+        is_known = roles.shapes_given or not roles.is_open
         lines.append(
             _commented(
                 f"shapes = {_inline(tried.shapes)}",
                 "of one item, for warm-up"
-                if told
+                if is_known
                 else "of one item, for warm-up: tried, since the file leaves them open",
             )
         )

@@ -3,7 +3,7 @@
 Inputs: ``tokens`` int64[B, T] (rows filled up behind their end), ``lengths`` int32[B] (tokens of each sequence after
 this step, less one), ``total`` int32[] (the longest of them, not less one), ``past_keys_i`` and ``past_values_i``
 float32[B, kv_heads, context, head_size] per layer. Outputs: ``scores`` float32[B, vocabulary] of the token behind each
-row's last one, ``keys_i`` and ``values_i`` in the same form; whoever runs the graph binds both to one buffer.
+row's last one, ``keys_i`` and ``values_i`` in the same form; the program that runs the graph binds both to one buffer.
 
 Attention with rotary positions, grouped heads and the cache is one operator, ``com.microsoft.GroupQueryAttention``
 (ONNX Runtime 1.18 and later). The rest are standard operators, in the patterns that ONNX Runtime fuses. Positions are

@@ -59,9 +59,9 @@ def sentence(outcome: Outcome) -> str:
     found, verdict, name = outcome.found, outcome.verdict, NAMES[outcome.goal]
     loads = ", ".join(f"{load:g}" for load in outcome.today)
     if repr(found.best) == repr(found.today):
-        said = f"Keep what you have ({title(found.today)}): nothing that was tried is better over the loads {loads}."
+        text = f"Keep what you have ({title(found.today)}): nothing that was tried is better over the loads {loads}."
     elif not verdict.take:
-        said = (
+        text = (
             f"Keep what you have ({title(found.today)}): the best other, {title(found.best)}, changes what is "
             f"{name} by {verdict.total} points over the loads {loads}, and {verdict.why}."
         )
@@ -70,18 +70,18 @@ def sentence(outcome: Outcome) -> str:
             f"{gain(outcome.today[load], outcome.best[load], outcome.goal)} points at load {load:g}"
             for load in outcome.today
         )
-        said = (
+        text = (
             f"Take {title(found.best)} instead of {title(found.today)}: {name}, {gains} (spread of {outcome.blocks})."
         )
         losers = _losers(outcome)
         if losers:
-            said += f" It costs {', '.join(losers)}."
+            text += f" It costs {', '.join(losers)}."
     if outcome.honesty.off > OFF_MAX:
-        said += (
+        text += (
             f" Mind that the simulation of the recorded configuration is off by {100 * outcome.honesty.off:.1f} "
             "points for an app."
         )
-    return said
+    return text
 
 
 def _losers(outcome: Outcome) -> List[str]:
