@@ -109,7 +109,7 @@ class _Courier:
         os.set_blocking(self._wake_write, False)
         self._thread: threading.Thread | None = None
         self._start_lock = threading.Lock()
-        self.stands = threading.Event()  # the server has said something on this connection, or was waited for in vain
+        self.stands = threading.Event()  # a message from the server came, or the wait for the first one has ended
 
     def connect(self) -> None:
         """Connect before a request's time begins. When the server says nothing yet, the request waits no longer."""
@@ -415,7 +415,7 @@ class Client:
                     f"client_key = {client_key!r} without server_key: a client's own keys need the "
                     "server's public key; give server_key, too"
                 )
-            read_client_keys(client_key)  # what is wrong with it is said here, not by the connection's thread
+            read_client_keys(client_key)  # what is wrong with it is raised here, not by the connection's thread
 
         def make_link(link_context: zmq.Context[Any]) -> Link:
             return Link(

@@ -128,7 +128,7 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
         heartbeat.stopping()
         try:
             runtime.stop()
-        except Exception:  # noqa: BLE001 the loop's thread has told it, with its traceback
+        except Exception:  # noqa: BLE001 the loop's thread has logged it, with its traceback
             return 2
         if asked:
             log.info("stopped")

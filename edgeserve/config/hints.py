@@ -64,7 +64,7 @@ def hint_bounds(app: AppConfig) -> Dict[str, float]:
 
 
 def check_predicted(app: AppConfig, policy: PolicyConfig) -> None:
-    """``[app.NAME.predict]`` names hints that mean something, or the ``hint`` that the policy was told to read.
+    """``[app.NAME.predict]`` names hints that mean something, or the ``hint`` that the policy's options name.
     A policy from outside (``kind = "module:Class"``) may read hints of any name."""
     known: Dict[str, Any] = dict(known_hints(app.nodes))
     if policy.options.get("hint"):

@@ -23,7 +23,7 @@ ErrorBody = Callable[[BaseException], Dict[str, Any]]
 
 JSON = b"application/json"
 RETRY_AFTER_S = b"1"
-"""What a client that was refused because of load is told to wait at least: the header's smallest number."""
+"""How long a client that was refused because of load has to wait at least: the header's smallest number."""
 
 DISCARDED = 4
 """So many times the bound of a body is read and thrown away: a client that still sends would not see its answer."""

@@ -121,7 +121,7 @@ class Replica:
 
 
 def _worded(call: Call, reply: Reply, age_ms: float, error: RequestError) -> RequestError:
-    """The error of a runtime, its deadline told as the asker gave it."""
+    """The error of a runtime, with the deadline as the caller gave it."""
     if not isinstance(error, DeadlineExpired) or not 0 < reply.slo_ms <= age_ms:
         return error
     expired = DeadlineExpired(

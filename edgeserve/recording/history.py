@@ -68,7 +68,7 @@ class Past:
 
     @property
     def in_time(self) -> bool:
-        """Whether it was answered by the deadline that the scheduler was told."""
+        """Whether it was answered by the deadline that the scheduler had."""
         return (
             self.outcome == Outcome.COMPLETED
             and self.ended_ns is not None

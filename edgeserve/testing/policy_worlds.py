@@ -270,7 +270,7 @@ def _elsewhere() -> None:
 
 
 class Watch:
-    """What the hooks of one policy were told in one run. Lies outside the policy, whose own memory is looked at."""
+    """The calls of one policy's hooks in one run. Lies outside the policy, whose own memory is looked at."""
 
     def __init__(self, seed: int, twice: bool) -> None:
         self.marks: Counter[str] = Counter()

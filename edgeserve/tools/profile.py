@@ -569,7 +569,7 @@ def alone_text(times: Sequence[int]) -> str:
 
 
 def _cells(timing: Timing, kept: bool) -> Tuple[List[str], List[str]]:
-    """The table's cells of one batch size, and what has to be said about them below it."""
+    """The table's cells of one batch size, and the notes on them below it."""
     remarks = ["* kept from an earlier run (--force measures it again)"] if kept else []
     p99 = format_duration(timing.p99_ns) + (" ±?" if timing.p99_error >= 1 else f" ±{timing.p99_error:.0%}")
     drift = f"{timing.drift:+.1%}"

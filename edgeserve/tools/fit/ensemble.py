@@ -39,7 +39,7 @@ RANK_WEIGHT = 5.0
 
 HIDDEN = (64, 32)
 TOLERANCE_SHARE = 0.1
-"""A regression agrees within this share of the standard deviation of the ensemble's answers, unless told."""
+"""A regression agrees within this share of the standard deviation of the ensemble's answers, by default."""
 
 
 class Network(NamedTuple):

@@ -146,7 +146,7 @@ def _app(item: Found, slo: Slo) -> List[str]:
 
 
 def app_input(port: Port, shapes: Mapping[str, Sequence[int]], fixed: bool) -> Dict[str, Any]:
-    """One line of ``[app.NAME.inputs]``: open axes stay open, unless the user said their lengths."""
+    """One line of ``[app.NAME.inputs]``: open axes stay open, unless the user gave their lengths."""
     dtype = "text" if np.dtype(port.dtype).kind == "O" and len(port.dims) == 1 else str(np.dtype(port.dtype))
     dims = shapes[port.name] if fixed and port.name in shapes else port.dims[1:]
     return {"dtype": dtype, "shape": [-1 if dim is None else int(dim) for dim in dims]}

@@ -32,7 +32,7 @@ class Honesty(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """All that is told. Tallies are by load, of the part that reports."""
+    """All that the report shows. Tallies are by load, of the part that reports."""
 
     config: Config
     blocks: str
