@@ -71,7 +71,7 @@ class _Pending(Future):  # type: ignore[type-arg]  # Future is no generic class 
         if not super().cancel():
             return False
         if self.courier.forget(self):
-            self.set_running_or_notify_cancel()  # concurrent.futures.wait() learns it only this way
+            self.set_running_or_notify_cancel()  # those who wait for several futures learn it only this way
         return True
 
     def give_up(self) -> Future[int]:
@@ -109,7 +109,7 @@ class _Courier:
         os.set_blocking(self._wake_write, False)
         self._thread: threading.Thread | None = None
         self._start_lock = threading.Lock()
-        self.stands = threading.Event()  # a message from the server came, or the wait for the first one has ended
+        self.stands = threading.Event()  # the server has said something on this connection, or was waited for in vain
 
     def connect(self) -> None:
         """Connect before a request's time begins. When the server says nothing yet, the request waits no longer."""
@@ -415,7 +415,7 @@ class Client:
                     f"client_key = {client_key!r} without server_key: a client's own keys need the "
                     "server's public key; give server_key, too"
                 )
-            read_client_keys(client_key)  # what is wrong with it is raised here, not by the connection's thread
+            read_client_keys(client_key)  # what is wrong with it is said here, not by the connection's thread
 
         def make_link(link_context: zmq.Context[Any]) -> Link:
             return Link(
@@ -618,7 +618,7 @@ class Client:
             wait((number,), NUMBER_S)
             raise _timed_out(what, wait_ms, pending) from None
         except BaseException:
-            pending.cancel()  # Ctrl-C while waiting: the answer is not wanted any more
+            pending.cancel()  # Ctrl-C while waiting: nobody wants the answer any more
             raise
 
     def ask(self, kind: str, timeout_ms: float | None = None) -> Dict[str, Any]:

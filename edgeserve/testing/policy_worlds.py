@@ -217,7 +217,7 @@ def run_world(
     remembered_max: int = 0,
     language: bool = False,
 ) -> WorldResult:
-    """Run one world. AssertionError, PolicyError or the policy's own error says which rule was broken. ``twice``:
+    """Run one world. AssertionError, PolicyError or whatever the policy raises says which rule was broken. ``twice``:
     the policy is asked for each bid twice, which must change neither the bid nor anything that is decided later.
     ``remembered_max``: how many records of what has ended the policy may hold at the end. ``language``: with an app of
     a language model."""
@@ -270,7 +270,7 @@ def _elsewhere() -> None:
 
 
 class Watch:
-    """The calls of one policy's hooks in one run. Lies outside the policy, whose own memory is looked at."""
+    """What the hooks of one policy were told in one run. Lies outside the policy, whose own memory is looked at."""
 
     def __init__(self, seed: int, twice: bool) -> None:
         self.marks: Counter[str] = Counter()
@@ -362,7 +362,7 @@ class Watch:
             board.settle(request, "sum", wait_running=draw.random() < 0.5)
 
     def close(self, remembered_max: int) -> None:
-        """After the run: every batch has ended and the policy remembers no request, or no more than it may."""
+        """After the run: every batch has ended and the policy remembers nobody, or no more than it may."""
         assert not self._on_lanes, f"works {sorted(self._on_lanes)} started and never ended"
         for policy in self._scheduler.policies:
             left = leftovers(policy, self._ids)

@@ -1,4 +1,4 @@
-"""Plots of the commands, drawn with matplotlib (the extra ``plots``), in the format that the file's name ends in.
+"""Plots of the commands, drawn with matplotlib (the extra ``plots``), as SVG or whatever the file's name ends in.
 
 The same data gives the same file: no date, no random ids.
 """

@@ -36,7 +36,7 @@ SEEDS = 2
 """Of a recording: runs of the part that reports, which differ in the durations that are drawn. One run chooses."""
 
 SEEDS_MIN, SEEDS_MAX = 3, 1000
-"""Of a scenario: its seeds are the blocks, whose spread the report has."""
+"""Of a scenario: its seeds are the blocks of which the spread is told."""
 
 REQUESTS_MAX = 20_000
 """Of a recording, unless ``--requests`` says otherwise: some minutes of simulating."""
@@ -91,7 +91,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class Task(NamedTuple):
-    """What there is to tune: the configuration, its table, the subject, and remarks on the simulation itself."""
+    """What there is to tune: the configuration, its table, the subject, and what is said of the simulation itself."""
 
     config: Config
     edge: Mapping[str, Any]

@@ -40,14 +40,12 @@ def check_telemetry(root: str, board: Board) -> List[Finding]:
     finally:
         for source in sources:
             source.close()
-    known_from, unknown = _known_from(readings)
+    told, silent = _told(readings)
     state = merged([reading for _, reading in readings])
     wanted = QUANTITIES if board.kind.slug != "cpu" else QUANTITIES[-1:]
-    absent = [label for name, label in wanted if name in unknown]
+    absent = [label for name, label in wanted if name in silent]
     text = "; ".join(
-        f"{label} {_shown(name, getattr(state, name))} ({known_from[name]})"
-        for name, label in QUANTITIES
-        if name in known_from
+        f"{label} {_shown(name, getattr(state, name))} ({told[name]})" for name, label in QUANTITIES if name in told
     )
     if not absent:
         return [Finding("telemetry", GOOD, text)]
@@ -61,14 +59,13 @@ def check_telemetry(root: str, board: Board) -> List[Finding]:
     ]
 
 
-def _known_from(readings: Sequence[Tuple[Source, DeviceState]]) -> Tuple[Dict[str, str], List[str]]:
-    """Quantity -> the first source that has it, and the quantities that no source has."""
-    found: Dict[str, str] = {}
+def _told(readings: Sequence[Tuple[Source, DeviceState]]) -> Tuple[Dict[str, str], List[str]]:
+    told: Dict[str, str] = {}
     for name, _ in QUANTITIES:
         source = next((source.name for source, state in readings if getattr(state, name) is not None), None)
         if source is not None:
-            found[name] = source
-    return found, [name for name, _ in QUANTITIES if name not in found]
+            told[name] = source
+    return told, [name for name, _ in QUANTITIES if name not in told]
 
 
 def _telemetry_mend(board: Board, sources: Sequence[Source]) -> str:
@@ -144,12 +141,12 @@ def check_over_current(root: str, wait_s: float = OVER_CURRENT_S) -> List[Findin
     after = {kind: read_integer(root, path) for kind, path in counters}
     grown = {kind: (now or 0) - (before[kind] or 0) for kind, now in after.items() if (now or 0) > (before[kind] or 0)}
     if grown:
-        counts = ", ".join(f"{kind} {count} times" for kind, count in grown.items())
+        told = ", ".join(f"{kind} {count} times" for kind, count in grown.items())
         return [
             Finding(
                 "over-current",
                 NOTE,
-                f"in {wait_s:g} s: {counts}: the hardware lowers clocks for moments",
+                f"in {wait_s:g} s: {told}: the hardware lowers clocks for moments",
                 "choose a weaker power mode, or a power supply that gives more (docs/device.md)",
             )
         ]

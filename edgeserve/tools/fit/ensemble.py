@@ -39,7 +39,7 @@ RANK_WEIGHT = 5.0
 
 HIDDEN = (64, 32)
 TOLERANCE_SHARE = 0.1
-"""A regression agrees within this share of the standard deviation of the ensemble's answers, by default."""
+"""A regression agrees within this share of the standard deviation of the ensemble's answers, unless told."""
 
 
 class Network(NamedTuple):
@@ -350,7 +350,7 @@ def export(network: Network, path: str) -> None:
 
 def _about(history: History, combiner: Combiner, tolerance: float, score: str) -> Dict[str, Any]:
     full = (1 << len(history.models)) - 1
-    shares = agreements(combiner, history.outputs, _shown_subsets(len(history.models)), tolerance)
+    shares = agreements(combiner, history.outputs, _told_subsets(len(history.models)), tolerance)
     named = {
         " + ".join(name for bit, name in enumerate(history.models) if subset >> bit & 1): round(float(hits.mean()), 4)
         for subset, hits in shares.items()
@@ -359,8 +359,8 @@ def _about(history: History, combiner: Combiner, tolerance: float, score: str) -
     return {"records": len(history), "combiner": combiner.kind, "score": score, "agreement": named}
 
 
-def _shown_subsets(models: int) -> List[int]:
-    """Single models and pairs: a table of more would be too long to read."""
+def _told_subsets(models: int) -> List[int]:
+    """Single models and pairs: more would be a table that nobody reads."""
     return [subset for subset in range(1, 1 << models) if bin(subset).count("1") <= 2]
 
 

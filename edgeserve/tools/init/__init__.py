@@ -69,7 +69,7 @@ def main(args: argparse.Namespace) -> int:
     for name, path in zip(names, paths):
         print(f"reading {path} ...", file=sys.stderr, flush=True)
         roles = roles_of(describe(path), shapes, path)
-        found.append(Found(name, _shown_path(path, directory), roles, try_model(name, path, roles, gpu)))
+        found.append(Found(name, _told_path(path, directory), roles, try_model(name, path, roles, gpu)))
     _check_shapes_used(shapes, found)
     lanes = machine_lanes([item.tried.device for item in found])
     text = configuration_text(found, lanes, rates, slo_ns)
@@ -115,7 +115,7 @@ def read_shapes(words: Sequence[str]) -> Dict[str, Tuple[int, ...]]:
     return shapes
 
 
-def _shown_path(path: str, directory: str) -> str:
+def _told_path(path: str, directory: str) -> str:
     """The file as the configuration names it: relative to it, unless it lies elsewhere."""
     relative = os.path.relpath(path, directory)
     return os.path.abspath(path) if relative.startswith(os.path.join("..", "..")) else relative

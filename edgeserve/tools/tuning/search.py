@@ -60,7 +60,7 @@ class Found(NamedTuple):
 
 
 class Search:
-    """One search. ``make`` turns a candidate into a configuration, ``on_trial`` is called with each new one."""
+    """One search. ``make`` turns a candidate into a configuration, ``on_trial`` is told of each new one."""
 
     def __init__(
         self,

@@ -32,7 +32,7 @@ class Honesty(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """All that the report shows. Tallies are by load, of the part that reports."""
+    """All that is told. Tallies are by load, of the part that reports."""
 
     config: Config
     blocks: str
@@ -59,9 +59,9 @@ def sentence(outcome: Outcome) -> str:
     found, verdict, name = outcome.found, outcome.verdict, NAMES[outcome.goal]
     loads = ", ".join(f"{load:g}" for load in outcome.today)
     if repr(found.best) == repr(found.today):
-        text = f"Keep what you have ({title(found.today)}): nothing that was tried is better over the loads {loads}."
+        said = f"Keep what you have ({title(found.today)}): nothing that was tried is better over the loads {loads}."
     elif not verdict.take:
-        text = (
+        said = (
             f"Keep what you have ({title(found.today)}): the best other, {title(found.best)}, changes what is "
             f"{name} by {verdict.total} points over the loads {loads}, and {verdict.why}."
         )
@@ -70,18 +70,18 @@ def sentence(outcome: Outcome) -> str:
             f"{gain(outcome.today[load], outcome.best[load], outcome.goal)} points at load {load:g}"
             for load in outcome.today
         )
-        text = (
+        said = (
             f"Take {title(found.best)} instead of {title(found.today)}: {name}, {gains} (spread of {outcome.blocks})."
         )
         losers = _losers(outcome)
         if losers:
-            text += f" It costs {', '.join(losers)}."
+            said += f" It costs {', '.join(losers)}."
     if outcome.honesty.off > OFF_MAX:
-        text += (
+        said += (
             f" Mind that the simulation of the recorded configuration is off by {100 * outcome.honesty.off:.1f} "
             "points for an app."
         )
-    return text
+    return said
 
 
 def _losers(outcome: Outcome) -> List[str]:
