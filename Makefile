@@ -28,7 +28,7 @@ help:
 	@echo "make gpu-check   everything that needs a GPU: tests, benches, a report (exit status 3 without one)"
 	@echo "make test-compiled  the scheduler's tests with the compiled core, in a copy of the checkout"
 	@echo "make compiled-core  compile that copy, and stop"
-	@echo "make lint        ruff, and mypy (strict on edgeserve/sched)"
+	@echo "make lint        ruff, and mypy (strict)"
 	@echo "make soak        a thousand seeded simulations with faults"
 	@echo "make plant-bugs  break the scheduler one line at a time: the tests must notice"
 	@echo "make hostile     a million mutated messages, a healthy client beside them"

@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        if not _nobody_reads():
+        if not _has_no_reader():
             raise
         return 141  # what a shell says of a program that SIGPIPE ended
     except EdgeServeError as error:
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _nobody_reads() -> bool:
+def _has_no_reader() -> bool:
     """Whether the output's reader has gone, as ``head`` goes. What is left to print is then thrown away."""
     output = sys.stdout.fileno()
     look = select.poll()

@@ -17,6 +17,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 import zmq
+from numpy.typing import NDArray
 
 from edgeserve.answers import Answer, AnswerStream, AsyncAnswerStream, TakesPieces, TimedOut
 from edgeserve.errors import BadInput, Cancelled, ConfigError, Rejected, RequestError
@@ -162,7 +163,7 @@ class Client:
             self._ask(app, inputs, True, slo_ms, klass, value, stream, on_late, hints, quality_min, pieces)
         )
 
-    def buffer(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> np.ndarray:
+    def buffer(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> NDArray[Any]:
         """An array of any content, to be filled and sent as an input. Where this client and its server share memory it
         lies there, and :meth:`infer` and :meth:`submit` with ``copy=False`` copy nothing; it must not change until the
         answer. Else, and where no room is left, it is an ordinary array. Use it again and again: its place is free when
@@ -369,7 +370,7 @@ class AsyncClient:
     def endpoint(self) -> str:
         return self._client.endpoint
 
-    async def buffer(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> np.ndarray:
+    async def buffer(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> NDArray[Any]:
         """See :meth:`Client.buffer`."""
         return await asyncio.get_running_loop().run_in_executor(None, self._client.buffer, shape, dtype)
 

@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from edgeserve.answers import Answer, AnswerStream, TakesPieces
 from edgeserve.config.loading import load_config
@@ -25,6 +25,8 @@ from edgeserve.live.world import CallAsked, CancelAsked, StopAsked
 from edgeserve.units import ns_to_s
 
 log = logging.getLogger("edgeserve")
+
+_Reply = TypeVar("_Reply")
 
 CALL_S_MAX = 10.0
 """How long ``stats`` waits for the loop, which answers within a step."""
@@ -53,7 +55,7 @@ class Runtime:
         self._called_off = False
         self._closed = False
         self._error: Optional[BaseException] = None
-        self._is_told = False  # the log has it
+        self._is_logged = False  # the log has it
 
     @classmethod
     def from_config(cls, path: str, *, serve: bool = False) -> Runtime:
@@ -72,7 +74,7 @@ class Runtime:
         self._thread = threading.Thread(target=self._live, name="edgeserve-loop", daemon=True)
         self._thread.start()
         self._ready.wait()
-        if self._error is not None and not self._is_told:
+        if self._error is not None and not self._is_logged:
             self._thread.join()
             self._raise_error()
         return self
@@ -337,7 +339,7 @@ class Runtime:
         none where the model could not be tried."""
         return self._ask(lambda core: core.measured())
 
-    def _ask(self, question: Callable[[RuntimeCore], Any]) -> Any:
+    def _ask(self, question: Callable[[RuntimeCore], _Reply]) -> _Reply:
         """Run ``question`` on the loop's thread, which owns the tables."""
         core = self._core
         if core is None or not self._ready.is_set():
@@ -348,7 +350,8 @@ class Runtime:
         core.mailbox.post(asked)
         if self._closed:  # the loop may have ended before it saw this
             return question(core)
-        return asked.result(CALL_S_MAX)
+        reply: _Reply = asked.result(CALL_S_MAX)
+        return reply
 
     # --- the loop's thread --------------------------------------------------------------------------------------------
 
@@ -360,10 +363,10 @@ class Runtime:
                 core.open()
             self._ready.set()
             core.live()
-        except BaseException as error:  # noqa: BLE001 kept, told to everybody who waits, and raised by start or stop
-            self._is_told = self._ready.is_set() and self._serve  # before, start() raises it; in process, stop() does
+        except BaseException as error:  # noqa: BLE001 kept, sent to every caller that waits, and raised by start or stop
+            self._is_logged = self._ready.is_set() and self._serve  # before, start() raises it; in process, stop() does
             self._error = error
-            if self._is_told:
+            if self._is_logged:
                 log.error(
                     "the loop ended because of a fault: %s: %s",
                     type(error).__name__,

@@ -99,7 +99,7 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
                 format_duration(config.server.drain_ns),
             )
         else:
-            for each in signals:  # a third ends the process, whatever hangs
+            for each in signals:  # a third ends the process, also one that hangs
                 signal.signal(each, signal.SIG_DFL)
             log.info("stopping at once: what was accepted is cancelled; a third signal ends the process")
         runtime.ask_to_stop(drain=len(asked) == 1)
@@ -128,7 +128,7 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
         heartbeat.stopping()
         try:
             runtime.stop()
-        except Exception:  # noqa: BLE001 the loop's thread has told it, with its traceback
+        except Exception:  # noqa: BLE001 the loop's thread has logged it, with its traceback
             return 2
         if asked:
             log.info("stopped")

@@ -60,11 +60,11 @@ def uninterrupted() -> Iterator[None]:
 def wait_until_ready(server: subprocess.Popen[bytes], endpoint: str, log: str) -> None:
     """Return when the server answers that it is ready, and meanwhile print now and then what it says in ``log``. Raises
     ``RuntimeError`` when it ends or takes too long."""
-    began_s = told_s = time.monotonic()
+    began_s = printed_s = time.monotonic()
     while time.monotonic() < began_s + READY_S_MAX:
-        if time.monotonic() >= told_s + TELL_S:
-            told_s = time.monotonic()
-            print(f"  {told_s - began_s:.0f} s: {last_line(log) or 'no word yet'}", flush=True)
+        if time.monotonic() >= printed_s + TELL_S:
+            printed_s = time.monotonic()
+            print(f"  {printed_s - began_s:.0f} s: {last_line(log) or 'no word yet'}", flush=True)
         if server.poll() is not None:
             raise RuntimeError(f"the server ended with status {server.returncode}")
         try:

@@ -168,8 +168,8 @@ def rounds(
     medians = medians_of(found)
     if len(found) > 1:
         chosen = found[middle(found)]
-        told = {f"{lane} {size}": times for (lane, size), times in medians.items()}
-        write_profile(final, replace(chosen, circumstances={**chosen.circumstances, "rounds_median_ns": told}))
+        by_round = {f"{lane} {size}": times for (lane, size), times in medians.items()}
+        write_profile(final, replace(chosen, circumstances={**chosen.circumstances, "rounds_median_ns": by_round}))
     return status, medians
 
 

@@ -48,6 +48,7 @@ READY_S_MAX = 60.0
 def pages():
     patterns = (
         "*.md",
+        ".github/*.md",
         "docs/*.md",
         "docs/policies/*.md",
         "docs/tutorials/*.md",
@@ -296,6 +297,54 @@ def test_links_lead_somewhere(path):
                 assert anchor in anchors(file.read()), f"{path}: {target}: no such heading"
 
 
+FOLDERS = ("clients", "docs", "edgeserve", "examples", "jetson", "scripts", "tests")
+PYTHON = [
+    os.path.relpath(path, ROOT)
+    for pattern in ("*.py", *(os.path.join(folder, "**", "*.py") for folder in FOLDERS))
+    for path in glob.glob(os.path.join(ROOT, pattern), recursive=True)
+]
+OWN = {  # what a page tells a reader to write is the reader's file
+    block.mark.split()[-1]
+    for path in PAGES
+    for block in blocks(read(path))
+    if re.search(r"(run|file): \S+$", block.mark)
+}
+
+
+def stale_files(text):
+    """Code spans ``x.py``, ``a/b.py`` and ``a/b.py: name`` of no file, or of no file that has this name. The first
+    folders of a path may be left out."""
+    for _, span in re.findall(r"(?<!`)(`{1,2})([^`\n]+)\1(?!`)", text):
+        for name, inside in re.findall(r"(?<![\w./*-])([\w./-]+\.py)\b(?:: ?(\w+)$)?", span):
+            paths = [path for path in PYTHON if f"/{path}".endswith(f"/{name}")]
+            if name not in OWN and not any(inside in read(path) for path in paths):
+                yield f"{name}: {inside}" if inside else name
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_files_named_on_the_page_exist(path):
+    assert list(stale_files(re.sub(r"(?ms)^\s*```.*?^\s*```$", "", read(path)))) == []
+
+
+@pytest.mark.parametrize("folder", ["edgeserve", "scripts"])
+def test_files_named_in_the_code_exist(folder):
+    sources = [path for path in PYTHON if path.startswith(folder + os.sep)]
+    assert [(path, name) for path in sources for name in stale_files(read(path))] == []
+
+
+def test_a_file_that_does_not_exist_is_noticed():
+    assert list(stale_files("`no_such.py`, ``edgeserve/none.py``, `python scripts/none.py --x`")) == [
+        "no_such.py",
+        "edgeserve/none.py",
+        "scripts/none.py",
+    ]
+    assert list(stale_files("`sched/core/loop.py: no_such_name`, `wrong/loop.py`")) == [
+        "sched/core/loop.py: no_such_name",
+        "wrong/loop.py",
+    ]
+    assert list(stale_files("`core/loop.py`, `setup.py`, `scripts/*/soak.py`, `loop.py: World`, no_such.py")) == []
+
+
 def options_of(verb):
     parser = argparse.ArgumentParser()
     importlib.import_module(cli.VERBS[verb][0]).add_arguments(parser)
@@ -318,6 +367,25 @@ def test_commands_on_the_page_exist(path):
                 assert glob.glob(os.path.join(ROOT, script)), f"{path}: {script} does not exist"
             for target in re.findall(r"(?:^|\s)make ([a-z][\w-]*)\b", line):
                 assert target in targets, f"{path}: 'make {target}' does not exist"
+
+
+def test_the_hosted_run_uses_the_pythons_that_the_script_knows():
+    """The script tests on the oldest and the newest that it finds: the workflow has to bring these two."""
+    script = read(os.path.join(".ci", "run"))
+    bounds = [f"3.{re.search(rf'supported_{end}=([0-9]+)', script).group(1)}" for end in ("min", "max")]
+    workflow = read(os.path.join(".github", "workflows", "ci.yml"))
+    assert re.findall(r"(?m)^ +(3\.\d+)$", workflow) == bounds
+    assert re.findall(r"(?m)^ +run: (.*)$", workflow) == [".ci/run"]
+    assert tomllib.loads(read("pyproject.toml"))["project"]["requires-python"] == f">={bounds[0]}"
+
+
+def test_hooks_run_the_tools_that_the_project_pins():
+    entries = re.findall(r"(?m)^ +entry: (.*)$", read(".pre-commit-config.yaml"))
+    assert entries and "rev:" not in read(".pre-commit-config.yaml")  # a second pin would differ one day
+    for entry in entries:
+        assert entry.startswith(".venv/bin/python -m "), entry
+        for path in re.findall(r"\btests/[\w/]+\.py", entry):
+            assert os.path.exists(os.path.join(ROOT, path)), entry
 
 
 # --- what pages say of the code --------------------------------------------------------------------------------------
@@ -416,16 +484,29 @@ def test_dependencies_are_those_of_the_project():
     assert [name for name in sorted(names) if f"`{name}`" not in first_cells] == []
 
 
+def rooms_of_the_package():
+    """Its modules and packages, packages with a slash behind the name."""
+    place = os.path.join(ROOT, "edgeserve")
+    names = [name for name in os.listdir(place) if not name.startswith("_")]
+    packages = [f"{name}/" for name in names if os.path.exists(os.path.join(place, name, "__init__.py"))]
+    return [name for name in names if name.endswith(".py")] + packages
+
+
 def test_architecture_names_every_place():
     page = read(os.path.join("docs", "architecture.md"))
-    rooms = [name for name in os.listdir(os.path.join(ROOT, "edgeserve")) if not name.startswith("_")]
-    for name in rooms:
-        if name.endswith(".py") or os.path.exists(os.path.join(ROOT, "edgeserve", name, "__init__.py")):
-            assert f"`{name}{'' if name.endswith('.py') else '/'}`" in page, name
+    assert [name for name in rooms_of_the_package() if f"`{name}`" not in page] == []
     for path in glob.glob(os.path.join(ROOT, "edgeserve", "sched", "*", "[a-z]*.py")):
         room, name = path.split(os.sep)[-2:]
         assert f"`{room}/`" in page, room
         assert room == "policies" or f"`{name}`" in page, path
+
+
+def test_the_map_for_contributors_names_every_room():
+    section = read("CONTRIBUTING.md").split("\n## Map\n")[1].split("\n## ")[0]
+    table = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    named = {name for cell in table for name in re.findall(r"`([^`]+)`", cell)}
+    assert sorted(set(rooms_of_the_package()) - named) == []
+    assert [name for name in sorted(named) if not os.path.exists(os.path.join(ROOT, "edgeserve", name))] == []
 
 
 INTERFACE = {  # heading of docs/policies/interface.md -> class, and what of it is not for policies

@@ -98,8 +98,8 @@ class EnsembleProfile:
         return tuple(mean)
 
     def observed_row(self, answered: int, lead: float, score: Optional[float]) -> Optional[Row]:
-        """The agreement of each subset that holds ``answered``, given what those models said; None where the history
-        does not tell."""
+        """The agreement of each subset that holds ``answered``, given the outputs of those models; None where the
+        history does not tell."""
         table = self.observed.get(answered)
         if table is None:
             return None

@@ -3,7 +3,7 @@ one of its nodes says of it or of a part.
 
 A policy reads them by name. Clients and nodes may say any name (a policy of one's own may know more, and a model that
 several apps use may speak of nodes that only one of them has); what the configuration says of an app is checked
-against this list, since a predictor of a hint that nobody reads would only cost time.
+against this list, since a predictor of a hint that no policy reads would only cost time.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def hint_bounds(app: AppConfig) -> Dict[str, float]:
 
 
 def check_predicted(app: AppConfig, policy: PolicyConfig) -> None:
-    """``[app.NAME.predict]`` names hints that mean something, or the ``hint`` that the policy was told to read.
+    """``[app.NAME.predict]`` names hints that mean something, or the ``hint`` that the policy's options name.
     A policy from outside (``kind = "module:Class"``) may read hints of any name."""
     known: Dict[str, Any] = dict(known_hints(app.nodes))
     if policy.options.get("hint"):

@@ -105,7 +105,7 @@ def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "
     policies = policies or {"edf": PolicyConfig(name="edf", kind="edf")}
     apps = {name: _app(name, section, directory) for name, section in _named(table, "app").items()}
     for name, section in _named(table, "app").items():
-        if "model" in section:  # else it would be refused as a node, which nobody wrote
+        if "model" in section:  # else the error would speak of a node, and the file has none
             _refers(section["model"], models, f"[app.{name}] model")
     monitor = read_table(MonitorConfig, table.get("monitor", {}), "[monitor]")
     if monitor.interval_ns < MONITOR_INTERVAL_NS_MIN:

@@ -124,8 +124,8 @@ def read_machine(path: str) -> MachineCosts:
             raise ConfigError(f"format {table.get('format')!r}, expected {FORMAT}")
         return read_table(MachineCosts, {key: value for key, value in table.items() if key != "format"}, "[machine]")
     except ConfigError as error:
-        said = str(error) if str(error).startswith(path) else f"{path}: {error}"
-        raise ProfileError(f"{said}; measure it again with 'edgeserve profile'") from None
+        message = str(error) if str(error).startswith(path) else f"{path}: {error}"
+        raise ProfileError(f"{message}; measure it again with 'edgeserve profile'") from None
     except (OSError, ValueError) as error:
         raise ProfileError(
             f"{path}: cannot be read ({getattr(error, 'strerror', None) or error}); measure it again "

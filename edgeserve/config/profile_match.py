@@ -222,7 +222,7 @@ def _table(value: Any) -> Dict[str, Any]:
 
 
 def _other_examples(config: Config, lane: LaneProfile, measured: Mapping[str, Any]) -> Tuple[List[str], List[str]]:
-    """The apps whose requests alone were measured with other examples, and what has to be said of each."""
+    """The apps whose requests alone were measured with other examples, and a warning for each."""
     apps = [
         name
         for name in lane.alone

@@ -18,7 +18,7 @@ QUANTILES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95,
 """The stored quantiles of the execution time: dense where deadlines are decided."""
 
 TIME_NS_MAX = 86_400 * 10**9
-"""A day: whoever finds a longer batch or load has mistaken the unit."""
+"""A day: a longer batch or load is a mistake of the unit."""
 
 BYTES_MAX = 2**50
 """A pebibyte: no device has as much memory."""

@@ -150,7 +150,7 @@ def paths_of_mode(folder: str, mode: str) -> List[str]:
 
 
 def _only_mode(folder: str) -> str:
-    """The power mode that a device's profiles are of, where nobody says which is meant; ``""`` without modes."""
+    """The power mode that a device's profiles are of, where none is named; ``""`` without modes."""
     modes = modes_measured(folder)
     if len(modes) > 1 and not paths_of_mode(folder, ""):
         raise ProfileError(
@@ -220,7 +220,7 @@ def find_profiles(
     ``models``: those of other models are left out.
 
     With ``elsewhere``, for simulations: where this machine has none, those of the only device that has some. Raises
-    :class:`ProfileError` when several devices have some: nobody said which is meant.
+    :class:`ProfileError` when several devices have some and none is named.
     """
     if not os.path.isdir(directory):
         return []

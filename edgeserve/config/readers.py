@@ -43,7 +43,7 @@ def integer(low: int, high: int = 2**31) -> Reader:
     def read(value: Any, where: str) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise ConfigError(f"{where} = {value!r}: expected a whole number from {low} to {high}")
-        return value
+        return int(value)
 
     return read
 

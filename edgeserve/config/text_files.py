@@ -65,7 +65,7 @@ def write_new_file(path: str, text: str) -> None:
     one."""
     number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(number, "w", encoding="utf-8") as file:
-        os.fchmod(file.fileno(), 0o600)  # whatever the umask
+        os.fchmod(file.fileno(), 0o600)  # also under a stricter or a looser umask
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

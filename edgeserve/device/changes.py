@@ -114,7 +114,7 @@ def _differs(value: Any, before: Any, step: LeastChange) -> bool:
     if not _is_number(value) or not _is_number(before):
         return bool(value != before)
     least = max(step.relative * abs(before), step.absolute)
-    return value != before and abs(value - before) >= least
+    return bool(value != before and abs(value - before) >= least)
 
 
 def _is_worse(value: Any, before: Any, step: LeastChange) -> bool:

@@ -50,8 +50,8 @@ class CpuSource:
             return None
         times = psutil.cpu_times()
         # user and nice hold guest and guest_nice already
-        all_s = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-        idle_s = times.idle + getattr(times, "iowait", 0.0)
+        all_s: float = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+        idle_s: float = times.idle + getattr(times, "iowait", 0.0)
         before, self._before = self._before, (all_s, idle_s)
         if before is None or all_s <= before[0]:
             return None

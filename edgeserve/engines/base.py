@@ -3,7 +3,7 @@
 An engine knows nothing of requests, deadlines or queues. It is loaded once per device; each lane that may run the
 model opens a :class:`Session` of its own, on the lane's thread. A session launches batches and gives back a
 :class:`Pending` for each. An engine that can only run a batch to its end implements ``run`` and gets sessions for
-nothing. ``edgeserve.testing.EngineConformance`` holds every engine to this page.
+nothing. ``edgeserve/testing/engine_conformance.py`` holds every engine to this page.
 """
 
 from __future__ import annotations

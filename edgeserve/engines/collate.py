@@ -11,13 +11,14 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.errors import EngineError
 from edgeserve.units import counted_axes
 
 Shape = Tuple[int, ...]
 
-Room = Callable[[str, Shape], Optional[np.ndarray]]
+Room = Callable[[str, Shape], Optional[NDArray[Any]]]
 """``room(name, shape)``: an array of the input's type to pack it into, such as page-locked memory, or ``None`` where
 the caller has none for that shape."""
 
@@ -37,7 +38,7 @@ class Slot(NamedTuple):
     where: str = "model"
 
 
-def fit(slot: Slot, value: Any) -> np.ndarray:
+def fit(slot: Slot, value: Any) -> NDArray[Any]:
     """``value`` as an array that the slot accepts. Widening within a kind (int32 to int64, float16 to float32) is
     done; every other difference is an :class:`EngineError`: a silent cast hides a missing normalisation."""
     array = value if isinstance(value, np.ndarray) else _as_array(slot, value)
@@ -60,9 +61,9 @@ def fit(slot: Slot, value: Any) -> np.ndarray:
     return array
 
 
-def _as_array(slot: Slot, value: Any) -> np.ndarray:
+def _as_array(slot: Slot, value: Any) -> NDArray[Any]:
     try:
-        array: np.ndarray = np.asarray(value)
+        array: NDArray[Any] = np.asarray(value)
     except Exception as error:  # a list of unequal rows, an object that cannot be converted: anything may be raised
         raise EngineError(
             f"{slot.where}: input {slot.name!r} is a {type(value).__name__} that is no array ({error}); "
@@ -71,7 +72,7 @@ def _as_array(slot: Slot, value: Any) -> np.ndarray:
     return array
 
 
-def _widened(slot: Slot, array: np.ndarray) -> np.ndarray:
+def _widened(slot: Slot, array: NDArray[Any]) -> NDArray[Any]:
     want = np.dtype(slot.dtype)
     if want.kind == "O" and array.dtype.kind in "USO":
         return array.astype(object)
@@ -121,14 +122,16 @@ def common_shape(slot: Slot, shapes: Sequence[Shape]) -> Shape:
     )
 
 
-def stack(slot: Slot, arrays: Sequence[np.ndarray], shape: Shape, size: int, room: Optional[Room] = None) -> np.ndarray:
+def stack(
+    slot: Slot, arrays: Sequence[NDArray[Any]], shape: Shape, size: int, room: Optional[Room] = None
+) -> NDArray[Any]:
     """``arrays`` as rows of one array of ``size`` rows: short items filled with the pad value, absent rows zero. It
     lies in ``room``, where there is one."""
     own = room(slot.name, (size, *shape)) if room is not None else None
     if own is None and len(arrays) == 1 and size == 1 and arrays[0].shape == shape:
-        single: np.ndarray = np.ascontiguousarray(arrays[0])[np.newaxis]  # the common case without a copy
+        single: NDArray[Any] = np.ascontiguousarray(arrays[0])[np.newaxis]  # the common case without a copy
         return single
-    batch: np.ndarray
+    batch: NDArray[Any]
     if all(array.shape == shape for array in arrays):
         batch = np.empty((size, *shape), dtype=slot.dtype) if own is None else own
         for row, array in enumerate(arrays):
@@ -137,18 +140,19 @@ def stack(slot: Slot, arrays: Sequence[np.ndarray], shape: Shape, size: int, roo
         batch = np.empty((size, *shape), dtype=slot.dtype) if own is None else own
         batch[:] = slot.pad or 0
         for row, array in enumerate(arrays):
-            batch[(row, *(slice(0, length) for length in array.shape))] = array
+            place: Tuple[Any, ...] = (row, *(slice(0, length) for length in array.shape))
+            batch[place] = array
     if len(arrays) < size:
         batch[len(arrays) :] = "" if batch.dtype.kind == "O" else 0
     return batch
 
 
-def mask(shapes: Sequence[Shape], shape: Shape, size: int, axes: int, dtype: Any) -> np.ndarray:
+def mask(shapes: Sequence[Shape], shape: Shape, size: int, axes: int, dtype: Any) -> NDArray[Any]:
     """Ones where items have values, zeros in their padding, over the first ``axes`` axes of an item.
 
     Absent rows are all ones: a row of zeros makes attention divide zero by zero, and nobody reads those rows.
     """
-    batch: np.ndarray = np.ones((size, *shape[:axes]), dtype=dtype)
+    batch: NDArray[Any] = np.ones((size, *shape[:axes]), dtype=dtype)
     for row, own in enumerate(shapes):
         for axis in range(axes):
             index: List[Any] = [row] + [slice(None)] * axes
@@ -157,7 +161,7 @@ def mask(shapes: Sequence[Shape], shape: Shape, size: int, axes: int, dtype: Any
     return batch
 
 
-def crop(array: np.ndarray, axis: int, own: int, padded: int) -> np.ndarray:
+def crop(array: NDArray[Any], axis: int, own: int, padded: int) -> NDArray[Any]:
     """The part of ``array`` along ``axis`` that belongs to an item of length ``own`` padded to ``padded``: the same
     share of the axis, rounded up (a partly covered last step is kept)."""
     if own == padded:

@@ -8,9 +8,10 @@ for a classification ``label`` (int64), and ``models``, the names of the models 
 from __future__ import annotations
 
 import os
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.config.ensemble_profile import read_fit
 from edgeserve.config.files import model_path
@@ -94,9 +95,9 @@ class CombineEngine(Engine):
             values["label"] = np.int64(answer.argmax())
         return Result(values)
 
-    def _present(self, item: Values) -> Dict[int, np.ndarray]:
+    def _present(self, item: Values) -> Dict[int, NDArray[Any]]:
         """The outputs that came, flat, by the place of their model."""
-        present: Dict[int, np.ndarray] = {}
+        present: Dict[int, NDArray[Any]] = {}
         for name, value in item.items():
             if name not in self._names:
                 raise EngineError(

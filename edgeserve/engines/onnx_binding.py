@@ -14,6 +14,7 @@ import threading
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.engines.base import Batch, Finished, LaneInfo, Pending, Result, Session
 from edgeserve.engines.cuda.completion import DevicePending
@@ -86,7 +87,7 @@ class BoundSession(Session):
         lane: LaneInfo,
         choice: str,
         find: Callable[[], Tuple[BoundModel, Ports]],
-        failed: Callable[[Exception, Dict[str, np.ndarray]], EngineError],
+        failed: Callable[[Exception, Dict[str, NDArray[Any]]], EngineError],
         device: Optional[CudaDevice] = None,
     ) -> None:
         self._shared: LaneStream = lane_stream(lane, choice, device)
@@ -124,7 +125,7 @@ class BoundSession(Session):
             shared.current,
         )
 
-    def _copy_in(self, flight: Flight, feeds: Dict[str, np.ndarray]) -> None:
+    def _copy_in(self, flight: Flight, feeds: Dict[str, NDArray[Any]]) -> None:
         model, beside = flight.model, self._beside
         flight.bind_inputs(feeds, beside or model.stream)
         if beside is not None:
@@ -142,7 +143,7 @@ class Flight:
         self._inputs: List[Staged] = []
         self._pinned: List[PinnedBuffer] = []
         self._events: List[Event] = []
-        self._arrays: List[np.ndarray] = []
+        self._arrays: List[NDArray[Any]] = []
         self._values: Sequence[Any] = ()
 
     def event(self) -> Event:
@@ -151,7 +152,7 @@ class Flight:
         self._events.append(event)
         return event
 
-    def bind_inputs(self, feeds: Dict[str, np.ndarray], stream: CudaStream) -> None:
+    def bind_inputs(self, feeds: Dict[str, NDArray[Any]], stream: CudaStream) -> None:
         """Copy the inputs to the device, on ``stream``, and bind them."""
         for name, array in feeds.items():
             if name in self.model.cpu_ports:
@@ -179,11 +180,11 @@ class Flight:
         for name, value in zip(model.outputs, self._values):
             self._arrays.append(self._fetched(name, value))
 
-    def _fetched(self, name: str, value: Any) -> np.ndarray:
+    def _fetched(self, name: str, value: Any) -> NDArray[Any]:
         """The host's array of an output: filled when the batch is over."""
         model = self.model
         if value.device_name().lower() == "cpu":  # text, and what the network computed on the host
-            array: np.ndarray = value.numpy()
+            array: NDArray[Any] = value.numpy()
             return array
         shape, dtype = tuple(value.shape()), np.dtype(model.dtypes[name])
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
@@ -212,7 +213,7 @@ class Flight:
         return ports.unpack(arrays, packed)
 
 
-def failure_of(model: str, error: Exception, feeds: Dict[str, np.ndarray]) -> EngineError:
+def failure_of(model: str, error: Exception, feeds: Dict[str, NDArray[Any]]) -> EngineError:
     """What ONNX Runtime raised, as the error of ``model``. Its texts carry CUDA's codes and the bytes asked."""
     text = str(error)
     shown = ", ".join(f"{name} {value.dtype}{list(value.shape)}" for name, value in feeds.items())

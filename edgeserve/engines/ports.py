@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, OutputType, Result, Values, with_failures
@@ -68,7 +69,7 @@ class PackedBatch(NamedTuple):
     """A batch as the model takes it: ``feeds`` hold the items that can run (``rows`` of them; without any there are no
     feeds), ``failed`` says of the others, by their places in the batch, what is wrong with each."""
 
-    feeds: Dict[str, np.ndarray]
+    feeds: Dict[str, NDArray[Any]]
     shapes: Shapes
     rows: int
     failed: Mapping[int, EngineError]
@@ -214,13 +215,13 @@ class Ports:
             feeds[port.name] = self._pack_state(port, batch.states, size)
         return PackedBatch(feeds, shapes, count, failed)
 
-    def unpack(self, arrays: Sequence[np.ndarray], packed: PackedBatch) -> List[Result]:
+    def unpack(self, arrays: Sequence[NDArray[Any]], packed: PackedBatch) -> List[Result]:
         """One result per item of the batch, from the model's output arrays (in the order of its outputs) for those
         that ran."""
         results = self._results(arrays, packed.rows, packed.shapes) if packed.rows else []
         return with_failures(results, packed.failed) if packed.failed else results
 
-    def _results(self, arrays: Sequence[np.ndarray], count: int, shapes: Shapes) -> List[Result]:
+    def _results(self, arrays: Sequence[NDArray[Any]], count: int, shapes: Shapes) -> List[Result]:
         by_name = dict(zip(self._outputs, arrays))
         results = []
         state_outputs = set(self._states.values())
@@ -299,7 +300,7 @@ class Ports:
 
     def _wrong_items(self, batch: Batch) -> Dict[int, EngineError]:
         """Why some items cannot run, or not with the others, by their places."""
-        fitted: Dict[int, List[np.ndarray]] = {}
+        fitted: Dict[int, List[NDArray[Any]]] = {}
         failed: Dict[int, EngineError] = {}
         for index, item in enumerate(batch.items):
             try:
@@ -344,16 +345,17 @@ class Ports:
                     f"({name!r} of shape {list(shape)} was expected)"
                 )
 
-    def _pack_state(self, port: Port, states: Sequence[Any], size: int) -> np.ndarray:
+    def _pack_state(self, port: Port, states: Sequence[Any], size: int) -> NDArray[Any]:
         shape = self._state_shapes[port.name]
         axis = self._state_axis
-        packed: np.ndarray = np.zeros((*shape[:axis], size, *shape[axis:]), dtype=port.dtype)
+        packed: NDArray[Any] = np.zeros((*shape[:axis], size, *shape[axis:]), dtype=port.dtype)
         for index, state in enumerate(states):
             if state is not None:  # the start of a stream: zeros
-                packed[(*(slice(None),) * axis, index)] = state[port.name]
+                place: Tuple[Any, ...] = (*(slice(None),) * axis, index)
+                packed[place] = state[port.name]
         return packed
 
-    def _cropped(self, name: str, array: np.ndarray, index: int, shapes: Shapes) -> np.ndarray:
+    def _cropped(self, name: str, array: NDArray[Any], index: int, shapes: Shapes) -> NDArray[Any]:
         for cut in self._crops[name]:
             own, common = shapes[cut.like]
             if cut.axis >= array.ndim or cut.of >= len(common):
@@ -374,9 +376,9 @@ class Ports:
                     f"{self._where}: {what} names {name!r}, which is no {side} of the model{nearest(name, known)}"
                 )
 
-    def _constant(self, port: Port, value: Any) -> np.ndarray:
+    def _constant(self, port: Port, value: Any) -> NDArray[Any]:
         try:
-            array: np.ndarray = np.asarray(value).astype(port.dtype)
+            array: NDArray[Any] = np.asarray(value).astype(port.dtype)
         except (TypeError, ValueError):
             raise EngineError(
                 f"{self._where}: options.constants.{port.name} = {value!r} cannot be {port.dtype}"

@@ -209,7 +209,7 @@ _imported: Dict[str, Set[str]] = {}  # directory -> modules that were imported f
 def import_function(spec: str, directory: str, where: str) -> Function:
     """The callable that ``"module:name"`` means, with ``directory`` searched first.
 
-    Two configurations in one process may both have a ``steps.py``: the module of another configuration's directory is
+    Two configurations in one process may both have a module ``steps``: that of another configuration's directory is
     forgotten first (functions that were taken from it go on working). ``directory`` stays at the end of ``sys.path``,
     where it can shadow nothing, so that imports inside functions work too.
     """

@@ -23,7 +23,7 @@ ErrorBody = Callable[[BaseException], Dict[str, Any]]
 
 JSON = b"application/json"
 RETRY_AFTER_S = b"1"
-"""What a client that was refused because of load is told to wait at least: the header's smallest number."""
+"""How long a client that was refused because of load has to wait at least: the header's smallest number."""
 
 DISCARDED = 4
 """So many times the bound of a body is read and thrown away: a client that still sends would not see its answer."""
@@ -199,7 +199,7 @@ class Endpoint:
 
     async def _refuse(self, call: Call, error: BaseException) -> None:
         if call.begun or isinstance(error, ClientGone):
-            return  # nobody reads it, or the handler has told it in its stream
+            return  # the client is gone, or the handler has sent the error in its stream
         status = status_of(error)
         headers = [(b"retry-after", RETRY_AFTER_S)] if status in (429, 503) else []
         if not call.read:

@@ -225,7 +225,7 @@ def _ended(pending: Any, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None
         try:
             loop.call_soon_threadsafe(settle, pending)
         except RuntimeError:
-            pass  # the loop is closed: nobody waits any more
+            pass  # the loop is closed: no request waits any more
 
     pending.add_done_callback(ended)
     return future

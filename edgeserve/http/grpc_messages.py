@@ -115,8 +115,8 @@ _PLAIN = {
 _MESSAGE, _OPTIONAL, _REPEATED = 11, 1, 3
 
 
-def _add_field(message: Any, path: str, said: str) -> None:
-    name, kind, number, *one_of = said.split()
+def _add_field(message: Any, path: str, spec: str) -> None:
+    name, kind, number, *one_of = spec.split()
     field = message.field.add(name=name, number=int(number), label=_REPEATED if kind[-1] in "*}" else _OPTIONAL)
     if kind.startswith("{"):
         entry = message.nested_type.add(name="".join([part.capitalize() for part in name.split("_")]) + "Entry")
@@ -147,11 +147,11 @@ def _described() -> Any:
 
 
 def _fill(message: Any, path: str) -> None:
-    fields = [said for said in MESSAGES[path].split("; ") if said]
-    if any(said.endswith("|") for said in fields):
+    fields = [spec for spec in MESSAGES[path].split("; ") if spec]
+    if any(spec.endswith("|") for spec in fields):
         message.oneof_decl.add(name="parameter_choice")
-    for said in fields:
-        _add_field(message, path, said)
+    for spec in fields:
+        _add_field(message, path, spec)
 
 
 def _messages() -> Dict[str, Any]:

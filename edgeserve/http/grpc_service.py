@@ -318,10 +318,10 @@ class Stream:
                 answer = await self._answers.get()
                 if answer is None:
                     return await reading
-                said, size = answer
+                packed, size = answer
                 del answer
-                await write(said)
-                del said
+                await write(packed)
+                del packed
                 self._count -= 1
                 self._held.set(self._held.count - size)
                 self._look()
@@ -358,18 +358,18 @@ class Stream:
             request = read_request(message)
             del data, message  # their bytes are in the request, which alone is kept until its answer
             answer = KINDS["ModelStreamInferResponse"](infer_response=await self._infer(request, self._origin))
-            said = answer.SerializeToString()
-            self._held.set(self._held.count - size + len(said))
-            size = len(said)
+            packed = answer.SerializeToString()
+            self._held.set(self._held.count - size + len(packed))
+            size = len(packed)
         except Exception as error:
             if not isinstance(error, EdgeServeError):
                 log.exception("the front failed at a request over gRPC")
             answer = KINDS["ModelStreamInferResponse"](error_message=message_of(error))
             answer.infer_response.id = name
-            said = answer.SerializeToString()
+            packed = answer.SerializeToString()
             self._held.set(self._held.count - size)
             size = 0
-        self._answers.put_nowait((said, size))
+        self._answers.put_nowait((packed, size))
         self._look()
 
     def _look(self) -> None:
@@ -412,9 +412,9 @@ class _Calls:
                 held.set(len(data))
                 request = read(data)
             del data  # its bytes are in the request, which alone is kept until its answer
-            said: bytes = (await verb(request, origin)).SerializeToString()
-            held.set(len(said))
-            return said
+            packed: bytes = (await verb(request, origin)).SerializeToString()
+            held.set(len(packed))
+            return packed
 
         async def call(_: Any, context: Any) -> Any:
             try:

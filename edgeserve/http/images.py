@@ -11,6 +11,7 @@ import io
 from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.errors import BadInput, TooLarge
 from edgeserve.http.failures import NotServed
@@ -61,7 +62,7 @@ def the_image_input(app: str, inputs: Mapping[str, Mapping[str, Any]]) -> str:
     return fitting[0]
 
 
-def decode_file(name: str, data: bytes, tensor: Mapping[str, Any], bytes_max: int) -> np.ndarray:
+def decode_file(name: str, data: bytes, tensor: Mapping[str, Any], bytes_max: int) -> NDArray[Any]:
     """A file's array: a ``.npy`` file as it is (never a pickle), an image in the input's form."""
     if data[: len(NPY)] == NPY:
         try:
@@ -77,7 +78,7 @@ def decode_file(name: str, data: bytes, tensor: Mapping[str, Any], bytes_max: in
     return in_form(_pixels(name, data, form, bytes_max), form)
 
 
-def _pixels(name: str, data: bytes, form: Form, bytes_max: int) -> np.ndarray:
+def _pixels(name: str, data: bytes, form: Form, bytes_max: int) -> NDArray[Any]:
     """uint8 [height, width, 3] or [height, width]."""
     try:
         from PIL import Image
@@ -95,8 +96,8 @@ def _pixels(name: str, data: bytes, form: Form, bytes_max: int) -> np.ndarray:
                     f"bytes, at most {bytes_max} are allowed; raise [http] body_max"
                 )
             size = _size(form, width, height)
-            image = image.convert("L" if form.grey else "RGB")
-            return np.asarray(image if size == (width, height) else image.resize(size, Image.Resampling.BILINEAR))
+            plain = image.convert("L" if form.grey else "RGB")
+            return np.asarray(plain if size == (width, height) else plain.resize(size, Image.Resampling.BILINEAR))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise BadInput(f"input {name!r}: the file is no image that can be read: {error}") from None
 
@@ -105,7 +106,7 @@ def _size(form: Form, width: int, height: int) -> Tuple[int, int]:
     return form.width if form.width > 0 else width, form.height if form.height > 0 else height
 
 
-def in_form(pixels: np.ndarray, form: Form) -> np.ndarray:
+def in_form(pixels: NDArray[Any], form: Form) -> NDArray[Any]:
     """Pixels with the dtype, the range and the axes of an input."""
     values = pixels if form.dtype == "uint8" else pixels.astype(form.dtype) / np.asarray(255, form.dtype)
     if form.planes:

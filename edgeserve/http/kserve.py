@@ -1,4 +1,4 @@
-"""The Open Inference Protocol v2 without its transport: what requests ask for, and what is told of apps.
+"""The Open Inference Protocol v2 without its transport: what requests ask for, and the metadata of apps.
 
 An app is a *model* here, its inputs and outputs are the model's. HTTP (``kserve_routes``) and gRPC (``grpc_service``)
 make an :class:`InferRequest` of what they got and write an :class:`InferResponse` their way.
@@ -138,7 +138,8 @@ def _number(name: str, value: Any) -> float:
             pass
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise BadInput(f"parameter {name!r} = {str(value)[:40]!r}: expected a number")
-    return value
+    number: float = value
+    return number
 
 
 class OpenInference:

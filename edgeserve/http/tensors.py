@@ -11,10 +11,11 @@ import struct
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.errors import BadInput, Malformed, TooLarge, nearest
 
-DTYPES: Dict[str, np.dtype] = {
+DTYPES: Dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
     "INT8": np.dtype("<i1"),
     "INT16": np.dtype("<i2"),
@@ -65,7 +66,7 @@ def check_shape(name: str, shape: Any) -> Tuple[int, ...]:
     return tuple(shape)
 
 
-def _dtype(name: str, datatype: Any) -> np.dtype:
+def _dtype(name: str, datatype: Any) -> np.dtype[Any]:
     dtype = DTYPES.get(datatype) if isinstance(datatype, str) else None
     if dtype is None:
         raise BadInput(
@@ -113,7 +114,7 @@ def from_json(name: str, datatype: Any, shape: Tuple[int, ...], data: Any) -> An
         raise BadInput(f"tensor {name!r}: data is no {datatype} {list(shape)}: {error}") from None
 
 
-def _whole(name: str, datatype: str, dtype: np.dtype, values: np.ndarray) -> np.ndarray:
+def _whole(name: str, datatype: str, dtype: np.dtype[Any], values: NDArray[Any]) -> NDArray[Any]:
     """Whole numbers and booleans: nothing is rounded or wrapped around."""
     whole = bool if dtype.kind == "b" else int
     flat: List[Any] = values.ravel().tolist()
@@ -179,5 +180,6 @@ def to_raw(value: Any) -> bytes:
 def to_json(value: Any) -> List[Any]:
     """An output as a flat list. JSON has no infinities and no NaN: they are refused where JSON is written."""
     if isinstance(value, np.ndarray):
-        return value.ravel().tolist()
+        numbers: List[Any] = value.ravel().tolist()
+        return numbers
     return [value] if isinstance(value, str) else list(value)

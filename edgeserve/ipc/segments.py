@@ -26,6 +26,7 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.errors import ConfigError, Malformed, NotAllowed
 from edgeserve.ipc.endpoints import IPC_PATH_BYTES_MAX, look_for_server, remove_socket, split_endpoint
@@ -65,7 +66,7 @@ class Segment:
     def __init__(self, size: int) -> None:
         self.bytes = size
         self.file = os.memfd_create("edgeserve", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        self._map: Optional[np.ndarray] = None
+        self._map: Optional[NDArray[Any]] = None
         self._copies = Copies(size)
         try:
             os.ftruncate(self.file, size)
@@ -128,7 +129,7 @@ class Copies:
         self._spare_bytes_max = spare_bytes_max
         self._back: Deque[bytearray] = deque()  # no longer used: from any thread, also while memory is collected
 
-    def of(self, held: np.ndarray) -> Buffer:
+    def of(self, held: NDArray[Any]) -> Buffer:
         """A read-only copy of some bytes."""
         if not held.nbytes:
             return b""
@@ -162,12 +163,12 @@ class Room:
 
     __slots__ = ("_map", "_next", "_end")
 
-    def __init__(self, mapped: np.ndarray, begin: int, end: int) -> None:
+    def __init__(self, mapped: NDArray[Any], begin: int, end: int) -> None:
         self._map = mapped
         self._next = begin
         self._end = end
 
-    def put(self, value: np.ndarray) -> Optional[int]:
+    def put(self, value: NDArray[Any]) -> Optional[int]:
         """Copy an array there; its offset in the segment, ``None`` where no room is left."""
         offset = -(-self._next // ALIGN) * ALIGN
         end = offset + value.nbytes

@@ -21,6 +21,7 @@ from collections import deque
 from typing import Any, Deque, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.errors import Malformed
 from edgeserve.ipc.endpoints import split_endpoint
@@ -73,21 +74,21 @@ class Slab:
         """A place is free again. Never blocks."""
         self._back.append((offset, offset + rounded(nbytes)))
 
-    def lend_block(self, offset: int, nbytes: int) -> np.ndarray:
+    def lend_block(self, offset: int, nbytes: int) -> NDArray[Any]:
         """A place that is free again when the last array over it is gone."""
         # Not a slice of self.memory: arrays over a slice would hold what was sliced, and not the slice.
         block = np.frombuffer(self._map, np.uint8, nbytes, offset)
         call_when_gone(block, self._back.append, (offset, offset + rounded(nbytes)))
         return block
 
-    def buffer(self, shape: Tuple[int, ...], dtype: np.dtype) -> Optional[np.ndarray]:
+    def buffer(self, shape: Tuple[int, ...], dtype: np.dtype[Any]) -> Optional[NDArray[Any]]:
         """An array to be filled; ``None`` where no room is left. Its place is free again when the last array over it is
         gone and no request is under way with it."""
         nbytes = math.prod(shape) * dtype.itemsize
         offset = self.take(nbytes)
         return None if offset is None else np.ndarray(shape, dtype, self.lend_block(offset, nbytes))
 
-    def offset_of(self, value: np.ndarray) -> Optional[int]:
+    def offset_of(self, value: NDArray[Any]) -> Optional[int]:
         """Where an array lies in this memory; ``None`` where it does not, or not in one piece."""
         offset = address_of(value) - self._address
         inside = 0 <= offset <= self.bytes - value.nbytes
@@ -121,8 +122,8 @@ class Lease:
         self.slab = slab
         self.room: Optional[Tuple[int, int]] = None  # offset, bytes: where the answer may be put
         self._begin = self._next = self._end = 0
-        self._held: Dict[int, Tuple[np.ndarray, int]] = {}  # by id: inputs that lie in the slab, and where
-        self._block: Optional[np.ndarray] = None
+        self._held: Dict[int, Tuple[NDArray[Any], int]] = {}  # by id: inputs that lie in the slab, and where
+        self._block: Optional[NDArray[Any]] = None
 
     def is_empty(self) -> bool:
         """Nothing was borrowed."""
@@ -148,7 +149,7 @@ class Lease:
                     self.room = (offset, answer_bytes)
                 return
 
-    def put(self, value: np.ndarray) -> Optional[int]:
+    def put(self, value: NDArray[Any]) -> Optional[int]:
         """The offset of an input in the slab, where it was copied to unless it lies there and stays as it is; ``None``
         where no room is left."""
         held = self._held.get(id(value)) if self._held else None
@@ -248,7 +249,7 @@ def rounded(nbytes: int) -> int:
     return -(-nbytes // PAGE) * PAGE
 
 
-def address_of(value: np.ndarray) -> int:
+def address_of(value: NDArray[Any]) -> int:
     """Where an array's first element lies in this process."""
     address: int = value.__array_interface__["data"][0]
     return address

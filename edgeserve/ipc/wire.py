@@ -171,7 +171,8 @@ class Reply:
 
 def pack_header(fields: Mapping[str, Any]) -> bytes:
     """The version byte and the map."""
-    return _VERSION_BYTE + msgpack.packb(fields)
+    packed: bytes = msgpack.packb(fields)
+    return _VERSION_BYTE + packed
 
 
 def unpack_header(
@@ -393,7 +394,7 @@ def _name(name: Any, where: str) -> str:
 
 def _number(value: Any, where: str) -> float:
     if type(value) is int or type(value) is float:
-        return value  # type: ignore[no-any-return]  # just checked
+        return value
     raise Malformed(f"{where} = {show(value)}: expected a number")
 
 
@@ -591,9 +592,10 @@ def encode_info(key: Key, payload: Mapping[str, Any]) -> bytes:
     would give up its connection, and all its requests with it."""
     try:
         fields = {"kind": "info", "id": key, "info": payload}
-        header = _VERSION_BYTE + msgpack.packb(
+        packed: bytes = msgpack.packb(
             fields, default=lambda value: value.item() if hasattr(value, "item") else str(value)
         )
+        header = _VERSION_BYTE + packed
         unpack_header(header, TEXT_ITEMS_MAX, TEXT_ITEMS_MAX)
     except (TypeError, ValueError, OverflowError, RecursionError, RequestError) as error:
         raise Failed(f"the answer to this question cannot be sent: {error}") from None

@@ -14,6 +14,7 @@ import threading
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.config.files import resolve_path
 from edgeserve.config.schema import AppConfig, Config
@@ -64,7 +65,7 @@ class AppRecords:
         self._place = {name: index for index, name in enumerate(names)}
         self._output = {name: _output_of(config, ensemble.join.name, name) for name in names}
         self._features = _features_of(config, app, ensemble)
-        self._open: Dict[int, Tuple[List[Optional[np.ndarray]], Optional[np.ndarray]]] = {}
+        self._open: Dict[int, Tuple[List[Optional[NDArray[Any]]], Optional[NDArray[Any]]]] = {}
 
     def begin(self, job: JobId, request: LiveRequest) -> bool:
         """A model's inputs are to be kept; False where nothing is recorded any more."""
@@ -88,7 +89,7 @@ class AppRecords:
             self._open[job.request_id] = ([None] * len(self._place), features)
         return True
 
-    def said(self, job: JobId, result: Any) -> Optional[Tuple[np.ndarray, Optional[np.ndarray]]]:
+    def said(self, job: JobId, result: Any) -> Optional[Tuple[NDArray[Any], Optional[NDArray[Any]]]]:
         """A model has answered; the whole record, if that was the last one."""
         entry = self._open.get(job.request_id)
         place = self._place.get(job.node)
@@ -268,7 +269,7 @@ def _features_of(config: AppConfig, app: App, ensemble: Ensemble) -> Optional[Tu
     return owner, name
 
 
-def _numbers(value: Any) -> Optional[np.ndarray]:
+def _numbers(value: Any) -> Optional[NDArray[Any]]:
     """A value as one flat copy of float32, or None where it is no array of numbers or too large."""
     try:
         array = np.asarray(value)
@@ -276,5 +277,5 @@ def _numbers(value: Any) -> Optional[np.ndarray]:
         return None
     if array.dtype.kind not in "fiub" or not 0 < array.size <= VALUES_MAX:
         return None
-    numbers: np.ndarray = array.astype(np.float32).reshape(-1)
+    numbers: NDArray[Any] = array.astype(np.float32).reshape(-1)
     return numbers if bool(np.isfinite(numbers).all()) else None

@@ -149,7 +149,8 @@ class InputRule:
         if not isinstance(value, np.ndarray) or value.dtype != self.dtype:
             return False
         if self.exact:
-            return value.shape == self.shape
+            same: bool = value.shape == self.shape
+            return same
         return len(value.shape) == len(self.shape) and all(
             want in (-1, have) for want, have in zip(self.shape, value.shape)
         )

@@ -2,7 +2,7 @@
 
 Names follow the conventions of Prometheus: base units (seconds, bytes, joules, celsius), ``_total`` on counters. Every
 label comes from the configuration or from a bounded table (outcomes, reasons, sensors): no client's name, stream or
-input ever becomes one, so the number of series is bounded whatever clients send.
+input ever becomes one, so the number of series is bounded, however many names clients send.
 """
 
 from __future__ import annotations

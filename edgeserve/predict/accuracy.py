@@ -7,9 +7,10 @@ monotone, since a planner exploits noise.
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.config.ensemble_profile import ObservedTable, Row, lead_of, monotone
 from edgeserve.predict.combiner import Combiner
@@ -26,8 +27,8 @@ SCORE_BINS = 3
 
 
 def agreements(
-    combiner: Combiner, outputs: np.ndarray, subsets: Sequence[int], tolerance: float
-) -> Dict[int, np.ndarray]:
+    combiner: Combiner, outputs: NDArray[Any], subsets: Sequence[int], tolerance: float
+) -> Dict[int, NDArray[Any]]:
     """For each subset, per record, whether its answer is that of all models: the same class, or a vector within
     ``tolerance`` (Euclidean distance)."""
     whole = combiner.answers(outputs, (1 << len(combiner.weights)) - 1)
@@ -41,20 +42,20 @@ def agreements(
     return found
 
 
-def equal_edges(values: np.ndarray, bins: int) -> Tuple[float, ...]:
+def equal_edges(values: NDArray[Any], bins: int) -> Tuple[float, ...]:
     """Rising edges that divide ``values`` into at most ``bins`` bins of about equal numbers; fewer where values tie."""
     cuts = np.unique(np.round(np.quantile(values, np.arange(1, bins) / bins), 6))
     return tuple(float(cut) for cut in cuts if float(values.min()) < cut)
 
 
-def bin_of(values: np.ndarray, edges: Sequence[float]) -> np.ndarray:
+def bin_of(values: NDArray[Any], edges: Sequence[float]) -> NDArray[Any]:
     """The bin of each value, as ``EnsembleProfile.row`` looks it up."""
-    bins: np.ndarray = np.asarray(np.searchsorted(np.asarray(edges), values, side="right"))
+    bins: NDArray[Any] = np.asarray(np.searchsorted(np.asarray(edges), values, side="right"))
     return bins
 
 
 def profile_rows(
-    combiner: Combiner, outputs: np.ndarray, bins: np.ndarray, count: int, tolerance: float, seed: int = 1
+    combiner: Combiner, outputs: NDArray[Any], bins: NDArray[Any], count: int, tolerance: float, seed: int = 1
 ) -> Tuple[Row, ...]:
     """A row for each of ``count`` bins: the agreement of every subset, of the records' ``bins`` (records,)."""
     models = len(combiner.weights)
@@ -70,8 +71,8 @@ def profile_rows(
 
 def observed_tables(
     combiner: Combiner,
-    outputs: np.ndarray,
-    scores: Optional[np.ndarray],
+    outputs: NDArray[Any],
+    scores: Optional[NDArray[Any]],
     score_edges: Sequence[float],
     tolerance: float,
 ) -> Dict[int, ObservedTable]:
@@ -111,14 +112,16 @@ def observed_tables(
     return tables
 
 
-def margins_of(outputs: np.ndarray) -> np.ndarray:
+def margins_of(outputs: NDArray[Any]) -> NDArray[Any]:
     """The distance of the two largest values over the last axis."""
     ordered = np.sort(outputs, axis=-1)
-    margins: np.ndarray = ordered[..., -1] - (ordered[..., -2] if outputs.shape[-1] > 1 else 0.0)
+    margins: NDArray[Any] = ordered[..., -1] - (ordered[..., -2] if outputs.shape[-1] > 1 else 0.0)
     return margins
 
 
-def _observed_row(agree: Dict[int, np.ndarray], answered: int, full: int, inside: np.ndarray, near: np.ndarray) -> Row:
+def _observed_row(
+    agree: Dict[int, NDArray[Any]], answered: int, full: int, inside: NDArray[Any], near: NDArray[Any]
+) -> Row:
     """Subsets that hold ``answered``; a bin of few records leans on all records of its lead."""
     row = [0.0] * (full + 1)
     for subset in range(1, full + 1):
@@ -134,7 +137,7 @@ def _observed_row(agree: Dict[int, np.ndarray], answered: int, full: int, inside
     return tuple(row)
 
 
-def _smoothed(agree: Dict[int, np.ndarray], bins: np.ndarray, count: int) -> Dict[int, np.ndarray]:
+def _smoothed(agree: Dict[int, NDArray[Any]], bins: NDArray[Any], count: int) -> Dict[int, NDArray[Any]]:
     sizes = np.bincount(bins, minlength=count)
     return {
         subset: (np.bincount(bins, weights=hits, minlength=count) + hits.mean() * PRIOR) / (sizes + PRIOR)
@@ -143,8 +146,8 @@ def _smoothed(agree: Dict[int, np.ndarray], bins: np.ndarray, count: int) -> Dic
 
 
 def _extended(
-    combiner: Combiner, outputs: np.ndarray, bins: np.ndarray, count: int, tolerance: float, seed: int
-) -> Dict[int, np.ndarray]:
+    combiner: Combiner, outputs: NDArray[Any], bins: NDArray[Any], count: int, tolerance: float, seed: int
+) -> Dict[int, NDArray[Any]]:
     """Eq. 3: subsets of one and two models are counted, larger ones get the mean marginal gain of their pairs, times a
     factor per size that is fitted on a few counted subsets. Models join in order of descending agreement."""
     models = len(combiner.weights)
@@ -175,10 +178,10 @@ def _without_last(subset: int, order: Sequence[int]) -> int:
     return subset & ~(1 << _last(subset, order))
 
 
-def _gain(table: Dict[int, np.ndarray], subset: int, order: Sequence[int]) -> np.ndarray:
+def _gain(table: Dict[int, NDArray[Any]], subset: int, order: Sequence[int]) -> NDArray[Any]:
     """The mean over the others of what the last model adds to each alone."""
     last = _last(subset, order)
     others: List[int] = [model for model in order if model != last and subset >> model & 1]
     gains = [table[1 << model | 1 << last] - table[1 << model] for model in others]
-    mean: np.ndarray = np.mean(gains, axis=0)
+    mean: NDArray[Any] = np.mean(gains, axis=0)
     return mean

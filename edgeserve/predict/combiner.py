@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.errors import ConfigError
 from edgeserve.predict.discrepancy import SMALLEST
@@ -28,9 +29,9 @@ class Combiner:
     kind: str
     task: str
     weights: Tuple[float, ...]
-    coefficients: Optional[np.ndarray] = None
-    intercepts: Optional[np.ndarray] = None
-    records: Optional[np.ndarray] = None
+    coefficients: Optional[NDArray[Any]] = None
+    intercepts: Optional[NDArray[Any]] = None
+    records: Optional[NDArray[Any]] = None
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -43,7 +44,7 @@ class Combiner:
         if not self.weights or min(self.weights) < 0 or sum(self.weights) <= 0:
             raise ConfigError(f"weights = {list(self.weights)}: expected numbers from 0, not all of them 0")
 
-    def answers(self, outputs: np.ndarray, subset: int) -> np.ndarray:
+    def answers(self, outputs: NDArray[Any], subset: int) -> NDArray[Any]:
         """The answers, shape (records, values), from the models whose bits ``subset`` has; of the other models
         ``outputs`` (records, models, values) may hold anything. Raises ``ValueError`` for no model."""
         models = [model for model in range(len(self.weights)) if subset >> model & 1]
@@ -59,10 +60,10 @@ class Combiner:
         present = outputs[:, models]
         if self.kind.endswith("vote"):
             present = np.eye(outputs.shape[2])[present.argmax(axis=2)]
-        answers: np.ndarray = np.tensordot(present, weights / weights.sum(), axes=([1], [0]))
+        answers: NDArray[Any] = np.tensordot(present, weights / weights.sum(), axes=([1], [0]))
         return answers
 
-    def filled(self, outputs: np.ndarray, models: list[int]) -> np.ndarray:
+    def filled(self, outputs: NDArray[Any], models: list[int]) -> NDArray[Any]:
         """``outputs`` with those of the other models estimated from the nearest of ``records``, by distance on the
         outputs of ``models``, weighted by the inverse distance."""
         missing = [model for model in range(len(self.weights)) if model not in models]
@@ -80,14 +81,14 @@ class Combiner:
             made[row, missing] = np.tensordot(weights / weights.sum(), records[near][:, missing], axes=([0], [0]))
         return made
 
-    def _stacked(self, outputs: np.ndarray) -> np.ndarray:
+    def _stacked(self, outputs: NDArray[Any]) -> NDArray[Any]:
         assert self.coefficients is not None and self.intercepts is not None
         values = stacking_inputs(outputs, self.task) @ self.coefficients + self.intercepts
         if self.task == "regression":
-            regressed: np.ndarray = values
+            regressed: NDArray[Any] = values
             return regressed
         powers = np.exp(values - values.max(axis=1, keepdims=True))
-        answers: np.ndarray = powers / powers.sum(axis=1, keepdims=True)
+        answers: NDArray[Any] = powers / powers.sum(axis=1, keepdims=True)
         return answers
 
     def table(self) -> Dict[str, Any]:
@@ -123,7 +124,7 @@ def combiner_of(table: Any, where: str) -> Combiner:
         raise ConfigError(f"{where}: combiner: {error}") from None
 
 
-def _stacking(combiner: Combiner, arrays: Mapping[str, Optional[np.ndarray]]) -> Combiner:
+def _stacking(combiner: Combiner, arrays: Mapping[str, Optional[NDArray[Any]]]) -> Combiner:
     coefficients, intercepts, records = (arrays[name] for name in ("coefficients", "intercepts", "records"))
     models = len(combiner.weights)
     if coefficients is None or intercepts is None or records is None or intercepts.ndim != 1 or not len(records):
@@ -144,8 +145,8 @@ def _stacking(combiner: Combiner, arrays: Mapping[str, Optional[np.ndarray]]) ->
     )
 
 
-def stacking_inputs(outputs: np.ndarray, task: str) -> np.ndarray:
+def stacking_inputs(outputs: NDArray[Any], task: str) -> NDArray[Any]:
     """What the stacked model reads, shape (records, models * values): logarithms of probabilities, or plain values."""
     flat = outputs.reshape(len(outputs), -1)
-    inputs: np.ndarray = np.log(np.clip(flat, SMALLEST, None)) if task == "classification" else flat
+    inputs: NDArray[Any] = np.log(np.clip(flat, SMALLEST, None)) if task == "classification" else flat
     return inputs

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Tuple
+from typing import Any, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 SMALLEST = 1e-6
 TEMPERATURES = (0.05, 20.0)
@@ -27,17 +28,17 @@ class Discrepancy:
     scales: Tuple[float, ...]
     top: float
 
-    def scores(self, outputs: np.ndarray, answers: np.ndarray) -> np.ndarray:
+    def scores(self, outputs: NDArray[Any], answers: NDArray[Any]) -> NDArray[Any]:
         """Scores from 0 (every model agrees with the ensemble) to 1, shape (records,), of outputs (records, models,
         values) and the ensemble's answers (records, values)."""
         distances = _distances(self.task, outputs, answers, self.temperatures)
         raw = (distances / np.asarray(self.scales)).mean(axis=1)
-        scores: np.ndarray = np.clip(raw / self.top, 0.0, 1.0)
+        scores: NDArray[Any] = np.clip(raw / self.top, 0.0, 1.0)
         return scores
 
 
 def fit_discrepancy(
-    task: str, outputs: np.ndarray, answers: np.ndarray, temperatures: Tuple[float, ...]
+    task: str, outputs: NDArray[Any], answers: NDArray[Any], temperatures: Tuple[float, ...]
 ) -> Discrepancy:
     """The statistics of a history. ``temperatures`` are :func:`fit_temperature`'s, 1.0 each for regression."""
     distances = _distances(task, outputs, answers, temperatures)
@@ -48,7 +49,7 @@ def fit_discrepancy(
     return Discrepancy(task, temperatures, scales, top if top > 1e-12 else 1.0)
 
 
-def fit_temperature(probabilities: np.ndarray, labels: np.ndarray) -> float:
+def fit_temperature(probabilities: NDArray[Any], labels: NDArray[Any]) -> float:
     """The temperature with the least negative log-likelihood of ``labels`` (shape (records,)) under the scaled
     ``probabilities`` (records, classes): golden-section search over the logarithm of the temperature."""
     logs = np.log(np.clip(probabilities, SMALLEST, None))
@@ -75,24 +76,24 @@ def fit_temperature(probabilities: np.ndarray, labels: np.ndarray) -> float:
     return math.exp((low + high) / 2)
 
 
-def scale(probabilities: np.ndarray, temperature: float) -> np.ndarray:
+def scale(probabilities: NDArray[Any], temperature: float) -> NDArray[Any]:
     """``softmax(log p / temperature)`` over the last axis."""
     logs = np.log(np.clip(probabilities, SMALLEST, None)) / temperature
     powers = np.exp(logs - logs.max(axis=-1, keepdims=True))
-    scaled: np.ndarray = powers / powers.sum(axis=-1, keepdims=True)
+    scaled: NDArray[Any] = powers / powers.sum(axis=-1, keepdims=True)
     return scaled
 
 
-def jensen_shannon(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def jensen_shannon(one: NDArray[Any], other: NDArray[Any]) -> NDArray[Any]:
     """The divergence in nats, 0 to ln 2, over the last axis."""
     one, other = np.clip(one, SMALLEST, None), np.clip(other, SMALLEST, None)
     middle = (one + other) / 2
     both = (one * np.log(one / middle) + other * np.log(other / middle)).sum(axis=-1) / 2
-    divergence: np.ndarray = np.maximum(both, 0.0)
+    divergence: NDArray[Any] = np.maximum(both, 0.0)
     return divergence
 
 
-def agreement_scores(outputs: np.ndarray) -> np.ndarray:
+def agreement_scores(outputs: NDArray[Any]) -> NDArray[Any]:
     """The simpler score ``ea``: the mean symmetric Kullback-Leibler divergence of all pairs of models, of unscaled
     probabilities (records, models, classes). Shape (records,), not bounded."""
     clipped = np.clip(outputs, SMALLEST, None)
@@ -103,14 +104,16 @@ def agreement_scores(outputs: np.ndarray) -> np.ndarray:
         for second in range(first + 1, count):
             difference = logs[:, first] - logs[:, second]
             total = total + ((clipped[:, first] - clipped[:, second]) * difference).sum(axis=-1)
-    scores: np.ndarray = total / max(1, count * (count - 1) // 2)
+    scores: NDArray[Any] = total / max(1, count * (count - 1) // 2)
     return scores
 
 
-def _distances(task: str, outputs: np.ndarray, answers: np.ndarray, temperatures: Tuple[float, ...]) -> np.ndarray:
+def _distances(
+    task: str, outputs: NDArray[Any], answers: NDArray[Any], temperatures: Tuple[float, ...]
+) -> NDArray[Any]:
     """Shape (records, models): how far each model is from the ensemble's answer."""
     if task == "regression":
-        distances: np.ndarray = np.sqrt(((outputs - answers[:, None, :]) ** 2).sum(axis=2))
+        distances: NDArray[Any] = np.sqrt(((outputs - answers[:, None, :]) ** 2).sum(axis=2))
         return distances
     return np.stack(
         [

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Dict, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.predict.rules import RuleScorer
 
@@ -18,7 +19,7 @@ GRID = 8
 _scorer = RuleScorer()
 
 
-def image(values: Mapping[str, Any]) -> Dict[str, np.ndarray]:
+def image(values: Mapping[str, Any]) -> Dict[str, NDArray[Any]]:
     """Of one image (height, width) or (height, width, channels): the means of an 8 by 8 grid, and the image's mean,
     spread, and mean absolute gradients, all in the image's own unit."""
     pixels = np.asarray(_only(values), np.float32)
@@ -38,12 +39,12 @@ def image(values: Mapping[str, Any]) -> Dict[str, np.ndarray]:
     return {"features": np.asarray(cells + whole, np.float32)}
 
 
-def text(values: Mapping[str, Any]) -> Dict[str, np.ndarray]:
+def text(values: Mapping[str, Any]) -> Dict[str, NDArray[Any]]:
     """Of one text: the six rule scores of linguistic uncertainty and the number of words."""
     return {"features": np.asarray(_scorer.scores(str(_only(values))), np.float32)}
 
 
-def vector(values: Mapping[str, Any]) -> Dict[str, np.ndarray]:
+def vector(values: Mapping[str, Any]) -> Dict[str, NDArray[Any]]:
     """The numbers themselves, flat."""
     return {"features": np.asarray(_only(values), np.float32).reshape(-1)}
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import zipfile
 from dataclasses import dataclass
-from typing import Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.errors import ConfigError
 
@@ -25,11 +26,11 @@ class EnsembleHistory:
     """
 
     models: Tuple[str, ...]
-    outputs: np.ndarray
+    outputs: NDArray[Any]
     task: str = "classification"
-    labels: Optional[np.ndarray] = None
-    features: Optional[np.ndarray] = None
-    groups: Optional[np.ndarray] = None
+    labels: Optional[NDArray[Any]] = None
+    features: Optional[NDArray[Any]] = None
+    groups: Optional[NDArray[Any]] = None
 
     def __post_init__(self) -> None:
         problem = self._problem()
@@ -39,21 +40,21 @@ class EnsembleHistory:
     def __len__(self) -> int:
         return int(self.outputs.shape[0])
 
-    def part(self, rows: np.ndarray) -> EnsembleHistory:
+    def part(self, rows: NDArray[Any]) -> EnsembleHistory:
         """The records at the places ``rows``."""
 
-        def of(array: Optional[np.ndarray]) -> Optional[np.ndarray]:
+        def of(array: Optional[NDArray[Any]]) -> Optional[NDArray[Any]]:
             return None if array is None else array[rows]
 
         return EnsembleHistory(
             self.models, self.outputs[rows], self.task, of(self.labels), of(self.features), of(self.groups)
         )
 
-    def halves(self, seed: int) -> Tuple[np.ndarray, np.ndarray]:
+    def halves(self, seed: int) -> Tuple[NDArray[Any], NDArray[Any]]:
         """The places of two halves, drawn by group."""
         groups = np.arange(len(self)) if self.groups is None else self.groups
         names, members = np.unique(groups, return_inverse=True)
-        first: np.ndarray = np.zeros(len(names), bool)
+        first: NDArray[Any] = np.zeros(len(names), bool)
         first[np.random.default_rng(seed).permutation(len(names))[: len(names) // 2]] = True
         inside = first[members]
         return np.flatnonzero(inside), np.flatnonzero(~inside)
@@ -99,7 +100,7 @@ class EnsembleHistory:
         )
 
 
-def read_arrays(path: str) -> Dict[str, np.ndarray]:
+def read_arrays(path: str) -> Dict[str, NDArray[Any]]:
     """The arrays of a history's file, not looked at. Raises ``ConfigError`` where the file is none."""
     try:
         with np.load(path, allow_pickle=False) as stored:
@@ -134,7 +135,7 @@ def load_history(path: str) -> EnsembleHistory:
         raise ConfigError(f"history {path!r}: {error}") from None
 
 
-def are_probabilities(outputs: np.ndarray) -> bool:
+def are_probabilities(outputs: NDArray[Any]) -> bool:
     """Whether outputs (records, models, values) are probabilities of classes: at least two, none negative, sum 1."""
     return bool(
         outputs.shape[2] > 1 and (outputs >= -1e-6).all() and (abs(outputs.sum(axis=2) - 1) <= ROW_SUM_TOLERANCE).all()
@@ -143,7 +144,11 @@ def are_probabilities(outputs: np.ndarray) -> bool:
 
 def save_history(path: str, history: EnsembleHistory) -> None:
     """Write a history as :func:`load_history` reads it."""
-    arrays = {"models": np.array(history.models), "outputs": history.outputs, "task": np.array(history.task)}
+    arrays: Dict[str, Any] = {
+        "models": np.array(history.models),
+        "outputs": history.outputs,
+        "task": np.array(history.task),
+    }
     for name in ("labels", "features", "groups"):
         if getattr(history, name) is not None:
             arrays[name] = getattr(history, name)

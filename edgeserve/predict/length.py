@@ -15,6 +15,7 @@ from statistics import NormalDist
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.errors import ConfigError
 from edgeserve.predict.rules import RuleScorer, features
@@ -75,9 +76,9 @@ class LengthModel:
 
     def __init__(
         self,
-        shift: np.ndarray,
-        scale: np.ndarray,
-        layers: Sequence[Tuple[np.ndarray, np.ndarray]],
+        shift: NDArray[Any],
+        scale: NDArray[Any],
+        layers: Sequence[Tuple[NDArray[Any], NDArray[Any]]],
         sigma: float,
         tokens_max: int,
         about: Dict[str, Any],
@@ -102,15 +103,16 @@ class LengthModel:
         log_means = self.log_means(features([self._scorer.scores(text) for text in texts]))
         return [LengthPrediction(float(log_mean), self.sigma, self.tokens_max) for log_mean in log_means]
 
-    def log_means(self, rows: Sequence[Sequence[float]]) -> np.ndarray:
+    def log_means(self, rows: Sequence[Sequence[float]]) -> NDArray[np.float64]:
         """The expected logarithm of the length, shape (texts,), of feature rows of shape (texts, 7)."""
-        values = (np.asarray(rows, float) - self._shift) / self._scale
+        values: NDArray[np.float64] = (np.asarray(rows, float) - self._shift) / self._scale
         last = len(self._layers) - 1
         for index, (weights, biases) in enumerate(self._layers):
             values = values @ weights + biases
             if index < last:
                 values = np.maximum(values, 0.0)
-        return np.clip(values[:, 0], 0.0, LOG_MAX)
+        means: NDArray[np.float64] = np.clip(values[:, 0], 0.0, LOG_MAX)
+        return means
 
     def save(self, path: str) -> None:
         """Write the model; a reader sees the old file or the new one, never half of it."""
@@ -122,7 +124,7 @@ class LengthModel:
             "layers": len(self._layers),
             "about": self.about,
         }
-        arrays = {"shift": self._shift, "scale": self._scale}
+        arrays: Dict[str, Any] = {"shift": self._shift, "scale": self._scale}
         for index, (weights, biases) in enumerate(self._layers):
             arrays[f"weights_{index}"] = weights.astype(np.float32)
             arrays[f"biases_{index}"] = biases.astype(np.float32)

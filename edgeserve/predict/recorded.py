@@ -12,6 +12,7 @@ from collections import deque
 from typing import Any, Deque, Dict, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.config.text_files import write_whole_bytes
 from edgeserve.errors import ConfigError
@@ -20,7 +21,7 @@ from edgeserve.predict.history import TASKS, are_probabilities, read_arrays
 BYTES_MAX = 64 * 2**20
 """Of the numbers of all records together, whatever ``records_max`` says: they are held in memory to be written."""
 
-Record = Tuple[np.ndarray, Optional[np.ndarray]]
+Record = Tuple[NDArray[Any], Optional[NDArray[Any]]]
 """Outputs, float32 (models, values); features, float32 (features,), or None."""
 
 
@@ -54,7 +55,7 @@ class RecordedHistory:
             return self._move_aside(f"history {self.path!r} is not one of these models: {error}")
         return ""
 
-    def add(self, outputs: np.ndarray, features: Optional[np.ndarray]) -> str:
+    def add(self, outputs: NDArray[Any], features: Optional[NDArray[Any]]) -> str:
         """One more record; the oldest goes where there are too many. Returns why the records so far were moved aside,
         or ``""``."""
         said = ""
@@ -86,7 +87,7 @@ class RecordedHistory:
         write_whole_bytes(self.path, content.getvalue())
         self.unwritten = 0
 
-    def _take(self, arrays: Dict[str, np.ndarray]) -> None:
+    def _take(self, arrays: Dict[str, NDArray[Any]]) -> None:
         names = tuple(str(name) for name in np.atleast_1d(arrays["models"]))
         outputs = arrays["outputs"].astype(np.float32)
         features = arrays.get("features")

@@ -7,10 +7,11 @@ agreement and combiners (``discrepancy.py``, ``accuracy.py``, ``combiner.py``) w
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.predict.combiner import Combiner
 
@@ -21,7 +22,7 @@ Said = Optional[Tuple[str, float]]
 """What one model read, and how sure it is of it, from 0 to 1; None where it did not run."""
 
 
-def classes(said: Sequence[Said]) -> Tuple[List[str], np.ndarray]:
+def classes(said: Sequence[Said]) -> Tuple[List[str], NDArray[Any]]:
     """The different texts, and the models' probabilities of them: float32 (models, models + 1).
 
     A model gives its own text what it is sure of, and shares the rest evenly among the other columns; the last one is

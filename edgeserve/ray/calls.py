@@ -1,7 +1,7 @@
 """What travels between client, dispatcher and replicas: a call, its reply, and what a replica expects of an app.
 
 Plain picklable values. Errors travel inside a :class:`Reply`, as they are: raised through Ray they would arrive
-wrapped, and a refusal could not be told from a process that died.
+wrapped, and a refusal could not be distinguished from a process that died.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class Pending(Protocol):
         """Wait for it. Raises ``TimeoutError``."""
 
     def cancel(self) -> None:
-        """Nobody waits for it any more."""
+        """No client waits for it any more."""
 
     def __await__(self) -> Any:
         """The same inside a deployment."""

@@ -133,7 +133,7 @@ class Dispatcher:
         """Carry a call to its end. Every end is a reply; only faults raise."""
         first = self._choose(call)
         if first is None:
-            return self._nobody(call)
+            return self._no_replica(call)
         try:
             reply = await self._ask(first, call)
             why = refused_here(reply)
@@ -163,7 +163,7 @@ class Dispatcher:
         tried a second time only while no piece has come."""
         member = self._choose(call)
         if member is None:
-            yield self._nobody(call)
+            yield self._no_replica(call)
             return
         tried: Tuple[str, ...] = (member.name,)
         begun = False
@@ -191,7 +191,7 @@ class Dispatcher:
             self._remember(call, member)
         yield reply
 
-    def _nobody(self, call: Call) -> Reply:
+    def _no_replica(self, call: Call) -> Reply:
         return Reply(
             error=ServerGone(f"no replica of app {call.app!r} answers now (replicas: {', '.join(self._members)})")
         )
@@ -231,7 +231,7 @@ class Dispatcher:
             await asyncio.wait({asked, lost}, return_when=asyncio.FIRST_COMPLETED)
             if not asked.done():  # it waits at a replica that is gone
                 raise Lost(f"replica {member.name!r} was lost while it had the request")
-            reply = asked.result()
+            reply: Reply = asked.result()
             reply.tried = (member.name,)
             return reply
         finally:
@@ -331,7 +331,7 @@ class Dispatcher:
             gone.set()
 
     def _fail(self, member: Member, gone: asyncio.Event | None, error: BaseException) -> None:
-        """The question what a replica expects failed in a way that is nobody's loss: a fault, told once in a row."""
+        """The question what a replica expects failed, and no request was lost: a fault, logged once in a row."""
         if not member.failed:
             log.error(
                 "asking replica %s what it expects failed; it gets no call until it answers",

@@ -121,15 +121,15 @@ class Replica:
 
 
 def _worded(call: Call, reply: Reply, age_ms: float, error: RequestError) -> RequestError:
-    """The error of a runtime, its deadline told as the asker gave it."""
+    """The error of a runtime, with the deadline as the caller gave it."""
     if not isinstance(error, DeadlineExpired) or not 0 < reply.slo_ms <= age_ms:
         return error
-    told = DeadlineExpired(
+    expired = DeadlineExpired(
         f"app {call.app!r}: the deadline ({reply.slo_ms:g} ms after sending) had passed "
         f"{age_ms - reply.slo_ms:.1f} ms before the request reached a replica"
     )
-    told.id = error.id
-    return told
+    expired.id = error.id
+    return expired
 
 
 def outcome_of(app: str, reply: Reply, age_ms: float) -> tuple[str, str, str, bool, float]:

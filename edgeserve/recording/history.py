@@ -68,7 +68,7 @@ class Past:
 
     @property
     def in_time(self) -> bool:
-        """Whether it was answered by the deadline that the scheduler was told."""
+        """Whether it was answered by the deadline that the scheduler had."""
         return (
             self.outcome == Outcome.COMPLETED
             and self.ended_ns is not None
@@ -132,7 +132,7 @@ class _HistoryReader:
         self._held: Dict[JobId, str] = {}  # sequence that waits with a state -> its lane
         self._places: Dict[int, int] = {}  # request id -> its place
         self._works: Dict[int, Tuple[Any, int, bool]] = {}  # work -> action, when it was given, whether its lane idled
-        self._given: Counter = Counter()  # lane -> works it has
+        self._given: Counter[str] = Counter()  # lane -> works it has
         self._speeds: Dict[str, float] = {}
         self._drains = False
         self._first = True
@@ -185,7 +185,7 @@ class _HistoryReader:
         self.history.lane_changes.append((now_ns, event))
         if event.speed is not None:
             self._speeds[event.lane] = event.speed
-        if event.up is False:  # what it had is answered by nobody
+        if event.up is False:  # no answer comes for what it had
             for work_id in [number for number, (action, _, _) in self._works.items() if action.lane == event.lane]:
                 self._take(work_id)
 

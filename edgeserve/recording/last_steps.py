@@ -19,7 +19,7 @@ ASKED_STEPS_MAX = 65_536
 """Steps kept while somebody asks."""
 
 ASKED_NS = 5 * NS_PER_S
-"""Whoever asks again within this time misses nothing."""
+"""A client that asks again within this time misses no step."""
 
 
 class Page(NamedTuple):
@@ -42,7 +42,7 @@ class LastSteps:
         self._until_ns = 0
 
     def add(self, now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
-        """One step of the scheduler. Its events and actions are records that nobody changes."""
+        """One step of the scheduler. Its events and actions are never changed."""
         if self._always or now_ns < self._until_ns:
             self._steps.append((now_ns, events, actions))
             self._count += 1

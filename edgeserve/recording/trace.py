@@ -42,7 +42,7 @@ class RecordedStep(NamedTuple):
 
 class Recorder:
     """Writes a recording. Where that fails, a full disk above all, it says so once and records no more: what is served
-    goes on. ``start`` is kept in its first line: whatever is needed to build the same scheduler again
+    goes on. ``start`` is kept in its first line: all that is needed to build the same scheduler again
     (``footprints``, ``resident``, ``measured`` as given to ``build_scheduler``, or a configuration's text)."""
 
     def __init__(self, path: str, start: Mapping[str, Any] | None = None) -> None:
@@ -173,7 +173,7 @@ def step_of(line: str) -> RecordedStep:
 
 
 def dumps(table: Any) -> str:
-    """JSON with sorted keys and no spaces: the same bytes whatever order the fields have."""
+    """JSON with sorted keys and no spaces: the same bytes for every order of the fields."""
     return json.dumps(table, sort_keys=True, separators=(",", ":"))
 
 

@@ -238,7 +238,8 @@ class SimHardware:
     def power_w(self) -> float:
         """What it draws now."""
         power = self.config.power
-        return power.static_w + power.dynamic_w * (self.clock_mhz() / self.top_mhz) ** power.exponent * self._load
+        scale: float = (self.clock_mhz() / self.top_mhz) ** power.exponent
+        return power.static_w + power.dynamic_w * scale * self._load
 
     @property
     def is_busy(self) -> bool:
@@ -288,8 +289,8 @@ class SimHardware:
     def _would_draw_w(self) -> float:
         """At the next step up."""
         power = self.config.power
-        clock_mhz = self.config.clocks[self._limit + 1]
-        return power.static_w + power.dynamic_w * (clock_mhz / self.top_mhz) ** power.exponent * self._load
+        scale: float = (self.config.clocks[self._limit + 1] / self.top_mhz) ** power.exponent
+        return power.static_w + power.dynamic_w * scale * self._load
 
     def _advance(self, now_ns: int) -> None:
         """Let time pass at the present power."""

@@ -88,13 +88,15 @@ class Jobs:
         if isinstance(action, EvictModel):
             return 1
         if isinstance(action, LoadModel):
-            return self.times.load_ns(action.model)
+            load_ns: int = self.times.load_ns(action.model)
+            return load_ns
         known: List[Optional[OpenRequest]] = (
             [self.probed[action.work_id]] if action.probe else [self.open.get(job.request_id) for job in action.jobs]
         )
         hints = [entry.request.hints if entry is not None else {} for entry in known]
         takes_ns: int = self.times.batch_ns(action.model, lane, action.size, hints, self._steps(action))
-        return takes_ns + self.times.prefill_ns(action.model, lane, self.prompts(lane, action))
+        prefill_ns: int = self.times.prefill_ns(action.model, lane, self.prompts(lane, action))
+        return takes_ns + prefill_ns
 
     def reads(self, lane: str, action: RunBatch) -> Tuple[List[int], int]:
         """In how many turns each job's prompt is read, as far as it is not, and how long such a turn is; 0 where

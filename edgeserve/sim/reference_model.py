@@ -71,7 +71,7 @@ class ReferenceModel:
         resident: Mapping[str, Sequence[str]],
         sequences: Optional[Mapping[str, Tuple[int, ...]]] = None,
     ) -> None:
-        self.marks: Counter = Counter()  # how often each event, action, outcome was seen
+        self.marks: Counter[str] = Counter()  # how often each event, action, outcome was seen
         self._apps = {name: _ReferenceGraph(app) for name, app in config.apps.items()}
         self._device_of = {name: lane.device for name, lane in config.lanes.items()}
         self._device_of.update({f"copy:{name}": name for name in config.devices})
@@ -90,7 +90,7 @@ class ReferenceModel:
         self._jobs_out: Dict[JobId, int] = {}
         self._deadlines: List[Tuple[int, int]] = []
         self.held_up_ns = 0  # for how long the machine kept the loop from its present turn
-        self._on_lane: Counter = Counter()
+        self._on_lane: Counter[str] = Counter()
         self._models_on: Dict[str, Set[str]] = {name: set() for name in config.lanes}
         for model in config.models.values():
             for lane in model.lanes or config.lanes:

@@ -116,17 +116,17 @@ def report_of(worlds: Sequence[SimWorld], warmup_ns: int, duration_ns: int) -> R
     """The report over the runs of several seeds of one scenario."""
     ended: Dict[str, List[Entry]] = {name: [] for name in worlds[0].config.apps}
     busy: DefaultDict[str, float] = defaultdict(float)
-    spent: Counter = Counter()
-    lost: Counter = Counter()
-    batches: Dict[str, Counter] = {}
+    spent: DefaultDict[str, float] = defaultdict(float)
+    lost: DefaultDict[str, float] = defaultdict(float)
+    batches: Dict[str, Counter[int]] = {}
     for run, world in enumerate(worlds):
         for item in world.ended:
             if item.request.arrival_ns < warmup_ns:
                 continue
             by_lane = world.usage.spent_ns.get(item.request.id, {})
-            spent.update(by_lane)
-            if not _is_in_time(item):
-                lost.update(by_lane)
+            for name, spent_ns in by_lane.items():
+                spent[name] += spent_ns
+                lost[name] += 0.0 if _is_in_time(item) else spent_ns
             ended[item.request.app].append((run, item, sum(by_lane.values())))
         for name, lane in world.lanes.items():
             busy[name] += lane.busy_ns / max(1, world.now_ns)
@@ -188,10 +188,10 @@ def _is_in_time(item: Ended) -> bool:
 
 def _app_report(items: Sequence[Entry], window: Tuple[int, int], energy_j: float) -> AppReport:
     report = AppReport(energy_j=round(energy_j, 3))
-    reasons: Counter = Counter()
+    reasons: Counter[str] = Counter()
     taken_ns: List[int] = []
     quality = 0.0
-    breakdown: Counter = Counter()
+    breakdown: Counter[str] = Counter()
     for _, item, spent_ns in items:
         report.offered += 1
         report.value_offered_ns += item.cost_share_ns
@@ -232,8 +232,8 @@ def _app_report(items: Sequence[Entry], window: Tuple[int, int], energy_j: float
 
 
 def _rates(items: Iterable[Entry]) -> List[float]:
-    offered: Counter = Counter()
-    in_time: Counter = Counter()
+    offered: Counter[int] = Counter()
+    in_time: Counter[int] = Counter()
     for run, item, _ in items:
         offered[run] += 1
         in_time[run] += _is_in_time(item)

@@ -209,7 +209,7 @@ class Usage:
     batches, by lane. Probes count for nobody."""
 
     def __init__(self) -> None:
-        self.batches: Counter = Counter()
+        self.batches: Counter[Tuple[str, int]] = Counter()
         self.spent_ns: DefaultDict[int, Dict[str, float]] = defaultdict(dict)
 
     def ran(self, lane: str, action: Any, took_ns: int) -> None:

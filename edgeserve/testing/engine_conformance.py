@@ -40,9 +40,9 @@ WAIT_EXTRA_S = 2.0
 
 
 class ListeningControl(BatchControl):
-    """Keeps what it is told: ``pieces`` of items, and what those ``ended`` with that were over before the batch.
-    ``stop`` ends batches after their first step, ``gone`` are items that nobody waits for, and after ``lost_at`` pieces
-    the device is lost."""
+    """Keeps what is emitted: ``pieces`` of items, and what those ``ended`` with that were over before the batch.
+    ``stop`` ends batches after their first step, ``gone`` are items that no client waits for, and after ``lost_at``
+    pieces the device is lost."""
 
     def __init__(self, stop: bool = False, gone: Sequence[int] = (), lost_at: int = 0) -> None:
         self.ended: Dict[int, Result] = {}
@@ -52,20 +52,20 @@ class ListeningControl(BatchControl):
         self._lost_at = lost_at
 
     def emit(self, index: int, result: Result) -> None:
-        assert index not in self.ended, f"item {index} was over, and more was told of it"
+        assert index not in self.ended, f"item {index} was over, and more was emitted for it"
         if result.done or result.error is not None:
             self.ended[index] = result
             return
         assert isinstance(result.outputs, dict), f"a piece of item {index} is {result.outputs!r}, expected a dict"
         self.pieces.append(result)
         if len(self.pieces) == self._lost_at:
-            raise DeviceLost("the device was lost while a piece was told")
+            raise DeviceLost("the device was lost while a piece was emitted")
 
     def ends(self, results: Sequence[Result]) -> List[Result]:
-        """How each item of a batch ended: as was told while it ran, else as it returned."""
+        """How each item of a batch ended: as emitted while it ran, else as it returned."""
         for index, result in enumerate(results):
             assert (result is ANSWERED) == (index in self.ended), (
-                f"item {index}: exactly those that were told to be over hold ANSWERED, this one is {_shown(result)}"
+                f"item {index}: exactly the items that were emitted as over hold ANSWERED, this one is {_shown(result)}"
             )
         return [self.ended.get(index, result) for index, result in enumerate(results)]
 
@@ -293,7 +293,7 @@ class EngineConformance:
         items = self.items(2)
         control = ListeningControl(gone=(1,))
         ends = control.ends(self._run(engine, Batch(items, max(self.sizes), control=control)))
-        assert ends[1].done and ends[1].outputs == {}, f"nobody waited for this item: {_shown(ends[1])}"
+        assert ends[1].done and ends[1].outputs == {}, f"no client waited for this item: {_shown(ends[1])}"
         self._assert_alike(ends[0], self._single(engine, items[0]))
 
     def test_from_its_last_piece_a_sequence_goes_on_elsewhere(self, engine: Engine) -> None:

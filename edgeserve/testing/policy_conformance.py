@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 import random
 from dataclasses import dataclass
-from typing import Any, Callable, ClassVar, Dict, List, Mapping, Sequence, Tuple, Type
+from typing import Any, Callable, ClassVar, Dict, List, Mapping, Sequence, Tuple, Type, TypeVar
 
 import pytest
 
@@ -182,6 +182,7 @@ class Rude(Plain):
 HONEST: Mapping[str, type] = {"idle": Idle, "random": Random, "rude": Rude}
 
 
+_Found = TypeVar("_Found")
 _DONE: Dict[type, Dict[Tuple[str, int], Any]] = {}
 """Class of tests -> what its runs found."""
 
@@ -212,22 +213,21 @@ class PolicyConformance:
 
     def _soaked(self, seed: int) -> SoakResult:
         """The soak's scenario of a seed under this policy, run once for all tests of a class."""
-        return self._once(("soak", seed), lambda: soak(seed, policies=(self.kind,)))  # type: ignore[no-any-return]
+        return self._once(("soak", seed), lambda: soak(seed, policies=(self.kind,)))
 
     def _world(self, seed: int) -> WorldResult:
         """The same of a world of ``policy_worlds``."""
         return self._once(
             ("world", seed),
-            lambda: run_world(  # type: ignore[no-any-return]
-                seed, self.kind, self.options, remembered_max=self.remembered_max
-            ),
+            lambda: run_world(seed, self.kind, self.options, remembered_max=self.remembered_max),
         )
 
-    def _once(self, key: Tuple[str, int], run: Callable[[], Any]) -> Any:
+    def _once(self, key: Tuple[str, int], run: Callable[[], _Found]) -> _Found:
         done = _DONE.setdefault(type(self), {})
         if key not in done:
             done[key] = run()
-        return done[key]
+        found: _Found = done[key]
+        return found
 
     def make(self, **changes: Any) -> Scheduler:
         """A scheduler with one app of one model of batch sizes 1, 2, 4 (2, 3, 5 ms) under this policy."""
@@ -317,8 +317,8 @@ class PolicyConformance:
             self._soaked(seed)
 
     def test_rules_hold_while_clocks_heat_power_and_memory_change(self) -> None:
-        told = soak(self.soak_seeds[0], policies=(self.kind,), hardware=True).marks.get("DeviceChanged", 0)
-        assert told, "no device told of any change: the drawn hardware tests nothing"
+        device_changes = soak(self.soak_seeds[0], policies=(self.kind,), hardware=True).marks.get("DeviceChanged", 0)
+        assert device_changes, "no device told of any change: the drawn hardware tests nothing"
 
     def test_rules_hold_among_language_models(self) -> None:
         for seed in self.soak_seeds[:2]:

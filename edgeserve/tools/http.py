@@ -119,7 +119,7 @@ def configured(args: argparse.Namespace) -> Any:
 
 
 def _until_stdin_ends(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
-    """Whoever started this process holds the other end; its death ends this process too."""
+    """The process that started this one holds the other end; its end ends this process too."""
     while os.read(0, 4096):
         pass
     loop.call_soon_threadsafe(stopped.set)

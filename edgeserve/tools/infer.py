@@ -11,6 +11,7 @@ import sys
 from typing import Any, Dict, List, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.answers import BREAKDOWN_KEYS, Answer
 from edgeserve.client import Client
@@ -134,7 +135,7 @@ def _milliseconds(option: str, text: str) -> float:
         raise BadInput(f"{option}: {error}") from None
 
 
-def read_tensor(path: str) -> np.ndarray:
+def read_tensor(path: str) -> NDArray[Any]:
     """A ``.npy`` file (never a pickle) or an image."""
     try:
         if is_image(path):

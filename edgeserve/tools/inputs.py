@@ -1,4 +1,4 @@
-"""Inputs for requests from the shell, as an app declares them: made up where nobody gave any, and images brought to the
+"""Inputs for requests from the shell, as an app declares them: made up where none were given, and images brought to the
 form that a network takes. ``declared`` is what the server's ``apps`` says of an app's inputs."""
 
 from __future__ import annotations
@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.errors import BadInput
 
@@ -50,19 +51,19 @@ def images_as_declared(declared: Mapping[str, Any], inputs: Dict[str, Any], imag
             continue
         value = inputs[name]
         first, height, width = layout
-        said = []
+        changes = []
         if (height, width) != value.shape[:2]:
             value = _resized(value, height, width)
-            said.append(f"resized to {width}x{height}")
+            changes.append(f"resized to {width}x{height}")
         if np.dtype(tensor["dtype"]).kind == "f":
             value = (value.astype(np.float32) / 255).astype(tensor["dtype"])
-            said.append("scaled to 0..1")
+            changes.append("scaled to 0..1")
         if first:
             value = np.ascontiguousarray(value.transpose(2, 0, 1))
-            said.append("channels first")
+            changes.append("channels first")
         inputs[name] = value
-        if said:
-            done.append(f"{name}: {', '.join(said)}; give a .npy file where the model wants another form")
+        if changes:
+            done.append(f"{name}: {', '.join(changes)}; give a .npy file where the model wants another form")
     return done
 
 
@@ -78,13 +79,13 @@ def _layout(tensor: Mapping[str, Any]) -> Optional[Tuple[bool, int, int]]:
     return (first, height, width) if height > 0 and width > 0 else None
 
 
-def _resized(value: np.ndarray, height: int, width: int) -> np.ndarray:
+def _resized(value: NDArray[Any], height: int, width: int) -> NDArray[Any]:
     from PIL import Image  # it has just read the image
 
     return np.asarray(Image.fromarray(value).resize((width, height), Image.Resampling.BILINEAR))
 
 
-def read_image(path: str) -> np.ndarray:
+def read_image(path: str) -> NDArray[Any]:
     """An image as height x width x 3 of uint8. :class:`BadInput` where pillow is missing, or cannot read it."""
     try:
         from PIL import Image

@@ -19,7 +19,7 @@ NORMAL_95 = 1.96
 """Two-sided 95 % of the normal distribution: the interval of a rank is that of a binomial count."""
 
 DRIFT_RUNS_MIN = 10
-"""Fewer runs than this have fifths of one run: nothing can be said about drift."""
+"""Fewer runs than this have fifths of one run: drift cannot be judged."""
 
 Clock = Callable[[], int]
 

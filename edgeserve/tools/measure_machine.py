@@ -24,6 +24,7 @@ from dataclasses import replace
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve import __version__
 from edgeserve.config.files import file_sha256
@@ -62,7 +63,7 @@ STALL_NS_MIN = 200_000
 
 CONTENTION_TURNS = 5
 BUSY = "print(flush=True)\nwhile True: sum(range(1000))"
-"""A program that keeps a core busy, once it has said so."""
+"""A program that prints a line and then keeps a core busy."""
 
 PROBE_S = 0.001
 """How long the probing thread sleeps, in the mean, before it wants the interpreter lock again."""
@@ -177,7 +178,7 @@ def measure_loop(seconds: float) -> MachineCosts:
             },
             folder,
         )
-        with _quiet():  # a warning about the times of this model is about nobody's model
+        with _quiet():  # this model exists for the measurement alone: no warning about its times
             watch = _watched(config, lambda endpoint: _ask_for(endpoint, seconds))
     return costs_of_loop(watch)
 
@@ -274,7 +275,7 @@ def costs_of_loop(watch: LoopWatch) -> MachineCosts:
     )
 
 
-def _parts(times: np.ndarray, counts: np.ndarray) -> Tuple[int, ...]:
+def _parts(times: NDArray[Any], counts: NDArray[Any]) -> Tuple[int, ...]:
     """``times = c0 + sum(c[i] * counts[i])`` by least squares, what comes out negative left out."""
     columns = np.column_stack([np.ones(len(times)), counts])
     chosen = list(range(columns.shape[1]))

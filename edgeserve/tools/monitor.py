@@ -157,7 +157,7 @@ def _watch(args: argparse.Namespace) -> int:
 
 
 def _states(monitor: Monitor, interval_ns: int, count: int) -> Iterator[DeviceState]:
-    """Readings at a steady pace; all of them, or ``count``."""
+    """Readings at a steady rate; all of them, or ``count``."""
     made, due_ns = 0, clock_ns()
     while not count or made < count:
         time.sleep(max(0.0, ns_to_s(due_ns - clock_ns())))

@@ -518,9 +518,9 @@ def print_outcomes(outcomes: Sequence[ModelOutcome], out: str, device: str) -> N
             for app, times in sorted(lane.alone.items())
         ]
         for size in sorted((*outcome.measured, *outcome.kept)):
-            cells, said = _cells(lane.timings[size], size in outcome.kept)
+            cells, notes = _cells(lane.timings[size], size in outcome.kept)
             table.add_row(outcome.model, outcome.lane, str(size), *cells)
-            remarks.update(said)
+            remarks.update(notes)
         lines.append(
             f"{outcome.model} on {outcome.lane}: {format_duration(lane.fixed_ns)} + "
             f"{format_duration(lane.per_item_ns)} * batch (off by up to {lane.fit_error_max:.0%}), loads in "
@@ -572,7 +572,7 @@ def alone_text(times: Sequence[int]) -> str:
 
 
 def _cells(timing: Timing, kept: bool) -> Tuple[List[str], List[str]]:
-    """The table's cells of one batch size, and what has to be said about them below it."""
+    """The table's cells of one batch size, and the notes on them below it."""
     remarks = ["* kept from an earlier run (--force measures it again)"] if kept else []
     p99 = format_duration(timing.p99_ns) + (" ±?" if timing.p99_error >= 1 else f" ±{timing.p99_error:.0%}")
     drift = f"{timing.drift:+.1%}"

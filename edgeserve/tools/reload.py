@@ -30,16 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """Reload it; the exit status is 1 where a device could not, which goes on with what it had."""
     with connected(args) as client:
-        told = client.reload(args.model, timeout_ms=args.timeout * 1000)
+        reply = client.reload(args.model, timeout_ms=args.timeout * 1000)
     if not args.model:
-        if told["failed"]:
-            print(f"edgeserve: nothing has changed: {told['failed']['configuration']}", file=sys.stderr)
+        if reply["failed"]:
+            print(f"edgeserve: nothing has changed: {reply['failed']['configuration']}", file=sys.stderr)
             return 1
-        print(f"the configuration was read again; apps: {', '.join(told['apps'])}")
+        print(f"the configuration was read again; apps: {', '.join(reply['apps'])}")
         return 0
-    for device in told["devices"]:
-        if device in told["failed"]:
-            print(f"edgeserve: device {device} goes on with the old one: {told['failed'][device]}", file=sys.stderr)
+    for device in reply["devices"]:
+        if device in reply["failed"]:
+            print(f"edgeserve: device {device} goes on with the old one: {reply['failed'][device]}", file=sys.stderr)
         else:
-            print(f"model {told['model']} is reloaded on device {device}")
-    return 1 if told["failed"] else 0
+            print(f"model {reply['model']} is reloaded on device {device}")
+    return 1 if reply["failed"] else 0

@@ -108,12 +108,12 @@ def _apps(now: Stats, before: Optional[Stats], span_s: float) -> Any:
 
 def _why_not(now: Stats, before: Optional[Stats]) -> List[str]:
     """Per app with requests that had no answer: the most frequent reasons of the span."""
-    said = []
+    texts = []
     for name, row in now["apps"].items():
         reasons = _reasons(row["reasons"], before["apps"].get(name, {}).get("reasons", {}) if before else {})
         if reasons:
-            said.append(f" {name} without an answer: {reasons}")
-    return said
+            texts.append(f" {name} without an answer: {reasons}")
+    return texts
 
 
 def _reasons(now: Stats, before: Stats) -> str:
@@ -176,11 +176,11 @@ def _models(now: Stats) -> Any:
 
 def _device(now: Stats) -> str:
     """The readings of the device's monitors, and how much memory is taken, as sentences."""
-    said: List[str] = []
+    texts: List[str] = []
     for name, row in now["devices"].items():
         budget = f" of {format_size(row['budget_bytes'])}" if row["budget_bytes"] else ""
         limits = "".join(f", {limit} limit: {row[limit]}" for limit in ("thermal", "power") if row[limit] != "none")
-        said.append(f"{name}: {format_size(row['used_bytes'])}{budget} in use{limits}")
+        texts.append(f"{name}: {format_size(row['used_bytes'])}{budget} in use{limits}")
     for name, row in now.get("device", {}).get("monitors", {}).items():
         known = row["readings"] or {}
         parts = [
@@ -189,8 +189,8 @@ def _device(now: Stats) -> str:
             f"{known['temperature_c']:.0f} C" if known.get("temperature_c") is not None else "",
             f"{known['power_w']:.1f} W" if known.get("power_w") is not None else "",
         ]
-        said.append(f"{name}: " + (", ".join(part for part in parts if part) or "nothing is known"))
-    return "; ".join(said)
+        texts.append(f"{name}: " + (", ".join(part for part in parts if part) or "nothing is known"))
+    return "; ".join(texts)
 
 
 def _table(first: str, *columns: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Dict
 
 import numpy as np
 
-from edgeserve.engines.python import Parts
+from edgeserve.engine import Parts
 
 Values = Dict[str, Any]
 

@@ -13,9 +13,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import cv2
 import numpy as np
 
-from edgeserve.config.files import resolve_path
-from edgeserve.engines.base import Result
-from edgeserve.engines.python import Parts
+from edgeserve.engine import Parts, Result, resolve_path
 
 Values = Dict[str, Any]
 

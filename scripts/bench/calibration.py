@@ -85,16 +85,16 @@ def shares(policy: str, seconds: float, seed: Any) -> Tuple[List[float], Dict[st
     half_ns = round(seconds / 2 * 1e9)
     counts: List[Tuple[int, int]] = []  # (stated, kept) at the shift, after one window, at the end
 
-    def told() -> Tuple[int, int]:
+    def counted() -> Tuple[int, int]:
         table = scheduler.policies[0].figures()["calibration"]
         return table["stated"], table["covered"]
 
     def watch(now_ns: int, events: List[Event], actions: Any) -> None:
-        if (not counts and now_ns >= half_ns) or (len(counts) == 1 and told()[0] >= counts[0][0] + HITS_LEN):
-            counts.append(told())
+        if (not counts and now_ns >= half_ns) or (len(counts) == 1 and counted()[0] >= counts[0][0] + HITS_LEN):
+            counts.append(counted())
 
     drive(scheduler, world, watch)
-    counts.append(told())
+    counts.append(counted())
     parts, before = [], (0, 0)
     for stated, kept in counts:
         parts.append((stated - before[0], kept - before[1]))

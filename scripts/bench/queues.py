@@ -247,12 +247,12 @@ def main() -> int:
     checks = Checks("scripts/bench/queues.py")
     checks.is_true("the best 16 are those of brute force", right)
     for core in cores:
-        for what, said in (("add", "insertion"), ("top", "best 16")):
+        for what, label in (("add", "insertion"), ("top", "best 16")):
             for pending in LENGTHS:
                 some = [row for row in rows if (row["core"], row["pending"]) == (core, pending)]
                 worst = max(some, key=lambda row: row["times"][what])
                 checks.at_most(
-                    f"{core}: {said} at {pending} pending, times a bare argpartition ({worst['spread']})",
+                    f"{core}: {label} at {pending} pending, times a bare argpartition ({worst['spread']})",
                     worst["times"][what],
                     TIMES_MAX,
                 )

@@ -173,10 +173,10 @@ def main() -> int:
                     shutil.rmtree(os.path.join(sources, "build"), ignore_errors=True)
                     wheel = build_compiled(builder, sources, version, arch, args.level, out)
                     look_into(wheel, arch)
-                    said = "not tried: built for another architecture"
+                    outcome = "not tried: built for another architecture"
                     if arch == platform.machine():
-                        said = try_wheel(python, wheel, sources, place)
-                    print(f"{os.path.basename(wheel)}: {said}", flush=True)
+                        outcome = try_wheel(python, wheel, sources, place)
+                    print(f"{os.path.basename(wheel)}: {outcome}", flush=True)
                 except RuntimeError as error:
                     failures.append(f"Python {version}, {arch}: {error}")
                     print(failures[-1], flush=True)

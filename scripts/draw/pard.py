@@ -130,7 +130,8 @@ def over_time(rows: Mapping[str, Any], every_s: int = 4) -> plots.Panel:
         seconds = rows[name]["by_second"]
         groups = [seconds[at : at + every_s] for at in range(0, len(seconds), every_s)]
         shares = [
-            100 * (1 - sum(good for _, good in group) / max(1, sum(came for came, _ in group))) for group in groups
+            100 * (1 - sum(good for _, good in group) / max(1, sum(arrived for arrived, _ in group)))
+            for group in groups
         ]
         lines.append(plots.Line(label, [at * every_s for at in range(len(groups))], shares, "steps"))
     return plots.Panel("Lost, of what came", "time [s]", f"lost [%], means of {every_s} s", lines)

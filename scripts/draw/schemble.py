@@ -45,7 +45,7 @@ def panels(history: EnsembleHistory, scores: np.ndarray, profile: EnsembleProfil
     """The histogram of the scores, and the profile's agreement of each subset by bin of the score."""
     counts, edges = np.histogram(scores, np.linspace(0, 1, BARS + 1))
     shares = 100 * counts / len(scores)
-    said = plots.Line("", edges.tolist(), [*shares.tolist(), float(shares[-1])], "steps")
+    line = plots.Line("", edges.tolist(), [*shares.tolist(), float(shares[-1])], "steps")
     inner = [0.0, *profile.edges, 1.0]
     middles = [(low + high) / 2 for low, high in zip(inner, inner[1:])]
     lines = []
@@ -60,7 +60,7 @@ def panels(history: EnsembleHistory, scores: np.ndarray, profile: EnsembleProfil
             )
         )
     return [
-        plots.Panel(f"difficulty of {len(history):,} requests", "discrepancy score", "% of the requests", [said]),
+        plots.Panel(f"difficulty of {len(history):,} requests", "discrepancy score", "% of the requests", [line]),
         plots.Panel(
             "what subsets are worth", "predicted difficulty", "% that agree with all models", lines, y_from_zero=False
         ),

@@ -66,13 +66,13 @@ def _part(directory: str, name: str, key: str, make: Callable[[Any], List[str]])
         return f"No run is stored as `docs/results/{name}`."
     with open(path, encoding="utf-8") as file:
         result = json.load(file)
-    said = result["circumstances"]
+    circumstances = result["circumstances"]
     seeds = {"seeds": "seeds", "rounds": "rounds", "worlds": "worlds"}
     counted = ", ".join(
-        [f"{said[name]} {word}" for name, word in seeds.items() if name in said]
-        + [f"{said['core']} core" for _ in range("core" in said)]
+        [f"{circumstances[name]} {word}" for name, word in seeds.items() if name in circumstances]
+        + [f"{circumstances['core']} core" for _ in range("core" in circumstances)]
     )
-    return "\n".join([*make(result[key]), "", f"`{said['command']}` ({counted})."])
+    return "\n".join([*make(result[key]), "", f"`{circumstances['command']}` ({counted})."])
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> List[str]:

@@ -1,6 +1,6 @@
 """Golden traces: one behaviour each, named after it. Replay feeds the stored events and compares every action.
 
-After a change that is meant: ``python scripts/update_golden.py``, and read the diff.
+After a change that is meant: ``python scripts/dev/update_golden.py``, and read the diff.
 """
 
 from __future__ import annotations

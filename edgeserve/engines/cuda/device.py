@@ -13,6 +13,7 @@ import ctypes
 from typing import Any, Dict, Iterator, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.engines.cuda.driver import Driver
 from edgeserve.engines.cuda.status import CudaError, out_of_memory
@@ -136,7 +137,7 @@ class HostBuffer(Buffer):
         super().__init__(device, size)
         self.host_pointer = device.driver.alloc_host(max(size, 1), mapped)
 
-    def array(self, shape: Sequence[int], dtype: Any, offset: int = 0) -> np.ndarray:
+    def array(self, shape: Sequence[int], dtype: Any, offset: int = 0) -> NDArray[Any]:
         """A view of the bytes from ``offset`` on. It must not be used after :meth:`free`."""
         kind = np.dtype(dtype)
         count = int(np.prod(shape, dtype=np.int64))
@@ -145,7 +146,7 @@ class HostBuffer(Buffer):
         if offset < 0 or offset + count * kind.itemsize > self.size:
             raise CudaError(f"{kind}{list(shape)} at byte {offset} does not fit a host buffer of {self.size} bytes")
         raw: Any = (ctypes.c_ubyte * max(self.size, 1)).from_address(self.host_pointer)  # numpy takes any buffer
-        view: np.ndarray = np.frombuffer(raw, kind, count, offset).reshape(tuple(shape))
+        view: NDArray[Any] = np.frombuffer(raw, kind, count, offset).reshape(tuple(shape))
         return view
 
     def _free(self, driver: Driver) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Optional, Sequence
 
-import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.engines.cuda.device import CudaDevice, CudaStream, DeviceBuffer, DeviceMemory, HostBuffer
 
@@ -42,7 +42,7 @@ class Staged:
         """The device's pointer."""
         return self._device_side.pointer
 
-    def array(self, shape: Sequence[int], dtype: Any, offset: int = 0) -> np.ndarray:
+    def array(self, shape: Sequence[int], dtype: Any, offset: int = 0) -> NDArray[Any]:
         """The host's view."""
         return self.host.array(shape, dtype, offset)
 

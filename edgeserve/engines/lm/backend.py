@@ -6,9 +6,9 @@ sequence. The step loop says which tokens go behind which slot; a back end knows
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Protocol, Sequence
+from typing import Any, List, NamedTuple, Protocol, Sequence
 
-import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.engines.base import LaneInfo
 
@@ -44,10 +44,10 @@ class BackendSession(Protocol):
     slots: int
     mixes: bool
 
-    def prefill(self, rows: Sequence[Row]) -> List[np.ndarray]:
+    def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
         """Append one or several tokens per row; rows may differ in length and in ``start``."""
 
-    def decode(self, rows: Sequence[Row]) -> List[np.ndarray]:
+    def decode(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
         """Append exactly one token per row."""
 
     def free(self, slot: int) -> None:

@@ -9,9 +9,10 @@ sequence ends.
 from __future__ import annotations
 
 import mmap
-from typing import List, Sequence, Tuple
+from typing import Any, List, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 PAGE_BYTES = mmap.PAGESIZE
 
@@ -21,7 +22,7 @@ class KvRows:
 
     def __init__(self, layers: int, rows: int, heads: int, context: int, head_size: int) -> None:
         shape = (rows, heads, context, head_size)
-        self.layers: List[Tuple[np.ndarray, np.ndarray]] = []
+        self.layers: List[Tuple[NDArray[Any], NDArray[Any]]] = []
         self._maps: List[mmap.mmap] = []
         self._row_bytes = heads * context * head_size * 4
         for _ in range(layers):
@@ -87,7 +88,7 @@ class KvRows:
             if length and not (length_b if row == a else length_a):
                 self._discard(row)
 
-    def _array(self, shape: Tuple[int, ...]) -> np.ndarray:
+    def _array(self, shape: Tuple[int, ...]) -> NDArray[Any]:
         memory = mmap.mmap(-1, max(1, self._row_bytes * shape[0]), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._maps.append(memory)
         return np.frombuffer(memory, np.float32, int(np.prod(shape))).reshape(shape)

@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import llama_cpp
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
@@ -38,9 +39,12 @@ ALL_LAYERS = 10_000
 """More layers than any model has: all of them lie on the GPU."""
 
 
-@llama_cpp.llama_log_callback
 def _silence(level: int, text: bytes, user_data: Any) -> None:
     """llama.cpp's own lines are for its developers; failures are told as errors."""
+
+
+_NO_LOG = llama_cpp.llama_log_callback(_silence)
+"""Kept here: llama.cpp calls it for as long as the process lives."""
 
 
 def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneInfo]) -> LlamaBackend:
@@ -136,7 +140,7 @@ class LlamaBackend:
 
     def _opened(self, vocabulary_only: bool) -> Any:
         llama_cpp.llama_backend_init()
-        llama_cpp.llama_log_set(_silence, ctypes.c_void_p(0))
+        llama_cpp.llama_log_set(_NO_LOG, ctypes.c_void_p(0))
         settings = llama_cpp.llama_model_default_params()
         settings.n_gpu_layers = 0 if vocabulary_only else self._gpu_layers
         settings.main_gpu = self._device_index
@@ -181,14 +185,14 @@ class LlamaSession:
         self._numbers = Numbers(slots)
         self._moves = moves
 
-    def prefill(self, rows: Sequence[Row]) -> List[np.ndarray]:
+    def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
         number_of = self._numbered([row.slot for row in rows])
         given = [
             (token, row.start + place, number_of[row.slot], place + 1 == len(row.tokens))
             for row in sorted(rows, key=lambda row: number_of[row.slot])
             for place, token in enumerate(row.tokens)
         ]
-        scores: Dict[int, np.ndarray] = {}
+        scores: Dict[int, NDArray[Any]] = {}
         for begin in range(0, len(given), BATCH_TOKENS):
             scores.update(self._decode(given[begin : begin + BATCH_TOKENS]))
         return [scores[number_of[row.slot]] for row in rows]
@@ -202,7 +206,7 @@ class LlamaSession:
             llama_cpp.llama_memory_seq_rm(self._memory, source, -1, -1)
         return {slot: self._numbers.of(slot) for slot in slots}
 
-    def decode(self, rows: Sequence[Row]) -> List[np.ndarray]:
+    def decode(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
         return self.prefill(rows)
 
     def free(self, slot: int) -> None:
@@ -216,7 +220,7 @@ class LlamaSession:
             llama_cpp.llama_batch_free(self._batch)
             llama_cpp.llama_free(context)
 
-    def _decode(self, given: Sequence[Tuple[int, int, int, bool]]) -> Dict[int, np.ndarray]:
+    def _decode(self, given: Sequence[Tuple[int, int, int, bool]]) -> Dict[int, NDArray[Any]]:
         """Run tokens with their positions and sequences; the scores behind those that ask for them, by sequence."""
         batch = self._batch
         batch.n_tokens = len(given)

@@ -14,6 +14,7 @@ from typing import Any, ContextManager, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import onnxruntime
+from numpy.typing import NDArray
 
 from edgeserve.config.files import weights_size_bytes
 from edgeserve.config.schema import ModelConfig
@@ -181,9 +182,9 @@ class _Bound:
 
     def __init__(self, session: Any, rows: KvRows, first: int, count: int, width: int, vocabulary: int) -> None:
         self.binding = session.io_binding()
-        self.tokens: np.ndarray = np.zeros((count, width), np.int64)
-        self.lengths: np.ndarray = np.zeros(count, np.int32)
-        self.total: np.ndarray = np.zeros((), np.int32)
+        self.tokens: NDArray[Any] = np.zeros((count, width), np.int64)
+        self.lengths: NDArray[Any] = np.zeros(count, np.int32)
+        self.total: NDArray[Any] = np.zeros((), np.int32)
         self.scores = np.zeros((count, vocabulary), np.float32)
         self.kept: List[Any] = []  # what is bound lies in the arrays, which must live as long
         for name, array in (("tokens", self.tokens), ("lengths", self.lengths), ("total", self.total)):
@@ -195,7 +196,7 @@ class _Bound:
                 self.binding.bind_ortvalue_input(f"past_{kind}_{number}", value)
                 self.binding.bind_ortvalue_output(f"{kind}_{number}", value)
 
-    def _value(self, array: np.ndarray) -> Any:
+    def _value(self, array: NDArray[Any]) -> Any:
         value = onnxruntime.OrtValue.ortvalue_from_numpy(array)
         self.kept.append((value, array))
         return value
@@ -214,9 +215,9 @@ class OnnxSession:
         self.mixes = False
         self._chunks = _is_since(CHUNKS_SINCE)
 
-    def prefill(self, rows: Sequence[Row]) -> List[np.ndarray]:
+    def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
         """Those that begin run together, filled up to the longest; a row that goes on runs alone."""
-        scores: Dict[int, np.ndarray] = {}
+        scores: Dict[int, NDArray[Any]] = {}
         fresh = [row for row in rows if row.start == 0]
         if fresh:
             scores.update(self._run(fresh))
@@ -230,7 +231,7 @@ class OnnxSession:
                 scores.update(self._run([Row(row.slot, [token], row.start + place)]))
         return [scores[row.slot] for row in rows]
 
-    def decode(self, rows: Sequence[Row]) -> List[np.ndarray]:
+    def decode(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
         scores = self._run(rows)
         return [scores[row.slot] for row in rows]
 
@@ -241,7 +242,7 @@ class OnnxSession:
         self._decoding = {}
         self._rows.close()
 
-    def _run(self, rows: Sequence[Row]) -> Dict[int, np.ndarray]:
+    def _run(self, rows: Sequence[Row]) -> Dict[int, NDArray[Any]]:
         """The scores by slot."""
         first = self._rows.arrange([row.slot for row in rows])
         width = max([len(row.tokens) for row in rows])

@@ -5,9 +5,10 @@ Pure: the draw, a number from 0 to below 1, is handed in.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Tuple
+from typing import Any, NamedTuple, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 LIKELY_FIRST = 1024
 """How many of the best tokens are sorted before all of them are: they nearly always hold ``top_p`` of the whole."""
@@ -22,7 +23,7 @@ class Sampling(NamedTuple):
     top_k: int = 0
 
 
-def choose(scores: np.ndarray, sampling: Sampling, draw: float) -> int:
+def choose(scores: NDArray[Any], sampling: Sampling, draw: float) -> int:
     """The chosen token. Of tokens with equal scores the lower number goes first."""
     if sampling.temperature <= 0.0:
         return int(np.argmax(scores))
@@ -32,7 +33,7 @@ def choose(scores: np.ndarray, sampling: Sampling, draw: float) -> int:
     return int(tokens[min(place, len(tokens) - 1)])
 
 
-def candidates(scores: np.ndarray, sampling: Sampling) -> Tuple[np.ndarray, np.ndarray]:
+def candidates(scores: NDArray[Any], sampling: Sampling) -> Tuple[NDArray[Any], NDArray[Any]]:
     """The tokens that may be drawn, best first, and their probabilities (before they are scaled to sum up to 1)."""
     scaled = scores.astype(np.float64) / sampling.temperature
     scaled -= scaled.max()
@@ -50,7 +51,7 @@ def candidates(scores: np.ndarray, sampling: Sampling) -> Tuple[np.ndarray, np.n
     return _cut(tokens, np.exp(scaled[tokens]), total, sampling.top_p)
 
 
-def _best(scaled: np.ndarray, count: int) -> np.ndarray:
+def _best(scaled: NDArray[Any], count: int) -> NDArray[Any]:
     """The numbers of the ``count`` best, best first, equal ones by number."""
     if count < len(scaled):
         worst = np.partition(scaled, len(scaled) - count)[len(scaled) - count]
@@ -59,10 +60,11 @@ def _best(scaled: np.ndarray, count: int) -> np.ndarray:
         found = np.concatenate([above, level])
     else:
         found = np.arange(len(scaled))
-    return found[np.lexsort((found, -scaled[found]))]
+    ordered: NDArray[np.intp] = found[np.lexsort((found, -scaled[found]))]
+    return ordered
 
 
-def _cut(tokens: np.ndarray, chances: np.ndarray, total: float, top_p: float) -> Tuple[np.ndarray, np.ndarray]:
+def _cut(tokens: NDArray[Any], chances: NDArray[Any], total: float, top_p: float) -> Tuple[NDArray[Any], NDArray[Any]]:
     """The fewest of the best whose share of ``total`` is ``top_p`` at least."""
     if top_p >= 1.0:
         return tokens, chances

@@ -8,10 +8,11 @@ with its state. A turn reads no more than a bounded number of tokens, so it has 
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 from typing import Sequence as Several
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.engines.base import ANSWERED, Batch, BatchControl, Result
 from edgeserve.engines.lm.backend import Row, Tokenizer
@@ -167,7 +168,7 @@ class StepLoop:
                 job.steps += 1
                 self._choose(run, job, found)
 
-    def _choose(self, run: _Run, job: BatchItem, scores: np.ndarray) -> None:
+    def _choose(self, run: _Run, job: BatchItem, scores: NDArray[Any]) -> None:
         """The next token of one answer, what may be sent of it, and whether the answer is over."""
         sequence, asked = job.sequence, job.sequence.asked
         token = choose(scores, asked.sampling, sequence.draw())

@@ -7,11 +7,11 @@ models expect. As long as the same sequences make steps they stay so; where the 
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-import numpy as np
 import torch
 import transformers
+from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
@@ -53,7 +53,7 @@ class TransformersBackend:
         self._dtype = PRECISIONS[precision]
         self._device = device
         self._network: Any = None
-        self._vocabulary: Any = None
+        self._vocabulary: Optional[FileTokenizer] = None
 
     def load(self) -> ModelFacts:
         if self._network is None:
@@ -121,9 +121,9 @@ class TransformersSession:
         self._members: List[int] = []  # slots of the block, in order
         self._block: Layers = []
 
-    def prefill(self, rows: Sequence[Row]) -> List[np.ndarray]:
+    def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
         """Rows of one length and without memory run together, the others each alone."""
-        scores: Dict[int, np.ndarray] = {}
+        scores: Dict[int, NDArray[Any]] = {}
         fresh: Dict[int, List[Row]] = {}
         for row in rows:
             if row.start == 0:
@@ -132,7 +132,7 @@ class TransformersSession:
             scores.update(self._run(group))
         return [scores[row.slot] for row in rows]
 
-    def decode(self, rows: Sequence[Row]) -> List[np.ndarray]:
+    def decode(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
         scores = self._run(rows)
         return [scores[row.slot] for row in rows]
 
@@ -145,7 +145,7 @@ class TransformersSession:
     def close(self) -> None:
         self._members, self._block, self._alone, self._lengths = [], [], {}, {}
 
-    def _run(self, rows: Sequence[Row]) -> Dict[int, np.ndarray]:
+    def _run(self, rows: Sequence[Row]) -> Dict[int, NDArray[Any]]:
         """Append as many tokens to each row, and the scores by slot."""
         slots, count = [row.slot for row in rows], len(rows[0].tokens)
         starts = torch.tensor([row.start for row in rows], device=self._device)

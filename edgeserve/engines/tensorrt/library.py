@@ -80,7 +80,7 @@ def _make_log(trt: Any) -> Any:
     whoever asks. TensorRT calls it from threads of its own."""
     severities = {int(getattr(trt.ILogger, name)): level for name, level in _LEVELS}
 
-    class Log(trt.ILogger):  # type: ignore[name-defined,misc]
+    class Log(trt.ILogger):  # type: ignore[misc]
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
             self._lock = threading.Lock()

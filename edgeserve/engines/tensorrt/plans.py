@@ -99,7 +99,9 @@ def power_mode(root: str = "/") -> str:
     status = re.search(r"pmode:(\d+)", _text(root, "var/lib/nvpmodel/status"))
     if not status:
         return ""
-    modes = dict(re.findall(r"<\s*POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+)\s*>", _text(root, "etc/nvpmodel.conf")))
+    modes: Dict[str, str] = dict(
+        re.findall(r"<\s*POWER_MODEL\s+ID=(\d+)\s+NAME=(\S+)\s*>", _text(root, "etc/nvpmodel.conf"))
+    )
     number = str(int(status.group(1)))
     return modes.get(number, f"number {number}")
 

@@ -22,6 +22,7 @@ import math
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.engines.base import Batch, Finished, LaneInfo, Pending, Result, Session
 from edgeserve.engines.cuda.completion import DevicePending
@@ -85,7 +86,7 @@ class BatchMemory:
         self.collecting: Optional[Collecting] = None
         self._inputs = {tensor.name: tensor for tensor in tensors if tensor.is_input and not tensor.narrowed}
 
-    def room(self, name: str, shape: Shape) -> Optional[np.ndarray]:
+    def room(self, name: str, shape: Shape) -> Optional[NDArray[Any]]:
         """The host's memory of an input, to pack it where it is copied from; ``None`` where it does not fit."""
         tensor = self._inputs.get(name)
         if tensor is None or math.prod(shape) * tensor.dtype.itemsize > tensor.size_bytes:
@@ -196,7 +197,7 @@ class Collecting:
         self,
         ports: Ports,
         packed: PackedBatch,
-        views: Sequence[np.ndarray],
+        views: Sequence[NDArray[Any]],
         failed: Mapping[int, EngineError],
         count: int,
     ) -> None:
@@ -323,7 +324,7 @@ class LaneContexts:
         slot: BatchMemory,
         context: ProfileContext,
         packed: PackedBatch,
-        views: Sequence[np.ndarray],
+        views: Sequence[NDArray[Any]],
         collecting: Collecting,
     ) -> Pending:
         compute, into, out = self.stream.stream, self._into, self._out
@@ -406,7 +407,7 @@ class LaneContexts:
         self._next = (number + 1) % len(self._slots)
         return number, slot
 
-    def _stage(self, slot: BatchMemory, feeds: Mapping[str, np.ndarray]) -> None:
+    def _stage(self, slot: BatchMemory, feeds: Mapping[str, NDArray[Any]]) -> None:
         """Copy what was not packed in the slot's host memory into it: constants, masks, states, narrowed numbers."""
         for tensor in self.loaded.tensors:
             if not tensor.is_input:
@@ -418,7 +419,7 @@ class LaneContexts:
             if array.ctypes.data != view.ctypes.data:
                 np.copyto(view, array, casting="unsafe")
 
-    def _check_narrow(self, array: np.ndarray, tensor: Tensor) -> None:
+    def _check_narrow(self, array: NDArray[Any], tensor: Tensor) -> None:
         """TensorRT before version 10 has no int64: larger values must not be cut off silently."""
         bounds = np.iinfo(tensor.dtype)
         if array.size and (array.min() < bounds.min or array.max() > bounds.max):
@@ -460,7 +461,7 @@ def _shape_of(value: Any) -> Shape:
         return ()
 
 
-def _bytes_of(array: np.ndarray, tensor: Tensor) -> int:
+def _bytes_of(array: NDArray[Any], tensor: Tensor) -> int:
     return int(array.size) * tensor.dtype.itemsize
 
 

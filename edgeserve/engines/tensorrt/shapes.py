@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.engines.collate import dims_text
 from edgeserve.engines.tensorrt.settings import BuildRequest
@@ -104,7 +105,7 @@ def _shape(port: Input, size: int, inputs: Sequence[Input], request: BuildReques
     return ProfileShape(*((size, *row) for row in _item_shape(port, inputs, request, where)))
 
 
-def _constant_dims(port: Input, value: np.ndarray) -> Dims:
+def _constant_dims(port: Input, value: NDArray[Any]) -> Dims:
     return tuple(value.shape) if value.ndim == len(port.dims) else (1,) * len(port.dims)
 
 

@@ -24,7 +24,7 @@ class Tensor(NamedTuple):
 
     name: str
     is_input: bool
-    dtype: np.dtype
+    dtype: np.dtype[Any]
     dims: Tuple[int, ...]
     size_bytes: int
     narrowed: bool = False

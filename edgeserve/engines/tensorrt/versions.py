@@ -157,11 +157,12 @@ class Api:
 
     # --- types ---
 
-    def dtype_of(self, kind: Any) -> Optional[np.dtype]:
+    def dtype_of(self, kind: Any) -> Optional[np.dtype[Any]]:
         """numpy's type for one of TensorRT's, ``None`` where numpy has none (bfloat16, float8 and smaller)."""
         for name, dtype in _DTYPES.items():
             if getattr(self.trt.DataType, name, None) == kind:
-                return np.dtype(dtype)
+                found: np.dtype[Any] = np.dtype(dtype)
+                return found
         return None
 
     @property

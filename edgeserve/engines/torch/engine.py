@@ -16,10 +16,11 @@ from __future__ import annotations
 
 import gc
 import os
-from typing import Container, Dict, List, Mapping, Optional, Sequence, Set
+from typing import Any, Container, Dict, List, Mapping, Optional, Sequence, Set
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, OutputType, Result, Session, Values
@@ -161,7 +162,7 @@ class TorchEngine(Engine):
 
     # --- a batch ---
 
-    def arrays_of(self, packed: PackedBatch, threads: int) -> Sequence[np.ndarray]:
+    def arrays_of(self, packed: PackedBatch, threads: int) -> Sequence[NDArray[Any]]:
         """The network's outputs for a packed batch, on the CPU."""
         if not packed.rows:
             return ()
@@ -190,7 +191,7 @@ class TorchEngine(Engine):
         outputs = program.call(tensors)
         return [output.float() if output.dtype in (torch.bfloat16, self._precision) else output for output in outputs]
 
-    def failed(self, error: Exception, feeds: Dict[str, np.ndarray]) -> EngineError:
+    def failed(self, error: Exception, feeds: Dict[str, NDArray[Any]]) -> EngineError:
         """What was raised while the network ran, as the error of this model."""
         return failure_of(self._name, error, feeds, self._device)
 
@@ -312,15 +313,15 @@ class TorchEngine(Engine):
 
     # --- helpers ---
 
-    def _array(self, output: torch.Tensor, shared: Set[int]) -> np.ndarray:
+    def _array(self, output: torch.Tensor, shared: Set[int]) -> NDArray[Any]:
         """An output as an array that nothing else writes to."""
-        array: np.ndarray = output.numpy()
+        array: NDArray[Any] = output.numpy()
         if self._copies_out or output.untyped_storage().data_ptr() in shared:
             return np.array(array, copy=True)
         return array
 
 
-def _tensor(array: np.ndarray, copies: bool) -> torch.Tensor:
+def _tensor(array: NDArray[Any], copies: bool) -> torch.Tensor:
     """The array's memory as a tensor; a copy where the network writes to its inputs, or numpy may not write there."""
     if copies or not array.flags.writeable:
         array = np.array(array, copy=True)

@@ -7,10 +7,10 @@ since 2.8 one for the device's failures, whose text is the same as before.
 from __future__ import annotations
 
 import re
-from typing import Dict, Optional
+from typing import Any, Dict, Optional
 
-import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from edgeserve.engines.cuda.status import OUT_OF_MEMORY, error_of, of_model, status_of
 from edgeserve.errors import EngineError, OutOfMemory
@@ -18,7 +18,7 @@ from edgeserve.errors import EngineError, OutOfMemory
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-def failure_of(model: str, error: Exception, feeds: Dict[str, np.ndarray], device: torch.device) -> EngineError:
+def failure_of(model: str, error: Exception, feeds: Dict[str, NDArray[Any]], device: torch.device) -> EngineError:
     """The error for what was raised while ``model`` loaded, or ran on ``feeds``."""
     if isinstance(error, EngineError):
         return of_model(model, error)

@@ -20,6 +20,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from edgeserve.config.files import model_path
 from edgeserve.config.schema import ModelConfig
@@ -203,7 +204,7 @@ def _load_weights(module: torch.nn.Module, model: ModelConfig, path: str) -> Non
 def _from_script(
     model: ModelConfig, options: Options, path: str, device: torch.device, precision: Optional[torch.dtype]
 ) -> Program:
-    module = torch.jit.load(path, map_location=device).eval()  # type: ignore[no-untyped-call]
+    module = torch.jit.load(path, map_location=device).eval()
     if precision is not None:
         module = module.to(dtype=precision)
     arguments = module.forward.schema.arguments[1:]  # the first is the module
@@ -242,7 +243,7 @@ def _declared(
     ports = []
     for name in taken:
         if name in constants and name not in table:
-            value: np.ndarray = np.asarray(constants[name])
+            value: NDArray[Any] = np.asarray(constants[name])
             dtype: Any = np.float32 if value.dtype.kind == "f" else value.dtype
             ports.append(Port(name, np.dtype(dtype), value.shape))
         else:
@@ -378,7 +379,7 @@ def describe(path: str) -> FileDescription:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
-            module = torch.jit.load(path, map_location=device)  # type: ignore[no-untyped-call]
+            module = torch.jit.load(path, map_location=device)
     except Exception as error:  # noqa: BLE001 torch raises RuntimeError, zip and pickle errors and others
         raise EngineError(
             f"{path}: is no TorchScript ({str(error).splitlines()[0]}). Weights and pickled modules "

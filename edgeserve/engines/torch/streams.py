@@ -11,6 +11,7 @@ from typing import Any, Callable, Container, ContextManager, Dict, List, Optiona
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from edgeserve.engines.base import Batch, Finished, LaneInfo, Pending, Result, Session
 from edgeserve.engines.cuda.completion import DevicePending, StreamClock
@@ -103,7 +104,7 @@ class CudaSession(Session):
         choice: str,
         ports: Callable[[], Ports],
         enqueue: Callable[[Dict[str, torch.Tensor]], List[torch.Tensor]],
-        fail: Callable[[Exception, Dict[str, np.ndarray]], Exception],
+        fail: Callable[[Exception, Dict[str, NDArray[Any]]], Exception],
         on_host: Callable[[], Container[str]],
     ) -> None:
         self._on_host = on_host
@@ -149,7 +150,7 @@ class CudaSession(Session):
             shared.current,
         )
 
-    def _to_device(self, feeds: Dict[str, np.ndarray]) -> Dict[str, torch.Tensor]:
+    def _to_device(self, feeds: Dict[str, NDArray[Any]]) -> Dict[str, torch.Tensor]:
         """The inputs on the device. torch's allocators keep pinned memory until its copy is over, and device memory
         until the streams that it was recorded on are past it."""
         on_host = self._on_host()

@@ -5,7 +5,7 @@ Each is taken by one batch with ``probe`` or let go of (``ReleaseInputs``), neve
 of ``sched/requests/states.py``: nothing waits for it and nothing moves when the lane answers.
 
 Which jobs are worth it is the policy's business (``sched/policies/dynamic/sampler.py``); that no probe delays real work
-is retained here, for every policy. Knows no policy by name and no lane's thread."""
+is kept here, for every policy. Knows no policy by name and no lane's thread."""
 
 from __future__ import annotations
 

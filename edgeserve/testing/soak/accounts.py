@@ -45,8 +45,8 @@ class Accounts:
         policies = config.policies
         self._kind_of = {app.name: policies[app.policy or next(iter(policies))].kind for app in config.apps.values()}
         self._open: Dict[int, Request] = {}
-        self._arrived: Counter = Counter()
-        self._ends: Dict[str, Counter] = {name: Counter() for name in config.apps}
+        self._arrived: Counter[str] = Counter()
+        self._ends: Dict[str, Counter[str]] = {name: Counter() for name in config.apps}
 
     def step(self, events: Sequence[Event], actions: Sequence[Action]) -> None:
         """What the scheduler was told in one step, and what it said."""
@@ -110,7 +110,7 @@ class Accounts:
 
     def _counted(self, policy: Pard) -> None:
         """PARD's own counts, by module: who was given up counts once, at the module that decided it."""
-        ends: Counter = Counter()
+        ends: Counter[str] = Counter()
         for app in policy.apps:
             ends.update(self._ends[app.name])
         dropped, expired = sum(policy.dropped.values()), sum(policy.expired.values())

@@ -131,7 +131,7 @@ def hold(
 
 def missing_marks(results: Sequence[SoakResult]) -> List[str]:
     """Events, actions and outcomes that never occurred."""
-    seen: Counter = Counter()
+    seen: Counter[str] = Counter()
     for result in results:
         seen.update(result.marks)
     return [name for name in MARKS if not seen[name]]

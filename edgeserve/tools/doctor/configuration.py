@@ -160,15 +160,15 @@ def check_profiles(config: Config) -> List[Finding]:
     sources: Dict[str, List[str]] = {}
     for model in config.models.values():
         sources.setdefault(times_from(config, model, usable.get(model.name)), []).append(model.name)
-    told = "; ".join(
+    shown = "; ".join(
         f"{source}: {', '.join(sources[source])}" for source in (MEASURED, EXPECTED, AT_START) if source in sources
     )
     if AT_START in sources:
         return [
             *found,
-            Finding("profiles", NOTE, f"times of models in {directory}: {told}", f"edgeserve profile {config.source}"),
+            Finding("profiles", NOTE, f"times of models in {directory}: {shown}", f"edgeserve profile {config.source}"),
         ]
-    return [*found, Finding("profiles", GOOD, f"times of models in {directory}: {told or 'there is no model'}")]
+    return [*found, Finding("profiles", GOOD, f"times of models in {directory}: {shown or 'there is no model'}")]
 
 
 def _asset_mend(path: str) -> str:

@@ -80,7 +80,7 @@ def check_dla(board: Board) -> List[Finding]:
 
 
 def check_power_mode(root: str) -> List[Finding]:
-    """Modes are told apart by name: the numbers mean different things on different boards."""
+    """Modes are distinguished by name: the numbers mean different things on different boards."""
     current, modes = status_number(read_text(root, STATUS)), read_conf(root)
     if current is None or not modes.modes:
         return []

@@ -14,6 +14,7 @@ import sys
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.config.ensemble_profile import EnsembleProfile, write_ensemble
 from edgeserve.errors import ConfigError
@@ -45,19 +46,19 @@ class Network(NamedTuple):
     """A trained predictor: standardised features through layers with ReLU between them; ``score`` is the column of the
     last layer that holds the score, times ``unit``."""
 
-    shift: np.ndarray
-    scale: np.ndarray
-    layers: List[Tuple[np.ndarray, np.ndarray]]
+    shift: NDArray[Any]
+    scale: NDArray[Any]
+    layers: List[Tuple[NDArray[Any], NDArray[Any]]]
     unit: float
 
-    def scores(self, features: np.ndarray) -> np.ndarray:
+    def scores(self, features: NDArray[Any]) -> NDArray[Any]:
         """Scores from 0 to 1, shape (records,), of features (records, features)."""
         values = (features - self.shift) / self.scale
         for index, (weights, biases) in enumerate(self.layers):
             values = values @ weights + biases
             if index < len(self.layers) - 1:
                 values = np.maximum(values, 0.0)
-        scores: np.ndarray = np.clip(values[:, -1] / self.unit, 0.0, 1.0)
+        scores: NDArray[Any] = np.clip(values[:, -1] / self.unit, 0.0, 1.0)
         return scores
 
 
@@ -128,7 +129,7 @@ def fit(
     truth = _true_scores(history, answers, scoring, score)
     first, second = history.halves(seed)
     network: Optional[Network] = None
-    predicted: Optional[np.ndarray] = None
+    predicted: Optional[NDArray[Any]] = None
     if history.features is not None:
         tell(f"the predictor of the difficulty, from {len(first)} records in at most {epochs} epochs")
         network = train(history.part(first), answers[first], truth[first], epochs, seed)
@@ -208,7 +209,7 @@ def _stacking(history: EnsembleHistory, weights: Tuple[float, ...]) -> Combiner:
     )
 
 
-def score_statistics(history: EnsembleHistory, answers: np.ndarray) -> Discrepancy:
+def score_statistics(history: EnsembleHistory, answers: NDArray[Any]) -> Discrepancy:
     """Temperatures, by the true labels or else the ensemble's, and mean distances."""
     temperatures = (1.0,) * len(history.models)
     if history.task == "classification":
@@ -217,17 +218,17 @@ def score_statistics(history: EnsembleHistory, answers: np.ndarray) -> Discrepan
     return fit_discrepancy(history.task, history.outputs, answers, temperatures)
 
 
-def _true_scores(history: EnsembleHistory, answers: np.ndarray, scoring: Discrepancy, score: str) -> np.ndarray:
+def _true_scores(history: EnsembleHistory, answers: NDArray[Any], scoring: Discrepancy, score: str) -> NDArray[Any]:
     if score == "discrepancy":
         return scoring.scores(history.outputs, answers)
     if score != "agreement" or history.task != "classification":
         raise ConfigError(f"score = {score!r}: expected 'discrepancy', or 'agreement' of a classification")
     raw = agreement_scores(history.outputs)
-    scores: np.ndarray = np.clip(raw / max(float(np.quantile(raw, 0.99)), 1e-12), 0.0, 1.0)
+    scores: NDArray[Any] = np.clip(raw / max(float(np.quantile(raw, 0.99)), 1e-12), 0.0, 1.0)
     return scores
 
 
-def train(history: EnsembleHistory, answers: np.ndarray, scores: np.ndarray, epochs: int, seed: int) -> Network:
+def train(history: EnsembleHistory, answers: NDArray[Any], scores: NDArray[Any], epochs: int, seed: int) -> Network:
     """The difficulty predictor (Eq. 2): a small network that learns the score's rank, and beside it the ensemble's
     class, which shares its hidden layers. Both are learnt by squared error."""
     try:
@@ -259,7 +260,7 @@ def train(history: EnsembleHistory, answers: np.ndarray, scores: np.ndarray, epo
     return Network(shift, scale, list(zip(network.coefs_, network.intercepts_)), unit)
 
 
-def _class_columns(task: str, answers: np.ndarray) -> List[np.ndarray]:
+def _class_columns(task: str, answers: NDArray[Any]) -> List[NDArray[Any]]:
     if task != "classification":
         return []
     labels = answers.argmax(axis=1)
@@ -269,15 +270,15 @@ def _class_columns(task: str, answers: np.ndarray) -> List[np.ndarray]:
 def _profile(
     history: EnsembleHistory,
     combiner: Combiner,
-    outputs: np.ndarray,
-    predicted: Optional[np.ndarray],
+    outputs: NDArray[Any],
+    predicted: Optional[NDArray[Any]],
     bins: int,
     tolerance: float,
 ) -> EnsembleProfile:
     if predicted is None:
         edges: Tuple[float, ...] = ()
         score_edges: Tuple[float, ...] = ()
-        places: np.ndarray = np.zeros(len(outputs), int)
+        places: NDArray[Any] = np.zeros(len(outputs), int)
     else:
         edges, score_edges = equal_edges(predicted, bins), equal_edges(predicted, SCORE_BINS)
         places = bin_of(predicted, edges)

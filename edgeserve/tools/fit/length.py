@@ -7,6 +7,7 @@ import json
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.errors import ConfigError
 from edgeserve.predict.length import LOG_MAX, SIGMA_MAX, LengthModel
@@ -129,7 +130,7 @@ def fit(
     return LengthModel(shift, scale, layers, sigma, longest, about), ladder
 
 
-def _train(rows: np.ndarray, logs: np.ndarray, epochs: int, seed: int) -> List[Tuple[np.ndarray, np.ndarray]]:
+def _train(rows: NDArray[Any], logs: NDArray[Any], epochs: int, seed: int) -> List[Tuple[NDArray[Any], NDArray[Any]]]:
     try:
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.neural_network import MLPRegressor
@@ -153,7 +154,7 @@ def _train(rows: np.ndarray, logs: np.ndarray, epochs: int, seed: int) -> List[T
     return list(zip(network.coefs_, network.intercepts_))
 
 
-def _ladder(rows: np.ndarray, tokens: np.ndarray, train: np.ndarray, test: np.ndarray) -> Dict[str, Errors]:
+def _ladder(rows: NDArray[Any], tokens: NDArray[Any], train: NDArray[Any], test: NDArray[Any]) -> Dict[str, Errors]:
     """RT-LM's Fig. 2: length of the input, the best single rule, and a linear regression on the six scores."""
     single = [_linear(rows[:, [rule]], tokens, train, test) for rule in range(6)]
     return {
@@ -163,13 +164,13 @@ def _ladder(rows: np.ndarray, tokens: np.ndarray, train: np.ndarray, test: np.nd
     }
 
 
-def _linear(columns: np.ndarray, tokens: np.ndarray, train: np.ndarray, test: np.ndarray) -> Errors:
+def _linear(columns: NDArray[Any], tokens: NDArray[Any], train: NDArray[Any], test: NDArray[Any]) -> Errors:
     design = np.column_stack([columns, np.ones(len(columns))])
     weights = np.linalg.lstsq(design[train], tokens[train], rcond=None)[0]
     return _errors(design[test] @ weights, tokens[test])
 
 
-def _errors(predicted: np.ndarray, tokens: np.ndarray) -> Errors:
+def _errors(predicted: NDArray[Any], tokens: NDArray[Any]) -> Errors:
     return Errors(
         correlation(predicted, tokens),
         correlation(ranks_of(predicted), ranks_of(tokens)),

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 
-def ranks_of(values: np.ndarray) -> np.ndarray:
+def ranks_of(values: NDArray[Any]) -> NDArray[Any]:
     """The rank of every value from 1, equal values the mean of their ranks."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
-    middle: np.ndarray = last - (counts - 1) / 2
-    ranks: np.ndarray = middle[inverse]
+    middle: NDArray[Any] = last - (counts - 1) / 2
+    ranks: NDArray[Any] = middle[inverse]
     return ranks
 
 
-def correlation(one: np.ndarray, other: np.ndarray) -> float:
+def correlation(one: NDArray[Any], other: NDArray[Any]) -> float:
     """Pearson's correlation; 0 where one of them is constant."""
     spread = float(one.std() * other.std())
     return float(((one - one.mean()) * (other - other.mean())).mean() / spread) if spread > 1e-12 else 0.0

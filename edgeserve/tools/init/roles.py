@@ -170,11 +170,11 @@ def _find_lengths(roles: Roles, states: Sequence[Port], shapes: Mapping[str, Sha
     for port in [*roles.given, *states]:
         axis = roles.state_axis if port.name in roles.state else 0
         dims = (*port.dims[:axis], *port.dims[axis + 1 :])
-        said = shapes.get(port.name, roles.description.usual.get(port.name))
+        lengths = shapes.get(port.name, roles.description.usual.get(port.name))
         if port.name in shapes:
             _check_given(port.name, shapes[port.name], dims, path)
-        if said is not None:
-            known[port.name] = said
+        if lengths is not None:
+            known[port.name] = lengths
     roles.shapes_given = all(port.name in shapes for port in roles.given if None in port.dims[1:])
     open_ports = [
         port

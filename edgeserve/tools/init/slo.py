@@ -30,7 +30,7 @@ class Slo(NamedTuple):
 
 def choose_slo(alone_ns: Optional[int], others_ns: int, rate: float, given_ns: int) -> Slo:
     """The deadline of an app whose model takes ``alone_ns`` (``None``: it could not be tried) beside others of which
-    the longest takes ``others_ns``. ``rate`` and ``given_ns`` of 0: not said."""
+    the longest takes ``others_ns``. ``rate`` and ``given_ns`` of 0: not given."""
     if given_ns:
         return Slo(given_ns, "as --slo says", alone_ns is None or alone_ns <= given_ns)
     if rate > 0:

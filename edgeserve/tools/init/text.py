@@ -70,12 +70,12 @@ def _model(item: FoundModel, lanes: Sequence[LaneText]) -> List[str]:
         lines.append(f"# Not on the GPU: {' '.join(tried.why.split())[:160]}")
     lines.append(_commented(f"batch = {sorted(tried.times_ns)}", _batch_comment(item)))
     if tried.shapes:
-        told = roles.shapes_given or not roles.is_open
+        is_known = roles.shapes_given or not roles.is_open
         lines.append(
             _commented(
                 f"shapes = {_inline(tried.shapes)}",
                 "of one item, for warm-up"
-                if told
+                if is_known
                 else "of one item, for warm-up: tried, since the file leaves them open",
             )
         )
@@ -145,7 +145,7 @@ def _app(item: FoundModel, slo: Slo) -> List[str]:
 
 
 def app_input(port: Port, shapes: Mapping[str, Sequence[int]], fixed: bool) -> Dict[str, Any]:
-    """One line of ``[app.NAME.inputs]``: open axes stay open, unless the user said their lengths."""
+    """One line of ``[app.NAME.inputs]``: open axes stay open, unless the user gave their lengths."""
     dtype = "text" if np.dtype(port.dtype).kind == "O" and len(port.dims) == 1 else str(np.dtype(port.dtype))
     dims = shapes[port.name] if fixed and port.name in shapes else port.dims[1:]
     return {"dtype": dtype, "shape": [-1 if dim is None else int(dim) for dim in dims]}

@@ -26,7 +26,7 @@ PAYS = 0.95
 """A batch size is written when one item takes at most so much of what it takes in the size before."""
 
 SLOW_NS = 500 * NS_PER_MS
-"""A model that takes longer alone is not tried in batches: nobody waits for the trial."""
+"""A model that takes longer alone is not tried in batches: the trial would take too long."""
 
 SPEND_NS = 60 * NS_PER_MS
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edgeserve.errors import ConfigError
 from edgeserve.tools.lm_model.graph import HEAD_SIZE_STEP, Shape
@@ -88,12 +89,12 @@ class GgufModel:
             tied="output.weight" not in self._tensors,
         )
 
-    def tensor(self, name: str) -> np.ndarray:
+    def tensor(self, name: str) -> NDArray[Any]:
         """One tensor as float32, matrices as [out, in]."""
         tensor = self._tensors.get(name)
         if tensor is None:
             raise ConfigError(f"{self._path} has no tensor {name!r}; it is not a complete model of its architecture")
-        found: np.ndarray = self._dequantise(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
+        found: NDArray[Any] = self._dequantise(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
         return found
 
     def vocabulary(self) -> Vocabulary:

@@ -3,7 +3,7 @@
 Inputs: ``tokens`` int64[B, T] (rows filled up behind their end), ``lengths`` int32[B] (tokens of each sequence after
 this step, less one), ``total`` int32[] (the longest of them, not less one), ``past_keys_i`` and ``past_values_i``
 float32[B, kv_heads, context, head_size] per layer. Outputs: ``scores`` float32[B, vocabulary] of the token behind each
-row's last one, ``keys_i`` and ``values_i`` in the same form; whoever runs the graph binds both to one buffer.
+row's last one, ``keys_i`` and ``values_i`` in the same form; the program that runs the graph binds both to one buffer.
 
 Attention with rotary positions, grouped heads and the cache is one operator, ``com.microsoft.GroupQueryAttention``
 (ONNX Runtime 1.18 and later). The rest are standard operators, in the patterns that ONNX Runtime fuses. Positions are
@@ -19,6 +19,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from edgeserve.errors import ConfigError
@@ -41,7 +42,7 @@ ACCURACY_INT8 = 4
 
 FORMAT = "edgeserve-lm-1"
 
-Tensors = Callable[[str], np.ndarray]
+Tensors = Callable[[str], NDArray[Any]]
 """The weights by GGUF's names (``blk.0.attn_q.weight``, ...), float32, matrices as [out, in]."""
 
 
@@ -197,13 +198,13 @@ class _Graph:
         name = "embeddings" if shape.tied else self._store("head", head)
         self._nodes.append(helper.make_node("Gemm", [last, name], ["scores"], transB=1))  # the table is not copied
 
-    def _matmul(self, stream: str, name: str, matrix: np.ndarray) -> str:
+    def _matmul(self, stream: str, name: str, matrix: NDArray[Any]) -> str:
         """``stream @ matrix.T``"""
         if self._bits:
             return self._quantised(stream, name, matrix, self._bits)
         return self._node("MatMul", [stream, self._store(name, np.ascontiguousarray(matrix.T))])
 
-    def _quantised(self, stream: str, name: str, matrix: np.ndarray, bits: int, output: str = "") -> str:
+    def _quantised(self, stream: str, name: str, matrix: NDArray[Any], bits: int, output: str = "") -> str:
         rows, columns = matrix.shape
         stored, scales, zeros = quantise(matrix, bits)
         found = output or self._name()
@@ -236,7 +237,7 @@ class _Graph:
         self._count += 1
         return f"t{self._count}"
 
-    def _store(self, name: str, array: np.ndarray) -> str:
+    def _store(self, name: str, array: NDArray[Any]) -> str:
         """Add a weight, once; its name."""
         if name in self._known:
             return name
@@ -258,10 +259,10 @@ class _Graph:
         return name
 
 
-def _rotations(shape: Shape, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+def _rotations(shape: Shape, function: Callable[[NDArray[Any]], NDArray[Any]]) -> NDArray[Any]:
     """float32[context, head_size / 2]: the angles of rotary positions (Su et al., 2021)."""
     rates = shape.rope_base ** (-np.arange(0, shape.head_size, 2) / shape.head_size)
-    turned: np.ndarray = function(np.outer(np.arange(shape.context), rates)).astype(np.float32)
+    turned: NDArray[Any] = function(np.outer(np.arange(shape.context), rates)).astype(np.float32)
     return turned
 
 
@@ -284,14 +285,14 @@ def random_tensors(shape: Shape, seed: int) -> Tensors:
         "output": (shape.vocabulary, shape.hidden),
     }
 
-    def tensor(name: str) -> np.ndarray:
+    def tensor(name: str) -> NDArray[Any]:
         kind = name.split(".")[-2]
         if kind.endswith("norm"):
             return np.ones(shape.hidden, np.float32)
         rows, columns = sizes[kind]
         draw = np.random.default_rng([seed, *name.encode()])
         spread = 1.0 if kind == "token_embd" else columns**-0.5
-        found: np.ndarray = (draw.standard_normal((rows, columns)) * spread).astype(np.float32)
+        found: NDArray[Any] = (draw.standard_normal((rows, columns)) * spread).astype(np.float32)
         return found
 
     return tensor

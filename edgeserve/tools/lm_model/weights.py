@@ -6,16 +6,17 @@ A block has a scale and a zero point (asymmetric), as ONNX Runtime's ``MatMulNBi
 
 from __future__ import annotations
 
-from typing import Tuple
+from typing import Any, Tuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 BLOCK = 32
 BITS = {"float32": 0, "int8": 8, "int4": 4}
 """Name of a storage -> bits of a number; 0: as it is."""
 
 
-def quantise(matrix: np.ndarray, bits: int) -> Tuple[np.ndarray, np.ndarray, np.ndarray]:
+def quantise(matrix: NDArray[Any], bits: int) -> Tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
     """``matrix[N, K]`` (K a multiple of 32) -> stored ``uint8[N, K/32, 32*bits/8]``, scales ``float32[N*K/32]``, zero
     points ``uint8``: one byte per block of 8 bits, two blocks of 4 bits in one byte, low half first, rows padded."""
     rows, columns = matrix.shape
@@ -35,12 +36,12 @@ def quantise(matrix: np.ndarray, bits: int) -> Tuple[np.ndarray, np.ndarray, np.
     return np.ascontiguousarray(stored), scales.reshape(-1), np.ascontiguousarray(zeros).reshape(-1)
 
 
-def restore(stored: np.ndarray, scales: np.ndarray, zeros: np.ndarray, bits: int) -> np.ndarray:
+def restore(stored: NDArray[Any], scales: NDArray[Any], zeros: NDArray[Any], bits: int) -> NDArray[Any]:
     """What the stored numbers stand for: ``float32[N, K]``."""
     rows, blocks = stored.shape[:2]
     numbers, points = stored, zeros.reshape(rows, -1)
     if bits == 4:
         numbers = np.stack([stored & 15, stored >> 4], axis=3).reshape(rows, blocks, BLOCK)
         points = np.stack([points & 15, points >> 4], axis=2).reshape(rows, -1)[:, :blocks]
-    values = (numbers.astype(np.float32) - points[:, :, None]) * scales.reshape(rows, blocks, 1)
+    values: NDArray[np.float32] = (numbers.astype(np.float32) - points[:, :, None]) * scales.reshape(rows, blocks, 1)
     return values.reshape(rows, blocks * BLOCK).astype(np.float32)

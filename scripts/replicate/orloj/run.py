@@ -155,14 +155,14 @@ def run_all(jobs: Sequence[Job], processes: int, kept: str = "") -> List[Row]:
         for job in jobs
     ]
     left = [job for job in left if job.systems]
-    began = said = time.monotonic()
+    began = printed_s = time.monotonic()
     with ProcessPoolExecutor(processes) as pool:
         for done, found in enumerate(pool.map(run_job, left), 1):
             rows += found
             output.keep(kept, found)
-            if time.monotonic() - said > 30:
-                said = time.monotonic()
-                print(f"  {done} of {len(left)} traces, {said - began:.0f} s", file=sys.stderr, flush=True)
+            if time.monotonic() - printed_s > 30:
+                printed_s = time.monotonic()
+                print(f"  {done} of {len(left)} traces, {printed_s - began:.0f} s", file=sys.stderr, flush=True)
     return rows
 
 

@@ -170,8 +170,8 @@ def run(case: Case) -> Tuple[Case, Result]:
     config = parse_config(table)
     if case.works:
         profiles = {f"m{index}": profile for index, profile in enumerate(PIPELINES[case.pipeline][1])}
-        told = case.works if case.row != "mean work" else ()
-        world: LeanWorld = WorkWorld(case.pipeline, slo_ns, arrivals, profiles, case.works, told)
+        declared = case.works if case.row != "mean work" else ()
+        world: LeanWorld = WorkWorld(case.pipeline, slo_ns, arrivals, profiles, case.works, declared)
     else:
         times = {name: model.expected for name, model in config.models.items()}
         world = LeanWorld(case.pipeline, slo_ns, arrivals, times)

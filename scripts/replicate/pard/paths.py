@@ -69,9 +69,9 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {  # tables of three rows: batches p
     "pard+, lam 0": {"lam": 0.0},
 }
 LOCAL_RHOS = (1.0, 1.3)
-DEAR = "the dearer branch for all"
+COSTLY = "the dearer branch for all"
 LOCAL_REFERENCE: Mapping[str, Mapping[str, float]] = {
-    DEAR: {"1.0": 6.0, "1.3": 23.6},
+    COSTLY: {"1.0": 6.0, "1.3": 23.6},
     EXPECTED: {"1.0": 4.8, "1.3": 22.4},
     ORACLE: {"1.0": 4.8, "1.3": 21.8},
 }
@@ -101,7 +101,7 @@ class Case(NamedTuple):
     slo_ms: int
     arrivals_ns: Sequence[int]
     taken: Sequence[int] = ()  # by request: the branch; none = both
-    told: Sequence[int] = ()  # by request: the branch that it declares
+    declared: Sequence[int] = ()  # by request: the branch that it declares
     less: int = 0  # lanes that the slow branch lacks
 
 
@@ -115,13 +115,13 @@ class Result(NamedTuple):
 class RoutesWorld(LeanWorld):
     """A lean world whose first node chooses a branch, which requests may declare, rightly or not."""
 
-    def __init__(self, *given: Any, taken: Sequence[int], told: Sequence[int]) -> None:
+    def __init__(self, *given: Any, taken: Sequence[int], declared: Sequence[int]) -> None:
         super().__init__(*given)
-        self._taken, self._told = taken, told
+        self._taken, self._declared = taken, declared
 
     def hints_of(self, request_id: int) -> Optional[Mapping[str, float]]:
         """The branch that it expects."""
-        return {"person.route": float(self._told[request_id - 1])} if self._told else None
+        return {"person.route": float(self._declared[request_id - 1])} if self._declared else None
 
     def result_of(self, job: JobId) -> JobResult:
         """The branch that it takes."""
@@ -199,7 +199,7 @@ def run(case: Case) -> Tuple[Case, Result]:
     config = parse_config(table_of(case))
     slo_ns = case.slo_ms * 1_000_000
     times_ns = {name: model.expected for name, model in config.models.items()}
-    world = RoutesWorld("da", slo_ns, case.arrivals_ns, times_ns, taken=case.taken, told=case.told)
+    world = RoutesWorld("da", slo_ns, case.arrivals_ns, times_ns, taken=case.taken, declared=case.declared)
     drive(build_scheduler(config), world)
     good = wasted_ns = 0
     for index, at_ns in enumerate(case.arrivals_ns, 1):
@@ -207,7 +207,7 @@ def run(case: Case) -> Tuple[Case, Result]:
         in_time = outcome == "completed" and end_ns <= at_ns + slo_ns
         good += in_time
         wasted_ns += 0 if in_time else world.spent_ns[index]
-    return case._replace(arrivals_ns=(), taken=(), told=()), Result(
+    return case._replace(arrivals_ns=(), taken=(), declared=()), Result(
         100 * (1 - good / len(case.arrivals_ns)), 100 * wasted_ns / max(1, sum(world.spent_ns.values()))
     )
 
@@ -235,7 +235,7 @@ def cases_of(seconds: int, seeds: Sequence[int], tables: Sequence[str]) -> List[
             rows = (LONGEST, EXPECTED, ORACLE) if table in VARIANTS else tuple(ROWS)
             for slo_ms, row in itertools.product(SLOS_MS, rows):
                 right, paths = ROWS[row]
-                told = guesses(taken, right, seed) if right else ()
+                declared = guesses(taken, right, seed) if right else ()
                 found.append(
                     Case(
                         table,
@@ -246,16 +246,24 @@ def cases_of(seconds: int, seeds: Sequence[int], tables: Sequence[str]) -> List[
                         slo_ms,
                         arrivals,
                         taken,
-                        told,
+                        declared,
                     )
                 )
         for rho in LOCAL_RHOS:
             arrivals = poisson_ns([rho * local_capacity()] * seconds, seed + 1000)
             taken = branches(len(arrivals), seed + 1000)
-            for row, told in ((DEAR, [0] * len(taken)), (EXPECTED, []), (ORACLE, taken)):
+            for row, declared in ((COSTLY, [0] * len(taken)), (EXPECTED, []), (ORACLE, taken)):
                 found.append(
                     Case(
-                        "one device", row, str(rho), "pard_local", {"margin": 0.0}, LOCAL_SLO_MS, arrivals, taken, told
+                        "one device",
+                        row,
+                        str(rho),
+                        "pard_local",
+                        {"margin": 0.0},
+                        LOCAL_SLO_MS,
+                        arrivals,
+                        taken,
+                        declared,
                     )
                 )
         for column, (rho, less) in BOTH_LOADS.items():
@@ -323,7 +331,7 @@ def judge(drop: Mapping[str, Any], invalid: Mapping[str, Any], checks: Checks) -
         for rho in map(str, LOCAL_RHOS):
             checks.at_most(
                 f"one device, rho {rho}: expected cost over the dearer branch",
-                cells[EXPECTED][rho] / cells[DEAR][rho],
+                cells[EXPECTED][rho] / cells[COSTLY][rho],
                 1.0,
             )
             checks.at_most(

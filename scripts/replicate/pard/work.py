@@ -65,12 +65,12 @@ def run(case: Case) -> Tuple[Case, Tuple[float, float]]:
     draw = random.Random(f"{case.seed}/work")
     works = [lognormal(draw, case.variation) for _ in arrivals]
     kind, error = ROWS[case.row]
-    told: List[float] = []
+    declared: List[float] = []
     if error is not None:
         draw = random.Random(f"{case.seed}/error")
-        told = [work * math.exp(draw.gauss(0, error)) for work in works]
+        declared = [work * math.exp(draw.gauss(0, error)) for work in works]
     config = parse_config(table_of(plan, STRESS_LANES, kind, {}))
-    world = WorkWorld("lv", plan.slo_ms * 1_000_000, arrivals, PROFILES_MS, works, told)
+    world = WorkWorld("lv", plan.slo_ms * 1_000_000, arrivals, PROFILES_MS, works, declared)
     drive(build_scheduler(config), world)
     lost = [
         index

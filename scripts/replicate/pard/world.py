@@ -37,14 +37,14 @@ class WorkWorld(LeanWorld):
         arrivals_ns: Sequence[int],
         profiles: Mapping[str, Tuple[float, float]],
         works: Sequence[float],
-        told: Sequence[float],
+        declared: Sequence[float],
     ) -> None:
         super().__init__(app, slo_ns, arrivals_ns, {})
-        self._profiles, self._works, self._told = profiles, works, told
+        self._profiles, self._works, self._declared = profiles, works, declared
 
     def hints_of(self, request_id: int) -> Optional[Mapping[str, float]]:
         """The work at every module."""
-        return {"work": self._told[request_id - 1]} if self._told else None
+        return {"work": self._declared[request_id - 1]} if self._declared else None
 
     def takes_ns(self, action: RunBatch) -> int:
         """As long as the requests' work."""

@@ -45,19 +45,19 @@ def over(seeds: Sequence[int], system: System, case: Case) -> Result:
     return world.mean([world.run(system, case, seed) for seed in seeds])
 
 
-def _said(values: Sequence[float] | None) -> str:
+def _stated(values: Sequence[float] | None) -> str:
     return "/".join(f"{value:g}" for value in values) if values else "-"
 
 
 def orders(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
     """Static batches in every order: mean, 95th percentile and largest response."""
     found: Dict[str, Any] = {}
-    for (load, variance), said in cases.SPEC_ORDERS.items():
+    for (load, variance), stated in cases.SPEC_ORDERS.items():
         print(f"\nload {load}, {variance} variance{'mean':>12}{'p95':>8}{'max':>8}{'batch':>8}   specification")
         rows = {name: over(seeds, system, Case(load=load, variance=variance)) for name, system in cases.ORDERS.items()}
         for name, row in rows.items():
             print(
-                f"{name:28}{row.mean:8.2f}{row.p95:8.2f}{row.max:8.1f}{row.batch:8.1f}   {_said(said.get(name))}",
+                f"{name:28}{row.mean:8.2f}{row.p95:8.2f}{row.max:8.1f}{row.batch:8.1f}   {_stated(stated.get(name))}",
                 flush=True,
             )
         found[f"{load} {variance}"] = {name: row._asdict() for name, row in rows.items()}
@@ -91,7 +91,7 @@ def stages(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
     """Early exit and continuous batching."""
     found: Dict[str, Any] = {}
     print(f"\n{'mean/p95 response, s':28}" + "".join(f"{name:>20}" for name in cases.STAGES))
-    for (xi_s, load, variance), said in cases.SPEC_STAGES.items():
+    for (xi_s, load, variance), stated in cases.SPEC_STAGES.items():
         rows = {
             name: over(seeds, system, Case(load=load, variance=variance, xi_ms=1e3 * xi_s))
             for name, system in cases.STAGES.items()
@@ -99,14 +99,15 @@ def stages(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
         place = f"xi {xi_s:g} s, load {load}, {variance}"
         print(f"{place:28}" + "".join(f"{row.mean:13.2f}/{row.p95:6.2f}" for row in rows.values()))
         print(
-            f"{'  specification, mean':28}" + "".join(f"{said.get(name, '-')!s:>13}{'':7}" for name in rows), flush=True
+            f"{'  specification, mean':28}" + "".join(f"{stated.get(name, '-')!s:>13}{'':7}" for name in rows),
+            flush=True,
         )
         found[place] = {name: row._asdict() for name, row in rows.items()}
         for name in ("UP+C, early exit", "rtlm+"):
-            if name in said:
+            if name in stated:
                 checks.at_most(
                     f"{place}: {name} beside the specification, mean",
-                    rows[name].mean / said[name],
+                    rows[name].mean / stated[name],
                     WITHIN if name != "rtlm+" else ROUNDED,
                 )
         checks.at_most(
@@ -127,7 +128,7 @@ def offload(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
                 for rule in rules
             }
             place = f"load {load}, kappa {kappa:g}"
-            said = _said(
+            stated = _stated(
                 [cases.SPEC_OFFLOAD[kappa, rule] for rule in rules]
                 if load == 0.8 and (kappa, "none") in cases.SPEC_OFFLOAD
                 else None
@@ -135,7 +136,7 @@ def offload(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
             print(
                 f"{place:28}"
                 + "".join(f"{row.mean:9.2f}/{row.p95:5.1f}/{row.max:6.1f}" for row in rows.values())
-                + f"   {said}",
+                + f"   {stated}",
                 flush=True,
             )
             found[place] = {rule: row._asdict() for rule, row in rows.items()}
@@ -157,8 +158,8 @@ def ramp(seeds: Sequence[int], checks: Checks, segment_s: float, lms: Sequence[s
             "   specification's mean, paper's largest, paper's throughput"
         )
         for key, three in rows.items():
-            said = [
-                _said(table.get(key, {}).get(name))
+            stated = [
+                _stated(table.get(key, {}).get(name))
                 for table in (cases.SPEC_RAMP, cases.PAPER_MAX, cases.PAPER_THROUGHPUT)
             ]
             columns = [
@@ -169,7 +170,7 @@ def ramp(seeds: Sequence[int], checks: Checks, segment_s: float, lms: Sequence[s
                     [row.throughput for row in three],
                 )
             ]
-            print(f"{key:27}{columns[0]:>30}{columns[1]:>24}{columns[2]:>24}   {'  '.join(said)}", flush=True)
+            print(f"{key:27}{columns[0]:>30}{columns[1]:>24}{columns[2]:>24}   {'  '.join(stated)}", flush=True)
         found[name] = {key: [row._asdict() for row in three] for key, three in rows.items()}
         _check_ramp(checks, name, rows)
     return found
@@ -209,8 +210,8 @@ def malicious(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
             if case.side_batch == 8 and system.kappa:
                 system = system._replace(kappa=1.5)
             rows[name] = [over(seeds, system, case._replace(malicious=ratio)) for ratio in RATIOS]
-            said = _said(cases.SPEC_MALICIOUS.get(name)) if case.side_batch == 32 else "-"
-            print(f"{name:50}" + "".join(f"{row.mean:8.2f}" for row in rows[name]) + f"   {said}", flush=True)
+            stated = _stated(cases.SPEC_MALICIOUS.get(name)) if case.side_batch == 32 else "-"
+            print(f"{name:50}" + "".join(f"{row.mean:8.2f}" for row in rows[name]) + f"   {stated}", flush=True)
         found[place] = {name: [row._asdict() for row in each] for name, each in rows.items()}
         for better, worse in (("rtlm", "FIFO"), ("rtlm+", "FIFO"), ("rtlm+", "rtlm")):
             checks.at_most(
@@ -237,9 +238,9 @@ def quality(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
     print(f"\nload 1.1, xi 2 s{'':12}" + "".join(f"{name:>20}" for name in names) + "   mean/p95; specification: UP+C")
     for label, given in predictors.items():
         rows = {name: over(seeds, cases.STAGES[name], Case(load=1.1, **given)) for name in names}
-        said = cases.SPEC_QUALITY.get(given.get("rho", -1.0) if given.get("rho") is not None else -1.0, "-")
+        stated = cases.SPEC_QUALITY.get(given.get("rho", -1.0) if given.get("rho") is not None else -1.0, "-")
         print(
-            f"{label:28}" + "".join(f"{row.mean:13.2f}/{row.p95:6.2f}" for row in rows.values()) + f"   {said}",
+            f"{label:28}" + "".join(f"{row.mean:13.2f}/{row.p95:6.2f}" for row in rows.values()) + f"   {stated}",
             flush=True,
         )
         found[label] = {name: row._asdict() for name, row in rows.items()}
@@ -255,12 +256,12 @@ def cost(checks: Checks) -> Dict[str, Any]:
     """The cost of prediction and of decisions, in real time: Table VII."""
     found = online.measured()
     print(f"\n{'milliseconds, this machine':40}{'ours':>10}   the paper's Table VII, DialoGPT")
-    said = {
+    stated = {
         "prediction": cases.PAPER_ONLINE["prioritisation_ms"],
         "rtlm, decision": cases.PAPER_ONLINE["consolidation_ms"] + cases.PAPER_ONLINE["offloading_ms"],
     }
     for name, value in found.items():
-        print(f"{name:40}{value:10.3f}   {said.get(name, '-')}")
+        print(f"{name:40}{value:10.3f}   {stated.get(name, '-')}")
     for kind in ("rtlm", "rtlm+"):
         checks.at_most(f"{kind}: ms per batch with 500 that wait", found[f"{kind}, 500 wait, per batch"], 1.0)
         inference_ms = LMS["DialoGPT"].mean_steps * LMS["DialoGPT"].eta_ms / 2

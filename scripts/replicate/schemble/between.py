@@ -132,7 +132,7 @@ CASES: Mapping[str, Callable[[Table], None]] = {
     "memory for two of three": two_of_three,
     "two ensembles share models": shared_models,
 }
-MISFITS = ("difficulty tells nothing", "fit of other data")
+MISLEADING = ("difficulty tells nothing", "fit of other data")
 
 
 def run_case(
@@ -156,7 +156,7 @@ def run_case(
         arrivals,
         items,
         "predicted",
-        f"{seed}-{place}-{load}{name if name in MISFITS else ''}".replace(" ", "_"),
+        f"{seed}-{place}-{load}{name if name in MISLEADING else ''}".replace(" ", "_"),
     )
     table = world.scenario_of(system, path, profile, DEADLINE_MS, lasts_s, on_late="partial", shared=shared)
     if name == "fit of other data":
@@ -186,9 +186,9 @@ def run_all(
                     what = f"{name}, {place}, load {load}"
                     found[what] = values
                     print(f"{what:52}" + "".join(f"{value:14.1f}" for value in values.values()), flush=True)
-                    others = STATIC if name in MISFITS else [key for key in values if key != "schemble+"]
+                    others = STATIC if name in MISLEADING else [key for key in values if key != "schemble+"]
                     checks.at_least(
-                        f"{what}: schemble+ against the best {'static' if name in MISFITS else 'other'}",
+                        f"{what}: schemble+ against the best {'static' if name in MISLEADING else 'other'}",
                         values["schemble+"] - max(values[key] for key in others),
                         -BEHIND,
                     )

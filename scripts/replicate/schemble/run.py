@@ -179,7 +179,7 @@ def main_table(setup: Setup, seeds: Sequence[int], checks: Checks, slack: float)
             + "".join(f"{_pair(row):>12}" for row in rows)
             + f"{_pair(average):>15}{spread:>14}"
             + f"{100 * average.processed:11.1f}{average.models:8.2f}"
-            + f"{_said(REFERENCE, key):>12}{_said(PAPER, key):>12}",
+            + f"{_stated(REFERENCE, key):>12}{_stated(PAPER, key):>12}",
             flush=True,
         )
     _check_table(checks, {key: rows[-1] for key, rows in found.items()}, slack)
@@ -202,7 +202,7 @@ def _pair(row: Result) -> str:
     return f"{100 * row.accuracy:.1f}/{100 * row.missed:.1f}"
 
 
-def _said(table: Mapping[str, Tuple[float, float]], key: str) -> str:
+def _stated(table: Mapping[str, Tuple[float, float]], key: str) -> str:
     return f"{table[key][0]:.1f}/{table[key][1]:.1f}" if key in table else "-"
 
 
@@ -236,7 +236,7 @@ def days_table(setup: Setup, seeds: Sequence[int], checks: Checks, slack: float)
             f"{key:17}"
             + "".join(f"{_pair(row):>12}" for row in days)
             + f"{_pair(average):>12}"
-            + f"{f'{deviation:.2f}/{error:.2f}':>12}{_said(REFERENCE, key):>12}",
+            + f"{f'{deviation:.2f}/{error:.2f}':>12}{_stated(REFERENCE, key):>12}",
             flush=True,
         )
         what = f"mean of {len(days)} days (standard error {error:.2f})"
