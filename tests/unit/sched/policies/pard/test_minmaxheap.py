@@ -34,17 +34,6 @@ def test_equals_a_sorted_list_whatever_is_pushed_and_popped(moves):
             assert (heap.low(), heap.high()) == (plain[0], plain[-1])
 
 
-def test_a_long_queue_drains_in_order_from_either_end():
-    draw = random.Random("minmax")
-    keys = [draw.randrange(10**9) for _ in range(5000)]
-    low, high = MinMaxHeap(), MinMaxHeap()
-    for key in keys:
-        low.push(key)
-        high.push(key)
-    assert [low.pop_low() for _ in keys] == sorted(keys)
-    assert [high.pop_high() for _ in keys] == sorted(keys, reverse=True)
-
-
 def test_both_ends_of_a_long_queue_in_turn():
     draw = random.Random("minmax, both ends")
     heap, plain = MinMaxHeap(), []
@@ -96,17 +85,6 @@ def test_a_queue_of_jobs_equals_a_naive_list(moves):
     assert queue.low() is None and queue.high() is None
 
 
-def test_dead_keys_never_outnumber_the_living_by_much():
-    queue = Depq()
-    jobs = [job_of(seq, APP) for seq in range(1000)]
-    for job in jobs:
-        queue.add(job.seq, job)
-    for job in jobs[1:]:
-        queue.remove(job)
-    assert len(queue) == 1
-    assert len(queue._heap) <= 10
-
-
 def test_a_job_stands_in_one_queue_once():
     queue, job = Depq(), job_of(1, APP)
     with pytest.raises(PolicyError, match="does not stand in this queue"):
@@ -114,16 +92,3 @@ def test_a_job_stands_in_one_queue_once():
     queue.add(3, job)
     with pytest.raises(PolicyError, match="already stands"):
         queue.add(4, job)
-
-
-def test_dead_keys_are_forgotten_as_soon_as_they_are_far_more_than_the_living():
-    queue, jobs = Depq(), [job_of(number, APP) for number in range(100)]
-    for number, job in enumerate(jobs):
-        queue.add(number, job)
-    keys = []
-    for job in jobs:
-        queue.remove(job)
-        keys.append(len(queue._at))
-    # 100 > 2 * 45 + 8, then 45 > 2 * 18 + 8, 18 > 2 * 4 + 8
-    assert keys == [100] * 54 + [45] * 27 + [18] * 14 + [4] * 5
-    assert queue.low() is None and queue.high() is None
