@@ -296,7 +296,7 @@ LEFT_OUT: List[str] = []
 
 def fast_tests(root: str = ROOT) -> List[str]:
     """All that reach the scheduler without a bus: golden, unit tests that import it, simulations, conformance. Those
-    marked ``worlds`` are not run."""
+    marked ``worlds`` or ``nightly`` are not run."""
     unit = []
     for folder, _, names in sorted(os.walk(os.path.join(root, "tests", "unit"))):
         unit += [
@@ -353,7 +353,7 @@ class Tests:
             "dev.forking",
             *fast_tests(tree.home),
             "-m",
-            "not worlds",
+            "not worlds and not nightly",
             stdout=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),
             environment={"MUTANTS_PIPE": str(theirs.fileno())},

@@ -12,6 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from lib.hull_queue import EXPONENT_MAX, HullQueue, HullTree, Leaf, Lines, Node, above, meet_before, uphill
 
+pytestmark = pytest.mark.nightly
+
 EDGES, MASSES, MEAN = (10, 20, 40), (0.25, 0.75), 26.25
 
 grid = st.tuples(st.integers(-4, 4), st.integers(-4, 4)).map(lambda point: (float(point[0]), float(point[1])))

@@ -94,6 +94,7 @@ def test_the_tests_that_call_a_function_run_the_quickest_first():
     assert sorted(test for test, _ in selection.tests(unknown)) == sorted(record)  # nobody is known to call it
 
 
+@pytest.mark.nightly
 def test_every_equivalent_mutant_still_exists_and_has_a_reason():
     possible = {mutant.key[:4] for mutant in mutants.all_mutants()}
     listed = mutants.read_equivalent()
@@ -101,6 +102,7 @@ def test_every_equivalent_mutant_still_exists_and_has_a_reason():
     assert all(len(why) > 15 for why in listed.values())
 
 
+@pytest.mark.nightly
 def test_a_change_in_a_copy_is_noticed_and_put_back():
     path = "edgeserve/units.py"
     test = "tests/unit/test_units.py"
@@ -120,6 +122,7 @@ def test_a_change_in_a_copy_is_noticed_and_put_back():
         assert file.read() == text
 
 
+@pytest.mark.nightly
 def test_a_mutant_is_judged_in_a_fork(monkeypatch):
     test = "tests/unit/sched/requests/test_admission.py"
     monkeypatch.setattr(mutants, "fast_tests", lambda root: [test])
@@ -141,6 +144,7 @@ def test_a_mutant_is_judged_in_a_fork(monkeypatch):
         tests.close()
 
 
+@pytest.mark.nightly
 def test_tests_that_cannot_be_collected_without_any_mutant_are_an_error(monkeypatch):
     """They once counted as noticing every mutant: a new test file was in the working tree and not yet in the copy."""
     with ChangedTree() as tree:
