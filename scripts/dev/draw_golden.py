@@ -15,11 +15,14 @@ import os
 import platform
 import random
 import sys
+from dataclasses import replace
 from typing import Any, Dict, List
 
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sim.scenario import EDGE_SECTIONS, parse_scenario
-from edgeserve.sim.soak import SAMPLING_KINDS, hold
+from edgeserve.sim.scenario import Scenario, parse_scenario
+from edgeserve.sim.soak import SAMPLING_KINDS, draw_scenario, hold
+from edgeserve.sim.soak_ensembles import ENSEMBLE_KINDS
+from edgeserve.units import NS_PER_MS
 
 GOLDEN = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "tests", "golden")
 STEPS_MIN, STEPS_MAX = 10, 45
@@ -36,6 +39,11 @@ SITUATIONS = {
     "classes": ("completed", "dropped|rejected", "cancelled"),
 }
 """What a trace shows, and what has to occur in it."""
+
+SOAKED = ("pard_local", "schemble+", "rtlm+", "orloj+", "pard+", "edf")
+SOAKS = 5
+"""Of these policies so many soak worlds besides: graphs of every shape, hints, several apps, streams, options."""
+SOAK_STEPS_MIN, SOAK_STEPS_MAX, SOAK_NS = 30, 90, 80 * NS_PER_MS
 
 
 def draw_table(seed: int, kind: str, situation: str) -> Dict[str, Any]:
@@ -54,7 +62,7 @@ def draw_table(seed: int, kind: str, situation: str) -> Dict[str, Any]:
         work[name] = {"app": name, "rate": round(load * draw.randrange(100, 250), 1)}
 
     app("one", 1.0, model=model("detect"), on_late=draw.choice(("drop", "answer")))
-    if kind in ("schemble", "schemble+", "ensemble_static"):
+    if kind in ENSEMBLE_KINDS:
         members: List[str] = [model(name) for name in ("small", "middle", "large")]
         table["policy"] = {"p": {"kind": kind, **({"models": members[:2]} if kind == "ensemble_static" else {})}}
         voters = [{"name": name, "model": name, "after": []} for name in members]
@@ -106,24 +114,36 @@ def _language(draw: random.Random, table: Any, models: Any, apps: Any, work: Any
     work["talk"] = {"app": "talk", "rate": float(draw.randrange(150, 400)), "hints": hints}
 
 
+def draw_world(seed: int, kind: str, situation: str) -> Scenario:
+    """The world of one trace."""
+    if situation in SITUATIONS:
+        return parse_scenario(draw_table(seed, kind, situation))
+    scenario, _ = draw_scenario(seed, (kind,), language=kind == "rtlm+", pair=kind in ENSEMBLE_KINDS)
+    return replace(scenario, run=replace(scenario.run, duration_ns=SOAK_NS))
+
+
 def draw_trace(kind: str, situation: str, path: str) -> int:
     """Store the trace of the first seed whose world shows the situation; returns its seed."""
-    for seed in range(SEEDS):
-        table = draw_table(seed, kind, situation)
-        result = hold(parse_scenario(table), seed, drain=False, record=path)
-        shown = all(any(map(result.marks.get, marks.split("|"))) for marks in SITUATIONS[situation])
-        if shown and STEPS_MIN <= result.steps <= STEPS_MAX:
+    wanted, least, most, first = SITUATIONS.get(situation), STEPS_MIN, STEPS_MAX, 0
+    if wanted is None:
+        wanted, least, most = ("completed", "dropped|rejected"), SOAK_STEPS_MIN, SOAK_STEPS_MAX
+        first = SEEDS * int(situation[-1])
+    for seed in range(first, first + SEEDS):
+        scenario = draw_world(seed, kind, situation)
+        result = hold(scenario, seed, drain=False, record=path)
+        shown = all(any(map(result.marks.get, marks.split("|"))) for marks in wanted)
+        if shown and least <= result.steps <= most:
             with open(path, encoding="utf-8") as file:
                 first, *steps = file.read().splitlines()
             start = {**json.loads(first), "behaviour": f"{kind}, drawn: {situation}", "seed": seed}
-            start["config"] = {section: table[section] for section in EDGE_SECTIONS if section in table}
+            start["config"] = dict(scenario.edge)
             if kind in SAMPLING_KINDS:
                 start["machine"] = platform.machine()  # numpy may round otherwise on another one
             with open(path, "w", encoding="utf-8") as file:
                 file.write("\n".join([json.dumps(start, separators=(",", ":")), *steps]) + "\n")
             return seed
     os.remove(path)
-    raise SystemExit(f"{kind}: no seed below {SEEDS} shows {situation} in {STEPS_MIN} to {STEPS_MAX} steps")
+    raise SystemExit(f"{kind}: none of {SEEDS} seeds shows {situation} in {least} to {most} steps")
 
 
 def main() -> int:
@@ -132,7 +152,7 @@ def main() -> int:
     parser.add_argument("--only", default="", metavar="NAME", help="only traces whose name contains this")
     args = parser.parse_args()
     for kind in sorted(POLICIES):
-        for situation in SITUATIONS:
+        for situation in (*SITUATIONS, *(f"soak_{number}" for number in range(SOAKS if kind in SOAKED else 0))):
             name = f"drawn_{situation}_{kind.replace('+', '_plus')}.jsonl"
             path = os.path.join(GOLDEN, name)
             if args.only in name and not os.path.exists(path):

@@ -1,7 +1,7 @@
 """Golden traces: one behaviour each, named after it. Replay feeds the stored events and compares every action.
 
 After a change that is meant: ``python scripts/dev/update_golden.py``, and read the diff. ``drawn_*.jsonl`` are small
-worlds of each policy in each situation (``scripts/dev/draw_golden.py``).
+worlds of each policy in each situation, and of the soak (``scripts/dev/draw_golden.py``).
 """
 
 from __future__ import annotations
@@ -35,4 +35,4 @@ def test_decides_as_recorded(path):
 
 
 def test_there_are_golden_traces():
-    assert len(PATHS) >= 110
+    assert len(PATHS) >= 140
