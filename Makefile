@@ -16,31 +16,34 @@ READER := examples/reader
 ASSETS := $(sort $(wildcard examples/*/assets.toml))
 NEEDS := pyproject.toml $(READER)/requirements.txt
 
-.PHONY: help demo assets clients test test-torch test-ray gpu-check test-compiled compiled-core lint soak plant-bugs mutants hostile site release ci clean
+.PHONY: help demo assets clients test test-portable test-torch test-ray gpu-check test-compiled compiled-core lint \
+	nightly test-nightly soak plant-bugs mutants hostile site release ci clean
 
 help:
 	@echo "make demo        real models over the bus: reads pages, listens to voices, and is overloaded; about a minute"
 	@echo "make assets      fetch the models and data of every example, about 20 s (EDGESERVE_CACHE says where to)"
 	@echo "make clients     install what the Node.js package needs, so that its tests run (npm)"
-	@echo "make test        the tests that need no GPU"
+	@echo "make test        the tests that need no GPU, but for what takes long: whole worlds and what is nightly"
+	@echo "make test-portable  those of them that may fail on one Python alone: imports, wire, configuration, live, engines"
 	@echo "make test-torch  the tests of the torch engine, in an environment of their own (Python 3.11: TORCH_PYTHON)"
 	@echo "make test-ray    the tests of the deployment on Ray, in an environment of their own (Python 3.11: RAY_PYTHON)"
 	@echo "make gpu-check   everything that needs a GPU: tests, benches, a report (exit status 3 without one)"
 	@echo "make test-compiled  the scheduler's tests with the compiled core, in a copy of the checkout"
 	@echo "make compiled-core  compile that copy, and stop"
 	@echo "make lint        ruff, and mypy (strict)"
+	@echo "make nightly     what takes too long for each change: the next five, replications, tests of scripts, more worlds"
 	@echo "make soak        a thousand seeded simulations with faults"
 	@echo "make plant-bugs  break the scheduler one line at a time: the tests must notice"
+	@echo "make mutants     change decisions of the scheduler at random places: the tests must notice nine of ten"
 	@echo "make hostile     a million mutated messages, a healthy client beside them"
-	@echo "make mutants     change the scheduler at random places: the tests must notice nine of ten"
-	@echo "make site        the documentation as a site, in build/site; a link that leads nowhere ends it"
 	@echo "make release     build the source distribution and the wheel, and try the wheel in new environments"
-	@echo "make ci          what CI runs: lint, and tests on the oldest and newest Python found"
+	@echo "make site        the documentation as a site, in build/site; a link that leads nowhere ends it"
+	@echo "make ci          what CI runs: lint and portable tests on the oldest Python found, all tests on the newest"
 	@echo "make clean       remove virtual environments, caches and build output of this directory"
 
 # Bytecode is kept, also where the environment says otherwise: each process of the tests, several hundred of them, would
 # compile the package anew, and pytest and Hypothesis, and every file of tests that it collects.
-test test-torch test-ray test-compiled: export PYTHONDONTWRITEBYTECODE =
+test test-portable test-nightly test-torch test-ray test-compiled: export PYTHONDONTWRITEBYTECODE =
 
 # A stamp per set of packages: what is installed already is not looked at again until the needs change.
 $(IN):
@@ -80,7 +83,23 @@ clients:
 
 # Whole simulated worlds, half of the time of all tests, are left to the compiled core: make test-compiled.
 test: $(VENV)/.test
-	$(IN) -m pytest -n $(TESTERS) $(if $(WORLDS),,-m "not worlds") $(ARGS)
+	$(IN) -m pytest -n $(TESTERS) -m "not nightly$(if $(WORLDS),, and not worlds)" $(ARGS)
+
+# What depends on the Python or on a library that each Python has another version of. The golden traces and the digests
+# of the soak say that decisions do not.
+PORTABLE := tests/test_imports.py tests/golden tests/sim/test_soak.py::test_decisions_are_the_same_on_every_python \
+	$(addprefix tests/unit/,config device engines http ipc lanes live metrics offload ray recording testing) \
+	$(wildcard tests/unit/test_*.py) tests/live $(filter-out %_policies.py,$(wildcard tests/conformance/test_*.py))
+
+test-portable: $(VENV)/.test
+	$(IN) -m pytest -n $(TESTERS) -m "not nightly and not worlds" $(PORTABLE) $(ARGS)
+
+test-nightly: $(VENV)/.test
+	$(IN) -m pytest -n $(TESTERS) -m nightly $(ARGS)
+
+# One after the other, and each also where one before it failed.
+nightly:
+	$(MAKE) --keep-going --jobs 1 test-nightly plant-bugs soak mutants hostile release
 
 # torch is large, and not every Python has a wheel of it for the CPU: an environment of its own.
 TORCH_PYTHON ?= python3.11

@@ -33,7 +33,8 @@ ROOMS = {
 BY_NAME = {"demo.py", "gpu_check.py", "profile_device.py"}  # people start these by their names
 
 TEST_ROOMS = {"jetson", "unit", "sim", "live", "hostile", "conformance", "golden", "gpu", "lib"}
-OF_THE_PROJECT = {"conftest.py", "test_docs.py", "test_layout.py", "test_layout_scripts.py"}  # they test no room
+OF_THE_PROJECT = {"conftest.py", *(f"test_{name}.py" for name in ("docs", "imports", "layout", "layout_scripts"))}
+"""They test no room."""
 
 
 def sources(folder):

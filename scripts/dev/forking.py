@@ -186,21 +186,3 @@ def _changed(old: CodeType, new: CodeType) -> Iterator[Tuple[CodeType, CodeType]
 
 def _inner(code: CodeType) -> List[CodeType]:
     return [item for item in code.co_consts if isinstance(item, CodeType)]
-
-
-def is_inside_functions(old: str, new: str) -> bool:
-    """Whether all that differs between two texts of a file runs in functions, not at import."""
-    return _at_import(compile(old, "", "exec")) == _at_import(compile(new, "", "exec"))
-
-
-def _at_import(code: CodeType) -> Tuple[Any, ...]:
-    """What of a code runs at import: itself, and classes; of functions only their names."""
-    inner = [
-        _at_import(item)
-        if isinstance(item, CodeType) and not item.co_flags & 1
-        else item.co_name
-        if isinstance(item, CodeType)
-        else (type(item), repr(item))
-        for item in code.co_consts
-    ]
-    return (code.co_code, code.co_names, tuple(inner))

@@ -4,10 +4,10 @@
     python scripts/dev/mutants.py --seed 101 --list       name them and stop
     python scripts/dev/mutants.py --again survivors.json  those of an earlier --json that no test noticed
 
-A mutant flips a comparison, an arithmetic or boolean operator or a condition, returns the opposite of a condition, or
-changes a number by one. Mutants that change nothing anybody could observe are listed with the reason in
-``equivalent_mutants.toml`` and do not count. A mutant that makes the tests hang is noticed. ``plant_bugs.py`` holds the
-bugs that somebody thought of; this script draws those that nobody did.
+A mutant changes a decision inside a function: it flips a comparison, an arithmetic or boolean operator or a condition,
+or returns the opposite of a condition. It changes no constant. Mutants that change nothing anybody could observe are
+listed with the reason in ``equivalent_mutants.toml`` and do not count. A mutant that makes the tests hang is noticed.
+``plant_bugs.py`` holds the bugs that somebody thought of; this script draws those that nobody did.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Seq
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from lib.changed_tree import ROOT, ChangedTree, in_copies
 
-from dev.forking import Answer, Job, is_inside_functions
+from dev.forking import Answer, Job
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -115,7 +115,7 @@ def _on_one_line(text: str) -> str:
 
 
 class Edit(NamedTuple):
-    """Bytes ``start`` to ``end`` of a file become ``new``; ``node`` is the expression that is shown."""
+    """Bytes ``start`` to ``end`` of a file become ``new``; ``node`` is the expression that is changed and shown."""
 
     start: int
     end: int
@@ -179,8 +179,8 @@ def conditions_of(node: ast.AST) -> List[ast.expr]:
     return [value] if value is not None and is_condition else []
 
 
-def edits_of(node: ast.AST, shown: ast.AST, source: Source) -> Iterator[Edit]:
-    """The changes of one node. ``shown`` is the smallest expression around it that says what it is about."""
+def edits_of(node: ast.AST, source: Source) -> Iterator[Edit]:
+    """The changes of one node."""
     if isinstance(node, ast.Compare):
         operands = [node.left, *node.comparators]
         for index, operator in enumerate(node.ops):
@@ -193,10 +193,6 @@ def edits_of(node: ast.AST, shown: ast.AST, source: Source) -> Iterator[Edit]:
     elif isinstance(node, ast.BoolOp):
         for left, right in zip(node.values, node.values[1:]):
             yield source.operator(*BOOLEAN[type(node.op)], left, right, node)
-    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        for new_value in (node.value + 1, node.value - 1):
-            text = f"({new_value!r})" if new_value < 0 else repr(new_value)
-            yield Edit(source.start(node), source.end(node), text.encode(), shown)
     for condition in conditions_of(node):
         if not (isinstance(condition, ast.Compare) and type(condition.ops[0]) in TURNED_ROUND):  # done above
             yield source.negation(condition)
@@ -207,36 +203,34 @@ def is_for_type_checkers(node: ast.AST) -> bool:
 
 
 def children_of(node: ast.AST) -> Iterator[ast.AST]:
-    """What runs below a node: no annotations, no imports for type checkers, no text for people."""
+    """What runs below a node when it is called: no annotations, decorators or defaults, no imports for type checkers,
+    no text for people."""
     for name, value in ast.iter_fields(node):
-        if name in ("annotation", "returns"):
+        if name in ("annotation", "returns", "decorator_list", "args") and not isinstance(node, (ast.Call, ast.Lambda)):
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST) and not is_for_type_checkers(child) and not isinstance(child, ast.JoinedStr):
                 yield child
 
 
-def walk(node: ast.AST, shown: ast.AST, around: Around, source: Source) -> Iterator[Tuple[Around, Edit]]:
-    """Every edit below a node, and what is around it."""
+def walk(node: ast.AST, around: Around, source: Source) -> Iterator[Tuple[Around, Edit]]:
+    """Every edit inside the functions below a node, and what is around it."""
     for child in children_of(node):
         inside = around
-        if isinstance(child, ast.ClassDef):
-            inside = Around(f"{around.name}.{child.name}".lstrip("."), "")
-        elif isinstance(child, ast.FunctionDef):
-            inside = Around(f"{around.name}.{child.name}".lstrip("."), child.name)
-        for edit in edits_of(child, shown, source):
-            yield inside, edit
-        outer = isinstance(child, (ast.expr, ast.stmt)) and not isinstance(child, (ast.Constant, ast.Name))
-        yield from walk(child, child if outer and not hasattr(child, "body") else shown, inside, source)
+        if isinstance(child, (ast.ClassDef, ast.FunctionDef)):
+            name = f"{around.name}.{child.name}".lstrip(".")
+            inside = Around(name, child.name if isinstance(child, ast.FunctionDef) else "")
+        elif around.function:
+            for edit in edits_of(child, source):
+                yield inside, edit
+        yield from walk(child, inside, source)
 
 
 def mutants_of(file: str, text: str) -> List[Mutant]:
     """Every change of one file, in the order of its text."""
     source, found = Source(text), []
     seen: Dict[Tuple[str, str, str], int] = {}
-    for around, edit in walk(source.tree, source.tree, Around("", ""), source):
-        if edit.node is source.tree:
-            continue
+    for around, edit in walk(source.tree, Around("", ""), source):
         old, new = source.shown(edit)
         nth = seen[around.name, old, new] = seen.get((around.name, old, new), -1) + 1
         changed = source.data[: edit.start] + edit.new + source.data[edit.end :]
@@ -302,7 +296,7 @@ LEFT_OUT: List[str] = []
 
 def fast_tests(root: str = ROOT) -> List[str]:
     """All that reach the scheduler without a bus: golden, unit tests that import it, simulations, conformance. Those
-    marked ``worlds`` are not run."""
+    marked ``worlds`` or ``nightly`` are not run."""
     unit = []
     for folder, _, names in sorted(os.walk(os.path.join(root, "tests", "unit"))):
         unit += [
@@ -348,10 +342,9 @@ class Selection:
 
 
 class Tests:
-    """A pytest in a copy of the project, which has collected the fast tests and runs those that it is asked for. Only a
-    change may keep it from collecting them (``is_changed``)."""
+    """A pytest in a copy of the project, which has collected the fast tests and runs those that it is asked for."""
 
-    def __init__(self, tree: ChangedTree, is_changed: bool = False) -> None:
+    def __init__(self, tree: ChangedTree) -> None:
         self._pipe, theirs = Pipe()
         self._process = tree.pytest(
             "-W",
@@ -360,7 +353,7 @@ class Tests:
             "dev.forking",
             *fast_tests(tree.home),
             "-m",
-            "not worlds",
+            "not worlds and not nightly",
             stdout=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),
             environment={"MUTANTS_PIPE": str(theirs.fileno())},
@@ -370,13 +363,11 @@ class Tests:
             self.names: List[str] = self._pipe.recv()
         except EOFError:
             self.names = []
-        if not self.names and not is_changed:
+        if not self.names:
             raise RuntimeError("the fast tests cannot be collected without any mutant: what do they say by themselves?")
 
     def answer(self, job: Job) -> Answer:
         """Run the tests of a job."""
-        if not self.names:
-            return Answer("the collection of the tests")
         self._pipe.send(job)
         found: Answer = self._pipe.recv()
         return found
@@ -387,21 +378,6 @@ class Tests:
         self._process.wait()
 
 
-def judge(mutant: Mutant, tree: ChangedTree, tests: Tests, selection: Selection) -> str:
-    """By what a mutant is noticed, or ""."""
-    asked = selection.tests(mutant)
-    if is_inside_functions(tree.read(mutant.file), mutant.text):
-        return tests.answer(Job(asked, mutant.file, mutant.text)).failed
-    tree.write(mutant.file, mutant.text)
-    try:
-        own = Tests(tree, is_changed=True)
-        failed = own.answer(Job(asked)).failed
-        own.close()
-        return failed
-    finally:
-        tree.restore(mutant.file)
-
-
 def hunt(mutants: Sequence[Mutant], selection: Selection, clean: ChangedTree, jobs: int) -> List[Tuple[Mutant, str]]:
     """Judge every mutant, ``jobs`` at a time; each is told when it is done."""
     found: List[Tuple[Mutant, str]] = []
@@ -410,7 +386,7 @@ def hunt(mutants: Sequence[Mutant], selection: Selection, clean: ChangedTree, jo
     def one(mutant: Mutant, tree: ChangedTree) -> None:
         if tree.home not in of_tree:
             of_tree[tree.home] = Tests(tree)
-        by = judge(mutant, tree, of_tree[tree.home], selection)
+        by = of_tree[tree.home].answer(Job(selection.tests(mutant), mutant.file, mutant.text)).failed
         selection.noticed(by)
         found.append((mutant, by))
         print(f"{len(found):4} {'noticed ' if by else 'SURVIVED'} {mutant}" + (f"  by {by}" if by else ""), flush=True)

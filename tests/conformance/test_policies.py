@@ -174,20 +174,30 @@ def registered(monkeypatch):
         monkeypatch.setitem(POLICIES, kind, policy)
 
 
+def some_of(first, count):
+    """Seeds from the first on: a few in each run of the tests, the others among whole worlds."""
+    return pytest.mark.parametrize(
+        "seeds", [range(first, first + 4), pytest.param(range(first + 4, first + count), marks=pytest.mark.worlds)]
+    )
+
+
+@some_of(100, 15)
 @pytest.mark.parametrize("kind", sorted(HONEST))
-def test_the_scheduler_stays_honest_whatever_a_policy_does(kind):
-    for seed in range(100, 115):
+def test_the_scheduler_stays_honest_whatever_a_policy_does(kind, seeds):
+    for seed in seeds:
         soak(seed, policies=(kind,))
 
 
+@some_of(100, 6)
 @pytest.mark.parametrize("kind", ["random", "rude"])  # what is answered however late has no end under idle
-def test_the_scheduler_stays_honest_where_joins_are_settled_and_lanes_are_lost(kind):
-    for seed in range(100, 106):
+def test_the_scheduler_stays_honest_where_joins_are_settled_and_lanes_are_lost(kind, seeds):
+    for seed in seeds:
         run_world(seed, kind, {}, remembered_max=1)  # rude remembers the last that left
 
 
-def test_honest_and_dishonest_policies_side_by_side():
-    for seed in range(200, 215):
+@some_of(200, 15)
+def test_honest_and_dishonest_policies_side_by_side(seeds):
+    for seed in seeds:
         soak(seed, policies=("random", "edf", "clockwork", "idle", "rude"))
 
 

@@ -1,12 +1,14 @@
 """Golden traces: one behaviour each, named after it. Replay feeds the stored events and compares every action.
 
-After a change that is meant: ``python scripts/dev/update_golden.py``, and read the diff.
+After a change that is meant: ``python scripts/dev/update_golden.py``, and read the diff. ``drawn_*.jsonl`` are small
+worlds of each policy in each situation, and of the soak (``scripts/dev/draw_golden.py``).
 """
 
 from __future__ import annotations
 
 import glob
 import os
+import platform
 
 import pytest
 
@@ -22,6 +24,8 @@ PATHS = sorted(glob.glob(os.path.join(HERE, "*.jsonl")))
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: os.path.basename(path)[:-6])
 def test_decides_as_recorded(path):
     recording = read_recording(path)
+    if recording.start.get("machine", platform.machine()) != platform.machine():
+        pytest.skip("numpy may round otherwise on another processor than the one that the trace is of")
     assert recording.start["behaviour"]
     assert any(step.actions for step in recording.steps)
     scheduler = build_scheduler(parse_config(recording.start["config"]), (), **build_inputs(recording.start))
@@ -31,4 +35,4 @@ def test_decides_as_recorded(path):
 
 
 def test_there_are_golden_traces():
-    assert len(PATHS) >= 10
+    assert len(PATHS) >= 140

@@ -80,6 +80,11 @@ def profile_of(world, lengths):
     return Profile("m", "d", {"cpu0": LaneProfile(timings)})
 
 
+def at_night(*loads):
+    """Loads beside those of which CI tests the same."""
+    return [pytest.param(load, marks=pytest.mark.nightly) for load in loads]
+
+
 def finish_rate(world, kind, load, seed, profiles=(), **keys):
     """Percent in time, and what the policy tells of itself."""
     made = scenario(world, kind, load, **keys)
@@ -91,7 +96,7 @@ def finish_rate(world, kind, load, seed, profiles=(), **keys):
 
 
 @pytest.mark.worlds
-@pytest.mark.parametrize("load", [0.3, 0.7, 1.0, 1.2, 2.0])
+@pytest.mark.parametrize("load", [1.2, 2.0, *at_night(0.3, 0.7, 1.0)])
 def test_cold_it_is_not_behind_edf(load):
     ahead = []
     for name in range(12 if load == 0.7 else 4):  # at 0.7 the two differ by less than one run's chance
@@ -104,7 +109,7 @@ def test_cold_it_is_not_behind_edf(load):
 
 
 @pytest.mark.worlds
-@pytest.mark.parametrize("load", [0.7, 1.2])
+@pytest.mark.parametrize("load", [0.7, *at_night(1.2)])
 def test_a_profile_of_one_input_or_of_many_does_not_hurt_edf(load):
     of_one, of_many = [], []  # points gained by the profile
     for name, seed in [(name, seed) for name in range(4) for seed in (31, 32, 33)]:
@@ -133,7 +138,7 @@ def test_neither_the_name_of_the_policy_nor_the_seed_decides_whether_it_learns()
 
 
 @pytest.mark.worlds
-@pytest.mark.parametrize("load", [0.3, 1.2, 2.0])
+@pytest.mark.parametrize("load", [1.2, *at_night(0.3, 2.0)])
 def test_learning_takes_no_more_than_its_budget_of_the_lane_and_says_so(load):
     world = draw_world("held/budget")
     _, figures = finish_rate(world, "orloj+", load, 1)

@@ -14,6 +14,7 @@ from dev import aarch64
 PYTHON = aarch64.Emulated("3.11", "python", "Python 3.11, aarch64", [])
 
 
+@pytest.mark.nightly
 def test_a_slice_is_each_nth_test_in_pytests_order(tmp_path):
     (tmp_path / "test_numbers.py").write_text(
         "import pytest\n@pytest.mark.parametrize('n', range(10))\ndef test_it(n):\n    assert n % 4 == 0\n"

@@ -41,6 +41,7 @@ def test_the_round_in_the_middle_becomes_the_profile() -> None:
     assert profile_device.medians_of([slow, fast]) == {("cpu0", 1): [130, 90], ("cpu0", 2): [260, 180]}
 
 
+@pytest.mark.nightly
 def test_rounds_are_measured_compared_and_written_down(config: Path, capfd: pytest.CaptureFixture[str]) -> None:
     out = config.parent / "checks.json"
     profile_device.main(

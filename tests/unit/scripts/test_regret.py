@@ -50,6 +50,7 @@ def test_a_name_draws_the_same_world_again_and_another_name_another(kind):
     assert worlds.LOADS[0] <= one.load <= worlds.LOADS[1]
 
 
+@pytest.mark.nightly
 def test_the_kinds_of_worlds_hold_what_the_bench_claims():
     drawn = {kind: [worlds.draw_world(f"test/{kind}/{number}") for number in range(20)] for kind in worlds.KINDS}
     tags = {tag for found in drawn.values() for world in found for tag in world.tags}
@@ -98,6 +99,7 @@ def test_the_expected_longest_of_several_inputs():
     assert worlds.expected_max(((1.0, 1.0),), 8) == pytest.approx(1.0)
 
 
+@pytest.mark.nightly
 def test_policies_of_one_world_meet_the_same_arrivals():
     shares = [regret.run_job(regret.Job("test/one/0", policy, 1)) for policy in ("edf", "fifo", "edf")]
     assert shares[0].offered == shares[1].offered > 500
@@ -176,6 +178,7 @@ def test_a_name_draws_the_same_ensembles_again_and_another_name_others():
     assert ensemble_worlds.world_of("test/one/0") == worlds.draw_world("test/one/0")
 
 
+@pytest.mark.nightly
 def test_the_worlds_of_ensembles_hold_what_the_bench_claims():
     drawn = [ensemble_worlds.draw(f"test/ensembles/{number}") for number in range(60)]
     tags = {tag for item in drawn for tag in item.world.tags}
@@ -199,6 +202,7 @@ def test_the_worlds_of_ensembles_hold_what_the_bench_claims():
             assert truth.worth(0.01, 1) > truth.worth(0.99, 1)  # the harder, the less the fastest knows
 
 
+@pytest.mark.nightly
 def test_an_answer_is_worth_what_its_models_agree_and_not_what_the_policy_believes():
     name = next(
         name

@@ -20,6 +20,8 @@ from edgeserve.sim.truth import TrueResults, TrueTimes
 from edgeserve.sim.workload import Arrival
 from edgeserve.sim.world import SimWorld
 
+pytestmark = pytest.mark.nightly
+
 TWO_MODAL = cases.modes(2)
 
 

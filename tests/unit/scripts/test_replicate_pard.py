@@ -11,6 +11,8 @@ from replicate.pard import world as worlds
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
 
+pytestmark = pytest.mark.nightly
+
 S = 10**9
 
 

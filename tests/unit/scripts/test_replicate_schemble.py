@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from replicate.schemble import ensemble, run, world
 
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def items():

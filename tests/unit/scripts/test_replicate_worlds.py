@@ -12,6 +12,8 @@ from replicate.pard import worlds
 from replicate.pard.cases import poisson_ns
 from replicate.pard.worlds import Case, Costs, Pipeline, Stage
 
+pytestmark = pytest.mark.nightly
+
 MS = 1_000_000
 NODE, HOST = Stage(False, 34_000, 6000, 8), Stage(True, 0, 4000, 1)
 

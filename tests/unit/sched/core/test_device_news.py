@@ -8,7 +8,6 @@ from hand_world import MS, Driver, like, ran
 
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.edf import Edf
-from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.protocol.actions import EvictModel, LoadModel
 from edgeserve.sched.protocol.events import DeviceChanged, DrainRequested, LaneChanged
 
@@ -55,53 +54,6 @@ def test_a_full_batch_waits_for_nobody():
 def test_without_pressure_nobody_waits():
     world = pressed(level="none")
     assert world.arrive("app") == [ran("m", 1)]
-
-
-@pytest.mark.parametrize(
-    ("given", "waits"),
-    [
-        ({}, True),
-        ({"klass": "critical"}, False),
-        ({"klass": "background"}, False),
-        ({"drops": [(None, "late")]}, False),
-        ({"probe": True}, False),
-        ({"latest_start_ns": 0}, False),
-        ({"steps_max": 3}, False),
-    ],
-)
-def test_only_for_normal_batches_that_may_start_later_a_lane_waits(given, waits):
-    world = pressed()
-    world.arrive("app")
-    state = world.scheduler.state
-    jobs = list(state.requests[1].jobs.values())
-    bid = Bid("m", jobs, 1, 10 * MS, None, 0, **given)
-    assert world.scheduler._auction.saving.holds(state.lanes["cpu0"], bid) == waits
-
-
-def test_with_more_than_256_open_requests_no_lane_waits_for_a_fuller_batch():
-    models = {"m": {1: 10, 2: 12, 4: 16, "lanes": ["one"]}, "n": {1: 5000, "lanes": ["other"]}}
-    apps = {"app": "m", "slow": {"model": "n", "slo": "9999s", "pending_max": 999}}
-    for others, starts in ((255, False), (256, True)):
-        world = Driver(models, apps, lane={"one": {"device": "d"}, "other": {"device": "e"}}, device={"d": {}, "e": {}})
-        world.step(DeviceChanged("d", thermal="soft"))
-        world.arrive("slow", count=others)
-        assert (world.arrive("app") == [ran("m", others + 1)]) == starts
-
-
-def test_what_runs_elsewhere_shortens_no_wait():
-    world = Driver(
-        MODELS,
-        {"app": {"model": "m", "slo": "50ms"}, "far": "m"},
-        lane={"one": {"device": "d"}, "other": {"device": "e"}},
-        device={"d": {}, "e": {}},
-    )
-    world.step(DeviceChanged("d", thermal="soft"), LaneChanged("one", False))
-    world.arrive("app")
-    world.step(LaneChanged("one", True))
-    world.arrive("app", at=1)
-    world.work("other")
-    assert world.arrive("far", at=2) == []
-    assert world.wake_ms == 1 + (50 - 16) / 2
 
 
 def test_when_the_pressure_ends_what_waited_starts():
@@ -220,15 +172,6 @@ def test_idle_models_go_until_the_headroom_is_free_and_those_at_work_stay():
     for _ in range(2):
         world.finish("copy:cpu", at=901)
     assert world.device("cpu", free=30 * MB, at=950) == [], "b ran within the last second"
-
-
-def test_a_model_that_runs_rarely_is_at_work_for_twice_its_usual_gap():
-    world = roomy(resident=("a",))
-    for at in (0, 2000, 4000):
-        world.arrive("a", at=at)
-        world.finish("cpu0", at=at + 10)
-    assert world.device("cpu", free=60 * MB, at=7900) == []
-    assert world.device("cpu", free=61 * MB, at=8100) == [like(EvictModel, model="a")]
 
 
 def test_in_an_emergency_a_model_at_work_goes_but_none_with_work_in_flight():

@@ -144,14 +144,6 @@ def test_pard_says_what_its_rule_would_need(rule: str, least: float) -> None:
     assert held_up(least - 0.000001).outcome(2) == "dropped"
 
 
-def test_a_cohort_in_flight_counts_its_caution() -> None:
-    world = Driver({**ONE, "n": {1: 30}}, CHAIN, "pard_local")
-    world.arrive("a", slo=45)
-    world.finish(at=20, took=20)  # eight late: 50 instead of 42
-    assert world.ends[1] == ended(1, "dropped", "cannot_make_deadline")
-    assert lacked(world, 1) == ("cpu0", 30, 0, 25, 50)
-
-
 def test_where_the_deadline_is_not_the_reason_there_are_no_numbers() -> None:
     class Moody(Edf):
         def on_request(self, request: Any, board: Any) -> Any:
@@ -182,22 +174,6 @@ def test_without_a_lane_and_for_late_answers_there_are_no_numbers() -> None:
     world.arrive("a", slo=50)
     assert (world.reason(2), lacked(world, 2)) == ("no_lane", None)
     assert all(end.shortfall is None for end in world.ends.values())
-
-
-def test_a_policy_that_knows_no_deadline_says_so() -> None:
-    class Shy(Edf):
-        def expected_end(self, request: Any, job: Any, board: Any) -> Any:
-            found = super().expected_end(request, job, board)
-            return None if found is None else found._replace(deadline_ns_min=None)
-
-    POLICIES["shy"] = Shy
-    try:
-        world = Driver(ONE, {"a": "m"}, "shy")
-    finally:
-        del POLICIES["shy"]
-    world.arrive("a", slo=5)
-    assert lacked(world, 1) == ("cpu0", 12, 0, 5, None)
-    assert str(world.ends[1].shortfall) == "expected 12ms on cpu0, 5ms left"
 
 
 def test_a_request_answered_in_part_has_numbers_only_when_it_ends() -> None:

@@ -72,16 +72,6 @@ def test_a_hiccup_of_many_short_batches_is_looked_at_once():
     assert served(latency(), [16] * 10, every_ns=100 * MS - 1) is None  # every other one
 
 
-def test_a_rate_of_one_batch_a_minute_is_noticed_too():
-    """Long after each of them was forgotten by the estimates."""
-    known = latency()
-    for minute in range(10):
-        known.observe(minute * 60_000 * MS, 1, 30 * MS)
-        known.forget((minute * 60 + 30) * 1000 * MS)
-    assert known.likely_ns[1] == 10 * MS
-    assert known.contradiction() == Contradiction(PROFILE, 1, 10 * MS, 30 * MS, 10)
-
-
 def test_a_slower_lane_contradicts_nothing():
     half, quarter = latency(), latency()
     half.set_speed(0.5)
@@ -100,23 +90,11 @@ def test_work_that_was_declared_is_no_surprise():
     assert served(latency(), [70] * 10, size=4, over_milli=4000) == Contradiction(PROFILE, 4, 45 * MS, 70 * MS, 10)
 
 
-def test_microseconds_of_difference_are_the_threads_and_not_the_models():
-    assert served(latency(times={1: MS // 20}), [0.14] * 10) is None
-    assert served(latency(times={1: MS // 20}), [0.149999] * 10) is None
-    assert served(latency(times={1: MS // 20}), [0.15] * 10) is not None
-
-
 @pytest.mark.parametrize("source", [PROFILE, EXPECTED, START, ASSUMED])
 def test_the_source_is_said_and_an_assumption_is_none(source):
     found = served(latency({1: source, 4: source}), [99] * 10)
     assert (found.source if found else None) == (None if source == ASSUMED else source)
     assert served(ModelLatency("m", "l", {1: timing_constant(MS)}, (1,)), [99] * 10).source == EXPECTED
-
-
-def test_a_phase_is_not_held_to_the_beliefs_of_the_whole():
-    known = latency()
-    assert served(known, [99] * 20, phase="prefill") is None
-    assert known.phases["prefill"].contradiction() is None
 
 
 def test_figures_show_it_with_both_numbers():

@@ -45,13 +45,6 @@ def test_a_quantile_is_the_first_nanosecond_by_which_its_share_is_over(samples, 
     assert known.p_by(time_ns - 1.001) < share + 1e-9
 
 
-@given(rising, st.floats(0.25, 4.0))
-def test_scaling_a_distribution_scales_its_mean_and_moves_no_share(samples, factor):
-    known = Distribution.of_samples(samples)
-    assert known.scaled(factor).mean_ns() == pytest.approx(known.mean_ns() * factor)
-    assert known.scaled(factor).p_by(samples[1] * factor) == pytest.approx(known.p_by(samples[1]), abs=1e-9)
-
-
 @given(rising)
 def test_shares_rise_from_nothing_to_all(samples):
     known = Distribution.of_samples(samples)
@@ -59,47 +52,6 @@ def test_shares_rise_from_nothing_to_all(samples):
     assert shares == sorted(shares)
     assert known.p_by(samples[0] - 1) == 0.0
     assert known.p_by(samples[-1]) == 1.0
-
-
-def test_a_constant_is_over_at_once_and_a_repeated_sample_is_a_step():
-    constant = Distribution([7], [1.0])
-    assert (constant.p_by(6.9), constant.p_by(7), constant.mean_ns(), constant.quantile_ns(0.5)) == (0.0, 1.0, 7, 7)
-    assert (Distribution.of_samples([5]).quantile_ns(0.99), Distribution.of_samples([5]).mean_ns()) == (5, 5)
-    step = Distribution.of_samples([1, 5, 5, 5, 9])
-    assert step.p_by(5) == 0.75
-    assert step.p_by(4.999) == pytest.approx(0.25, abs=0.001)
-    assert [step.quantile_ns(share) for share in (0.0, 0.25, 0.5, 0.75, 1.0)] == [1, 5, 5, 5, 9]
-
-
-def test_between_its_points_a_distribution_is_linear_in_both_directions():
-    known = Distribution([100, 200, 600], [0.25, 0.5, 1.0])
-    assert [known.p_by(time) for time in (99, 100, 150, 200, 300, 599, 600)] == [
-        0.0,
-        0.25,
-        0.375,
-        0.5,
-        0.625,
-        0.99875,
-        1.0,
-    ]
-    assert [known.quantile_ns(share) for share in (0.0, 0.25, 0.375, 0.5, 0.625, 0.999, 1.0)] == [
-        100,
-        100,
-        150,
-        200,
-        300,
-        600,
-        600,
-    ]
-    assert known.mean_ns() == 0.25 * 100 + 0.25 * 150 + 0.5 * 400
-    assert Distribution([1, 9], [0.0, 0.5]).quantile_ns(0.75) == 9, "no share says more"
-
-
-def test_a_distribution_needs_as_many_shares_as_times():
-    with pytest.raises(ValueError, match="got 2 and 1"):
-        Distribution([1, 2], [1.0])
-    with pytest.raises(ValueError, match="got 0 and 0"):
-        Distribution([], [])
 
 
 def test_measured_durations_become_a_timing():

@@ -45,14 +45,6 @@ def test_a_window_of_stalls_is_forgotten_after_as_many_batches():
     assert numbers(handover) == (200, 200)
 
 
-def test_the_version_rises_only_with_a_number():
-    handover = measured(*[500] * WINDOW_LEN)
-    assert handover.version == 1
-    for _ in range(LEARNT_MIN):
-        handover.took(900 * US)
-    assert handover.version == 2
-
-
 # --- what a lane learns -----------------------------------------------------------------------------------------------
 
 
@@ -68,10 +60,6 @@ def learnt(lane=None, took=10.0, every=10.75, **fields):
 
 def test_it_is_the_time_from_the_decision_to_the_news_less_that_of_the_batch():
     assert numbers(learnt()) == (750, 750)
-
-
-def test_without_overheads_there_is_none():
-    assert numbers(learnt(took=10.0, every=10.0)) == (0, 0)
 
 
 @pytest.mark.parametrize("lane", [{"depth": 2}, {"ahead": "5ms"}])

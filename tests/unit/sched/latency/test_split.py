@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from edgeserve.sched.latency.split import BestSplit
 
 US = 1000
-COUNT_MAX = 4096
 
 tables = st.dictionaries(st.integers(1, 9), st.integers(1, 60).map(lambda us: us * US), min_size=1, max_size=5).map(
     lambda table: sorted(table.items())
@@ -66,21 +65,3 @@ def test_the_batches_hold_all_jobs_and_take_what_the_split_says(times, counts):
         assert [time_ns for _, time_ns in split.batches(count)] == batches
         assert sum(taken for taken, _ in split.batches(count)) == count
         assert split.squares_us2(count) == sum((time_ns // US) ** 2 for time_ns in batches)
-
-
-def test_what_takes_equally_long_goes_in_the_larger_batch_first():
-    split = BestSplit([(1, 10), (2, 20), (4, 40)])
-    assert [split.first(count) for count in (1, 2, 3, 4, 5)] == [1, 2, 2, 4, 4]
-
-
-def test_new_times_make_a_new_split():
-    split = BestSplit([(1, 10), (4, 100)])
-    assert split.first(4) == 1 and split.time_ns(4) == 40
-    split.set_times([(1, 10), (4, 15)])
-    assert split.first(4) == 4 and split.time_ns(4) == 15 and split.batches_ns(5) == [15, 10]
-
-
-def test_more_than_the_bound_counts_in_proportion():
-    split = BestSplit([(8, 3)])
-    assert split.time_ns(3 * COUNT_MAX) == 3 * split.time_ns(COUNT_MAX)
-    assert split.first(3 * COUNT_MAX) == 8 and len(split.batches_ns(3 * COUNT_MAX)) == COUNT_MAX // 8

@@ -12,7 +12,7 @@ from edgeserve.sched.latency.distribution import timing_constant
 from edgeserve.sched.latency.handover import LEARNT_MIN
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.policies.edf import STARTS_LEN, ModelQueues, Streaming, _choice, _critical_lost
+from edgeserve.sched.policies.edf import STARTS_LEN, Streaming, _choice, _critical_lost
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import RequestArrived
 
@@ -216,70 +216,6 @@ def test_who_will_have_arrived_counts_for_the_second_batch(every_ms, size):
     burst(world, 12 + 11.5, *[12 + 30] * 5)
     (batch,) = [action for action in world.finish(at=world.now_ms + 12) if isinstance(action, RunBatch)]
     assert batch.size == size
-
-
-def test_a_batch_with_a_place_left_takes_none_of_those_who_come_meanwhile():
-    """Three of four places filled and then all four who come in 20 ms: 7 in 40. Two and then the third with one of the
-    two who come in 12 ms: 4 in 24. Were one who comes served by the place that is left, the first would be 6 in 40."""
-    world = edf({1: 10, 2: 12, 4: 20}, {"a": {"model": "m", "slo": "1s"}})
-    world.arrive("a", count=4)
-    for start in range(0, 20 * STARTS_LEN, 20):
-        world.arrive("a", at=start + 10, count=4)
-        world.finish(at=start + 20)
-    world.arrive("a", at=world.now_ms + 10, count=3)
-    assert [batch.size for batch in world.finish(at=world.now_ms + 10) if isinstance(batch, RunBatch)] == [4]
-
-
-def test_the_rate_counts_what_came_since_the_first_start_without_streams():
-    app = app_of("m", stream="newest_wins")
-    queues = ModelQueues("m")
-    assert queues.rate(4) == 0.0  # nothing has started
-    queues.add(job(1, app), 0)
-    queues.starts.append((10, queues.arrived[0], queues.arrived[1]))
-    assert queues.rate(10) == 0.0
-    for seq in (2, 3):
-        queues.add(job(seq, app), 11)
-    queues.add(job(4, app, stream="s"), 12)
-    assert queues.rate(14) == 2 / 4
-
-
-def test_streams_that_count_no_more_are_forgotten(monkeypatch):
-    app = app_of("m", stream="newest_wins")
-    queues = ModelQueues("m")
-    for seq in range(10):
-        queues.add(job(seq, app, stream=f"s{seq}"), seq)
-    assert len(queues.streams) == 10, "no batch has started"
-    queues.starts.append((8, *queues.arrived))
-    before = queues.streaming(20)
-    for seq in range(10, 16):
-        queues.add(job(seq, app, stream="s9"), 10)
-    assert sorted(stream for _, stream in queues.streams) == ["s8", "s9"]
-    assert before is not None and queues.streaming(20).streams == before.streams == 2
-    monkeypatch.setattr("edgeserve.sched.policies.edf.STREAMS_MAX", 2)
-    queues.add(job(20, app, stream="s20"), 10)
-    assert len(queues.streams) == 2
-
-
-def test_the_rate_goes_back_to_the_first_of_the_last_eight_starts():
-    queues, app = ModelQueues("m"), app_of("m")
-    for start in range(9):
-        queues.starts.append((10 * start, *queues.arrived))
-        queues.add(job(start, app), 10 * start + 1)
-    assert queues.starts[0] == (10, 1, 0)
-    assert queues.rate(90) == 8 / 80 and queues.rate(80) == 8 / 70 and queues.rate(10) == 0.0
-    assert queues.streaming(90) is None
-
-
-def test_what_streams_sent_since_the_first_of_the_last_starts():
-    queues, app = ModelQueues("m"), app_of("m", stream="newest_wins")
-    for seq, (at, stream) in enumerate([(5, "old"), (10, "a"), (12, "b"), (20, "a")]):
-        if at >= 10 and not queues.starts:
-            queues.starts.append((10, *queues.arrived))
-        queues.add(job(seq, app, stream=stream), at)
-    queues.starts.append((15, *queues.arrived))
-    assert queues.arrived == [0, 4]
-    assert queues.streaming(10) is None
-    assert [queues.streaming(now) for now in (15, 30)] == [Streaming(3 / 5, 2, 4), Streaming(3 / 20, 2, 4)]
 
 
 @pytest.mark.parametrize(

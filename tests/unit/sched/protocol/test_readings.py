@@ -111,41 +111,6 @@ def test_heat_has_levels_with_hysteresis_by_the_trip_points_or_the_configuration
     assert Watched().news(heat_c=95.0)["thermal"] == "hard"  # nothing gives limits: 85 and 95
 
 
-def test_heat_is_told_in_steps_as_a_share_of_the_hard_limit():
-    watched = Watched(heat_hard_c=100.0)
-    assert watched.news(heat_c=50.0) == {"heat": 0.5}
-    assert watched.news(heat_c=54.0) == {}
-    assert watched.news(heat_c=55.0) == {"heat": 0.55}
-
-
-def test_power_is_averaged_before_it_is_compared_with_the_cap():
-    watched = Watched(power_cap_w=10.0)
-    assert "power" not in watched.news(power_w=5.0)
-    assert "power" not in watched.news(power_w=12.0)  # a pulse
-    for _ in range(4):
-        watched.news(power_w=10.0)
-    assert watched.filter._told.power == "soft"
-    for _ in range(6):
-        watched.news(power_w=12.0)
-    assert watched.filter._told.power == "hard"
-    for _ in range(6):
-        watched.news(power_w=9.0)
-    assert watched.filter._told.power == "soft"  # below the cap, not yet clearly
-    for _ in range(6):
-        watched.news(power_w=7.0)
-    assert watched.filter._told.power == "none"
-
-
-def test_power_is_told_in_steps_of_a_twentieth():
-    watched = Watched()
-    assert [watched.news(power_w=watts) for watts in (10.0, 10.4, 9.6, 11.0)] == [
-        {"power_w": 10.0},
-        {},
-        {},
-        {"power_w": 11.0},
-    ]
-
-
 def test_what_throttles_counts_for_a_while_after_it_was_seen():
     watched = Watched()
     assert watched.news(throttled="power") == {"power": "hard"}
@@ -170,14 +135,3 @@ def test_a_clock_that_is_locked_has_no_idle_gap():
     assert watched.news(locked=False) == {}
     assert watched.news(locked=True) == {"idle_gap_ns": 0}
     assert Watched().news(locked=False) == {}
-
-
-def test_the_load_of_the_processor_is_told_with_each_new_reading_and_every_five_seconds():
-    known = DeviceFilter("host", ["cpu0"], DeviceLimits())
-
-    def told(second, load, cores=4):
-        return [event.cpu_load for event in known.events(second * S, Readings(cpu_load=load, cpu_cores=cores))]
-
-    assert told(0, 0.5) == [0.5] and told(1, 0.5) == [] and told(2, 0.51) == [0.51]
-    assert told(3, 0.51) == [] and told(7, 0.51) == [0.51]
-    assert told(8, None) == [] and told(9, 0.6, cores=None) == []

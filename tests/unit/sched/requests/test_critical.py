@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hand_world import MS, app_of, job
 
-from edgeserve.sched.requests.critical import NO_BOUND_NS, CriticalArrivals, apps_on
+from edgeserve.sched.requests.critical import NO_BOUND_NS, CriticalArrivals
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import RequestRecord
 
@@ -87,22 +87,6 @@ def test_four_equal_intervals_are_a_period():
     assert late_start.room(404) == SLACK, "the time before the first is no interval"
 
 
-def test_intervals_may_differ_by_an_eighth_of_the_shortest():
-    for longest, room in ((108, 96 - 4 + SLACK), (108 + 1 / MS, SLACK)):
-        world = Arrivals()
-        world.came(0, 100, 200, 200 + longest, 296 + longest)
-        assert world.room(300 + longest) == pytest.approx(room)
-
-
-def test_the_last_eight_intervals_decide():
-    world = Arrivals()
-    world.came(0, 500)
-    world.came(*range(600, 1300, 100))
-    assert world.room(1204) == SLACK, "seven of them, and one of 500 before"
-    world.came(1300)
-    assert world.room(1304) == 96 + SLACK
-
-
 def test_who_has_not_come_for_a_second_or_two_of_its_periods_is_not_waited_for():
     world = Arrivals()
     world.came(100)
@@ -125,44 +109,3 @@ def test_each_client_and_each_stream_has_a_period_of_its_own(one, other):
         world.came(100 * turn + 30, app=app, slo=24, **other)
     assert world.room(440, app) == 60 + SLACK
     assert world.room(505, app) == SLACK, "the first is late and may come now"
-
-
-def test_the_source_with_the_least_room_counts_and_the_first_that_is_forgotten():
-    world = Arrivals()
-    world.came(0, client="x", slo=10)
-    world.came(50, client="y")
-    assert (world.room(60), world.grows(60)) == (6, 1000)
-    assert (world.room(1000), world.grows(1000)) == (SLACK, 1050)
-
-
-def test_of_more_than_64_sources_the_least_recent_is_forgotten():
-    world = Arrivals()
-    world.came(1, client="0", slo=10)
-    world.came(1, client="1", slo=8)
-    for number in range(2, 64):
-        world.came(2, client=str(number))
-    world.came(3, client="0", slo=10)
-    assert world.room(4) == 4
-    world.came(5, client="new")
-    assert world.room(6) == 6, "0 came after 1, although it was there first"
-
-
-def test_only_apps_that_use_the_lane_count():
-    world = Arrivals()
-    world.came(0, app=OTHER, slo=9)
-    assert (world.room(1), world.known.any) == (None, True)
-    world.came(0)
-    assert world.room(1) == SLACK
-    assert world.room(1, APP, OTHER) == world.room(1, OTHER, APP) == 5
-    assert world.room(1500) is None
-    assert world.known.any, "nobody asked for the other app"
-    assert world.room(1500, OTHER) is None
-    assert not world.known.any
-
-
-def test_the_apps_on_a_lane_are_those_of_which_any_node_may_run_there():
-    chain = app_of([{"name": "x"}, {"name": "m"}], name="c")
-    apps = {app.name: app for app in (APP, OTHER, chain)}
-    assert apps_on(apps, {"m": 1}) == (APP, chain)
-    assert apps_on(apps, {"x": 1, "n": 1}) == (OTHER, chain)
-    assert apps_on(apps, {}) == ()

@@ -6,9 +6,7 @@ import pytest
 from hand_world import MS
 
 from edgeserve.errors import ConfigError
-from edgeserve.sched.resources.lanes import Lane, Works
 from edgeserve.sched.resources.model_cache import ABSENT, EVICTING, LOADING, RESIDENT, Device, Placement
-from edgeserve.sched.resources.model_loader import Memory
 
 LOAD_RETRY_NS = 500 * MS
 
@@ -152,39 +150,6 @@ def test_under_pressure_the_least_recently_used_idle_model_goes():
     assert made.under_pressure() is None
 
 
-def test_the_usual_gap_is_the_longest_lately_and_fades_by_an_eighth_at_each_use():
-    made = device(a=(10, True))
-    placement, gaps = made.placements["a"], []
-    for now_ns in (0, 80, 90, 91, 191):
-        made.touch(placement, now_ns)
-        gaps.append(placement.gap_ns)
-    assert gaps == [0, 80, 70, 62, 100]
-
-
-@pytest.mark.parametrize(("gap_ms", "idle_ms"), [(0, 1000), (500, 1000), (501, 1002), (2500, 5000), (9000, 5000)])
-def test_a_model_is_at_work_for_two_usual_gaps_but_from_one_to_five_seconds(gap_ms, idle_ms):
-    placement = Placement("a", "d", 10, 0)
-    placement.used_ns, placement.gap_ns = 7 * MS, gap_ms * MS
-    assert placement.idle_at_ns() == (7 + idle_ms) * MS
-    assert placement.is_working(placement.idle_at_ns() - 1) and not placement.is_working(placement.idle_at_ns())
-
-
-def test_what_others_took_between_two_reports_is_expected_again_for_two_seconds():
-    made = Device("d", 0, headroom_bytes=10)
-    found = []
-    for at_ms, free in ((0, 500), (100, 470), (200, 480), (300, 440)):
-        made.reported(free, at_ms * MS)
-        found.append(made.falling_bytes)
-    assert found == [0, 30, 0, 40] and made.free_now_bytes() == 440 - 40 - 10
-    for at_ns, falling in ((2300 * MS - 1, 40), (2300 * MS, 0)):
-        made.calm(at_ns)
-        assert made.falling_bytes == falling
-    bare = Device("d", 1000)
-    for free in (500, 400):
-        bare.reported(free, 0)
-    assert (bare.falling_bytes, bare.free_now_bytes()) == (0, 400), "only with a headroom"
-
-
 def test_memory_of_works_on_the_copy_lane_is_given_or_taken_already():
     made = Device("d", 0, headroom_bytes=10)
     for name, size, resident in (("a", 40, False), ("b", 7, True), ("c", 100, True)):
@@ -193,58 +158,6 @@ def test_memory_of_works_on_the_copy_lane_is_given_or_taken_already():
     made.evict_started(made.placements["b"])
     made.reported(500, 0)
     assert made.free_bytes == 500 - 40 + 7
-
-
-def test_room_may_come_without_a_report_when_memory_stops_to_fall_or_a_model_to_work():
-    made = Device("d", 100, headroom_bytes=10)
-    for name, resident in (("a", True), ("b", True), ("n", False)):
-        made.add(Placement(name, "d", 30, 0), resident)
-        made.placements[name].used_ns = {"a": 0, "b": 50 * MS}.get(name, -(2**62))
-    wanted = made.placements["n"]
-    made.placements["a"].demand_ns = 5
-    assert made.roomier_at_ns(0) is None, "no load waits: what is wanted is there"
-    wanted.demand_ns = 1
-    made.falling_bytes, made.falling_until_ns = 5, 200 * MS
-    assert [made.roomier_at_ns(now_ms * MS) for now_ms in (0, 199, 200, 999, 1000, 1049, 1050)] == [
-        200 * MS,
-        200 * MS,
-        1000 * MS,
-        1000 * MS,
-        1050 * MS,
-        1050 * MS,
-        None,
-    ]
-    made.falling_bytes = 0
-    assert made.roomier_at_ns(0) == 1000 * MS
-    wanted.state = LOADING
-    assert made.roomier_at_ns(0) is None
-
-
-def test_a_load_that_failed_is_due_again_at_its_time_and_not_from_then_on():
-    made = device(a=(60, False, 10))
-    copy = Lane("copy:d", "d", copy=True)
-    memory, placement = Memory({"d": made}, {"d": copy}, {}, Works(), ["a"], made.worth), made.placements["a"]
-    assert memory.retry_at_ns(0) is None
-    placement.failures, placement.retry_at_ns = 1, 500
-    assert [memory.retry_at_ns(now_ns) for now_ns in (499, 500)] == [500, None]
-    placement.demand_ns = 0
-    assert memory.retry_at_ns(0) is None, "nobody waits for it"
-
-
-def test_what_resident_copies_elsewhere_serve_is_subtracted():
-    def copy(demand_ms):
-        other = Device("e")
-        other.add(Placement("m", "e", 10, 5 * MS), True)
-        other.placements["m"].demand_ns = demand_ms * MS
-        return other
-
-    made = device(m=(10, False, 60))
-    assert next_load(made, others=[copy(60)]) is None  # 60 ms of work fit the 100 ms that the other offers
-    wants(made, "m", 250)
-    assert next_load(made, others=[copy(250)]) == ("m", [])  # it serves 100 of 250
-    assert made._priority_ns(made.placements["m"], [made, copy(250)]) == pytest.approx(150 * MS)
-    assert made._priority_ns(made.placements["m"], [made, copy(250), copy(250)]) == pytest.approx(150 * MS)
-    assert made._priority_ns(made.placements["m"], [made, Device("empty")]) == 250 * MS
 
 
 def test_what_never_fits_is_refused_at_start():

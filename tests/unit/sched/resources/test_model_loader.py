@@ -78,18 +78,6 @@ def test_a_bound_job_asks_nothing_of_other_devices():
     assert (here.demand_ns, here.bound_ns) == (0, 0)
 
 
-def test_what_is_bound_here_counts_whole_and_only_the_rest_may_be_served_elsewhere():
-    here, there = Device("d", 100), Device("e")
-    for device in (here, there):
-        device.add(Placement("m", device.name, 10, 5 * MS), device is there)
-        device.placements["m"].demand_ns = 60 * MS
-    placement = here.placements["m"]
-    assert here._priority_ns(placement, [here, there]) == 0
-    placement.bound_ns = 20 * MS
-    assert here._priority_ns(placement, [here, there]) == pytest.approx(20 * MS)
-    assert here.next_load(0, [here, there]) == (placement, [])
-
-
 def test_a_bound_job_fails_when_its_device_cannot_load_the_model_although_another_has_it():
     world = m_given_up_on_d0()
     world.finish("l0", at=29)

@@ -17,7 +17,6 @@ from edgeserve.sched.policies.common.bidding import (
     must_yield,
     take,
 )
-from edgeserve.sched.policies.common.draws import mixed
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.protocol.actions import LatencyBreakdown
 from edgeserve.sched.resources.lanes import Lane
@@ -48,15 +47,6 @@ def test_of_uncertain_length_each_request_counts_with_its_chance():
     assert [worth.value(start * MS) for start in (80, 85, 90, 95)] == pytest.approx([14 * MS, 9 * MS, 2 * MS, 0])
     later = LikelyUtility([job(1, APP, deadline=100, worth=10)], known, 5 * MS)
     assert later.value(80 * MS) == pytest.approx(5 * MS)
-
-
-def test_of_uncertain_length_what_is_answered_late_keeps_its_share_for_the_chance_that_it_is_late():
-    known = Distribution([10 * MS, 20 * MS], [0.0, 1.0])
-    worth = LikelyUtility([job(1, APP, deadline=100, worth=10, on_late="answer")], known, 0)
-    assert worth.value(80 * MS) == 10 * MS
-    assert worth.value(86 * MS) == pytest.approx(4 * MS + 6 * MS * 100 / 101)  # its mean is 1 ms late
-    assert worth.value(84 * MS) == pytest.approx(10 * MS)  # its mean is in time
-    assert worth.value(185 * MS) == pytest.approx(5 * MS)  # one SLO late
 
 
 def test_a_bid_of_uncertain_length_counts_the_rest_of_the_pipeline_behind_it():
@@ -189,28 +179,6 @@ def test_the_earliest_end_of_a_loading_model_is_after_its_load():
     world.now_ms = 6
     world.step()
     assert earliest_end_ns("m", world.scheduler.state.board) == 22 * MS
-
-
-def test_numbers_are_mixed_as_splitmix64_does():
-    """The lower halves of its first outputs for the seed 0, as its author published them."""
-    assert [mixed(number) for number in (1, 2, 3)] == [0x7B1DCDAF, 0xA1B965F4, 0x8009454F]
-    assert mixed(2**64 + 3) == mixed(3)
-
-
-def test_the_earliest_end_by_other_times_leaves_out_lanes_that_are_down():
-    world = Driver({"m": {1: 10, 2: 30}}, {"a": "m"}, lane={"l0": {}, "l1": {}, "l2": {}})
-    board, latency = world.scheduler.state.board, world.scheduler.state.latency
-    world.step(at=5)
-    for lane, speed in (("l0", 0.5), ("l1", 2.0), ("l2", 1.0)):
-        latency["m", lane].set_speed(speed)
-
-    def largest_ns(known):
-        return known.likely_ns[2]
-
-    assert earliest_end_ns("m", board, largest_ns) == 20 * MS
-    for lane, end_ms in (("l1", 35), ("l2", 65), ("l0", None)):
-        world.lane(lane, up=False)
-        assert earliest_end_ns("m", board, largest_ns) == (None if end_ms is None else end_ms * MS)
 
 
 @interpreted_only

@@ -3,28 +3,21 @@ brute force, grouping, odds, hints."""
 
 from __future__ import annotations
 
-import math
 import random
 import re
 
 import pytest
-from hand_world import MS, Driver, app_of, ended, job, ran
+from hand_world import MS, Driver, ended, ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeserve.errors import ConfigError
-from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.policies.dynamic.lengths import BIAS_LEN_MIN, LengthWindow, lengths_of
+from edgeserve.sched.policies.dynamic.lengths import LengthWindow, lengths_of
 from edgeserve.sched.policies.dynamic.model import (
     PRIOR_LEN,
-    REFRESH_NS,
-    SAMPLES_MIN,
-    SHARES_MOVED,
-    DynamicModel,
-    HintBins,
 )
 from edgeserve.sched.policies.orloj_plus import SAFE
-from edgeserve.sched.policies.published.orloj.slack import SlackScore, score_of
+from edgeserve.sched.policies.published.orloj.slack import score_of
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import RequestArrived
 
@@ -176,35 +169,6 @@ def test_wrong_options_are_named(options, message):
         dynamic(**options)
 
 
-def test_steps_of_cost_are_sorted_and_may_cost_as_much_as_a_missed_deadline():
-    world = dynamic(cost_steps=[[90, 0.75], [2.5, 0.25]])
-    assert world.scheduler.policies[0]._steps == ((2_500_000, 0.25), (90 * MS, 0.75))
-
-
-def test_with_several_deadlines_the_score_is_that_of_each_step_before_the_last_one():
-    policy = dynamic(cost_steps=[[40, 0.2], [90, 0.5]]).scheduler.policies[0]
-    score = SlackScore((10 * MS, 20 * MS, 40 * MS), (0.25, 0.75), 26.25 * MS, 0.01 / MS)
-    draw, app, queues, expected = random.Random("steps"), app_of("m"), [JobQueue(), JobQueue()], []
-    for seq in range(40):
-        arrival = draw.randrange(100)
-        due = arrival + draw.choice([40, 41, 90, 120, 150])
-        item = job(seq, app, arrival=arrival, deadline=due)
-        item.lane = draw.choice(["", "mine", "other"])
-        queues[seq % 2].add(due * MS, item)
-        costs = [(after, cost) for after, cost in ((40, 0.2), (90, 0.5)) if arrival + after < due]
-        costs.append((due - arrival, 1.0 - sum(cost for _, cost in costs)))
-        total = sum(cost * score.p((arrival + after - 100) * MS) for after, cost in costs)
-        if item.lane != "other":
-            expected.append((total, item))
-    expected.sort(key=lambda row: (-round(row[0] * MS, 9), row[1].deadline_ns, row[1].seq))
-    rows = [(queue, score, 0) for queue in queues]
-    assert policy._top_by_steps(rows, 100 * MS, 12, "mine") == [item for _, item in expected[:12]]
-    skipped = [(queues[0], score, 5)]
-    assert not {item.seq for item in policy._top_by_steps(skipped, 100 * MS, 40, "mine")} & {
-        row[1] for row in queues[0].rows[:5]
-    }
-
-
 def test_of_two_requests_with_the_same_deadline_the_more_valuable_one_goes_first():
     world = dynamic()
     world.step(*[RequestArrived(world.request("short", 200, value=value)) for value in (1.0, 2.0, 3.0)])
@@ -342,16 +306,6 @@ def test_a_candidate_that_costs_the_others_more_than_it_brings_is_still_better_t
     assert started(burst(plus(alone=SKEWED), *asked)) == [2]
 
 
-def test_a_batch_is_expected_to_take_the_mean_of_its_own_members():
-    after = {"short": 0.5 * 7 / 8 + 1 / 8, "long": 0.5 * 7 / 8}
-    (run,) = [action for action in burst(plus(), ("short", 300)) if isinstance(action, RunBatch)]
-    assert run.expected_ns == math.ceil(known(after).mean_alone_ns("short"))
-    world = dynamic()
-    (run,) = [action for action in burst(world, ("short", 900), ("long", 900)) if isinstance(action, RunBatch)]
-    lengths = world.scheduler.policies[0]._models["m"].lengths("cpu0", world.scheduler.state.board)
-    assert run.expected_ns == math.ceil(lengths.batch(2, ("long", "short")).mean_ns())
-
-
 def test_hints_make_classes_of_one_wide_app():
     draw = random.Random("hints")
     world = plus(hint="length", sample=1.0)
@@ -372,156 +326,3 @@ def test_hints_make_classes_of_one_wide_app():
     assert len(lanes) == 3
     ids = sorted(lanes)
     assert ids == list(range(ids[0], ids[0] + 3))  # the three short ones, though all have the same app
-
-
-def names_after(*hints, of):
-    bins = HintBins()
-    for hint in hints:
-        bins.add(hint)
-    bins.cut()
-    return [bins.name(hint) for hint in of]
-
-
-def test_hints_are_sorted_into_eight_intervals_that_are_equally_frequent():
-    assert names_after(of=[5.0]) == ["hint0"]
-    names = names_after(*range(80, 0, -1), of=range(1, 81))
-    assert [names.count(f"hint{index}") for index in range(9)] == [10] * 8 + [0]
-    assert names_after(1.0, 1.0, of=[0.5, 1.0]) == ["hint0", "hint1"]
-
-
-def test_the_last_1024_hints_make_the_intervals():
-    for fresh, kept in ((1024 - 129, True), (1024 - 128, False)):  # an eighth of the old ones is left, or just less
-        names = names_after(*[1.0] * 1024, *[2.0] * fresh, of=[0.0, 1.0, 2.0])
-        assert names == (["hint0", "hint1", "hint2"] if kept else ["hint0", "hint0", "hint1"])
-
-
-def test_new_tables_are_made_of_four_samples_and_a_quarter_of_a_second_apart():
-    world = dynamic()
-    model, board = world.scheduler.policies[0]._models["m"], world.scheduler.state.board
-
-    def refreshed(at_ms, samples=0):
-        before = model.lengths("cpu0", board)
-        board.now_ns = at_ms * MS
-        for _ in range(samples):
-            model.observe("cpu0", "short", None, 35 * MS, board)
-        model.refresh(board)
-        return model.lengths("cpu0", board) is not before
-
-    assert not refreshed(0, SAMPLES_MIN - 1)
-    assert refreshed(1, 1)
-    assert not refreshed(250, SAMPLES_MIN)  # made at 1 ms
-    assert refreshed(251)
-    assert not refreshed(502)
-    model._shares["short"] += 0.99 * SHARES_MOVED
-    assert not refreshed(752)
-    model._shares["short"] += 0.02 * SHARES_MOVED
-    assert refreshed(753) and not refreshed(1003)
-    model.lanes_changed()
-    assert refreshed(1004)
-
-
-def test_four_new_batches_make_new_tables_and_of_many_an_eighth_must_be_new():
-    world = dynamic("orloj+", alone={"short": [30.0], "long": [60.0]})
-    model, board = world.scheduler.policies[0]._models["m"], world.scheduler.state.board
-
-    def refreshed_after(count):
-        for _ in range(count):
-            world.arrive("short", at=world.now_ms + 0.5, slo=1000)
-            world.finish(at=world.now_ms + 0.5)
-        model._made_shares = dict(model._shares)
-        model._made_ns = -REFRESH_NS
-        before = model.lengths("cpu0", board)
-        model.refresh(board)
-        model._made_ns = board.now_ns
-        return model.lengths("cpu0", board) is not before
-
-    assert [refreshed_after(count) for count in (1, 2, 1, 3, 1)] == [False, False, True, False, True]
-    assert refreshed_after(32)  # 40 are known
-    assert [refreshed_after(count) for count in (4, 1, 5, 1)] == [False, True, False, True]
-
-
-def test_the_shares_of_the_classes_follow_the_arrivals_of_about_the_last_256_jobs():
-    model = DynamicModel("m", ["a", "b"], window_len=8, reset_ns=0, hint="length")
-    apps, count = {name: app_of("m", name) for name in "ab"}, 0
-    shares = {"a": 0.5, "b": 0.5}
-
-    def arrives(app, **fields):
-        nonlocal count
-        count += 1
-        model.add(job(count, apps[app], **fields))
-
-    for number, app in enumerate("aabab" * 60):
-        arrives(app)
-        step = max(1 / 256, 1 / (8 + number))
-        shares = {name: share * (1 - step) + (name == app) * step for name, share in shares.items()}
-        assert model._shares == pytest.approx(shares)
-    arrives("a", hints={"length": 3.0})
-    assert model._shares == pytest.approx(
-        {"a": shares["a"] * 255 / 256, "b": shares["b"] * 255 / 256, "hint0": 1 / 256}
-    )
-    before, began = dict(model._shares), job(1000, apps["a"])
-    began.steps = 1
-    assert not model.has_steps
-    model.add(began)
-    assert model._shares == before and model.has_steps
-    arrives("a")
-    assert model.has_steps
-
-
-def test_batches_count_until_they_are_older_than_the_reset():
-    world = dynamic("orloj+", alone={"short": [30.0], "long": [60.0]}, reset_ms=1000.0)
-    model, board = world.scheduler.policies[0]._models["m"], world.scheduler.state.board
-    for at in range(0, 1000, 100):
-        world.arrive("short", at=at, slo=1000)
-        world.finish(at=at + 40)  # the last at 940
-
-    def counted(now_ms):
-        board.now_ns = round(now_ms * MS)
-        model.lanes_changed()
-        model.refresh(board)
-        model.lengths("cpu0", board)
-        return model.figures()["lanes"]["cpu0"]["batches"]
-
-    assert [counted(at) for at in (1000, 1240, 1240 + 1 / MS, 1940)] == [10, 8, 7, 1]
-
-
-def test_times_alone_count_until_they_are_older_than_the_reset():
-    world = dynamic(alone={"short": [30.0], "long": [60.0]}, reset_ms=1000.0)
-    model, board = world.scheduler.policies[0]._models["m"], world.scheduler.state.board
-    for at, alone in ((100, 40), (200, 80)):
-        board.now_ns = at * MS
-        model.observe("cpu0", "short", None, alone * MS, board)
-
-    def mean_ms(now_ms):
-        board.now_ns = round(now_ms * MS)
-        model.lanes_changed()
-        model.refresh(board)
-        return model.lengths("cpu0", board).mean_alone_ns("short") / MS
-
-    before, after = mean_ms(1100), mean_ms(1100 + 1 / MS)
-    assert before < 0.9 * after and after == pytest.approx(80, rel=0.05)
-
-
-def test_a_batch_is_compared_with_the_law_alone_at_speed_one():
-    world = dynamic(sample=0.0, alone={"short": [40.0] * 200, "long": [40.0] * 200})
-    model = world.scheduler.policies[0]._models["m"]
-    at = 0
-    for _ in range(BIAS_LEN_MIN):
-        assert model._bias.get("cpu0") is None or model._bias["cpu0"].corrections() == {}
-        world.arrive("short", at=at, slo=1000)
-        at += 70  # 10 and twice 30
-        world.finish(at=at, took=70)
-    assert model._bias["cpu0"].corrections() == {1: pytest.approx(2.0, rel=1e-6)}
-    world.arrive("short", at=at, slo=1000)
-    world.finish(at=at + 500, failed="broken", took=500)
-    assert model._launched == {}
-
-
-def test_a_lane_at_another_speed_teaches_what_a_batch_would_take_at_speed_one():
-    world = dynamic(alone={"short": [40.0] * 200, "long": [40.0] * 200})
-    world.lane("cpu0", speed=2.0)
-    model = world.scheduler.policies[0]._models["m"]
-    for at in range(0, 40 * BIAS_LEN_MIN, 40):
-        world.arrive("short", at=at, slo=1000)
-        world.finish(at=at + 35, took=35)
-    assert model._bias["cpu0"].corrections() == {1: pytest.approx(2.0, rel=1e-6)}

@@ -408,15 +408,6 @@ def test_a_probe_is_paid_for_to_the_nanosecond():
     assert world.pass_time(101) == [probe(2)]
 
 
-def test_the_figures_tell_the_share_of_the_time_since_the_first_work():
-    world = world_of()
-    world.arrive("a", at=50, count=2)
-    world.finish(at=62)
-    world.finish(at=73)
-    world.finish(at=85)
-    assert policy(world).sampler.figures() == {"cpu0": {"probes": 2, "probes_ms": 23.0, "share": 23 / 35}}
-
-
 # --- what is retained is released
 # -------------------------------------------------------------------------------------------
 
@@ -546,12 +537,6 @@ def test_a_probe_must_bring_the_result_of_its_job():
     work = world.work()
     with pytest.raises(PolicyError, match="is a probe of"):
         world.scheduler.step(30 * MS, [WorkFinished(work.work_id, 20 * MS, 30 * MS, (JobResult(jid(2)),))])
-
-
-@pytest.mark.parametrize("wrong", [{"share": -0.1}, {"share": 1.1}, {"budget": 2}])
-def test_shares_beyond_bounds_are_refused(wrong):
-    with pytest.raises(ValueError, match="must be between 0 and 1"):
-        Sampler("s", [app_of("m")], **wrong)
 
 
 def test_the_end_of_requests_and_what_is_kept_come_in_an_order_that_a_world_can_follow():

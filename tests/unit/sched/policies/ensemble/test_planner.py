@@ -11,17 +11,14 @@ from edgeserve.config.ensemble_profile import monotone
 from edgeserve.sched.policies.ensemble.planner import (
     BOUNDED,
     EXACT,
-    GREEDY,
     LOOK_AHEAD,
     PRUNED_FROM,
     Planner,
-    _next_layer,
-    _within_bounds,
     best_greedy,
     greedy,
     marginal_greedy,
 )
-from edgeserve.sched.policies.ensemble.problem import REWARD_UNIT, Asked, Lanes, Option, Packed, fits, pack
+from edgeserve.sched.policies.ensemble.problem import REWARD_UNIT, Asked, Lanes, Option, fits, pack
 from edgeserve.sched.policies.published.schemble.algorithm1 import PUBLISHED, plan_published
 
 
@@ -109,21 +106,6 @@ def test_pruning_by_bounds_is_exact(monkeypatch):
         assert fits(lanes, asked, plan.subsets)
 
 
-def test_planning_on_from_the_last_plan_finds_the_same():
-    for seed in range(60):
-        lanes, asked = drawn(seed, count=12, models=3, shared=False, looseness=2.0)
-        going = Planner()
-        for count in range(1, len(asked) + 1):
-            plan = going.plan(lanes, asked[:count])
-            fresh = Planner().plan(lanes, asked[:count])
-            assert (plan.subsets, plan.value) == (fresh.subsets, fresh.value)
-        assert going.plan(lanes, asked).cells == 0  # nothing new
-        del asked[4]
-        later = lanes._replace(free_ns=tuple((times[0] + 5,) for times in lanes.free_ns))
-        for now in (lanes, later):
-            assert going.plan(now, asked).value == Planner().plan(now, asked).value
-
-
 def test_greedy_plans_fit_and_bound_the_best_from_below():
     behind = 0
     for seed in SEEDS:
@@ -189,19 +171,6 @@ def test_algorithm_1_rejects_rather_than_be_late_and_keeps_the_least_load():
 TENTH = round(REWARD_UNIT / 10)
 
 
-def test_what_algorithm_1_finds_writes_and_bounds():
-    """Two requests of two models each: every entry is written for every option of each list of finish times."""
-    lanes = Lanes((0, 1), (40, 75), ((10, 90), (5,)), (1, 1))
-    options = [Option(1, 6 * TENTH), Option(2, 7 * TENTH), Option(3, REWARD_UNIT)]
-    asked = [Asked(80, options), Asked(90, options)]
-    plan = plan_published(lanes, asked, 0.1, 10**6)
-    assert plan == ((1, 3), 6 * TENTH + REWARD_UNIT, PUBLISHED, 3 + 4 * 3)
-    assert plan_published(lanes, asked, 0.1, 3) == plan  # more than the bound, not as many
-    assert plan_published(lanes, asked, 0.1, 2) == ((3, 0), REWARD_UNIT, PUBLISHED, 3)
-    assert plan_published(lanes, asked * 2, 0.1, 2).subsets == (3, 0, 0, 0)
-    assert plan_published(lanes, [], 0.1, 2) == ((), 0, PUBLISHED, 0)
-
-
 @pytest.mark.parametrize(("due", "subsets"), [(49, (0,)), (50, (1,)), (79, (1,)), (80, (2,)), (200, (2,))])
 def test_algorithm_1_takes_a_model_that_ends_at_the_deadline(due, subsets):
     lanes = Lanes((0, 1), (40, 75), ((10,), (5,)), (1, 1))
@@ -251,12 +220,6 @@ def test_a_batch_serves_several_in_its_time():
     assert first + second >= 4
 
 
-def test_the_number_of_loads_is_bounded_by_what_fits_before_the_latest_deadline():
-    lanes = Lanes((0, 0), (20, 90), ((0,),), (1, 1))
-    asked = [Asked(due, [Option(1, 5), Option(2, 7)]) for due in (60, 95, 100)]
-    assert pack(lanes, asked).shape == (1 + 3) * (1 + 1)  # each short model, and one long one
-
-
 def varied(number):
     """A problem with replicas and batches, and what its plan may cost."""
     draw = random.Random(f"digest {number}")
@@ -291,60 +254,6 @@ def test_a_thousand_plans_are_those_of_the_day_they_were_stored():
 
 # --- greedy plans and layers alone ------------------------------------------------------------------------------------
 
-FULL = 127
-GUARD = 1 << 7
-
-
-def option(subset, add, room, reward):
-    """One that fits behind loads up to ``room``."""
-    return (subset, add, GUARD + room, reward)
-
-
-def packed_of(*rows):
-    return Packed(GUARD, list(rows), 1, ((0, FULL, 10),))
-
-
-def test_a_greedy_request_takes_the_first_of_those_that_bring_most():
-    row = [option(1, 3, 5, 40), option(2, 1, 5, 50), option(4, 2, 5, 50)]
-    assert greedy(packed_of(row)) == ((2,), 50, GREEDY, 3)
-    assert greedy(packed_of([], row)) == ((0, 2), 50, GREEDY, 3)
-    assert greedy(packed_of(row, row[:1])) == ((2, 1), 90, GREEDY, 4)
-
-
-@pytest.mark.parametrize(("order", "subsets"), [((), (1, 1, 0)), ((2, 1, 0), (0, 1, 1)), ((1, 2, 0), (0, 1, 1))])
-def test_greedy_requests_take_in_the_order_given(order, subsets):
-    rows = [[option(1, 3, 3, 40)], [option(1, 3, 3, 40)], [option(1, 3, 5, 40)]]
-    assert greedy(packed_of(*rows), order).subsets == subsets
-
-
-def test_the_better_of_the_two_greedy_plans_stands_and_costs_both():
-    """The first takes what leaves nothing to the others; by gain per model they get one each."""
-    rows = [[option(1, 1, 2, 40), option(3, 3, 0, 50)], [option(1, 1, 2, 40)], [option(1, 1, 2, 40)]]
-    first, second = greedy(packed_of(*rows)), marginal_greedy(packed_of(*rows))
-    assert (first.subsets, first.value, second.subsets, second.value) == ((3, 0, 0), 50, (1, 1, 1), 120)
-    assert best_greedy(packed_of(*rows)) == ((1, 1, 1), 120, GREEDY, first.cells + second.cells)
-    alone = best_greedy(packed_of(rows[0]))
-    assert (alone.subsets, alone.value) == ((3,), 50)
-
-
-def test_a_layer_keeps_the_best_of_each_load_that_is_worth_more_than_the_least():
-    row = [option(1, 2, 4, 30), option(2, 5, 3, 60)]
-    before = {0: 0, 2: 35, 4: 20, 5: 70}
-    assert _next_layer(before, row, GUARD, -1) == {0: 0, 2: 35, 4: 65, 5: 70, 6: 50, 7: 95}
-    assert _next_layer(before, row, GUARD, 50) == {4: 65, 5: 70, 7: 95}
-    assert _next_layer(before, row, GUARD, 64) == {4: 65, 5: 70, 7: 95}
-    assert _next_layer(before, row, GUARD, 65) == {5: 70, 7: 95}
-    assert _next_layer(before, row, GUARD, 49)[6] == 50
-
-
-def test_the_first_24_requests_are_planned():
-    lanes = Lanes((0,), (10,), ((0,),), (1,))
-    asked = [Asked(1000, [Option(1, 5)])] * 26
-    plan = Planner().plan(lanes, asked)
-    assert (plan.subsets, plan.value) == ((1,) * 24 + (0, 0), 24 * 5)
-    assert Planner(look_ahead=3).plan(lanes, asked).subsets == (1,) * 3 + (0,) * 23
-    assert Planner(look_ahead=26).plan(lanes, asked).subsets == (1,) * 26
-
 
 def test_among_equal_plans_the_one_of_the_least_lane_time_is_taken():
     lanes = Lanes((0, 1), (40, 30), ((0,), (0,)), (1, 1))
@@ -352,46 +261,3 @@ def test_among_equal_plans_the_one_of_the_least_lane_time_is_taken():
     assert Planner().plan(lanes, [Asked(100, equal)]).subsets == (2,)
     assert Planner().plan(lanes, [Asked(100, equal)] * 4).subsets.count(2) == 3  # by 100, three of 30
     assert Planner().plan(Lanes((0, 1), (40, 41), ((0,), (0,)), (1, 1)), [Asked(100, equal)]).subsets == (1,)
-
-
-def test_loads_up_to_200_are_planned_in_layers_and_more_within_bounds():
-    """Only layers are kept for the next plan, which then writes no cell."""
-    for times, shape in (((10,) * 3, 8 * 5 * 5), ((10,) * 3 + (999,), 200), ((10, 10, 20), 0)):
-        lanes = Lanes(tuple(range(len(times))), times, ((30,), (60,), (60,), (0,))[: len(times)], (1,) * len(times))
-        asked = [Asked(100, [Option(1, 5), Option(6, 9)])] * 9
-        planner = Planner()
-        planner.plan(lanes, asked)
-        assert pack(lanes, asked).shape == (shape or 8 * 5 * 3)
-        assert planner.plan(lanes, asked).cells == 0
-    lanes = Lanes((0, 1), (10, 10), ((0,), (0,)), (1, 1))
-    asked = [Asked(200, [Option(1, 5), Option(2, 9)])] * 14
-    planner = Planner()
-    first = planner.plan(lanes, asked)
-    assert pack(lanes, asked).shape == 15 * 15 > PRUNED_FROM
-    assert planner.plan(lanes, asked) == first
-
-
-def test_what_a_decision_has_spent_counts_within_bounds_too():
-    lanes, asked = drawn("wide", count=16, models=3, shared=False, looseness=8.0)
-    assert pack(lanes, asked).shape > PRUNED_FROM
-    plan = Planner(cells_max=10**9).plan(lanes, asked)
-    assert (plan.method, plan.cells > best_greedy(pack(lanes, asked)).cells) == (EXACT, True)
-    assert Planner(cells_max=plan.cells + 7).plan(lanes, asked, 7) == plan
-    bounded = Planner(cells_max=plan.cells + 7).plan(lanes, asked, 8)
-    assert (bounded.method, bounded.value) == (BOUNDED, best_greedy(pack(lanes, asked)).value)
-    assert bounded.cells > plan.cells - 1
-
-
-def test_loads_that_cannot_become_better_than_the_greedy_plan_are_left_out():
-    """Of the loads worth 50, 49 and 0 behind the first only one could still bring 60."""
-    rows = [[option(1, 1, 9, 50), option(2, 2, 9, 49)], [option(1, 1, 9, 10)], []]
-    plan = _within_bounds(packed_of(*rows), 1000)
-    assert (plan.subsets, plan.value, plan.method) == ((1, 1, 0), 60, EXACT)
-    assert plan.cells == best_greedy(packed_of(*rows)).cells + 2 + 1
-    rows[1] = [option(1, 1, 9, 9), option(2, 8, 9, 11)]
-    plan = _within_bounds(packed_of(*rows), 1000)
-    assert (plan.subsets, plan.value) == ((1, 2, 0), 61)
-    assert plan.cells == best_greedy(packed_of(*rows)).cells + 2 + 2
-    assert _within_bounds(packed_of(*rows), plan.cells).method == EXACT
-    bounded = _within_bounds(packed_of(*rows), plan.cells - 1)
-    assert (bounded.method, bounded.value, bounded.cells) == (BOUNDED, 61, plan.cells)

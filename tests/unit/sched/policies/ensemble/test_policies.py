@@ -6,11 +6,6 @@ import pytest
 from hand_world import Driver, ended, ran
 
 from edgeserve.config.ensemble_profile import monotone
-from edgeserve.sched.policies.edf import EdfOptions
-from edgeserve.sched.policies.published.schemble.baselines import EnsembleStatic
-from edgeserve.sched.policies.published.schemble.policy import Schemble
-from edgeserve.sched.policies.schemble_plus.policy import SchemblePlus
-from edgeserve.sched.policy_api.options import defaults_of
 from edgeserve.sched.protocol.actions import FinishRequest, LoadModel
 
 LANES = {"la": {}, "lb": {}, "lc": {}, "lv": {}}
@@ -69,19 +64,6 @@ def serve(world, until=250):
         world.pass_time(at)
         world.finish(work.lane, at=at)
     world.pass_time(until)
-
-
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        (EnsembleStatic, {"pick": "all", "models": [], "threshold": 0.3, "margin": 0.0}),
-        (Schemble, {"planner": "exact", "delta": 0.01, "order": "edf", "mean": False, "fast": True, "price": 0.0}),
-        (SchemblePlus, {"stop": 0.005, "lone": "fastest", "price": 0.05}),
-    ],
-)
-def test_the_defaults_are_those_of_the_documentation(kind, options):
-    shared = {**defaults_of(EdfOptions), "score": "", "cells_max": 20_000, "margin_ms": 0.2}
-    assert defaults_of(kind.options_type) == {**shared, **options}
 
 
 def test_an_easy_request_gets_one_model_and_is_answered_when_it_has():
@@ -196,29 +178,6 @@ def test_a_plan_that_met_its_bound_says_so_once_in_each_story(kind):
     for number in (3, 4):
         lines = [line for line in world.scheduler.story(number) if "planned greedily" in line]
         assert lines == ["  +0ns: planned greedily: the plan met cells_max = 3"]
-
-
-def test_an_ensemble_of_many_models_is_offered_few_enough_subsets_to_plan():
-    """All 511 subsets of nine models for each of many requests would hold up the loop."""
-    names = "abcdefghi"
-    models = {name: {1: 5 + index, "lanes": [f"l{name}"]} for index, name in enumerate(names)}
-    nodes = [{"name": name, "after": []} for name in names]
-    nodes.append({"name": "vote", "after": list(names), "join": "policy"})
-    world = Driver(
-        {**models, "vote": {1: 1, "lanes": ["lv"]}},
-        {"q": {"node": nodes, "slo": "100ms"}},
-        policy={"schemble+": {"lone": "plan"}},
-        lane={name: {} for name in [f"l{name}" for name in names] + ["lv"]},
-    )
-    world.arrive("q")
-    assert models_of(world.actions) == sorted(names)  # all of them are one of the subsets
-    query = next(iter(world.scheduler.policies[0]._queries.values()))
-    offered = [list(world.scheduler.policies[0]._subsets(query, range(count))) for count in (6, 7, 9)]
-    assert [len(subsets) for subsets in offered[:2]] == [63, 7 + 21 + 5]
-    found = offered[2]
-    assert len(found) < 60
-    assert (1 << 9) - 1 in found
-    assert {1 << bit for bit in range(9)} < set(found)
 
 
 def test_a_score_that_comes_beside_the_models_counts_from_then_on():

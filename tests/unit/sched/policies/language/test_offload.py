@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import random
 
-from edgeserve.sched.policies.language.offload import Main, Window, goes_off, main_ends_ns, slowed_ns, spared_ns
+from edgeserve.sched.policies.language.offload import Main, Window, goes_off, slowed_ns
 
 MAIN = Main(begins_ns=1000.0, step_ns=10.0, prefill_ns=20.0, waiting=4, batch=8, mean_steps=20.0)
-
-
-def test_the_ends_on_the_main_lane_and_the_delay_spared_to_others():
-    assert main_ends_ns(50.0, MAIN) == 1520.0
-    assert spared_ns(50.0, MAIN) == 10.0 * 30 * 0.5
-    assert spared_ns(15.0, MAIN) == 0.0
-    assert spared_ns(50.0, MAIN._replace(waiting=80)) == 300.0  # as if everybody stood in its batch, not more
 
 
 def test_a_long_task_goes_off_when_it_ends_earlier_there_with_what_others_are_spared():
@@ -41,14 +34,3 @@ def test_the_quantile_of_the_last_numbers_is_that_of_a_sorted_list():
         assert window.quantile(0.9) == sorted(kept)[min(len(kept) - 1, int(0.9 * len(kept)))]
         assert abs(window.mean() - sum(kept) / len(kept)) < 1e-9
     assert len(window) == 50
-
-
-def test_a_tenth_of_the_predictions_is_above_tau_also_after_a_drift():
-    draw, window = random.Random(5), Window(512)
-    for _ in range(600):
-        window.add(draw.lognormvariate(3, 0.5))
-    late = [draw.lognormvariate(4, 0.5) for _ in range(600)]
-    for value in late:
-        window.add(value)
-    share = sum(value > window.quantile(0.9) for value in late) / len(late)
-    assert 0.07 < share < 0.13

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
-from hand_world import MS, Driver, app_of, ended, ids, job, like, ran
+from hand_world import MS, Driver, ended, ids, like, ran
 
 from edgeserve.errors import ConfigError
-from edgeserve.sched.policies import POLICIES as KINDS
-from edgeserve.sched.policies.language.base import EachUtility
-from edgeserve.sched.policies.language.lengths import Length
-from edgeserve.sched.policies.language.offload import Crowd, Main, Side
-from edgeserve.sched.policies.language.queues import Waiting
-from edgeserve.sched.policies.published.rtlm import Rtlm
 from edgeserve.sched.protocol.actions import CutBatch, ReleaseState, RunBatch
-from edgeserve.sched.protocol.events import RequestArrived
 
 STEPS = {1: 10, 2: 10, 3: 10, 4: 10}  # C is 4
-SLOW = {1: 40, 2: 40, 3: 40, 4: 40}
 TOKEN_BYTES = 10
 
 
@@ -39,16 +29,6 @@ def ask(world, *steps, at=None, **fields):
     for count in steps:
         done += world.arrive("chat", at=at, hints={"steps": float(count), "tokens": 10.0}, **fields)
     return done
-
-
-def together(world, *steps, **fields):
-    """Requests whose answers are predicted to have so many steps, in one step."""
-    return world.step(
-        *[
-            RequestArrived(world.request("chat", hints={"steps": float(count), "tokens": 10.0}, **fields))
-            for count in steps
-        ]
-    )
 
 
 def batch_of(world, lane="gpu"):
@@ -515,13 +495,6 @@ def trained(kind="rtlm", answers=4, **app):
     return world
 
 
-@pytest.mark.parametrize(("slo", "answers", "kept"), [(200, 4, True), (199.99, 4, False), (199.99, 3, True)])
-def test_an_answer_is_given_up_for_its_length_to_the_nanosecond_once_four_answers_confirm_lengths(slo, answers, kept):
-    world = trained(answers=answers)
-    world.arrive("chat", slo=slo, hints={"steps": 20.0, "steps_sd": 0.0, "tokens": 10.0})
-    assert bool(batch_of(world)) is kept
-
-
 @pytest.mark.parametrize(
     ("answers", "at", "kept"),
     [
@@ -543,81 +516,6 @@ def test_an_answer_that_has_begun_is_given_up_when_what_is_left_will_not_be_in_t
     assert bool(batch_of(world)) is kept
 
 
-def test_what_follows_an_answer_must_be_in_time_too():
-    nodes = [{"name": "talk", "model": "lm"}, {"name": "say", "model": "voice", "after": ["talk"]}]
-    world = Driver(
-        {"lm": STEPS, "voice": {1: 50}},
-        {"chat": {"node": nodes, "slo": "400ms"}},
-        policy="rtlm",
-        lane={"gpu": {}},
-        sequences={"lm": (1000, 10, 4, 0)},
-    )
-    world.arrive("chat", hints={"talk.steps": 20.0, "talk.tokens": 10.0})
-    policy, board = world.scheduler.policies[0], world.scheduler.state.board
-    (talk,) = world.scheduler.state.works.by_id[1].jobs
-    assert policy._latest_ns(talk, board) == 350 * MS
-    world.finish(at=200, steps=20)
-    (say,) = world.scheduler.state.works.by_id[2].jobs
-    assert policy._latest_ns(say, board) == 400 * MS
-
-
-def test_a_prefill_that_was_an_outlier_teaches_sixteen_steps_at_most():
-    world = world_of(options={"prefill_steps": 4.0})
-    ask(world, 20)
-    policy, board, work = world.scheduler.policies[0], world.scheduler.state.board, world.scheduler.state.works.by_id[1]
-    known = 4.0
-    for took_ms, steps, more in ((230, 20, 3.0), (2000, 20, 16.0), (10, 20, -16.0), (50, 7, -2.0)):
-        work.steps = steps
-        policy._learn_prefill(work, took_ms * MS, board)
-        known = 0.8 * known + 0.2 * more
-        assert policy._prefills == {("lm", "gpu"): pytest.approx(known)}
-
-
-def test_the_figures_before_and_after_the_first_answers():
-    world = world_of("rtlm", {"k": 0.5})
-    policy = world.scheduler.policies[0]
-    assert policy.figures() == {
-        "lengths": {},
-        "sent to side lanes": 0,
-        "tau": {},
-        "batch_ms": {},
-        "processor left to side lanes": {},
-    }
-    for at, took in ((0, 100), (1000, 200), (2000, 400)):
-        ask(world, 20 + at / 100, at=at)
-        world.finish(at=at + took, steps=20)
-    assert policy.figures()["batch_ms"] == {"lm": pytest.approx(0.8 * (0.8 * 100 + 0.2 * 200) + 0.2 * 400)}
-    assert policy.figures()["tau"] == {"lm": pytest.approx(30.0)}
-
-
-def test_what_is_sent_to_side_lanes_is_counted_when_it_begins():
-    world = two_lanes("rtlm", 2.0, {"offload": "static"})
-    ask(world, 20)
-    ask(world, 100, at=1)
-    world.finish("cpu", at=1000, status="unfinished", steps=50, state_bytes=600)
-    assert batch_of(world, "cpu") == [2]
-    assert world.scheduler.policies[0].figures()["sent to side lanes"] == 1
-
-
-def test_the_share_of_the_processor_at_which_a_side_lane_was_measured_is_a_running_mean():
-    world = two_lanes(
-        "rtlm",
-        2.0,
-        {"offload": "static"},
-        lane={"gpu": TWO["gpu"], "cpu": {"device": "host", "threads": 4, "nice": 10}},
-    )
-    policy, known = world.scheduler.policies[0], None
-    board, lane = world.scheduler.state.board, world.scheduler.state.lanes["cpu"]
-    for index, load in enumerate((0.0, 1.0, 1.0)):
-        report(world, load, 4000 * index + 3000, at=4000 * index)
-        ask(world, 100, at=4000 * index + 3001)
-        world.finish("cpu", at=4000 * index + 3002, took=1, steps=100)
-        left = board.cpu_share(lane)
-        assert left == 1.0 if load == 0.0 else left < 0.2
-        known = left if known is None else 0.8 * known + 0.2 * left
-        assert policy._shares["lm", "cpu"] == (board.now_ns, pytest.approx(known))
-
-
 def test_where_the_side_lane_is_down_the_main_lane_takes_long_answers_too():
     for up in (True, False):
         world = two_lanes("rtlm", 2.0, {"offload": "static"})
@@ -626,214 +524,7 @@ def test_where_the_side_lane_is_down_the_main_lane_takes_long_answers_too():
         assert bool(batch_of(world)) is not up
 
 
-def test_a_plain_model_teaches_no_lengths():
-    world = Driver({"m": {1: 10}}, {"a": "m"}, policy="rtlm")
-    for at in (0, 20):
-        world.arrive("a", at=at)
-        assert world.work().steps_max is None
-        world.finish(at=at + 10, steps=1)
-    assert world.scheduler.policies[0].figures()["lengths"] == {}
-
-
-def test_each_further_answer_on_a_side_lane_makes_its_steps_longer():
-    slower = {1: 10, 2: 60, 3: 90, 4: 120}  # alone 40 ms at a quarter of the speed, two at once 240; at once there 120
-    world = Driver(
-        {"lm": slower},
-        {"chat": {"model": "lm", "slo": "1000s", "on_late": "answer"}},
-        policy={"rtlm": {"prefill_steps": 0.0, "side_lanes": ["cpu"], "tau": 30.0, "batch": 4}},
-        lane=TWO,
-        device={"gpu": {}, "host": {}},
-        sequences={"lm": (10_000, TOKEN_BYTES, 4)},
-    )
-    world.scheduler.state.latency["lm", "cpu"].set_speed(0.25)
-    ask(world, 5)
-    world.now_ms = 1
-    together(world, 100, 100)
-    assert batch_of(world, "cpu") == [2]
-
-
-@pytest.fixture
-def plus_lanes():
-    """rtlm+ with four tasks on the main lane, one on the side lane and twelve that wait."""
-    world = two_lanes("rtlm+", 2.0, {"prefill_steps": 2.0})
-    world.now_ms = 1
-    together(world, *[20] * 4)
-    ask(world, *[25] * 12, at=11)
-    ask(world, 100, at=22)
-    assert batch_of(world) == [1, 2, 3, 4] and batch_of(world, "cpu") == [17]
-    return world
-
-
-def test_rtlm_plus_sees_a_main_lane_by_what_its_sequences_still_need(plus_lanes):
-    policy, state = plus_lanes.scheduler.policies[0], plus_lanes.scheduler.state
-    tasks = policy._models["lm"]
-    crowd = policy._crowd(tasks, list(tasks.fresh.values()), [state.lanes["gpu"]], state.board)
-    assert (crowd.slots, crowd.running, crowd.took_ns) == (4, 4, 0.0)
-    (running,) = {waiting.length for waiting in tasks.running.values() if waiting.job.lane != "cpu"}
-    assert crowd.left_steps == pytest.approx(4 * running.remaining(2)), "two steps were made in 21 ms"
-    assert crowd.main == (22 * MS, 10 * MS, 20 * MS, 12, 4, pytest.approx(tasks.predicted.mean()))
-
-
-def test_rtlm_plus_lets_a_task_begin_when_those_before_it_have_ended(plus_lanes):
-    policy = plus_lanes.scheduler.policies[0]
-    main = Main(1000.0, 10.0, 0.0, 8, 4, 20.0)
-
-    def begins(running, place, ahead_steps=0.0):
-        return policy._main(Crowd(main, 4, 0.0, running, 60.0), place, ahead_steps).begins_ns
-
-    assert [begins(3, 0), begins(0, 3)] == [1000.0, 1000.0], "a slot is free"
-    # Of 60 steps, 15 on each of the slots, a quarter until the first of four ends.
-    assert begins(4, 0) == 1000.0 + 60 * 10 / 4 * 1 / 4
-    assert begins(4, 2, 40.0) == pytest.approx(1000.0 + 100 * 10 / 4 * 3 / 6)
-
-
-@pytest.mark.parametrize(
-    ("side", "main_begins_ms", "on_late", "sent"),
-    [
-        ((0, 100, 45), 900, "drop", True),
-        ((0, 101, 45), 900, "drop", False),
-        ((100, 0, 45), 900, "drop", True),
-        ((101, 0, 45), 900, "drop", False),
-        ((0, 100, 45.1), 900, "drop", False),
-        ((0, 100, 45), 700, "drop", False),
-        ((0, 100, 45), 701, "drop", True),
-        ((0, 100, 45), 900, "answer", False),
-    ],
-)
-def test_a_task_that_is_not_long_is_sent_where_only_the_side_lane_is_in_time(
-    plus_lanes, side, main_begins_ms, on_late, sent
-):
-    policy, board = plus_lanes.scheduler.policies[0], plus_lanes.scheduler.state.board
-    waits = Waiting(job(1, app_of("lm"), deadline=1000, on_late=on_late), Length(math.log(20.0) - 1e-9, 0.0), None, 0)
-    main = Main(main_begins_ms * MS, 14 * MS, 20 * MS, 0, 4, 20.0)  # 20 of prefill and 280 of steps
-    assert policy._is_sent(waits, 30.0, Side(*[time_ms * MS for time_ms in side]), main, board) is sent
-
-
 # --- bids -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def bids(monkeypatch):
-    """Every bid that ``rtlm`` makes."""
-    made = []
-
-    class Watched(Rtlm):
-        def bid(self, lane, board):
-            found = super().bid(lane, board)
-            made.extend([found] if found is not None else [])
-            return found
-
-    monkeypatch.setitem(KINDS, "rtlm", Watched)
-    return made
-
-
-def test_a_batch_is_expected_to_take_its_prefill_and_as_many_steps_as_its_longest_answer():
-    world = world_of("rtlm", {"prefill_steps": 3.0}, lm={1: 10, 2: 14})
-    ask(world, 20)
-    assert (world.work().expected_ns, world.work().steps_max) == ((3 * 10 + 20 * 10) * MS, 20)
-    ask(world, 10, 30, at=1)
-    world.finish(at=200, steps=20)
-    assert (world.work().expected_ns, world.work().steps_max) == ((3 * 14 + 30 * 14) * MS, 30)
-    world.finish(at=508, status="unfinished", steps=22, state_bytes=400)
-    again = world.work()
-    assert again.expected_ns == again.steps_max * 14 * MS, "nobody's prompt is read again"
-
-
-def test_what_makes_no_steps_has_no_prefill():
-    world = Driver({"m": {1: 10}}, {"a": "m"}, policy={"rtlm": {"prefill_steps": 5.0}})
-    world.arrive("a")
-    assert (world.work().expected_ns, world.work().steps_max) == (10 * MS, None)
-
-
-def test_a_prompt_that_is_read_in_turns_takes_a_step_each():
-    world = world_of("rtlm", {"prefill_steps": 5.0}, turn_tokens=4)
-    ask(world, 20)  # of 10 tokens: three turns of 4
-    assert (world.work().expected_ns, world.work().steps_max) == ((3 + 8) * 10 * MS, 8)
-
-
-@pytest.mark.parametrize(("hang_ms", "bound"), [(10_000, 80), (1000, 20 + 50)])
-def test_a_batch_that_cannot_be_interrupted_gets_four_times_its_steps_or_half_the_time_to_count_as_hung(hang_ms, bound):
-    world = Driver(
-        {"lm": STEPS},
-        {"chat": {"model": "lm", "slo": "100s", "on_late": "answer"}},
-        policy={"rtlm": {"prefill_steps": 0.0}},
-        lane={"gpu": {"hang": f"{hang_ms}ms"}},
-    )
-    ask(world, 20)
-    assert (world.work().steps_max, world.work().expected_ns) == (bound, 200 * MS)
-
-
-def test_a_bid_counts_what_follows_the_answer(bids):
-    nodes = [{"name": "talk", "model": "lm"}, {"name": "say", "model": "voice", "after": ["talk"]}]
-    world = Driver(
-        {"lm": STEPS, "voice": {1: 50}},
-        {"chat": {"node": nodes, "slo": "400ms", "on_late": "drop"}},
-        policy={"rtlm": {"prefill_steps": 2.0}},
-        lane={"gpu": {}},
-        sequences={"lm": (1000, 10, 4, 0)},
-    )
-    world.arrive("chat", hints={"talk.steps": 20.0, "talk.tokens": 10.0})
-    bid = next(bid for bid in bids if bid.model == "lm")
-    assert bid.expected_ns == (2 + 20) * 10 * MS
-    assert bid.remaining_ns == bid.expected_ns + 50 * MS
-    early, late = bid.utility.value(0), bid.utility.value(200 * MS)
-    assert early > late
-    assert bid.utility.value(329 * MS) < 0.05 * early, "20 of prefill and 50 after it leave one ms"
-
-
-def test_what_is_answered_late_keeps_a_part_of_its_worth_and_all_else_counts_by_its_chance():
-    # Of 20 steps of 10 ms and 50 ms around them, due at 1 s: each is expected in time up to 750 ms.
-    app, certain, likely = app_of("lm"), Length(math.log(20.0), 0.0), Length(math.log(20.0), 0.5)
-
-    def value(at_ms, length, *seqs, successor_ms=None, **fields):
-        chosen = [Waiting(job(seq, app, id=1, deadline=1000, **fields), length, None, 0) for seq in seqs or (1,)]
-        for waiting in chosen:
-            if successor_ms is not None:
-                waiting.job.request.successor_ns = tuple(round(time_ms * MS) for time_ms in successor_ms)
-        return EachUtility(chosen, 50 * MS, 10 * MS, 0).value(round(at_ms * MS)) / MS
-
-    assert value(750, certain) == pytest.approx(20 * 10), "20 times what one step is worth"
-    assert value(750, certain, value=2.0) == pytest.approx(2 * 20 * 10)
-    assert value(751, certain) == 0.0 < value(751, likely) < value(600, likely) < 220
-    assert value(749.9, certain, on_late="answer") == pytest.approx(20 * 10)
-    assert value(1750, certain, on_late="answer") == pytest.approx(10 * 10), "one second late"
-    assert value(749, certain, successor_ms=(800, 900)) == pytest.approx(20 * 10)
-    assert [value(at, certain, successor_ms=(300, 400)) > 0 for at in (300, 301)] == [True, False]
-    assert value(750, certain, 1, 2, part=(0,)) == pytest.approx(20 * 10), "two parts of one request"
-
-
 # --- cost -------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("order", ["corrected", "linear", "luf"])
-def test_the_first_of_a_long_queue_are_those_of_the_whole_order(order):
-    world = world_of("rtlm", {"order": order})
-    ask(world, 5)
-    for index in range(60):
-        ask(world, 5 + 37 * index % 90, at=1 + index, klass=("background", "normal", "critical")[index % 19 % 3])
-    policy, board = world.scheduler.policies[0], world.scheduler.state.board
-    tasks, lane = policy._models["lm"], world.scheduler.state.lanes["gpu"]
-    whole = policy._fresh_for(tasks, lane, board)
-    assert len(whole) == 60 and whole[0].rank == 0 and whole[-1].rank == 2
-    for count in (1, 3, 22, 59, 200):
-        assert policy._fresh_for(tasks, lane, board, count)[:count] == whole[:count]
-
-
-@pytest.mark.parametrize("kind", ["rtlm", "rtlm+"])
-def test_a_side_lane_looks_at_what_runs_on_the_main_lanes_once_however_many_wait(kind, monkeypatch):
-    counts = []
-
-    class Watched(KINDS[kind]):
-        def _crowd(self, *args):
-            counts[-1] += 1
-            return super()._crowd(*args)
-
-        def bid(self, lane, board):
-            counts.append(0)
-            return super().bid(lane, board)
-
-    monkeypatch.setitem(KINDS, kind, Watched)
-    world = two_lanes(kind, 500.0)
-    ask(world, 20, 20, 20, 20)
-    ask(world, *[100] * 30, at=10)
-    assert batch_of(world, "cpu") == [] and max(counts) == 1

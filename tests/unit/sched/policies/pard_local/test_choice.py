@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
 from fractions import Fraction
-from pathlib import Path
 from statistics import NormalDist
 
 import pytest
-from exact_device import MS, Device, ask, chain, ends_of, model, together
+from exact_device import Device, ask, chain, ends_of, together
 from for_each import for_each
 
 from edgeserve.sched.policies.pard_local.choice import (
     Candidate,
     Trial,
-    best_number,
     deviations_milli,
     equal_cohort,
     ranked_cohort,
     unequal_cohort,
 )
-from edgeserve.sched.policies.pard_local.policy import RANKED_MAX, ROWS_MAX, PardLocalOptions
-from edgeserve.sched.policy_api.options import defaults_of
 
 
 def ends_by_number(draw):
@@ -184,18 +179,6 @@ def test_of_unequal_work_the_set_of_most_value(drawn):
     assert found == unequal_by_hand(rows, from_ns, end_of, price)
 
 
-def test_what_cannot_be_worth_more_than_the_best_so_far_is_not_worked_out():
-    rows = [Candidate(100 + index, [1000], 1, 1.0, 0) for index in range(10)]
-    asked = []
-
-    def end_of(left, limit_ns):
-        asked.append(left)
-        return left[0] // 1000
-
-    assert unequal_cohort(rows, 0, end_of) == list(range(10))
-    assert len(asked) == 10, "all can go with the tightest: no other set is looked at"
-
-
 def test_of_sets_of_equal_value_the_quicker_goes():
     assert unequal_cohort([Candidate(18, [3000], 0, 1.0), Candidate(40, [1000], 0, 1.0)], 0, ends_of) == [1]
     assert unequal_cohort([Candidate(10, [1000], 0, 1.0), Candidate(40, [3000], 0, 1.0)], 0, ends_of) == [0]
@@ -209,57 +192,9 @@ def test_who_goes_on_needs_the_chance_of_its_share_of_the_normal_distribution(pe
     assert deviations_milli(percent * 10 - 1, 1000) < max(1, needed)
 
 
-def test_what_is_left_of_nothing_is_all():
-    assert deviations_milli(1, 0) == deviations_milli(200, 100) == deviations_milli(1, 1) == 1645
-
-
-@pytest.mark.parametrize(("kind", "most"), [("work", ROWS_MAX), ("value", RANKED_MAX)])
-def test_of_very_many_that_differ_only_the_tightest_are_looked_at(kind, most):
-    device = Device(chain(limit=300, second=model(2, 2, 300)))
-    device.ask(ask(1000, 5000))
-    device.now_ns = 1 * MS
-    device.ask(
-        *[
-            ask(
-                number,
-                4000 + number,
-                1,
-                **({"hints": {"a.work": 1.0}} if kind == "work" else {"value": 1.0 + number % 2}),
-            )
-            for number in range(1, most + 3)
-        ]
-    )
-    device.advance(10)
-    assert most == {"work": 32, "value": 256}[kind]
-    assert device.batches[-1] == (10.0, "a", list(range(1, most + 1)))
-
-
 def test_of_unequal_work_two_with_time_go_rather_than_a_tight_dear_one():
     device = Device(chain())
     device.ask(ask(9, 100))
     device.ask(ask(1, 28, hints={"a.work": 5.0}), ask(2, 60, hints={"a.work": 1.0}), ask(3, 60))
     device.advance(10)  # the first would end at 28 if it went alone
     assert device.batches[-1] == (10.0, "a", [2, 3])
-
-
-def test_a_request_without_value_is_not_refused_for_its_price_while_nothing_costs_any():
-    device = Device(chain(price=1.0, admit=False))
-    device.ask(ask(9, 100))
-    device.ask(ask(1, 60, hints={"a.work": 1.0}), ask(2, 28, value=0.0, hints={"a.work": 1.0}))
-    device.advance(10)
-    assert device.batches[-1] == (10.0, "a", [1])
-    assert not device.scheduler.policies[0]._members[2].priced_out
-
-
-def test_half_as_many_go_if_they_are_served_at_ninety_nine_hundredths_of_the_rate():
-    assert best_number([(1, 100), (2, 198)]) == 0
-    assert best_number([(1, 100), (2, 197)]) == 1
-    assert best_number([(1, 100), (2, 198), (3, 290)]) == 2 and best_number([(2, 100), (3, 130)]) == 1
-
-
-def test_the_defaults_are_those_of_the_options_page():
-    path = Path(__file__).resolve().parents[5] / "docs" / "policies" / "pard_local.md"
-    told = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", path.read_text(encoding="utf-8"), re.MULTILINE))
-    assert told == {
-        name: str(value).lower() for name, value in defaults_of(PardLocalOptions).items() if name != "trials"
-    }

@@ -6,7 +6,6 @@ import math
 import random
 from fractions import Fraction
 
-import pytest
 from for_each import for_each
 
 from edgeserve.sched.policies.pard_local.cost import (
@@ -16,7 +15,6 @@ from edgeserve.sched.policies.pard_local.cost import (
     Stage,
     forecast,
     one_by_one,
-    repeated,
     staged,
 )
 from edgeserve.sched.policy_api.budget import OPERATIONS_MAX, Budget
@@ -40,12 +38,6 @@ def test_a_batch_begins_as_soon_as_its_jobs_are_there():
     assert forecast([Schedule(staged(eight), 0)], free) == [80 + 12 + 60]
     small = chain(("gpu", [(4, 40), (4, 40)]), ("host", [(1, 3)] * 8), ("gpu", [(4, 30), (4, 30)]))
     assert forecast([Schedule(staged(small), 0)], free) == [110 + 30]  # the first four go on at 80
-
-
-def test_functions_are_put_together_where_nothing_begins_or_ends_in_between():
-    nodes = chain(("gpu", [(6, 50)]), ("host", [(1, 3)] * 6), ("gpu", [(4, 30), (2, 20)]))
-    assert [list(stage.batches) for stage in staged(nodes)] == [[50], [12, 6], [30, 20]]
-    assert [list(stage.needs) for stage in staged(nodes)] == [[[]], [[(0, 1)], [(0, 1)]], [[(1, 1)], [(1, 2)]]]
 
 
 def test_jobs_that_run_or_are_ready_count_for_what_follows():
@@ -240,20 +232,3 @@ def test_cohorts_that_share_lanes_end_as_if_each_batch_were_chosen_anew(seed):
     assert found == batch_by_batch(schedules, free)
     stages = [stage for schedule in schedules for stage in schedule.stages]
     assert budget.left == OPERATIONS_MAX - len(stages) * sum(len(stage.batches) for stage in stages)
-
-
-@pytest.mark.parametrize(
-    ("batches", "repeats", "entries"),
-    [
-        ([(2, 10), (1, 7)], 3, [(2, 10), (1, 7)] * 3),
-        ([(2, 10), (1, 7)], 128, [(2, 10), (1, 7)] * 128),
-        ([(2, 10), (1, 7)], 129, [(3, 17)] * 129),
-        ([(1, 7)], 256, [(1, 7)] * 256),
-        ([(1, 7)], 257, [(2, 14)] + [(1, 7)] * 255),
-        ([(2, 10), (1, 7)], 600, [(9, 51)] * 88 + [(6, 34)] * 168),
-        ([(1, 7)] * 300, 1, [(1, 7)] * 300),
-        ([], 5, []),
-    ],
-)
-def test_of_more_steps_than_fit_several_are_one(batches, repeats, entries):
-    assert repeated(batches, repeats) == entries

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 from exact_device import MS, Device, ask, model
-from hand_world import job
 
-from edgeserve.sched.policies.pard_local.filling import Filling, filled, filled_size
-from edgeserve.sched.policies.pard_local.remaining_work import Member
-from edgeserve.sched.policy_api.budget import Budget
+from edgeserve.sched.policies.pard_local.filling import filled_size
 from edgeserve.sched.protocol.events import JobResult
 
 
@@ -86,18 +83,6 @@ def test_of_those_that_wait_the_tightest_with_hope_goes_first_and_nobody_of_a_le
     assert device.begin(ask(1, 200, klass="normal"), ask(2, 200, 2, klass="background"))[17.0] == [1, 1]
 
 
-def test_where_more_come_than_full_batches_can_serve_a_batch_takes_no_longer_for_others():
-    device = Pages({1: 5, 2: 2})
-    device.ask(ask(1, 200))
-    pipeline = device.scheduler.policies[0]._pipeline_of["app"]
-    pipeline.came.extend([0] * pipeline.came.maxlen)
-    device.advance(1)
-    device.now_ns = 2 * MS
-    device.ask(ask(2, 200, 2))
-    device.advance(100)
-    assert [jobs for at, name, jobs in device.batches if at == 17.0 and name == "part"] == [[1]]
-
-
 @pytest.mark.parametrize(
     ("count", "more", "slack_ms", "size"),
     [(1, 3, 6, 4), (1, 3, 5, 1), (1, 1, 99, 1), (1, 2, 99, 4), (2, 0, 0, 4), (4, 0, 99, 4)],
@@ -120,39 +105,3 @@ def test_cutting_in_must_save_more_than_it_delays_also_where_others_have_differe
         4: "completed",
         5: "completed",
     }
-
-
-def test_a_full_batch_looks_at_nobody():
-    device = Pages({})
-    pipeline, board = device.scheduler.policies[0]._pipeline_of["app"], device.scheduler.state.board
-    jobs = [job(number, device.scheduler.state.apps["app"], node="part") for number in range(4)]
-    rows, budget = [(0, 0, Member(jobs[0].request, pipeline))], Budget()
-    left = budget.left
-    for count, looked in ((4, 0), (3, 1)):
-        batch, latency = jobs[:count], board.latency("part", "gpu")
-        assert filled(batch, rows, [], latency, Filling("gpu", 0, 0, 2), budget) == batch
-        assert budget.left == left - looked
-
-
-@pytest.mark.parametrize(
-    ("hopeful_ns", "slack_ms", "added"),
-    [(50 * MS, 6, [2, 3]), (50 * MS + 1, 6, []), (50 * MS, 5, []), (51 * MS, 6, [])],
-)
-def test_who_is_due_when_the_next_cohort_ends_has_hope(hopeful_ns, slack_ms, added):
-    device = Pages({})
-    app, board = device.scheduler.state.apps["app"], device.scheduler.state.board
-    rows = []
-    for number, due_ms in ((1, 40), (2, 50), (3, 51)):
-        member = Member(job(number, app, deadline=due_ms).request, device.scheduler.policies[0]._pipeline_of["app"])
-        part = job(number, app, node="part", deadline=due_ms)
-        part.request = member.request
-        member.has(part)
-        rows.append((due_ms * MS, number, member))
-    filling = Filling("gpu", slack_ms * MS, hopeful_ns, 2)
-    batch = [job(9, app, node="part")]
-    found = filled(batch, rows[1:], [], board.latency("part", "gpu"), filling, Budget())
-    assert [item.seq for item in found] == [9, *added]
-    found = filled(batch, rows, [rows[1][2]], board.latency("part", "gpu"), filling, Budget())
-    assert [item.seq for item in found] == [9]  # without its own there is one with hope at most
-    found = filled([*batch, *batch], rows, [], board.latency("part", "gpu"), filling, Budget())
-    assert [item.seq for item in found] == [9, 9, *([2, 3] if hopeful_ns <= 50 * MS else [3, 1])]

@@ -7,7 +7,6 @@ from cores import interpreted_only
 from exact_device import MS, Device, ask, chain, fan, model, with_host_function
 
 from edgeserve.sched.policies.pard_local.price import Price
-from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.protocol.events import JobResult, WorkFinished
 
 
@@ -128,10 +127,6 @@ def test_critical_requests_pay_no_price(scale):
     assert play("critical") == ("completed", 10.0)
 
 
-def test_a_price_of_nothing_is_not_worked_out():
-    assert Device(chain(price=0.0)).scheduler.policies[0]._price is None
-
-
 def test_who_must_be_answered_pays_no_price():
     # Nothing but its turn ends such a request: waiting until the price falls, it would wait for ever.
     device = Device(chain(price=3.0, refuse_max=1.0))
@@ -147,27 +142,6 @@ def test_who_must_be_answered_pays_no_price():
 def test_a_class_that_may_lose_nothing_to_the_price_is_never_kept_waiting():
     price = Price(scale=3.0, share_max=0.0)
     assert not price.may_refuse("normal")
-
-
-@interpreted_only
-def test_a_cohort_goes_on_with_what_is_in_memory_beside_a_branch_that_is_not(monkeypatch):
-    names = {"a": [], "b": ["a"], "c": ["b"], "d": ["a"]}
-    device = Device(
-        {
-            "lane": {"l": {}},
-            "model": {name: model(4, 2) for name in names},
-            "policy": {"p": {"kind": "pard_local"}},
-            "app": {"app": {"slo": "100ms", "node": [{"name": name, "after": after} for name, after in names.items()]}},
-        }
-    )
-    device.ask(ask(1, 100))
-    monkeypatch.setattr(Board, "is_resident", lambda board, name, lane: name != "b")
-    device.advance(6)
-    assert device.batches[-1] == (6.0, "d", [1])  # not c, which waits for b as long as b's model is not there
-    policy, board = device.scheduler.policies[0], device.scheduler.state.board
-    assert not policy._stage_costs.are_resident(policy._pipeline_of["app"], board)
-    monkeypatch.undo()
-    assert policy._stage_costs.are_resident(policy._pipeline_of["app"], board)
 
 
 @interpreted_only

@@ -88,15 +88,6 @@ def test_a_stage_behind_functions_begins_as_soon_as_its_first_batch_is_full():
     assert all(len(jobs) == 2 for jobs in at)
 
 
-@pytest.mark.parametrize("each", [3, 40])
-def test_the_home_is_where_batches_save_time_even_if_the_function_takes_longer(each):
-    table = pipeline(("f", "host", 0, each, 1), ("a", "gpu", 10, 1, 8), slo_ms=400)
-    device = Device(table)
-    device.ask(ask(1, 400))
-    policy, board = device.scheduler.policies[0], device.scheduler.state.board
-    assert policy._stage_costs.homes(policy._pipeline_of["app"], board) == ["gpu"]
-
-
 def test_a_request_that_is_cancelled_while_it_runs_ahead_is_forgotten():
     device = Device(pipeline(*AT_ENTRY))
     device.ask(ask(1, 200), ask(2, 200))

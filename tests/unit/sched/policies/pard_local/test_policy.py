@@ -247,51 +247,12 @@ def test_the_number_of_parts_is_learnt_then_known_or_foretold():
     assert device.ends[3] == ("completed", 34.0)
 
 
-def test_a_cohort_leaves_room_for_more_parts_as_deviations_add_up():
-    pipeline = Device(fan()).scheduler.policies[0]._pipeline_of["app"]
-    for count in (2, 6) * 20:
-        pipeline.observe_parts(pipeline.nodes[0], count)
-    # One and a half deviations.
-    assert pipeline.template[:3] == [1000, 4000, 1000] and pipeline.spread[:3] == [0, 3000, 0]
-    assert pipeline.left_of(4, surely=False)[:3] == [4000, 16000, 4000]
-    assert pipeline.left_of(4, surely=True)[:3] == [4000, 16000 + 2 * 3000, 4000]
-
-
 def test_parts_that_turn_out_too_many_end_their_request_before_they_run():
     device = Device(fan())
     device.parts["look"] = 30
     device.ask(ask(1, 100))
     device.advance()
     assert device.ends[1] == ("dropped", 2.0) and len(device.batches) == 1
-
-
-def test_a_branch_counts_by_how_often_it_is_taken():
-    table = {
-        "lane": {"l": {}},
-        "model": {"pick": model(1, 1), "long": model(30, 0), "short": model(2, 0)},
-        "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
-        "app": {
-            "app": {
-                "slo": "100ms",
-                "node": [
-                    {"name": "pick", "route": "one"},
-                    {"name": "long", "after": ["pick"]},
-                    {"name": "short", "after": ["pick"]},
-                ],
-            }
-        },
-    }
-    device = Device(table)
-    device.routes["pick"] = "short"
-    pipeline = device.scheduler.policies[0]._pipeline_of["app"]
-    assert pipeline.template[:3] == [1000, 500, 500]
-    for number in range(1, 20):
-        device.ask(ask(number, 1000))
-        device.advance()
-    assert pipeline.template[1] < 100 and pipeline.template[2] > 900
-    at_ms = device.now_ns // MS
-    device.ask(ask(50, at_ms + 20, at_ms, hints={"pick.route": 0.0}))  # says that it goes the long way
-    assert device.ends[50][0] == "rejected"
 
 
 # --- oracles ----------------------------------------------------------------------------------------------------------

@@ -35,41 +35,7 @@ def slow_second(**more):
 # --- what work is worth ---------------------------------------------------------------------------------------------
 
 
-def test_the_unit_of_the_work_does_not_change_what_it_is_worth():
-    def worth(unit):
-        device = Teller(slow_second())
-        places, board = device.scheduler.policies[0]._stage_costs, device.scheduler.state.board
-        over = round((unit - 1) * 1000)
-        places.usual("b", "l", board)  # learnt from the first time that it is asked
-        for number in range(30):
-            board.latency("b", "l").observe(number, 1, 20 * MS, over)
-        return places.cost_share_ns(device.pipeline(), [0, 1000, 0, over], board)
-
-    assert worth(1.0) == pytest.approx(20 * MS, rel=0.02)
-    assert worth(500.0) == pytest.approx(20 * MS, rel=0.02)  # as when work is told in pixels or tokens
-
-
 # --- what is left -----------------------------------------------------------------------------------------------------
-
-
-def test_a_line_learns_the_usual_work_and_the_room_for_more():
-    pipeline = Device(slow_second()).scheduler.policies[0]._pipeline_of["app"]
-    assert pipeline.template == [1000, 1000, 0, 0] and not any(pipeline.spread)
-    for work in (500, 2500) * 10:
-        pipeline.observe_work(1, 1000, work)
-    assert pipeline.template == [1000, 1000, 0, 500]  # one and a half times the usual
-    assert pipeline.spread == [0, 0, 0, 1500]  # one and a half deviations of 1000
-    assert pipeline.left_of(4, surely=True) == [4000, 4000, 0, 2000 + 2 * 1500]
-
-
-def test_many_parts_of_much_work_need_room_for_both():
-    pipeline = Device(fan()).scheduler.policies[0]._pipeline_of["app"]
-    for count, work in ((2, 500), (6, 1500)) * 20:  # 1 and 9 usual parts' work
-        pipeline.observe_parts(pipeline.nodes[0], count)
-        pipeline.observe_work(1, count * 1000, work)
-    jobs, over = pipeline.template[1], pipeline.template[4]
-    assert jobs == 4000 and jobs + over == 5000
-    assert pipeline.spread[1] + pipeline.spread[4] == 6000  # 1.5 deviations of 4
 
 
 def turned():
@@ -81,17 +47,6 @@ def turned():
     device = Teller(table)
     device.parts["look"] = 2
     return device
-
-
-def test_what_one_part_says_counts_for_that_part():
-    device = turned()
-    device.result_hints.update({"look": {"part.work": 2.0}, ("turn", (1,)): {"part.work": 5.0}})
-    device.ask(ask(1, 1000))
-    device.advance(2)
-    member = device.scheduler.policies[0]._members[1]
-    assert [member.left()[index] for index in (2, 6)] == [2000, 2000]  # two parts, twice the work
-    device.advance(4)  # both are turned, and the second has turned out to be five times the work
-    assert [member.left()[index] for index in (2, 6)] == [2000, 1000 + 4000]
 
 
 @pytest.mark.parametrize(

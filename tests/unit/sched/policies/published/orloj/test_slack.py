@@ -69,11 +69,6 @@ def test_pieces_rise_and_fall_as_the_score_does():
         assert at == sorted(at, reverse=not rising)
 
 
-def test_a_histogram_needs_one_edge_more_than_bins():
-    with pytest.raises(ValueError, match="2 bins has 3 edges, not 2"):
-        SlackScore((1, 2), (0.5, 0.5), 1.0, 0.1)
-
-
 @pytest.mark.worlds
 @settings(max_examples=200, deadline=None)
 @given(
@@ -119,33 +114,6 @@ def check_the_best(entries, count, at, draw):
     found_scores = [score_of[job.seq] for job in found]
     assert sorted(found_scores, reverse=True) == pytest.approx(best, abs=1e-12)
     assert len(known) <= count or found_scores == pytest.approx(best, abs=1e-12)  # the best one first
-
-
-def queue_of(*deadlines, first_seq=0):
-    queue = JobQueue()
-    for seq, deadline in enumerate(deadlines, first_seq):
-        queue.add(deadline, job(seq, APP))
-    return queue
-
-
-def test_edges_between_two_nanoseconds_put_a_job_into_the_bin_of_its_score():
-    """At a slack of 10 the batch is surely late, at 20 the score still rises: both edges lie after the whole number."""
-    score = SlackScore((10.5, 20.5, 40.5), (1.0, 0.0), 15.5, 0.1)
-    assert [piece[:2] for piece in score.pieces] == [(11, 21), (21, 2**62)]
-    rows = [(queue_of(10, 19, 20, 21, 22, 23), score, 0)]
-    assert [found.key for found in top(rows, 0, 5)] == [20, 21, 19, 22, 23]
-
-
-def test_of_equal_scores_of_two_classes_the_earlier_request_goes_first():
-    same = [SlackScore(EDGES, MASSES, MEAN, 0.01) for _ in range(2)]
-    rows = [(queue_of(50, 70, first_seq=10), same[0], 0), (queue_of(50, 60, 80), same[1], 0)]
-    assert [found.seq for found in top(rows, 0, 4)] == [0, 10, 1, 11]
-
-
-def test_a_queue_without_any_job_that_may_go_is_passed_over():
-    score = SlackScore(EDGES, MASSES, MEAN, 0.01)
-    rows = [(queue_of(5, 6), score, 2), (queue_of(50, 60, 70), score, 0), (JobQueue(), score, 0)]
-    assert [found.key for found in top(rows, 0, 2)] == [50, 60]
 
 
 def test_jobs_that_another_lane_holds_stay():

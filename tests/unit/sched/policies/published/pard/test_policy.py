@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import pytest
 from hand_world import Driver, ended, ids, ran
 
 from edgeserve.errors import ConfigError
-from edgeserve.sched.policies.published.pard.policy import PROACTIVE, Pard, PardPlus
+from edgeserve.sched.policies.published.pard.policy import PROACTIVE
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
-from edgeserve.sched.policy_api.options import defaults_of
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import RequestArrived
 
@@ -118,23 +114,6 @@ def test_what_ran_in_the_window_counts_for_the_modules_behind():
     world.step(at=2000)  # too long ago
     world.step(at=2100)
     assert burst(world, 30) == [ran("a", 7)]
-
-
-@pytest.mark.parametrize(
-    ("syncs", "least"), [((999,), 30), ((1000,), 90), ((1000, 5119, 6119), 60), ((1000, 5121, 6121), 30)]
-)
-def test_unless_told_otherwise_batches_of_the_last_five_seconds_count_once_a_second(syncs, least):
-    def later():
-        world = chain(BATCHED, plan=0, batch_times="measured")
-        burst(world, *[200] * 4)
-        for lane, at in (("a0", 40), ("b0", 80), ("c0", 120)):
-            world.finish(lane, at=at)
-        for at in syncs:
-            world.step(at=at)
-        return world
-
-    assert burst(later(), least) == [ran("a", 5)]
-    assert burst(later(), least - NS) == [ended(5, "dropped", PROACTIVE)]
 
 
 def test_the_quantile_of_the_waits_to_come_counts():
@@ -521,68 +500,6 @@ def test_a_request_goes_where_its_model_is_in_memory_whose_turn_it_ever_is():
 
 
 # --- options have bounds, and the page has the defaults ---------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("option", "low", "beyond"),
-    [
-        ("lead_ms", 0.0, -0.5),
-        ("plan", 0.0, -0.5),
-        ("batch_max", 0, -1),
-        ("hbf_from", 0.0, -0.5),
-        ("lbf_from", 0.0, -0.5),
-        ("lam", 0.0, -0.5),
-        ("lam", 1.0, 1.001),
-        ("samples", 1, 0),
-        ("samples", 1_000_000, 1_000_001),
-        ("sync_ms", 1.0, 0.5),
-        ("window_ms", 1.0, 0.5),
-        ("threshold_ms", 0.0, -0.5),
-        ("seed", 0, -1),
-        ("plan", 2.0**31, 2.0**31 + 1),
-        ("batch_max", 2**31, 2**31 + 1),
-    ],
-)
-def test_a_number_beyond_the_bounds_of_its_option_is_refused(option, low, beyond):
-    chain(**{option: low})
-    with pytest.raises(ConfigError, match=f"{option} = .*: expected a (whole )?number from"):
-        chain(**{option: beyond})
-
-
-def test_the_defaults_are_those_of_the_options_page():
-    path = Path(__file__).resolve().parents[6] / "docs" / "policies" / "pard.md"
-    own, plus = path.read_text(encoding="utf-8").split("`pard+` has the same options")
-    for kind, page in ((Pard, own), (PardPlus, plus)):
-        told = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", page, re.MULTILINE))
-        assert told == {
-            name: str(value).lower()
-            for name, value in defaults_of(kind.options_type).items()
-            if name != "trials" and (kind is Pard or value != defaults_of(Pard.options_type)[name])
-        }
-
-
-def test_just_in_time_every_batch_has_its_alarm():
-    world = chain({"a": {1: 10}}, policy="pard+", lead_ms=3.0)
-    burst(world, 100)
-    for number, at in ((2, 0), (3, 10), (4, 20)):
-        burst(world, 90, at=at + 1)
-        assert world.wake_ms == at + 7
-        world.step(at=at + 7)
-        world.finish("a0", at=at + 10)
-        assert world.work("a0") == ran("a", number)
-
-
-def test_what_waits_for_a_model_that_nobody_has_in_memory_stays_where_it_is():
-    world = devices([], on_late="answer")
-    world.arrive("app", count=3)
-
-    def places():
-        policy = next(policy for policy in world.scheduler.policies if policy.name == "pard")
-        return {job.request.id: worker.lane.name for worker in policy._by_number for job in worker.jobs()}
-
-    for at in (1, 2, 3):
-        assert places() == {1: "l0", 2: "l1", 3: "l0"}
-        world.step(at=at)
 
 
 def test_who_waits_is_expected_to_end_as_the_rule_sees_it():

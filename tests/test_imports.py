@@ -1,0 +1,29 @@
+"""Every module of the package can be imported on this Python. Where a library of one engine is missing, it compiles."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+
+import pytest
+
+import edgeserve
+
+MODULES = sorted(
+    item.name for item in pkgutil.walk_packages(edgeserve.__path__, "edgeserve.") if not item.name.endswith(".__main__")
+)
+
+
+LIBRARIES = {"cuda", "llama_cpp", "pycuda", "ray", "torch", "transformers"}
+"""Those that ``make test`` does not install: only the module that uses one imports it."""
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_module_is_imported(name):
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] not in LIBRARIES:
+            raise
+        importlib.util.find_spec(name).loader.get_code(name)

@@ -1,0 +1,191 @@
+"""What is promised of learnt batch times, whatever learns them. Only the helpers below know what that is called."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from edgeserve.sched.latency.confidence import EXPECTED, LIVE
+from edgeserve.sched.latency.distribution import timing_constant
+from edgeserve.sched.latency.model import ModelLatency, fixed_part_ns
+from edgeserve.units import NS_PER_MS as MS
+
+SIZES = (1, 2, 4, 8)
+FIXED, EACH = 10 * MS, 20 * MS
+EVERY = 50 * MS
+TRUE = {size: FIXED + size * EACH for size in SIZES}
+
+
+def believed(factor=1.0, sizes=SIZES):
+    """What is known before the first batch: the true times, all wrong by a factor."""
+    return ModelLatency("m", "l", {size: timing_constant(round(TRUE[size] * factor)) for size in sizes}, sizes)
+
+
+def typical(known, size):
+    return known.typical_ns[size]
+
+
+def careful(known, size):
+    return known.estimate_ns[size]
+
+
+def ran(known, draw, batches, slow=1.0, noise=0.03, sizes=SIZES, start=0, inputs=0.0, **more):
+    """Batches of these sizes, drawn. ``inputs``: how unequal the inputs are; the longest decides."""
+    for step in range(start, start + batches):
+        size = draw.choice(sizes)
+        longest = max(draw.lognormvariate(0.0, inputs) for _ in range(size))
+        known.observe(
+            step * EVERY, size, round(slow * (FIXED + size * EACH * longest) * draw.gauss(1.0, noise)), **more
+        )
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("factor", [0.2, 0.5, 2.0, 10.0])
+def test_a_wrong_belief_is_mended_by_batches_of_every_size(factor, seed):
+    draw, known = random.Random(f"wrong/{factor}/{seed}"), believed(factor)
+    ran(known, draw, 100)
+    for size in SIZES:
+        assert typical(known, size) == pytest.approx(TRUE[size], rel=0.15)
+        assert 0.97 * TRUE[size] <= careful(known, size) <= 1.25 * TRUE[size]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_slow_device_is_slow_for_sizes_that_have_not_run(seed):
+    draw, known = random.Random(f"slow/{seed}"), believed()
+    ran(known, draw, 60, slow=2.5, sizes=(1, 2))
+    assert typical(known, 8) == pytest.approx(2.5 * TRUE[8], rel=0.15)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_one_slow_batch_moves_no_typical_time_and_the_careful_one_until_it_is_old(seed):
+    draw, known = random.Random(f"outlier/{seed}"), believed()
+    ran(known, draw, 20)
+    known.observe(20 * EVERY, 4, 10 * TRUE[4])
+    assert typical(known, 4) == pytest.approx(TRUE[4], rel=0.15)
+    assert careful(known, 4) >= 9 * TRUE[4]
+    known.forget(20 * EVERY + 11_000 * MS)
+    assert careful(known, 4) < 2 * TRUE[4]
+
+
+def test_what_is_old_is_forgotten_however_many_batches_of_other_sizes_follow():
+    known = believed()
+    known.observe(0, 8, 5 * TRUE[8])
+    for second in range(1, 13):
+        known.observe(second * 1000 * MS, 1, TRUE[1])
+        known.forget(second * 1000 * MS)
+    assert careful(known, 8) == pytest.approx(TRUE[8], rel=0.1)
+
+
+@pytest.mark.parametrize("speed", [0.4, 0.8, 1.25])
+def test_a_speed_that_is_told_scales_all_times_and_measurements_do_not_count_twice(speed):
+    draw, known = random.Random(f"speed/{speed}"), believed()
+    ran(known, draw, 30)
+    known.set_speed(speed)
+    ran(known, draw, 30, slow=1 / speed, start=30)
+    for size in SIZES:
+        assert typical(known, size) == pytest.approx(TRUE[size] / speed, rel=0.15)
+    known.set_speed(1.0)
+    assert typical(known, 4) == pytest.approx(TRUE[4], rel=0.15)
+
+
+@pytest.mark.parametrize("speed", [0.5, 0.7])
+def test_a_speed_that_is_told_late_explains_the_slow_batches_before(speed):
+    draw, known = random.Random(f"late/{speed}"), believed()
+    ran(known, draw, 4, sizes=(1,))
+    ran(known, draw, 4, slow=1 / speed, sizes=(1,), start=4)
+    known.set_speed(speed, since_ns=3 * EVERY)
+    for size in SIZES:
+        assert typical(known, size) == pytest.approx(TRUE[size] / speed, rel=0.1)
+
+
+def test_what_a_model_takes_in_one_phase_says_nothing_of_another():
+    known = believed()
+    for step in range(20):
+        known.observe(step * EVERY, 1, 9 * TRUE[1], phase="prefill")
+    assert typical(known, 1) == TRUE[1]
+    assert typical(known.phase("prefill"), 1) == pytest.approx(9 * TRUE[1], rel=0.01)
+
+
+def unequal(known):
+    """Whether the inputs are taken for unequal."""
+    return known.figures(0)["skew"] > 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("sizes", [(4,), (8,), SIZES])
+def test_unequal_inputs_are_no_slow_device(sizes, seed):
+    """A single input takes what it took alone, though batches take as long as their longest member."""
+    draw, known = random.Random(f"unequal/{sizes}/{seed}"), believed()
+    ran(known, draw, 200, sizes=sizes, inputs=0.8)
+    assert unequal(known)
+    assert typical(known, 1) < 2 * TRUE[1]
+    assert typical(known, 8) > 1.5 * TRUE[8]
+    ran(known, draw, 200, sizes=sizes, start=200)
+    assert not unequal(known)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("noise", [0.03, 0.1])
+def test_neither_noise_nor_a_changing_pace_nor_inputs_that_add_up_are_unequal_inputs(noise, seed):
+    draw, known = random.Random(f"equal/{noise}/{seed}"), believed()
+    ran(known, draw, 100, slow=2.5, noise=noise)
+    assert not unequal(known)
+    known = believed()
+    for step in range(100):
+        known.observe(step * EVERY, 4, TRUE[4] * (3 if step > 50 else 1))
+    assert not unequal(known)
+    known, seen = believed(), 0
+    for step in range(500):
+        work = sum(draw.lognormvariate(-0.125, 0.5) for _ in range(4))
+        known.observe(step * EVERY, 4, round((FIXED + EACH * work) * draw.gauss(1.0, 0.03)))
+        seen += unequal(known)
+    assert seen <= 50
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_work_that_jobs_declare_is_taken_out_of_what_is_usual(seed):
+    draw, known = random.Random(f"work/{seed}"), believed()
+    known.usual()
+    for step in range(300):
+        size = draw.choice(SIZES)
+        works = [draw.uniform(0.2, 3.0) for _ in range(size)]
+        more = round(sum(work - 1 for work in works) * 1000)
+        known.observe(step * EVERY, size, round(1.5 * (FIXED + EACH * sum(works))), over_milli=more)
+    for size in SIZES:
+        assert known.usual().time_ns(size * 1000) == pytest.approx(1.5 * TRUE[size], rel=0.02)
+
+
+def test_requests_of_much_work_at_the_start_are_no_slow_device():
+    known = believed(sizes=(1,))
+    known.usual()
+    for step in range(10):
+        known.observe(step * EVERY, 1, 3 * TRUE[1], over_milli=2000)
+    assert known.usual().time_ns(1000) == TRUE[1]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05, 0.2])
+def test_how_far_the_time_of_several_batches_may_be_off_is_learnt(noise):
+    """The deviations of batches are independent; twice the work is twice as far off."""
+    draw, known = random.Random(f"sure/{noise}"), believed()
+    usual = known.usual()
+    ran(known, draw, 600, noise=noise)
+    times_us = [time_ns / 1000 for _, time_ns in usual.batches(21_000)]
+    wanted = noise * sum(time_us**2 for time_us in times_us) ** 0.5
+    assert usual.variance_us2(21_000) ** 0.5 == pytest.approx(wanted, rel=0.3)
+    more = (usual.time_ns(21_000, 10_000) / usual.time_ns(21_000)) * usual.variance_us2(21_000) ** 0.5
+    assert usual.variance_us2(21_000, 10_000) ** 0.5 == pytest.approx(more, rel=0.05)
+
+
+def test_the_fixed_part_is_what_a_batch_of_nothing_would_take():
+    assert fixed_part_ns(TRUE) == FIXED
+    assert fixed_part_ns({size: size * EACH for size in SIZES}) == 0
+    assert fixed_part_ns({1: 10, 2: 30, 4: 35}) < 10  # and less than a batch of one
+
+
+def test_a_time_says_what_it_stands_on_and_how_old_that_is():
+    known = believed()
+    assert known.confidence(1, 5 * EVERY).source == EXPECTED
+    ran(known, random.Random("confidence"), 5, sizes=(1,))
+    found = known.confidence(1, 14 * EVERY)
+    assert (found.source, found.measured, found.age_ns) == (LIVE, 5, 10 * EVERY)
