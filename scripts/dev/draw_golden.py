@@ -20,8 +20,8 @@ from typing import Any, Dict, List
 
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sim.scenario import Scenario, parse_scenario
-from edgeserve.testing.soak.run import SAMPLING_KINDS, draw_scenario, hold
 from edgeserve.testing.soak.ensembles import ENSEMBLE_KINDS
+from edgeserve.testing.soak.run import SAMPLING_KINDS, draw_scenario, hold
 from edgeserve.units import NS_PER_MS
 
 GOLDEN = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "tests", "golden")
