@@ -1,11 +1,10 @@
 """Who sends faster than the server reads.
 
 libzmq's bound on the messages that wait per client is not used: where it stops reading from a client that then closes
-its connection, it may abort the process (docs/notes/libzmq.md). So what waits is watched from here. While messages come
-faster than they are read the server's memory grows; when it has grown by :data:`GROWTH_BYTES_MAX` the connections that
-sent most are ended, if they sent more than a client of ours may have in flight. libzmq reads its clients in turn, so
-those that always have a message waiting have sent equally much, and more than anybody else. Knows no
-socket.
+its connection, it may abort the process (docs/develop/libzmq.md). So what waits is watched from here. While messages
+come faster than they are read the server's memory grows; when it has grown by :data:`GROWTH_BYTES_MAX` the connections
+that sent most are ended, if they sent more than a client of ours may have in flight. libzmq reads its clients in turn,
+so those that always have a message waiting have sent equally much, and more than anybody else. Knows no socket.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Draw ``docs/configuration.md``: every key of the TOML file with type, default and meaning, from
+"""Draw ``docs/reference/configuration.md``: every key of the TOML file with type, default and meaning, from
 ``edgeserve.config.schema``.
 
 Types come from the readers, defaults from the dataclasses, meanings from the comments that stand beside the fields.
@@ -25,7 +25,7 @@ from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policy_api.policy import COMMON_OPTIONS
 from edgeserve.units import format_duration, format_size
 
-PAGE, SCRIPT = "docs/configuration.md", "draw/configuration.py"
+PAGE, SCRIPT = "docs/reference/configuration.md", "draw/configuration.py"
 
 SECTIONS = {
     "server": schema.ServerConfig,
@@ -140,13 +140,15 @@ def _default(item: Field[Any]) -> str:
 def _policy_table() -> str:
     lines = ["| kind | option | type | default |", "| --- | --- | --- | --- |"]
     lines += [
-        _option_row("[every kind](latency.md#a-wrong-estimate-corrects-itself)", *item)
+        _option_row("[every kind](../guide/batch-times.md#a-wrong-estimate-corrects-itself)", *item)
         for item in COMMON_OPTIONS.items()
     ]
     for kind, policy in sorted(POLICIES.items()):
         if not policy.__module__.startswith("edgeserve."):
             continue  # a script's or a test's own
-        lines += [_option_row(f"[`{kind}`](policies/{page_of(kind)})", *item) for item in policy.defaults.items()]
+        lines += [
+            _option_row(f"[`{kind}`](../guide/policies/{page_of(kind)})", *item) for item in policy.defaults.items()
+        ]
     return "\n".join(lines)
 
 
@@ -156,9 +158,9 @@ def _option_row(kind: str, option: str, value: object) -> str:
 
 
 def page_of(kind: str) -> str:
-    """The page below docs/policies that describes a policy: its own, that of the system it is a variant of (``x+`` and
-    ``x_y`` of ``x``), or the page of the baselines."""
-    folder = os.path.join(drawn.ROOT, "docs", "policies")
+    """The page in docs/guide/policies that describes a policy: its own, that of the system it is a variant of (``x+``
+    and ``x_y`` of ``x``), or the page of the baselines."""
+    folder = os.path.join(drawn.ROOT, "docs", "guide", "policies")
     for name in (kind, kind.split("+")[0].split("_")[0], "schemble" if kind.startswith("ensemble_") else ""):
         if os.path.exists(os.path.join(folder, f"{name}.md")):
             return f"{name}.md"

@@ -1,4 +1,4 @@
-"""Draw the state diagrams and tables of ``docs/lifecycle.md`` from the tables in
+"""Draw the state diagrams and tables of ``docs/reference/lifecycle.md`` from the tables in
 ``edgeserve.sched.requests.states``."""
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from lib import drawn
 
 from edgeserve.sched.requests.states import JOB_TABLE, REQUEST_TABLE
 
-PAGE, SCRIPT = "docs/lifecycle.md", "draw/lifecycle.py"
+PAGE, SCRIPT = "docs/reference/lifecycle.md", "draw/lifecycle.py"
 
 Table = Mapping[Tuple[str, str], str]
 

@@ -1,4 +1,4 @@
-"""Draw ``docs/reference.md``: the public names of the package, from their signatures and docstrings."""
+"""Draw ``docs/reference/python.md``: the public names of the package, from their signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lib import drawn
 import edgeserve
 from edgeserve import errors
 
-PAGE, SCRIPT = "docs/reference.md", "draw/reference.py"
+PAGE, SCRIPT = "docs/reference/python.md", "draw/reference.py"
 
 CLASSES = ("Runtime", "AsyncRuntime", "Client", "AsyncClient", "Answer")
 """Those whose methods are listed; :class:`Config` has a page of its own."""

@@ -19,7 +19,7 @@ from edgeserve.live.preflight import check_before_loading, raise_or_tell
 from edgeserve.live.request import request_of_call, request_validators
 from edgeserve.sched.policies import POLICIES
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "notes" / "messages.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "messages.md"
 X = np.zeros((3, 4), np.float32)
 MODEL = {"engine": "synthetic", "expected": {"1": "10ms"}}
 APP: Dict[str, Any] = {"model": "m", "inputs": {"image": {"shape": [3, 4]}}}

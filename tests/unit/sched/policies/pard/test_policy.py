@@ -549,7 +549,7 @@ def test_a_number_beyond_the_bounds_of_its_option_is_refused(option, low, beyond
 
 
 def test_the_defaults_are_those_of_the_options_page():
-    path = Path(__file__).resolve().parents[5] / "docs" / "policies" / "pard.md"
+    path = Path(__file__).resolve().parents[5] / "docs" / "guide" / "policies" / "pard.md"
     own, plus = path.read_text(encoding="utf-8").split("`pard+` has the same options")
     for kind, page in ((Pard, own), (PardPlus, plus)):
         told = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", page, re.MULTILINE))

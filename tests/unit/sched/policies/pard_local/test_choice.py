@@ -257,6 +257,6 @@ def test_half_as_many_go_if_they_are_served_at_ninety_nine_hundredths_of_the_rat
 
 
 def test_the_defaults_are_those_of_the_options_page():
-    path = Path(__file__).resolve().parents[5] / "docs" / "policies" / "pard_local.md"
+    path = Path(__file__).resolve().parents[5] / "docs" / "guide" / "policies" / "pard_local.md"
     told = dict(re.findall(r"^\| `(\w+)` \| `([^`]+)` \|", path.read_text(encoding="utf-8"), re.MULTILINE))
     assert told == {name: str(value).lower() for name, value in PardLocal.defaults.items()}
