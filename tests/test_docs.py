@@ -23,7 +23,17 @@ import tempfile
 import time
 
 import pytest
-from draw import configuration, lifecycle, reference, results, schemble_tables
+from draw import (
+    command_line,
+    configuration,
+    errors,
+    lifecycle,
+    metrics,
+    policy_options,
+    reference,
+    results,
+    schemble_tables,
+)
 from lib import drawn
 
 import edgeserve
@@ -41,7 +51,17 @@ else:
     import tomli as tomllib
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-DRAWN = (configuration, lifecycle, reference, results, schemble_tables)
+DRAWN = (
+    command_line,
+    configuration,
+    errors,
+    lifecycle,
+    metrics,
+    policy_options,
+    reference,
+    results,
+    schemble_tables,
+)
 READY_S_MAX = 60.0
 
 
@@ -392,7 +412,7 @@ def reasons_in_the_code():
 
 
 def test_every_reason_is_explained():
-    page = read(os.path.join("docs", "reference", "lifecycle.md"))
+    page = read(os.path.join("docs", "reference", "errors.md"))
     reasons = reasons_in_the_code()
     assert "stopped" in reasons and "cannot_make_deadline" in reasons
     assert [reason for reason in sorted(reasons) if f"`{reason}`" not in page] == []

@@ -64,7 +64,7 @@ BUILDERS = {
 
 def parts() -> Dict[str, str]:
     """The page's parts by name."""
-    return {**{name: _table(kind) for name, kind in SECTIONS.items()}, "policy options": _policy_table()}
+    return {name: _table(kind) for name, kind in SECTIONS.items()}
 
 
 def _table(kind: type) -> str:
@@ -137,12 +137,10 @@ def _default(item: Field[Any]) -> str:
     return "`" + (f'"{value}"' if isinstance(value, str) else str(value)) + "`" if value is not None else "see there"
 
 
-def _policy_table() -> str:
+def policy_table() -> str:
+    """A row per option of every policy (``scripts/draw/policy_options.py``)."""
     lines = ["| kind | option | type | default |", "| --- | --- | --- | --- |"]
-    lines += [
-        _option_row("[every kind](../guide/batch-times.md#a-wrong-estimate-corrects-itself)", *item)
-        for item in COMMON_OPTIONS.items()
-    ]
+    lines += [_option_row("[every kind](../guide/deadlines.md#trials)", *item) for item in COMMON_OPTIONS.items()]
     for kind, policy in sorted(POLICIES.items()):
         if not policy.__module__.startswith("edgeserve."):
             continue  # a script's or a test's own

@@ -14,7 +14,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from lib import drawn
 
 import edgeserve
-from edgeserve import errors
 
 PAGE, SCRIPT = "docs/reference/python.md", "draw/reference.py"
 
@@ -24,7 +23,7 @@ CLASSES = ("Runtime", "AsyncRuntime", "Client", "AsyncClient", "Answer")
 
 def parts() -> Dict[str, str]:
     """The page's parts by name."""
-    return {"names": names(), "classes": "\n\n".join(class_text(name) for name in CLASSES), "errors": error_table()}
+    return {"names": names(), "classes": "\n\n".join(class_text(name) for name in CLASSES)}
 
 
 def names() -> str:
@@ -63,16 +62,6 @@ def signature(function: Any) -> str:
         default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
         words.append(f"{prefix}{parameter.name}{default}")
     return f"({', '.join(words)})"
-
-
-def error_table() -> str:
-    """Every error, with its code and what it is a kind of."""
-    rows = ["| error | code | is a | when |", "| --- | --- | --- | --- |"]
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BaseException)]
-    for kind in kinds:
-        bases = ", ".join(f"`{base.__name__}`" for base in kind.__bases__ if base is not errors.Refusal)
-        rows.append(f"| `errors.{kind.__name__}` | `{kind.code}` | {bases} | {first_sentence(kind)} |")
-    return "\n".join(rows)
 
 
 def first_sentence(value: Any) -> str:

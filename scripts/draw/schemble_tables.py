@@ -1,4 +1,4 @@
-"""Draw the tables of ``docs/guide/policies/schemble.md`` from the runs that are stored in ``docs/research/results``.
+"""Draw the tables of ``docs/research/schemble.md`` from the runs that are stored in ``docs/research/results``.
 
     python scripts/draw/schemble_tables.py [--check]
 
@@ -20,7 +20,7 @@ from lib import drawn
 from lib.ensemble_worlds import FITS, RIVALS
 from replicate.schemble.run import DEADLINES_MS, FORCED, PAPER, REFERENCE
 
-PAGE, SCRIPT = "docs/guide/policies/schemble.md", "draw/schemble_tables.py"
+PAGE, SCRIPT = "docs/research/schemble.md", "draw/schemble_tables.py"
 RESULTS = os.path.join(drawn.ROOT, "docs", "research", "results")
 
 PAPER_FORCED = {
