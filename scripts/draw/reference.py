@@ -6,6 +6,7 @@ import importlib
 import inspect
 import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -39,15 +40,22 @@ def names() -> str:
 def class_text(name: str) -> str:
     """A class: its docstring, then its public methods and properties in the order of the source."""
     kind = getattr(edgeserve, name)
-    lines = [f"### edgeserve.{name}", "", f"```\n{name}{signature(kind.__init__)}\n```", "", plain(kind)]
+    lines = [f"### edgeserve.{name}", "", f"```\n{name}{signature(kind.__init__)}\n```", "", plain(kind), ""]
     for own, member in vars(kind).items():
         inner = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
         if own.startswith("_") or not inspect.isfunction(inner) or not inspect.getdoc(inner):
             continue
         mark = "" if isinstance(member, property) else signature(inner)
         word = "async " if inspect.iscoroutinefunction(inner) else ""
-        lines += ["", f"```\n{word}{name}.{own}{mark}\n```", "", plain(inner)]
+        lines.append(item(f"`{word}{name}.{own}{mark}`: {plain(inner)}"))
     return "\n".join(lines)
+
+
+def item(text: str) -> str:
+    """A list's item, its paragraphs joined."""
+    return textwrap.fill(
+        " ".join(text.split()), 120, initial_indent="* ", subsequent_indent="  ", break_long_words=False
+    )
 
 
 def signature(function: Any) -> str:
