@@ -1,4 +1,4 @@
-"""Draw ``docs/reference/errors.md``: every error with its code, from ``edgeserve.errors``."""
+"""Draw ``docs/reference/errors.md``: every error with its code, and every reason, from ``edgeserve.errors``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PAGE, SCRIPT = "docs/reference/errors.md", "draw/errors.py"
 
 def parts() -> Dict[str, str]:
     """The page's parts by name."""
-    return {"errors": error_table()}
+    return {"errors": error_table(), "reasons": reason_table()}
 
 
 def error_table() -> str:
@@ -30,6 +30,12 @@ def error_table() -> str:
         when = plain(kind).replace("\n", " ").replace("|", "\\|")
         rows.append(f"| `errors.{kind.__name__}` | `{kind.code}` | {bases} | {when} |")
     return "\n".join(rows)
+
+
+def reason_table() -> str:
+    """Every reason of a refusal, with its outcomes."""
+    rows = ["| reason | outcome | means |", "| --- | --- | --- |"]
+    return "\n".join(rows + [f"| `{reason}` | {when} | {what} |" for reason, (when, what) in errors.REASONS.items()])
 
 
 if __name__ == "__main__":
