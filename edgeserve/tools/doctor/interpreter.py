@@ -189,7 +189,7 @@ def check_known_bad(board: Board, versions: Mapping[str, Optional[str]]) -> List
                 NOTE,
                 f"torch {torch} is a general build: it has no code for this GPU "
                 f"(compute capability {board.kind.capability})",
-                "install NVIDIA's build for this JetPack (docs/guide/device.md)",
+                "install NVIDIA's build for this JetPack (docs/start/jetson.md)",
             )
         )
     return found
