@@ -1,4 +1,4 @@
-"""Compiles the core when ``EDGESERVE_COMPILE=1`` asks for it (``docs/compiled.md``); the rest is in pyproject.toml.
+"""Compiles the core when ``EDGESERVE_COMPILE=1`` asks for it (``docs/guide/compiled.md``); the rest: pyproject.toml.
 
 ``EDGESERVE_COMPILE_LEVEL`` is the C compiler's level of optimisation: 2 unless told; 0 builds several times faster.
 """

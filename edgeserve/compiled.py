@@ -2,7 +2,7 @@
 
 The same sources run interpreted and compiled; nothing is written twice. ``setup.py`` compiles the modules of
 :data:`ROOMS` when ``EDGESERVE_COMPILE=1`` asks for it. Python then loads an extension module where one lies beside its
-source. ``docs/compiled.md`` is the guide. This module itself is never compiled.
+source. ``docs/guide/compiled.md`` is the guide. This module itself is never compiled.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ scheduler (:class:`PolicyError`) stop the program; every other error is answered
 from __future__ import annotations
 
 import difflib
-from typing import Iterable, Optional, Sequence
+from typing import Iterable, Mapping, Optional, Sequence, Tuple
 
 
 class EdgeServeError(Exception):
@@ -136,6 +136,36 @@ class Refusal:
 
 REFUSAL_NUMBERS = ("expected_ms", "wait_ms", "left_ms", "slo_ms_min")
 """The fields of a :class:`Refusal` that are numbers."""
+
+
+REASONS: Mapping[str, Tuple[str, str]] = {
+    "cannot_make_deadline": ("rejected, dropped", "no lane can finish it in time, as far as is known"),
+    "expired": ("rejected, dropped", "the deadline passed before it could run, or between two of its nodes"),
+    "queue_full": ("rejected", "the app has `pending_max` requests that have not ended"),
+    "server_full": ("rejected", "`[server] pending_max` requests have not ended"),
+    "over_share": (
+        "rejected, dropped",
+        "places or lane time are short, and this client has or asks for more than its share of them",
+    ),
+    "client_bytes": ("rejected", "its client has `[server] client_bytes_max` bytes in flight"),
+    "app_bytes": ("rejected", "its app has `[app.NAME] pending_bytes_max` bytes in flight"),
+    "server_bytes": ("rejected", "all requests have `[server] pending_bytes_max` bytes in flight"),
+    "too many in flight": ("rejected", "this client has as many requests without a reply as one may have"),
+    "too many clients": ("rejected", "`[server] clients_max` clients have requests in flight"),
+    "class_not_allowed": ("rejected", "class `critical` is not for this client (`[server] critical_for`)"),
+    "no_lane": ("rejected", "no lane that may run its model is up"),
+    "draining": ("rejected", "the server is stopping"),
+    "not_started": ("rejected", "the embedded runtime does not run yet"),
+    "stopped": ("rejected", "the embedded runtime does not run any more"),
+    "superseded": ("dropped", "a newer request of its stream came, and the app says `newest_wins`"),
+    "quality_too_low": ("dropped", "the answer would be worth less than its `quality_min`"),
+    "window_missed": ("dropped", "the lane was not free within the start window (`clockwork`)"),
+    "overtaken": ("dropped", "a batch of requests with later deadlines went before it (`clockwork`)"),
+    "proactive": ("dropped", "the modules before it would take too long; its story says which (`pard`, `pard+`)"),
+    "costs_more_than_it_is_worth": ("dropped", "it was refused by the shadow price (`pard_local`)"),
+    "overloaded": ("dropped", "none of its models can end in time any more (`schemble`, `schemble+`)"),
+}
+"""Reason of a :class:`Rejected` or :class:`Dropped` -> the outcomes that carry it, and what it means."""
 
 
 class Rejected(RequestError, Refusal):

@@ -67,7 +67,7 @@ def main(args: argparse.Namespace) -> int:
     config = load_config(args.config)
     if not config.apps:
         raise ConfigError(
-            f"{args.config} has no [app.NAME]: there is nothing to serve; write one (docs/configuration.md)"
+            f"{args.config} has no [app.NAME]: there is nothing to serve; write one (docs/reference/configuration.md)"
         )
     changes: Dict[str, Any] = {}
     if args.endpoint:

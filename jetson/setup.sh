@@ -18,7 +18,7 @@ usage: jetson/setup.sh [options]
   --python PATH         this Python instead of the system's
   --onnxruntime WHEEL   a GPU build of ONNX Runtime for this JetPack (file or URL), instead of the CPU build
   --index URL           take onnxruntime-gpu from this package index for Jetson (NVIDIA's Jetson AI Lab has one per
-                        JetPack and CUDA version: docs/jetson.md)
+                        JetPack and CUDA version: docs/start/jetson.md)
   --client USER         this user may talk to the server: becomes a member of the group edgeserve (may be repeated)
   --hold                keep apt from upgrading nvidia-l4t-* packages
   --no-apt              install no system packages

@@ -3,7 +3,8 @@
     python scripts/gpu_check.py [--quick] [--out DIR] [--only overhead,profile] [--rehearse]
 
 Needs torch with CUDA (the benches run the ``torch`` engine); what else is there (cuda-bindings, ONNX Runtime
-with CUDA, TensorRT) is tested too. Writes ``gpu_check_DEVICE.json`` and ``.md`` to ``docs/results``, or to ``--out``.
+with CUDA, TensorRT) is tested too. Writes ``gpu_check_DEVICE.json`` and ``.md`` to ``docs/research/results``, or to
+``--out``.
 
 Where no GPU can be used it says what it would run, and why it cannot, and ends with exit status 3. A test that failed
 or a check that falls short: 1. ``--rehearse`` runs the benches on the CPU, small, to show that they work: it writes
@@ -226,7 +227,7 @@ def say_what_would_run(names: Sequence[str], found: Mapping[str, str]) -> int:
     for name in names:
         print(f"  {name}: {BENCHES[name]}")
     print(
-        "and writes docs/results/gpu_check_DEVICE.json and .md. It needs torch with CUDA; --rehearse runs the "
+        "and writes docs/research/results/gpu_check_DEVICE.json and .md. It needs torch with CUDA; --rehearse runs the "
         "benches on the CPU."
     )
     return NO_GPU
@@ -251,7 +252,7 @@ def run_benches(names: Sequence[str], kind: str, quick: bool) -> Dict[str, Any]:
 def main(words: Optional[Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="a tenth of the runs")
-    parser.add_argument("--out", metavar="DIR", help="where the report goes (default: docs/results)")
+    parser.add_argument("--out", metavar="DIR", help="where the report goes (default: docs/research/results)")
     parser.add_argument("--only", default="", metavar="B[,B]", help=f"of the benches: {', '.join(BENCHES)}; no tests")
     parser.add_argument("--rehearse", action="store_true", help="the benches on the CPU, small")
     arguments = parser.parse_args(words)
@@ -296,7 +297,7 @@ def write(report: Mapping[str, Any], checks: Checks, arguments: argparse.Namespa
     """The two files, and the table of checks."""
     if arguments.rehearse and not arguments.out:
         return checks.finish(None, {"device": report["device"]["name"]})
-    folder = Path(arguments.out) if arguments.out else ROOT / "docs" / "results"
+    folder = Path(arguments.out) if arguments.out else ROOT / "docs" / "research" / "results"
     name = "rehearsal" if arguments.rehearse else re.sub("-", "_", slug(report["device"]["name"]))
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"gpu_check_{name}.json"

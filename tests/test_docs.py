@@ -23,12 +23,23 @@ import tempfile
 import time
 
 import pytest
-from draw import configuration, lifecycle, reference, results, schemble_tables
+from draw import (
+    command_line,
+    configuration,
+    errors,
+    lifecycle,
+    metrics,
+    policy_options,
+    reference,
+    results,
+    schemble_tables,
+)
 from lib import drawn
 
 import edgeserve
 from edgeserve import cli
 from edgeserve.config import loading, schema
+from edgeserve.errors import REASONS
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
@@ -41,22 +52,23 @@ else:
     import tomli as tomllib
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-DRAWN = (configuration, lifecycle, reference, results, schemble_tables)
+DRAWN = (
+    command_line,
+    configuration,
+    errors,
+    lifecycle,
+    metrics,
+    policy_options,
+    reference,
+    results,
+    schemble_tables,
+)
 READY_S_MAX = 60.0
 
 
 def pages():
-    patterns = (
-        "*.md",
-        ".github/*.md",
-        "docs/*.md",
-        "docs/policies/*.md",
-        "docs/tutorials/*.md",
-        "examples/*/*.md",
-        "jetson/*.md",
-        "profiles/*.md",
-    )
-    found = [path for pattern in patterns for path in glob.glob(os.path.join(ROOT, pattern))]
+    patterns = ("*.md", ".github/*.md", "docs/**/*.md", "examples/*/*.md", "jetson/*.md", "profiles/*.md")
+    found = [path for pattern in patterns for path in glob.glob(os.path.join(ROOT, pattern), recursive=True)]
     return sorted(os.path.relpath(path, ROOT) for path in found)
 
 
@@ -178,14 +190,14 @@ def with_examples():
 
 
 def test_the_pages_that_promise_running_examples_have_them():
-    assert {"README.md", os.path.join("docs", "policies", "write-a-policy.md")} <= set(with_examples())
+    assert {"README.md", os.path.join("docs", "guide", "write-a-policy.md")} <= set(with_examples())
 
 
 def test_conformance_on_a_page_is_run():
     marks = {path: [block.mark for block in blocks(read(path)) if "Conformance)" in block.text] for path in PAGES}
     assert {path for path, found in marks.items() if found} >= {
-        os.path.join("docs", "engines.md"),
-        os.path.join("docs", "policies", "write-a-policy.md"),
+        os.path.join("docs", "guide", "write-an-engine.md"),
+        os.path.join("docs", "guide", "write-a-policy.md"),
     }
     assert [mark for found in marks.values() for mark in found if not mark.startswith("file: test_")] == []
 
@@ -267,7 +279,11 @@ def test_configurations_on_the_page_are_read(path, place):
 
 
 def test_the_example_of_the_configuration_page_is_complete():
-    first = next(block for block in blocks(read(os.path.join("docs", "configuration.md"))) if block.language == "toml")
+    first = next(
+        block
+        for block in blocks(read(os.path.join("docs", "reference", "configuration.md")))
+        if block.language == "toml"
+    )
     assert set(loading.parse_config(tomllib.loads(first.text)).apps) == {"reader"}
 
 
@@ -406,7 +422,7 @@ def test_a_part_without_its_marks_is_an_error():
 
 
 def test_every_key_of_the_configuration_is_on_its_page():
-    page = read(os.path.join("docs", "configuration.md"))
+    page = read(os.path.join("docs", "reference", "configuration.md"))
     for kind in (schema.ServerConfig, *KINDS.values(), schema.AppConfig, schema.NodeConfig, schema.TensorConfig):
         comments = configuration.comments_of(kind)
         for item in loading.fields(kind):
@@ -422,33 +438,30 @@ def test_options_of_a_policy_are_on_its_page():
     for kind, policy in POLICIES.items():
         if policy.__module__.startswith("edgeserve."):  # the tutorial adds one of its own
             name = configuration.page_of(kind)
-            page = read(os.path.join("docs", "policies", name))
+            page = read(os.path.join("docs", "guide", "policies", name))
             for option, default in defaults_of(policy.options_type).items():
                 if option == "trials":
-                    continue  # every policy's: docs/latency.md
+                    continue  # every policy's: docs/guide/deadlines.md
                 shown = str(default).lower() if isinstance(default, bool) else default
-                assert f"| `{option}` | `{shown}` |" in page, f"docs/policies/{name}: {kind} {option}"
+                assert f"| `{option}` | `{shown}` |" in page, f"docs/guide/policies/{name}: {kind} {option}"
 
 
 def test_the_indexes_lead_to_every_policy_and_to_every_page_of_one():
     from edgeserve.sched.policies import POLICIES
 
-    own = {name for name in os.listdir(os.path.join(ROOT, "docs", "policies")) if name.endswith(".md")} - {"README.md"}
-    table = read(os.path.join("docs", "policies", "README.md"))
+    own = {name for name in os.listdir(os.path.join(ROOT, "docs", "guide", "policies")) if name.endswith(".md")}
+    own -= {"README.md"}
+    table = read(os.path.join("docs", "guide", "policies", "README.md"))
     index = read(os.path.join("docs", "README.md"))
     assert [name for name in sorted(own) if f"]({name})" not in table] == []
-    assert [name for name in sorted(own) if f"](policies/{name})" not in index] == []
+    assert [name for name in sorted(own) if f"](guide/policies/{name})" not in index] == []
     kinds = [kind for kind, policy in POLICIES.items() if policy.__module__.startswith("edgeserve.")]
     assert [kind for kind in kinds if f"[{kind}]({configuration.page_of(kind)})" not in table] == []
 
 
 def test_every_page_of_the_docs_is_in_the_index():
     index = read(os.path.join("docs", "README.md"))
-    own = {
-        os.path.relpath(path, "docs")
-        for path in PAGES
-        if os.path.dirname(path) in ("docs", os.path.join("docs", "tutorials"))
-    } - {"README.md"}
+    own = {os.path.relpath(path, "docs") for path in PAGES if path.startswith("docs" + os.sep)} - {"README.md"}
     assert [name for name in sorted(own) if f"]({name}" not in index] == []
 
 
@@ -470,17 +483,16 @@ def reasons_in_the_code():
 
 
 def test_every_reason_is_explained():
-    page = read(os.path.join("docs", "lifecycle.md"))
     reasons = reasons_in_the_code()
     assert "stopped" in reasons and "cannot_make_deadline" in reasons
-    assert [reason for reason in sorted(reasons) if f"`{reason}`" not in page] == []
+    assert sorted(reasons - set(REASONS)) == []
 
 
 def test_dependencies_are_those_of_the_project():
     project = tomllib.loads(read("pyproject.toml"))["project"]
     needed = project["dependencies"] + sum(project["optional-dependencies"].values(), [])
     names = {re.match(r"[\w-]+", item).group() for item in needed}
-    first_cells = " ".join(re.findall(r"(?m)^\|([^\n]*)", read(os.path.join("docs", "dependencies.md"))))
+    first_cells = " ".join(re.findall(r"(?m)^\|([^\n]*)", read(os.path.join("docs", "develop", "dependencies.md"))))
     assert [name for name in sorted(names) if f"`{name}`" not in first_cells] == []
 
 
@@ -493,7 +505,7 @@ def rooms_of_the_package():
 
 
 def test_architecture_names_every_place():
-    page = read(os.path.join("docs", "architecture.md"))
+    page = read(os.path.join("docs", "develop", "architecture.md"))
     assert [name for name in rooms_of_the_package() if f"`{name}`" not in page] == []
     for path in glob.glob(os.path.join(ROOT, "edgeserve", "sched", "*", "[a-z]*.py")):
         room, name = path.split(os.sep)[-2:]
@@ -509,7 +521,7 @@ def test_the_map_for_contributors_names_every_room():
     assert [name for name in sorted(named) if not os.path.exists(os.path.join(ROOT, "edgeserve", name))] == []
 
 
-INTERFACE = {  # heading of docs/policies/interface.md -> class, and what of it is not for policies
+INTERFACE = {  # heading of docs/reference/policy-interface.md -> class, and what of it is not for policies
     "Board": (Board, {"connect", "ends_ns"}),
     "Job": (
         Job,
@@ -557,7 +569,7 @@ INTERFACE = {  # heading of docs/policies/interface.md -> class, and what of it 
 
 @pytest.mark.parametrize("heading", sorted(INTERFACE))
 def test_the_interface_of_policies_is_on_its_page_whole(heading):
-    page = read(os.path.join("docs", "policies", "interface.md"))
+    page = read(os.path.join("docs", "reference", "policy-interface.md"))
     section = re.split(r"^## ", page, flags=re.M)
     section = next(text for text in section if text.startswith(heading + "\n"))
     kind, inner = INTERFACE[heading]
@@ -584,7 +596,10 @@ def test_results_name_their_command_and_hide_nothing(tmp_path):
     }
     (tmp_path / "bench_bus.json").write_text(json.dumps(result))
     text = results.parts(str(tmp_path))["results"]
-    assert "`python scripts/bench/bus.py --json docs/results/bench_bus.json`: 1 of 2 checks hold. Python 3.11; " in text
+    assert (
+        "`python scripts/bench/bus.py --json docs/research/results/bench_bus.json`: 1 of 2 checks hold. Python 3.11; "
+        in text
+    )
     assert "| echo \\| rate | 0.512 | >= 0.3 | holds |" in text
     assert "| p50 | 3,457 | <= 3000 | **falls short** |" in text
     assert "| 1 of 2 |" in results.parts(str(tmp_path))["summary"]

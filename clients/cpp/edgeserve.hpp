@@ -1,4 +1,4 @@
-// A client of the EdgeServe bus in one header: C++17, libzmq's C API, Linux. The messages are those of docs/protocol.md.
+// A client of the EdgeServe bus in one header: C++17, libzmq's C API, Linux. The messages are those of docs/reference/protocol.md.
 //
 //   edgeserve::Client client;                                            // this user's own server
 //   std::vector<float> pixels(3 * 224 * 224);
@@ -45,7 +45,7 @@ namespace edgeserve {
 constexpr double kUnset = std::numeric_limits<double>::quiet_NaN();
 constexpr std::size_t kLargeBytes = 64 * 1024;  // from here on a tensor goes into shared memory, where there is some
 
-// A request that had no answer. `code` is one of docs/protocol.md, or `timed_out`, `server_gone`, `closed`. Numbers that the
+// A request that had no answer. `code` is one of docs/reference/protocol.md, or `timed_out`, `server_gone`, `closed`. Numbers that the
 // server did not say are NaN.
 class Error : public std::runtime_error {
  public:

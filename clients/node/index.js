@@ -1,5 +1,5 @@
 'use strict';
-// A client of the EdgeServe bus: docs/protocol.md over zeromq.js and msgpack.
+// A client of the EdgeServe bus: docs/reference/protocol.md over zeromq.js and msgpack.
 
 const fs = require('fs');
 const os = require('os');
@@ -22,7 +22,7 @@ const OPTIONS = {
 const LINGER_MS = 200; // how long a goodbye may take
 const SILENCE_MS = 10000; // of the server, while requests are in flight
 
-/** A request that had no answer. `code` is one of the codes of docs/protocol.md, `client_closed`, `timed_out` or
+/** A request that had no answer. `code` is one of the codes of docs/reference/protocol.md, `client_closed`, `timed_out` or
  * `server_gone`. */
 class EdgeServeError extends Error {
   constructor(message, code, fields = {}) {

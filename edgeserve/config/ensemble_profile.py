@@ -51,7 +51,7 @@ class ObservedTable:
 
 @dataclass(frozen=True)
 class EnsembleProfile:
-    """The accuracy profile of one ensemble (Schemble, section V; ``docs/policies/schemble.md``).
+    """The accuracy profile of one ensemble (Schemble, section V; ``docs/guide/ensembles.md``).
 
     ``models`` are nodes of the app, the predecessors of its join ``join`` ("" = the only join). ``score`` names the
     hint that tells a request's difficulty, from 0 (all models agree) to 1; ``edges`` divide it into bins, rising.

@@ -1,6 +1,6 @@
 """What one request may bring: the same bounds for requests over the bus and for callers in this process.
 
-``docs/protocol.md`` names them. The bounds of a message as bytes (header, tensors, frames) are ``ipc/``'s.
+``docs/reference/protocol.md`` names them. The bounds of a message as bytes (header, tensors, frames) are ``ipc/``'s.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def load_config(path: str) -> Config:
     if not table:
         raise ConfigError(
             f"{path}: there is nothing in it; it needs at least a [model.NAME] and an [app.NAME] "
-            "(docs/configuration.md). 'edgeserve init MODEL_FILE' writes them"
+            "(docs/reference/configuration.md). 'edgeserve init MODEL_FILE' writes them"
         )
     try:
         return parse_config(table, directory=os.path.dirname(os.path.abspath(path)), source=path)

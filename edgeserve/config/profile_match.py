@@ -2,7 +2,7 @@
 
 It compares and says; what follows is decided by its callers. A *mismatch* means that the times are those of something
 else (another file, engine, option, shape or lane), *lacking* that a lane or a batch size was not measured, a *doubt*
-that the times may be off (drift, load) although everything is the same. ``docs/profiling.md`` has the table.
+that the times may be off (drift, load) although everything is the same. ``docs/guide/profiling.md`` has the table.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ SCHEMA: Dict[str, Any] = {
             "circumstances": {
                 "type": "object",
                 "description": "how it was measured, or where it was published; compared "
-                "when it is read (docs/profiling.md)",
+                "when it is read (docs/guide/profiling.md)",
             },
         }
     ),

@@ -68,7 +68,7 @@ class DeviceConfig:
     index: int = entry(integer(0, 64), 0)  # which GPU, when there are several
     memory_bytes: int = entry(size, 0, key="memory")  # budget for models and stream states; 0 = no budget
     pcie_bytes_per_s: int = entry(size, 0, key="load_rate")  # bytes a second; 0 = 12 GB: load times are guessed from it
-    headroom_bytes: int = entry(size, 0, key="headroom")  # free memory kept for others: see reactions.md; 0 = none
+    headroom_bytes: int = entry(size, 0, key="headroom")  # free memory kept for others; 0 = none
     clock_mhz: float = entry(number(0.0), 0.0, key="clock")  # MHz at which it was profiled; 0 = the highest seen
     heat_soft_c: float = entry(number(0.0, 150.0), 0.0, key="heat_soft")  # C: save from here on; 0 = as the device says
     heat_hard_c: float = entry(number(0.0, 150.0), 0.0, key="heat_hard")  # C: nearly throttled; 0 = as the device says
@@ -97,7 +97,7 @@ class ModelConfig:
     """``[model.NAME]``: something an engine can run."""
 
     name: str
-    engine: str = entry(string)  # which engine runs it; see engines.md
+    engine: str = entry(string)  # its name, or "module:Class" of your own
     file: str = entry(string, "")  # relative to the configuration file; "cache:..." looks in the asset cache
     function: str = entry(string, "")  # python engine: "module:function"
     lanes: Tuple[str, ...] = entry(tuple_of(string), ())  # left out = every lane
@@ -157,7 +157,7 @@ class AppConfig:
     nodes: Tuple[NodeConfig, ...] = ()
     policy: str = entry(string, "")  # which [policy.NAME] decides; "" = the only one, or the built-in edf
     slo_ns: int = entry(duration, 10**9, key="slo")  # default deadline after arrival
-    klass: str = entry(one_of(*CLASS_NAMES), "normal", key="class")  # bounds the auction; see policies/arbiter.md
+    klass: str = entry(one_of(*CLASS_NAMES), "normal", key="class")  # goes before or after others in the auction
     value: float = entry(number(0.0), 1.0)  # multiplies a request's worth in the auction
     on_late: str = entry(one_of(*ON_LATE_NAMES), "drop")  # past the deadline: give up, answer late, or answer in part
     stream: str = entry(one_of("none", "in_order", "newest_wins"), "none")  # what stream ids mean
@@ -168,12 +168,12 @@ class AppConfig:
     steps_max: int = entry(integer(1, 10**9), 65_536)  # the largest hint "steps" or "NODE.steps" of a request
     work_max: float = entry(number(0.001, 1e6), 1e6)  # the largest hint "work" or "NODE.work"
     weights: Dict[str, float] = entry(table_of(number(0.001)), factory=dict)  # client -> share of pending_max
-    background_wait_ns: int = entry(duration, 0, key="background_wait")  # class background: see arbiter.md; 0 = never
+    background_wait_ns: int = entry(duration, 0, key="background_wait")  # class background: longest wait; 0 = no bound
     length: Optional[Tuple[str, int]] = entry(input_axis, None)  # the axis whose size is a request's hint "length"
     predict: Dict[str, str] = entry(read_predictors, factory=dict)  # hint -> what tells it from the inputs
     examples: str = entry(string, "")  # "module:function" that returns requests whose times alone are profiled
-    ensemble: str = entry(string, "")  # the file of 'edgeserve fit': what the app's models are worth; see schemble.md
-    history: str = entry(string, "")  # record what an ensemble's models say into this .npz file; fit.md; "" = nothing
+    ensemble: str = entry(string, "")  # written by 'edgeserve fit': what the app's models are worth
+    history: str = entry(string, "")  # record what an ensemble's models say into this .npz file; "" = none
     history_share: float = entry(number(0.0, 1.0), 0.05)  # of the requests, those that are recorded
     history_records: int = entry(integer(1, 1_000_000), 5000)  # records kept in the file: the latest
     history_features: str = entry(string, "")  # "request.NAME" or "NODE.NAME": what a difficulty predictor reads

@@ -60,7 +60,7 @@ def make_engine(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str = 
         raise ConfigError(
             f"[model.{model.name}] engine = {model.engine!r} cannot be called with (model, lanes, "
             f"directory): {error}. Expected a subclass of edgeserve.engine.Engine, or a function "
-            "that makes one (docs/engines.md). A host function is named by engine = 'python' and "
+            "that makes one (docs/guide/write-an-engine.md). A host function is named by engine = 'python' and "
             f"function = {model.engine!r}"
         ) from None
     except ValueError:
@@ -69,7 +69,7 @@ def make_engine(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str = 
     if not isinstance(engine, Engine):
         raise ConfigError(
             f"[model.{model.name}] engine = {model.engine!r} made a {type(engine).__name__}; expected an "
-            "edgeserve.engine.Engine (docs/engines.md)"
+            "edgeserve.engine.Engine (docs/guide/write-an-engine.md)"
         )
     if own.boolean("process", False):
         if engine.makes_sequences:

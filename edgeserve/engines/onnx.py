@@ -66,7 +66,7 @@ need another does."""
 
 WORK_PER_INPUT_BYTE = 32
 """Estimated working memory per byte of the largest batch's inputs, until a profile has measured it: between 12 and 41
-for the reader demo's three convolutional networks (docs/profiling.md)."""
+for the reader demo's three convolutional networks (docs/guide/profiling.md)."""
 
 LOG_FATAL_ONLY = 4
 """ONNX Runtime's severity from which it prints: what fails is raised here, and need not be said twice."""

@@ -195,7 +195,7 @@ class Bus:
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # an answer that cannot go out is an error here, not silence
         socket.setsockopt(zmq.RCVHWM, 0)  # see peers.Flood
         # Nobody who chooses a routing id is served. But without this libzmq keeps all that a second connection of one
-        # id sends, for ever (docs/notes/libzmq.md).
+        # id sends, for ever (docs/develop/libzmq.md).
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         socket.setsockopt(zmq.SNDHWM, SEND_MESSAGES_MAX)
         # Somewhat over the bound still gets a typed error; far over, libzmq closes the connection unread.

@@ -131,7 +131,7 @@ class Connections:
 
     def look_for_stuck(self) -> List[str]:
         """Call it about once a second. libzmq may keep a connection open that its client has closed, until the socket
-        closes (docs/notes/libzmq.md): those that are so at two looks are counted apart. Returns the owners that have
+        closes (docs/develop/libzmq.md): those that are so at two looks are counted apart. Returns the owners that have
         too many of them."""
         poll = select.poll()
         for file in self.by_file:

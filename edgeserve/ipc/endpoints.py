@@ -243,7 +243,7 @@ def has_ipv6(endpoint: str) -> bool:
 
 def notice_gone_peers(zmq_socket: zmq.Socket[Any]) -> None:
     """For the connections that follow: a TCP peer that is gone without a word (a cable, a power cut) is noticed, by the
-    system. ZMTP's own heartbeats are not used: with them a peer can make libzmq abort (docs/notes/libzmq.md)."""
+    system. ZMTP's own heartbeats are not used: with them a peer can make libzmq abort (docs/develop/libzmq.md)."""
     zmq_socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
     zmq_socket.setsockopt(zmq.TCP_KEEPALIVE_IDLE, KEEPALIVE_S)
     zmq_socket.setsockopt(zmq.TCP_KEEPALIVE_INTVL, KEEPALIVE_S)

@@ -181,7 +181,7 @@ class Flood:
     """A time in which messages always waited: who sends faster than the server reads?
 
     libzmq's bound on the messages that wait per client is not used: where it stops reading from a client that then
-    closes its connection, it may abort the process (docs/notes/libzmq.md). While messages come faster than they are
+    closes its connection, it may abort the process (docs/develop/libzmq.md). While messages come faster than they are
     read, the server's memory grows. When it has grown by :data:`GROWTH_BYTES_MAX`, the connections that sent most are
     ended, if they sent more than a client of ours may have in flight: libzmq reads its clients in turn, so those that
     always have a message waiting have sent equally much, and more than any other. ``counts``: how many of each client

@@ -1,7 +1,7 @@
 """Messages whose last frame does not come.
 
 libzmq keeps the frames of a message until its last one, tells nobody of them, and bounds each of them alone
-(docs/notes/libzmq.md). So it is looked at a few times a second at which connections bytes arrive while they finish no
+(docs/develop/libzmq.md). So it is looked at a few times a second at which connections bytes arrive while they finish no
 message. Over TCP the system tells how many bytes came by a connection. A Unix socket tells nothing: there the growth of
 the process is put down, in equal parts, to the connections at which bytes were seen to wait since they finished a
 message. Knows no socket.

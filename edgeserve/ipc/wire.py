@@ -1,7 +1,7 @@
 """Frames of the bus, and nothing else: requests and replies to and from lists of buffers.
 
-Pure functions: no socket, no clock, no thread; ``bus`` and ``link`` move what is made here. ``docs/protocol.md``
-describes the same bytes for people who write a client in another language.
+Pure functions: no socket, no clock, no thread; ``bus`` and ``link`` move what is made here.
+``docs/reference/protocol.md`` describes the same bytes for people who write a client in another language.
 
 A message is a header frame (one version byte, then a msgpack map) and one raw frame per tensor. Nothing is ever
 unpickled. Every count, size, dtype and shape is checked against a bound before anything of that size is allocated,

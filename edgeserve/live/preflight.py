@@ -166,7 +166,7 @@ def import_policies(config: Config) -> None:
         if not (isinstance(found, type) and issubclass(found, Policy)):
             raise ConfigError(
                 f"{where} = {policy.kind!r} is a {type(found).__name__}; expected a subclass of "
-                "edgeserve.sched.policy_api.policy.Policy (docs/policies/write-a-policy.md)"
+                "edgeserve.policy.Policy (docs/guide/write-a-policy.md)"
             )
         _check_hooks(found, f"{where} = {policy.kind!r}")
         POLICIES[policy.kind] = found  # again for every configuration: two may each have a module of this name
@@ -177,7 +177,7 @@ def _check_hooks(kind: Type[Policy], where: str) -> None:
     call."""
     for name in ("bid", "queued"):
         if getattr(kind, name) is getattr(Policy, name):
-            raise ConfigError(f"{where} has no {name}(); every policy needs one (docs/policies/interface.md)")
+            raise ConfigError(f"{where} has no {name}(); every policy needs one (docs/reference/policy-interface.md)")
     for name, hook in vars(Policy).items():
         if name.startswith("_") or not inspect.isfunction(hook):
             continue
@@ -187,5 +187,5 @@ def _check_hooks(kind: Type[Policy], where: str) -> None:
         except TypeError as error:
             raise ConfigError(
                 f"{where}: {name}() cannot be called with ({', '.join(expected[1:])}): {error} "
-                "(docs/policies/interface.md)"
+                "(docs/reference/policy-interface.md)"
             ) from None

@@ -49,7 +49,7 @@ WIDTH = 120
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("scenario", nargs="?", default="", help="the scenario file (docs/simulate.md)")
+    parser.add_argument("scenario", nargs="?", default="", help="the scenario file (docs/reference/scenarios.md)")
     parser.add_argument(
         "--policy",
         action="append",
@@ -85,7 +85,7 @@ def main(args: argparse.Namespace) -> int:
     if args.replay:
         return _replay(args)
     if not args.scenario:
-        raise ConfigError("name a scenario file, or --replay RECORDING (docs/simulate.md)")
+        raise ConfigError("name a scenario file, or --replay RECORDING (docs/reference/scenarios.md)")
     scenario = load_scenario(args.scenario)
     for kind in args.policy:
         if ":" not in kind and kind not in POLICIES:

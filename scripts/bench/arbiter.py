@@ -1,4 +1,4 @@
-"""Three apps on one lane: what the auction's rule is worth (``docs/policies/arbiter.md``), in virtual time.
+"""Three apps on one lane: what the auction's rule is worth (``docs/research/arbiter.md``), in virtual time.
 
     python scripts/bench/arbiter.py [--quick] [--batch SHARE] [--json FILE]
 
@@ -36,7 +36,7 @@ from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import Scenario, parse_scenario
 
 BEST = {0.7: (0.967, 0.944), 0.9: (0.909, 0.844), 1.0: (0.884, 0.793), 1.2: (0.762, 0.674)}
-"""Load -> (value in time, worst app) of the best rule of docs/policies/arbiter.md, three seeds of 30 s."""
+"""Load -> (value in time, worst app) of the best rule of docs/research/arbiter.md, three seeds of 30 s."""
 
 TOLERANCE = 0.01
 NOISE = 0.03

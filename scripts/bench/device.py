@@ -2,8 +2,8 @@
 
     python scripts/bench/device.py [--quick] [--json FILE]
 
-Each world is simulated with the device model of ``[hardware.NAME]`` (``docs/simulate.md``), several seeds, the same
-arrivals for all that are compared:
+Each world is simulated with the device model of ``[hardware.NAME]`` (``docs/guide/simulate.md``), several seeds, the
+same arrivals for all that are compared:
 
 * **told**: the monitor reads the device twice a second and the scheduler is told what is news.
 * **measured**: no monitor. The latency model follows what batches take (its drift), as everywhere.

@@ -3,9 +3,9 @@
     python scripts/bench/language_lane.py [--quick] [--json FILE]
 
 In virtual time, so that what else a machine does is not in it: the real scheduler and the real loop of steps, with a
-back end that computes nothing and takes as long as SmolLM2 was measured to (docs/language-models.md). Twelve clients
-always wait for an answer, two rooms send sound. *Whole prompts* is how prompts were read before turns were bounded.
-With the auction, words and voices have a policy each; without, one policy serves both.
+back end that computes nothing and takes as long as SmolLM2 was measured to (docs/research/language-models.md). Twelve
+clients always wait for an answer, two rooms send sound. *Whole prompts* is how prompts were read before turns were
+bounded. With the auction, words and voices have a policy each; without, one policy serves both.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ STEPS_MS = {
     "int8": (9.9, 13.9, 13.4, 15.9, 17.4, 20.9, 21.2, 23.8),
 }
 READ_32_MS = {"float32": 60.6, "int8": 43.9}
-"""CPU milliseconds of a step by number of sequences, and of reading 32 tokens (docs/language-models.md, one thread)."""
+"""CPU milliseconds of a step by number of sequences, and of reading 32 tokens, on one thread
+(docs/research/language-models.md)."""
 
 
 class Case(NamedTuple):

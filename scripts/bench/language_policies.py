@@ -3,12 +3,11 @@
     python scripts/bench/language_policies.py [--quick] [--json FILE]
 
 The real scheduler and the real loop of steps, with a back end that computes nothing and takes as long as SmolLM2
-(``int8``) was measured to (docs/language-models.md), so that what else a machine does is not in it. A quarter of the
-questions is open (160 tokens), of the others two thirds are intents (a long prompt, three tokens) and a third brief
-ones. Load 1 is what FIFO answers a second when all questions are there at once. FIFO's batches are static: nobody joins
-one that runs, but each answer leaves when it is whole (*early exit*), which is more than the paper's FIFO does.
-``scripts/bench/language_serving.py`` measures the same live.
-"""
+(``int8``) was measured to (docs/research/language-models.md), so that what else a machine does is not in it. A quarter
+of the questions is open (160 tokens), of the others two thirds are intents (a long prompt, three tokens) and a third
+brief ones. Load 1 is what FIFO answers a second when all questions are there at once. FIFO's batches are static: nobody
+joins one that runs, but each answer leaves when it is whole (*early exit*), which is more than the paper's FIFO does.
+``scripts/bench/language_serving.py`` measures the same live."""
 
 from __future__ import annotations
 

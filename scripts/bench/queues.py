@@ -257,7 +257,7 @@ def main() -> int:
                     TIMES_MAX,
                 )
     if "compiled" not in cores:
-        print("the compiled core is not installed (docs/compiled.md): not measured")
+        print("the compiled core is not installed (docs/guide/compiled.md): not measured")
     return checks.finish(
         args.json,
         {

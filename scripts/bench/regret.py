@@ -13,8 +13,8 @@ ensembles``, worlds of ``scripts/lib/ensemble_worlds.py``) are run apart: their 
 
 A policy's share is the value that it delivers in time: a request counts its app's mean lane time in full batches times
 its value, as in the auction. Its *regret* is its distance to the best policy of the world, in points. ``RECOMMENDED``
-is what ``docs/policies/README.md`` says to take for a kind of app; it must nowhere be more than one point behind the
-best simple rule, and ahead of it in the mean. Every app of a world has the same policy, with default options.
+is what ``docs/guide/policies/README.md`` says to take for a kind of app; it must nowhere be more than one point behind
+the best simple rule, and ahead of it in the mean. Every app of a world has the same policy, with default options.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from edgeserve.sim.run import sequences_of, setting_of, simulate
 from edgeserve.sim.scenario import Scenario, with_policy
 
 SIMPLE = ("edf", "fifo")
-RECOMMENDED: Mapping[str, str] = {  # kind of world -> policy; the rows of docs/policies/README.md
+RECOMMENDED: Mapping[str, str] = {  # kind of world -> policy; the rows of docs/guide/policies/README.md
     "one": "edf",
     "apps": "edf",
     "camera": "edf",

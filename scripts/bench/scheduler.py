@@ -5,10 +5,10 @@
 Every arrival is a step of its own, with the ``wake_at`` that the loop asks for after each step; a batch of 16 is
 launched by the step that hears of the last one's end. Deadlines are drawn, so that arrivals go into the middle of the
 queue. Beside it, in the same run, a ``heapq`` push and pop at the same length. Where the compiled core is installed
-(``docs/compiled.md``), each round measures both cores, in a process each. *Decision* is the step of ``pard_local``
-that chooses the next cohort of a three-node chain among 64 waiting requests of unequal work (processor time). The
-process's memory, the time of ``import edgeserve`` and the idle CPU of an embedded runtime are measured in processes of
-their own.
+(``docs/guide/compiled.md``), each round measures both cores, in a process each. *Decision* is the step of
+``pard_local`` that chooses the next cohort of a three-node chain among 64 waiting requests of unequal work (processor
+time). The process's memory, the time of ``import edgeserve`` and the idle CPU of an embedded runtime are measured in
+processes of their own.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def main() -> int:
     )
     check(rows, checks)
     if "compiled" not in cores:
-        print("the compiled core is not installed (docs/compiled.md): not compared")
+        print("the compiled core is not installed (docs/guide/compiled.md): not compared")
     return checks.finish(
         args.json,
         {"python": sys.version.split()[0], "rounds": rounds, "cores": ", ".join(cores)},

@@ -1,8 +1,8 @@
 """Run the tests on aarch64 without such a machine: an arm64 Python and the aarch64 wheels under QEMU's user mode.
 
-    python scripts/dev/aarch64.py [--python 3.11 3.8] [--part bus device ...] [--write docs/results/aarch64.md]
+    python scripts/dev/aarch64.py [--python 3.11 3.8] [--part bus device ...] [--write docs/research/results/aarch64.md]
     python scripts/dev/aarch64.py --every scheduler=4 simulator=8     # each fourth, each eighth test of these parts
-    python scripts/dev/aarch64.py --stored --write docs/results/aarch64.md    # runs nothing: the page of what was run
+    python scripts/dev/aarch64.py --stored --write docs/research/results/aarch64.md    # runs nothing
 
 Python 3.11 comes as Debian's arm64 packages. Python 3.8, the oldest that a Jetson has (JetPack 5), is compiled by Zig
 (``ziglang`` from the package index) from the sources that Ubuntu 20.04 took, and runs on a C library of the same

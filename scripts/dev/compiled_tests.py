@@ -77,7 +77,7 @@ def compile_copy() -> None:
         text=True,
     )
     if done.returncode != 0:
-        raise SystemExit(f"the core does not compile (docs/compiled.md has the rules):\n{done.stdout}")
+        raise SystemExit(f"the core does not compile (docs/develop/compiled-sources.md has the rules):\n{done.stdout}")
     print(f"compiled {len(compiled.sources())} modules in {time.monotonic() - began:.0f} s", flush=True)
 
 

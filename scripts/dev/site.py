@@ -11,7 +11,6 @@ another host. Exit status 1 when something is wrong.
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import json
 import os
 import re
@@ -19,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Dict, Iterator, List, Set
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
@@ -76,7 +75,7 @@ def whole_navigation(config: str, root: Path = ROOT) -> str:
             lines.append(line)
             continue
         for page in pages(root):
-            if page not in named and fnmatch.fnmatchcase(page, pattern[2]):
+            if page not in named and PurePosixPath(page).match(pattern[2]):
                 lines.append(f"{pattern[1]}{json.dumps(title_of((root / page).read_text(encoding='utf-8')))}: {page}")
     return "\n".join(lines) + "\n"
 

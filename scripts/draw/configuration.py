@@ -1,4 +1,4 @@
-"""Draw ``docs/configuration.md``: every key of the TOML file with type, default and meaning, from
+"""Draw ``docs/reference/configuration.md``: every key of the TOML file with type, default and meaning, from
 ``edgeserve.config.schema``.
 
 Types come from the readers, defaults from the dataclasses, meanings from the comments that stand beside the fields.
@@ -25,7 +25,7 @@ from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policy_api.options import Option, PolicyOptions, options_of
 from edgeserve.units import format_duration, format_size
 
-PAGE, SCRIPT = "docs/configuration.md", "draw/configuration.py"
+PAGE, SCRIPT = "docs/reference/configuration.md", "draw/configuration.py"
 
 SECTIONS = {
     "server": schema.ServerConfig,
@@ -63,7 +63,7 @@ BUILDERS = {
 
 def parts() -> Dict[str, str]:
     """The page's parts by name."""
-    return {**{name: _table(kind) for name, kind in SECTIONS.items()}, "policy options": _policy_table()}
+    return {name: _table(kind) for name, kind in SECTIONS.items()}
 
 
 def _table(kind: type) -> str:
@@ -136,17 +136,18 @@ def _default(item: Field[Any]) -> str:
     return "`" + (f'"{value}"' if isinstance(value, str) else str(value)) + "`" if value is not None else "see there"
 
 
-def _policy_table() -> str:
+def policy_table() -> str:
+    """A row per option of every policy (``scripts/draw/policy_options.py``)."""
     lines = ["| kind | option | type | default | meaning |", "| --- | --- | --- | --- | --- |"]
     common = options_of(PolicyOptions)
     for option in common.values():
-        lines.append(_option_row("[every kind](latency.md#a-wrong-estimate-corrects-itself)", option))
+        lines.append(_option_row("[every kind](../guide/deadlines.md#trials)", option))
     for kind, policy in sorted(POLICIES.items()):
         if not policy.__module__.startswith("edgeserve."):
             continue  # a script's or a test's own
         for option in options_of(policy.options_type).values():
             if option.key not in common:
-                lines.append(_option_row(f"[`{kind}`](policies/{page_of(kind)})", option))
+                lines.append(_option_row(f"[`{kind}`](../guide/policies/{page_of(kind)})", option))
     return "\n".join(lines)
 
 
@@ -156,9 +157,9 @@ def _option_row(kind: str, option: Option) -> str:
 
 
 def page_of(kind: str) -> str:
-    """The page below docs/policies that describes a policy: its own, that of the system it is a variant of (``x+`` and
-    ``x_y`` of ``x``), or the page of the baselines."""
-    folder = os.path.join(drawn.ROOT, "docs", "policies")
+    """The page in docs/guide/policies that describes a policy: its own, that of the system it is a variant of (``x+``
+    and ``x_y`` of ``x``), or the page of the baselines."""
+    folder = os.path.join(drawn.ROOT, "docs", "guide", "policies")
     for name in (kind, kind.split("+")[0].split("_")[0], "schemble" if kind.startswith("ensemble_") else ""):
         if os.path.exists(os.path.join(folder, f"{name}.md")):
             return f"{name}.md"

@@ -1,4 +1,4 @@
-"""Draw the state diagrams and tables of ``docs/lifecycle.md`` from the tables in
+"""Draw the state diagrams of ``docs/reference/lifecycle.md`` from the tables in
 ``edgeserve.sched.requests.states``."""
 
 from __future__ import annotations
@@ -13,19 +13,14 @@ from lib import drawn
 
 from edgeserve.sched.requests.states import JOB_TABLE, REQUEST_TABLE
 
-PAGE, SCRIPT = "docs/lifecycle.md", "draw/lifecycle.py"
+PAGE, SCRIPT = "docs/reference/lifecycle.md", "draw/lifecycle.py"
 
 Table = Mapping[Tuple[str, str], str]
 
 
 def parts() -> Dict[str, str]:
     """The page's parts by name."""
-    return {
-        "request diagram": diagram(REQUEST_TABLE),
-        "request table": as_table(REQUEST_TABLE),
-        "job diagram": diagram(JOB_TABLE),
-        "job table": as_table(JOB_TABLE),
-    }
+    return {"request diagram": diagram(REQUEST_TABLE), "job diagram": diagram(JOB_TABLE)}
 
 
 def diagram(table: Table) -> str:
@@ -41,12 +36,6 @@ def diagram(table: Table) -> str:
     lines += [f"    {state} --> {following} : {', '.join(words)}" for (state, following), words in arrows.items()]
     lines += [f"    {state} --> [*]" for state in ends]
     return "\n".join([*lines, "```"])
-
-
-def as_table(table: Table) -> str:
-    """The same as rows, for those who read text."""
-    lines = ["| in state | when | becomes |", "| --- | --- | --- |"]
-    return "\n".join(lines + [f"| {state} | {what} | {following} |" for (state, what), following in table.items()])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Draw the pictures of ``docs/policies/orloj.md``: batch latency as a distribution, and the score of a request.
+"""Draw the pictures of ``docs/research/orloj.md``: batch latency as a distribution, and the score of a request.
 
     python scripts/draw/orloj.py
 
@@ -74,11 +74,11 @@ def main() -> None:
                 )
             )
     plots.draw(
-        "docs/policies/orloj_latency.svg",
+        "docs/research/orloj_latency.svg",
         [plots.Panel("How long a batch takes", "time [ms]", "P(batch has ended)", chances)],
     )
     plots.draw(
-        "docs/policies/orloj_score.svg",
+        "docs/research/orloj_score.svg",
         [
             plots.Panel(
                 "What it would cost to leave a request waiting",

@@ -1,9 +1,9 @@
-"""Draw the pictures of ``docs/policies/pard.md``: who is dropped where, reactive beside proactive.
+"""Draw the pictures of ``docs/research/pard.md``: who is dropped where, reactive beside proactive.
 
     python scripts/draw/pard.py
 
 The timeline is the product's scheduler in virtual time, a burst on three modules with a lane each. Drops over time and
-per module are read from ``docs/results/replicate_pard.json`` (``scripts/replicate/pard/run.py``).
+per module are read from ``docs/research/results/replicate_pard.json`` (``scripts/replicate/pard/run.py``).
 """
 
 from __future__ import annotations
@@ -158,14 +158,14 @@ def main() -> None:
         begin_ns = round(slot * SLOT_S * 1e9)
         arrivals += [begin_ns + at_ns for at_ns in poisson_ns([rate], 100 + slot) if at_ns < SLOT_S * 1e9]
     plots.draw(
-        "docs/policies/pard_timeline.svg",
+        "docs/research/pard_timeline.svg",
         [timeline(title, policy, arrivals, title == RULES[-1][0]) for title, policy in RULES],
         stacked=True,
     )
-    with open(os.path.join(plots.ROOT, "docs", "results", "replicate_pard.json"), encoding="utf-8") as file:
+    with open(os.path.join(plots.ROOT, "docs", "research", "results", "replicate_pard.json"), encoding="utf-8") as file:
         found = json.load(file)["rows"]
     rows = {row["what"]: row for row in found if "by_second" in row}
-    plots.draw("docs/policies/pard_drops.svg", [over_time(rows), by_module(rows)], "upper right")
+    plots.draw("docs/research/pard_drops.svg", [over_time(rows), by_module(rows)], "upper right")
 
 
 if __name__ == "__main__":

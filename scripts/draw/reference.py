@@ -1,4 +1,4 @@
-"""Draw ``docs/reference.md``: the public names of the package, from their signatures and docstrings."""
+"""Draw ``docs/reference/python.md``: the public names of the package, from their signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import importlib
 import inspect
 import re
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -14,9 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from lib import drawn
 
 import edgeserve
-from edgeserve import errors
 
-PAGE, SCRIPT = "docs/reference.md", "draw/reference.py"
+PAGE, SCRIPT = "docs/reference/python.md", "draw/reference.py"
 
 CLASSES = ("Runtime", "AsyncRuntime", "Client", "AsyncClient", "Answer")
 """Those whose methods are listed; :class:`Config` has a page of its own."""
@@ -24,7 +24,7 @@ CLASSES = ("Runtime", "AsyncRuntime", "Client", "AsyncClient", "Answer")
 
 def parts() -> Dict[str, str]:
     """The page's parts by name."""
-    return {"names": names(), "classes": "\n\n".join(class_text(name) for name in CLASSES), "errors": error_table()}
+    return {"names": names(), "classes": "\n\n".join(class_text(name) for name in CLASSES)}
 
 
 def names() -> str:
@@ -40,15 +40,22 @@ def names() -> str:
 def class_text(name: str) -> str:
     """A class: its docstring, then its public methods and properties in the order of the source."""
     kind = getattr(edgeserve, name)
-    lines = [f"### edgeserve.{name}", "", f"```\n{name}{signature(kind.__init__)}\n```", "", plain(kind)]
+    lines = [f"### edgeserve.{name}", "", f"```\n{name}{signature(kind.__init__)}\n```", "", plain(kind), ""]
     for own, member in vars(kind).items():
         inner = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
         if own.startswith("_") or not inspect.isfunction(inner) or not inspect.getdoc(inner):
             continue
         mark = "" if isinstance(member, property) else signature(inner)
         word = "async " if inspect.iscoroutinefunction(inner) else ""
-        lines += ["", f"```\n{word}{name}.{own}{mark}\n```", "", plain(inner)]
+        lines.append(item(f"`{word}{name}.{own}{mark}`: {plain(inner)}"))
     return "\n".join(lines)
+
+
+def item(text: str) -> str:
+    """A list's item, its paragraphs joined."""
+    return textwrap.fill(
+        " ".join(text.split()), 120, initial_indent="* ", subsequent_indent="  ", break_long_words=False
+    )
 
 
 def signature(function: Any) -> str:
@@ -63,16 +70,6 @@ def signature(function: Any) -> str:
         default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
         words.append(f"{prefix}{parameter.name}{default}")
     return f"({', '.join(words)})"
-
-
-def error_table() -> str:
-    """Every error, with its code and what it is a kind of."""
-    rows = ["| error | code | is a | when |", "| --- | --- | --- | --- |"]
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, BaseException)]
-    for kind in kinds:
-        bases = ", ".join(f"`{base.__name__}`" for base in kind.__bases__ if base is not errors.Refusal)
-        rows.append(f"| `errors.{kind.__name__}` | `{kind.code}` | {bases} | {first_sentence(kind)} |")
-    return "\n".join(rows)
 
 
 def first_sentence(value: Any) -> str:

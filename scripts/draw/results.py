@@ -1,4 +1,4 @@
-"""Draw ``docs/results/README.md`` from the files beside it, which the scripts wrote with ``--json``.
+"""Draw ``docs/research/results/README.md`` from the files beside it, which the scripts wrote with ``--json``.
 
 A result is ``{"script", "circumstances": {}, "checks": [{"name", "value", "bound", "holds"}]}``. A file that does not
 exist is left out. What fell short stands in the open, the whole table below a fold.
@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib import drawn
 
-PAGE, SCRIPT = "docs/results/README.md", "draw/results.py"
-RESULTS = os.path.join(drawn.ROOT, "docs", "results")
+PAGE, SCRIPT = "docs/research/results/README.md", "draw/results.py"
+RESULTS = os.path.join(drawn.ROOT, "docs", "research", "results")
 
 TITLES = {  # file -> what it shows; in the order of the page
     "bench_bus.json": "The bus, beside hand-written servers in the same run",
@@ -79,7 +79,7 @@ def parts(directory: str = RESULTS) -> Dict[str, str]:
     return {
         "summary": summary(results),
         "results": "\n\n".join(found)
-        or "No run is stored in `docs/results/` yet. Every script `scripts/bench/*.py` prints its own table of checks.",
+        or "No run is stored in `docs/research/results/` yet. Every script `scripts/bench/*.py` prints its own checks.",
     }
 
 
@@ -109,7 +109,7 @@ def section(title: str, name: str, result: Mapping[str, Any]) -> str:
     checks = result["checks"]
     held = sum(bool(check["holds"]) for check in checks)
     circumstances = dict(result.get("circumstances") or {})
-    command = circumstances.pop("command", f"python {result['script']} --json docs/results/{name}")
+    command = circumstances.pop("command", f"python {result['script']} --json docs/research/results/{name}")
     lines = [f"## {title}", "", f"`{command}`: {held} of {len(checks)} checks hold. {said(circumstances)}".rstrip(), ""]
     short = [check for check in checks if not check["holds"]]
     if short:

@@ -1,4 +1,4 @@
-"""Draw the picture of ``docs/policies/schemble.md``: how hard requests are, and what subsets of the models are worth.
+"""Draw the picture of ``docs/research/schemble.md``: how hard requests are, and what subsets of the models are worth.
 
     python scripts/draw/schemble.py [--fit FILE] [--history FILE]
 
@@ -25,7 +25,7 @@ from edgeserve.predict.discrepancy import Discrepancy
 from edgeserve.predict.history import EnsembleHistory, load_history
 
 PLACE = "cache:ensemble-digits-1/"
-PICTURE = "docs/policies/schemble_fit.svg"
+PICTURE = "docs/research/schemble_fit.svg"
 BARS = 20
 
 

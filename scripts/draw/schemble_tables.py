@@ -1,4 +1,4 @@
-"""Draw the tables of ``docs/policies/schemble.md`` from the runs that are stored in ``docs/results``.
+"""Draw the tables of ``docs/research/schemble.md`` from the runs that are stored in ``docs/research/results``.
 
     python scripts/draw/schemble_tables.py [--check]
 
@@ -20,8 +20,8 @@ from lib import drawn
 from lib.ensemble_worlds import FITS, RIVALS
 from replicate.schemble.run import DEADLINES_MS, FORCED, PAPER, REFERENCE
 
-PAGE, SCRIPT = "docs/policies/schemble.md", "draw/schemble_tables.py"
-RESULTS = os.path.join(drawn.ROOT, "docs", "results")
+PAGE, SCRIPT = "docs/research/schemble.md", "draw/schemble_tables.py"
+RESULTS = os.path.join(drawn.ROOT, "docs", "research", "results")
 
 PAPER_FORCED = {
     "original": (100.0, 50.5, 97.7, 99.5),
@@ -63,7 +63,7 @@ def parts(directory: str = RESULTS) -> Dict[str, str]:
 def _part(directory: str, name: str, key: str, make: Callable[[Any], List[str]]) -> str:
     path = os.path.join(directory, name)
     if not os.path.exists(path):
-        return f"No run is stored as `docs/results/{name}`."
+        return f"No run is stored as `docs/research/results/{name}`."
     with open(path, encoding="utf-8") as file:
         result = json.load(file)
     circumstances = result["circumstances"]

@@ -61,7 +61,7 @@ class TestModuleThatReturnsOneBuffer(TorchModel):
         return self.built(directory, function="torch_models:OneBuffer")
 
     def test_two_threads_at_once(self, engine: Engine) -> None:
-        pytest.skip("this module keeps a buffer between calls, so two lanes cannot share it (docs/engines.md)")
+        pytest.skip("this module keeps a buffer between calls, so two lanes cannot share it (docs/guide/engines.md)")
 
 
 class TestModuleThatReturnsItsInput(TorchModel):

@@ -455,7 +455,7 @@ def test_the_limit_of_open_files_is_raised(monkeypatch: pytest.MonkeyPatch) -> N
     assert asked == [(4096, 4096)]
 
 
-# --- what libzmq does not bear (docs/notes/libzmq.md) -----------------------------------------------------------------
+# --- what libzmq does not bear (docs/develop/libzmq.md) ---------------------------------------------------------------
 
 
 SERVER = """

@@ -65,7 +65,7 @@ def test_answers_stream_and_are_the_same_in_company(tmp_path):
 
 @pytest.mark.skipif(
     not os.path.isfile(resolve_path(SMOLLM2, ".")),
-    reason="SmolLM2 is not in the asset cache; docs/language-models.md has the two commands",
+    reason="SmolLM2 is not in the asset cache; docs/guide/language-models.md has the two commands",
 )
 def test_smollm2_knows_the_capital_of_france(tmp_path):
     pytest.importorskip("tokenizers", reason="pip install -e '.[lm]'")

@@ -1,4 +1,4 @@
-"""A client in another language, written from docs/protocol.md alone, talks to the bus."""
+"""A client in another language, written from docs/reference/protocol.md alone, talks to the bus."""
 
 from __future__ import annotations
 

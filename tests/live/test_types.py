@@ -111,7 +111,8 @@ def test_the_package_shows_its_public_names_and_each_can_be_had() -> None:
     assert {"Answer", "AsyncClient", "AsyncRuntime", "Client", "Runtime", "errors"} <= set(dir(edgeserve))
     for name in dir(edgeserve):
         assert getattr(edgeserve, name) is not None
-    page = (Path(__file__).resolve().parents[2] / "docs" / "reference.md").read_text(encoding="utf-8")
+    pages = Path(__file__).resolve().parents[2] / "docs" / "reference"
+    page = "".join((pages / name).read_text(encoding="utf-8") for name in ("python.md", "errors.md"))
     names = [f"edgeserve.{name}" for name in dir(edgeserve)] + [f"errors.{kind.__name__}" for kind in KINDS]
     assert not [name for name in names if f"| `{name}` |" not in page]
     with pytest.raises(AttributeError, match="public names: Answer"):

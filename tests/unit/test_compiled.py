@@ -134,7 +134,7 @@ def test_the_build_takes_the_pinned_compiler():
         assert f'MYPY = "{pin}"' in setup.read()
 
 
-# --- rules for sources that are compiled (docs/compiled.md) -----------------------------------------------------------
+# --- rules for sources that are compiled (docs/develop/compiled-sources.md) ----------------------------------------
 
 
 @pytest.mark.parametrize("kind", [Policy, *POLICIES.values()], ids=lambda kind: kind.__name__)

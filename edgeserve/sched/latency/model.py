@@ -1,7 +1,7 @@
 """How long batches of one model take on one lane: a table per answer, made anew by what changes them.
 
 Profile first, measured durations after, scaled by the lane's speed. Integers only, so that decisions are the same on
-every Python. ``docs/latency.md`` explains which answer is for what.
+every Python. ``docs/guide/batch-times.md`` explains which answer is for what.
 """
 
 from __future__ import annotations

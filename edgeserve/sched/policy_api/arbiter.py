@@ -1,4 +1,4 @@
-"""Which bid wins a lane. Several apps, one lane: ``docs/policies/arbiter.md`` has the measurement behind the rule.
+"""Which bid wins a lane. Several apps, one lane: ``docs/research/arbiter.md`` has the measurement behind the rule.
 
 The bids are put in the order that loses least value if they run one after the other; the first of it starts. On a tie
 the one with more value per remaining lane time goes first. Of two bids this is A-then-B against B-then-A. What waits

@@ -1,7 +1,7 @@
 """The options of a policy: what ``[policy.NAME]`` may say, with types, defaults, bounds and meanings.
 
 Each policy names a frozen dataclass (``Policy.options_type``) whose fields are made by :func:`option`. The message of
-an option that is refused and the table in ``docs/configuration.md`` are made from these fields.
+an option that is refused and the table in ``docs/reference/policy-options.md`` are made from these fields.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The hooks of a policy and the bid it offers: what a new policy implements.
 
 A policy serves the apps that name it. It reads facts from the board and makes moves through it; it has no clock, no
-thread and no I/O, and never changes a request or a job itself. ``docs/policies/write-a-policy.md`` is the tutorial.
+thread and no I/O, and never changes a request or a job itself. ``docs/guide/write-a-policy.md`` is the tutorial.
 """
 
 from __future__ import annotations

@@ -85,8 +85,8 @@ class RequestRecord:
     ``deadline_ns`` is absolute, ``margin_ns`` before the client's own; ``jobs`` are its jobs that are ready, running or
     orphaned, by ``seq``.
     ``cost_share_ns`` is what the request counts in the auction: its lane time in full batches
-    (``docs/policies/arbiter.md``). ``hints`` are what it declared and what its nodes said since; ``part_hints`` what
-    nodes inside a fan-out said of one part. ``ended``: the one outcome has been given.
+    (``docs/guide/sharing-a-device.md``). ``hints`` are what it declared and what its nodes said since; ``part_hints``
+    what nodes inside a fan-out said of one part. ``ended``: the one outcome has been given.
     ``stream`` is None where the app has none; ``successor_ns`` is when the next request of the stream is expected,
     which will end this one if it has not begun (None: it will not, or nothing is known). ``left_out`` says what an
     answer in part does without, and why. ``fates`` is what became of jobs and nodes that joins wait for. ``quality`` is

@@ -48,7 +48,7 @@ def check_config_file(path: str, cores: int) -> List[Finding]:
                 "configuration",
                 WRONG,
                 f"{path} has no [app.NAME]: there is nothing to serve",
-                f"write one into {path} (docs/configuration.md)",
+                f"write one into {path} (docs/reference/configuration.md)",
             )
         )
     found += check_front(config)

@@ -36,7 +36,7 @@ def check_engines(config: Optional[Config], modules: Sequence[str] = DIAGNOSES) 
                     engine,
                     WRONG,
                     f"its check fails: {type(error).__name__}: {error}",
-                    f"install the libraries of the engine {engine} anew (docs/engines.md)",
+                    f"install the libraries of the engine {engine} anew (docs/guide/engines.md)",
                 )
             )
     return found

@@ -61,7 +61,7 @@ def check_core(core: compiled.Core, is_stale: bool) -> List[Finding]:
     """Whether the scheduler runs compiled, and from these sources."""
     again = f"EDGESERVE_COMPILE=1 {sys.executable} -m pip install ., from the checkout"
     if core.kind == "interpreted":
-        return [Finding("core", GOOD, "interpreted (docs/compiled.md: how to compile it)")]
+        return [Finding("core", GOOD, "interpreted (docs/guide/compiled.md: how to compile it)")]
     if is_stale:
         return [Finding("core", WRONG, "compiled from other sources than those that lie beside it", again)]
     if core.kind == "mixed":
@@ -189,7 +189,7 @@ def check_known_bad(board: Board, versions: Mapping[str, Optional[str]]) -> List
                 NOTE,
                 f"torch {torch} is a general build: it has no code for this GPU "
                 f"(compute capability {board.kind.capability})",
-                "install NVIDIA's build for this JetPack (docs/device.md)",
+                "install NVIDIA's build for this JetPack (docs/start/jetson.md)",
             )
         )
     return found

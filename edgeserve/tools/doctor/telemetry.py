@@ -147,7 +147,7 @@ def check_over_current(root: str, wait_s: float = OVER_CURRENT_S) -> List[Findin
                 "over-current",
                 NOTE,
                 f"in {wait_s:g} s: {told}: the hardware lowers clocks for moments",
-                "choose a weaker power mode, or a power supply that gives more (docs/device.md)",
+                "choose a weaker power mode, or a power supply that gives more (docs/guide/device.md)",
             )
         ]
     past = ", ".join(f"{kind} {count}" for kind, count in after.items() if count)

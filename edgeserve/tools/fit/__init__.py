@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "history",
         help='recorded prompts (.jsonl, an object a line: {"text": ..., "tokens": 42}), '
-        "or outputs of an ensemble's models (.npz; docs/fit.md)",
+        "or outputs of an ensemble's models (.npz; docs/guide/ensembles.md)",
     )
     parser.add_argument("--out", metavar="FILE", help="the fitted file (default: APP.length.npz or APP.ensemble.json)")
     parser.add_argument("--epochs", type=int, default=100, metavar="N", help="passes over the history (default: 100)")

@@ -23,7 +23,7 @@ def configuration_text(
     slos = slos_of(found, rates, slo_ns)
     lines = [
         "# Written by 'edgeserve init'. It serves as it stands; the comments say what was chosen, and why.",
-        "# What each key means, and the others: docs/configuration.md.",
+        "# What each key means, and the others: docs/reference/configuration.md.",
         "",
     ]
     if any(lane.device == "gpu" for lane in lanes):

@@ -26,7 +26,7 @@ OPTIONS: Mapping[str, Tuple[Tuple[str, Any], ...]] = {
     "pard+": (("batch_times", ("measured",)), ("collect", ("ahead",))),
     "pard_local": (("margin", (0.0, 0.1)), ("price", (1.0,)), ("cohorts", (1, 3))),
 }
-"""Kind -> its options that are tried, each with the values beside its default. docs/tune.md shows this table."""
+"""Kind -> its options that are tried, each with the values beside its default. docs/guide/tune.md shows this table."""
 
 
 class PolicyChoice(NamedTuple):

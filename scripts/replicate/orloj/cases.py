@@ -1,7 +1,7 @@
 """What the replication of Orloj is run on: service laws, length distributions, arrivals, and the paper's tables.
 
 Everything is drawn from seeds by name, so that every system meets the same requests. The laws (``LAWS``) and settings
-are those of the specification in ``docs/results/replicate_orloj.md``; the paper does not state its load.
+are those of the specification in ``docs/research/results/replicate_orloj.md``; the paper does not state its load.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from lib import drawn
 from replicate.orloj.cases import FACTORS, LAWS, paper_rates, read_rows
 
 PAGE, SCRIPT = "replicate_orloj.md", "replicate/orloj/run.py"
-RESULTS = os.path.join(drawn.ROOT, "docs", "results")
+RESULTS = os.path.join(drawn.ROOT, "docs", "research", "results")
 PAPER = {"Clipper": "clipper", "Nexus, no drop": "nexus", "Clockwork": "clockwork", "Orloj A": "orloj"}
 """Our system -> the paper's column that it stands for."""
 
@@ -22,7 +22,7 @@ Table = Dict[str, Dict[str, List[float]]]  # system -> "ours", "before", "paper"
 
 
 def path_of(name: str) -> str:
-    """A file in ``docs/results``."""
+    """A file in ``docs/research/results``."""
     return os.path.join(RESULTS, name)
 
 
@@ -141,7 +141,7 @@ def spelled(seeds: Sequence[int]) -> str:
 
 
 def fill_page(part: str, text: str, path: str = "") -> None:
-    """Put a text between its marks in ``docs/results/replicate_orloj.md``; the page's other parts stay."""
+    """Put a text between its marks in ``docs/research/results/replicate_orloj.md``; the page's other parts stay."""
     path = path or path_of(PAGE)
     with open(path, encoding="utf-8") as file:
         page = file.read()

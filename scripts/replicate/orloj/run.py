@@ -5,10 +5,10 @@
 Four profiles (how long a batch takes, how requests arrive), 13 mixtures of lengths for the first and six for the
 others, five deadlines each, 3000 requests a run; every system meets the same requests. ``--static`` runs Table 4
 (models whose time does not depend on the input), ``--measured FILE`` lengths that were measured, ``--load`` the rate
-that each system sustains. ``--write`` stores tables, figures and checks in ``docs/results/``.
+that each system sustains. ``--write`` stores tables, figures and checks in ``docs/research/results/``.
 
 A late answer counts as missed. The systems and their options are ``SYSTEMS`` in ``systems.py``; what is run on,
-``cases.py``; ``docs/results/replicate_orloj.md`` says where this departs from the paper. Every decision costs
+``cases.py``; ``docs/research/results/replicate_orloj.md`` says where this departs from the paper. Every decision costs
 20 us a step and 15 us an event in virtual time, for every system; what decisions really cost is measured besides
 (``--cost``) and printed.
 """
@@ -304,7 +304,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PART",
         nargs="?",
         const="finish rates",
-        help="store the result in docs/results/ and as this part of its page (default '%(const)s')",
+        help="store the result in docs/research/results/ and as this part of its page (default '%(const)s')",
     )
     return parser
 

@@ -1,4 +1,4 @@
-// A client of the EdgeServe bus, written from docs/protocol.md with nothing but Node.js's standard library:
+// A client of the EdgeServe bus, written from docs/reference/protocol.md with nothing but Node.js's standard library:
 // ZMTP 3.0 with the NULL mechanism over a Unix or TCP socket, and as much msgpack as the protocol needs.
 'use strict';
 const net = require('net');

@@ -1,4 +1,4 @@
-"""The table of messages before and after: what it says is said now is said now."""
+"""The page of what mistakes say: each text is what is said."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edgeserve.live.preflight import check_before_loading, raise_or_tell
 from edgeserve.live.request import request_of_call, request_validators
 from edgeserve.sched.policies import POLICIES
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "notes" / "messages.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "messages.md"
 X = np.zeros((3, 4), np.float32)
 MODEL = {"engine": "synthetic", "expected": {"1": "10ms"}}
 APP: Dict[str, Any] = {"model": "m", "inputs": {"image": {"shape": [3, 4]}}}
@@ -90,7 +90,7 @@ def rows() -> Dict[str, str]:
         for line in PAGE.read_text(encoding="utf-8").splitlines()
         if line.startswith("| ")
     ]
-    return {row[0]: row[2].rstrip() for row in cells[2:]}
+    return {row[0]: row[1].rstrip() for row in cells[2:]}
 
 
 @pytest.mark.parametrize("mistake", sorted(SAID))

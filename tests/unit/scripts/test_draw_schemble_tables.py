@@ -26,7 +26,9 @@ def store(place, name, key, value):
 
 
 def test_a_run_that_is_not_stored_says_which_file_would_be_drawn(tmp_path):
-    assert tables.parts(str(tmp_path))["live"] == "No run is stored as `docs/results/bench_ensemble_live.json`."
+    assert (
+        tables.parts(str(tmp_path))["live"] == "No run is stored as `docs/research/results/bench_ensemble_live.json`."
+    )
 
 
 def test_what_was_stored_stands_in_the_tables(tmp_path):

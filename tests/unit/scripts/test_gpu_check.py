@@ -32,7 +32,12 @@ def test_without_a_gpu_it_says_what_it_would_run_and_ends_with_a_status_of_its_o
     monkeypatch.setattr(gpu_check, "device_of_torch", lambda: None)
     assert gpu_check.main([]) == gpu_check.NO_GPU == 3
     said = capsys.readouterr().out
-    for text in ("No GPU can be used here", "tests/gpu", *gpu_check.BENCHES, "docs/results/gpu_check_DEVICE.json"):
+    for text in (
+        "No GPU can be used here",
+        "tests/gpu",
+        *gpu_check.BENCHES,
+        "docs/research/results/gpu_check_DEVICE.json",
+    ):
         assert text in said
 
 

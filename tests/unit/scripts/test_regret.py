@@ -11,7 +11,7 @@ from lib import ensemble_worlds, worlds
 from lib.checks import Checks
 
 ROOT = Path(__file__).resolve().parents[3]
-PHRASES = {  # kind of world -> the row of docs/policies/README.md that it falls under
+PHRASES = {  # kind of world -> the row of docs/guide/policies/README.md that it falls under
     "one": "works untuned",
     "apps": "classes",
     "camera": "works untuned",
@@ -28,9 +28,9 @@ PHRASES = {  # kind of world -> the row of docs/policies/README.md that it falls
 
 @pytest.mark.parametrize("kind", sorted(regret.RECOMMENDED))
 def test_the_page_recommends_what_the_bench_calls_recommended(kind):
-    page = (ROOT / "docs" / "policies" / "README.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guide" / "policies" / "README.md").read_text(encoding="utf-8")
     rows = [line for line in page.splitlines() if line.startswith("| ") and PHRASES[kind] in line.split(" | ")[0]]
-    assert len(rows) == 1, f"docs/policies/README.md has {len(rows)} rows with {PHRASES[kind]!r}"
+    assert len(rows) == 1, f"docs/guide/policies/README.md has {len(rows)} rows with {PHRASES[kind]!r}"
     assert re.search(r"\[([\w+]+)\]", rows[0].split(" | ")[1]).group(1) == regret.RECOMMENDED[kind]
 
 

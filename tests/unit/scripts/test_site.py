@@ -112,7 +112,7 @@ def test_states_stand_in_columns_and_no_box_lies_on_another():
     ]
     column, back = state_diagram.columns(edges)
     assert column == {"new": 0, "open": 1, "done": 2} and back == {("open", "new")}
-    page = (site.ROOT / "docs/lifecycle.md").read_text(encoding="utf-8")
+    page = (site.ROOT / "docs/reference/lifecycle.md").read_text(encoding="utf-8")
     for text in site.DIAGRAM.findall(page):
         boxes = [
             (float(box.get("x")), float(box.get("y")))

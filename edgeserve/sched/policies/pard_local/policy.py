@@ -8,9 +8,9 @@ later module the survivors are tested again, since times are noisy and parts are
 that run on other lanes, host functions above all, run ahead of their cohort, beside it and behind it.
 
 Several pipelines share the device, and others' policies do: a cohort's next stage is a continuation, which others may
-interrupt only as long as it still meets its deadlines. ``docs/policies/pard_local.md`` has the whole story; the parts
-are beside this file: ``remaining_work`` (what is left of a request), ``stages`` and ``cost`` (what that takes, and
-where), ``in_flight`` (cohorts), ``choice`` (who goes), ``price`` (who is not worth it).
+interrupt only as long as it still meets its deadlines. ``docs/guide/policies/pard_local.md`` has the whole story; the
+parts are beside this file: ``remaining_work`` (what is left of a request), ``stages`` and ``cost`` (what that takes,
+and where), ``in_flight`` (cohorts), ``choice`` (who goes), ``price`` (who is not worth it).
 """
 
 from __future__ import annotations
