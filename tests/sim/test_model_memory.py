@@ -107,3 +107,11 @@ def test_what_can_wait_for_its_model_makes_room_for_what_is_rare():
     models = {"left": model(4), "right": model(4), "rare": model(10)}
     percent, _ = served(apps, {"left": 40, "right": 40, "rare": 1}, models)
     assert min(percent.values()) > 95
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_must_be_answered_is_answered_however_much_is_asked_of_others(policy):
+    apps = {"hot": app("hot", "40ms"), "rare": app("rare", "300ms", on_late="answer", value=0.001)}
+    models = {"hot": model(4), "rare": model(10)}
+    _, loads = served(apps, {"hot": 40, "rare": 0.5}, models, policy, memory="120MB")  # (the simulator ends: all ended)
+    assert loads["rare"] >= 1

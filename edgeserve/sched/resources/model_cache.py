@@ -6,6 +6,7 @@ one of its lanes holds their state), and evicts the least recently used. Ours co
 and counts what comes beside what waits (``sched/resources/model_worth.py``): a model takes the place of others only
 where its jobs and those to come are worth more than what is lost while the others are away. So a pipeline that is asked
 for all the time stays whole. (A model whose requests are all refused since it is not there is loaded for a trial.)
+A request that is answered however late waits for that until its deadline, and then for what waits alone.
 Of models that are worth nothing now the least recently used goes first. A model that jobs are bound to is spared where
 their states would leave it no room to return, a model with work in flight is never evicted, nor one that was loaded for
 jobs that have not run yet.
@@ -87,6 +88,7 @@ class Placement:
         "demand_ns",
         "bound_ns",
         "waiting",
+        "late",
         "used",
         "failures",
         "retry_at_ns",
@@ -109,6 +111,7 @@ class Placement:
         self.demand_ns = 0  # estimated execution time of the ready jobs that could run here
         self.bound_ns = 0  # of that, of jobs that can run nowhere else: a lane of this device holds their state
         self.waiting = [0] * len(CLASSES)  # what the requests of these jobs are worth, by class
+        self.late: Dict[int, int] = {}  # deadlines of those that are answered however late, by job
         self.used = True  # has run since it was loaded
         self.failures = 0
         self.retry_at_ns = 0
@@ -119,6 +122,10 @@ class Placement:
     def is_working(self, now_ns: int) -> bool:
         """Whether it ran lately, or is about to run again as it usually does."""
         return now_ns < self.idle_at_ns()
+
+    def is_overdue(self, now_ns: int) -> bool:
+        """Whether a request waits for it that must be answered and is late already."""
+        return any(due_ns <= now_ns for due_ns in self.late.values())
 
     def idle_at_ns(self) -> int:
         """When it counts as idle, unless it runs again before."""
@@ -385,10 +392,12 @@ class Device:
             return []
         others = self.headroom_bytes > 0 and newcomer.bytes <= self._budget_room_bytes()
         needs_ns = newcomer.load_ns + newcomer.demand_ns
+        if newcomer.is_overdue(now_ns):  # who must be answered waits no longer for what may come
+            needs_ns = 0
         here = {item.model for item in self.placements.values() if item.state in (RESIDENT, LOADING)}
         both = here | {newcomer.model}
         rows = [
-            (self._lost_without((item,), item.load_ns + needs_ns, both), item)
+            (self._lost_without((item,), needs_ns and item.load_ns + needs_ns, both), item)
             for item in self.placements.values()
             if _evictable(item)
             and (item.demand_ns == 0 or (item.used and not others and self._could_return(item)))
@@ -400,7 +409,7 @@ class Device:
             victims.append(item)
             missing -= item.bytes
             if missing <= 0:
-                away_ns = needs_ns + sum([item.load_ns for item in victims])
+                away_ns = needs_ns and needs_ns + sum([item.load_ns for item in victims])
                 gained = added(worth, self._coming(newcomer, away_ns, here))
                 return victims if _outweighs(gained, self._lost_without(victims, away_ns, both)) else None
         return None

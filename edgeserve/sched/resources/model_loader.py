@@ -11,7 +11,7 @@ from edgeserve.sched.protocol.actions import START_ANY_TIME_NS, Action, EvictMod
 from edgeserve.sched.protocol.events import CLASSES, WorkFinished
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.lanes import EVICT, LOAD, Lane, Work, Works
-from edgeserve.sched.resources.model_cache import LOAD_FAILURES_MAX, RESIDENT, Device, Placement
+from edgeserve.sched.resources.model_cache import ABSENT, LOAD_FAILURES_MAX, RESIDENT, Device, Placement
 from edgeserve.sched.resources.model_worth import ModelWorth
 
 
@@ -60,6 +60,8 @@ class Memory:
         for placement in self._places(job):
             placement.demand_ns += alone_ns
             placement.waiting[rank] += job.demand_worth
+            if request.on_late == "answer":
+                placement.late[job.seq] = request.deadline_ns
             if job.lane:
                 placement.bound_ns += alone_ns
 
@@ -70,6 +72,7 @@ class Memory:
             for placement in self._places(job):
                 placement.demand_ns -= job.demand_ns
                 placement.waiting[rank] -= job.demand_worth
+                placement.late.pop(job.seq, None)
                 if job.lane:
                     placement.bound_ns -= job.demand_ns
             job.demand_ns = 0
@@ -115,17 +118,15 @@ class Memory:
 
     def retry_at_ns(self, now_ns: int) -> int | None:
         """When a load that failed may be tried again for jobs that wait, or one that waits for memory may take that of
-        a model that is at work until then; None where no load waits."""
-        found = min(
-            (
-                item.retry_at_ns
-                for device in self.devices.values()
-                for item in device.placements.values()
-                if item.failures and item.demand_ns and item.retry_at_ns > now_ns
-            ),
-            default=None,
-        )
+        others: those that are at work until then, or are asked for more than it; None where no load waits."""
+        found: int | None = None
         for device in self.devices.values():
+            for item in device.placements.values():
+                if item.demand_ns and item.state == ABSENT:
+                    times = [item.retry_at_ns] if item.failures else []
+                    for at_ns in [*times, *item.late.values()]:
+                        if at_ns > now_ns and (found is None or at_ns < found):
+                            found = at_ns
             roomier_ns = device.roomier_at_ns(now_ns) if device.headroom_bytes else None
             if roomier_ns is not None and (found is None or roomier_ns < found):
                 found = roomier_ns
