@@ -358,7 +358,7 @@ def test_a_file_that_does_not_exist_is_noticed():
         "sched/core/loop.py: no_such_name",
         "wrong/loop.py",
     ]
-    assert list(stale_files("`core/loop.py`, `setup.py`, `scripts/*/soak.py`, `loop.py: World`, no_such.py")) == []
+    assert list(stale_files("`loop/drive.py`, `setup.py`, `scripts/*/soak.py`, `drive.py: World`, no_such.py")) == []
 
 
 def options_of(verb):
@@ -528,6 +528,7 @@ INTERFACE = {  # heading of docs/reference/policy-interface.md -> class, and wha
         {
             "id",
             "demand_ns",
+            "demand_worth",
             "breakdown",
             "queued",
             "state_bytes",

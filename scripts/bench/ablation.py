@@ -1,7 +1,7 @@
 """What each mechanism of the scheduler is worth: it is switched off, and the same worlds are simulated again.
 
     python scripts/bench/ablation.py [--only KIND] [--without MECHANISM] [--worlds N] [--rounds N] [--processes N]
-                                     [--dev] [--keep FILE] [--json FILE] [--page FILE]
+                                     [--dev] [--keep FILE] [--json FILE]
 
 Three families of worlds are drawn: one policy each (``scripts/lib/worlds.py``, under the recommended policy), ensembles
 (``ensemble_worlds.py``), and several policies on one device (``mixed_worlds.py``), where clients wait for their
@@ -184,24 +184,6 @@ def show(table: Table, kinds: Sequence[str]) -> None:
         print(f"{mark} {name:42}" + "".join(cells))
 
 
-def page_of(table: Table, kinds: Sequence[str], checks: str) -> str:
-    """The table for docs, each room's mechanisms together."""
-    rows = [f"| mechanism | {' | '.join(kinds)} |", "|---|" + "---:|" * len(kinds)]
-    for mechanism in MECHANISMS:
-        row = table.get(mechanism.name)
-        if row is not None:
-            cells = [_cell(row[kind]) for kind in kinds]
-            rows.append(f"| {mechanism.name} (`{mechanism.where}`) | {' | '.join(cells)} |")
-    return "\n".join([*rows, "", checks])
-
-
-def _cell(loss: Loss) -> str:
-    if not loss.acted:
-        return ""
-    text = f"{loss.mean:.1f}"
-    return f"**{text}**" if abs(loss.mean) >= EARNS else text if text not in ("0.0", "-0.0") else "0"
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--dev", action="store_true", help="worlds to develop on, not those that are reported")
@@ -213,7 +195,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--keep", metavar="FILE", default="", help="runs so far; delete it when code changed")
     parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--page", metavar="FILE", help="write the table as Markdown")
     args = parser.parse_args(argv)
     kinds = tuple(args.only or KINDS)
     seed = "dev" if args.dev else "report"
@@ -226,9 +207,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     table = table_of(base, without, chosen)
     show(table, kinds)
     seconds = sum([item.seconds for item in [*base, *without]])
-    said = f"{len(drawn)} worlds of the seed {seed!r}, {args.rounds} rounds each"
-    if args.page:
-        Path(args.page).write_text(page_of(table, kinds, said + ".") + "\n", encoding="utf-8")
     checks = Checks("scripts/bench/ablation.py")
     for name, row in table.items():
         checks.at_least(f"{name}: points of its best kind", max([loss.mean for loss in row.values()]), EARNS)
