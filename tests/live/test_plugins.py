@@ -120,7 +120,7 @@ def test_it_is_simulated_beside_others(home, capsys):
             ConfigError,
             r"'loud:Short': on_finished\(\) cannot be called with \(work, started_ns, finished_ns, board\)",
         ),
-        ("loud:nothing", ConfigError, "expected a subclass of edgeserve.sched.policy_api.policy.Policy"),
+        ("loud:nothing", ConfigError, "expected a subclass of edgeserve.policy.Policy"),
         ("lood", ConfigError, "'module:Class' of a policy of your own"),
     ],
 )
