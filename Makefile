@@ -88,7 +88,7 @@ test: $(VENV)/.test
 # What depends on the Python or on a library that each Python has another version of. The golden traces and the digests
 # of the soak say that decisions do not.
 PORTABLE := tests/test_imports.py tests/golden tests/sim/test_soak.py::test_decisions_are_the_same_on_every_python \
-	$(addprefix tests/unit/,config device engines http ipc lanes live metrics offload ray recording testing) \
+	$(addprefix tests/unit/,config device engines http ipc live loop metrics offload ray recording testing) \
 	$(wildcard tests/unit/test_*.py) tests/live $(filter-out %_policies.py,$(wildcard tests/conformance/test_*.py))
 
 test-portable: $(VENV)/.test

@@ -159,18 +159,12 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         (Part(edf, "_saved_per_time", lambda count, took_ns, *rest: count / took_ns),),
     ),
     Mechanism("edf: arrivals to come", "policies/edf.py", (Part(edf.ModelQueues, "rate", says(0.0)),)),
-    Mechanism("edf: frames of streams to come", "policies/edf.py", (Part(edf.ModelQueues, "streaming", says(None)),)),
     Mechanism("edf: sizes that lose critical jobs", "policies/edf.py", (Part(edf, "_critical_lost", says(0)),)),
     Mechanism("edf: refusal at arrival", "policies/edf.py", (), {"edf": {"admit": False}}),
     # --- pard_local
     Mechanism("pard_local: margin", "policies/pard_local/policy.py", (), {"pard_local": {"margin": 0.0}}),
     Mechanism("pard_local: a second cohort", "policies/pard_local/in_flight.py", (), {"pard_local": {"cohorts": 1}}),
     Mechanism("pard_local: refusal at arrival", "policies/pard_local/policy.py", (), {"pard_local": {"admit": False}}),
-    Mechanism(
-        "pard_local: filling of batches",
-        "policies/pard_local/filling.py",
-        (Part(pard_local, "may_be_filled", says(False)),),
-    ),
     Mechanism(
         "pard_local: cutting in", "policies/pard_local/in_flight.py", (Part(InFlight, "may_cut_in", says(False)),)
     ),

@@ -12,9 +12,9 @@ a size that loses fewer of them is preferred before anything else is compared. T
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass
-from typing import ClassVar, Deque, Dict, List, NamedTuple, Sequence, Tuple, Type
+from typing import ClassVar, Deque, Dict, List, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.handover import Handover
@@ -42,25 +42,8 @@ ALMOST = 0.98
 """What two batches save is compared to this precision: where times rise evenly all splits are equal but for the noise
 of the estimates, and the fuller first batch is then the better one."""
 
-STREAMS_MAX = 4096
-"""Streams remembered per model: a client that makes up stream ids must not fill the memory."""
-
 STARTS_LEN = 8
 """Batches of a model over which the rate of its arrivals is taken."""
-
-
-class Streaming(NamedTuple):
-    """How many jobs of streams came per nanosecond lately, of how many streams these were, and how many jobs wait."""
-
-    rate: float
-    streams: int
-    waiting: int
-
-    def coming(self, took_ns: int, count: int) -> int:
-        """Jobs that come while a batch of ``count`` runs. A stream has one job that may run at a time, so that no more
-        of them can stand beside those that are left."""
-        left = max(0, self.waiting - count)
-        return min(round(self.rate * took_ns), max(0, self.streams - left))
 
 
 class ModelQueues:
@@ -68,71 +51,38 @@ class ModelQueues:
 
     Iterative jobs that have ``begun`` (their state occupies memory, their steps are spent) stand before those of their
     class that are ``fresh``: otherwise they would take turns, and all would end late. ``queues`` is in serving order,
-    ``count`` the number of jobs in all of them, ``streamed`` of those that belong to streams. ``arrived`` counts the
-    fresh jobs so far, of no stream and of streams; ``starts`` has these counts and the time at each of the last
-    batches' starts. ``streams`` says when each stream's last job came, the latest last.
+    ``count`` the number of jobs in all of them. ``arrived`` counts the fresh jobs of no stream so far (of a stream one
+    job may run at a time: its rate says nothing); ``starts`` has that count and the time at the last batches' starts.
     """
 
-    __slots__ = ("model", "count", "queues", "begun", "fresh", "streamed", "arrived", "starts", "streams")
+    __slots__ = ("model", "count", "queues", "begun", "fresh", "arrived", "starts")
 
     def __init__(self, model: str) -> None:
         self.model = model
         self.count = 0
-        self.streamed = 0
-        self.arrived = [0, 0]
-        self.starts: Deque[Tuple[int, int, int]] = deque(maxlen=STARTS_LEN)
-        self.streams: OrderedDict[Tuple[str, str], int] = OrderedDict()
+        self.arrived = 0
+        self.starts: Deque[Tuple[int, int]] = deque(maxlen=STARTS_LEN)
         self.begun = {klass: JobQueue() for klass in CLASSES}
         self.fresh = {klass: JobQueue() for klass in CLASSES}
         self.queues = tuple([queue for klass in CLASSES for queue in (self.begun[klass], self.fresh[klass])])
 
-    def add(self, job: Job, now_ns: int) -> None:
+    def add(self, job: Job) -> None:
         """A job is ready."""
         self.count += 1
-        stream = job.request.stream if not job.part else None  # parts of one request stand beside each other
-        if stream is not None:
-            self.streamed += 1
-            key = (job.request.app.name, stream)
-            self.streams.pop(key, None)
-            self.streams[key] = now_ns
-            self._forget_streams()
-        if not job.steps:
-            self.arrived[stream is not None] += 1
+        if not job.steps and (job.part or job.request.stream is None):  # parts of one request stand beside each other
+            self.arrived += 1
         (self.begun if job.steps else self.fresh)[job.request.klass].add(job.deadline_ns, job)
-
-    def _forget_streams(self) -> None:
-        """Forget the stream that was silent longest where there are too many, and up to two that :meth:`streaming` will
-        not count any more."""
-        from_ns = self.starts[0][0] if self.starts else -1
-        for _ in range(2):
-            oldest = next(iter(self.streams))
-            if len(self.streams) <= STREAMS_MAX and self.streams[oldest] >= from_ns:
-                break
-            del self.streams[oldest]
 
     def remove(self, job: Job) -> None:
         """A job was launched or has left."""
         self.count -= 1
-        self.streamed -= job.request.stream is not None and not job.part
         (self.begun if job.steps else self.fresh)[job.request.klass].remove(job)
 
     def rate(self, now_ns: int) -> float:
         """Arrivals of no stream per nanosecond since the first of the last batches' starts."""
         if not self.starts or now_ns <= self.starts[0][0]:
             return 0.0
-        return (self.arrived[0] - self.starts[0][1]) / (now_ns - self.starts[0][0])
-
-    def streaming(self, now_ns: int) -> Streaming | None:
-        """What streams sent in that time; None where they sent nothing. O(streams that did)."""
-        if not self.starts or now_ns <= self.starts[0][0]:
-            return None
-        from_ns, _, arrived = self.starts[0]
-        streams = 0
-        for last_ns in reversed(self.streams.values()):
-            if last_ns < from_ns:
-                break
-            streams += 1
-        return Streaming((self.arrived[1] - arrived) / (now_ns - from_ns), streams, self.streamed) if streams else None
+        return (self.arrived - self.starts[0][1]) / (now_ns - self.starts[0][0])
 
     def critical(self) -> List[JobQueue]:
         """The queues of critical jobs that hold something."""
@@ -168,14 +118,14 @@ class Edf(Policy):
         return refusal(request, board) if self._admit else None
 
     def on_ready(self, job: Job, board: Board) -> None:
-        self._models[job.node.model].add(job, board.now_ns)
+        self._models[job.node.model].add(job)
 
     def on_gone(self, job: Job, board: Board) -> None:
         self._models[job.node.model].remove(job)
 
     def on_started(self, work: Work, board: Board) -> None:
         queues = self._models[work.model]
-        queues.starts.append((board.now_ns, queues.arrived[0], queues.arrived[1]))
+        queues.starts.append((board.now_ns, queues.arrived))
         for job in work.jobs:
             queues.remove(job)
 
@@ -232,8 +182,7 @@ class Edf(Policy):
         # Between models the lane decides anew: then nobody knows that the next batch is one of this model.
         is_alone = len(lane.models) == 1
         rate = queues.rate(starts_ns) if is_alone else 0.0
-        streaming = queues.streaming(starts_ns) if is_alone and queues.streams else None
-        best_size = self._best_size(queues, filled, starts_ns, latency, lane.handover, rate, streaming)
+        best_size = self._best_size(queues, filled, starts_ns, latency, lane.handover, rate)
         if best_size is None:
             return None
         ends_ns = starts_ns + latency.likely_ns[best_size]
@@ -254,7 +203,6 @@ class Edf(Policy):
         latency: ModelLatency,
         handover: Handover,
         rate: float,
-        streaming: Streaming | None,
     ) -> int | None:
         critical = queues.critical()
         choices: List[Tuple[int, float, float, int]] = []  # critical jobs lost, saved by two batches, by one, size
@@ -275,8 +223,6 @@ class Edf(Policy):
             lost = _critical_lost(critical, size, starts_ns, latency, handover.careful_ns) if critical else 0
             count = min(size, in_time)
             left, coming = max(0, min(later, in_time - size)), round(rate * took_ns)
-            if streaming is not None:
-                coming += streaming.coming(took_ns, count)
             saved = count / took_ns
             if left + coming > 0:
                 saved = _saved_per_time(count, took_ns, filled, first_ns, left, coming, next_ns, times_ns)

@@ -12,7 +12,7 @@ from edgeserve.sched.latency.distribution import timing_constant
 from edgeserve.sched.latency.handover import LEARNT_MIN
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.policies.edf import STARTS_LEN, Streaming, _choice, _critical_lost
+from edgeserve.sched.policies.edf import STARTS_LEN, _choice, _critical_lost
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import RequestArrived
 
@@ -216,22 +216,6 @@ def test_who_will_have_arrived_counts_for_the_second_batch(every_ms, size):
     burst(world, 12 + 11.5, *[12 + 30] * 5)
     (batch,) = [action for action in world.finish(at=world.now_ms + 12) if isinstance(action, RunBatch)]
     assert batch.size == size
-
-
-@pytest.mark.parametrize(
-    ("rate", "streams", "waiting", "took_ns", "count", "coming"),
-    [
-        (0.1, 8, 2, 30, 2, 3),
-        (0.1, 8, 7, 30, 2, 3),
-        (0.1, 8, 8, 30, 2, 2),
-        (0.1, 8, 9, 30, 1, 0),
-        (0.1, 8, 12, 30, 1, 0),
-        (0.1, 2, 1, 30, 4, 2),
-        (0.1, 8, 0, 36, 1, 4),
-    ],
-)
-def test_no_more_jobs_of_streams_come_than_streams_have_none(rate, streams, waiting, took_ns, count, coming):
-    assert Streaming(rate, streams, waiting).coming(took_ns, count) == coming
 
 
 @pytest.mark.parametrize(
