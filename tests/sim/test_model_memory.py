@@ -21,13 +21,13 @@ def app(name, slo, **keys):
     return {"model": name, "slo": slo, **keys}
 
 
-def served(apps, rates, models, policy="edf", memory=POOL, seconds=20, seed=1):
+def served(apps, rates, models, policy="edf", memory=POOL, seconds=20, seed=1, lanes=None):
     """Percent in time by app, and how often each model was loaded."""
-    loads = Counter()
+    loads, devices = Counter(), memory if isinstance(memory, dict) else {"cpu": memory}
     scenario = parse_scenario(
         {
-            "device": {"cpu": {"memory": memory}},
-            "lane": {"main": {}},
+            "device": {name: {"memory": size} for name, size in devices.items()},
+            "lane": lanes or {"main": {}},
             "model": models,
             "app": apps,
             "policy": {policy: {}},
@@ -115,3 +115,15 @@ def test_what_must_be_answered_is_answered_however_much_is_asked_of_others(polic
     models = {"hot": model(4), "rare": model(10)}
     _, loads = served(apps, {"hot": 40, "rare": 0.5}, models, policy, memory="120MB")  # (the simulator ends: all ended)
     assert loads["rare"] >= 1
+
+
+def test_a_pipeline_over_two_devices_is_whole_with_the_part_that_lives_here():
+    models = {"a": model(4), "b": model(4), "rare": model(10), "host": {**model(1), "lanes": ["host"]}}
+    nodes = [{"name": name, "model": name} for name in ("host", "a", "b")]
+    apps = {"hot": {"slo": "60ms", "node": nodes}, "rare": app("rare", "400ms")}
+    lanes = {"main": {"device": "gpu"}, "host": {"device": "cpu"}}
+    for name in ("a", "b", "rare"):
+        models[name]["lanes"] = ["main"]
+    percent, loads = served(apps, {"hot": 40, "rare": 0.5}, models, memory={"gpu": POOL, "cpu": "1GB"}, lanes=lanes)
+    assert percent["hot"] > 90
+    assert loads["a"] + loads["b"] <= 4

@@ -17,7 +17,7 @@ Knows no policy and no clock; emits no action: it answers questions, and the sch
 from __future__ import annotations
 
 from collections import deque
-from typing import Deque, Dict, Iterable, List, Sequence, Set, Tuple
+from typing import AbstractSet, Deque, Dict, Iterable, List, Sequence, Tuple
 
 from edgeserve.errors import ConfigError
 from edgeserve.sched.protocol.events import CLASSES, LEVELS
@@ -319,7 +319,7 @@ class Device:
                 return placement, victims
         return None
 
-    def _coming(self, placement: Placement, away_ns: int, here: Set[str]) -> Worth:
+    def _coming(self, placement: Placement, away_ns: int, here: AbstractSet[str]) -> Worth:
         """What comes for a model while others are away for it, and could be served with it."""
         if placement.model not in self.worth.by_model:
             return NOTHING
@@ -394,7 +394,9 @@ class Device:
         needs_ns = newcomer.load_ns + newcomer.demand_ns
         if newcomer.is_overdue(now_ns):  # who must be answered waits no longer for what may come
             needs_ns = 0
-        here = {item.model for item in self.placements.values() if item.state in (RESIDENT, LOADING)}
+        here = self.worth.models.difference(
+            [item.model for item in self.placements.values() if item.state not in (RESIDENT, LOADING)]
+        )  # and what lives on other devices
         both = here | {newcomer.model}
         rows = [
             (self._lost_without((item,), needs_ns and item.load_ns + needs_ns, both), item)
@@ -414,7 +416,7 @@ class Device:
                 return victims if _outweighs(gained, self._lost_without(victims, away_ns, both)) else None
         return None
 
-    def _lost_without(self, victims: Sequence[Placement], away_ns: int, here: Set[str]) -> Worth:
+    def _lost_without(self, victims: Sequence[Placement], away_ns: int, here: AbstractSet[str]) -> Worth:
         """What is lost if these models are away for so long: what waits for them, and what comes and cannot wait."""
         lost = self.worth.lost_without({item.model for item in victims}, away_ns, here)
         lost = tuple([SURELY * each for each in lost])

@@ -3,7 +3,7 @@
 An app that comes at some rate loses, while one of its models is away, the requests that cannot wait for as long: all
 of its models together are worth that, and some of them at most half of it, so that an app becomes whole rather than
 several become halves. Values are those of the auction (lane time times value, by class): memory and lanes are shared by
-one rule. Knows no device: which models are ``here`` is what the methods are told.
+one rule. Knows no device: which models can run now, here or elsewhere, is what the methods are told (``here``).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Asked(NamedTuple):
 
 
 class ModelWorth:
-    """What the apps are asked for, taken anew every :data:`REFRESH_NS`, at ``at_ns`` last. ``by_model``: the apps that
-    need a model."""
+    """What the apps are asked for, taken anew every :data:`REFRESH_NS`. ``by_model``: the apps that need a model;
+    ``models``: all that any app needs."""
 
     def __init__(
         self, apps: Sequence[App], costs: Mapping[str, AppCosts], recent: Mapping[str, RecentArrivals]
@@ -59,14 +59,15 @@ class ModelWorth:
         self._costs = costs
         self._recent = recent
         self._models = {app.name: tuple(dict.fromkeys([node.model for node in app.nodes])) for app in apps}
-        self.at_ns = -REFRESH_NS
+        self.models = frozenset([node.model for app in apps for node in app.nodes])
+        self._taken_ns = -REFRESH_NS
         self.by_model: Dict[str, List[Asked]] = {}
 
     def refresh(self, now_ns: int) -> None:
         """Take the rates anew where they are old."""
-        if now_ns < self.at_ns + REFRESH_NS:
+        if now_ns < self._taken_ns + REFRESH_NS:
             return
-        self.at_ns = now_ns
+        self._taken_ns = now_ns
         self.by_model.clear()
         for app in self._apps:
             recent = self._recent[app.name]
