@@ -166,6 +166,11 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism("pard_local: a second cohort", "policies/pard_local/in_flight.py", (), {"pard_local": {"cohorts": 1}}),
     Mechanism("pard_local: refusal at arrival", "policies/pard_local/policy.py", (), {"pard_local": {"admit": False}}),
     Mechanism(
+        "pard_local: filling of batches",
+        "policies/pard_local/filling.py",
+        (Part(pard_local, "may_be_filled", says(False)),),
+    ),
+    Mechanism(
         "pard_local: cutting in", "policies/pard_local/in_flight.py", (Part(InFlight, "may_cut_in", says(False)),)
     ),
     Mechanism("pard_local: paced cohorts", "policies/pard_local/in_flight.py", (Part(Forecast, "paced", says(None)),)),

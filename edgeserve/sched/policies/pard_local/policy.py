@@ -31,6 +31,7 @@ from edgeserve.sched.policies.pard_local.choice import (
     unequal_cohort,
 )
 from edgeserve.sched.policies.pard_local.cost import one_by_one
+from edgeserve.sched.policies.pard_local.filling import Filling, filled, may_be_filled
 from edgeserve.sched.policies.pard_local.in_flight import Cohort, CohortTimes, Forecast, InFlight, added, most_steps
 from edgeserve.sched.policies.pard_local.price import Price
 from edgeserve.sched.policies.pard_local.remaining_work import CAME_LEN, NO_STEPS, Member, Pipeline, shape_of
@@ -56,6 +57,10 @@ ROWS_MAX = 32
 
 RANKED_MAX = 256
 """Waiting requests of equal work but unequal class or value that are looked at for one cohort."""
+
+BURST_PERCENT = 130
+"""Of what full batches can serve: where the last requests came faster, a cohort's batch does not take longer for
+requests that wait. (The rate of 32 Poisson arrivals has a standard deviation of 18 %.)"""
 
 Row = Tuple[int, int, Member]
 
@@ -413,6 +418,17 @@ class PardLocal(Policy):
             else self._in_flight.ends_ns(cohort, board)
         )
         size = latency.size_for[len(jobs)]
+        if ends_ns is not None and lane.name == cohort.home and not steps and may_be_filled(cohort.pipeline, jobs):
+            jobs = filled(
+                jobs,
+                self._rows[id(cohort.pipeline)],
+                cohort.members,
+                latency,
+                self._filling(cohort, ends_ns, lane, board),
+                board.budget,
+            )
+            ends_ns += latency.likely_ns[latency.size_for[len(jobs)]] - latency.likely_ns[size]
+            size = latency.size_for[len(jobs)]
         over_milli = cohort.pipeline.work_of(jobs)
         expected_ns = latency.likely_ns[size] if over_milli is None else usual.time_ns(len(jobs) * MILLI, over_milli)
         took_ns = max(expected_ns, (ends_ns or 0) - at_ns)
@@ -441,6 +457,27 @@ class PardLocal(Policy):
             latest_start_ns=None if due_ns is None else due_ns - took_ns,
             klass=best_class(one_each),
         )
+
+    def _filling(self, cohort: Cohort, ends_ns: int, lane: Lane, board: Board) -> Filling:
+        """What may be added to a batch of a cohort that ends at ``ends_ns``: nothing that takes longer where another
+        cohort needs the lane, or where more come than even full batches could serve."""
+        pipeline, costs = cohort.pipeline, self._stage_costs
+        whole = costs.stages(pipeline, pipeline.left_of(len(cohort.members), False), NO_STEPS, cohort.home, board) or []
+        takes_ns = sum([time_ns for name, time_ns, _ in whole if name == cohort.home])
+        rank_max = max([CLASSES.index(member.request.klass) for member in cohort.members])
+        flying, slack_ns = self._in_flight, 0
+        came = pipeline.came
+        full_ns = costs.home_share_ns(pipeline, cohort.home, board)
+        is_burst = len(came) == CAME_LEN and full_ns * len(came) * 100 > BURST_PERCENT * (board.now_ns - came[0])
+        others = [other for other in flying.cohorts if other is not cohort and other.needs(lane, costs, board)]
+        if not is_burst and not others:
+            due_ns = cohort.due_ns(flying.early_ns(cohort, board))
+            slack_ns = (
+                2**62
+                if due_ns is None
+                else due_ns - ends_ns - costs.noise_ns(pipeline, cohort.left(), NO_STEPS, cohort.home, board)
+            )
+        return Filling(lane.name, slack_ns, ends_ns + takes_ns, rank_max)
 
     def _fresh_bid(self, lane: Lane, board: Board, ahead_of: Cohort | None = None) -> Bid | None:
         """The first batch of the best new cohort that begins on this lane: of one that must go before ``ahead_of``, or

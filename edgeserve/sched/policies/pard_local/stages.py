@@ -173,6 +173,15 @@ class StageCosts:
         at_home = next((other for other in board.lanes_of(model) if other.name == home), None)
         return at_home is None or not at_home.up or at_home.hung or not board.is_resident(model, at_home)
 
+    def home_share_ns(self, pipeline: Pipeline, home: str, board: Board) -> int:
+        """Time that a request which has not begun takes of its home, each job counted as its share of a full batch."""
+        total = 0
+        for node in pipeline.nodes:
+            lane = self.lane_of(node.model, home, board)
+            if lane is not None and lane.name == home:
+                total += pipeline.template[node.index] * _share_ns(node.model, lane, board) // MILLI
+        return total
+
     def cost_share_ns(self, pipeline: Pipeline, left: Sequence[int], board: Board) -> int:
         """Lane time of what is left, each usual job counted as its share of a full batch on its first lane."""
         total = 0
