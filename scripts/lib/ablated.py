@@ -38,6 +38,7 @@ from edgeserve.sched.requests.critical import NO_BOUND_NS, Source
 from edgeserve.sched.requests.recent_arrivals import RecentArrivals
 from edgeserve.sched.resources.frame_periods import FramePeriods
 from edgeserve.sched.resources.model_cache import Device
+from edgeserve.sched.resources.model_worth import ModelWorth
 from edgeserve.sim.scenario import Scenario
 
 
@@ -151,6 +152,9 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         "period of a stream's frames", "resources/frame_periods.py", (Part(FramePeriods, "arrived", says(None)),)
     ),
     Mechanism("rates of other apps", "requests/recent_arrivals.py", (Part(RecentArrivals, "per_ns", says(0.0)),)),
+    Mechanism(
+        "memory by what is asked for", "resources/model_worth.py", (Part(ModelWorth, "refresh", says(None), True),)
+    ),
     Mechanism("eviction spares bound models", "resources/model_cache.py", (Part(Device, "_could_return", says(True)),)),
     # --- edf
     Mechanism(

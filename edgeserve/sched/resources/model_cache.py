@@ -111,7 +111,7 @@ class Placement:
         self.demand_ns = 0  # estimated execution time of the ready jobs that could run here
         self.bound_ns = 0  # of that, of jobs that can run nowhere else: a lane of this device holds their state
         self.waiting = [0] * len(CLASSES)  # what the requests of these jobs are worth, by class
-        self.late: Dict[int, int] = {}  # deadlines of those that are answered however late, by job
+        self.late: List[Tuple[int, int]] = []  # (deadline, job) of those that are answered however late, in order
         self.used = True  # has run since it was loaded
         self.failures = 0
         self.retry_at_ns = 0
@@ -125,7 +125,7 @@ class Placement:
 
     def is_overdue(self, now_ns: int) -> bool:
         """Whether a request waits for it that must be answered and is late already."""
-        return any(due_ns <= now_ns for due_ns in self.late.values())
+        return bool(self.late) and self.late[0][0] <= now_ns
 
     def idle_at_ns(self) -> int:
         """When it counts as idle, unless it runs again before."""

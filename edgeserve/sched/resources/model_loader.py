@@ -5,6 +5,7 @@ become works on the copy lanes. Knows no request and no policy."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from typing import Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS, Action, EvictModel, LoadModel
@@ -61,18 +62,20 @@ class Memory:
             placement.demand_ns += alone_ns
             placement.waiting[rank] += job.demand_worth
             if request.on_late == "answer":
-                placement.late[job.seq] = request.deadline_ns
+                insort(placement.late, (request.deadline_ns, job.seq))
             if job.lane:
                 placement.bound_ns += alone_ns
 
     def unwant(self, job: Job) -> None:
         """The job was launched or is gone."""
         if job.demand_ns:
-            rank = CLASSES.index(job.request.klass)
+            request = job.request
+            rank = CLASSES.index(request.klass)
             for placement in self._places(job):
                 placement.demand_ns -= job.demand_ns
                 placement.waiting[rank] -= job.demand_worth
-                placement.late.pop(job.seq, None)
+                if request.on_late == "answer":
+                    del placement.late[bisect_left(placement.late, (request.deadline_ns, job.seq))]
                 if job.lane:
                     placement.bound_ns -= job.demand_ns
             job.demand_ns = 0
@@ -124,7 +127,7 @@ class Memory:
             for item in device.placements.values():
                 if item.demand_ns and item.state == ABSENT:
                     times = [item.retry_at_ns] if item.failures else []
-                    for at_ns in [*times, *item.late.values()]:
+                    for at_ns in [*times, *[due_ns for due_ns, _ in item.late[:1]]]:
                         if at_ns > now_ns and (found is None or at_ns < found):
                             found = at_ns
             roomier_ns = device.roomier_at_ns(now_ns) if device.headroom_bytes else None
