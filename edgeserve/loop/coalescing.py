@@ -26,11 +26,11 @@ AGAIN_SHARE = 16
 AGAIN_NS_MAX = 2_000_000
 """For how long those who were just answered and ask again are read together although a lane is idle: a part of what the
 last batch was expected to take, at most this. For clients that the scheduler knows, it decides how long the lane waits
-(``sched/core/returns.py``); this saves it a step per message, and helps those that it does not know yet."""
+(``sched/core/holds.py``); this saves it a step per message, and helps those that it does not know yet."""
 
 EARLY_SHARE = 3
 """While every lane is busy, messages are also read within this part of a batch's time after answers, as many as there
-were answers: so the scheduler learns which clients ask again at once (``sched/core/returns.py``)."""
+were answers: so the scheduler learns which clients ask again at once (``sched/core/holds.py``)."""
 
 LOOK_SHARE = 8
 """The first such look is after this part of the batch's time, the next ones half as long after something came."""

@@ -15,8 +15,7 @@ from edgeserve.loop.coalescing import ReceiveCoalescing
 from edgeserve.loop.response_overhead import ResponseOverhead
 from edgeserve.sched.core.auction import Auction
 from edgeserve.sched.core.cuts import Cuts
-from edgeserve.sched.core.returns import Returns
-from edgeserve.sched.core.saving import Saving
+from edgeserve.sched.core.holds import Holds
 from edgeserve.sched.core.trials import Trials
 from edgeserve.sched.latency.drift import Drift
 from edgeserve.sched.latency.handover import Handover
@@ -34,9 +33,8 @@ from edgeserve.sched.policies.schemble_plus import policy as schemble_plus
 from edgeserve.sched.policies.schemble_plus.policy import SchemblePlus
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.requests.critical import NO_BOUND_NS, Source
-from edgeserve.sched.requests.recent_arrivals import RecentArrivals
-from edgeserve.sched.resources.frame_periods import FramePeriods
+from edgeserve.sched.requests.arrivals import AppArrivals, Sources
+from edgeserve.sched.requests.critical import Source
 from edgeserve.sched.resources.model_cache import Device
 from edgeserve.sched.resources.model_worth import ModelWorth
 from edgeserve.sim.scenario import Scenario
@@ -105,18 +103,18 @@ def says(answer: Any) -> Callable[..., Any]:
 
 MECHANISMS: Tuple[Mechanism, ...] = (
     # --- core
-    Mechanism("wait for returning clients", "core/returns.py", (Part(Returns, "holds", says(False)),)),
+    Mechanism("wait for returning clients", "core/holds.py", (Part(Holds, "_for_clients_ns", says(0)),)),
     Mechanism(
         "fuller batches near a limit of heat or power",
-        "core/saving.py",
-        (Part(Saving, "holds", says(False)), Part(Saving, "pauses", says(False))),
+        "core/holds.py",
+        (Part(Holds, "_under_pressure_ns", says(0)),),
     ),
     Mechanism("trials of refused requests", "core/trials.py", (Part(Trials, "takes", says(False)),)),
     Mechanism("batches cut for others", "core/cuts.py", (Part(Cuts, "_kept_waiting", says(None)),)),
     Mechanism(
         "background yields to critical",
         "core/auction.py",
-        (Part(Board, "background_room_ns", says(NO_BOUND_NS)),),
+        (Part(Board, "spares_critical", says(True)),),
     ),
     Mechanism("auction plans for slow batches", "core/auction.py", (Part(Auction, "_say_spread", says(None), True),)),
     Mechanism(
@@ -148,10 +146,8 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism(
         "period of a critical source", "requests/critical.py", (Part(Source, "next_ns", lambda self: self.last_ns),)
     ),
-    Mechanism(
-        "period of a stream's frames", "resources/frame_periods.py", (Part(FramePeriods, "arrived", says(None)),)
-    ),
-    Mechanism("rates of other apps", "requests/recent_arrivals.py", (Part(RecentArrivals, "per_ns", says(0.0)),)),
+    Mechanism("period of a stream's frames", "requests/arrivals.py", (Part(Sources, "came", says(None)),)),
+    Mechanism("rates of other apps", "requests/arrivals.py", (Part(AppArrivals, "per_ns", says(0.0)),)),
     Mechanism(
         "memory by what is asked for", "resources/model_worth.py", (Part(ModelWorth, "refresh", says(None), True),)
     ),

@@ -50,7 +50,7 @@ def test_a_frame_begins_before_the_next_one_comes(policy, jitter):
 @pytest.mark.worlds
 def test_irregular_frames_are_served_as_by_their_deadlines_alone(monkeypatch):
     with_periods = shares("edf", kind="poisson")
-    monkeypatch.setattr("edgeserve.sched.resources.frame_periods.GAPS_MIN", 10**9)
+    monkeypatch.setattr("edgeserve.sched.requests.arrivals.GAPS_MIN", 10**9)
     assert shares("edf", kind="poisson") == with_periods
     assert shares("edf")["camera"] < 0.92  # this is what the periods are for
 

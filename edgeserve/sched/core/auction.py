@@ -9,15 +9,13 @@ from __future__ import annotations
 from typing import Dict, List, Tuple
 
 from edgeserve.errors import PolicyError
+from edgeserve.sched.core.holds import Holds
 from edgeserve.sched.core.probes import Probes
 from edgeserve.sched.core.request_manager import RequestManager
-from edgeserve.sched.core.returns import Returns
-from edgeserve.sched.core.saving import Saving
 from edgeserve.sched.core.state import State
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.policy import Bid, Policy
 from edgeserve.sched.protocol.actions import RunBatch
-from edgeserve.sched.requests.critical import NO_BOUND_NS
 from edgeserve.sched.requests.states import READY, move_job
 from edgeserve.sched.resources.lanes import RUN, Lane, Work
 from edgeserve.sched.resources.model_cache import RESIDENT, Placement
@@ -25,17 +23,16 @@ from edgeserve.sched.resources.sequences import STATE_MEMORY, Fit
 
 
 class Auction:
-    """Fills the lanes. ``returns``: which of them wait for clients that were just answered; ``saving``: which of them
-    wait for fuller batches, since their device is near a limit of heat or power."""
+    """Fills the lanes; ``holds``: which of them wait for a fuller batch."""
 
-    def __init__(self, state: State, request_manager: RequestManager, probes: Probes) -> None:
+    def __init__(self, state: State, request_manager: RequestManager, probes: Probes, holds: Holds) -> None:
         self._state = state
         self._board = state.board
         self._request_manager = request_manager
         self._trials = request_manager.trials
         self._probes = probes
-        self.returns = Returns(state)
-        self.saving = Saving(state)
+        self._ready = state.ready
+        self._holds = holds
         self._bidders: Dict[str, Tuple[Policy, ...]] = {
             lane.name: tuple(
                 [
@@ -51,10 +48,9 @@ class Auction:
         """Fill every lane that accepts a work with the best bid for it."""
         board = self._board
         now = board.now_ns
-        returns, saving, sequences = self.returns, self.saving, self._state.sequences.models
-        returns.wake_ns = saving.wake_ns = None
+        holds, sequences = self._holds, self._state.sequences.models
+        holds.wake_ns = None
         for lane in self._state.run_lanes:
-            pressed = self._state.devices[lane.device].pressure > 0
             full: Tuple[str, ...] = ()  # models of sequences that find no room
             while lane.accepts(now):
                 bids: List[Bid] = []
@@ -79,14 +75,12 @@ class Auction:
                     bid = arbiter.choose(
                         [other for other in bids if not other.probe] or bids, at_ns, lane.handover.careful_ns
                     )
-                if pressed and (saving.holds(lane, bid) or saving.pauses(bid, lane)):
-                    break
                 if bid.probe or bid.klass == "background":
                     yielding = self._yielding(bid, lane)
                     if yielding is None:
                         break
                     bid = yielding
-                if (returns.waits or now < returns.awaited_until_ns) and returns.holds(lane, bid, bids):
+                if holds.may_hold(lane) and holds.holds(lane, bid, bids):
                     break
                 if bid.model not in sequences:
                     self.launch(lane, bid, at_ns)
@@ -119,7 +113,11 @@ class Auction:
 
     def _yielding(self, bid: Bid, lane: Lane) -> Bid | None:
         """What of background work or of a probe may run now: all of it, a smaller batch that is over before the next
-        critical request could need the lane, or nothing. A probe must delay nobody at all."""
+        critical request could need the lane, or nothing: near a limit of heat or power it waits until its app's
+        ``background_wait`` is over. A probe must delay nobody at all."""
+        pauses = self._state.devices[lane.device].pressure > 0 and not self._state.draining
+        if pauses and (bid.probe or not any(self._board.has_waited(job) for job in bid.jobs)):
+            return None
         if bid.probe and not self._probes.may_start(bid, lane, self._board.now_ns):
             return None
         latency = self._state.latency.get((bid.model, lane.name))
@@ -137,15 +135,12 @@ class Auction:
     def _fits(self, bid: Bid, size: int, lane: Lane) -> bool:
         """Whether a batch of this size of a bid's jobs would be over, as slow as the slowest lately, before it could
         make a critical request late."""
-        now, room_ns = self._board.now_ns, self._board.background_room_ns(lane)
-        if room_ns == NO_BOUND_NS:
-            return True
         latency = self._state.latency[bid.model, lane.name]
         takes_ns = max(latency.slowest_ns[size], latency.estimate_ns[size])
         likely_ns = latency.likely_ns[bid.size]
         if bid.expected_ns > likely_ns and bid.model not in self._state.sequences.models:  # several steps, more work
             takes_ns = takes_ns * bid.expected_ns // likely_ns
-        return lane.available_ns(now) - now + takes_ns + lane.handover.careful_ns <= room_ns
+        return self._board.spares_critical(lane, takes_ns)
 
     def _cut(self, bid: Bid, size: int, lane: Lane) -> Bid:
         """The first jobs of a bid as a smaller batch."""
@@ -266,7 +261,7 @@ class Auction:
         for job in work.jobs:
             move_job(job, "launch")
             job.launched_ns = now
-            job.queued = False
+            self._ready.remove(job)
             if tracked:
                 state.memory.unwant(job)
             request = job.request

@@ -7,11 +7,10 @@ one step, and when its own policy asks for that. Knows no policy by name.
 
 from __future__ import annotations
 
-from typing import Iterator
-
+from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
 from edgeserve.sched.protocol.actions import CutBatch
-from edgeserve.sched.requests.states import READY, Job
+from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.lanes import Work
 
 CUTS_MAX = 64
@@ -21,11 +20,12 @@ CUTS_MAX = 64
 class Cuts:
     """Looks at every batch of a sequence model that runs. Changes only ``work.cut_ns``."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, slack: Slack) -> None:
         self._state = state
+        self._slack = slack
 
     def run(self) -> None:
-        """Cut what must be cut now. O(batches of sequence models * open requests of other apps)."""
+        """Cut what must be cut now. O(batches of sequence models * models of their lanes)."""
         for work, _ in list(self._state.sequences.working.values()):
             if (
                 work.cut_ns is not None
@@ -43,42 +43,22 @@ class Cuts:
                 self._state.actions.append(CutBatch(work.id, work.lane.name))
 
     def _kept_waiting(self, work: Work) -> Job | None:
-        """A job of another app that would be late behind the batch, and in time after its present step."""
-        state, lane = self._state, work.lane
-        now = state.board.now_ns
+        """A job of another app that would be late behind the batch, and in time after its present step: one that stands
+        behind it on the lane, or one that waits."""
+        lane, now = work.lane, self._state.board.now_ns
         ends_ns = max(now, work.starts_ns + work.expected_ns)
-        for job in self._others(work):
-            latency = state.latency.get((job.node.model, lane.name))
-            if latency is None or job.cuts >= CUTS_MAX or (job.lane and job.lane != lane.name):
-                continue
-            alone_ns = latency.alone_likely_ns
-            if ends_ns + alone_ns <= job.deadline_ns or now + work.step_ns + alone_ns > job.deadline_ns:
-                continue
-            if job.state == READY:
-                if not state.devices[lane.device].is_resident(job.node.model):
-                    continue
-                if any(
-                    other is not lane and other.accepts(now) and state.board.is_resident(job.node.model, other)
-                    for other in state.lanes_of[job.node.model]
-                ):
-                    continue
-            return job
-        return None
-
-    def _others(self, work: Work) -> Iterator[Job]:
-        """Jobs of other apps that could run on the lane next: those behind the batch there, and those that are
-        ready."""
-        state, apps = self._state, {job.request.app.name for job in work.jobs}
-        for behind in list(work.lane.works)[1:]:
+        sooner_ns = now + work.step_ns
+        apps = [job.request.app.name for job in work.jobs]
+        for behind in list(lane.works)[1:]:
+            alone_ns = self._state.latency[behind.model, lane.name].alone_likely_ns
             for job in behind.jobs:
-                if job.request.app.name not in apps:
-                    yield job
-        for app in state.board.apps_on[work.lane.name]:
-            admission = state.admission[app.name]
-            if app.name in apps or not admission.pending:
-                continue
-            for requests in admission.clients.values():
-                for request in requests.values():
-                    for job in request.jobs.values():
-                        if job.state == READY and job.node.model in work.lane.models:
-                            yield job
+                if (
+                    sooner_ns + alone_ns <= job.deadline_ns < ends_ns + alone_ns
+                    and job.request.app.name not in apps
+                    and job.cuts < CUTS_MAX
+                ):
+                    return job
+        for job in self._slack.late_behind(lane, ends_ns, sooner_ns, apps):
+            if job.cuts < CUTS_MAX:
+                return job
+        return None

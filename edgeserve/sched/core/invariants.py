@@ -94,6 +94,9 @@ def _check_queues(state: State) -> None:
             held[job.seq] = policy.name
     ready = {job.seq for request in state.requests.values() for job in request.jobs.values() if job.queued}
     assert ready == set(held), f"ready jobs {sorted(ready ^ set(held))} stand in no queue, or the other way round"
+    rows = [row for by_model in state.ready.of.values() for of_model in by_model.values() for row in of_model]
+    assert {row[1] for row in rows} == ready and len(rows) == len(ready), "the index of ready jobs has other ones"
+    assert all(due_ns == job.deadline_ns for due_ns, _, job in rows), "the index of ready jobs has other deadlines"
 
 
 def _check_memory(state: State) -> None:

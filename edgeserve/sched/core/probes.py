@@ -9,27 +9,25 @@ is kept here, for every policy. Knows no policy by name and no lane's thread."""
 
 from __future__ import annotations
 
-from typing import Callable, List, Sequence
+from typing import Callable, Sequence
 
 from edgeserve.errors import PolicyError
+from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
 from edgeserve.sched.policy_api.board import ProbeMoves
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.protocol.actions import Action, EvictModel, ReleaseInputs, RetainInputs
-from edgeserve.sched.requests.states import READY, Job, RequestRecord
+from edgeserve.sched.requests.states import READY, Job
 from edgeserve.sched.resources.lanes import Lane
 from edgeserve.sched.resources.model_cache import RESIDENT
-
-LOOKED_AT_MAX = 16
-"""Open requests of one app that are looked at before a probe; an app with more is too busy for one. It bounds what a
-probe costs to decide."""
 
 
 class Probes(ProbeMoves):
     """Which inputs the world keeps (``state.retained``), and when a probe may start."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, slack: Slack) -> None:
         self._state = state
+        self._slack = slack
         self._retained = state.retained
 
     # --- what is retained ---------------------------------------------------------------------------------------------
@@ -96,39 +94,11 @@ class Probes(ProbeMoves):
     def fits(self, model: str, lane: Lane) -> bool:
         """Whether a request that arrives just after a probe started could still be answered by its app's deadline,
         for every app that uses the lane: the probe as slow as planning assumes, then the request alone."""
-        takes_ns = self._state.latency[model, lane.name].alone_ns
-        return all(
-            takes_ns + self._state.costs[app.name].alone_ns <= app.slo_ns
-            for app in self._state.board.apps_on[lane.name]
-        )
+        return self._slack.spares_arrivals(lane, self._state.latency[model, lane.name].alone_ns)
 
     def may_start(self, bid: Bid, lane: Lane, now_ns: int) -> bool:
         """Whether a probe on this lane now delays nobody: nothing is on the lane, no ready job could run on it (also
         one that its policy holds back), and both who may arrive and who is open would be in time after it."""
         if lane.works or not self.fits(bid.model, lane):
             return False
-        over_ns = now_ns + self._state.latency[bid.model, lane.name].alone_ns
-        for app in self._state.board.apps_on[lane.name]:
-            admission = self._state.admission[app.name]
-            if not admission.pending:
-                continue
-            if admission.pending > LOOKED_AT_MAX:
-                return False
-            due_ns = over_ns + self._state.costs[app.name].alone_ns
-            if any(
-                _minds(request, lane, due_ns) for theirs in admission.clients.values() for request in theirs.values()
-            ):
-                return False
-        return True
-
-
-def _minds(request: RequestRecord, lane: Lane, due_ns: int) -> bool:
-    """Whether an open request could be hurt by a probe: a job of it waits that this lane could run, or what is still
-    to come of it may need the lane and is due earlier than ``due_ns``."""
-    jobs: List[Job] = list(request.jobs.values())
-    waiting = [job for job in jobs if job.state == READY]
-    if any(job.node.model in lane.models and job.lane in ("", lane.name) for job in waiting):
-        return True
-    if request.app.simple and jobs and not waiting:
-        return False  # its one job runs elsewhere
-    return request.deadline_ns < due_ns
+        return self._slack.spares_open(lane, now_ns + self._state.latency[bid.model, lane.name].alone_ns)

@@ -12,6 +12,7 @@ from typing import List, Sequence, Tuple
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.core.refusals import shortfall_of
+from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
 from edgeserve.sched.core.trials import Trials
 from edgeserve.sched.latency.path_cost import batch_time_ns
@@ -33,8 +34,8 @@ from edgeserve.sched.requests.admission import (
     Use,
     to_displace_anywhere,
 )
+from edgeserve.sched.requests.arrivals import UNREAD_MAX
 from edgeserve.sched.requests.graph import Node
-from edgeserve.sched.requests.recent_arrivals import UNREAD_MAX
 from edgeserve.sched.requests.states import (
     ANSWERED,
     HELD,
@@ -70,10 +71,11 @@ class RequestManager(RequestMoves):
     ``trials`` are the requests that were taken from their policies.
     """
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, slack: Slack) -> None:
         self.timers: List[Tuple[int, int, RequestRecord]] = []
-        self.trials = state.trials = Trials(state)
+        self.trials = state.trials = Trials(state, slack)
         self._state = state
+        self._ready = state.ready
         self._board = state.board
         self._memory = state.memory
         self._streams = state.streams
@@ -188,7 +190,7 @@ class RequestManager(RequestMoves):
         if request.stream is not None:
             if app.stream == "newest_wins":
                 key = (app.name, request.stream)
-                request.successor_ns = self._state.frame_periods.arrived(key, self._board.now_ns)
+                request.successor_ns = self._state.frame_periods.came(key, self._board.now_ns)
                 for older in reversed(self._streams.superseded(request)):
                     self.end(older, "drop", SUPERSEDED)
             if not self._streams.arrive(request):
@@ -366,7 +368,7 @@ class RequestManager(RequestMoves):
         ):
             self._make_ready(job)
         else:
-            job.queued = True
+            self._ready.add(job)
             request.policy.on_ready(job, self._board)
 
     def _make_ready(self, job: Job) -> None:
@@ -385,7 +387,7 @@ class RequestManager(RequestMoves):
         job.deadline_ns = request.deadline_ns - behind_ns
         if job.hints or job.steps_total:  # an iterative job's next step must leave time for those behind it
             job.deadline_ns -= (steps_left(job) - 1) * alone_ns
-        job.queued = True
+        self._ready.add(job)
         request.policy.on_ready(job, self._board)
 
     def fail_if_stranded(self, job: Job) -> bool:
@@ -584,7 +586,7 @@ class RequestManager(RequestMoves):
         again."""
         job.request.note(self._board.now_ns, "gives up its state on", job.lane, "-", why)
         if job.queued:
-            job.queued = False
+            self._ready.remove(job)
             self._memory.unwant(job)
             job.request.policy.on_gone(job, self._board)
         self._release_state(job)
@@ -614,7 +616,7 @@ class RequestManager(RequestMoves):
             move_job(job, "leave")
             self._drop_state(job)
             if job.queued:
-                job.queued = False
+                self._ready.remove(job)
                 self._memory.unwant(job)
                 job.request.policy.on_gone(job, self._board)
         elif job.state == RUNNING:

@@ -12,9 +12,11 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 from edgeserve.errors import PolicyError
 from edgeserve.sched.core.auction import Auction
 from edgeserve.sched.core.cuts import Cuts
+from edgeserve.sched.core.holds import Holds
 from edgeserve.sched.core.invariants import check_invariants
 from edgeserve.sched.core.probes import Probes
 from edgeserve.sched.core.request_manager import RequestManager
+from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.idle_gap import IdleGap
 from edgeserve.sched.latency.model import ModelLatency
@@ -71,11 +73,12 @@ class Scheduler:
     ) -> None:
         self.state = state = State(apps, policies, devices, lanes, latency, sequences or {}, pending_max)
         self._board = state.board
-        self._request_manager = RequestManager(state)
-        self._probes = Probes(state)
-        self._auction = Auction(state, self._request_manager, self._probes)
-        self._returns = self._auction.returns
-        self._cuts = Cuts(state)
+        slack = Slack(state)
+        self._request_manager = RequestManager(state, slack)
+        self._probes = Probes(state, slack)
+        self._holds = Holds(state, slack)
+        self._auction = Auction(state, self._request_manager, self._probes, self._holds)
+        self._cuts = Cuts(state, slack)
         state.board.connect(self._request_manager, self._probes)
         self._lanes = tuple(lanes)
         self._wakers = tuple(
@@ -116,8 +119,8 @@ class Scheduler:
         for lane in self._gapped:
             if lane.idle_gap is not None and lane.idle_gap.turns_cold(now_ns, bool(lane.works)):
                 state.set_speeds(lane)
-        if events and self._returns.learns:
-            self._returns.arrived(events)
+        if events and self._holds.learns:
+            self._holds.arrived(events)
         for event in events:
             self._handlers[type(event)](event)
         timers, silent_ns = request_manager.timers, state.streams.due_ns
@@ -151,8 +154,7 @@ class Scheduler:
             self._request_manager.next_timer_ns(),
             state.streams.due_ns,
             self._board.background_at_ns,
-            self._auction.saving.wake_ns,
-            self._returns.wake_ns,
+            self._holds.wake_ns,
         ]
         for policy in self._wakers:
             at = policy.next_wakeup_ns(self._board)
@@ -287,8 +289,8 @@ class Scheduler:
             latency.observe(self._board.now_ns, work.size, warm_ns, over_milli, work.turns or work.steps, "", not reads)
             if work.at_once:
                 lane.handover.took(self._board.now_ns - work.launched_ns - took_ns)
-            if self._returns.learns:
-                self._returns.answered(work, took_ns)
+            if self._holds.learns:
+                self._holds.answered(work, took_ns)
             self._board.ends_ns.clear()
         work.policy.on_finished(work, event.started_ns, event.finished_ns, self._board)
 

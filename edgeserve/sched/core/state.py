@@ -14,13 +14,13 @@ from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.sched.protocol.actions import Action
 from edgeserve.sched.requests.admission import Admission, lane_sets, lane_shares
+from edgeserve.sched.requests.arrivals import AppArrivals, Sources
 from edgeserve.sched.requests.critical import CriticalArrivals
 from edgeserve.sched.requests.graph import App
-from edgeserve.sched.requests.recent_arrivals import RecentArrivals
+from edgeserve.sched.requests.ready_jobs import ReadyJobs
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.cpu_share import CpuShare
 from edgeserve.sched.resources.energy import EnergyMeter
-from edgeserve.sched.resources.frame_periods import FramePeriods
 from edgeserve.sched.resources.lanes import Lane, Works
 from edgeserve.sched.resources.model_cache import Device
 from edgeserve.sched.resources.model_loader import Memory
@@ -35,7 +35,8 @@ class State:
     *Configured*: ``apps``, ``pending_max`` (requests in all), ``policies``, ``policy_of`` (by app), ``devices``,
     ``lanes`` (all of them), ``run_lanes``, ``copy_lanes`` (by device), ``lanes_of`` (by model). *Learnt*: ``latency``
     (by model and lane), ``latencies_of`` (by model), ``costs`` (by app), ``frame_periods`` (by stream), ``recent``
-    (arrivals by app). *Open*: ``requests``, ``admission`` (by app), ``lane_shares`` (by app and class), ``streams``,
+    (arrivals by app). *Open*: ``requests``, ``ready``
+    (jobs that wait, by class and model), ``admission`` (by app), ``lane_shares`` (by app and class), ``streams``,
     ``critical`` (when critical requests come), ``draining``. *On lanes and devices*: ``works``, ``memory``,
     ``sequences``, ``energy`` and ``cpu_shares`` (by device), ``retained`` (inputs that the world keeps for a probe, by
     the job's ``seq``, oldest first), ``trials`` (who decides about requests that were taken from their policies).
@@ -55,6 +56,7 @@ class State:
         "latencies_of",
         "costs",
         "requests",
+        "ready",
         "admission",
         "streams",
         "frame_periods",
@@ -105,11 +107,12 @@ class State:
         sets = lane_sets({model: [lane.name for lane in places] for model, places in self.lanes_of.items()})
         self.costs = {app.name: AppCosts(app, self.latencies_of, handovers, sets) for app in apps}
         self.requests: Dict[int, RequestRecord] = {}
+        self.ready = ReadyJobs(models)
         self.admission = {app.name: Admission(app) for app in apps}
         self.lane_shares = lane_shares({name: costs.lane_sets for name, costs in self.costs.items()})
         self.streams = Streams(self.devices, {app.name: app.state_ttl_ns for app in apps})
-        self.frame_periods = FramePeriods()
-        self.recent = {app.name: RecentArrivals() for app in apps}
+        self.frame_periods = Sources()
+        self.recent = {app.name: AppArrivals() for app in apps}
         self.critical = CriticalArrivals()
         self.draining = False
         self.works = Works()

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping
 
+from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.model import WINDOW_AGE_NS
 from edgeserve.sched.latency.path_cost import least_alone_ns
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid, Policy
-from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import NEW, READY, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import NS_PER_MS
@@ -29,20 +29,16 @@ from edgeserve.units import NS_PER_MS
 WAITED_SHARE = 8
 """A request that has waited more than this part of its time was given up because of the load, not of an estimate."""
 
-CONFIRMED_NS = 1000 * NS_PER_MS
-"""An older measurement confirms no estimate: an app whose times allow its deadline again is served after this time. A
-request with hints is refused for what it says of itself, which measurements confirm for as long as they count."""
-
 HURT_RUNS = 16
 """Where a trial is believed to take so long that requests of other apps would be late behind it: at most one in so many
 times what it is believed to take: what the last trial took if that was in time."""
 
-UNMEASURED_NS = 1000 * NS_PER_MS
-"""A model that was not measured for so long, and is believed to be too slow for the request even alone, may have a
-trial although its lanes are busy: it waits for a lane that idles, or goes before a batch that can wait for it."""
-
-RECENT_NS = 1000 * NS_PER_MS
-"""An app that had a request within this time counts as one that a trial could delay."""
+LATELY_NS = 1000 * NS_PER_MS
+"""What is older is not lately. A measurement confirms an estimate until then, and an app whose times allow its deadline
+again is served after this time (a request with hints is refused for what it says of itself, which measurements confirm
+for as long as they count). A model that was not measured lately, and is believed to be too slow for the request even
+alone, may have a trial although its lanes are busy: it waits for a lane that idles, or goes before a batch that can
+wait for it. Apps that were not asked lately are delayed by no trial."""
 
 
 class AppTrials:
@@ -70,9 +66,10 @@ class TrialUtility:
 class Trials(Policy):
     """The policy of requests that are trials: one job at a time, in the order in which they became ready."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, slack: Slack) -> None:
         super().__init__("trials", tuple(state.apps.values()), {})
         self._state = state
+        self._slack = slack
         self._of: Dict[str, AppTrials] = {name: AppTrials() for name in state.apps}
         self.jobs: Dict[int, Job] = {}
 
@@ -104,7 +101,7 @@ class Trials(Policy):
 
     def _is_confirmed(self, request: RequestRecord, allowed_ns: int, now: int) -> bool:
         """Whether what was measured just now says that the request's app takes longer than ``allowed_ns`` alone."""
-        since_ns = now - (WINDOW_AGE_NS if request.hints else CONFIRMED_NS)
+        since_ns = now - (WINDOW_AGE_NS if request.hints else LATELY_NS)
         return least_alone_ns(request.app, request.hints, self._state.latencies_of, since_ns) > allowed_ns
 
     def _would_tell(self, request: RequestRecord, mine: AppTrials, now: int) -> bool:
@@ -119,24 +116,15 @@ class Trials(Policy):
             left_ns = request.deadline_ns - now - state.costs[request.app.name].rest_ns[node.name]
             for lane in state.lanes_of[node.model]:
                 latency = state.latency[node.model, lane.name]
-                is_unknown = now - latency.observed_ns >= UNMEASURED_NS and latency.alone_ns > left_ns
+                is_unknown = now - latency.observed_ns >= LATELY_NS and latency.alone_ns > left_ns
                 if not lane.up or lane.hung or (lane.works and not is_unknown):
                     continue
                 believed_ns = mine.took_ns or latency.alone_likely_ns
-                if now - mine.last_ns >= HURT_RUNS * believed_ns or not self._delays(request.app, lane, believed_ns):
+                if now - mine.last_ns >= HURT_RUNS * believed_ns or self._slack.spares_arrivals(
+                    lane, believed_ns, now - LATELY_NS, request.app
+                ):
                     return True
         return False
-
-    def _delays(self, app: App, lane: Lane, believed_ns: int) -> bool:
-        """Whether a request of another app that uses the lane these days could be late behind so long a work."""
-        state = self._state
-        recent_ns = state.board.now_ns - RECENT_NS
-        return any(
-            other is not app
-            and state.admission[other.name].last_ns >= recent_ns
-            and believed_ns + state.costs[other.name].alone_ns > other.slo_ns
-            for other in self._state.board.apps_on[lane.name]
-        )
 
     def _take(self, request: RequestRecord) -> None:
         before, board = request.policy, self._state.board
@@ -193,7 +181,7 @@ class Trials(Policy):
         """Whether a trial goes before a batch of somebody else: the model was not measured lately, and the batch
         delivers as much after it."""
         for lane in self._state.lanes_of[bid.model]:
-            if self._state.board.now_ns - self._state.latency[bid.model, lane.name].observed_ns < UNMEASURED_NS:
+            if self._state.board.now_ns - self._state.latency[bid.model, lane.name].observed_ns < LATELY_NS:
                 return False
         return other.utility.value(at_ns + bid.expected_ns) >= other.utility.value(at_ns)
 

@@ -5,7 +5,7 @@ size, those jobs that would still be in time at its end are counted, in deadline
 lane time runs. (Cutting the batch to what its tightest member allows collapses under overload: the head never has
 slack, so every batch shrinks, and the queue grows until nobody is in time.) Critical jobs go into the batch first, and
 a size that loses fewer of them is preferred before anything else is compared. The policy never waits for a fuller batch
-(``sched/core/returns.py`` may, for every policy). Among several models, the auction's own rule decides
+(``sched/core/holds.py`` may, for every policy). Among several models, the auction's own rule decides
 (``sched/policy_api/arbiter.py``).
 """
 

@@ -13,10 +13,10 @@ from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.policy_api.budget import Budget
 from edgeserve.sched.protocol.events import Part
-from edgeserve.sched.requests.critical import NO_BOUND_NS, CriticalArrivals, apps_on
+from edgeserve.sched.requests.arrivals import AppArrivals
+from edgeserve.sched.requests.critical import CriticalArrivals, apps_on
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.joins import Branch, branches
-from edgeserve.sched.requests.recent_arrivals import RecentArrivals
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.cpu_share import CpuShare
 from edgeserve.sched.resources.lanes import Lane
@@ -110,7 +110,7 @@ class Board:
         critical: CriticalArrivals,
         apps: Mapping[str, App],
         sequences: Sequences,
-        recent: Mapping[str, RecentArrivals],
+        recent: Mapping[str, AppArrivals],
         cpu_shares: Mapping[str, CpuShare],
     ) -> None:
         self.now_ns = -1
@@ -212,23 +212,21 @@ class Board:
         """Lane time that a request still needs behind a node."""
         return self._costs[app.name].rest_lane_ns[node.name] if node.succs else 0
 
-    def recent_arrivals(self, app: str) -> RecentArrivals:
+    def recent_arrivals(self, app: str) -> AppArrivals:
         """How often an app was asked lately, also one of another policy, and what its requests count."""
         return self._recent[app]
 
-    def expects_critical(self) -> bool:
-        """Whether critical requests come these days: without them no work yields."""
-        return self._critical.any
-
-    def background_room_ns(self, lane: Lane) -> int:
-        """How long work of class background that starts now may take on a lane: longer work could make the next
-        critical request late. :data:`~edgeserve.sched.requests.critical.NO_BOUND_NS` where none is expected."""
+    def spares_critical(self, lane: Lane, takes_ns: int) -> bool:
+        """Whether work that takes so long, if it is given to a lane now, makes no critical request late: one that is
+        open or the next that is expected. If not, the lane is looked at again when none is expected any more."""
         if not self._critical.any:
-            return NO_BOUND_NS
+            return True
         room_ns, grows_ns = self._critical.room_ns(self.apps_on[lane.name], self.now_ns)
-        if grows_ns is not None and (self.background_at_ns is None or grows_ns < self.background_at_ns):
+        if grows_ns is None:
+            return True
+        if self.background_at_ns is None or grows_ns < self.background_at_ns:
             self.background_at_ns = grows_ns
-        return room_ns
+        return lane.available_ns(self.now_ns) - self.now_ns + takes_ns + lane.handover.careful_ns <= room_ns
 
     def has_waited(self, job: Job) -> bool:
         """Whether a background job has waited for so long that its app lets it delay critical requests, which it may

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import Deque, Dict, Mapping, Sequence, Tuple
 
+from edgeserve.sched.requests.arrivals import Arrivals
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import RequestRecord
 from edgeserve.units import NS_PER_MS
@@ -18,15 +19,6 @@ MEMORY_NS = 1000 * NS_PER_MS
 """How long after its last request a critical source is expected to come back at least; one with a longer period for two
 of its periods."""
 
-INTERVALS = 8
-"""Times between requests of one source that are remembered."""
-
-REGULAR_FROM = 4
-"""So many of them make a period."""
-
-REGULAR_SHARE = 8
-"""They do if the longest and the shortest differ by no more than this part of the shortest."""
-
 SOURCES_MAX = 64
 """Sources (client and stream) of one app that are told apart; of more, the least recent are forgotten."""
 
@@ -34,24 +26,21 @@ NO_BOUND_NS = 2**62
 """There is nobody to wait for."""
 
 
-class Source:
+class Source(Arrivals):
     """Critical requests of one client and stream of one app. ``slack_ns`` is how long its last one could wait,
     ``alone_ns`` what it takes alone, ``open`` are those that have not ended."""
 
-    __slots__ = ("last_ns", "slack_ns", "alone_ns", "intervals", "open")
+    __slots__ = ("slack_ns", "alone_ns", "open")
 
     def __init__(self) -> None:
-        self.last_ns = -1
+        super().__init__()
         self.slack_ns = 0
         self.alone_ns = 0
         self.open: Deque[RequestRecord] = deque()
-        self.intervals: Deque[int] = deque(maxlen=INTERVALS)
 
-    def came(self, request: RequestRecord, now_ns: int, alone_ns: int) -> None:
+    def accepted(self, request: RequestRecord, now_ns: int, alone_ns: int) -> None:
         """A request came."""
-        if self.last_ns >= 0:
-            self.intervals.append(now_ns - self.last_ns)
-        self.last_ns = now_ns
+        self.came(now_ns)
         self.alone_ns = alone_ns
         self.slack_ns = max(0, request.deadline_ns - request.arrival_ns - alone_ns)
         self._forget_ended()
@@ -64,14 +53,12 @@ class Source:
     @property
     def until_ns(self) -> int:
         """When it is no longer expected to come back."""
-        return self.last_ns + max(MEMORY_NS, 2 * max(self.intervals, default=0))
+        return self.last_ns + max(MEMORY_NS, 2 * max(self.gaps_ns, default=0))
 
     def next_ns(self) -> int:
         """The earliest time at which its next request is expected; its last where it follows no period."""
-        if len(self.intervals) < REGULAR_FROM:
-            return self.last_ns
-        shortest = min(self.intervals)
-        return self.last_ns + shortest if max(self.intervals) - shortest <= shortest // REGULAR_SHARE else self.last_ns
+        expected = self.expected(exceptions=False)
+        return self.last_ns if expected is None else expected[0]
 
     def room_ns(self, now_ns: int) -> int:
         """How long a work that starts now may take, so that the next request is in time behind it, and those that have
@@ -103,7 +90,7 @@ class CriticalArrivals:
             source = sources[key] = Source()
             if len(sources) > SOURCES_MAX:
                 sources.popitem(last=False)
-        source.came(request, now_ns, alone_ns)
+        source.accepted(request, now_ns, alone_ns)
         sources.move_to_end(key)
 
     def room_ns(self, apps: Sequence[App], now_ns: int) -> Tuple[int, int | None]:

@@ -116,7 +116,7 @@ class Lane:
     than ``depth`` works. :class:`~edgeserve.sched.core.scheduler.Scheduler` alone changes it, through the three verbs.
 
     ``free_at_ns`` is when the works on it are expected to be over (in the past when idle). ``models`` are those that
-    may run here. ``waits``: it may wait for clients that were just answered (``sched/core/returns.py``). ``threads`` is
+    may run here. ``waits``: it may wait for clients that were just answered (``sched/core/holds.py``). ``threads`` is
     how many threads of a processor run its batches, ``nice`` how far they yield to all others. ``handover`` is what
     lies between two of its batches, learnt where it is given one at a time, else 0.
     """

@@ -12,8 +12,8 @@ from typing import AbstractSet, Callable, Dict, Iterable, List, Mapping, NamedTu
 
 from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.protocol.events import CLASSES
+from edgeserve.sched.requests.arrivals import AppArrivals
 from edgeserve.sched.requests.graph import App
-from edgeserve.sched.requests.recent_arrivals import RecentArrivals
 from edgeserve.units import NS_PER_MS
 
 REFRESH_NS = 100 * NS_PER_MS
@@ -52,9 +52,7 @@ class ModelWorth:
     """What the apps are asked for, taken anew every :data:`REFRESH_NS`. ``by_model``: the apps that need a model;
     ``models``: all that any app needs."""
 
-    def __init__(
-        self, apps: Sequence[App], costs: Mapping[str, AppCosts], recent: Mapping[str, RecentArrivals]
-    ) -> None:
+    def __init__(self, apps: Sequence[App], costs: Mapping[str, AppCosts], recent: Mapping[str, AppArrivals]) -> None:
         self._apps = tuple(apps)
         self._costs = costs
         self._recent = recent

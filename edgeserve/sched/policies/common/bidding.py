@@ -12,7 +12,6 @@ from edgeserve.sched.latency.distribution import Distribution
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
-from edgeserve.sched.requests.critical import NO_BOUND_NS
 from edgeserve.sched.requests.states import Job, RequestRecord, steps_left
 
 if TYPE_CHECKING:
@@ -246,17 +245,12 @@ def look_at_bound(queue: JobQueue, ends_ns: Mapping[str, int], board: Board) -> 
 def must_yield(jobs: Iterable[Job], lane: Lane, board: Board) -> bool:
     """Whether jobs of one model are background work that may not start on a lane now, not even as the smallest batch:
     it could make a critical request late, and none of them has waited for too long."""
-    if not board.expects_critical():
-        return False
     waiting = list(jobs)
     if not waiting or best_class(waiting) != "background":
         return False
-    room_ns = board.background_room_ns(lane)
-    if room_ns == NO_BOUND_NS:
-        return False
     latency = board.latency(waiting[0].node.model, lane.name)
     smallest = latency.sizes[0]
-    if max(latency.slowest_ns[smallest], latency.estimate_ns[smallest]) + lane.handover.careful_ns <= room_ns:
+    if board.spares_critical(lane, max(latency.slowest_ns[smallest], latency.estimate_ns[smallest])):
         return False
     return not any(board.has_waited(job) for job in waiting)
 

@@ -138,14 +138,15 @@ def test_several_steps_count_as_long_as_they_take(monkeypatch):
 
 
 def beside_a_restless_app(policy: Any = "fifo", wait: str = "1s", count: int = 1) -> Driver:
-    """Critical requests of 10 ms every 80 to 110 ms, beside background work of 30 ms that came at 20."""
+    """Critical requests of 10 ms every 60 to 120 ms, beside background work of 30 ms that came at 20."""
     world = beside_critical(policy=policy, times={1: 30}, background={"background_wait": wait})
     world.arrive("c", at=0)
     world.finish(at=10)
     world.arrive("bg", at=20, count=count)
-    for at in range(100, 4000, 100):
+    for start in range(140, 4000, 100):
+        at = start + (start - 40) % 300 / 5
         world.pass_time(at)
-        world.arrive("c", at=at + at % 300 / 10)
+        world.arrive("c", at=at)
         while world.on_lane:
             world.finish(at=world.now_ms + (10 if world.work().model == "m" else 30))
     return world

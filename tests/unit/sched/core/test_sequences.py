@@ -379,7 +379,10 @@ def test_one_job_has_at_most_64_batches_cut():
         world.arrive("chat", hints=chat(20))
         world.arrive("voice", at=3, slo=202)
         (waiting,) = world.scheduler.state.requests[2].jobs.values()
+        ready = world.scheduler.state.ready
+        ready.remove(waiting)
         waiting.cuts, waiting.deadline_ns = before, 100 * MS
+        ready.add(waiting)
         world.arrive("chat", at=4)
         assert world.of(CutBatch) == ([CutBatch(1, "cpu0")] if is_cut else [])
         assert waiting.cuts == before + is_cut

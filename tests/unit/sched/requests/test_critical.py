@@ -13,6 +13,7 @@ from edgeserve.sched.requests.states import RequestRecord
 
 APP, OTHER = app_of("m"), app_of("n", name="b")
 SLACK = 16  # a request that has 20 ms and takes 4 alone
+EARLY = 100 / 16  # by so much a request with a period of 100 ms may come before its time
 
 
 class Arrivals:
@@ -79,8 +80,8 @@ def test_four_equal_intervals_are_a_period():
     world.came(0, 100, 200, 300)
     assert world.room(304) == SLACK
     world.came(400)
-    assert world.room(404) == 96 + SLACK
-    assert world.room(500 - 1 / MS) == pytest.approx(SLACK + 1 / MS)
+    assert world.room(404) == 96 - EARLY + SLACK
+    assert world.room(500 - EARLY - 1 / MS) == pytest.approx(SLACK + 1 / MS)
     assert [world.room(now) for now in (500, 550)] == [SLACK] * 2  # late: it may come now
     late_start = Arrivals()
     late_start.came(100, 200, 300, 400)
@@ -107,5 +108,14 @@ def test_each_client_and_each_stream_has_a_period_of_its_own(one, other):
     for turn in range(5):
         world.came(100 * turn, app=app, **one)
         world.came(100 * turn + 30, app=app, slo=24, **other)
-    assert world.room(440, app) == 60 + SLACK
+    assert world.room(440, app) == 60 - EARLY + SLACK
     assert world.room(505, app) == SLACK, "the first is late and may come now"
+
+
+def test_a_source_that_once_came_early_may_do_so_again():
+    world = Arrivals()
+    world.came(*range(0, 900, 100), 870)
+    assert world.room(880) == pytest.approx(70 * 15 / 16 - 10 + SLACK)
+    world = Arrivals()
+    world.came(*range(0, 900, 100), 850)  # half a period: it may come at any time
+    assert world.room(880) == SLACK

@@ -183,35 +183,27 @@ def test_the_earliest_end_of_a_loading_model_is_after_its_load():
 
 @interpreted_only
 @pytest.mark.parametrize(
-    ("classes", "room_ms", "expected", "waited", "yields"),
+    ("classes", "room_ms", "waited", "yields"),
     [
-        ("background", 10, True, False, True),
-        ("background", 10, False, False, False),
-        ("background background", 10, True, False, True),
-        ("background normal", 10, True, False, False),
-        ("critical", 10, True, False, False),
-        ("", 10, True, False, False),
-        ("background", 15, True, False, False),
-        ("background", 14.9, True, False, True),
-        ("background", 10, True, True, False),
-        ("background", 2**62 / MS, True, False, False),
+        ("background", 9.9, False, True),
+        ("background", 10, False, False),
+        ("background background", 9.9, False, True),
+        ("background normal", 9.9, False, False),
+        ("critical", 9.9, False, False),
+        ("", 9.9, False, False),
+        ("background", 9.9, True, False),
     ],
 )
 def test_background_work_yields_where_its_smallest_batch_could_make_a_critical_request_late(
-    classes, room_ms, expected, waited, yields
+    classes, room_ms, waited, yields
 ):
     world = Driver({"m": {2: 10, 4: 90}}, {"a": "m"})
     latency = world.scheduler.state.latency["m", "cpu0"]
     lane = world.scheduler.state.lanes["cpu0"]
-    for _ in range(20):
-        lane.handover.took(5 * MS)
 
     class Board:
-        def expects_critical(self):
-            return expected
-
-        def background_room_ns(self, lane):
-            return round(room_ms * MS)
+        def spares_critical(self, lane, takes_ns):
+            return takes_ns <= room_ms * MS
 
         def latency(self, model, lane):
             return latency

@@ -1,10 +1,10 @@
-"""When the next request of a stream is expected."""
+"""When the next request of a source is expected."""
 
 from __future__ import annotations
 
 import pytest
 
-from edgeserve.sched.resources.frame_periods import FramePeriods
+from edgeserve.sched.requests.arrivals import Sources
 
 MS = 1_000_000
 KEY = ("app", "camera")
@@ -12,11 +12,11 @@ KEY = ("app", "camera")
 
 def after(gaps_ms, periods=None, key=KEY, start_ms=0):
     """What is expected after requests with these gaps: (earliest, latest) in ms after the last, or None."""
-    periods, at_ms = periods or FramePeriods(), start_ms
-    found = periods.arrived(key, round(at_ms * MS))
+    periods, at_ms = periods or Sources(), start_ms
+    found = periods.came(key, round(at_ms * MS))
     for gap_ms in gaps_ms:
         at_ms += gap_ms
-        found = periods.arrived(key, round(at_ms * MS))
+        found = periods.came(key, round(at_ms * MS))
     return None if found is None else tuple((at_ns - round(at_ms * MS)) / MS for at_ns in found)
 
 

@@ -1,0 +1,38 @@
+"""The jobs that wait for a lane, indexed: what asks who waits looks at some of them, never at all open requests."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import Dict, Iterable, List, Tuple
+
+from edgeserve.sched.protocol.events import CLASSES
+from edgeserve.sched.requests.states import Job
+
+Row = Tuple[int, int, Job]
+"""A job behind its deadline and its ``seq``, which breaks ties."""
+
+
+class ReadyJobs:
+    """The ready jobs by class and model, each list in order of the jobs' deadlines. The core alone changes it."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, models: Iterable[str]) -> None:
+        names = list(models)
+        self.of: Dict[str, Dict[str, List[Row]]] = {klass: {model: [] for model in names} for klass in CLASSES}
+
+    def add(self, job: Job) -> None:
+        """A job became ready. O(log n), and one move of a list."""
+        job.queued = True
+        insort(self.of[job.request.klass][job.node.model], (job.deadline_ns, job.seq, job))
+
+    def remove(self, job: Job) -> None:
+        """A ready job was launched, or has left."""
+        job.queued = False
+        rows = self.of[job.request.klass][job.node.model]
+        del rows[bisect_left(rows, (job.deadline_ns, job.seq))]
+
+    def due_between(self, klass: str, model: str, from_ns: int, to_ns: int) -> List[Row]:
+        """The jobs of a class and model whose deadlines lie from ``from_ns`` on and before ``to_ns``."""
+        rows = self.of[klass][model]
+        return rows[bisect_left(rows, (from_ns,)) : bisect_left(rows, (to_ns,))]
