@@ -49,7 +49,6 @@ class Auction:
         board = self._board
         now = board.now_ns
         holds, sequences = self._holds, self._state.sequences.models
-        holds.wake_ns = None
         for lane in self._state.run_lanes:
             full: Tuple[str, ...] = ()  # models of sequences that find no room
             while lane.accepts(now):

@@ -18,8 +18,8 @@ from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policy_api.arbiter import is_background
 from edgeserve.sched.policy_api.policy import Bid
-from edgeserve.sched.protocol.events import Event, RequestArrived
-from edgeserve.sched.requests.states import COMPLETED, DONE
+from edgeserve.sched.protocol.events import Request
+from edgeserve.sched.requests.states import COMPLETED, DONE, Job
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import NS_PER_MS, NS_PER_US
 
@@ -130,7 +130,7 @@ class Wait:
 
 
 class Holds:
-    """Which lanes wait. :meth:`answered` and :meth:`arrived` teach it, :meth:`holds` decides.
+    """Which lanes wait. :meth:`answered` and :meth:`came` teach it, :meth:`holds` decides.
 
     ``learns``: some lane may wait for clients. ``awaited_until_ns``: no trusted client is expected later. ``wake_ns``
     is when the first of the present step's waits ends, or None.
@@ -176,13 +176,13 @@ class Holds:
 
     # --- learning -----------------------------------------------------------------------------------------------------
 
-    def answered(self, work: Work, took_ns: int) -> None:
-        """A batch is back after ``took_ns``; the requests that completed with it are answered now."""
+    def answered(self, jobs: Sequence[Job], work: Work, took_ns: int) -> None:
+        """A batch is back after ``took_ns`` with these jobs; the requests that completed with it are answered now."""
         now = self._state.board.now_ns
         part, whole = WINDOW_SHARE
         window_ns = min(took_ns * part // (whole * len(self._state.lanes_of[work.model])), WINDOW_NS_MAX)
         seen = set()
-        for job in work.left():
+        for job in jobs:
             request = job.request
             clients = self._known.get(request.app.name)
             if clients is None or job.state != DONE or request.state != COMPLETED or request.id in seen:
@@ -201,14 +201,12 @@ class Holds:
                     self.awaited_until_ns = client.due_ns
             client.owed += 1
 
-    def arrived(self, events: Sequence[Event]) -> None:
-        """Some of ``events`` may be requests of clients that were answered before."""
-        for event in events:
-            if type(event) is RequestArrived:
-                clients = self._known.get(event.request.app)
-                client = clients.get(event.request.client) if clients else None
-                if client is not None:
-                    client.came(self._state.board.now_ns)
+    def came(self, request: Request) -> None:
+        """A request arrived, maybe of a client that was answered before."""
+        clients = self._known.get(request.app)
+        client = clients.get(request.client) if clients else None
+        if client is not None:
+            client.came(self._state.board.now_ns)
 
     # --- deciding -----------------------------------------------------------------------------------------------------
 

@@ -89,7 +89,7 @@ class Scheduler:
         self._forget_at_ns = 0
         self._gapped: Tuple[Lane, ...] = ()  # lanes whose first batch after an idle gap is slower
         self._handlers: Dict[type, Callable[[Any], None]] = {
-            RequestArrived: self._request_manager.arrived,
+            RequestArrived: self._arrived,
             RequestCancelled: self._cancelled,
             BatchProgress: self._progressed,
             WorkFinished: self._finished,
@@ -119,8 +119,6 @@ class Scheduler:
         for lane in self._gapped:
             if lane.idle_gap is not None and lane.idle_gap.turns_cold(now_ns, bool(lane.works)):
                 state.set_speeds(lane)
-        if events and self._holds.learns:
-            self._holds.arrived(events)
         for event in events:
             self._handlers[type(event)](event)
         timers, silent_ns = request_manager.timers, state.streams.due_ns
@@ -132,7 +130,9 @@ class Scheduler:
                 self._hang(lane)
         for policy in state.policies:
             policy.plan(board)
-        self._auction.run()
+        self._holds.wake_ns = None
+        if state.ready.count or state.retained:  # there is something to run
+            self._auction.run()
         if events and state.sequences.working:
             self._cuts.run()
         if state.memory.tracked:
@@ -217,6 +217,11 @@ class Scheduler:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
+    def _arrived(self, event: RequestArrived) -> None:
+        if self._holds.learns:
+            self._holds.came(event.request)
+        self._request_manager.arrived(event)
+
     def _cancelled(self, event: RequestCancelled) -> None:
         request = self.state.requests.get(event.request_id)
         if request is not None:
@@ -290,7 +295,7 @@ class Scheduler:
             if work.at_once:
                 lane.handover.took(self._board.now_ns - work.launched_ns - took_ns)
             if self._holds.learns:
-                self._holds.answered(work, took_ns)
+                self._holds.answered(jobs, work, took_ns)
             self._board.ends_ns.clear()
         work.policy.on_finished(work, event.started_ns, event.finished_ns, self._board)
 
@@ -457,7 +462,8 @@ class Scheduler:
         self._board.ends_ns.clear()
         if work is not None and work.kind == RUN:
             self.state.devices[work.lane.device].placements[work.model].in_flight -= 1
-            self.state.sequences.ended(work)
+            if self.state.sequences.working:
+                self.state.sequences.ended(work)
         return work
 
     def _fail_stranded(self) -> None:

@@ -13,22 +13,26 @@ Row = Tuple[int, int, Job]
 
 
 class ReadyJobs:
-    """The ready jobs by class and model, each list in order of the jobs' deadlines. The core alone changes it."""
+    """The ready jobs by class and model, each list in order of the jobs' deadlines; ``count`` of them in all. The core
+    alone changes it."""
 
-    __slots__ = ("of",)
+    __slots__ = ("of", "count")
 
     def __init__(self, models: Iterable[str]) -> None:
         names = list(models)
+        self.count = 0
         self.of: Dict[str, Dict[str, List[Row]]] = {klass: {model: [] for model in names} for klass in CLASSES}
 
     def add(self, job: Job) -> None:
         """A job became ready. O(log n), and one move of a list."""
         job.queued = True
+        self.count += 1
         insort(self.of[job.request.klass][job.node.model], (job.deadline_ns, job.seq, job))
 
     def remove(self, job: Job) -> None:
         """A ready job was launched, or has left."""
         job.queued = False
+        self.count -= 1
         rows = self.of[job.request.klass][job.node.model]
         del rows[bisect_left(rows, (job.deadline_ns, job.seq))]
 
