@@ -122,7 +122,8 @@ class WorkloadConfig:
     jitter_ns: int = entry(duration, 0, key="jitter")  # periodic: uniform delay added to each arrival
     clients: int = entry(integer(1, 1_000_000), 1)
     think_ns: int = entry(duration, 0, key="think")  # closed: from an answer to the client's next request
-    retry_ns: int = entry(duration, 10**6, key="retry")  # closed: the same after a refusal or drop
+    retry_ns: int = entry(duration, 10**6, key="retry")  # the same after a refusal or drop
+    again: float = entry(number(0.0, 1.0), 0.0)  # share of those refused that ask again with the deadline that would do
     file: str = entry(string, "")  # trace: a CSV, relative to the scenario
     scale: float = entry(number(1e-9), 1.0)  # trace: arrival times are multiplied by it
     start_ns: int = entry(duration, 0, key="start")

@@ -25,13 +25,14 @@ TRACE_ROWS_MAX = 5_000_000
 
 
 class Arrival(NamedTuple):
-    """One arrival of a source: when, for which of its apps (an index), declared numbers, and how long after it its
-    client cancels (``None``: never)."""
+    """One arrival of a source: when, for which of its apps (an index), declared numbers, how long after it its client
+    cancels (``None``: never), and the deadline that a refusal said would do, where it asks again with that (else 0)."""
 
     at_ns: int
     app_index: int = 0
     hints: Optional[Mapping[str, float]] = None
     cancel_after_ns: Optional[int] = None
+    slo_ns: int = 0
 
 
 def changed(request: Request, **fields: Any) -> Request:
@@ -58,6 +59,7 @@ class Workload:
         self._hints = random.Random(f"{seed}/hints/{config.name}")
         self._stop_ns = min(config.stop_ns, duration_ns)
         self._draw = random.Random(f"{seed}/arrivals/{config.name}")
+        self._again = random.Random(f"{seed}/again/{config.name}")
         self._open: Optional[Iterator[Arrival]] = None
         if config.kind == "trace":
             self._open = _trace(config, self._draw, self._stop_ns, directory, origin_ns)
@@ -105,6 +107,13 @@ class Workload:
         at_ns = now_ns + (self.config.think_ns if answered else max(1, self.config.retry_ns))
         return Arrival(at_ns, app_index) if at_ns < self._stop_ns else None
 
+    def asks_again(self, now_ns: int, arrival: Arrival, slo_ns: int) -> Optional[Arrival]:
+        """When the client of an open source asks again that was told by a refusal which deadline would do, once;
+        ``None`` where it does not."""
+        if arrival.slo_ns or not self.config.again or self._again.random() >= self.config.again:
+            return None
+        return Arrival(now_ns + max(1, self.config.retry_ns), arrival.app_index, arrival.hints, None, slo_ns)
+
     def request(self, request_id: int, arrival: Arrival, client: str) -> Request:
         """The request of an arrival, with the app's defaults where the workload says nothing."""
         config = self.config
@@ -124,7 +133,7 @@ class Workload:
             request_id,
             app.name,
             arrival.at_ns,
-            arrival.at_ns + (config.slo_ns or app.slo_ns),
+            arrival.at_ns + (arrival.slo_ns or config.slo_ns or app.slo_ns),
             client,
             config.klass or app.klass,
             config.value if config.value >= 0 else app.value,

@@ -384,15 +384,18 @@ class SimWorld:
     # --- requests -------------------------------------------------------------------------------------------------
 
     def _arrive(self, item: Tuple[Workload, Arrival, str]) -> None:
-        source, arrival, client = item
+        source, _, client = item
+        self._send(item)
+        following = source.next_open()
+        if following is not None:
+            self._at(following.at_ns, self._arrive, (source, following, client))
+
+    def _send(self, item: Tuple[Workload, Arrival, str]) -> None:
         sent_ns = self._machine.send_ns() if self._machine is not None else 0
         if sent_ns:
             self._at(self.now_ns + sent_ns, self._received, item)
         else:
-            self._request(source, arrival, client)
-        following = source.next_open()
-        if following is not None:
-            self._at(following.at_ns, self._arrive, (source, following, client))
+            self._request(*item)
 
     def _received(self, item: Tuple[Workload, Arrival, str]) -> None:
         self._request(*item)
@@ -439,11 +442,19 @@ class SimWorld:
                 action.branches,
             )
         )
-        if source is not None and source.config.kind == "closed":
+        if source is None:
+            return
+        arrival = None
+        if source.config.kind == "closed":
             answered = action.outcome == Outcome.COMPLETED
             arrival = source.next_closed(self._free_ns, entry.arrival.app_index, answered)
-            if arrival is not None:
-                self._at(arrival.at_ns, self._arrive, (source, arrival, request.client))
+        elif action.shortfall is not None and action.shortfall.slo_ns_min is not None:
+            slo_ns = action.shortfall.slo_ns_min
+            if self._machine is not None:
+                slo_ns = self._machine.overhead.slo_ns(slo_ns)
+            arrival = source.asks_again(self._free_ns, entry.arrival, slo_ns)
+        if arrival is not None:
+            self._at(arrival.at_ns, self._send, (source, arrival, request.client))
 
     def _share(self, request: Request) -> int:
         """The request's expected lane time in full batches; nodes inside a fan-out count once per expected part."""

@@ -400,6 +400,14 @@ BUGS: Tuple[Bug, ...] = (
         "others = (0.0 * below) @ at", unit("policies/dynamic/evidence")),
     Bug("all-classes-are-one", "policies/dynamic/evidence.py", "CLASS_WEIGHT * np.repeat(", "1e9 * np.repeat(",
         unit("policies/dynamic/evidence")),
+    # --- promises
+    Bug("promises-are-kept-for-others", "core/request_manager.py", "(request.share, app.name, request.klass), arrived",
+        '("", app.name, request.klass), arrived', unit("core/refusals")),
+    Bug("promises-are-kept-twice", "requests/promises.py", "                del notes[index]\n", "", unit("core/refusals")),
+    Bug("promises-last-for-ever", "requests/promises.py", "if is_it and now_ns <= until_ns:", "if is_it:",
+        unit("core/refusals")),
+    Bug("promises-forget-the-queue", "core/refusals.py", "ahead_ns = _ahead_ns(state, request, lane, due_ns)", "ahead_ns = 0",
+        unit("core/refusals")),
     # --- probes
     Bug("probe-while-a-job-waits", "core/slack.py", "if next(self.waiting(lane), None) is not None:",
         "if False:", unit("policies/dynamic/sampler")),

@@ -102,6 +102,16 @@ def test_closed_loop_clients_keep_the_lane_busy_and_wait_for_each_other():
     assert report.total.p50_ms == pytest.approx(40, rel=0.01)
 
 
+def test_clients_that_were_refused_ask_again_once_with_the_deadline_that_would_do():
+    app = {"a": {"model": "m", "slo": "12ms"}}
+    patient = {"app": "a", "rate": 150, "again": 0.5}
+    world = simulate(scenario(app=app, workload={"w": patient}), 1).world
+    again = [item for item in world.ended if item.request.deadline_ns - item.request.arrival_ns != 12 * MS]
+    refused = [item for item in world.ended if item.outcome in ("rejected", "dropped") and item not in again]
+    assert len(again) == pytest.approx(len(refused) / 2, rel=0.2)
+    assert min(item.request.deadline_ns - item.request.arrival_ns for item in again) > 12 * MS
+
+
 class Fours(Edf):
     """Edf that has its models make four steps per call."""
 

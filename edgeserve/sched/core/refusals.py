@@ -1,17 +1,23 @@
 """What a refusal for a deadline says of itself: how long the request would have taken, and which deadline would do.
 
 Worked out only for requests that a policy refuses or gives up; what the estimate cannot explain (a policy had another
-reason) gets no numbers.
+reason) gets no numbers. The deadline that would do counts what waits for the lane and goes first; whoever comes back
+with it is ranked above its equals (``sched/requests/promises.py``).
 """
 
 from __future__ import annotations
 
 from edgeserve.sched.core.state import State
+from edgeserve.sched.latency.path_cost import batch_time_ns
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd, expected_end
 from edgeserve.sched.protocol.actions import Shortfall
-from edgeserve.sched.protocol.events import Request
+from edgeserve.sched.protocol.events import CLASSES, Request
 from edgeserve.sched.requests.graph import App
-from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.requests.states import Job, RequestRecord, steps_left
+from edgeserve.sched.resources.lanes import Lane
+
+ROUNDS = 4
+"""A later deadline has more before it: so often the queue is counted anew."""
 
 
 def shortfall_of(state: State, request: RequestRecord, job: Job | None) -> Shortfall | None:
@@ -23,15 +29,53 @@ def shortfall_of(state: State, request: RequestRecord, job: Job | None) -> Short
     if expected is None:
         return None
     left_ns = request.deadline_ns - state.board.now_ns
-    due_ns = expected.deadline_ns_min
-    if due_ns is None:
-        is_late = expected.wait_ns + expected.alone_ns > left_ns
-    else:
-        is_late = due_ns > request.deadline_ns
-    if not is_late:
+    due_ns = _would_do_ns(state, request, expected)
+    if max(due_ns, state.board.now_ns + expected.wait_ns + expected.alone_ns) <= request.deadline_ns:
         return None
-    slo_ns_min = None if due_ns is None else due_ns - request.arrival_ns
-    return Shortfall(expected.lane, expected.alone_ns, expected.wait_ns, left_ns, slo_ns_min)
+    return Shortfall(expected.lane, expected.alone_ns, expected.wait_ns, left_ns, due_ns - request.arrival_ns)
+
+
+def _would_do_ns(state: State, request: RequestRecord, expected: ExpectedEnd) -> int:
+    """The deadline with which the request would be in time behind everything that waits for its lane and is due before
+    it, with a quarter more for what still comes."""
+    lane = state.lanes[expected.lane]
+    alone_due_ns = expected.deadline_ns_min
+    if alone_due_ns is None:
+        alone_due_ns = state.board.now_ns + expected.wait_ns + expected.alone_ns
+    due_ns = alone_due_ns
+    for _ in range(ROUNDS):
+        ahead_ns = _ahead_ns(state, request, lane, due_ns)
+        behind_ns = alone_due_ns + ahead_ns + ahead_ns // 4
+        if behind_ns <= due_ns:
+            break
+        due_ns = behind_ns
+    return due_ns
+
+
+def _ahead_ns(state: State, request: RequestRecord, lane: Lane, due_ns: int) -> int:
+    """The lane's time for the jobs that wait, are due before ``due_ns`` and are of the request's class or above, in
+    full batches; what several lanes may run, these share. O(models of the lane)."""
+    total_ns = 0
+    own = [job.node.model for job in request.jobs.values() if job.queued]
+    for model in lane.models:
+        latency = state.latency[model, lane.name]
+        job_ns = gap_ns = 0
+        for klass in CLASSES[: CLASSES.index(request.klass) + 1]:
+            count = state.ready.count_before(klass, model, due_ns)
+            if klass == request.klass:
+                count -= own.count(model)
+            if count <= 0:
+                continue
+            first = state.ready.of[klass][model][0][2]
+            if model in state.sequences.models:
+                job_ns += latency.typical_ns[latency.size_max] * steps_left(first) * count // latency.size_max
+            else:
+                job_ns += batch_time_ns([latency], count)
+            gap_ns += -(-count // latency.size_max) * lane.handover.likely_ns
+            if first.node.succs:
+                job_ns += count * state.costs[first.request.app.name].rest_lane_ns[first.node.name]
+        total_ns += (job_ns + gap_ns) // len(state.lanes_of[model])
+    return total_ns
 
 
 def expected_of_app(state: State, app: App, by_policy: bool = False) -> ExpectedEnd | None:

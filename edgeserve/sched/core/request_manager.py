@@ -36,6 +36,7 @@ from edgeserve.sched.requests.admission import (
 )
 from edgeserve.sched.requests.arrivals import UNREAD_MAX
 from edgeserve.sched.requests.graph import Node
+from edgeserve.sched.requests.promises import RANK
 from edgeserve.sched.requests.states import (
     ANSWERED,
     HELD,
@@ -141,6 +142,12 @@ class RequestManager(RequestMoves):
         )
         if len(recent.unread) >= UNREAD_MAX:
             recent.count()
+        if state.promises and state.promises.take(
+            (request.share, app.name, request.klass), arrived.deadline_ns - arrived.arrival_ns, now
+        ):
+            request.rank = RANK
+            request.value *= RANK
+            request.note(now, "comes back with a deadline that it was promised: it goes before its equals")
         refused = request.policy.on_request(request, self._board)
         if refused is not None and (displaced is not None or not self.trials.takes(request, refused)):
             self._reject(request, refused, shortfall_of(state, request, None))
@@ -631,7 +638,14 @@ class RequestManager(RequestMoves):
         self._ended[request.id] = request
         if len(self._ended) > STORIES_KEPT:
             self._ended.popitem(last=False)
+        self._promise(request, shortfall)
         self._state.actions.append(FinishRequest(request.id, request.state, reason, request.breakdown, shortfall))
+
+    def _promise(self, request: RequestRecord, shortfall: Shortfall | None) -> None:
+        """Whoever is told a deadline that would do may come back with it."""
+        if shortfall is not None and shortfall.slo_ns_min is not None:
+            key = (request.share, request.app.name, request.klass)
+            self._state.promises.give(key, shortfall.slo_ns_min, self._board.now_ns)
 
     def end(self, request: RequestRecord, what: str, reason: str, shortfall: Shortfall | None = None) -> None:
         """Give a request its one outcome; its jobs leave the queues, or become orphans on their lanes."""
@@ -639,6 +653,7 @@ class RequestManager(RequestMoves):
         request.log.append((self._board.now_ns, (request.state, reason) if reason else (request.state,)))
         if shortfall is not None:
             request.log.append((self._board.now_ns, (shortfall,)))
+            self._promise(request, shortfall)
         del self._requests[request.id]
         self._state.admission[request.app.name].leave(request)
         if what != "complete" and request.stream is not None:

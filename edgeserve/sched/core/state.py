@@ -17,6 +17,7 @@ from edgeserve.sched.requests.admission import Admission, lane_sets, lane_shares
 from edgeserve.sched.requests.arrivals import AppArrivals, Sources
 from edgeserve.sched.requests.critical import CriticalArrivals
 from edgeserve.sched.requests.graph import App
+from edgeserve.sched.requests.promises import Promises
 from edgeserve.sched.requests.ready_jobs import ReadyJobs
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.cpu_share import CpuShare
@@ -35,11 +36,11 @@ class State:
     *Configured*: ``apps``, ``pending_max`` (requests in all), ``policies``, ``policy_of`` (by app), ``devices``,
     ``lanes`` (all of them), ``run_lanes``, ``copy_lanes`` (by device), ``lanes_of`` (by model). *Learnt*: ``latency``
     (by model and lane), ``latencies_of`` (by model), ``costs`` (by app), ``frame_periods`` (by stream), ``recent``
-    (arrivals by app). *Open*: ``requests``, ``ready``
-    (jobs that wait, by class and model), ``admission`` (by app), ``lane_shares`` (by app and class), ``streams``,
-    ``critical`` (when critical requests come), ``draining``. *On lanes and devices*: ``works``, ``memory``,
-    ``sequences``, ``energy`` and ``cpu_shares`` (by device), ``retained`` (inputs that the world keeps for a probe, by
-    the job's ``seq``, oldest first), ``trials`` (who decides about requests that were taken from their policies).
+    (arrivals by app). *Open*: ``requests``, ``ready`` (jobs that wait, by class and model), ``promises`` (deadlines
+    that refusals said would do), ``admission`` (by app), ``lane_shares`` (by app and class), ``streams``, ``critical``
+    (when critical requests come), ``draining``. *On lanes and devices*: ``works``, ``memory``, ``sequences``,
+    ``energy`` and ``cpu_shares`` (by device), ``retained`` (inputs that the world keeps for a probe, by the job's
+    ``seq``, oldest first), ``trials`` (who decides about requests that were taken from their policies).
     ``actions`` is what this step asks of the world, in order.
     """
 
@@ -57,6 +58,7 @@ class State:
         "costs",
         "requests",
         "ready",
+        "promises",
         "admission",
         "streams",
         "frame_periods",
@@ -108,6 +110,7 @@ class State:
         self.costs = {app.name: AppCosts(app, self.latencies_of, handovers, sets) for app in apps}
         self.requests: Dict[int, RequestRecord] = {}
         self.ready = ReadyJobs(models)
+        self.promises = Promises()
         self.admission = {app.name: Admission(app) for app in apps}
         self.lane_shares = lane_shares({name: costs.lane_sets for name, costs in self.costs.items()})
         self.streams = Streams(self.devices, {app.name: app.state_ttl_ns for app in apps})

@@ -56,7 +56,7 @@ class Memory:
         """A job is ready and waits for its model."""
         request = job.request
         job.demand_ns = alone_ns
-        job.demand_worth = round(request.cost_share_ns * request.value / max(1, len(request.jobs)))
+        job.demand_worth = round(request.cost_share_ns * request.value / (request.rank * max(1, len(request.jobs))))
         rank = CLASSES.index(request.klass)
         for placement in self._places(job):
             placement.demand_ns += alone_ns

@@ -225,3 +225,57 @@ def test_every_policy_says_what_a_request_takes_before_the_first_came_and_is_not
         return world.seen
 
     assert run(asked=True) == run(asked=False)
+
+
+# --- a deadline that would do is a promise ----------------------------------------------------------------------------
+
+
+def test_the_deadline_that_would_do_counts_what_waits_and_is_due_earlier() -> None:
+    world = Driver({"m": {1: 3, 2: 4}, "n": {1: 20}}, {"a": "m", "b": "n"})
+    world.arrive("b", slo=500)
+    world.arrive("a", count=4, slo=35)
+    world.arrive("a", count=4, slo=600)
+    world.arrive("b", slo=30)
+    # the lane is free at 20; two batches of 4 ms are due before 40, with a quarter more: 10 ms; then 20 alone
+    assert lacked(world, 10) == ("cpu0", 20, 20, 30, 50)
+
+
+def test_classes_below_do_not_stand_before_it() -> None:
+    world = Driver({"m": {1: 12, 2: 14}}, {"a": "m"})
+    world.arrive("a", slo=500)
+    world.arrive("a", count=2, slo=30)
+    world.arrive("a", count=4, slo=24, klass="background")
+    world.arrive("a", slo=20, klass="critical")
+    assert lacked(world, 8) == ("cpu0", 12, 12, 20, 24)
+
+
+def rank_of(world: Driver, request_id: int) -> float:
+    return world.scheduler.state.requests[request_id].rank
+
+
+def test_who_comes_back_with_it_is_ranked_above_its_equals_once() -> None:
+    world = Driver({"m": {1: 12, 2: 14}}, {"a": "m"})
+    world.arrive("a", slo=500)
+    world.arrive("a", slo=20, client="x")
+    _, _, _, _, least = lacked(world, 2)
+    world.arrive("a", slo=least, client="y")  # it was not refused
+    world.arrive("a", slo=least, client="x")
+    world.arrive("a", slo=least, client="x")
+    assert [rank_of(world, number) for number in (3, 4, 5)] == [1.0, 8.0, 1.0]
+    assert "it was promised" in "".join(world.scheduler.story(4))
+
+
+@pytest.mark.parametrize(
+    ("slo", "later", "ranked"), [(1.0, 0, True), (1.1, 0, True), (1.2, 0, False), (0.9, 0, False), (1.0, 6000, False)]
+)
+def test_a_promise_is_for_its_deadline_and_for_five_seconds(slo: float, later: float, ranked: bool) -> None:
+    world = Driver({"m": {1: 12, 2: 14}}, {"a": "m"})
+    world.arrive("a", slo=11)
+    assert lacked(world, 1)[4] == 12
+    world.arrive("a", slo=100, at=later)  # so that a deadline that is too short is not refused, the first does not wait
+    world.finish(at=later + 12)
+    world.arrive("a", slo=12 * slo)
+    if 12 * slo >= 12:
+        assert (rank_of(world, 3) == 8.0) is ranked
+    else:
+        assert world.outcome(3) == "rejected"

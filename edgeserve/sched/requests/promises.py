@@ -1,0 +1,69 @@
+"""Deadlines that refusals said would do: who comes back with one is given the rank that keeps it.
+
+Under overload others keep coming, so a number alone is soon wrong. So a refusal leaves a note, and the request that
+comes back with at least that deadline counts :data:`RANK` times its value until it has ended: it goes before its
+equals, never before a class above its own. A note is used once and only by the owner who was refused.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final, List, Tuple
+
+from edgeserve.units import NS_PER_MS
+
+RANK: Final = 8.0
+"""How many times its value a request counts that was promised its deadline."""
+
+VALID_NS: Final = 5_000 * NS_PER_MS
+"""How long a promise waits for its request."""
+
+NOTES_MAX: Final = 8
+"""Promises of one owner, app and class that wait at the same time: the oldest goes."""
+
+OWNERS_MAX: Final = 1024
+"""Owners, apps and classes with promises: those promised least recently go."""
+
+NEARLY: Final = 128
+"""A deadline that is shorter by this part is the promised one: what answers take is learnt between the two requests."""
+
+BEYOND: Final = 8
+"""One that is longer by more than this part is another one: a client asks with several."""
+
+Key = Tuple[str, str, str]
+"""Owner, app, class."""
+
+
+class Promises:
+    """The notes that refusals left, oldest first."""
+
+    __slots__ = ("_notes",)
+
+    def __init__(self) -> None:
+        self._notes: OrderedDict[Key, List[Tuple[int, int]]] = OrderedDict()  # -> (deadline from arrival, valid until)
+
+    def __bool__(self) -> bool:
+        return bool(self._notes)
+
+    def give(self, key: Key, slo_ns: int, now_ns: int) -> None:
+        """A refusal says that this deadline, counted from the arrival, would do."""
+        notes = self._notes.pop(key, [])
+        notes.append((slo_ns, now_ns + VALID_NS))
+        del notes[:-NOTES_MAX]
+        self._notes[key] = notes
+        if len(self._notes) > OWNERS_MAX:
+            self._notes.popitem(last=False)
+
+    def take(self, key: Key, slo_ns: int, now_ns: int) -> bool:
+        """Whether a request that arrives with this deadline was promised it; the note is used up."""
+        notes = self._notes.get(key)
+        if notes is None:
+            return False
+        for index, (promised_ns, until_ns) in enumerate(notes):
+            is_it = promised_ns - promised_ns // NEARLY <= slo_ns <= promised_ns + promised_ns // BEYOND
+            if is_it and now_ns <= until_ns:
+                del notes[index]
+                if not notes:
+                    del self._notes[key]
+                return True
+        return False

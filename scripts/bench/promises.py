@@ -1,0 +1,158 @@
+"""How often a deadline does that a refusal said would do: one in ten of those refused asks again with it, at once.
+
+    python scripts/bench/promises.py [--only KIND] [--worlds N] [--dev] [--json FILE]
+
+Drawn worlds of one policy and of several on one device, as ``ablation.py`` has them, in virtual time. Reported by the
+policy of the app: how many asked again and how many of these were in time, how many refusals for a deadline carried no
+number, and how many of all the others were in time. Three ways are compared, on the same arrivals: a number that counts
+the running work alone, one that counts what waits too, and with the rank that a promise gives (``sched/requests/
+promises.py``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Sequence
+from unittest import mock
+
+os.environ["EDGESERVE_CORE"] = "interpreted"
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
+
+from lib import ensemble_worlds, mixed_worlds, worlds
+from lib.checks import Checks
+
+from bench import regret
+from edgeserve.sched.core import refusals, request_manager
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE
+from edgeserve.sched.protocol.actions import FinishRequest, Outcome
+from edgeserve.sched.protocol.events import RequestArrived
+from edgeserve.sim.host import NOT_MEASURED
+from edgeserve.sim.run import simulate
+
+KINDS = (*worlds.KINDS, *mixed_worlds.KINDS)
+AGAIN = 0.1
+KEPT_PERCENT = 90.0
+UNNUMBERED_PERCENT = 5.0
+
+WAYS: Mapping[str, Sequence[Any]] = {
+    "running work": (
+        mock.patch.object(refusals, "_ahead_ns", return_value=0),
+        mock.patch.object(request_manager, "RANK", 1.0),
+    ),
+    "and what waits": (mock.patch.object(request_manager, "RANK", 1.0),),
+    "and a rank": (),
+}
+
+
+class Count:
+    """What became of the requests to the apps of one policy."""
+
+    def __init__(self) -> None:
+        self.again = self.kept = self.refused = self.unnumbered = self.others = self.in_time = 0
+
+    def add(self, other: Count) -> None:
+        """Of another world."""
+        for name in vars(self):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+    def figures(self) -> Dict[str, float]:
+        """Percent."""
+        return {
+            "asked_again": self.again,
+            "kept_percent": 100.0 * self.kept / max(1, self.again),
+            "unnumbered_percent": 100.0 * self.unnumbered / max(1, self.refused),
+            "others_in_time_percent": 100.0 * self.in_time / max(1, self.others),
+        }
+
+
+def count(name: str, way: str) -> Dict[str, Count]:
+    """Simulate one world; what became of it by policy."""
+    kind = name.split("/")[1]
+    if kind in mixed_worlds.KINDS:
+        world = mixed_worlds.draw(name)[0]
+        scenario = world.scenario
+    else:
+        world = ensemble_worlds.world_of(name)
+        scenario = regret.under(world.scenario, regret.RECOMMENDED[kind])
+    workloads = tuple(item if item.kind == "closed" else replace(item, again=AGAIN) for item in scenario.workloads)
+    scenario = replace(scenario, workloads=workloads)
+    config = scenario.config
+    kind_of = {app.name: config.policies[app.policy].kind for app in config.apps.values()}
+    found = {kind: Count() for kind in kind_of.values()}
+    app_of: Dict[int, str] = {}
+
+    def look(now_ns: int, events: Sequence[Any], actions: Sequence[Any]) -> None:
+        for event in events:
+            if isinstance(event, RequestArrived):
+                app_of[event.request.id] = event.request.app
+        for action in actions:
+            if isinstance(action, FinishRequest) and action.reason == CANNOT_MAKE_DEADLINE:
+                mine = found[kind_of[app_of[action.request_id]]]
+                mine.refused += 1
+                mine.unnumbered += action.shortfall is None or action.shortfall.slo_ns_min is None
+
+    with ExitStack() as stack:
+        for part in WAYS[way]:
+            stack.enter_context(part)
+        ended = simulate(
+            scenario,
+            f"{name}/0",
+            world.profiles,
+            scheduler=regret.scheduler_for(scenario, world),
+            measured=NOT_MEASURED,
+            on_step=look,
+        ).world.ended
+    slo_of = {item.app: item.slo_ns for item in workloads if item.slo_ns}
+    for end in ended:
+        request, mine = end.request, found[kind_of[end.request.app]]
+        usual_ns = slo_of.get(request.app) or config.apps[request.app].slo_ns
+        in_time = end.outcome == Outcome.COMPLETED and end.end_ns <= request.deadline_ns
+        if request.deadline_ns - request.arrival_ns != usual_ns:
+            mine.again += 1
+            mine.kept += in_time
+        else:
+            mine.others += 1
+            mine.in_time += in_time
+    return found
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--dev", action="store_true", help="worlds to develop on, not those that are reported")
+    parser.add_argument("--only", metavar="KIND", action="append", choices=KINDS, help=", ".join(KINDS))
+    parser.add_argument("--worlds", type=int, default=4, metavar="N", help="worlds per kind (default %(default)s)")
+    parser.add_argument("--json", metavar="FILE")
+    args = parser.parse_args(argv)
+    seed = "dev" if args.dev else "report"
+    names = [f"{seed}/{kind}/{index}" for kind in args.only or KINDS for index in range(args.worlds)]
+    table: Dict[str, Dict[str, Count]] = {way: {} for way in WAYS}
+    for name in names:
+        for way, sums in table.items():
+            for policy, found in count(name, way).items():
+                sums.setdefault(policy, Count()).add(found)
+    print(f"{'policy':12}{'way':18}{'asked again':>12}{'in time':>9}{'no number':>11}{'others in time':>16}")
+    policies: List[str] = sorted(next(iter(table.values())))
+    for policy in policies:
+        for way, sums in table.items():
+            row = sums[policy].figures()
+            print(f"{policy:12}{way:18}" + "{:12.0f}{:8.1f}%{:10.1f}%{:15.1f}%".format(*row.values()))
+    checks = Checks("scripts/bench/promises.py")
+    for policy in policies:
+        row = table["and a rank"][policy].figures()
+        if row["asked_again"] >= 20:
+            checks.at_least(f"{policy}: in time of those that ask again", row["kept_percent"], KEPT_PERCENT)
+        checks.at_most(f"{policy}: refusals without a number", row["unnumbered_percent"], UNNUMBERED_PERCENT)
+    return checks.finish(
+        args.json,
+        {"seed": seed, "worlds": len(names)},
+        rows={way: {policy: found.figures() for policy, found in sums.items()} for way, sums in table.items()},
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
