@@ -63,7 +63,7 @@ BUGS: Tuple[Bug, ...] = (
     # --- what a refusal says
     Bug("a-refusal-forgets-what-follows", "policy_api/expected_end.py", "after_ns = best_ends_ns + behind_ns", "after_ns = best_ends_ns",
         unit("core/refusals")),
-    Bug("numbers-for-every-refusal", "core/refusals.py", "    if not is_late:\n        return None\n", "", unit("core/refusals")),
+    Bug("numbers-for-every-refusal", "core/refusals.py", "expected.alone_ns) <= request.deadline_ns:", "expected.alone_ns) <= 0:", unit("core/refusals")),
     Bug("the-deadline-that-would-do-counts-from-now", "core/refusals.py", "due_ns - request.arrival_ns", "due_ns - state.board.now_ns",
         unit("core/refusals")),
     Bug("clockworks-margin-is-not-told", "policies/published/clockwork.py", "board, self._alone_ns, self._margin_ns)", "board, self._alone_ns)",
@@ -417,7 +417,7 @@ BUGS: Tuple[Bug, ...] = (
         "takes_ns > app.slo_ns", unit("policies/dynamic/sampler")),
     Bug("probe-before-a-pipelines-next-node", "core/slack.py", "if request.deadline_ns < due_ns and", "if False and",
         unit("policies/dynamic/sampler")),
-    Bug("probe-competes", "core/auction.py", "[other for other in bids if not other.probe] or bids", "bids",
+    Bug("probe-competes", "core/auction.py", "arbiter.choose(foreground or left,", "arbiter.choose(left,",
         unit("policies/dynamic/sampler")),
     Bug("probe-of-what-is-not-kept", "core/probes.py", "if self._retained.get(job.seq) is not job or job", "if job",
         unit("policies/dynamic/sampler")),

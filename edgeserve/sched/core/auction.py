@@ -69,22 +69,32 @@ class Auction:
                 if not bids:
                     break
                 bid = bids[0]
-                if len(bids) > 1:  # a probe competes with nobody
-                    self._say_spread(bids, lane)
-                    bid = arbiter.choose(
-                        [other for other in bids if not other.probe] or bids, at_ns, lane.handover.careful_ns
-                    )
-                if bid.probe or bid.klass == "background":
-                    yielding = self._yielding(bid, lane)
-                    if yielding is None:
+                if len(bids) > 1 or arbiter.is_background(bid):
+                    winner = self._winner(bids, lane, at_ns)
+                    if winner is None:
                         break
-                    bid = yielding
+                    bid = winner
                 if holds.may_hold(lane) and holds.holds(lane, bid, bids):
                     break
                 if bid.model not in sequences:
                     self.launch(lane, bid, at_ns)
                 elif not self._launch_sequences(lane, bid, at_ns):
                     full = (*full, bid.model)
+
+    def _winner(self, bids: List[Bid], lane: Lane, at_ns: int) -> Bid | None:
+        """The best bid that may start now: where the best one has to yield to who may come, the next best."""
+        self._say_spread(bids, lane)
+        left = bids
+        while left:
+            foreground = [bid for bid in left if not bid.probe]  # a probe competes with nobody
+            bid = arbiter.choose(foreground or left, at_ns, lane.handover.careful_ns)
+            if not arbiter.is_background(bid):
+                return bid
+            yielding = self._yielding(bid, lane)
+            if yielding is not None:
+                return yielding
+            left = [other for other in left if other is not bid]
+        return None
 
     def _say_spread(self, bids: List[Bid], lane: Lane) -> None:
         """How much longer than expected each bid's work may take, by the careful estimate: at most as long again, since

@@ -166,6 +166,26 @@ def test_it_may_do_so_once_in_that_time():
     assert starts_ms(beside_a_restless_app(count=3)) == [1020, 2020, 3020]
 
 
+def test_background_work_that_has_to_yield_keeps_no_shorter_work_of_another_policy_from_the_lane():
+    """Critical requests of 10 ms have 20: 30 ms of background work have to wait, 5 ms need not, whoever is first."""
+    times = {"m": {1: 10}, "long": {1: 30}, "short": {1: 5}}
+    for first, second in (("long", "short"), ("short", "long")):
+        world = Driver(
+            times,
+            {
+                "c": {"model": "m", "slo": "20ms", "class": "critical", "policy": "p0"},
+                "b0": {"model": first, "slo": "9s", "class": "background", "policy": "p0"},
+                "b1": {"model": second, "slo": "9s", "class": "background", "policy": "p1"},
+            },
+            {"p0": {"kind": "edf"}, "p1": {"kind": "edf"}},
+        )
+        world.arrive("c")
+        world.arrive("b0")
+        world.arrive("b1")
+        world.finish(at=10)
+        assert [work.model for work in world.on_lane.values()] == ["short"]
+
+
 # --- launching --------------------------------------------------------------------------------------------------------
 
 
