@@ -392,7 +392,7 @@ BUGS: Tuple[Bug, ...] = (
         unit("policy_api/arbiter")),
     Bug("background-competes", "policy_api/arbiter.py", "if not is_background(bid)]", "]", unit("policy_api/arbiter")),
     Bug("background-does-not-yield", "core/auction.py",
-        "if bid.probe or bid.klass == \"background\":", "if False:"),
+        "if not arbiter.is_background(bid):", "if True:"),
     Bug("continuation-is-cut-off", "policy_api/arbiter.py", "+ b.expected_ns > a.latest_start_ns >= at_ns", "< 0",
         unit("policy_api/arbiter")),
     # --- lengths from batches
@@ -416,8 +416,6 @@ BUGS: Tuple[Bug, ...] = (
     Bug("probe-without-room-for-who-comes", "core/slack.py", "takes_ns + state.costs[app.name].alone_ns > app.slo_ns",
         "takes_ns > app.slo_ns", unit("policies/dynamic/sampler")),
     Bug("probe-before-a-pipelines-next-node", "core/slack.py", "if request.deadline_ns < due_ns and", "if False and",
-        unit("policies/dynamic/sampler")),
-    Bug("probe-competes", "core/auction.py", "arbiter.choose(foreground or left,", "arbiter.choose(left,",
         unit("policies/dynamic/sampler")),
     Bug("probe-of-what-is-not-kept", "core/probes.py", "if self._retained.get(job.seq) is not job or job", "if job",
         unit("policies/dynamic/sampler")),

@@ -86,8 +86,7 @@ class Auction:
         self._say_spread(bids, lane)
         left = bids
         while left:
-            foreground = [bid for bid in left if not bid.probe]  # a probe competes with nobody
-            bid = arbiter.choose(foreground or left, at_ns, lane.handover.careful_ns)
+            bid = arbiter.choose(left, at_ns, lane.handover.careful_ns)
             if not arbiter.is_background(bid):
                 return bid
             yielding = self._yielding(bid, lane)
