@@ -17,6 +17,7 @@ from edgeserve.config.hints import check_predicted
 from edgeserve.config.pipelines import expand_pipelines
 from edgeserve.config.readers import anything, string, table_of
 from edgeserve.config.schema import (
+    AUTO,
     AppConfig,
     Config,
     DeviceConfig,
@@ -90,7 +91,7 @@ def _unquoted(text: str, error: str) -> str:
 
 def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "(built in Python)") -> Config:
     """A parsed TOML table to a checked :class:`Config`. Sections that are left out get the defaults: one device
-    ``cpu``, one lane ``cpu0`` on it, one policy ``edf``."""
+    ``cpu``, one lane ``cpu0`` on it, the policy ``auto``."""
     known = ("server", "device", "lane", "model", "policy", "app", "monitor", "http")
     for key in table:
         if key not in known:
@@ -102,8 +103,9 @@ def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "
     lanes = _sections(LaneConfig, table, "lane") or {"cpu0": LaneConfig(name="cpu0", device=next(iter(devices)))}
     models = _sections(ModelConfig, table, "model")
     policies = {name: _policy(name, section) for name, section in _named(table, "policy").items()}
-    policies = policies or {"edf": PolicyConfig(name="edf", kind="edf")}
     apps = {name: _app(name, section, directory) for name, section in _named(table, "app").items()}
+    if not policies or any(app.policy == AUTO for app in apps.values()):
+        policies.setdefault(AUTO, PolicyConfig(name=AUTO, kind=AUTO))
     for name, section in _named(table, "app").items():
         if "model" in section:  # else the error would speak of a node, and the file has none
             _refers(section["model"], models, f"[app.{name}] model")
@@ -263,10 +265,10 @@ def check_config(config: Config) -> None:
     for app in config.apps.values():
         if app.policy:
             _refers(app.policy, config.policies, f"[app.{app.name}] policy")
-        elif len(config.policies) > 1:
+        elif len([policy for policy in config.policies if policy != AUTO]) > 1:
             raise ConfigError(
                 f"[app.{app.name}] needs policy = '...', since the file has several: "
-                f"{', '.join(sorted(config.policies))}"
+                f"{', '.join(sorted({*config.policies, AUTO}))}"
             )
         if app.length is not None:
             _check_length(app, *app.length)

@@ -115,6 +115,10 @@ class ModelConfig:
     options: Dict[str, Any] = entry(table_of(anything), factory=dict)  # the engine's own (providers, threads, ...)
 
 
+AUTO = "auto"
+"""The kind of a policy that stands for the right one of each app (``sched/core/auto_policy.py``)."""
+
+
 @dataclass(frozen=True)
 class PolicyConfig:
     """``[policy.NAME]``: a policy instance; all keys but ``kind`` are that policy's own options. A ``kind`` of the form
@@ -155,7 +159,7 @@ class AppConfig:
 
     name: str
     nodes: Tuple[NodeConfig, ...] = ()
-    policy: str = entry(string, "")  # which [policy.NAME] decides; "" = the only one, or the built-in edf
+    policy: str = entry(string, "")  # which [policy.NAME] decides, or auto; "" = the only one, or auto
     slo_ns: int = entry(duration, 10**9, key="slo")  # default deadline after arrival
     klass: str = entry(one_of(*CLASS_NAMES), "normal", key="class")  # goes before or after others in the auction
     value: float = entry(number(0.0), 1.0)  # multiplies a request's worth in the auction

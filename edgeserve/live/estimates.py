@@ -87,7 +87,9 @@ def log_fits(state: State, told: Collection[str] = ()) -> None:
             log.warning("app %s: no lane can run it now", app.name)
             continue
         if fit.fits:
-            log.info("app %s: %s, slo %s", app.name, expected_text(fit), format_duration(app.slo_ns))
+            slo = format_duration(app.slo_ns)
+            chosen = f", policy {app.policy} since {app.policy_reason}" if app.policy_reason else ""
+            log.info("app %s: %s, slo %s%s", app.name, expected_text(fit), slo, chosen)
         elif app.name not in told:
             log.warning("%s", too_slow(fit))
 

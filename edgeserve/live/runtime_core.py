@@ -546,7 +546,8 @@ class RuntimeCore:
         return {
             app.name: {
                 "nodes": [node.name for node in app.nodes],
-                "policy": app.policy,
+                "policy": self.scheduler.state.apps[app.name].policy,
+                "policy_reason": self.scheduler.state.apps[app.name].policy_reason,
                 **self._expected(app.name),
                 "class": app.klass,
                 "stream": app.stream,

@@ -110,7 +110,7 @@ class Workload:
     def asks_again(self, now_ns: int, arrival: Arrival, slo_ns: int) -> Optional[Arrival]:
         """When the client of an open source asks again that was told by a refusal which deadline would do, once;
         ``None`` where it does not."""
-        if arrival.slo_ns or not self.config.again or self._again.random() >= self.config.again:
+        if arrival.slo_ns or self._again.random() >= self.config.again:
             return None
         return Arrival(now_ns + max(1, self.config.retry_ns), arrival.app_index, arrival.hints, None, slo_ns)
 

@@ -448,7 +448,7 @@ class SimWorld:
         if source.config.kind == "closed":
             answered = action.outcome == Outcome.COMPLETED
             arrival = source.next_closed(self._free_ns, entry.arrival.app_index, answered)
-        elif action.shortfall is not None and action.shortfall.slo_ns_min is not None:
+        elif source.config.again and action.shortfall is not None and action.shortfall.slo_ns_min is not None:
             slo_ns = action.shortfall.slo_ns_min
             if self._machine is not None:
                 slo_ns = self._machine.overhead.slo_ns(slo_ns)

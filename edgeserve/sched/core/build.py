@@ -10,6 +10,7 @@ from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 from edgeserve.config.profiles import LaneProfile, Profile, Timing
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.errors import ConfigError, ProfileError, did_you_mean
+from edgeserve.sched.core.auto_policy import resolved
 from edgeserve.sched.core.scheduler import Scheduler
 from edgeserve.sched.latency.confidence import ASSUMED, EXPECTED, PROFILE, START
 from edgeserve.sched.latency.distribution import timing_constant, timing_of
@@ -112,7 +113,9 @@ def build_scheduler(
         for name in config.devices
     ]
     copies = [Lane(copy_lane_name(device.name), device.name, ahead_ns=LOAD_AHEAD_NS, copy=True) for device in devices]
-    apps = [App(app, app.policy or next(iter(config.policies))) for app in config.apps.values()]
+    lanes_of = {model.name: model_lanes(config, model) for model in config.models.values()}
+    config, reasons = resolved(config, sequences or {}, lanes_of)
+    apps = [App(app, app.policy, reasons.get(app.name, "")) for app in config.apps.values()]
     policies = [_policy(config, name, apps) for name in sorted(config.policies)]
     return Scheduler(
         apps,

@@ -80,7 +80,8 @@ class App:
 
     ``nodes`` are in topological order. ``entries`` run first, ``exits`` end the request. ``simple`` marks the app of
     a single plain node, whose requests need no bookkeeping of tokens. ``ensemble`` is what is known of its models as an
-    ensemble, if anything. ``history_share``: of so many of its requests the outputs of all models are recorded.
+    ensemble, if anything. ``policy_reason``: why it has its policy, where it named none. ``history_share``: of so many
+    of its requests the outputs of all models are recorded.
     """
 
     __slots__ = (
@@ -90,6 +91,7 @@ class App:
         "entries",
         "exits",
         "policy",
+        "policy_reason",
         "slo_ns",
         "klass",
         "value",
@@ -106,9 +108,10 @@ class App:
         "history_share",
     )
 
-    def __init__(self, config: AppConfig, policy: str) -> None:
+    def __init__(self, config: AppConfig, policy: str, policy_reason: str = "") -> None:
         self.name = config.name
         self.policy = policy
+        self.policy_reason = policy_reason
         self.slo_ns = config.slo_ns
         self.klass = config.klass
         self.value = config.value

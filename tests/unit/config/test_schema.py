@@ -19,11 +19,11 @@ def predicting(hints, **app):
     return {"app": {"a": {"model": "m", "predict": hints, **app}}}
 
 
-def test_a_file_of_four_lines_serves_one_model_on_one_lane_under_edf():
+def test_a_file_of_four_lines_serves_one_model_on_one_lane_under_the_policy_that_suits_it():
     config = parse_config(MINIMAL)
     assert config.devices == {"cpu": DeviceConfig(name="cpu")}
     assert config.lanes == {"cpu0": LaneConfig(name="cpu0", device="cpu")}
-    assert [(policy.name, policy.kind) for policy in config.policies.values()] == [("edf", "edf")]
+    assert [(policy.name, policy.kind) for policy in config.policies.values()] == [("auto", "auto")]
     assert config.server == ServerConfig()
     app = config.apps["a"]
     assert [(node.name, node.model, node.after) for node in app.nodes] == [("m", "m", ())]
@@ -135,7 +135,7 @@ WRONG = [
     ({"app": {"a": {"model": "m", "class": "urgent"}}}, ["[app.a] class = 'urgent'", "'critical', 'normal'"]),
     ({"app": {"a": {"model": "m", "weights": {"x": 0}}}}, ["[app.a] weights.x = 0", "0.001"]),
     ({"app": {"a": {"model": "m", "polcy": "edf"}}}, ["[app.a] has no key 'polcy'", "did you mean 'policy'?"]),
-    ({"app": {"a": {"model": "m", "policy": "fifo"}}}, ["[app.a] policy = 'fifo' does not exist", "known: edf"]),
+    ({"app": {"a": {"model": "m", "policy": "fifo"}}}, ["[app.a] policy = 'fifo' does not exist", "known: auto"]),
     ({"app": {"a": {"model": "m", "inputs": {"x": {"shpe": []}}}}}, ["[app.a] inputs.x has no key 'shpe'"]),
     ({"app": {"a": {"model": "m", "length": "x"}}}, ["[app.a] length = 'x'", "such as 'image[1]'"]),
     ({"app": {"a": {"model": "m", "length": 3}}}, ["[app.a] length = 3", "expected a string"]),
