@@ -489,7 +489,8 @@ class RuntimeCore:
 
     def _expected(self, app: str) -> Dict[str, Any]:
         state = self.scheduler.state
-        return app_fit(state, state.apps[app]).table()
+        known = state.apps[app]
+        return {"policy": known.policy, "policy_reason": known.policy_reason, **app_fit(state, known).table()}
 
     def expected(self) -> Dict[str, Dict[str, Any]]:
         """Per app, what a request could expect that arrived now."""
@@ -546,8 +547,6 @@ class RuntimeCore:
         return {
             app.name: {
                 "nodes": [node.name for node in app.nodes],
-                "policy": self.scheduler.state.apps[app.name].policy,
-                "policy_reason": self.scheduler.state.apps[app.name].policy_reason,
                 **self._expected(app.name),
                 "class": app.klass,
                 "stream": app.stream,
