@@ -19,8 +19,7 @@ from edgeserve.sched.core.returns import Returns
 from edgeserve.sched.core.saving import Saving
 from edgeserve.sched.core.trials import Trials
 from edgeserve.sched.latency.drift import Drift
-from edgeserve.sched.latency.handover import Handover
-from edgeserve.sched.latency.idle_gap import IdleGap
+from edgeserve.sched.latency.lane_gaps import DispatchGap, IdleGap
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.latency.skew import Skew
@@ -140,8 +139,8 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism("drift by batch size", "latency/skew.py", (Part(Skew, "observe", says(False), True),)),
     Mechanism("times of usual work", "latency/usual_work.py", (Part(UsualWork, "observe", says(None), True),)),
     Mechanism("measured durations expire", "latency/model.py", (Part(ModelLatency, "forget", says(None), True),)),
-    Mechanism("dispatch gap", "latency/handover.py", (Part(Handover, "took", says(None), True),)),
-    Mechanism("slow start after an idle gap", "latency/idle_gap.py", (Part(IdleGap, "learn", says(None), True),)),
+    Mechanism("dispatch gap", "latency/lane_gaps.py", (Part(DispatchGap, "took", says(None), True),)),
+    Mechanism("slow start after an idle gap", "latency/lane_gaps.py", (Part(IdleGap, "learn", says(None), True),)),
     Mechanism("response overhead", "loop/response_overhead.py", (Part(ResponseOverhead, "took", says(None), True),)),
     Mechanism("mean parts of a fan-out", "latency/path_cost.py", (Part(AppCosts, "observe_parts", says(None), True),)),
     # --- requests and resources

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Deque, Dict, List, Mapping, Sequence, Tuple
 
-from edgeserve.sched.latency.handover import Handover
+from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.work import MILLI, relative_milli
@@ -61,7 +61,7 @@ class AppCosts:
         self,
         app: App,
         latencies: Mapping[str, Sequence[ModelLatency]],
-        handovers: Mapping[str, Sequence[Handover]],
+        handovers: Mapping[str, Sequence[DispatchGap]],
         sets: Mapping[str, int],
     ) -> None:
         self.app = app
@@ -69,7 +69,7 @@ class AppCosts:
         self.place_of = {node.model: self.lane_sets.index(sets[node.model]) for node in app.nodes}
         self.kept_ns = [0] * len(self.lane_sets)
         self._latencies = latencies
-        self._handovers: Dict[str, Sequence[Handover]] = {node.model: handovers[node.model] for node in app.nodes}
+        self._handovers: Dict[str, Sequence[DispatchGap]] = {node.model: handovers[node.model] for node in app.nodes}
         self._all: List[ModelLatency] = [
             latency for model in dict.fromkeys(node.model for node in app.nodes) for latency in latencies[model]
         ]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Deque, Dict, List, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.latency.handover import Handover
+from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.common.bidding import (
     bid_for,
@@ -201,7 +201,7 @@ class Edf(Policy):
         filled: List[JobQueue],
         starts_ns: int,
         latency: ModelLatency,
-        handover: Handover,
+        handover: DispatchGap,
         rate: float,
     ) -> int | None:
         critical = queues.critical()

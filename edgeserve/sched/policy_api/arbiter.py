@@ -22,7 +22,7 @@ so that a lane for which twenty apps bid does not stand idle over the choice."""
 
 def choose(bids: Sequence[Bid], at_ns: int, handover_ns: int = 0) -> Bid:
     """The bid that starts at ``at_ns``. ``bids`` must not be empty and be in a fixed order. ``handover_ns``: what the
-    lane needs from the end of a work to the start of the next (``sched/latency/handover.py``)."""
+    lane needs from the end of a work to the start of the next (``sched/latency/lane_gaps.py``)."""
     foreground = [bid for bid in bids if not is_background(bid)] or bids
     if len(foreground) <= ORDERS_MAX:
         return _first(foreground, at_ns, handover_ns)

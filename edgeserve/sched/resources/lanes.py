@@ -10,8 +10,7 @@ from collections import OrderedDict, deque
 from typing import Any, Deque, Dict, List, Tuple
 
 from edgeserve.errors import PolicyError
-from edgeserve.sched.latency.handover import Handover
-from edgeserve.sched.latency.idle_gap import IdleGap
+from edgeserve.sched.latency.lane_gaps import DispatchGap, IdleGap
 from edgeserve.sched.requests.states import Job
 from edgeserve.units import NS_PER_MS
 
@@ -173,7 +172,7 @@ class Lane:
         self.models: Dict[str, Any] = {}
         self.busy_ns = 0
         self.idle_gap: IdleGap | None = None  # where its first batch after a gap is slower
-        self.handover = Handover()
+        self.handover = DispatchGap()
 
     def accepts(self, now_ns: int) -> bool:
         """Whether a work may be given to this lane now."""

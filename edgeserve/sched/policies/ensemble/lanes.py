@@ -174,7 +174,7 @@ def _alone_typical(latency: ModelLatency) -> int:
 
 
 def with_handovers(lanes: Lanes, handovers_ns: Sequence[int]) -> Lanes:
-    """A problem whose batches are so far apart at each place (:class:`Handover`). A plan that counts batches alone
+    """A problem whose batches are so far apart at each place (:class:`DispatchGap`). A plan that counts batches alone
     believes in more of them than a lane runs: where models take a millisecond and the handover as long, batches of one
     look as good as batches of eight. The first batch of a lane has none before it."""
     if not any(handovers_ns):

@@ -7,7 +7,7 @@ from typing import Any, List
 import pytest
 from hand_world import MS, Driver, ran
 
-from edgeserve.sched.latency.handover import LEARNT_MIN
+from edgeserve.sched.latency.lane_gaps import DISPATCH_EVERY as LEARNT_MIN
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.policy_api.board import Board

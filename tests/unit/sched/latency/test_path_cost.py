@@ -5,7 +5,7 @@ from __future__ import annotations
 from hand_world import MS, app_of
 
 from edgeserve.sched.latency.distribution import timing_constant
-from edgeserve.sched.latency.handover import Handover
+from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.latency.path_cost import AppCosts, least_alone_ns
 
@@ -24,7 +24,7 @@ def costs(nodes, times):
     return AppCosts(
         app_of(nodes),
         {model: [latency_of(time_ms)] for model, time_ms in times.items()},
-        {model: [Handover()] for model in times},
+        {model: [DispatchGap()] for model in times},
         dict.fromkeys(times, 0),
     )
 

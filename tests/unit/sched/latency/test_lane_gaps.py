@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from hand_world import MS, Driver
 
-from edgeserve.sched.latency.handover import Handover
+from edgeserve.sched.latency.lane_gaps import DispatchGap
 
 US = 1000
 WINDOW_LEN, LEARNT_MIN, HANDOVER_NS_MAX = 32, 8, 10 * MS
 
 
 def measured(*took_us):
-    handover = Handover()
+    handover = DispatchGap()
     for item in took_us:
         handover.took(round(item * US))
     return handover
