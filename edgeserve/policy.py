@@ -21,8 +21,8 @@ Imports the scheduler and the configuration; no engine, no socket and no thread.
 
 from __future__ import annotations
 
+from edgeserve.sched.latency.batch_time import ModelLatency
 from edgeserve.sched.latency.distribution import Distribution
-from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.common.bidding import (
     best_class,

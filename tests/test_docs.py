@@ -40,7 +40,7 @@ import edgeserve
 from edgeserve import cli
 from edgeserve.config import loading, schema
 from edgeserve.errors import REASONS
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import ModelLatency
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.policy import Bid, Change

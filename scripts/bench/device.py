@@ -27,7 +27,7 @@ from lib.checks import Checks
 
 from edgeserve import compiled
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import ModelLatency
 from edgeserve.sched.protocol.actions import EvictModel, Outcome
 from edgeserve.sim.run import Run, setting_of, simulate
 from edgeserve.sim.scenario import Scenario, parse_scenario

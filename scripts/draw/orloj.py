@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib import plots
 
+from edgeserve.sched.latency.batch_time import ModelLatency
 from edgeserve.sched.latency.distribution import timing_constant
-from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.dynamic.lengths import Lengths, LengthWindow, lengths_of
 from edgeserve.sched.policies.published.orloj.slack import score_of
 

@@ -11,9 +11,8 @@ from edgeserve.config.profiles import LaneProfile, Profile, Timing
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.errors import ConfigError, ProfileError, did_you_mean
 from edgeserve.sched.core.scheduler import Scheduler
-from edgeserve.sched.latency.confidence import ASSUMED, EXPECTED, PROFILE, START
+from edgeserve.sched.latency.batch_time import ASSUMED, EXPECTED, PROFILE, START, ModelLatency
 from edgeserve.sched.latency.distribution import timing_constant, timing_of
-from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.sched.requests.graph import App
@@ -41,7 +40,7 @@ the first run corrects it, but what is refused as too slow never runs."""
 
 
 class Seed(NamedTuple):
-    """What is known of a batch size before anything ran, and from where (``sched/latency/confidence.py``)."""
+    """What is known of a batch size before anything ran, and from where (``sched/latency/batch_time.py``)."""
 
     timing: Timing
     source: str

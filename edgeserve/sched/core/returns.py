@@ -14,7 +14,7 @@ from collections import deque
 from typing import Deque, Dict, List, Sequence, Tuple
 
 from edgeserve.sched.core.state import State
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import ModelLatency
 from edgeserve.sched.policy_api.arbiter import is_background
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.protocol.events import Event, RequestArrived

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Dict, List, Tuple
 
 from edgeserve.sched.core.state import State
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import ModelLatency
 from edgeserve.sched.policy_api.arbiter import is_background
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.requests.states import READY, Job

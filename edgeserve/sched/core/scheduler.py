@@ -16,8 +16,8 @@ from edgeserve.sched.core.invariants import check_invariants
 from edgeserve.sched.core.probes import Probes
 from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.core.state import State
+from edgeserve.sched.latency.batch_time import ModelLatency
 from edgeserve.sched.latency.lane_gaps import IdleGap
-from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policy_api.budget import OPERATIONS_MAX
 from edgeserve.sched.policy_api.policy import Change, Policy
 from edgeserve.sched.protocol.actions import Action

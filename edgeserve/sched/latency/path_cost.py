@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Deque, Dict, List, Mapping, Sequence, Tuple
 
+from edgeserve.sched.latency.batch_time import ModelLatency
 from edgeserve.sched.latency.lane_gaps import DispatchGap
-from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.work import MILLI, relative_milli
 from edgeserve.units import NS_PER_MS

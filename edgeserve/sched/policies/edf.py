@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Deque, Dict, List, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
+from edgeserve.sched.latency.batch_time import ModelLatency
 from edgeserve.sched.latency.lane_gaps import DispatchGap
-from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.common.bidding import (
     bid_for,
     droppable,

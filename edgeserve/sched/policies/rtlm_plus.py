@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence, Set, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import ModelLatency
 from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policies.language.base import KEEP, LanguageOptions, LanguagePolicy
 from edgeserve.sched.policies.language.consolidation import consolidate, window_len

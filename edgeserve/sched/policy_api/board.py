@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.errors import PolicyError
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import ModelLatency
 from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.policy_api.budget import Budget
 from edgeserve.sched.protocol.events import Part

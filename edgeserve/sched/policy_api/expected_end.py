@@ -14,7 +14,7 @@ from edgeserve.sched.requests.states import NEW, READY, Job, RequestRecord
 from edgeserve.sched.resources.model_cache import NEVER_NS
 
 if TYPE_CHECKING:
-    from edgeserve.sched.latency.model import ModelLatency
+    from edgeserve.sched.latency.batch_time import ModelLatency
     from edgeserve.sched.policy_api.board import Board
 
 

@@ -8,10 +8,8 @@ import pytest
 
 from edgeserve.config.loading import parse_config
 from edgeserve.live.estimates import ContradictionLog, warning_text
-from edgeserve.sched.latency.confidence import EXPECTED, PROFILE, START
-from edgeserve.sched.latency.contradiction import SERVED_EVERY_NS, Contradiction
+from edgeserve.sched.latency.batch_time import EXPECTED, PROFILE, SERVED_EVERY_NS, START, Contradiction, ModelLatency
 from edgeserve.sched.latency.distribution import timing_constant
-from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.units import NS_PER_MS as MS
 
 CONFIG = parse_config({}, source="edge.toml")

@@ -16,7 +16,7 @@ from edgeserve.sched.requests.critical import NO_BOUND_NS
 from edgeserve.sched.requests.states import Job, RequestRecord, steps_left
 
 if TYPE_CHECKING:
-    from edgeserve.sched.latency.model import ModelLatency
+    from edgeserve.sched.latency.batch_time import ModelLatency
     from edgeserve.sched.policy_api.board import Board
     from edgeserve.sched.resources.lanes import Lane
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Mapping, Sequence,
 import numpy as np
 
 from edgeserve.compiled import mypyc_attr
+from edgeserve.sched.latency.batch_time import ModelLatency
 from edgeserve.sched.latency.distribution import Distribution
-from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.dynamic.evidence import BatchRow, Longest, expected_longest_ns, learn_lengths
 
 BINS = 50

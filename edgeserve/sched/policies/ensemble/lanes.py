@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Dict, List, Mapping, Sequence, Tuple
 
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import ModelLatency
 from edgeserve.sched.latency.path_cost import share_time_ns
 from edgeserve.sched.policies.ensemble.planner import Planner
 from edgeserve.sched.policies.ensemble.problem import Lanes

@@ -12,7 +12,7 @@ from heapq import nsmallest
 from typing import Any, ClassVar, Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import ModelLatency
 from edgeserve.sched.policies.common.bidding import Utility, best_class, refusal
 from edgeserve.sched.policies.language import consolidation, offload
 from edgeserve.sched.policies.language.constants import saturating

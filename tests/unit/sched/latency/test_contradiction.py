@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from edgeserve.config.profiles import Timing
-from edgeserve.sched.latency.confidence import ASSUMED, EXPECTED, PROFILE, START
-from edgeserve.sched.latency.contradiction import Contradiction
+from edgeserve.sched.latency.batch_time import ASSUMED, EXPECTED, PROFILE, START, Contradiction, ModelLatency
 from edgeserve.sched.latency.distribution import timing_constant
-from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.units import NS_PER_MS as MS
 
 SERVED_EVERY_NS = 100 * MS
@@ -81,13 +79,13 @@ def test_a_slower_lane_contradicts_nothing():
 
 
 def test_work_that_was_declared_is_no_surprise():
-    """Two usual jobs' work more on a batch of one: 5 + 3 * 5 ms."""
+    """Two standard jobs' work more on a batch of one: 5 + 3 * 5 ms. What is said is of standard work."""
     assert served(latency(), [20] * 10, over_milli=2000) is None
     assert served(latency(), [20] * 10, over_milli=0) is not None
-    assert served(latency(), [40] * 10, over_milli=2000) == Contradiction(PROFILE, 1, 20 * MS, 40 * MS, 10)
+    assert served(latency(), [40] * 10, over_milli=2000) == Contradiction(PROFILE, 1, 10 * MS, 20 * MS, 10)
     assert served(latency(), [80] * 10, steps=8) is None  # of one step
     assert served(latency(), [45] * 10, size=4, over_milli=4000) is None  # 25 and four more jobs' 5 each
-    assert served(latency(), [70] * 10, size=4, over_milli=4000) == Contradiction(PROFILE, 4, 45 * MS, 70 * MS, 10)
+    assert served(latency(), [72] * 10, size=4, over_milli=4000) == Contradiction(PROFILE, 4, 25 * MS, 40 * MS, 10)
 
 
 @pytest.mark.parametrize("source", [PROFILE, EXPECTED, START, ASSUMED])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hand_world import MS, app_of
 
+from edgeserve.sched.latency.batch_time import ModelLatency
 from edgeserve.sched.latency.distribution import timing_constant
 from edgeserve.sched.latency.lane_gaps import DispatchGap
-from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.latency.path_cost import AppCosts, least_alone_ns
 
 PARTS_LEN = 32

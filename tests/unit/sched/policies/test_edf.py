@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeserve.errors import ConfigError
+from edgeserve.sched.latency.batch_time import ModelLatency
 from edgeserve.sched.latency.distribution import timing_constant
 from edgeserve.sched.latency.lane_gaps import DISPATCH_EVERY as LEARNT_MIN
-from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.edf import STARTS_LEN, _choice, _critical_lost
 from edgeserve.sched.protocol.actions import RunBatch

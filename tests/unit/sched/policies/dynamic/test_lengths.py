@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from edgeserve.sched.latency.batch_time import ModelLatency
 from edgeserve.sched.latency.distribution import timing_constant
-from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.dynamic.calibration import HITS_LEN, Calibration
 from edgeserve.sched.policies.dynamic.evidence import BatchRow
 from edgeserve.sched.policies.dynamic.lengths import (
