@@ -8,7 +8,7 @@ Requests that the batch overtook are dropped, as in the authors' implementation.
 a lane that misses it refuses, and those requests fail without a retry (section 4.2).
 
 Estimates are the maximum of the last ten measurements (``sched/latency/batch_time.py``), unless ``estimate = "mean"``;
-LOAD and EVICT by demand are ``sched/resources/model_cache.py``; planning ahead is the lane's ``ahead`` (the paper: 5 ms).
+LOAD and EVICT by demand are ``sched/resources/model_cache.py``; planning ahead is the lane's ``ahead`` (paper: 5 ms).
 """
 
 from __future__ import annotations

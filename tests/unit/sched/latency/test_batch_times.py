@@ -56,6 +56,17 @@ def test_a_slow_device_is_slow_for_sizes_that_have_not_run(seed):
     assert typical(known, 8) == pytest.approx(2.5 * TRUE[8], rel=0.15)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("off", [0.75, 1.3])
+def test_a_size_that_the_profile_has_wrong_is_learnt_beside_the_others(off, seed):
+    draw, known = random.Random(f"shape/{off}/{seed}"), believed()
+    for step in range(300):
+        size = draw.choice(SIZES)
+        known.observe(step * EVERY, size, round(TRUE[size] * (off if size == 4 else 1) * draw.gauss(1.0, 0.05)))
+    for size in SIZES:
+        assert typical(known, size) == pytest.approx(TRUE[size] * (off if size == 4 else 1), rel=0.08)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_one_slow_batch_moves_no_typical_time_and_the_careful_one_until_it_is_old(seed):
     draw, known = random.Random(f"outlier/{seed}"), believed()
@@ -95,10 +106,11 @@ def test_a_speed_that_is_told_scales_all_times_and_measurements_do_not_count_twi
 def test_a_speed_that_is_told_late_explains_the_batches_before(speed, sizes, slow, seed):
     """Also where the slow batches are spread over several sizes, and not those that ran before the clock changed."""
     draw, known = random.Random(f"late/{speed}/{sizes}/{slow}/{seed}"), believed(2.0)
-    ran(known, draw, 20, sizes=sizes)
-    known.forget(19 * EVERY)
+    ran(known, draw, 15, sizes=sizes)
+    known.forget(14 * EVERY)
+    ran(known, draw, 5, sizes=sizes, start=15)
     ran(known, draw, slow, slow=1 / speed, sizes=sizes, start=20)
-    known.set_speed(speed, since_ns=19 * EVERY)
+    known.set_speed(speed, since_ns=14 * EVERY)
     for size in sizes:
         assert typical(known, size) == pytest.approx(TRUE[size] / speed, rel=0.1)
         assert careful(known, size) <= 1.2 * TRUE[size] / speed
