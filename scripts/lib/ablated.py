@@ -18,7 +18,7 @@ from edgeserve.sched.core.cuts import Cuts
 from edgeserve.sched.core.returns import Returns
 from edgeserve.sched.core.saving import Saving
 from edgeserve.sched.core.trials import Trials
-from edgeserve.sched.latency.batch_time import ModelLatency
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.inputs import InputVariance
 from edgeserve.sched.latency.lane_gaps import DispatchGap, IdleGap
 from edgeserve.sched.latency.path_cost import AppCosts
@@ -133,11 +133,11 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         ),
     ),
     # --- latency
-    Mechanism("slowdown of batches", "latency/batch_time.py", (Part(ModelLatency, "_follow", says(None), True),)),
-    Mechanism("standard times by size", "latency/batch_time.py", (Part(ModelLatency, "_compare", says(False), True),)),
+    Mechanism("slowdown of batches", "latency/batch_time.py", (Part(BatchTime, "_follow", says(None), True),)),
+    Mechanism("standard times by size", "latency/batch_time.py", (Part(BatchTime, "_compare", says(False), True),)),
     Mechanism("input variance", "latency/inputs.py", (Part(InputVariance, "observe", says(False), True),)),
-    Mechanism("standard work", "latency/batch_time.py", (Part(ModelLatency, "_each_ns", says(0)),)),
-    Mechanism("measured durations expire", "latency/batch_time.py", (Part(ModelLatency, "forget", says(None), True),)),
+    Mechanism("standard work", "latency/batch_time.py", (Part(BatchTime, "_each_ns", says(0)),)),
+    Mechanism("measured durations expire", "latency/batch_time.py", (Part(BatchTime, "forget", says(None), True),)),
     Mechanism("dispatch gap", "latency/lane_gaps.py", (Part(DispatchGap, "took", says(None), True),)),
     Mechanism("slow start after an idle gap", "latency/lane_gaps.py", (Part(IdleGap, "learn", says(None), True),)),
     Mechanism("response overhead", "loop/response_overhead.py", (Part(ResponseOverhead, "took", says(None), True),)),

@@ -77,7 +77,7 @@ class Auction:
                 if len(bids) > 1:  # a probe competes with nobody
                     self._say_spread(bids, lane)
                     bid = arbiter.choose(
-                        [other for other in bids if not other.probe] or bids, at_ns, lane.handover.careful_ns
+                        [other for other in bids if not other.probe] or bids, at_ns, lane.dispatch_gap.careful_ns
                     )
                 if pressed and (saving.holds(lane, bid) or saving.pauses(bid, lane)):
                     break
@@ -110,9 +110,9 @@ class Auction:
         could need it before the trial is believed to be over."""
         trial.policy = self._trials
         others = [bid for bid in bids if not bid.probe]
-        handover_ns = lane.handover.careful_ns
+        dispatch_gap_ns = lane.dispatch_gap.careful_ns
         if others and not self._trials.may_go_first(
-            trial, arbiter.choose(others, at_ns, handover_ns), at_ns + handover_ns
+            trial, arbiter.choose(others, at_ns, dispatch_gap_ns), at_ns + dispatch_gap_ns
         ):
             return False
         return trial.klass == "critical" or self._fits(trial, trial.size, lane)
@@ -145,7 +145,7 @@ class Auction:
         likely_ns = latency.likely_ns[bid.size]
         if bid.expected_ns > likely_ns and bid.model not in self._state.sequences.models:  # several steps, more work
             takes_ns = takes_ns * bid.expected_ns // likely_ns
-        return lane.available_ns(now) - now + takes_ns + lane.handover.careful_ns <= room_ns
+        return lane.available_ns(now) - now + takes_ns + lane.dispatch_gap.careful_ns <= room_ns
 
     def _cut(self, bid: Bid, size: int, lane: Lane) -> Bid:
         """The first jobs of a bid as a smaller batch."""

@@ -11,7 +11,7 @@ from edgeserve.config.profiles import LaneProfile, Profile, Timing
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.errors import ConfigError, ProfileError, did_you_mean
 from edgeserve.sched.core.scheduler import Scheduler
-from edgeserve.sched.latency.batch_time import ASSUMED, EXPECTED, PROFILE, START, ModelLatency
+from edgeserve.sched.latency.batch_time import ASSUMED, EXPECTED, PROFILE, START, BatchTime
 from edgeserve.sched.latency.distribution import timing_constant, timing_of
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policy_api.policy import Policy
@@ -64,7 +64,7 @@ def build_scheduler(
     measured: Measured | None = None,
     resident: Mapping[str, Sequence[str]] | None = None,
     sequences: SequenceFacts | None = None,
-    learnt: Mapping[Tuple[str, str], ModelLatency] | None = None,
+    learnt: Mapping[Tuple[str, str], BatchTime] | None = None,
 ) -> Scheduler:
     """Put a scheduler together.
 
@@ -88,7 +88,7 @@ def build_scheduler(
     }
     seeds = seed_timings(config, profiles, measured or {})
     profiled = profiled_lanes(profiles)
-    latency: Dict[Tuple[str, str], ModelLatency] = {}
+    latency: Dict[Tuple[str, str], BatchTime] = {}
     for model in config.models.values():
         for name in model_lanes(config, model):
             known = profiled.get((model.name, name), LaneProfile({}))
@@ -97,7 +97,7 @@ def build_scheduler(
             if learnt is not None and (model.name, name) in learnt:
                 latency[model.name, name] = learnt[model.name, name]
                 continue
-            latency[model.name, name] = ModelLatency(
+            latency[model.name, name] = BatchTime(
                 model.name,
                 name,
                 {size: seed.timing for size, seed in here.items()},

@@ -14,7 +14,7 @@ from collections import deque
 from typing import Deque, Dict, List, Sequence, Tuple
 
 from edgeserve.sched.core.state import State
-from edgeserve.sched.latency.batch_time import ModelLatency
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.policy_api.arbiter import is_background
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.protocol.events import Event, RequestArrived
@@ -284,7 +284,7 @@ class Returns:
                     return False
         return True
 
-    def _pays_until_ns(self, latency: ModelLatency, bid: Bid, lane: Lane, latest_ns: int) -> int:
+    def _pays_until_ns(self, latency: BatchTime, bid: Bid, lane: Lane, latest_ns: int) -> int:
         """Until when a wait pays, at most ``latest_ns``; ``now`` where none does.
 
         What counts is the lane time per request: of the batch and the returns after it, against the two in one batch

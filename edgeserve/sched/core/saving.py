@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Dict, List, Tuple
 
 from edgeserve.sched.core.state import State
-from edgeserve.sched.latency.batch_time import ModelLatency
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.policy_api.arbiter import is_background
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.requests.states import READY, Job
@@ -98,7 +98,7 @@ class Saving:
         return ready_ns + int(spare_ns * share) - busy_ns if spare_ns > 0 else now
 
 
-def _cheapest_size(latency: ModelLatency) -> int:
+def _cheapest_size(latency: BatchTime) -> int:
     """The batch size that takes the least time per job; the smaller of two that are equal."""
     best, best_ns = latency.sizes[0], latency.typical_ns[latency.sizes[0]]
     for size in latency.sizes[1:]:
@@ -107,7 +107,7 @@ def _cheapest_size(latency: ModelLatency) -> int:
     return best
 
 
-def _pays(latency: ModelLatency, count: int, best: int) -> bool:
+def _pays(latency: BatchTime, count: int, best: int) -> bool:
     """Whether a job in a batch of the cheapest size takes enough less time than one of ``count`` jobs."""
     now_ns = latency.typical_ns[latency.size_for[count]] / count
     return latency.typical_ns[best] / best <= (1.0 - GAIN_MIN) * now_ns

@@ -16,7 +16,7 @@ from edgeserve.sched.core.invariants import check_invariants
 from edgeserve.sched.core.probes import Probes
 from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.core.state import State
-from edgeserve.sched.latency.batch_time import ModelLatency
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.lane_gaps import IdleGap
 from edgeserve.sched.policy_api.budget import OPERATIONS_MAX
 from edgeserve.sched.policy_api.policy import Change, Policy
@@ -65,7 +65,7 @@ class Scheduler:
         policies: Sequence[Policy],
         devices: Sequence[Device],
         lanes: Sequence[Lane],
-        latency: Mapping[Tuple[str, str], ModelLatency],
+        latency: Mapping[Tuple[str, str], BatchTime],
         sequences: Mapping[str, SequenceModel] | None = None,
         pending_max: int = PENDING_MAX,
     ) -> None:
@@ -286,7 +286,7 @@ class Scheduler:
             warm_ns = self._warm_ns(work, took_ns, latency) if work.cold else took_ns
             latency.observe(self._board.now_ns, work.size, warm_ns, over_milli, work.turns or work.steps, "", not reads)
             if work.at_once:
-                lane.handover.took(self._board.now_ns - work.launched_ns - took_ns)
+                lane.dispatch_gap.took(self._board.now_ns - work.launched_ns - took_ns)
             if self._returns.learns:
                 self._returns.answered(work, took_ns)
             self._board.ends_ns.clear()
@@ -298,7 +298,7 @@ class Scheduler:
         for job in jobs:
             self.state.energy[work.lane.device].ran(job.request.app.name, took_ns / len(jobs))
 
-    def _warm_ns(self, work: Work, took_ns: int, latency: ModelLatency) -> int:
+    def _warm_ns(self, work: Work, took_ns: int, latency: BatchTime) -> int:
         """What the first batch after an idle gap would have taken as any other: the rest is the gap's."""
         gap = work.lane.idle_gap
         if gap is None:

@@ -36,7 +36,7 @@ WINDOW_AGE_NS = 10_000 * NS_PER_MS
 again (Clockwork's pitfall: what is never run is never re-measured)."""
 
 LIKELY = 0.8
-"""The quantile of :attr:`ModelLatency.likely_ns`, of those that profiles have."""
+"""The quantile of :attr:`BatchTime.likely_ns`, of those that profiles have."""
 
 PRIOR, PLACE_LEN = 8, 64
 """How a size compares with the others is the mean of its last batches, beside so many that agreed with the profile."""
@@ -45,7 +45,7 @@ PLACE_MAX = 2
 """A size is at most so many times slower or faster beside the others than the profile says."""
 
 REMEMBERED = 8
-"""Slowdowns remembered, one for each call of :meth:`ModelLatency.forget`: a changed clock is noticed sooner."""
+"""Slowdowns remembered, one for each call of :meth:`BatchTime.forget`: a changed clock is noticed sooner."""
 
 PHASES_MAX = 8
 """Phases of one model that are told apart: prefill and decode, and room for a few more."""
@@ -81,7 +81,7 @@ class Contradiction(NamedTuple):
     batches: int
 
 
-class ModelLatency:
+class BatchTime:
     """One model on one lane, or one phase of it: how long a batch takes now.
 
     Tables by batch size, in nanoseconds at the lane's present speed; a table that changed may be a new object, so it
@@ -179,7 +179,7 @@ class ModelLatency:
         self.speed = 1.0
         self.version = 0
         self.learns_work = False
-        self.phases: Dict[str, ModelLatency] = {}
+        self.phases: Dict[str, BatchTime] = {}
         self.observed_ns = -NEVER_NS
         self._sources: Mapping[int, str] = sources or {}
         self._windows: Dict[int, Window] = {size: Window(WINDOW_LEN, age_ns=age_ns) for size in self.sizes}
@@ -288,7 +288,7 @@ class ModelLatency:
             self._set_work(self._work)
         return self._work
 
-    def phase(self, name: str) -> ModelLatency:
+    def phase(self, name: str) -> BatchTime:
         """The tables of one phase of the model (prefill, decode). A new one begins with the seeds of the whole."""
         found = self.phases.get(name)
         if found is None:
@@ -297,7 +297,7 @@ class ModelLatency:
                     f"model {self.model!r} on lane {self.lane!r}: phase {name!r} is one too many, at most "
                     f"{PHASES_MAX} are told apart ({', '.join(self.phases)})"
                 )
-            found = self.phases[name] = ModelLatency(
+            found = self.phases[name] = BatchTime(
                 self.model, self.lane, self.seeds, self.sizes, self.age_ns, self.fixed_ns, self.alone, self._sources
             )
             found.set_speed(self.speed)

@@ -16,7 +16,7 @@ from edgeserve.sched.requests.critical import NO_BOUND_NS
 from edgeserve.sched.requests.states import Job, RequestRecord, steps_left
 
 if TYPE_CHECKING:
-    from edgeserve.sched.latency.batch_time import ModelLatency
+    from edgeserve.sched.latency.batch_time import BatchTime
     from edgeserve.sched.policy_api.board import Board
     from edgeserve.sched.resources.lanes import Lane
 
@@ -164,7 +164,7 @@ def likely_bid(jobs: Sequence[Job], size: int, known: Distribution, board: Board
     return bid
 
 
-def ends_by_lane(model: str, board: Board, alone_ns: Callable[[ModelLatency], int] | None = None) -> Dict[str, int]:
+def ends_by_lane(model: str, board: Board, alone_ns: Callable[[BatchTime], int] | None = None) -> Dict[str, int]:
     """When a job of this model alone would end on each lane that is up, given what is on the lanes now. A model that is
     not resident has to be loaded first. By the likely time, or by what ``alone_ns`` says."""
     ends: Dict[str, int] = {}
@@ -175,7 +175,7 @@ def ends_by_lane(model: str, board: Board, alone_ns: Callable[[ModelLatency], in
     return ends
 
 
-def _ends_alone_ns(model: str, lane: Lane, board: Board, alone_ns: Callable[[ModelLatency], int] | None) -> int | None:
+def _ends_alone_ns(model: str, lane: Lane, board: Board, alone_ns: Callable[[BatchTime], int] | None) -> int | None:
     if not lane.up or lane.hung:
         return None
     starts_ns = max(lane.available_ns(board.now_ns), board.resident_at_ns(model, lane))
@@ -183,7 +183,7 @@ def _ends_alone_ns(model: str, lane: Lane, board: Board, alone_ns: Callable[[Mod
     return starts_ns + (latency.alone_likely_ns if alone_ns is None else alone_ns(latency))
 
 
-def earliest_end_ns(model: str, board: Board, alone_ns: Callable[[ModelLatency], int] | None = None) -> int | None:
+def earliest_end_ns(model: str, board: Board, alone_ns: Callable[[BatchTime], int] | None = None) -> int | None:
     """When a job of this model alone would end at the earliest, as :func:`ends_by_lane` says, or None when no lane is
     up."""
     if alone_ns is None:
@@ -196,7 +196,7 @@ def earliest_end_ns(model: str, board: Board, alone_ns: Callable[[ModelLatency],
     return earliest_ns
 
 
-def refusal(request: RequestRecord, board: Board, alone_ns: Callable[[ModelLatency], int] | None = None) -> str | None:
+def refusal(request: RequestRecord, board: Board, alone_ns: Callable[[BatchTime], int] | None = None) -> str | None:
     """Why a request should be refused at arrival, or None: some first node must be able to end, on some lane, early
     enough for the rest (times as in :func:`earliest_end_ns`). Requests that are answered late anyway are never refused
     for their deadline."""
@@ -256,7 +256,7 @@ def must_yield(jobs: Iterable[Job], lane: Lane, board: Board) -> bool:
         return False
     latency = board.latency(waiting[0].node.model, lane.name)
     smallest = latency.sizes[0]
-    if max(latency.slowest_ns[smallest], latency.estimate_ns[smallest]) + lane.handover.careful_ns <= room_ns:
+    if max(latency.slowest_ns[smallest], latency.estimate_ns[smallest]) + lane.dispatch_gap.careful_ns <= room_ns:
         return False
     return not any(board.has_waited(job) for job in waiting)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Dict, List, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.latency.batch_time import ModelLatency
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.policies.common.bidding import (
     bid_for,
     droppable,
@@ -185,10 +185,10 @@ class Clockwork(Policy):
             drops=[row for row in drops if row[0].id not in staying],
         )
 
-    def _took_ns(self, latency: ModelLatency, size: int) -> int:
+    def _took_ns(self, latency: BatchTime, size: int) -> int:
         return latency.profiled_ns[size] if self._plans_by_mean else latency.estimate_ns[size]
 
-    def _alone_ns(self, latency: ModelLatency) -> int:
+    def _alone_ns(self, latency: BatchTime) -> int:
         return self._took_ns(latency, latency.sizes[0])
 
     def _remove(self, job: Job) -> None:

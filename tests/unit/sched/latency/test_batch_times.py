@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from edgeserve.sched.latency.batch_time import EXPECTED, LIVE, ModelLatency, fixed_part_ns
+from edgeserve.sched.latency.batch_time import EXPECTED, LIVE, BatchTime, fixed_part_ns
 from edgeserve.sched.latency.distribution import timing_constant
 from edgeserve.units import NS_PER_MS as MS
 
@@ -18,7 +18,7 @@ TRUE = {size: FIXED + size * EACH for size in SIZES}
 
 def believed(factor=1.0, sizes=SIZES):
     """What is known before the first batch: the true times, all wrong by a factor."""
-    return ModelLatency("m", "l", {size: timing_constant(round(TRUE[size] * factor)) for size in sizes}, sizes)
+    return BatchTime("m", "l", {size: timing_constant(round(TRUE[size] * factor)) for size in sizes}, sizes)
 
 
 def typical(known, size):

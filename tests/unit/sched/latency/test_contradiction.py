@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgeserve.config.profiles import Timing
-from edgeserve.sched.latency.batch_time import ASSUMED, EXPECTED, PROFILE, START, Contradiction, ModelLatency
+from edgeserve.sched.latency.batch_time import ASSUMED, EXPECTED, PROFILE, START, BatchTime, Contradiction
 from edgeserve.sched.latency.distribution import timing_constant
 from edgeserve.units import NS_PER_MS as MS
 
@@ -15,7 +15,7 @@ SERVED_EVERY_NS = 100 * MS
 def latency(sources=None, times=None):
     """The profile says 10 ms for one and 25 for four: 5 are fixed and 5 per job."""
     times = times or {1: 10 * MS, 4: 25 * MS}
-    return ModelLatency(
+    return BatchTime(
         "m",
         "gpu0",
         {size: Timing(100, time, time, time, 0) for size, time in times.items()},
@@ -92,7 +92,7 @@ def test_work_that_was_declared_is_no_surprise():
 def test_the_source_is_said_and_an_assumption_is_none(source):
     found = served(latency({1: source, 4: source}), [99] * 10)
     assert (found.source if found else None) == (None if source == ASSUMED else source)
-    assert served(ModelLatency("m", "l", {1: timing_constant(MS)}, (1,)), [99] * 10).source == EXPECTED
+    assert served(BatchTime("m", "l", {1: timing_constant(MS)}, (1,)), [99] * 10).source == EXPECTED
 
 
 def test_figures_show_it_with_both_numbers():

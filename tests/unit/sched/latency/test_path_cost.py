@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hand_world import MS, app_of
 
-from edgeserve.sched.latency.batch_time import ModelLatency
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.distribution import timing_constant
 from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.latency.path_cost import AppCosts, least_alone_ns
@@ -16,7 +16,7 @@ REFRESH_NS = 100 * MS
 def latency_of(*times_ms, lane="l"):
     """A model that takes so many ms for batches of 1, 2, ... jobs."""
     seeds = {size: timing_constant(round(time_ms * MS)) for size, time_ms in enumerate(times_ms, 1)}
-    return ModelLatency("m", lane, seeds, list(seeds))
+    return BatchTime("m", lane, seeds, list(seeds))
 
 
 def costs(nodes, times):

@@ -204,7 +204,7 @@ def test_background_work_yields_where_its_smallest_batch_could_make_a_critical_r
     latency = world.scheduler.state.latency["m", "cpu0"]
     lane = world.scheduler.state.lanes["cpu0"]
     for _ in range(20):
-        lane.handover.took(5 * MS)
+        lane.dispatch_gap.took(5 * MS)
 
     class Board:
         def expects_critical(self):
