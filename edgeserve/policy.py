@@ -9,7 +9,7 @@ The page *Write a policy* is the tutorial, *The interface of a policy* the refer
   returns, :class:`PolicyOptions` with :func:`option` for the keys of its section, :data:`POLICIES` as the registry by
   kind.
 * The arguments of the hooks, for annotations: :class:`Board`, :class:`RequestRecord`, :class:`Job`, :class:`Lane`,
-  :class:`Work`, :class:`Change`, :class:`App`, :class:`Node`, :class:`Branch`, :class:`ModelLatency`,
+  :class:`Work`, :class:`Change`, :class:`App`, :class:`Node`, :class:`Branch`, :class:`BatchTime`,
   :class:`Distribution`.
 * Functions that all policies share, so that every policy counts value and time alike: :class:`JobQueue`, :func:`take`,
   :func:`bid_for`, :func:`likely_bid`, :func:`choose`, :func:`best_class`, :func:`refusal`, :func:`expected_end`,
@@ -21,8 +21,8 @@ Imports the scheduler and the configuration; no engine, no socket and no thread.
 
 from __future__ import annotations
 
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.distribution import Distribution
-from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.common.bidding import (
     best_class,
@@ -61,7 +61,7 @@ __all__ = [
     "Job",
     "JobQueue",
     "Lane",
-    "ModelLatency",
+    "BatchTime",
     "Node",
     "Policy",
     "PolicyOptions",

@@ -40,7 +40,7 @@ import edgeserve
 from edgeserve import cli
 from edgeserve.config import loading, schema
 from edgeserve.errors import REASONS
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.policy import Bid, Change
@@ -562,7 +562,7 @@ INTERFACE = {  # heading of docs/reference/policy-interface.md -> class, and wha
     "Expected end": (ExpectedEnd, {"count", "index"}),
     "Change": (Change, set()),
     "Latency": (
-        ModelLatency,
+        BatchTime,
         {"observe", "forget", "set_speed", "model", "lane", "age_ns", "version", "learns_work", "phases", "figures"},
     ),
 }

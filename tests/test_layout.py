@@ -46,7 +46,7 @@ ROOMS = {
     "config": set(),
     "compiled": set(),
     "sched": set(),
-    "loop": {"sched.protocol"},
+    "loop": {"sched.protocol", "sched.latency.window"},
     "engines": {"", "predict"},
     "ipc": set(),
     "offload": {"engines"},

@@ -1,7 +1,7 @@
 """Profiles: measured times of one model on one device, as JSON files that people can read and compare.
 
 ``edgeserve profile`` writes them, the scheduler's latency models are seeded from them. This module holds the record
-and its reading and writing; measuring is ``tools/profile.py``, using is ``sched/latency/model.py``, and
+and its reading and writing; measuring is ``tools/profile.py``, using is ``sched/latency/batch_time.py``, and
 ``profile_match.py`` tells whether one still holds.
 """
 

@@ -10,9 +10,7 @@ from edgeserve.config.profile_match import profile_command
 from edgeserve.config.schema import Config
 from edgeserve.sched.core.refusals import expected_of_app
 from edgeserve.sched.core.state import State
-from edgeserve.sched.latency.confidence import EXPECTED, PROFILE
-from edgeserve.sched.latency.contradiction import Contradiction
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import EXPECTED, PROFILE, BatchTime, Contradiction
 from edgeserve.sched.requests.graph import App
 from edgeserve.units import NS_PER_S, format_duration, ns_to_ms
 
@@ -101,7 +99,7 @@ LOOK_NS = 5 * NS_PER_S
 class ContradictionLog:
     """The latency models of which nothing was said yet."""
 
-    def __init__(self, config: Config, latency: Mapping[Tuple[str, str], ModelLatency]) -> None:
+    def __init__(self, config: Config, latency: Mapping[Tuple[str, str], BatchTime]) -> None:
         self._config = config
         self._quiet = dict(latency)
 

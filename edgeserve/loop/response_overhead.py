@@ -7,8 +7,7 @@ first) is taken off the deadline that the scheduler is told.
 
 from __future__ import annotations
 
-from collections import deque
-from typing import Deque
+from edgeserve.sched.latency.window import Window
 
 WINDOW_LEN = 32
 REFRESH_EVERY = 8
@@ -20,20 +19,16 @@ class ResponseOverhead:
     """The last answers. ``margin_ns`` is the 75th percentile of what they took; belongs to one loop. The live world and
     the simulated one have one each."""
 
-    __slots__ = ("margin_ns", "_recent", "_unseen")
+    __slots__ = ("margin_ns", "_window")
 
     def __init__(self) -> None:
         self.margin_ns = 0
-        self._recent: Deque[int] = deque(maxlen=WINDOW_LEN)
-        self._unseen = 0
+        self._window = Window(WINDOW_LEN, REFRESH_EVERY)
 
     def took(self, overhead_ns: int) -> None:
         """The last answer of a step went out this much later than if handing over, there and back, took no time."""
-        self._recent.append(overhead_ns)
-        self._unseen += 1
-        if self._unseen >= REFRESH_EVERY:
-            self._unseen = 0
-            self.margin_ns = sorted(self._recent)[3 * len(self._recent) // 4]
+        if self._window.add(overhead_ns):
+            self.margin_ns = self._window.quantile(3 / 4)
 
     def planned_ns(self, now_ns: int, deadline_ns: int) -> int:
         """The deadline to plan for."""

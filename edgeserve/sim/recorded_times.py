@@ -18,7 +18,7 @@ from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config
 from edgeserve.recording.history import Past, Ran, RecordedHistory
 from edgeserve.sched.core.build import Measured, model_lanes, seed_timings
-from edgeserve.sched.latency.confidence import ASSUMED
+from edgeserve.sched.latency.batch_time import ASSUMED
 from edgeserve.sim.scenario import CONTINUOUS, STATIC
 
 PLACE_HINT = "~recorded"

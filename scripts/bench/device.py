@@ -27,7 +27,7 @@ from lib.checks import Checks
 
 from edgeserve import compiled
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.protocol.actions import EvictModel, Outcome
 from edgeserve.sim.run import Run, setting_of, simulate
 from edgeserve.sim.scenario import Scenario, parse_scenario
@@ -43,7 +43,7 @@ WORKING_S = 1.0
 """A model that ran in the last second was at work."""
 
 
-class Unlearning(ModelLatency):
+class Unlearning(BatchTime):
     """A latency model that never learns: every time stays that of the profile."""
 
     __slots__ = ()

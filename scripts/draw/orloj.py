@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib import plots
 
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.distribution import timing_constant
-from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.dynamic.lengths import Lengths, LengthWindow, lengths_of
 from edgeserve.sched.policies.published.orloj.slack import score_of
 
@@ -36,9 +36,7 @@ def lengths() -> Lengths:
         times = [round((FIXED_MS + max(0.5, draw.gauss(mean, deviation))) * MS) for _ in range(1500)]
         windows[name] = LengthWindow(1500, times)
     sizes = (1, 2, 4, 8)
-    model = ModelLatency(
-        "m", "gpu0", {size: timing_constant(round((FIXED_MS + 35 * size) * MS)) for size in sizes}, sizes
-    )
+    model = BatchTime("m", "gpu0", {size: timing_constant(round((FIXED_MS + 35 * size) * MS)) for size in sizes}, sizes)
     return lengths_of(model, windows, dict.fromkeys(CLASSES, 1.0))
 
 

@@ -17,13 +17,10 @@ from edgeserve.sched.core.auction import Auction
 from edgeserve.sched.core.cuts import Cuts
 from edgeserve.sched.core.holds import Holds
 from edgeserve.sched.core.trials import Trials
-from edgeserve.sched.latency.drift import Drift
-from edgeserve.sched.latency.handover import Handover
-from edgeserve.sched.latency.idle_gap import IdleGap
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import BatchTime
+from edgeserve.sched.latency.inputs import InputVariance
+from edgeserve.sched.latency.lane_gaps import DispatchGap, IdleGap
 from edgeserve.sched.latency.path_cost import AppCosts
-from edgeserve.sched.latency.skew import Skew
-from edgeserve.sched.latency.usual_work import UsualWork
 from edgeserve.sched.policies import edf, orloj_plus
 from edgeserve.sched.policies.dynamic.sampler import Sampler
 from edgeserve.sched.policies.pard_local import policy as pard_local
@@ -134,12 +131,13 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         ),
     ),
     # --- latency
-    Mechanism("drift of a lane's speed", "latency/drift.py", (Part(Drift, "observe", says(False), True),)),
-    Mechanism("drift by batch size", "latency/skew.py", (Part(Skew, "observe", says(False), True),)),
-    Mechanism("times of usual work", "latency/usual_work.py", (Part(UsualWork, "observe", says(None), True),)),
-    Mechanism("measured durations expire", "latency/model.py", (Part(ModelLatency, "forget", says(None), True),)),
-    Mechanism("dispatch gap", "latency/handover.py", (Part(Handover, "took", says(None), True),)),
-    Mechanism("slow start after an idle gap", "latency/idle_gap.py", (Part(IdleGap, "learn", says(None), True),)),
+    Mechanism("slowdown of batches", "latency/batch_time.py", (Part(BatchTime, "_follow", says(None), True),)),
+    Mechanism("standard times by size", "latency/batch_time.py", (Part(BatchTime, "_compare", says(False), True),)),
+    Mechanism("input variance", "latency/inputs.py", (Part(InputVariance, "observe", says(False), True),)),
+    Mechanism("standard work", "latency/batch_time.py", (Part(BatchTime, "_each_ns", says(0)),)),
+    Mechanism("measured durations expire", "latency/batch_time.py", (Part(BatchTime, "forget", says(None), True),)),
+    Mechanism("dispatch gap", "latency/lane_gaps.py", (Part(DispatchGap, "took", says(None), True),)),
+    Mechanism("slow start after an idle gap", "latency/lane_gaps.py", (Part(IdleGap, "learn", says(None), True),)),
     Mechanism("response overhead", "loop/response_overhead.py", (Part(ResponseOverhead, "took", says(None), True),)),
     Mechanism("mean parts of a fan-out", "latency/path_cost.py", (Part(AppCosts, "observe_parts", says(None), True),)),
     # --- requests and resources

@@ -18,7 +18,7 @@ from edgeserve.recording import trace
 from edgeserve.recording.replay import replay
 from edgeserve.runtime import Runtime
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.latency.contradiction import SERVED_EVERY_NS
+from edgeserve.sched.latency.batch_time import SERVED_EVERY_NS
 from edgeserve.units import NS_PER_MS
 
 CONFIG = """

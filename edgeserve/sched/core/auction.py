@@ -86,7 +86,7 @@ class Auction:
         self._say_spread(bids, lane)
         left = bids
         while left:
-            bid = arbiter.choose(left, at_ns, lane.handover.careful_ns)
+            bid = arbiter.choose(left, at_ns, lane.dispatch_gap.careful_ns)
             if not arbiter.is_background(bid):
                 return bid
             yielding = self._yielding(bid, lane)
@@ -112,9 +112,9 @@ class Auction:
         could need it before the trial is believed to be over."""
         trial.policy = self._trials
         others = [bid for bid in bids if not bid.probe]
-        handover_ns = lane.handover.careful_ns
+        dispatch_gap_ns = lane.dispatch_gap.careful_ns
         if others and not self._trials.may_go_first(
-            trial, arbiter.choose(others, at_ns, handover_ns), at_ns + handover_ns
+            trial, arbiter.choose(others, at_ns, dispatch_gap_ns), at_ns + dispatch_gap_ns
         ):
             return False
         return trial.klass == "critical" or self._fits(trial, trial.size, lane)

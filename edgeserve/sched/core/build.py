@@ -12,9 +12,8 @@ from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.errors import ConfigError, ProfileError, did_you_mean
 from edgeserve.sched.core.auto_policy import resolved
 from edgeserve.sched.core.scheduler import Scheduler
-from edgeserve.sched.latency.confidence import ASSUMED, EXPECTED, PROFILE, START
+from edgeserve.sched.latency.batch_time import ASSUMED, EXPECTED, PROFILE, START, BatchTime
 from edgeserve.sched.latency.distribution import timing_constant, timing_of
-from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.sched.requests.graph import App
@@ -42,7 +41,7 @@ the first run corrects it, but what is refused as too slow never runs."""
 
 
 class Seed(NamedTuple):
-    """What is known of a batch size before anything ran, and from where (``sched/latency/confidence.py``)."""
+    """What is known of a batch size before anything ran, and from where (``sched/latency/batch_time.py``)."""
 
     timing: Timing
     source: str
@@ -66,7 +65,7 @@ def build_scheduler(
     measured: Measured | None = None,
     resident: Mapping[str, Sequence[str]] | None = None,
     sequences: SequenceFacts | None = None,
-    learnt: Mapping[Tuple[str, str], ModelLatency] | None = None,
+    learnt: Mapping[Tuple[str, str], BatchTime] | None = None,
 ) -> Scheduler:
     """Put a scheduler together.
 
@@ -90,7 +89,7 @@ def build_scheduler(
     }
     seeds = seed_timings(config, profiles, measured or {})
     profiled = profiled_lanes(profiles)
-    latency: Dict[Tuple[str, str], ModelLatency] = {}
+    latency: Dict[Tuple[str, str], BatchTime] = {}
     for model in config.models.values():
         for name in model_lanes(config, model):
             known = profiled.get((model.name, name), LaneProfile({}))
@@ -99,7 +98,7 @@ def build_scheduler(
             if learnt is not None and (model.name, name) in learnt:
                 latency[model.name, name] = learnt[model.name, name]
                 continue
-            latency[model.name, name] = ModelLatency(
+            latency[model.name, name] = BatchTime(
                 model.name,
                 name,
                 {size: seed.timing for size, seed in here.items()},

@@ -15,7 +15,7 @@ from typing import Deque, Dict, List, Sequence, Tuple
 
 from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.policy_api.arbiter import is_background
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.protocol.events import Request
@@ -315,7 +315,7 @@ class Holds:
             and next(slack.waiting(lane, ("normal",), bid.model), None) is None
         )
 
-    def _pays_until_ns(self, latency: ModelLatency, bid: Bid, lane: Lane, latest_ns: int) -> int:
+    def _pays_until_ns(self, latency: BatchTime, bid: Bid, lane: Lane, latest_ns: int) -> int:
         """Until when a wait pays, at most ``latest_ns``; ``now`` where none does.
 
         What counts is the lane time per request: of the batch and the returns after it, against the two in one batch
@@ -373,7 +373,7 @@ class Holds:
         self._skip[lane.name] = 1 << strikes
 
 
-def _cheapest_size(latency: ModelLatency) -> int:
+def _cheapest_size(latency: BatchTime) -> int:
     """The batch size that takes the least time per job; the smaller of two that are equal."""
     best, best_ns = latency.sizes[0], latency.typical_ns[latency.sizes[0]]
     for size in latency.sizes[1:]:

@@ -71,7 +71,7 @@ def _ahead_ns(state: State, request: RequestRecord, lane: Lane, due_ns: int) -> 
                 job_ns += latency.typical_ns[latency.size_max] * steps_left(first) * count // latency.size_max
             else:
                 job_ns += batch_time_ns([latency], count)
-            gap_ns += -(-count // latency.size_max) * lane.handover.likely_ns
+            gap_ns += -(-count // latency.size_max) * lane.dispatch_gap.likely_ns
             if first.node.succs:
                 job_ns += count * state.costs[first.request.app.name].rest_lane_ns[first.node.name]
         total_ns += (job_ns + gap_ns) // len(state.lanes_of[model])

@@ -18,8 +18,8 @@ from edgeserve.sched.core.probes import Probes
 from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
-from edgeserve.sched.latency.idle_gap import IdleGap
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import BatchTime
+from edgeserve.sched.latency.lane_gaps import IdleGap
 from edgeserve.sched.policy_api.budget import OPERATIONS_MAX
 from edgeserve.sched.policy_api.policy import Change, Policy
 from edgeserve.sched.protocol.actions import Action
@@ -67,7 +67,7 @@ class Scheduler:
         policies: Sequence[Policy],
         devices: Sequence[Device],
         lanes: Sequence[Lane],
-        latency: Mapping[Tuple[str, str], ModelLatency],
+        latency: Mapping[Tuple[str, str], BatchTime],
         sequences: Mapping[str, SequenceModel] | None = None,
         pending_max: int = PENDING_MAX,
     ) -> None:
@@ -293,7 +293,7 @@ class Scheduler:
             warm_ns = self._warm_ns(work, took_ns, latency) if work.cold else took_ns
             latency.observe(self._board.now_ns, work.size, warm_ns, over_milli, work.turns or work.steps, "", not reads)
             if work.at_once:
-                lane.handover.took(self._board.now_ns - work.launched_ns - took_ns)
+                lane.dispatch_gap.took(self._board.now_ns - work.launched_ns - took_ns)
             if self._holds.learns:
                 self._holds.answered(jobs, work, took_ns)
             self._board.ends_ns.clear()
@@ -305,7 +305,7 @@ class Scheduler:
         for job in jobs:
             self.state.energy[work.lane.device].ran(job.request.app.name, took_ns / len(jobs))
 
-    def _warm_ns(self, work: Work, took_ns: int, latency: ModelLatency) -> int:
+    def _warm_ns(self, work: Work, took_ns: int, latency: BatchTime) -> int:
         """What the first batch after an idle gap would have taken as any other: the rest is the gap's."""
         gap = work.lane.idle_gap
         if gap is None:

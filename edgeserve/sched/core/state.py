@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Dict, List, Mapping, Sequence, Tuple
 
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Policy
@@ -84,7 +84,7 @@ class State:
         policies: Sequence[Policy],
         devices: Sequence[Device],
         lanes: Sequence[Lane],
-        latency: Mapping[Tuple[str, str], ModelLatency],
+        latency: Mapping[Tuple[str, str], BatchTime],
         sequences: Mapping[str, SequenceModel],
         pending_max: int,
     ) -> None:
@@ -102,12 +102,12 @@ class State:
         }
         self.latency = latency
         self.sequences = Sequences(sequences, self.devices, self.run_lanes)
-        self.latencies_of: Dict[str, List[ModelLatency]] = {
+        self.latencies_of: Dict[str, List[BatchTime]] = {
             model: [latency[model, lane.name] for lane in places] for model, places in self.lanes_of.items()
         }
-        handovers = {model: [lane.handover for lane in places] for model, places in self.lanes_of.items()}
+        dispatch_gaps = {model: [lane.dispatch_gap for lane in places] for model, places in self.lanes_of.items()}
         sets = lane_sets({model: [lane.name for lane in places] for model, places in self.lanes_of.items()})
-        self.costs = {app.name: AppCosts(app, self.latencies_of, handovers, sets) for app in apps}
+        self.costs = {app.name: AppCosts(app, self.latencies_of, dispatch_gaps, sets) for app in apps}
         self.requests: Dict[int, RequestRecord] = {}
         self.ready = ReadyJobs(models)
         self.promises = Promises()

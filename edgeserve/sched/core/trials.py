@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Mapping
 
 from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
-from edgeserve.sched.latency.model import WINDOW_AGE_NS
+from edgeserve.sched.latency.batch_time import WINDOW_AGE_NS
 from edgeserve.sched.latency.path_cost import least_alone_ns
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid, Policy

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Deque, Dict, List, Mapping, Sequence, Tuple
 
-from edgeserve.sched.latency.handover import Handover
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import BatchTime
+from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.work import MILLI, relative_milli
 from edgeserve.units import NS_PER_MS
@@ -32,7 +32,7 @@ class AppCosts:
     lane time of everything behind the node; ``alone_ns`` the lane time of a whole request that is alone,
     ``cost_share_ns`` that of one among many: its share of full batches, which is what it counts in the auction.
     ``latencies`` are those of each model on the lanes that it may use: the fastest counts. Before ``fresh_until_ns``
-    :meth:`refresh` does nothing. ``handovers`` are those of each model's lanes: the next node starts one later.
+    :meth:`refresh` does nothing. ``dispatch_gaps`` are those of each model's lanes: the next node starts one later.
     ``lane_sets`` are the sets of lanes that its models use, by their numbers in ``sets`` (model -> its set), and
     ``place_of`` says at which place there a model's set stands. ``kept_ns``, in the same order: how long a request
     among many keeps the lanes of its models, spread evenly over them.
@@ -51,7 +51,7 @@ class AppCosts:
         "_parts_version",
         "_latencies",
         "_all",
-        "_handovers",
+        "_dispatch_gaps",
         "_behind",
         "fresh_until_ns",
         "_known_version",
@@ -60,8 +60,8 @@ class AppCosts:
     def __init__(
         self,
         app: App,
-        latencies: Mapping[str, Sequence[ModelLatency]],
-        handovers: Mapping[str, Sequence[Handover]],
+        latencies: Mapping[str, Sequence[BatchTime]],
+        dispatch_gaps: Mapping[str, Sequence[DispatchGap]],
         sets: Mapping[str, int],
     ) -> None:
         self.app = app
@@ -69,8 +69,10 @@ class AppCosts:
         self.place_of = {node.model: self.lane_sets.index(sets[node.model]) for node in app.nodes}
         self.kept_ns = [0] * len(self.lane_sets)
         self._latencies = latencies
-        self._handovers: Dict[str, Sequence[Handover]] = {node.model: handovers[node.model] for node in app.nodes}
-        self._all: List[ModelLatency] = [
+        self._dispatch_gaps: Dict[str, Sequence[DispatchGap]] = {
+            node.model: dispatch_gaps[node.model] for node in app.nodes
+        }
+        self._all: List[BatchTime] = [
             latency for model in dict.fromkeys(node.model for node in app.nodes) for latency in latencies[model]
         ]
         self._parts: Dict[str, Deque[int]] = {node.name: deque(maxlen=PARTS_LEN) for node in app.nodes if node.fan_out}
@@ -102,9 +104,9 @@ class AppCosts:
         version = self._parts_version
         for latency in self._all:
             version += latency.version  # versions only rise: an equal sum means that none has changed
-        for places in self._handovers.values():
-            for handover in places:
-                version += handover.version
+        for places in self._dispatch_gaps.values():
+            for gap in places:
+                version += gap.version
         if version != self._known_version:
             self._known_version = version
             self._recompute()
@@ -127,7 +129,7 @@ class AppCosts:
         for node in reversed(self.app.nodes):
             longest_ns = lane_ns = 0
             for succ in node.succs:
-                next_ns = min([handover.likely_ns for handover in self._handovers[succ.model]])
+                next_ns = min([gap.likely_ns for gap in self._dispatch_gaps[succ.model]])
                 longest_ns = max(longest_ns, next_ns + cost[succ.name] + rest_ns[succ.name])
             for other in self._behind[node.name]:
                 lane_ns += cost[other.name]
@@ -147,7 +149,7 @@ class AppCosts:
 
 
 def least_alone_ns(
-    app: App, hints: Mapping[str, float], latencies: Mapping[str, Sequence[ModelLatency]], since_ns: int
+    app: App, hints: Mapping[str, float], latencies: Mapping[str, Sequence[BatchTime]], since_ns: int
 ) -> int:
     """The least time that a request alone can take: on every path as fast as the fastest of each model's last runs,
     with the steps, parts and work that its hints say. A model counts nothing where none of its lanes was measured since
@@ -166,7 +168,7 @@ def least_alone_ns(
     return max(longest_ns.values())
 
 
-def _least_runs(app: App, node: Node, hints: Mapping[str, float], places: Sequence[ModelLatency]) -> int:
+def _least_runs(app: App, node: Node, hints: Mapping[str, float], places: Sequence[BatchTime]) -> int:
     """How many batches, one after the other, a request needs at a node at least, by its hints."""
     jobs = 1
     scope = node.scope
@@ -178,7 +180,7 @@ def _least_runs(app: App, node: Node, hints: Mapping[str, float], places: Sequen
     return min(RUNS_MAX, max(1, runs) * max(1, steps))
 
 
-def batch_time_ns(latencies: Sequence[ModelLatency], count: int) -> int:
+def batch_time_ns(latencies: Sequence[BatchTime], count: int) -> int:
     """Typical lane time to run ``count`` jobs of a model, in full batches and a rest, on the lane that is fastest for
     them. ``latencies`` are the model's on its lanes."""
     best_ns = -1
@@ -192,7 +194,7 @@ def batch_time_ns(latencies: Sequence[ModelLatency], count: int) -> int:
     return best_ns
 
 
-def share_time_ns(latencies: Sequence[ModelLatency]) -> int:
+def share_time_ns(latencies: Sequence[BatchTime]) -> int:
     """Typical lane time of one job in a full batch, on the lane that is fastest for it. At least 1."""
     best_ns = -1
     for latency in latencies:

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Deque, Dict, List, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.latency.handover import Handover
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import BatchTime
+from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.policies.common.bidding import (
     bid_for,
     droppable,
@@ -158,7 +158,7 @@ class Edf(Policy):
             return None
         if len(bids) == 1:
             return bids[0]
-        return arbiter.choose(bids, lane.available_ns(board.now_ns), lane.handover.careful_ns)
+        return arbiter.choose(bids, lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns)
 
     def holds(self, model: str) -> bool:
         """Whether jobs of a model wait here."""
@@ -182,7 +182,7 @@ class Edf(Policy):
         # Between models the lane decides anew: then nobody knows that the next batch is one of this model.
         is_alone = len(lane.models) == 1
         rate = queues.rate(starts_ns) if is_alone else 0.0
-        best_size = self._best_size(queues, filled, starts_ns, latency, lane.handover, rate)
+        best_size = self._best_size(queues, filled, starts_ns, latency, lane.dispatch_gap, rate)
         if best_size is None:
             return None
         ends_ns = starts_ns + latency.likely_ns[best_size]
@@ -200,8 +200,8 @@ class Edf(Policy):
         queues: ModelQueues,
         filled: List[JobQueue],
         starts_ns: int,
-        latency: ModelLatency,
-        handover: Handover,
+        latency: BatchTime,
+        gap: DispatchGap,
         rate: float,
     ) -> int | None:
         critical = queues.critical()
@@ -214,13 +214,13 @@ class Edf(Policy):
             if size > self._batch_max and size != latency.sizes[0]:
                 break
             ends_ns = starts_ns + took_ns
-            next_ns = ends_ns + handover.likely_ns
+            next_ns = ends_ns + gap.likely_ns
             in_time = later = queues.count
             if next_ns + latency.alone_likely_ns > first_ns:
                 in_time, later = _due_from(filled, ends_ns), _due_from(filled, next_ns + latency.alone_likely_ns)
             if in_time == 0:
                 break
-            lost = _critical_lost(critical, size, starts_ns, latency, handover.careful_ns) if critical else 0
+            lost = _critical_lost(critical, size, starts_ns, latency, gap.careful_ns) if critical else 0
             count = min(size, in_time)
             left, coming = max(0, min(later, in_time - size)), round(rate * took_ns)
             saved = count / took_ns
@@ -232,7 +232,7 @@ class Edf(Policy):
         return _choice(choices) if choices else None
 
 
-def _lone_bid(queues: ModelQueues, starts_ns: int, latency: ModelLatency, lane: Lane, board: Board) -> Bid | None:
+def _lone_bid(queues: ModelQueues, starts_ns: int, latency: BatchTime, lane: Lane, board: Board) -> Bid | None:
     """The bid for the only job of a model: there is nothing to choose."""
     size = latency.sizes[0]
     took_ns = latency.likely_ns[size]
@@ -291,12 +291,14 @@ def _due_from(filled: List[JobQueue], ends_ns: int) -> int:
     return count
 
 
-def _critical_lost(critical: List[JobQueue], size: int, starts_ns: int, latency: ModelLatency, handover_ns: int) -> int:
+def _critical_lost(
+    critical: List[JobQueue], size: int, starts_ns: int, latency: BatchTime, dispatch_gap_ns: int
+) -> int:
     """Critical jobs that a batch of ``size`` starting at ``starts_ns`` puts at risk: those that are due before it ends,
     should it be as slow as the slowest of the last ten, and those that find no place in it and could not be in time
     after it either."""
     ends_ns = starts_ns + latency.slowest_ns[size]
     too_late = sum([queue.position(ends_ns) for queue in critical])
-    after_ns = ends_ns + handover_ns + latency.slowest_ns[latency.sizes[0]]
+    after_ns = ends_ns + dispatch_gap_ns + latency.slowest_ns[latency.sizes[0]]
     due_next = sum([queue.position(after_ns) for queue in critical]) - too_late
     return too_late + max(0, due_next - size)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence, Set, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policies.language.base import KEEP, LanguageOptions, LanguagePolicy
 from edgeserve.sched.policies.language.consolidation import consolidate, window_len
@@ -136,7 +136,7 @@ class RtlmPlus(LanguagePolicy):
         plain, bid = self._plain.bid(lane, board), super().bid(lane, board)
         if plain is None or bid is None:
             return plain or bid
-        return arbiter.choose((bid, plain), lane.available_ns(board.now_ns), lane.handover.careful_ns)
+        return arbiter.choose((bid, plain), lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns)
 
     def figures(self) -> Mapping[str, Any]:
         learnt = {f"{model} on {lane}": max(0.0, steps) for (model, lane), steps in self._prefills.items()}
@@ -179,7 +179,7 @@ class RtlmPlus(LanguagePolicy):
             return super()._steps_of(tasks, chosen, lane, board)
         return max(1, math.ceil(max([waiting.remaining() for waiting in chosen]) - SLIGHT))
 
-    def _prefill_ns(self, latency: ModelLatency, count: int) -> int:
+    def _prefill_ns(self, latency: BatchTime, count: int) -> int:
         found = self._prefills.get((latency.model, latency.lane))
         if found is None or "prefill" in latency.phases:
             return super()._prefill_ns(latency, count)
@@ -249,7 +249,7 @@ class RtlmPlus(LanguagePolicy):
         begins: Sequence[Waiting],
         step_ns: int,
         lane: Lane,
-        latency: ModelLatency,
+        latency: BatchTime,
         board: Board,
     ) -> float:
         """How many answers are expected in time if steps take so long from now on, each times its value."""

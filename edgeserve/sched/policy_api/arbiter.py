@@ -20,15 +20,15 @@ ORDERS_MAX = 4
 so that a lane for which twenty apps bid does not stand idle over the choice."""
 
 
-def choose(bids: Sequence[Bid], at_ns: int, handover_ns: int = 0) -> Bid:
-    """The bid that starts at ``at_ns``. ``bids`` must not be empty and be in a fixed order. ``handover_ns``: what the
-    lane needs from the end of a work to the start of the next (``sched/latency/handover.py``)."""
+def choose(bids: Sequence[Bid], at_ns: int, dispatch_gap_ns: int = 0) -> Bid:
+    """The bid that starts at ``at_ns``. ``bids`` must not be empty and be in a fixed order. ``dispatch_gap_ns``: what
+    the lane needs from the end of a work to the start of the next (``sched/latency/lane_gaps.py``)."""
     foreground = [bid for bid in bids if not is_background(bid)] or bids
     if len(foreground) <= ORDERS_MAX:
-        return _first(foreground, at_ns, handover_ns)
+        return _first(foreground, at_ns, dispatch_gap_ns)
     winner, *others = foreground
     for bid in others:
-        winner = _first((winner, bid), at_ns, handover_ns)
+        winner = _first((winner, bid), at_ns, dispatch_gap_ns)
     return winner
 
 
@@ -37,12 +37,12 @@ def is_background(bid: Bid) -> bool:
     return bid.probe or bid.klass == "background"
 
 
-def _first(bids: Sequence[Bid], at_ns: int, handover_ns: int) -> Bid:
+def _first(bids: Sequence[Bid], at_ns: int, dispatch_gap_ns: int) -> Bid:
     """The bid that begins the best order, of those that no other keeps from going first (of all if they all do)."""
-    then_ns = at_ns + handover_ns
+    then_ns = at_ns + dispatch_gap_ns
     free = [index for index, bid in enumerate(bids) if not any(_bars(other, bid, at_ns, then_ns) for other in bids)]
     now = [bid.utility.value(at_ns) for bid in bids]
-    losses = _losses(bids, now, at_ns, handover_ns)
+    losses = _losses(bids, now, at_ns, dispatch_gap_ns)
     first, *others = free or range(len(bids))
     for index in others:
         if (
@@ -54,7 +54,7 @@ def _first(bids: Sequence[Bid], at_ns: int, handover_ns: int) -> Bid:
     return bids[first]
 
 
-def _losses(bids: Sequence[Bid], now: Sequence[float], at_ns: int, handover_ns: int) -> List[float]:
+def _losses(bids: Sequence[Bid], now: Sequence[float], at_ns: int, dispatch_gap_ns: int) -> List[float]:
     """For each bid, what all lose by waiting in the best order that begins with it.
 
     When a bid starts depends only on *which* others ran before it, so the best order of the rest follows from those of
@@ -67,7 +67,7 @@ def _losses(bids: Sequence[Bid], now: Sequence[float], at_ns: int, handover_ns: 
     took_ns = [0]  # by the set that has run
     for done in range(1, 1 << count):
         last = done.bit_length() - 1
-        took_ns.append(took_ns[done ^ 1 << last] + _slow_ns(bids[last]) + handover_ns)
+        took_ns.append(took_ns[done ^ 1 << last] + _slow_ns(bids[last]) + dispatch_gap_ns)
     least = [0.0] * (1 << count)  # by the set that has run: the least that the others lose
     for done in range((1 << count) - 2, 0, -1):
         starts_ns = at_ns + took_ns[done]
@@ -87,7 +87,7 @@ def _slow_ns(bid: Bid) -> int:
 
 
 def _bars(a: Bid, b: Bid, at_ns: int, then_ns: int) -> bool:
-    """Whether ``a`` keeps ``b`` from going first at ``at_ns``, whatever they are worth. ``then_ns`` is one handover
+    """Whether ``a`` keeps ``b`` from going first at ``at_ns``, whatever they are worth. ``then_ns`` is one dispatch gap
     later: what ``b`` takes after that passes before ``a`` starts."""
     if a.klass != b.klass and "critical" in (a.klass, b.klass):
         critical, other = (a, b) if a.klass == "critical" else (b, a)

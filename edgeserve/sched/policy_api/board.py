@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.errors import PolicyError
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.policy_api.budget import Budget
 from edgeserve.sched.protocol.events import Part
@@ -102,7 +102,7 @@ class Board:
         self,
         lanes: Sequence[Lane],
         lanes_of: Mapping[str, Sequence[Lane]],
-        latency: Mapping[Tuple[str, str], ModelLatency],
+        latency: Mapping[Tuple[str, str], BatchTime],
         devices: Mapping[str, Device],
         copy_lanes: Mapping[str, Lane],
         costs: Mapping[str, AppCosts],
@@ -128,7 +128,7 @@ class Board:
         self.background_at_ns: int | None = None
         self.forced_ns: Dict[str, int] = {}
         self.apps_on = {lane.name: apps_on(apps, lane.models) for lane in lanes}
-        self._places: Dict[str, List[Tuple[Lane, ModelLatency, Placement]]] = {
+        self._places: Dict[str, List[Tuple[Lane, BatchTime, Placement]]] = {
             model: [(lane, latency[model, lane.name], devices[lane.device].placements[model]) for lane in places]
             for model, places in lanes_of.items()
         }
@@ -148,7 +148,7 @@ class Board:
         """The lanes that may run a model."""
         return self._lanes_of[model]
 
-    def latency(self, model: str, lane: str) -> ModelLatency:
+    def latency(self, model: str, lane: str) -> BatchTime:
         """How long a model takes on a lane."""
         return self._latency[model, lane]
 
@@ -226,7 +226,7 @@ class Board:
             return True
         if self.background_at_ns is None or grows_ns < self.background_at_ns:
             self.background_at_ns = grows_ns
-        return lane.available_ns(self.now_ns) - self.now_ns + takes_ns + lane.handover.careful_ns <= room_ns
+        return lane.available_ns(self.now_ns) - self.now_ns + takes_ns + lane.dispatch_gap.careful_ns <= room_ns
 
     def has_waited(self, job: Job) -> bool:
         """Whether a background job has waited for so long that its app lets it delay critical requests, which it may

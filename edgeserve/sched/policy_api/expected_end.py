@@ -14,7 +14,7 @@ from edgeserve.sched.requests.states import NEW, READY, Job, RequestRecord
 from edgeserve.sched.resources.model_cache import NEVER_NS
 
 if TYPE_CHECKING:
-    from edgeserve.sched.latency.model import ModelLatency
+    from edgeserve.sched.latency.batch_time import BatchTime
     from edgeserve.sched.policy_api.board import Board
 
 
@@ -36,7 +36,7 @@ def expected_end(
     request: RequestRecord,
     job: Job | None,
     board: Board,
-    alone_ns: Callable[[ModelLatency], int] | None = None,
+    alone_ns: Callable[[BatchTime], int] | None = None,
     margin_ns: int = 0,
     free_only: bool = False,
 ) -> ExpectedEnd | None:
@@ -79,7 +79,7 @@ def _end_at(
     bound_to: str,
     behind_ns: int,
     board: Board,
-    alone_ns: Callable[[ModelLatency], int] | None,
+    alone_ns: Callable[[BatchTime], int] | None,
     margin_ns: int,
     free_only: bool,
 ) -> ExpectedEnd | None:

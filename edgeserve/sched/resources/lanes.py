@@ -10,8 +10,7 @@ from collections import OrderedDict, deque
 from typing import Any, Deque, Dict, List, Tuple
 
 from edgeserve.errors import PolicyError
-from edgeserve.sched.latency.handover import Handover
-from edgeserve.sched.latency.idle_gap import IdleGap
+from edgeserve.sched.latency.lane_gaps import DispatchGap, IdleGap
 from edgeserve.sched.requests.states import Job
 from edgeserve.units import NS_PER_MS
 
@@ -117,7 +116,7 @@ class Lane:
 
     ``free_at_ns`` is when the works on it are expected to be over (in the past when idle). ``models`` are those that
     may run here. ``waits``: it may wait for clients that were just answered (``sched/core/holds.py``). ``threads`` is
-    how many threads of a processor run its batches, ``nice`` how far they yield to all others. ``handover`` is what
+    how many threads of a processor run its batches, ``nice`` how far they yield to all others. ``dispatch_gap`` is what
     lies between two of its batches, learnt where it is given one at a time, else 0.
     """
 
@@ -140,7 +139,7 @@ class Lane:
         "idle_gap",
         "threads",
         "nice",
-        "handover",
+        "dispatch_gap",
     )
 
     def __init__(
@@ -173,7 +172,7 @@ class Lane:
         self.models: Dict[str, Any] = {}
         self.busy_ns = 0
         self.idle_gap: IdleGap | None = None  # where its first batch after a gap is slower
-        self.handover = Handover()
+        self.dispatch_gap = DispatchGap()
 
     def accepts(self, now_ns: int) -> bool:
         """Whether a work may be given to this lane now."""
@@ -193,7 +192,7 @@ class Lane:
         counts from when the batch was told to end."""
         if not self.works:
             return now_ns
-        free_at_ns = self.free_at_ns + self.handover.likely_ns
+        free_at_ns = self.free_at_ns + self.dispatch_gap.likely_ns
         if free_at_ns <= now_ns:
             return now_ns
         work = self.works[0]

@@ -8,10 +8,8 @@ import pytest
 
 from edgeserve.config.loading import parse_config
 from edgeserve.live.estimates import ContradictionLog, warning_text
-from edgeserve.sched.latency.confidence import EXPECTED, PROFILE, START
-from edgeserve.sched.latency.contradiction import SERVED_EVERY_NS, Contradiction
+from edgeserve.sched.latency.batch_time import EXPECTED, PROFILE, SERVED_EVERY_NS, START, BatchTime, Contradiction
 from edgeserve.sched.latency.distribution import timing_constant
-from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.units import NS_PER_MS as MS
 
 CONFIG = parse_config({}, source="edge.toml")
@@ -19,7 +17,7 @@ CONFIG = parse_config({}, source="edge.toml")
 
 def test_each_model_and_lane_is_warned_of_once(caplog):
     caplog.set_level(logging.WARNING, "edgeserve")
-    latency = {("m", lane): ModelLatency("m", lane, {1: timing_constant(10 * MS)}, (1,)) for lane in ("a", "b")}
+    latency = {("m", lane): BatchTime("m", lane, {1: timing_constant(10 * MS)}, (1,)) for lane in ("a", "b")}
     log = ContradictionLog(CONFIG, latency)
     log.look()
     assert caplog.records == []

@@ -15,7 +15,7 @@ from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 from edgeserve.sched.requests.states import Job, RequestRecord, steps_left
 
 if TYPE_CHECKING:
-    from edgeserve.sched.latency.model import ModelLatency
+    from edgeserve.sched.latency.batch_time import BatchTime
     from edgeserve.sched.policy_api.board import Board
     from edgeserve.sched.resources.lanes import Lane
 
@@ -163,7 +163,7 @@ def likely_bid(jobs: Sequence[Job], size: int, known: Distribution, board: Board
     return bid
 
 
-def ends_by_lane(model: str, board: Board, alone_ns: Callable[[ModelLatency], int] | None = None) -> Dict[str, int]:
+def ends_by_lane(model: str, board: Board, alone_ns: Callable[[BatchTime], int] | None = None) -> Dict[str, int]:
     """When a job of this model alone would end on each lane that is up, given what is on the lanes now. A model that is
     not resident has to be loaded first. By the likely time, or by what ``alone_ns`` says."""
     ends: Dict[str, int] = {}
@@ -174,7 +174,7 @@ def ends_by_lane(model: str, board: Board, alone_ns: Callable[[ModelLatency], in
     return ends
 
 
-def _ends_alone_ns(model: str, lane: Lane, board: Board, alone_ns: Callable[[ModelLatency], int] | None) -> int | None:
+def _ends_alone_ns(model: str, lane: Lane, board: Board, alone_ns: Callable[[BatchTime], int] | None) -> int | None:
     if not lane.up or lane.hung:
         return None
     starts_ns = max(lane.available_ns(board.now_ns), board.resident_at_ns(model, lane))
@@ -182,7 +182,7 @@ def _ends_alone_ns(model: str, lane: Lane, board: Board, alone_ns: Callable[[Mod
     return starts_ns + (latency.alone_likely_ns if alone_ns is None else alone_ns(latency))
 
 
-def earliest_end_ns(model: str, board: Board, alone_ns: Callable[[ModelLatency], int] | None = None) -> int | None:
+def earliest_end_ns(model: str, board: Board, alone_ns: Callable[[BatchTime], int] | None = None) -> int | None:
     """When a job of this model alone would end at the earliest, as :func:`ends_by_lane` says, or None when no lane is
     up."""
     if alone_ns is None:
@@ -195,7 +195,7 @@ def earliest_end_ns(model: str, board: Board, alone_ns: Callable[[ModelLatency],
     return earliest_ns
 
 
-def refusal(request: RequestRecord, board: Board, alone_ns: Callable[[ModelLatency], int] | None = None) -> str | None:
+def refusal(request: RequestRecord, board: Board, alone_ns: Callable[[BatchTime], int] | None = None) -> str | None:
     """Why a request should be refused at arrival, or None: some first node must be able to end, on some lane, early
     enough for the rest (times as in :func:`earliest_end_ns`). Requests that are answered late anyway are never refused
     for their deadline."""

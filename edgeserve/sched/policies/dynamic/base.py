@@ -147,7 +147,7 @@ class DynamicPolicy(Policy):
                 if bid is not None:
                     bids.append(bid)
         if len(bids) > 1:
-            return arbiter.choose(bids, lane.available_ns(board.now_ns), lane.handover.careful_ns)
+            return arbiter.choose(bids, lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns)
         return bids[0] if bids else self._sampler.offer(lane, board)
 
     def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:

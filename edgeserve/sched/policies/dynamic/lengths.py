@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, Mapping, Sequence,
 import numpy as np
 
 from edgeserve.compiled import mypyc_attr
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.distribution import Distribution
-from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.dynamic.evidence import BatchRow, Longest, expected_longest_ns, learn_lengths
 
 BINS = 50
@@ -161,7 +161,7 @@ class Lengths:
 
 
 def lengths_of(
-    latency: ModelLatency,
+    latency: BatchTime,
     windows: Mapping[str, LengthWindow],
     weights: Mapping[str, float],
     corrections: Mapping[int, float] | None = None,
@@ -199,7 +199,7 @@ def lengths_of(
 
 
 def learnt_of(
-    latency: ModelLatency,
+    latency: BatchTime,
     windows: Mapping[str, LengthWindow],
     weights: Mapping[str, float],
     rows: Sequence[BatchRow],
@@ -275,11 +275,11 @@ def _rising(points: Array) -> Array:
     return rising
 
 
-def _factors(latency: ModelLatency, corrections: Mapping[int, float] | None) -> Dict[int, float]:
+def _factors(latency: BatchTime, corrections: Mapping[int, float] | None) -> Dict[int, float]:
     return {size: factor(latency, size) * (corrections or {}).get(size, 1.0) for size in latency.sizes}
 
 
-def factor(latency: ModelLatency, size: int) -> float:
+def factor(latency: BatchTime, size: int) -> float:
     """How many times the part of the smallest batch's time that grows, a batch of this size takes beyond the fixed
     part, as profiled: c(k) of ``fixed + c(k) * u``. Where the profile does not tell, as many as it has jobs."""
     first = latency.sizes[0]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Dict, List, Mapping, Sequence, Tuple
 
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.path_cost import share_time_ns
 from edgeserve.sched.policies.ensemble.planner import Planner
 from edgeserve.sched.policies.ensemble.problem import Lanes
@@ -169,18 +169,18 @@ class Places:
         return [ends_at_ns(lanes, index, self.resident_at_ns(index, board)) for index in range(len(self.models))]
 
 
-def _alone_typical(latency: ModelLatency) -> int:
+def _alone_typical(latency: BatchTime) -> int:
     return latency.typical_ns[latency.sizes[0]]
 
 
-def with_handovers(lanes: Lanes, handovers_ns: Sequence[int]) -> Lanes:
-    """A problem whose batches are so far apart at each place (:class:`Handover`). A plan that counts batches alone
-    believes in more of them than a lane runs: where models take a millisecond and the handover as long, batches of one
-    look as good as batches of eight. The first batch of a lane has none before it."""
-    if not any(handovers_ns):
+def with_dispatch_gaps(lanes: Lanes, dispatch_gaps_ns: Sequence[int]) -> Lanes:
+    """A problem whose batches are so far apart at each place (:class:`DispatchGap`). A plan that counts batches alone
+    believes in more of them than a lane runs: where models take a millisecond and the dispatch gap as long, batches of
+    one look as good as batches of eight. The first batch of a lane has none before it."""
+    if not any(dispatch_gaps_ns):
         return lanes
-    times = [time_ns + handovers_ns[place] for time_ns, place in zip(lanes.times_ns, lanes.lane_of)]
-    free = [tuple([at_ns - own_ns for at_ns in place_ns]) for place_ns, own_ns in zip(lanes.free_ns, handovers_ns)]
+    times = [time_ns + dispatch_gaps_ns[place] for time_ns, place in zip(lanes.times_ns, lanes.lane_of)]
+    free = [tuple([at_ns - own_ns for at_ns in place_ns]) for place_ns, own_ns in zip(lanes.free_ns, dispatch_gaps_ns)]
     return Lanes(lanes.lane_of, tuple(times), tuple(free), lanes.sizes)
 
 

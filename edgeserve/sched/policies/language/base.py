@@ -12,7 +12,7 @@ from heapq import nsmallest
 from typing import Any, ClassVar, Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.policies.common.bidding import Utility, best_class, refusal
 from edgeserve.sched.policies.language import consolidation, offload
 from edgeserve.sched.policies.language.constants import saturating
@@ -273,7 +273,7 @@ class LanguagePolicy(Policy):
                     bids.append(bid)
         if len(bids) < 2:
             return bids[0] if bids else None
-        return arbiter.choose(bids, lane.available_ns(board.now_ns), lane.handover.careful_ns)
+        return arbiter.choose(bids, lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns)
 
     def queued(self) -> List[Job]:
         return [job for tasks in self._models.values() for job in tasks.jobs()]
@@ -291,17 +291,17 @@ class LanguagePolicy(Policy):
         """The best batch of one model on a lane, or None. Changes nothing."""
         raise NotImplementedError
 
-    def _batch_of(self, latency: ModelLatency) -> int:
+    def _batch_of(self, latency: BatchTime) -> int:
         """C on this lane: how many tasks a batch is to have."""
         if self._batch_max:
             return min(self._batch_max, latency.size_max)
         return saturating(latency.typical_ns)
 
-    def _step_ns(self, latency: ModelLatency, count: int) -> int:
+    def _step_ns(self, latency: BatchTime, count: int) -> int:
         """One step of so many tasks."""
         return latency.typical_ns[latency.size_for[min(count, latency.size_max)]]
 
-    def _prefill_ns(self, latency: ModelLatency, count: int) -> int:
+    def _prefill_ns(self, latency: BatchTime, count: int) -> int:
         """The prefill of so many tasks at once."""
         phase = latency.phases.get("prefill")
         if phase is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import List, NamedTuple, Sequence, Tuple
 
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.policies.pard_local.remaining_work import Member, Pipeline
 from edgeserve.sched.policy_api.budget import Budget
 from edgeserve.sched.protocol.events import CLASSES
@@ -38,7 +38,7 @@ def filled(
     jobs: List[Job],
     rows: Sequence[Tuple[int, int, Member]],
     skip: Sequence[Member],
-    latency: ModelLatency,
+    latency: BatchTime,
     filling: Filling,
     budget: Budget,
 ) -> List[Job]:
@@ -66,7 +66,7 @@ def filled(
     return jobs + [row[4] for row in ranked[: size - len(jobs)]]
 
 
-def filled_size(count: int, more: int, latency: ModelLatency, slack_ns: int) -> int:
+def filled_size(count: int, more: int, latency: BatchTime, slack_ns: int) -> int:
     """The size of a batch of ``count`` jobs that up to ``more`` others may join."""
     found = latency.size_for[count]
     have_ns, full_ns = latency.likely_ns[found], latency.likely_ns[latency.size_max]

@@ -188,7 +188,7 @@ class InFlight:
         if lane is None:
             return {}
         usual = self._stage_costs.usual(node.model, lane.name, board)
-        if usual.split.first(len(cohort.members)) == len(cohort.members) or usual.is_told or cohort.steps():
+        if usual.split.first(len(cohort.members)) == len(cohort.members) or usual.is_declared or cohort.steps():
             return {}
         found: Dict[int, int] = {}
         ahead: List[Tuple[int, int]] = []
@@ -594,7 +594,7 @@ def tail_of(pipeline: Pipeline, plans: Sequence[StagePlan | None], home: str) ->
     lanes: Set[str] = set()
     while True:
         plan = plans[node.index]
-        if plan is None or plan.usual.is_told:
+        if plan is None or plan.usual.is_declared:
             return []
         if plan.lane == home:
             return behind if lanes else []

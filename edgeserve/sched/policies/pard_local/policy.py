@@ -350,7 +350,7 @@ class PardLocal(Policy):
         if not ahead:
             return fresh
         best = arbiter.choose(
-            ahead if fresh is None else [fresh, *ahead], lane.available_ns(board.now_ns), lane.handover.careful_ns
+            ahead if fresh is None else [fresh, *ahead], lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns
         )
         if best is not fresh:
             self._offered.pop(lane.name, None)
@@ -498,11 +498,11 @@ class PardLocal(Policy):
             bid = self._next_bid(cohort, lane, board, is_new=True) if members else None
             if bid is not None:
                 bids.append(bid)
-                if arbiter.choose(bids, lane.available_ns(board.now_ns), lane.handover.careful_ns) is bid:
+                if arbiter.choose(bids, lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns) is bid:
                     self._offered[lane.name] = cohort
         if not bids:
             return None
-        return arbiter.choose(bids, lane.available_ns(board.now_ns), lane.handover.careful_ns)
+        return arbiter.choose(bids, lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns)
 
     def _choose(
         self, pipeline: Pipeline, rows: Sequence[Row], home: str, lane: Lane, board: Board, ahead_of: Cohort | None

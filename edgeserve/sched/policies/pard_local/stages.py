@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import isqrt
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
-from edgeserve.sched.latency.usual_work import UsualWork
+from edgeserve.sched.latency.work_time import WorkTime
 from edgeserve.sched.policies.pard_local.cost import one_by_one
 from edgeserve.sched.policies.pard_local.remaining_work import Pipeline
 from edgeserve.sched.policy_api.board import Board
@@ -24,7 +24,7 @@ class StagePlan(NamedTuple):
     """Where a stage runs: the lane's name, the model's times there, and when it is in memory."""
 
     lane: str
-    usual: UsualWork
+    usual: WorkTime
     resident_ns: int
 
 
@@ -35,13 +35,13 @@ class StageCosts:
 
     def __init__(self) -> None:
         self._homes: Dict[int, List[str]] = {}  # by the pipeline's identity: pipelines live as long as the policy
-        self._usual: Dict[Tuple[str, str], UsualWork] = {}
+        self._usual: Dict[Tuple[str, str], WorkTime] = {}
 
-    def usual(self, model: str, lane: str, board: Board) -> UsualWork:
+    def usual(self, model: str, lane: str, board: Board) -> WorkTime:
         """How a model on a lane serves any number of jobs."""
         found = self._usual.get((model, lane))
         if found is None:
-            found = self._usual[model, lane] = board.latency(model, lane).usual()
+            found = self._usual[model, lane] = board.latency(model, lane).work()
         return found
 
     def lane_of(self, model: str, home: str, board: Board) -> Lane | None:
@@ -190,7 +190,7 @@ class StageCosts:
             if milli:
                 lane = board.lanes_of(node.model)[0]
                 usual = self.usual(node.model, lane.name, board)
-                if usual.is_told:
+                if usual.is_declared:
                     size_max = board.latency(node.model, lane.name).size_max
                     share_ns = usual.time_ns(size_max * MILLI) // size_max
                 else:

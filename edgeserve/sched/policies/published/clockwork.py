@@ -7,8 +7,8 @@ models, the one whose first member must start first (:meth:`Clockwork.bid` says 
 Requests that the batch overtook are dropped, as in the authors' implementation. Each action carries a start window;
 a lane that misses it refuses, and those requests fail without a retry (section 4.2).
 
-Estimates are the maximum of the last ten measurements (``sched/latency/model.py``), unless ``estimate = "mean"``; LOAD
-and EVICT by demand are ``sched/resources/model_cache.py``; planning ahead is the lane's ``ahead`` (the paper: 5 ms).
+Estimates are the maximum of the last ten measurements (``sched/latency/batch_time.py``), unless ``estimate = "mean"``;
+LOAD and EVICT by demand are ``sched/resources/model_cache.py``; planning ahead is the lane's ``ahead`` (paper: 5 ms).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Dict, List, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.policies.common.bidding import (
     bid_for,
     droppable,
@@ -185,10 +185,10 @@ class Clockwork(Policy):
             drops=[row for row in drops if row[0].id not in staying],
         )
 
-    def _took_ns(self, latency: ModelLatency, size: int) -> int:
+    def _took_ns(self, latency: BatchTime, size: int) -> int:
         return latency.profiled_ns[size] if self._plans_by_mean else latency.estimate_ns[size]
 
-    def _alone_ns(self, latency: ModelLatency) -> int:
+    def _alone_ns(self, latency: BatchTime) -> int:
         return self._took_ns(latency, latency.sizes[0])
 
     def _remove(self, job: Job) -> None:

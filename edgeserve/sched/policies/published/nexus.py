@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Dict, List, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.policies.common.arrival_order import InOrder
 from edgeserve.sched.policies.common.bidding import bid_for, droppable
 from edgeserve.sched.policy_api.board import Board
@@ -97,7 +97,7 @@ class Nexus(Policy):
     def queued(self) -> List[Job]:
         return list(self._waiting)
 
-    def _planned_size(self, latency: ModelLatency) -> int:
+    def _planned_size(self, latency: BatchTime) -> int:
         """The largest size whose mean time fits twice into the SLO, or 1."""
         place = (latency.model, latency.lane)
         if place not in self._planned:
@@ -113,7 +113,7 @@ class Nexus(Policy):
             )
         return self._planned[place]
 
-    def _planned_ns(self, latency: ModelLatency) -> int:
+    def _planned_ns(self, latency: BatchTime) -> int:
         """The mean time of a batch of the planned size."""
         return latency.profiled_ns[latency.size_for[self._planned_size(latency)]]
 

@@ -8,7 +8,7 @@ from typing import ClassVar, Dict, Final, FrozenSet, List, Mapping, NamedTuple, 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.bidding import Utility
 from edgeserve.sched.policies.ensemble.base import Alike, EnsembleOptions, EnsemblePolicy, PlanParameters, Row
-from edgeserve.sched.policies.ensemble.lanes import NEVER_NS, Places, ends_at_ns, with_handovers
+from edgeserve.sched.policies.ensemble.lanes import NEVER_NS, Places, ends_at_ns, with_dispatch_gaps
 from edgeserve.sched.policies.ensemble.planner import EXACT
 from edgeserve.sched.policies.ensemble.problem import Asked, Lanes, Option, Plan
 from edgeserve.sched.policies.ensemble.queries import Ensemble, Query
@@ -28,7 +28,7 @@ GUARD_PART: Final = 4
 """Models are asked to end early by a quarter of a request's time at most, for each of two reasons: they may be slow,
 and the join may wait for its lane."""
 
-HANDOVER_PART: Final = 8
+DISPATCH_GAP_PART: Final = 8
 """What lies between two batches counts where it is this part of one at least: less is within the spread of batches."""
 
 REMEMBERED: Final = 64
@@ -145,11 +145,11 @@ class SchemblePlus(EnsemblePolicy):
             if lone and (len(queries) == 1 or not places.is_shared(fresh[0], lone.bit_length() - 1)):
                 return
         best, own, planner, spent = Plan((), -1, EXACT, 0), queries, places.planner, 0
-        handovers_ns = self._handovers_ns(places, board)
-        charges = self._charges(queries, fresh, handovers_ns, places, board)
+        dispatch_gaps_ns = self._dispatch_gaps_ns(places, board)
+        charges = self._charges(queries, fresh, dispatch_gaps_ns, places, board)
         for batch in self._batches(board, places, len(queries)):
             plain = places.problem(board, {}, batch, len(fresh) > 1)
-            lanes, ends = with_handovers(plain, handovers_ns), places.ends_ns(plain, board)
+            lanes, ends = with_dispatch_gaps(plain, dispatch_gaps_ns), places.ends_ns(plain, board)
             able, asked = self._able(queries, lanes, ends, places, board, charges)
             if lone and fresh[0] in able:
                 _only(asked[able.index(fresh[0])], 1 << places.number(fresh[0], lone.bit_length() - 1))
@@ -202,11 +202,11 @@ class SchemblePlus(EnsemblePolicy):
         return found
 
     def _charges(
-        self, queries: List[Query], fresh: List[Query], handovers_ns: Sequence[int], places: Places, board: Board
+        self, queries: List[Query], fresh: List[Query], dispatch_gaps_ns: Sequence[int], places: Places, board: Board
     ) -> Dict[str, Tuple[List[float], int]]:
         """What the requests that have not begun make each model of an app cost beyond the price, and how much earlier
         than they must its models are to end: nothing where one request waits, whom no other makes late."""
-        lanes = with_handovers(places.problem(board, {}, 1, True), handovers_ns)
+        lanes = with_dispatch_gaps(places.problem(board, {}, 1, True), dispatch_gaps_ns)
         others = self._charges_of_others(len(fresh), places, board)
         found: Dict[str, Tuple[List[float], int]] = {}
         for app in dict.fromkeys([query.ensemble.app.name for query in queries]):
@@ -247,15 +247,19 @@ class SchemblePlus(EnsemblePolicy):
                     found[index] = each / unit_ns
         return found if any(seen) else []
 
-    def _handovers_ns(self, places: Places, board: Board) -> List[int]:
+    def _dispatch_gaps_ns(self, places: Places, board: Board) -> List[int]:
         """What lies between two batches at each place, where it counts beside the fastest model there."""
         fastest_ns = [NEVER_NS] * places.count
         for model, place in zip(places.models, places.place_of):
             for lane in board.lanes_of(model):
                 latency = board.latency(model, lane.name)
                 fastest_ns[place] = min(fastest_ns[place], latency.typical_ns[latency.sizes[0]])
-        least_ns = [min([lane.handover.careful_ns for lane in places.lanes(place)]) for place in range(places.count)]
-        return [own_ns if own_ns * HANDOVER_PART >= fastest_ns[place] else 0 for place, own_ns in enumerate(least_ns)]
+        least_ns = [
+            min([lane.dispatch_gap.careful_ns for lane in places.lanes(place)]) for place in range(places.count)
+        ]
+        return [
+            own_ns if own_ns * DISPATCH_GAP_PART >= fastest_ns[place] else 0 for place, own_ns in enumerate(least_ns)
+        ]
 
     def _able(
         self,

@@ -7,7 +7,7 @@ from typing import Any, List
 import pytest
 from hand_world import MS, Driver, ran
 
-from edgeserve.sched.latency.handover import LEARNT_MIN
+from edgeserve.sched.latency.lane_gaps import DISPATCH_EVERY as LEARNT_MIN
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.fifo import Fifo
 from edgeserve.sched.policy_api.board import Board
@@ -80,20 +80,20 @@ def test_a_lane_that_plans_ahead_counts_what_is_on_it():
         assert world.arrive("bg", at=26) == ([ran("n", 3)] if starts else [])
 
 
-def hands_over(world: Driver, handover_ms: float) -> Driver:
+def hands_over(world: Driver, gap_ms: float) -> Driver:
     """Its lane was measured to need so long between two batches."""
     for _ in range(LEARNT_MIN):
-        world.scheduler.state.lanes["cpu0"].handover.took(round(handover_ms * MS))
+        world.scheduler.state.lanes["cpu0"].dispatch_gap.took(round(gap_ms * MS))
     return world
 
 
 @pytest.mark.parametrize(("slack", "size"), [(25, 8), (24.999, 4), (11, 1)])
-def test_background_work_leaves_time_for_the_handover_to_the_next_critical_request(slack, size):
+def test_background_work_leaves_time_for_the_dispatch_gap_to_the_next_critical_request(slack, size):
     first = list(range(2, 2 + size))
     assert after_a_critical_one(hands_over(beside_critical(10 + slack), 1)) == [ran("n", *first, size=size)]
 
 
-def test_background_work_that_leaves_no_time_for_a_handover_keeps_nobody_else_waiting():
+def test_background_work_that_leaves_no_time_for_a_dispatch_gap_keeps_nobody_else_waiting():
     world = hands_over(
         Driver(
             {"m": {1: 10}, "n": {1: 10}, "k": {1: 10}},

@@ -9,7 +9,7 @@ from edgeserve.config.loading import parse_config
 from edgeserve.config.profiles import LaneProfile, Profile, Timing
 from edgeserve.errors import ConfigError, ProfileError
 from edgeserve.sched.core.build import ASSUMED_NS, build_scheduler, copy_lane_name
-from edgeserve.sched.latency.confidence import ASSUMED, EXPECTED, LIVE, PROFILE, START
+from edgeserve.sched.latency.batch_time import ASSUMED, EXPECTED, LIVE, PROFILE, START
 from edgeserve.sched.resources.model_cache import RESIDENT
 
 
@@ -37,7 +37,7 @@ def test_a_profile_is_believed_before_a_warm_up_and_that_before_the_configuratio
 def test_what_an_estimate_stands_on_is_known_per_batch_size():
     wide = config({"m": {1: 10, 2: 12, 4: 20, "batch": [1, 2, 4]}})
     made = build_scheduler(wide, [profile(b1=5)], measured={("m", "cpu0"): {1: [6 * MS], 2: [7 * MS, 8 * MS]}})
-    known = [made.state.latency["m", "cpu0"].confidence(size, 0) for size in (1, 2, 4)]
+    known = [made.state.latency["m", "cpu0"].known(size, 0) for size in (1, 2, 4)]
     assert [(item.source, item.measured, item.age_ns) for item in known] == [
         (PROFILE, 9, None),
         (START, 2, None),
@@ -47,9 +47,9 @@ def test_what_an_estimate_stands_on_is_known_per_batch_size():
 
 def test_a_model_that_could_not_be_tried_is_assumed_to_be_quick_until_it_ran():
     made = build_scheduler(config(), measured={("m", "cpu0"): {1: [], 4: []}}).state.latency["m", "cpu0"]
-    assert (made.estimate_ns[4], made.confidence(4, 0).source) == (ASSUMED_NS, ASSUMED)
+    assert (made.estimate_ns[4], made.known(4, 0).source) == (ASSUMED_NS, ASSUMED)
     made.observe(0, 4, 20 * MS)
-    assert (made.estimate_ns[4], made.confidence(4, 0).source) == (20 * MS, LIVE)
+    assert (made.estimate_ns[4], made.known(4, 0).source) == (20 * MS, LIVE)
 
 
 def test_a_profile_of_another_lane_says_nothing_of_this_one():

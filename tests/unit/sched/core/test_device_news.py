@@ -222,7 +222,7 @@ def test_a_speed_that_is_told_late_does_not_count_twice():
     assert latency.likely_ns[1] == 20 * MS
     world.step(LaneChanged("cpu0", speed=0.5, since_ns=0), at=500)
     assert latency.likely_ns[1] == 20 * MS
-    assert latency.pace_ppm() == 10**6
+    assert latency.slowdown_ppm == 10**6
 
 
 def test_the_first_batch_after_an_idle_gap_is_expected_to_be_slower_and_teaches_the_others_nothing():
@@ -234,7 +234,7 @@ def test_the_first_batch_after_an_idle_gap_is_expected_to_be_slower_and_teaches_
         expected += [action.expected_ns / MS for action in world.finish("cpu0", at=at + 20) if hasattr(action, "jobs")]
         world.finish("cpu0", at=at + 30)
     assert expected == [20, 10]
-    assert latency.pace_ppm() == pytest.approx(10**6, rel=0.01)
+    assert latency.slowdown_ppm == pytest.approx(10**6, rel=0.01)
     world.step(DeviceChanged("cpu", idle_gap_ns=0), at=1200)
     assert [action.expected_ns / MS for action in world.arrive("app", at=1300)] == [10]
 

@@ -120,8 +120,8 @@ def test_times_of_a_variant_are_learnt_apart(monkeypatch):
     assert world.work().variant == "prefill" and world.work().steps_max == 1
     world.finish(at=70)
     latency = world.scheduler.state.latency["lm", "cpu0"]
-    assert latency.confidence(1, 70 * MS).measured == 0
-    assert latency.phase("prefill").confidence(1, 70 * MS).measured == 1
+    assert latency.known(1, 70 * MS).measured == 0
+    assert latency.phase("prefill").known(1, 70 * MS).measured == 1
 
 
 def test_what_the_model_says_is_left_counts_for_the_next_batch():

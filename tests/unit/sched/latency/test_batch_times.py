@@ -6,9 +6,8 @@ import random
 
 import pytest
 
-from edgeserve.sched.latency.confidence import EXPECTED, LIVE
+from edgeserve.sched.latency.batch_time import EXPECTED, LIVE, BatchTime, fixed_part_ns
 from edgeserve.sched.latency.distribution import timing_constant
-from edgeserve.sched.latency.model import ModelLatency, fixed_part_ns
 from edgeserve.units import NS_PER_MS as MS
 
 SIZES = (1, 2, 4, 8)
@@ -19,7 +18,7 @@ TRUE = {size: FIXED + size * EACH for size in SIZES}
 
 def believed(factor=1.0, sizes=SIZES):
     """What is known before the first batch: the true times, all wrong by a factor."""
-    return ModelLatency("m", "l", {size: timing_constant(round(TRUE[size] * factor)) for size in sizes}, sizes)
+    return BatchTime("m", "l", {size: timing_constant(round(TRUE[size] * factor)) for size in sizes}, sizes)
 
 
 def typical(known, size):
@@ -57,6 +56,17 @@ def test_a_slow_device_is_slow_for_sizes_that_have_not_run(seed):
     assert typical(known, 8) == pytest.approx(2.5 * TRUE[8], rel=0.15)
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("off", [0.75, 1.3])
+def test_a_size_that_the_profile_has_wrong_is_learnt_beside_the_others(off, seed):
+    draw, known = random.Random(f"shape/{off}/{seed}"), believed()
+    for step in range(300):
+        size = draw.choice(SIZES)
+        known.observe(step * EVERY, size, round(TRUE[size] * (off if size == 4 else 1) * draw.gauss(1.0, 0.05)))
+    for size in SIZES:
+        assert typical(known, size) == pytest.approx(TRUE[size] * (off if size == 4 else 1), rel=0.08)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_one_slow_batch_moves_no_typical_time_and_the_careful_one_until_it_is_old(seed):
     draw, known = random.Random(f"outlier/{seed}"), believed()
@@ -89,14 +99,21 @@ def test_a_speed_that_is_told_scales_all_times_and_measurements_do_not_count_twi
     assert typical(known, 4) == pytest.approx(TRUE[4], rel=0.15)
 
 
-@pytest.mark.parametrize("speed", [0.5, 0.7])
-def test_a_speed_that_is_told_late_explains_the_slow_batches_before(speed):
-    draw, known = random.Random(f"late/{speed}"), believed()
-    ran(known, draw, 4, sizes=(1,))
-    ran(known, draw, 4, slow=1 / speed, sizes=(1,), start=4)
-    known.set_speed(speed, since_ns=3 * EVERY)
-    for size in SIZES:
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("slow", [4, 8, 20, 60])
+@pytest.mark.parametrize("sizes", [(1,), SIZES])
+@pytest.mark.parametrize("speed", [0.5, 0.7, 1.5])
+def test_a_speed_that_is_told_late_explains_the_batches_before(speed, sizes, slow, seed):
+    """Also where the slow batches are spread over several sizes, and not those that ran before the clock changed."""
+    draw, known = random.Random(f"late/{speed}/{sizes}/{slow}/{seed}"), believed(2.0)
+    ran(known, draw, 15, sizes=sizes)
+    known.forget(14 * EVERY)
+    ran(known, draw, 5, sizes=sizes, start=15)
+    ran(known, draw, slow, slow=1 / speed, sizes=sizes, start=20)
+    known.set_speed(speed, since_ns=14 * EVERY)
+    for size in sizes:
         assert typical(known, size) == pytest.approx(TRUE[size] / speed, rel=0.1)
+        assert careful(known, size) <= 1.2 * TRUE[size] / speed
 
 
 def test_what_a_model_takes_in_one_phase_says_nothing_of_another():
@@ -146,29 +163,29 @@ def test_neither_noise_nor_a_changing_pace_nor_inputs_that_add_up_are_unequal_in
 @pytest.mark.parametrize("seed", range(3))
 def test_work_that_jobs_declare_is_taken_out_of_what_is_usual(seed):
     draw, known = random.Random(f"work/{seed}"), believed()
-    known.usual()
+    known.work()
     for step in range(300):
         size = draw.choice(SIZES)
         works = [draw.uniform(0.2, 3.0) for _ in range(size)]
         more = round(sum(work - 1 for work in works) * 1000)
         known.observe(step * EVERY, size, round(1.5 * (FIXED + EACH * sum(works))), over_milli=more)
     for size in SIZES:
-        assert known.usual().time_ns(size * 1000) == pytest.approx(1.5 * TRUE[size], rel=0.02)
+        assert known.work().time_ns(size * 1000) == pytest.approx(1.5 * TRUE[size], rel=0.02)
 
 
 def test_requests_of_much_work_at_the_start_are_no_slow_device():
     known = believed(sizes=(1,))
-    known.usual()
+    known.work()
     for step in range(10):
         known.observe(step * EVERY, 1, 3 * TRUE[1], over_milli=2000)
-    assert known.usual().time_ns(1000) == TRUE[1]
+    assert known.work().time_ns(1000) == TRUE[1]
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.05, 0.2])
 def test_how_far_the_time_of_several_batches_may_be_off_is_learnt(noise):
     """The deviations of batches are independent; twice the work is twice as far off."""
     draw, known = random.Random(f"sure/{noise}"), believed()
-    usual = known.usual()
+    usual = known.work()
     ran(known, draw, 600, noise=noise)
     times_us = [time_ns / 1000 for _, time_ns in usual.batches(21_000)]
     wanted = noise * sum(time_us**2 for time_us in times_us) ** 0.5
@@ -185,7 +202,7 @@ def test_the_fixed_part_is_what_a_batch_of_nothing_would_take():
 
 def test_a_time_says_what_it_stands_on_and_how_old_that_is():
     known = believed()
-    assert known.confidence(1, 5 * EVERY).source == EXPECTED
+    assert known.known(1, 5 * EVERY).source == EXPECTED
     ran(known, random.Random("confidence"), 5, sizes=(1,))
-    found = known.confidence(1, 14 * EVERY)
+    found = known.known(1, 14 * EVERY)
     assert (found.source, found.measured, found.age_ns) == (LIVE, 5, 10 * EVERY)

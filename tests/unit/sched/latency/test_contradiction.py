@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from edgeserve.config.profiles import Timing
-from edgeserve.sched.latency.confidence import ASSUMED, EXPECTED, PROFILE, START
-from edgeserve.sched.latency.contradiction import Contradiction
+from edgeserve.sched.latency.batch_time import ASSUMED, EXPECTED, PROFILE, START, BatchTime, Contradiction
 from edgeserve.sched.latency.distribution import timing_constant
-from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.units import NS_PER_MS as MS
 
 SERVED_EVERY_NS = 100 * MS
@@ -17,7 +15,7 @@ SERVED_EVERY_NS = 100 * MS
 def latency(sources=None, times=None):
     """The profile says 10 ms for one and 25 for four: 5 are fixed and 5 per job."""
     times = times or {1: 10 * MS, 4: 25 * MS}
-    return ModelLatency(
+    return BatchTime(
         "m",
         "gpu0",
         {size: Timing(100, time, time, time, 0) for size, time in times.items()},
@@ -81,20 +79,20 @@ def test_a_slower_lane_contradicts_nothing():
 
 
 def test_work_that_was_declared_is_no_surprise():
-    """Two usual jobs' work more on a batch of one: 5 + 3 * 5 ms."""
+    """Two standard jobs' work more on a batch of one: 5 + 3 * 5 ms. What is said is of standard work."""
     assert served(latency(), [20] * 10, over_milli=2000) is None
     assert served(latency(), [20] * 10, over_milli=0) is not None
-    assert served(latency(), [40] * 10, over_milli=2000) == Contradiction(PROFILE, 1, 20 * MS, 40 * MS, 10)
+    assert served(latency(), [40] * 10, over_milli=2000) == Contradiction(PROFILE, 1, 10 * MS, 20 * MS, 10)
     assert served(latency(), [80] * 10, steps=8) is None  # of one step
     assert served(latency(), [45] * 10, size=4, over_milli=4000) is None  # 25 and four more jobs' 5 each
-    assert served(latency(), [70] * 10, size=4, over_milli=4000) == Contradiction(PROFILE, 4, 45 * MS, 70 * MS, 10)
+    assert served(latency(), [72] * 10, size=4, over_milli=4000) == Contradiction(PROFILE, 4, 25 * MS, 40 * MS, 10)
 
 
 @pytest.mark.parametrize("source", [PROFILE, EXPECTED, START, ASSUMED])
 def test_the_source_is_said_and_an_assumption_is_none(source):
     found = served(latency({1: source, 4: source}), [99] * 10)
     assert (found.source if found else None) == (None if source == ASSUMED else source)
-    assert served(ModelLatency("m", "l", {1: timing_constant(MS)}, (1,)), [99] * 10).source == EXPECTED
+    assert served(BatchTime("m", "l", {1: timing_constant(MS)}, (1,)), [99] * 10).source == EXPECTED
 
 
 def test_figures_show_it_with_both_numbers():

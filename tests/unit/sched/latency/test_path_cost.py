@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hand_world import MS, app_of
 
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.distribution import timing_constant
-from edgeserve.sched.latency.handover import Handover
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.latency.path_cost import AppCosts, least_alone_ns
 
 PARTS_LEN = 32
@@ -16,7 +16,7 @@ REFRESH_NS = 100 * MS
 def latency_of(*times_ms, lane="l"):
     """A model that takes so many ms for batches of 1, 2, ... jobs."""
     seeds = {size: timing_constant(round(time_ms * MS)) for size, time_ms in enumerate(times_ms, 1)}
-    return ModelLatency("m", lane, seeds, list(seeds))
+    return BatchTime("m", lane, seeds, list(seeds))
 
 
 def costs(nodes, times):
@@ -24,7 +24,7 @@ def costs(nodes, times):
     return AppCosts(
         app_of(nodes),
         {model: [latency_of(time_ms)] for model, time_ms in times.items()},
-        {model: [Handover()] for model in times},
+        {model: [DispatchGap()] for model in times},
         dict.fromkeys(times, 0),
     )
 

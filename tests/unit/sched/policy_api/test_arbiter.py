@@ -157,7 +157,7 @@ def test_a_continuation_is_interrupted_only_by_what_ends_before_its_latest_start
 
 
 def test_what_lies_between_two_batches_counts_in_what_a_waiting_bid_needs():
-    # Behind the first, the patient one starts at 10 and is over at 20; with a handover, later by that.
+    # Behind the first, the patient one starts at 10 and is over at 20; with a dispatch gap, later by that.
     first, patient = bid(10, 100, utility=20), bid(10, 20)
     assert arbiter.choose([first, patient], 0) is first
     assert arbiter.choose([first, patient], 0, MS // 2) is patient
@@ -166,13 +166,13 @@ def test_what_lies_between_two_batches_counts_in_what_a_waiting_bid_needs():
     assert arbiter.choose([first, patient], 0, MS // 2 + 1) is patient
 
 
-def test_each_batch_before_a_waiting_one_is_followed_by_a_handover():
+def test_each_batch_before_a_waiting_one_is_followed_by_a_dispatch_gap():
     large, second, third = bid(10, 100, utility=100), bid(5, 21), bid(5, 22)
     assert arbiter.choose([large, second, third], 0, MS) is large  # 10 + 1 + 5 + 1 + 5
     assert arbiter.choose([large, second, third], 0, MS + 1) is not large
 
 
-def test_a_handover_counts_before_critical_work_and_continuations_too():
+def test_a_dispatch_gap_counts_before_critical_work_and_continuations_too():
     rich, critical = bid(10, 100, utility=1000), bid(10, 20, utility=1, klass="critical")
     assert arbiter.choose([rich, critical], 0) is rich
     assert arbiter.choose([rich, critical], 0, 1) is critical

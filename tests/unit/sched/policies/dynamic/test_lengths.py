@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.distribution import timing_constant
-from edgeserve.sched.latency.model import ModelLatency
 from edgeserve.sched.policies.dynamic.calibration import HITS_LEN, Calibration
 from edgeserve.sched.policies.dynamic.evidence import BatchRow
 from edgeserve.sched.policies.dynamic.lengths import (
@@ -24,7 +24,7 @@ UNIT = 1_000_000  # one unit of the specification's vectors, in ns
 
 def latency(fixed=0.0, per_unit=1.0, mean=20.0, sizes=(1, 2, 4)):
     """A model whose profile says fixed + per_unit * size * mean."""
-    return ModelLatency(
+    return BatchTime(
         "m", "l", {size: timing_constant(round((fixed + per_unit * size * mean) * UNIT)) for size in sizes}, sizes
     )
 
@@ -39,7 +39,7 @@ def window(low, high, count=4001):
 
 def test_the_expected_maximum_is_that_of_order_statistics():
     """A = uniform(10, 20), B = uniform(15, 35): the vectors of the specification, section 3; c0 = 0 and c(k) = 1."""
-    flat = ModelLatency("m", "l", {size: timing_constant(20 * UNIT) for size in (1, 2, 4)}, (1, 2, 4))
+    flat = BatchTime("m", "l", {size: timing_constant(20 * UNIT) for size in (1, 2, 4)}, (1, 2, 4))
     flat.fixed_ns = 0
     known = lengths_of(flat, {"a": window(10, 20), "b": window(15, 35)}, {"a": 1.0, "b": 1.0})
     for members, expected in ((("a", "a"), 16.666667), (("a", "b"), 25.104167), (("a", "a", "b", "b"), 28.356771)):
@@ -94,7 +94,7 @@ def test_however_many_classes_the_law_is_kept_at_a_bounded_number_of_points():
 
 def test_static_models_follow_their_profile_not_the_law():
     """Where a batch of 4 costs twice a single one, c(4) says so."""
-    static = ModelLatency(
+    static = BatchTime(
         "m",
         "l",
         {1: timing_constant(10 * UNIT), 2: timing_constant(13 * UNIT), 4: timing_constant(20 * UNIT)},

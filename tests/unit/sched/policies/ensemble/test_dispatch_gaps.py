@@ -1,4 +1,4 @@
-"""What lies between two batches of a lane (``sched/latency/handover.py``) in plans: counted where it matters."""
+"""What lies between two batches of a lane (``sched/latency/lane_gaps.py``) in plans: counted where it matters."""
 
 from __future__ import annotations
 

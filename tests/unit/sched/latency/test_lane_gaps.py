@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 from hand_world import MS, Driver
 
-from edgeserve.sched.latency.handover import Handover
+from edgeserve.sched.latency.lane_gaps import DispatchGap
 
 US = 1000
-WINDOW_LEN, LEARNT_MIN, HANDOVER_NS_MAX = 32, 8, 10 * MS
+WINDOW_LEN, LEARNT_MIN, DISPATCH_NS_MAX = 32, 8, 10 * MS
 
 
 def measured(*took_us):
-    handover = Handover()
+    gap = DispatchGap()
     for item in took_us:
-        handover.took(round(item * US))
-    return handover
+        gap.took(round(item * US))
+    return gap
 
 
-def numbers(handover):
-    return handover.likely_ns / US, handover.careful_ns / US
+def numbers(gap):
+    return gap.likely_ns / US, gap.careful_ns / US
 
 
 def test_nothing_is_expected_before_enough_were_measured():
@@ -34,15 +34,15 @@ def test_the_median_and_what_seven_of_eight_took_at_most():
 def test_a_few_stalls_do_not_count_and_many_count_as_no_more_than_the_bound():
     usual = list(range(100, 100 + WINDOW_LEN - 4))
     assert numbers(measured(*usual, *[300_000] * 4)) == (115, 127)
-    assert measured(*[300_000] * LEARNT_MIN).careful_ns == HANDOVER_NS_MAX
+    assert measured(*[300_000] * LEARNT_MIN).careful_ns == DISPATCH_NS_MAX
     assert numbers(measured(*[-5] * LEARNT_MIN)) == (0, 0)
 
 
 def test_a_window_of_stalls_is_forgotten_after_as_many_batches():
-    handover = measured(*[300_000] * WINDOW_LEN)
+    gap = measured(*[300_000] * WINDOW_LEN)
     for _ in range(WINDOW_LEN):
-        handover.took(200 * US)
-    assert numbers(handover) == (200, 200)
+        gap.took(200 * US)
+    assert numbers(gap) == (200, 200)
 
 
 # --- what a lane learns -----------------------------------------------------------------------------------------------
@@ -55,7 +55,7 @@ def learnt(lane=None, took=10.0, every=10.75, **fields):
     world.arrive("a", count=LEARNT_MIN)
     for number in range(LEARNT_MIN):
         world.finish(at=(number + 1) * every, took=took)
-    return world.scheduler.state.lanes["l0"].handover
+    return world.scheduler.state.lanes["l0"].dispatch_gap
 
 
 def test_it_is_the_time_from_the_decision_to_the_news_less_that_of_the_batch():
@@ -67,16 +67,16 @@ def test_a_lane_that_is_given_works_before_it_is_free_learns_none(lane):
     assert numbers(learnt(lane)) == (0, 0)
 
 
-def test_a_lane_in_use_is_free_one_handover_after_its_batch():
+def test_a_lane_in_use_is_free_one_dispatch_gap_after_its_batch():
     world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "10s"}})
     lane = world.scheduler.state.run_lanes[0]
     world.arrive("a", at=0)
     for _ in range(LEARNT_MIN):
-        lane.handover.took(MS)
+        lane.dispatch_gap.took(MS)
     assert [lane.available_ns(at * MS) // MS for at in (0, 10, 11, 12)] == [11, 11, 11, 12]
 
 
-def test_the_next_node_starts_one_handover_later():
+def test_the_next_node_starts_one_dispatch_gap_later():
     world = Driver(
         {"m": {1: 10}},
         {"a": {"slo": "10s", "node": [{"name": "x", "model": "m"}, {"name": "y", "model": "m", "after": ["x"]}]}},
@@ -85,17 +85,17 @@ def test_the_next_node_starts_one_handover_later():
     node = state.apps["a"].nodes[0]
     assert state.board.rest_ns(state.apps["a"], node) == 10 * MS
     for _ in range(LEARNT_MIN):
-        state.run_lanes[0].handover.took(MS)
+        state.run_lanes[0].dispatch_gap.took(MS)
     world.arrive("a", at=200)
     assert state.board.rest_ns(state.apps["a"], node) == 11 * MS
 
 
-def test_a_request_is_refused_that_the_handovers_before_it_make_late():
-    def outcome(handover_ms, slo):
+def test_a_request_is_refused_that_the_dispatch_gaps_before_it_make_late():
+    def outcome(gap_ms, slo):
         world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "10s"}})
         world.arrive("a", at=0)
         for _ in range(LEARNT_MIN):
-            world.scheduler.state.run_lanes[0].handover.took(round(handover_ms * MS))
+            world.scheduler.state.run_lanes[0].dispatch_gap.took(round(gap_ms * MS))
         world.arrive("a", at=1, slo=slo)
         return world.scheduler.state.requests.get(2) is not None
 

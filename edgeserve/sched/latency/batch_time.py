@@ -1,0 +1,518 @@
+"""How long batches of one model take on one lane: a table per answer, made anew by what changes them.
+
+Profile first, measured durations after. What changes from second to second (clocks, heat, other load) slows all batch
+sizes alike; how the sizes compare hardly changes. So all times are the standard time of their size times one slowdown,
+which every measured batch moves at once; the standard time follows slowly. Judging each size by its own last runs lets
+the size win that is *believed* fastest, which is often the one whose few runs were lucky, or are long ago. Integers
+only, parts per million, so that decisions are the same on every Python. Knows no clock.
+``docs/guide/batch-times.md`` explains which answer is for what.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+
+from edgeserve.config.profiles import QUANTILES, Timing
+from edgeserve.errors import ProfileError
+from edgeserve.sched.latency.distribution import Distribution
+from edgeserve.sched.latency.inputs import InputVariance
+from edgeserve.sched.latency.window import NEVER_NS, Window
+from edgeserve.sched.latency.work_time import WorkTime
+from edgeserve.sched.requests.work import MILLI
+from edgeserve.units import NS_PER_MS, ns_to_ms
+
+PPM = 1_000_000
+
+EXPECTED, PROFILE, START, ASSUMED, LIVE = "expected", "profile", "start-up", "assumed", "live"
+"""What an estimate stands on: ``[model.NAME.expected]``, a profile, a few runs at start-up, nothing (an input to try
+the model with was missing), or batches that were served."""
+
+WINDOW_LEN = 10
+"""Measured batches that every estimate looks back on (Clockwork, section 3: the last 10)."""
+
+WINDOW_AGE_NS = 10_000 * NS_PER_MS
+"""A duration older than this no longer counts, so that a batch size whose estimate became too pessimistic is tried
+again (Clockwork's pitfall: what is never run is never re-measured)."""
+
+LIKELY = 0.8
+"""The quantile of :attr:`BatchTime.likely_ns`, of those that profiles have."""
+
+PRIOR, PLACE_LEN = 8, 64
+"""How a size compares with the others is the mean of its last batches, beside so many that agreed with the profile."""
+
+PLACE_MAX = 2
+"""A size is at most so many times slower or faster beside the others than the profile says."""
+
+REMEMBERED = 8
+"""Slowdowns remembered, one for each call of :meth:`BatchTime.forget`: a changed clock is noticed sooner."""
+
+PHASES_MAX = 8
+"""Phases of one model that are told apart: prefill and decode, and room for a few more."""
+
+SERVED_EVERY_NS = 100 * NS_PER_MS
+"""One batch in so long may contradict the profile, so that ten of them are no hiccup of a few milliseconds."""
+
+CONTRADICTS_PPM = 1_500_000
+"""Times that differ by less than this factor contradict nothing: other load does as much."""
+
+CONTRADICTS_NS = NS_PER_MS // 10
+"""Nor do times that differ by less than this: a thread that wakes up late takes as much."""
+
+
+class Known(NamedTuple):
+    """What the estimates of one batch size stand on: ``source`` is :data:`LIVE` where batches of this size were
+    measured lately; ``measured`` is the number of measurements, ``age_ns`` the age of the newest (None: all were taken
+    before the start). Estimates do not change with it."""
+
+    source: str
+    measured: int
+    age_ns: int | None
+
+
+class Contradiction(NamedTuple):
+    """Batches of ``size`` take ``served_ns`` and were believed to take ``began_ns`` (both of standard work at speed 1),
+    as most of the ``batches`` that were looked at. ``source`` says who believed that."""
+
+    source: str
+    size: int
+    began_ns: int
+    served_ns: int
+    batches: int
+
+
+class BatchTime:
+    """One model on one lane, or one phase of it: how long a batch takes now.
+
+    Tables by batch size, in nanoseconds at the lane's present speed; a table that changed may be a new object, so it
+    is read from here each time. :meth:`observe`, :meth:`forget` and :meth:`set_speed` are the only methods that change
+    them. ``version`` rises whenever the three tables of the present slowdown (typical, likely, slowest) have changed.
+
+    ``estimate_ns``    the careful estimate for planning: the maximum of the size's last ten durations, before the first
+                       the profile's 99th percentile (Clockwork, section 3)
+    ``likely_ns``      the 80th percentile, for decisions that one slow batch in ten must not sway: the careful estimate
+                       would refuse everything for as long as a single outlier above the deadline stays in the window
+    ``typical_ns``     the middle of what batches take now: what the work is worth, not what it may take
+    ``slowest_ns``     as slow as the slowest of the last ten batches of any size: for what must not be late
+    ``profiled_ns``    the profile's mean, whatever was measured since: for policies that planned ahead of time
+
+    ``sizes`` are the batch sizes that have a time, and ``size_for[n]`` is the one that n jobs run as: the smallest that
+    holds them. ``alone_ns`` and ``alone_likely_ns`` are the careful and the likely time of the smallest.
+    ``fixed_now_ns`` is the part of a batch's time that does not grow with it. ``observed_ns`` is when a batch was
+    measured last. ``slowdown_ppm`` is how many times longer than in the profile batches typically take at equal speed.
+    ``learns_work``: :meth:`observe` wants to know the work that jobs declare, and all tables are of standard work,
+    since a policy has asked for :meth:`work` or has set it. What does not change: ``seeds``, the timings that the
+    tables began with, ``fixed_ns`` (c0 of the affine fit) and ``alone``, the profiled times alone by app, for models
+    whose time depends on the input, all at speed 1.
+    """
+
+    __slots__ = (
+        "model",
+        "lane",
+        "sizes",
+        "size_max",
+        "size_for",
+        "seeds",
+        "fixed_ns",
+        "alone",
+        "age_ns",
+        "version",
+        "speed",
+        "estimate_ns",
+        "likely_ns",
+        "typical_ns",
+        "slowest_ns",
+        "profiled_ns",
+        "alone_ns",
+        "alone_likely_ns",
+        "fixed_now_ns",
+        "slowdown_ppm",
+        "learns_work",
+        "phases",
+        "_inputs",
+        "observed_ns",
+        "_sources",
+        "_windows",
+        "_ratios",
+        "_first_ppm",
+        "_told_ppm",
+        "_standard_ns",
+        "_places",
+        "_last",
+        "_remembered",
+        "_work",
+        "_served",
+        "_served_size",
+        "_served_due_ns",
+    )
+
+    def __init__(
+        self,
+        model: str,
+        lane: str,
+        seeds: Mapping[int, Timing],
+        sizes: Sequence[int],
+        age_ns: int = WINDOW_AGE_NS,
+        fixed_ns: int = 0,
+        alone: Mapping[str, Sequence[int]] | None = None,
+        sources: Mapping[int, str] | None = None,
+    ) -> None:
+        missing = [size for size in sizes if size not in seeds]
+        if missing:
+            raise ProfileError(
+                f"model {model!r} on lane {lane!r}: batch sizes {missing} have no measured time "
+                f"(measured: {', '.join(map(str, sorted(seeds))) or 'none'}); run 'edgeserve profile' "
+                f"or give [model.{model}.expected]"
+            )
+        self.model = model
+        self.lane = lane
+        self.sizes = tuple(sizes)
+        self.size_max = self.sizes[-1]
+        self.size_for: List[int] = [self.sizes[0]]
+        for size in self.sizes:
+            self.size_for += [size] * (size + 1 - len(self.size_for))
+        self.age_ns = age_ns
+        self.seeds: Mapping[int, Timing] = {size: seeds[size] for size in self.sizes}
+        medians_ns = {size: max(1, seed.median_ns) for size, seed in self.seeds.items()}
+        self.fixed_ns = fixed_ns or fixed_part_ns(medians_ns)
+        self.alone: Mapping[str, Sequence[int]] = alone or {}
+        self.speed = 1.0
+        self.version = 0
+        self.learns_work = False
+        self.phases: Dict[str, BatchTime] = {}
+        self.observed_ns = -NEVER_NS
+        self._sources: Mapping[int, str] = sources or {}
+        self._windows: Dict[int, Window] = {size: Window(WINDOW_LEN, age_ns=age_ns) for size in self.sizes}
+        self._ratios = Window(WINDOW_LEN, age_ns=age_ns)  # measured over standard, of batches of any size
+        spreads = sorted([_spread_ppm(seed) for seed in self.seeds.values()])
+        self._first_ppm = spreads[len(spreads) // 2]  # the likely slowdown before the first measurement
+        self._told_ppm = (0, 0, 0)
+        self._inputs = InputVariance(medians_ns, self.fixed_ns)
+        self._standard_ns = medians_ns
+        self._places: Dict[int, Tuple[int, int]] = {}  # size -> (times the profile, beside the others; batches seen)
+        self._last = (0, PPM)  # the last batch: its size and its ratio
+        self._remembered = Window(REMEMBERED)
+        self._work: WorkTime | None = None
+        self._served = Window(WINDOW_LEN)  # measured over profiled
+        self._served_size = self.sizes[0]
+        self._served_due_ns = 0
+        self.estimate_ns: Dict[int, int] = {}
+        self.profiled_ns: Dict[int, int] = {}
+        self.alone_ns = 0
+        self.fixed_now_ns = 0
+        self._set_tables()
+        self._set_slowdown(True)
+
+    # --- what changes it ----------------------------------------------------------------------------------------------
+
+    def observe(
+        self,
+        now_ns: int,
+        size: int,
+        took_ns: int,
+        over_milli: int | None = None,
+        steps: int = 1,
+        phase: str = "",
+        as_profiled: bool = True,
+    ) -> None:
+        """A batch of this size took ``took_ns`` at the present speed.
+
+        Its jobs were ``over_milli`` thousandths of a standard job more work than as many standard ones (None: nothing
+        tells); the call made so many ``steps`` of an iterative model, and a step is what the tables are of; it was this
+        ``phase`` of the model, which has tables of its own (``""``: the whole). Not ``as_profiled``: the batch read
+        prompts, too, which says nothing against the profile's steps.
+        """
+        if phase:
+            self.phase(phase).observe(now_ns, size, took_ns, over_milli, steps)
+            return
+        self.observed_ns = now_ns
+        duration_ns = math.ceil(took_ns * self.speed / steps)
+        if over_milli is not None:
+            seed_ns = max(1, self.seeds[size].median_ns)
+            told_ns = seed_ns + self._each_ns() * over_milli // MILLI
+            if told_ns * MILLI < seed_ns:
+                return  # "no work": how long that took tells nothing of any work
+            duration_ns = max(1, duration_ns * seed_ns // told_ns)
+        self._windows[size].add(duration_ns, now_ns)
+        self._set_estimate(size)
+        is_new = over_milli is None and self._inputs.observe(size, duration_ns)
+        ratio_ppm = max(1, duration_ns * PPM // self._standard_ns[size])
+        self._follow(now_ns, ratio_ppm)
+        self._set_slowdown(self._compare(size, ratio_ppm) or is_new)
+        work = self._work
+        if work is not None:
+            work.is_declared = work.is_declared or over_milli is not None
+            self._set_work(work)
+            work.surprised(ratio_ppm)
+        if as_profiled and now_ns >= self._served_due_ns:
+            self._served_due_ns, self._served_size = now_ns + SERVED_EVERY_NS, size
+            self._served.add(duration_ns * PPM // max(1, self.seeds[size].median_ns))
+
+    def forget(self, now_ns: int) -> None:
+        """Let go of durations older than ``age_ns``. Cheap when there is nothing to forget."""
+        for phase in self.phases.values():
+            phase.forget(now_ns)
+        if self._ratios.count:
+            self._remembered.add(self.slowdown_ppm, now_ns)
+        for size, window in self._windows.items():
+            if window.forget(now_ns):
+                self._set_estimate(size)
+        if self._ratios.forget(now_ns):
+            self._set_slowdown(False)
+            if self._work is not None:
+                self._set_work(self._work)
+
+    def set_speed(self, speed: float, since_ns: int | None = None) -> None:
+        """The lane runs at another speed from now on (1.0 = as profiled), or from some time after ``since_ns`` on: what
+        was measured since then and is explained by the new speed no longer counts as slowdown."""
+        if speed <= 0:
+            raise ValueError(f"lane {self.lane!r}: speed {speed} must be above 0")
+        for phase in self.phases.values():
+            phase.set_speed(speed, since_ns)
+        if since_ns is not None and since_ns < self.observed_ns:
+            self._explain(since_ns, speed / self.speed)
+        self.speed = speed
+        self._set_tables()
+        self._set_slowdown(True)
+        if self._work is not None:
+            self._set_work(self._work)
+
+    # --- what is asked less often -------------------------------------------------------------------------------------
+
+    def work(self) -> WorkTime:
+        """The times of any amount of work, and the best split of n jobs into batches. From the first time that a policy
+        asks, all tables are of standard work."""
+        if self._work is None:
+            self.learns_work = True
+            self._work = WorkTime()
+            self._set_work(self._work)
+        return self._work
+
+    def phase(self, name: str) -> BatchTime:
+        """The tables of one phase of the model (prefill, decode). A new one begins with the seeds of the whole."""
+        found = self.phases.get(name)
+        if found is None:
+            if len(self.phases) >= PHASES_MAX:
+                raise ValueError(
+                    f"model {self.model!r} on lane {self.lane!r}: phase {name!r} is one too many, at most "
+                    f"{PHASES_MAX} are told apart ({', '.join(self.phases)})"
+                )
+            found = self.phases[name] = BatchTime(
+                self.model, self.lane, self.seeds, self.sizes, self.age_ns, self.fixed_ns, self.alone, self._sources
+            )
+            found.set_speed(self.speed)
+            found._served_due_ns = NEVER_NS  # its seeds are the whole's: they say nothing of the phase
+        return found
+
+    def distribution(self, size: int) -> Distribution:
+        """All that is known of a batch of this size, at the present speed: the window if it is full, else the
+        profile."""
+        window = self._windows[size]
+        if window.count == WINDOW_LEN:
+            return Distribution.of_samples([duration_ns for _, duration_ns in window.rows()]).scaled(1 / self.speed)
+        seed = self.seeds[size]
+        known = (
+            Distribution.of_quantiles(seed.quantiles_ns)
+            if seed.quantiles_ns
+            else Distribution([seed.median_ns, seed.p99_ns], [0.5, 1.0])
+        )
+        return known.scaled(1 / self.speed)
+
+    def fastest_alone_ns(self, since_ns: int) -> int:
+        """The shortest of the last ten runs of the smallest size, at the present speed; 0 where none was measured since
+        ``since_ns``."""
+        window = self._windows[self.sizes[0]]
+        if not window.count or window.newest_ns < since_ns:
+            return 0
+        return math.ceil(window.quantile(0.0) / self.speed)
+
+    def known(self, size: int, now_ns: int) -> Known:
+        """What the estimates of a size stand on."""
+        window = self._windows[size]
+        if window.count:
+            return Known(LIVE, window.count, max(0, now_ns - window.newest_ns))
+        return Known(self._source(size), self.seeds[size].count, None)
+
+    def contradiction(self) -> Contradiction | None:
+        """Whether more than half of the latest served batches contradict what the estimates began with: profile,
+        ``expected`` or start-up. Estimates follow the served batches by themselves; but they fall back to their
+        beginning after a pause, and begin there at each start, so somebody should correct it."""
+        size, served = self._served_size, self._served
+        if served.count < WINDOW_LEN or self._source(size) == ASSUMED:
+            return None
+        ratio_ppm = served.quantile(0.5)  # more than half are at least as slow
+        if ratio_ppm <= CONTRADICTS_PPM:
+            ratio_ppm = served.quantile(0.6)  # more than half are at least as fast
+            if ratio_ppm * CONTRADICTS_PPM >= PPM * PPM:
+                return None
+        began_ns = self.seeds[size].median_ns
+        served_ns = began_ns * ratio_ppm // PPM
+        if abs(served_ns - began_ns) < CONTRADICTS_NS:
+            return None
+        return Contradiction(self._source(size), size, began_ns, served_ns, WINDOW_LEN)
+
+    def _source(self, size: int) -> str:
+        """What the estimates of a size began with."""
+        return self._sources.get(size, PROFILE if self.seeds[size].count else EXPECTED)
+
+    def figures(self, now_ns: int) -> Dict[str, Any]:
+        """What is known, in plain numbers for people, times in ms: ``stats`` shows it."""
+        sizes: Dict[str, Any] = {}
+        for size in self.sizes:
+            known = self.known(size, now_ns)
+            sizes[str(size)] = {
+                "typical_ms": ns_to_ms(self.typical_ns[size]),
+                "likely_ms": ns_to_ms(self.likely_ns[size]),
+                "estimate_ms": ns_to_ms(self.estimate_ns[size]),
+                "source": known.source,
+                "measured": known.measured,
+                "age_ms": None if known.age_ns is None else ns_to_ms(known.age_ns),
+            }
+        table: Dict[str, Any] = {
+            "pace": self.slowdown_ppm / PPM,
+            "skew": self._inputs.deviation_ppm / PPM,
+            "pace_measured": self._ratios.count,
+            "sizes": sizes,
+        }
+        found = self.contradiction()
+        if found is not None:
+            table["contradiction"] = {
+                "source": found.source,
+                "size": found.size,
+                "began_ms": ns_to_ms(found.began_ns),
+                "served_ms": ns_to_ms(found.served_ns),
+                "batches": found.batches,
+            }
+        if self.phases:
+            table["phases"] = {name: phase.figures(now_ns) for name, phase in self.phases.items()}
+        return table
+
+    # --- what is learnt -----------------------------------------------------------------------------------------------
+
+    def _follow(self, now_ns: int, ratio_ppm: int) -> None:
+        """A batch took so many times its standard time."""
+        self._ratios.add(ratio_ppm, now_ns)
+
+    def _compare(self, size: int, ratio_ppm: int) -> bool:
+        """A batch tells how its size compares with that of the batch before it, whatever slows both: one takes the more
+        of its standard time, the other the less. True where a standard time changed. Where only one size runs, nothing
+        tells its own part from the slowdown."""
+        before, ratio_before_ppm = self._last
+        self._last = size, ratio_ppm
+        if before == size or not before:
+            return False
+        apart_ppm = (ratio_ppm - ratio_before_ppm) * 2 * PPM // (ratio_ppm + ratio_before_ppm)
+        apart_ppm = min(PPM // 2, max(-PPM // 2, apart_ppm))
+        for moved, by_ppm in ((size, apart_ppm), (before, -apart_ppm)):
+            place_ppm, count = self._places.get(moved, (PPM, 0))
+            count = min(count + 1, PLACE_LEN)
+            place_ppm += place_ppm * by_ppm // (PPM * (count + PRIOR))
+            self._places[moved] = min(PPM * PLACE_MAX, max(PPM // PLACE_MAX, place_ppm)), count
+        return True
+
+    def _explain(self, since_ns: int, factor: float) -> None:
+        """A clock that changed at one moment after ``since_ns`` explains what was measured since that moment: at the
+        new speed it counts as ``factor`` times as long. The moment is the one that leaves the batches most like those
+        before."""
+        rows: List[Tuple[int, int, int]] = []
+        for size, window in self._windows.items():
+            rows += [(at_ns, size, duration_ns) for at_ns, duration_ns in window.rows()]
+        rows.sort()
+        usual_ppm = self._slowdown_before(since_ns, rows)
+        changed_ns, gained, most = NEVER_NS, 0, 0
+        for at_ns, size, duration_ns in reversed(rows):
+            if at_ns <= since_ns:
+                break
+            off = math.log(duration_ns * PPM / (self._standard_ns[size] * usual_ppm))
+            gained += round(PPM * (abs(off) - abs(off + math.log(factor))))
+            if gained > most:
+                changed_ns, most = at_ns, gained
+        windows = {size: Window(WINDOW_LEN, age_ns=self.age_ns) for size in self.sizes}
+        ratios = Window(WINDOW_LEN, age_ns=self.age_ns)
+        for at_ns, size, duration_ns in rows:
+            if at_ns >= changed_ns:
+                duration_ns = max(1, round(duration_ns * factor))
+            windows[size].add(duration_ns, at_ns)
+            ratios.add(max(1, duration_ns * PPM // self._standard_ns[size]), at_ns)
+        self._windows, self._ratios = windows, ratios
+
+    def _slowdown_before(self, since_ns: int, rows: Sequence[Tuple[int, int, int]]) -> int:
+        """The slowdown at that time: as remembered, else by the batches before it, else that of the profile."""
+        for at_ns, slowdown_ppm in reversed(self._remembered.rows()):
+            if at_ns <= since_ns:
+                return slowdown_ppm
+        before = Window(WINDOW_LEN)
+        for at_ns, size, duration_ns in rows:
+            if at_ns <= since_ns:
+                before.add(max(1, duration_ns * PPM // self._standard_ns[size]))
+        return before.quantile(0.5) if before.count else PPM
+
+    def _each_ns(self) -> int:
+        """What a standard job adds to a batch, as profiled."""
+        first = self.sizes[0]
+        return max(0, self.seeds[first].median_ns - self.fixed_ns) // first
+
+    # --- the tables ---------------------------------------------------------------------------------------------------
+
+    def _set_estimate(self, size: int) -> None:
+        window = self._windows[size]
+        known_ns = window.quantile(1.0) if window.count else self.seeds[size].p99_ns
+        self.estimate_ns[size] = math.ceil(known_ns / self.speed)
+        self.alone_ns = self.estimate_ns.get(self.sizes[0], 0)
+
+    def _set_slowdown(self, is_new: bool) -> None:
+        """Make the tables of the present slowdown anew where it has changed. ``is_new``: a standard time or the speed
+        has. O(sizes). No time is less than a nanosecond: rates divide by it."""
+        if is_new:
+            self._standard_ns = {
+                size: max(
+                    1, self._inputs.time_ns(size, max(1, seed.median_ns)) * self._places.get(size, (PPM, 0))[0] // PPM
+                )
+                for size, seed in self.seeds.items()
+            }
+        ratios = self._ratios
+        told_ppm = (
+            (ratios.quantile(0.5), ratios.quantile(LIKELY), ratios.quantile(1.0))
+            if ratios.count
+            else (PPM, self._first_ppm, self._first_ppm)
+        )
+        if told_ppm == self._told_ppm and not is_new:
+            return
+        self._told_ppm = told_ppm
+        self.slowdown_ppm = told_ppm[0]
+        self.version += 1
+        standard_ns, speed = self._standard_ns, self.speed
+        typical, likely, slowest = told_ppm if speed == 1.0 else [math.ceil(item / speed) for item in told_ppm]
+        self.typical_ns = {size: -(-time_ns * typical // PPM) for size, time_ns in standard_ns.items()}
+        self.likely_ns = {size: -(-time_ns * likely // PPM) for size, time_ns in standard_ns.items()}
+        self.slowest_ns = {size: -(-time_ns * slowest // PPM) for size, time_ns in standard_ns.items()}
+        self.alone_likely_ns = self.likely_ns[self.sizes[0]]
+
+    def _set_tables(self) -> None:
+        for size in self.sizes:
+            self._set_estimate(size)
+        self.profiled_ns = {size: math.ceil(seed.mean_ns / self.speed) for size, seed in self.seeds.items()}
+        self.fixed_now_ns = math.ceil(self.fixed_ns / self.speed)
+
+    def _set_work(self, work: WorkTime) -> None:
+        work.follow(self.slowdown_ppm, self._standard_ns, self._each_ns(), self.speed)
+
+
+def fixed_part_ns(times_ns: Mapping[int, int]) -> int:
+    """c0 of the straight line ``c0 + c1 * size`` through the times (least squares), between 0 and the smallest time;
+    0 for a single size, which tells nothing about it. Where small batches lie below the line (times that rise ever
+    slower), that of the parallel through the first: with all of the first time fixed, no part would be left to grow."""
+    if len(times_ns) < 2:
+        return 0
+    mean_size = sum(times_ns) / len(times_ns)
+    mean_ns = sum(times_ns.values()) / len(times_ns)
+    rise = sum([(size - mean_size) * (time_ns - mean_ns) for size, time_ns in times_ns.items()], 0.0) / sum(
+        [(size - mean_size) ** 2 for size in times_ns], 0.0
+    )
+    first = min(times_ns)
+    return max(0, min(round(mean_ns - rise * mean_size), round(times_ns[first] - rise * first), min(times_ns.values())))
+
+
+def _spread_ppm(seed: Timing) -> int:
+    """How many times its middle the likely time of a profiled size is."""
+    return seed.quantiles_ns[QUANTILES.index(LIKELY)] * PPM // max(1, seed.median_ns) if seed.quantiles_ns else PPM

@@ -1,0 +1,69 @@
+"""The last measurements of one kind: a bounded window of them, with quantiles. All that is learnt from durations."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import deque
+from typing import Deque, List, Tuple
+
+NEVER_NS = 2**62
+
+
+class Window:
+    """The last ``length`` values, none of them older than ``age_ns`` after :meth:`forget`. Integers.
+
+    ``count`` is how many values there are, ``newest_ns`` when the last was added (below all times before the first).
+    ``every``: :meth:`add` says when so many new values came, for users who look at the window no more often.
+    """
+
+    __slots__ = ("length", "every", "age_ns", "newest_ns", "_rows", "_ordered", "_unseen")
+
+    def __init__(self, length: int, every: int = 1, age_ns: int = NEVER_NS) -> None:
+        self.length = length
+        self.every = every
+        self.age_ns = age_ns
+        self.newest_ns = -NEVER_NS
+        self._rows: Deque[Tuple[int, int]] = deque()  # (when, value), the oldest first
+        self._ordered: List[int] = []  # the values
+        self._unseen = 0
+
+    @property
+    def count(self) -> int:
+        """How many values there are."""
+        return len(self._ordered)
+
+    def add(self, value: int, now_ns: int = 0) -> bool:
+        """A value was measured; the oldest makes room for it. True for every ``every``-th value."""
+        if len(self._ordered) == self.length:
+            self._drop_oldest()
+        self._rows.append((now_ns, value))
+        insort(self._ordered, value)
+        self.newest_ns = now_ns
+        self._unseen += 1
+        if self._unseen < self.every:
+            return False
+        self._unseen = 0
+        return True
+
+    def forget(self, now_ns: int) -> bool:
+        """Let go of values that are older than ``age_ns``. True where there were any. O(1) where there were none."""
+        rows, before_ns = self._rows, now_ns - self.age_ns
+        if not rows or rows[0][0] >= before_ns:
+            return False
+        while rows and rows[0][0] < before_ns:
+            self._drop_oldest()
+        return True
+
+    def quantile(self, share: float) -> int:
+        """The largest value that is at most this quantile (0: the least value, 1: the largest). ``ValueError`` where
+        there is no value."""
+        if not self._ordered:
+            raise ValueError("a window without values has no quantile: expected at least one value")
+        return self._ordered[int(share * (len(self._ordered) - 1))]
+
+    def rows(self) -> List[Tuple[int, int]]:
+        """(when, value) of all values, the oldest first."""
+        return list(self._rows)
+
+    def _drop_oldest(self) -> None:
+        del self._ordered[bisect_left(self._ordered, self._rows.popleft()[1])]

@@ -1,0 +1,108 @@
+"""How long any amount of work takes on a lane: the best split of jobs into batches, and what more work than usual adds.
+
+The tables of ``batch_time.py`` are of batches. What is asked here are sums of batches, whose errors cancel: they follow
+the slowdown of the last ten batches slowly, since its own swing would decide how many jobs go together.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import List, Mapping, Tuple
+
+from edgeserve.sched.latency.split import COUNT_MAX, BestSplit
+from edgeserve.sched.requests.work import MILLI
+
+PPM = 1_000_000
+
+CALM = 16
+"""The slowdown is followed by this part of the difference."""
+
+JUMP = 4
+"""A slowdown that changed by more than this part (heat, another clock) is followed at once."""
+
+SURPRISES = 64
+"""Batches that the mean surprise looks back on."""
+
+KNOWN_FROM = 16
+"""Batches after which :meth:`WorkTime.miss_ppm` is known: its own error is then below a fifth."""
+
+
+class WorkTime:
+    """How one model on one lane serves any number of jobs, counted in standard ones: work of 1.0.
+
+    ``BatchTime`` alone changes it. ``each_ns`` is what a standard job adds to a batch now; ``is_declared`` says that
+    jobs declare their work, so that these times differ from what batches took.
+    """
+
+    __slots__ = ("split", "each_ns", "is_declared", "_slowdown_ppm", "_surprise_ppm", "_seen")
+
+    def __init__(self) -> None:
+        self.split = BestSplit()
+        self.each_ns = 0
+        self.is_declared = False
+        self._slowdown_ppm = 0
+        self._surprise_ppm = 0  # mean squared share by which a batch took more or less than was believed
+        self._seen = 0
+
+    def follow(self, slowdown_ppm: int, standard_ns: Mapping[int, int], each_ns: int, speed: float) -> None:
+        """Batches take so many times their standard times now; a job adds ``each_ns`` to these."""
+        change = slowdown_ppm - self._slowdown_ppm
+        if abs(change) * JUMP <= self._slowdown_ppm:
+            change = change // CALM if change > 0 else -(-change // CALM)
+        self._slowdown_ppm += change
+        now_ppm = round(self._slowdown_ppm / speed)
+        times = [(size, max(1, time_ns * now_ppm // PPM)) for size, time_ns in standard_ns.items()]
+        if times != self.split.times:
+            self.split.set_times(times)
+            self.each_ns = each_ns * now_ppm // PPM
+
+    def surprised(self, ratio_ppm: int) -> None:
+        """A batch took so many times its standard time."""
+        off_ppm = min(PPM, max(-PPM // 2, ratio_ppm * PPM // self._slowdown_ppm - PPM))
+        self._seen = min(self._seen + 1, SURPRISES)
+        self._surprise_ppm += (off_ppm * off_ppm // PPM - self._surprise_ppm) // self._seen
+
+    def time_ns(self, milli: int, over_milli: int = 0) -> int:
+        """Lane time of a number of jobs in thousandths, which are so much more work than as many standard ones; between
+        whole numbers on a straight line."""
+        whole, rest = divmod(milli, MILLI)
+        split = self.split
+        best_ns = split.best_ns
+        if whole + 1 < len(best_ns) <= COUNT_MAX:  # the table is long enough: asked for most often
+            time_ns = best_ns[whole]
+            if rest:
+                time_ns += (best_ns[whole + 1] - time_ns) * rest // MILLI
+        elif whole >= COUNT_MAX:
+            time_ns = split.time_ns(COUNT_MAX) * milli // (COUNT_MAX * MILLI)
+        else:
+            time_ns = split.time_ns(whole)
+            if rest:
+                time_ns += (split.time_ns(whole + 1) - time_ns) * rest // MILLI
+        return max(1, time_ns + self.each_ns * over_milli // MILLI) if over_milli else time_ns
+
+    def miss_ppm(self) -> int | None:
+        """The share by which batches take more or less than is believed, as a standard deviation; None while fewer than
+        :data:`KNOWN_FROM` were measured."""
+        return isqrt(self._surprise_ppm * PPM) if self._seen >= KNOWN_FROM else None
+
+    def variance_us2(self, milli: int, over_milli: int = 0) -> int:
+        """How far the lane time of these jobs may be off: the sum of the batches' variances, in square microseconds.
+        Surprises of one batch say little of the next (noise; what its items need): they add up as independent ones."""
+        if not self._surprise_ppm:
+            return 0
+        count = min(-(-milli // MILLI), COUNT_MAX)
+        scale_ppm = PPM
+        if over_milli:
+            usual_ns = self.split.time_ns(count)
+            if usual_ns:
+                scale_ppm = (max(1, usual_ns + self.each_ns * over_milli // MILLI) * PPM // usual_ns) ** 2 // PPM
+        return self.split.squares_us2(count) * scale_ppm // PPM * self._surprise_ppm // PPM
+
+    def batches(self, milli: int, over_milli: int = 0) -> List[Tuple[int, int]]:
+        """(jobs, time) of the batches one by one, for a forecast of what shares the lane. Work beyond the standard is
+        spread over them in proportion."""
+        found = self.split.batches(-(-milli // MILLI))
+        if over_milli and found:
+            usual_ns, more_ns = sum([time_ns for _, time_ns in found]), self.each_ns * over_milli // MILLI
+            found = [(jobs, max(1, time_ns * (usual_ns + more_ns) // usual_ns)) for jobs, time_ns in found]
+        return found
