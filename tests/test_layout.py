@@ -30,12 +30,13 @@ LOOSE = {
     "engine",
     "errors",
     "policy",
+    "request_options",
     "runtime",
     "server",
     "units",
 }
 
-GROUND = {"units", "errors", "answers", "config", "compiled"}  # level 0
+GROUND = {"units", "errors", "answers", "request_options", "config", "compiled"}  # level 0
 OUTSIDE = {"engines", "offload", "ipc", "device"}  # level 2: threads, sockets, engines
 
 # Room -> what it may import besides itself and the ground. The package itself ("") gives its version.
@@ -43,6 +44,7 @@ ROOMS = {
     "units": set(),
     "errors": set(),
     "answers": set(),
+    "request_options": set(),
     "config": set(),
     "compiled": set(),
     "sched": set(),
