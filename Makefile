@@ -92,6 +92,7 @@ PORTABLE := tests/test_imports.py tests/golden tests/sim/test_soak.py::test_deci
 	$(filter-out $(addprefix tests/live/test_,$(addsuffix .py,$(ONCE))),$(wildcard tests/live/test_*.py)) \
 	$(filter-out %_policies.py %_tensorrt.py,$(wildcard tests/conformance/test_*.py)) \
 	tests/conformance/test_tensorrt.py::TestTensorrt85
+
 test-portable: $(VENV)/.test
 	$(IN) -m pytest -n $(TESTERS) -m "not nightly and not worlds" $(PORTABLE) $(ARGS)
 
