@@ -59,13 +59,10 @@ $(VENV)/.test: $(NEEDS) | $(IN)
 	$(PIP) install --editable '.[onnx,http,grpc,test]' --requirement $(READER)/requirements.txt
 	@touch $(VENV)/.demo $@    # the demo needs a part of these
 
-$(VENV)/.lint: $(NEEDS) | $(VENV)/.test
-	$(PIP) install --editable '.[lint]'
-	@touch $@
-
-$(VENV)/.compile: $(NEEDS) | $(VENV)/.test
-	$(PIP) install --editable '.[compile]'
-	@touch $@
+# With all that `.test` has, in one call of pip: each builds the project and looks through what is installed.
+$(VENV)/.lint $(VENV)/.compile: $(VENV)/.%: $(NEEDS) | $(IN)
+	$(PIP) install --editable '.[onnx,http,grpc,test,$*]' --requirement $(READER)/requirements.txt
+	@touch $(VENV)/.demo $(VENV)/.test $@
 
 $(VENV)/.docs: $(NEEDS) | $(IN)
 	$(PIP) install --editable '.[docs]'
@@ -85,11 +82,16 @@ clients:
 test: $(VENV)/.test
 	$(IN) -m pytest -n $(TESTERS) -m "not nightly$(if $(WORLDS),, and not worlds)" $(ARGS)
 
+# Of tests/live what one Python is enough for: clients in other languages, examples, what a type checker sees.
+ONCE := cpp_client node_client node_package dynamic ensemble_example ensemble_text_example chat_example types
 # What depends on the Python or on a library that each Python has another version of. The golden traces and the digests
 # of the soak say that decisions do not.
 PORTABLE := tests/test_imports.py tests/golden tests/sim/test_soak.py::test_decisions_are_the_same_on_every_python \
-	$(addprefix tests/unit/,config device engines http ipc live loop metrics offload ray recording testing) \
-	$(wildcard tests/unit/test_*.py) tests/live $(filter-out %_policies.py,$(wildcard tests/conformance/test_*.py))
+	$(addprefix tests/unit/,config device engines http ipc live loop metrics offload ray recording) \
+	$(filter-out %/test_compiled.py,$(wildcard tests/unit/test_*.py)) \
+	$(filter-out $(addprefix tests/live/test_,$(addsuffix .py,$(ONCE))),$(wildcard tests/live/test_*.py)) \
+	$(filter-out %_policies.py %_tensorrt.py,$(wildcard tests/conformance/test_*.py)) \
+	tests/conformance/test_tensorrt.py::TestTensorrt85
 
 test-portable: $(VENV)/.test
 	$(IN) -m pytest -n $(TESTERS) -m "not nightly and not worlds" $(PORTABLE) $(ARGS)

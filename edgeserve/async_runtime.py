@@ -7,12 +7,16 @@ questions) runs on the event loop's executor.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Callable, Dict, List, Mapping, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, TypeVar
 
 from edgeserve.answers import Answer, AsyncAnswerStream
 from edgeserve.config.schema import Config
 from edgeserve.errors import TimedOut
+from edgeserve.request_options import RequestOptions
 from edgeserve.runtime import Runtime
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 T = TypeVar("T")
 
@@ -32,31 +36,10 @@ class AsyncRuntime:
         return made
 
     async def infer(
-        self,
-        app: str,
-        inputs: Mapping[str, Any],
-        *,
-        slo_ms: float | None = None,
-        klass: str | None = None,
-        value: float | None = None,
-        stream: str | None = None,
-        on_late: str | None = None,
-        hints: Mapping[str, float] | None = None,
-        quality_min: float | None = None,
-        timeout_ms: float | None = None,
+        self, app: str, inputs: Mapping[str, Any], *, timeout_ms: float | None = None, **options: Unpack[RequestOptions]
     ) -> Answer:
         """See :meth:`Runtime.infer`."""
-        pending = self.runtime.submit(
-            app,
-            inputs,
-            slo_ms=slo_ms,
-            klass=klass,
-            value=value,
-            stream=stream,
-            on_late=on_late,
-            hints=hints,
-            quality_min=quality_min,
-        )
+        pending = self.runtime.submit(app, inputs, **options)
         future = asyncio.wrap_future(pending)
         try:
             done, _ = await asyncio.wait({future}, timeout=None if timeout_ms is None else timeout_ms / 1000)
@@ -70,35 +53,11 @@ class AsyncRuntime:
         raise error
 
     def stream(
-        self,
-        app: str,
-        inputs: Mapping[str, Any],
-        *,
-        slo_ms: float | None = None,
-        klass: str | None = None,
-        value: float | None = None,
-        stream: str | None = None,
-        on_late: str | None = None,
-        hints: Mapping[str, float] | None = None,
-        quality_min: float | None = None,
-        timeout_ms: float | None = None,
+        self, app: str, inputs: Mapping[str, Any], *, timeout_ms: float | None = None, **options: Unpack[RequestOptions]
     ) -> AsyncAnswerStream:
         """See :meth:`Runtime.stream`. To be called while the event loop runs; iterate with ``async for``."""
         pieces = AsyncAnswerStream(None if timeout_ms is None else timeout_ms / 1000)
-        return pieces.follow(
-            self.runtime.submit_pieces(
-                pieces,
-                app,
-                inputs,
-                slo_ms=slo_ms,
-                klass=klass,
-                value=value,
-                stream=stream,
-                on_late=on_late,
-                hints=hints,
-                quality_min=quality_min,
-            )
-        )
+        return pieces.follow(self.runtime.submit_pieces(pieces, app, inputs, **options))
 
     async def start(self) -> AsyncRuntime:
         """See :meth:`Runtime.start`. A task that is cancelled meanwhile calls the start off."""

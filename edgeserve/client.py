@@ -13,7 +13,7 @@ import time
 import weakref
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 import zmq
@@ -27,7 +27,11 @@ from edgeserve.ipc.endpoints import default_endpoint, read_client_keys, read_pub
 from edgeserve.ipc.link import Link
 from edgeserve.ipc.slab import Lease
 from edgeserve.ipc.tensors import LARGE_BYTES
+from edgeserve.request_options import RequestOptions, given
 from edgeserve.units import NS_PER_S, ms_to_ns
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Answer", "AnswerStream", "AsyncAnswerStream", "AsyncClient", "Client", "TimedOut"]
 
@@ -93,18 +97,7 @@ class Client:
         self._finalizer = weakref.finalize(self, self._courier.stop)
 
     def infer(
-        self,
-        app: str,
-        inputs: Mapping[str, Any],
-        *,
-        slo_ms: float | None = None,
-        klass: str | None = None,
-        value: float | None = None,
-        stream: str | None = None,
-        on_late: str | None = None,
-        hints: Mapping[str, float] | None = None,
-        quality_min: float | None = None,
-        timeout_ms: float | None = None,
+        self, app: str, inputs: Mapping[str, Any], *, timeout_ms: float | None = None, **options: Unpack[RequestOptions]
     ) -> Answer:
         """Ask an app and wait for the answer. ``inputs`` maps names to numpy arrays, numbers or strings.
 
@@ -113,7 +106,7 @@ class Client:
         :class:`edgeserve.errors.RequestError`; :class:`TimedOut` after ``timeout_ms``. Large arrays
         are not copied: they must not change until this returns.
         """
-        pending = self._ask(app, inputs, False, slo_ms, klass, value, stream, on_late, hints, quality_min)
+        pending = self._ask(app, inputs, options, copy=False)
         answer: Answer = self._wait(pending, timeout_ms, f"app {app!r}")
         return answer
 
@@ -122,15 +115,9 @@ class Client:
         app: str,
         inputs: Mapping[str, Any],
         *,
-        slo_ms: float | None = None,
-        klass: str | None = None,
-        value: float | None = None,
-        stream: str | None = None,
-        on_late: str | None = None,
-        hints: Mapping[str, float] | None = None,
-        quality_min: float | None = None,
         copy: bool = True,
         origin: str | None = None,
+        **options: Unpack[RequestOptions],
     ) -> Future[Answer]:
         """Like :meth:`infer`, but returns a future at once; its ``cancel()`` cancels on the server. Its ``id`` is the
         server's number of the request, 0 until the reply is there.
@@ -139,29 +126,16 @@ class Client:
         ``origin`` is for a front that asks for others: whose request it is. Shares among clients then go by origin,
         where the front runs as the server's user or has a control key.
         """
-        return self._ask(app, inputs, copy, slo_ms, klass, value, stream, on_late, hints, quality_min, origin=origin)
+        return self._ask(app, inputs, options, copy, origin=origin)
 
     def stream(
-        self,
-        app: str,
-        inputs: Mapping[str, Any],
-        *,
-        slo_ms: float | None = None,
-        klass: str | None = None,
-        value: float | None = None,
-        stream: str | None = None,
-        on_late: str | None = None,
-        hints: Mapping[str, float] | None = None,
-        quality_min: float | None = None,
-        timeout_ms: float | None = None,
+        self, app: str, inputs: Mapping[str, Any], *, timeout_ms: float | None = None, **options: Unpack[RequestOptions]
     ) -> AnswerStream:
         """Ask an app for an answer in pieces, as its model works them out (a language model's words): an
         :class:`~edgeserve.answers.AnswerStream`. An app without such a model brings none, only the answer.
         ``timeout_ms`` (default: the client's) bounds the wait for each piece."""
         pieces = AnswerStream((self.timeout_ms if timeout_ms is None else timeout_ms) / 1000)
-        return pieces.follow(
-            self._ask(app, inputs, True, slo_ms, klass, value, stream, on_late, hints, quality_min, pieces)
-        )
+        return pieces.follow(self._ask(app, inputs, options, True, pieces))
 
     def buffer(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> NDArray[Any]:
         """An array of any content, to be filled and sent as an input. Where this client and its server share memory it
@@ -181,34 +155,18 @@ class Client:
         self,
         app: str,
         inputs: Mapping[str, Any],
+        asked: RequestOptions,
         copy: bool,
-        slo_ms: Any,
-        klass: Any,
-        value: Any,
-        stream: Any,
-        on_late: Any,
-        hints: Any,
-        quality_min: Any = None,
         pieces: Optional[TakesPieces] = None,
         origin: str | None = None,
     ) -> Pending:
-        options: Dict[str, Any] = {}
+        options = given(asked)
+        if "klass" in options:
+            options["class"] = options.pop("klass")
+        if "hints" in options:
+            options["hints"] = dict(options["hints"])
         if pieces is not None:
             options["pieces"] = True
-        if slo_ms is not None:
-            options["slo_ms"] = slo_ms
-        if klass is not None:
-            options["class"] = klass
-        if value is not None:
-            options["value"] = value
-        if stream is not None:
-            options["stream"] = stream
-        if on_late is not None:
-            options["on_late"] = on_late
-        if hints is not None:
-            options["hints"] = dict(hints)
-        if quality_min is not None:
-            options["quality_min"] = quality_min
         if self._name:
             options["client"] = self._name
         if origin:
@@ -375,24 +333,13 @@ class AsyncClient:
         return await asyncio.get_running_loop().run_in_executor(None, self._client.buffer, shape, dtype)
 
     async def infer(
-        self,
-        app: str,
-        inputs: Mapping[str, Any],
-        *,
-        slo_ms: float | None = None,
-        klass: str | None = None,
-        value: float | None = None,
-        stream: str | None = None,
-        on_late: str | None = None,
-        hints: Mapping[str, float] | None = None,
-        quality_min: float | None = None,
-        timeout_ms: float | None = None,
+        self, app: str, inputs: Mapping[str, Any], *, timeout_ms: float | None = None, **options: Unpack[RequestOptions]
     ) -> Answer:
         """See :meth:`Client.infer`."""
         courier = self._client._courier
         if not courier.stands.is_set():
             await asyncio.get_running_loop().run_in_executor(None, courier.connect)
-        pending = self._client._ask(app, inputs, False, slo_ms, klass, value, stream, on_late, hints, quality_min)
+        pending = self._client._ask(app, inputs, options, copy=False)
         answer: Answer = await self._wait(pending, timeout_ms, f"app {app!r}")
         return answer
 
@@ -401,23 +348,15 @@ class AsyncClient:
         app: str,
         inputs: Mapping[str, Any],
         *,
-        slo_ms: float | None = None,
-        klass: str | None = None,
-        value: float | None = None,
-        stream: str | None = None,
-        on_late: str | None = None,
-        hints: Mapping[str, float] | None = None,
-        quality_min: float | None = None,
         timeout_ms: float | None = None,
         origin: str | None = None,
+        **options: Unpack[RequestOptions],
     ) -> AsyncAnswerStream:
         """See :meth:`Client.stream`, and :meth:`Client.submit` for ``origin``. To be called while the event loop runs;
         iterate over it with ``async for``."""
         client = self._client
         pieces = AsyncAnswerStream((client.timeout_ms if timeout_ms is None else timeout_ms) / 1000)
-        return pieces.follow(
-            client._ask(app, inputs, True, slo_ms, klass, value, stream, on_late, hints, quality_min, pieces, origin)
-        )
+        return pieces.follow(client._ask(app, inputs, options, True, pieces, origin))
 
     async def _wait(self, pending: Pending, timeout_ms: float | None, what: str) -> Any:
         wait_ms = self._client.timeout_ms if timeout_ms is None else timeout_ms

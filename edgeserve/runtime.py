@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from edgeserve.answers import Answer, AnswerStream, TakesPieces
 from edgeserve.config.loading import load_config
@@ -22,7 +22,11 @@ from edgeserve.live.responders import RequestFuture
 from edgeserve.live.runtime_core import RuntimeCore
 from edgeserve.live.startup import naming_file
 from edgeserve.live.world import CallAsked, CancelAsked, StopAsked
+from edgeserve.request_options import RequestOptions
 from edgeserve.units import ns_to_s
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 log = logging.getLogger("edgeserve")
 
@@ -130,33 +134,12 @@ class Runtime:
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def infer(
-        self,
-        app: str,
-        inputs: Mapping[str, Any],
-        *,
-        slo_ms: float | None = None,
-        klass: str | None = None,
-        value: float | None = None,
-        stream: str | None = None,
-        on_late: str | None = None,
-        hints: Mapping[str, float] | None = None,
-        quality_min: float | None = None,
-        timeout_ms: float | None = None,
+        self, app: str, inputs: Mapping[str, Any], *, timeout_ms: float | None = None, **options: Unpack[RequestOptions]
     ) -> Answer:
         """Ask ``app`` and wait for its :class:`~edgeserve.answers.Answer`. Raises a
         :class:`~edgeserve.errors.RequestError` when there is none. After ``timeout_ms`` (no bound by default: the
         deadline is one) the request is cancelled."""
-        future = self.submit(
-            app,
-            inputs,
-            slo_ms=slo_ms,
-            klass=klass,
-            value=value,
-            stream=stream,
-            on_late=on_late,
-            hints=hints,
-            quality_min=quality_min,
-        )
+        future = self.submit(app, inputs, **options)
         try:
             return future.result(None if timeout_ms is None else timeout_ms / 1000)
         except FutureTimeout:
@@ -166,61 +149,26 @@ class Runtime:
             error.id = future.id
             raise error from None
 
-    def submit(
-        self,
-        app: str,
-        inputs: Mapping[str, Any],
-        *,
-        slo_ms: float | None = None,
-        klass: str | None = None,
-        value: float | None = None,
-        stream: str | None = None,
-        on_late: str | None = None,
-        hints: Mapping[str, float] | None = None,
-        quality_min: float | None = None,
-    ) -> RequestFuture:
+    def submit(self, app: str, inputs: Mapping[str, Any], **options: Unpack[RequestOptions]) -> RequestFuture:
         """Ask ``app`` without waiting: a future whose ``cancel()`` takes the request out of the queue, and whose ``id``
         is the request's number, for :meth:`story`.
 
         ``None`` means as the app's configuration says. Arrays are neither copied nor changed; do not change them
         before the answer is there. Raises at once what can be said at once (unknown app, bad input, expired).
         """
-        return self.submit_pieces(None, app, inputs, slo_ms, klass, value, stream, on_late, hints, quality_min)
+        return self.submit_pieces(None, app, inputs, **options)
 
     def stream(
-        self,
-        app: str,
-        inputs: Mapping[str, Any],
-        *,
-        slo_ms: float | None = None,
-        klass: str | None = None,
-        value: float | None = None,
-        stream: str | None = None,
-        on_late: str | None = None,
-        hints: Mapping[str, float] | None = None,
-        quality_min: float | None = None,
-        timeout_ms: float | None = None,
+        self, app: str, inputs: Mapping[str, Any], *, timeout_ms: float | None = None, **options: Unpack[RequestOptions]
     ) -> AnswerStream:
         """Ask ``app`` for an answer in pieces, as its model works them out (a language model's words): an
         :class:`~edgeserve.answers.AnswerStream`. An app without such a model brings none, only the answer.
         ``timeout_ms`` bounds the wait for each piece."""
         pieces = AnswerStream(None if timeout_ms is None else timeout_ms / 1000)
-        return pieces.follow(
-            self.submit_pieces(pieces, app, inputs, slo_ms, klass, value, stream, on_late, hints, quality_min)
-        )
+        return pieces.follow(self.submit_pieces(pieces, app, inputs, **options))
 
     def submit_pieces(
-        self,
-        pieces: TakesPieces | None,
-        app: str,
-        inputs: Mapping[str, Any],
-        slo_ms: Any = None,
-        klass: Any = None,
-        value: Any = None,
-        stream: Any = None,
-        on_late: Any = None,
-        hints: Any = None,
-        quality_min: Any = None,
+        self, pieces: TakesPieces | None, app: str, inputs: Mapping[str, Any], **options: Unpack[RequestOptions]
     ) -> RequestFuture:
         """Like :meth:`submit`; ``pieces`` takes what comes ahead of the answer, on the loop's thread."""
         now_ns = clock_ns()
@@ -229,18 +177,7 @@ class Runtime:
             raise self._numbered(app, unknown_app(app, self._validators))
         future = RequestFuture(self._cancel)
         future.stream = pieces
-        request = future.request = request_of_call(
-            app,
-            inputs,
-            slo_ms=slo_ms,
-            klass=klass,
-            value=value,
-            stream=stream,
-            on_late=on_late,
-            hints=hints,
-            quality_min=quality_min,
-            pieces=pieces is not None,
-        )
+        request = future.request = request_of_call(app, inputs, pieces=pieces is not None, **options)
         try:
             validator.check(request, future, now_ns)
         except RequestError as error:

@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     drawn: Dict[str, Profile] = {}
     try:
         if args.plot:
-            plots.load()  # before minutes of measuring
+            plots.load_pyplot()  # before minutes of measuring
         for mode in args.modes.split(",") if args.modes else [""]:
             checks += in_mode(mode, args, drawn)
         if args.plot:

@@ -36,14 +36,14 @@ def read_json(path: str) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def write_whole(path: str, text: str, mode: int = 0o666) -> None:
+def write_whole(path: str, text: str) -> None:
     """Write a file so that neither a reader nor a power cut ever sees half of it: beside its place first, onto the
-    disk, then renamed. ``mode`` is the file's, less the process's umask."""
-    write_whole_bytes(path, text.encode("utf-8"), mode)
+    disk, then renamed."""
+    write_whole_bytes(path, text.encode("utf-8"))
 
 
 def write_whole_bytes(path: str, content: bytes, mode: int = 0o666) -> None:
-    """The same of bytes."""
+    """The same of bytes. ``mode`` is the file's, less the process's umask."""
     folder = os.path.dirname(path) or "."
     number, part = tempfile.mkstemp(prefix=f".{os.path.basename(path)[:64]}-", suffix=".part", dir=folder)
     try:

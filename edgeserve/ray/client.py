@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Protocol, 
 from edgeserve.answers import UNREAD, Answer, AnswerStream, AsyncAnswerStream
 from edgeserve.errors import Cancelled, RequestError, ServerGone, TimedOut
 from edgeserve.ray.calls import Call, Reply
+from edgeserve.request_options import RequestOptions, given
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     AnswerFuture = Future[Answer]
 else:
     AnswerFuture = Future  # no generic class at run time on Python 3.8
@@ -39,59 +42,16 @@ class ClusterClient:
         self._lost = lost
 
     def infer(
-        self,
-        app: str,
-        inputs: Mapping[str, Any],
-        *,
-        slo_ms: float | None = None,
-        klass: str | None = None,
-        value: float | None = None,
-        stream: str | None = None,
-        on_late: str | None = None,
-        hints: Mapping[str, float] | None = None,
-        quality_min: float | None = None,
-        timeout_ms: float | None = None,
+        self, app: str, inputs: Mapping[str, Any], *, timeout_ms: float | None = None, **options: Unpack[RequestOptions]
     ) -> Answer:
         """See :meth:`Runtime.infer`. The deadline counts from here, over every hop. :meth:`reply`
         also says which replicas had the request."""
-        call = call_of(
-            app,
-            inputs,
-            slo_ms,
-            klass=klass,
-            value=value,
-            stream=stream,
-            on_late=on_late,
-            hints=hints,
-            quality_min=quality_min,
-        )
+        call = call_of(app, inputs, options)
         return answer_of(self.reply(call, timeout_ms), call)
 
-    async def infer_async(
-        self,
-        app: str,
-        inputs: Mapping[str, Any],
-        *,
-        slo_ms: float | None = None,
-        klass: str | None = None,
-        value: float | None = None,
-        stream: str | None = None,
-        on_late: str | None = None,
-        hints: Mapping[str, float] | None = None,
-        quality_min: float | None = None,
-    ) -> Answer:
+    async def infer_async(self, app: str, inputs: Mapping[str, Any], **options: Unpack[RequestOptions]) -> Answer:
         """The same, awaited. Cancelling the task that waits cancels the request."""
-        call = call_of(
-            app,
-            inputs,
-            slo_ms,
-            klass=klass,
-            value=value,
-            stream=stream,
-            on_late=on_late,
-            hints=hints,
-            quality_min=quality_min,
-        )
+        call = call_of(app, inputs, options)
         try:
             reply = await self._handle.infer.remote(call)
         except self._lost as error:
@@ -99,32 +59,11 @@ class ClusterClient:
         return answer_of(reply, call)
 
     def stream(
-        self,
-        app: str,
-        inputs: Mapping[str, Any],
-        *,
-        slo_ms: float | None = None,
-        klass: str | None = None,
-        value: float | None = None,
-        stream: str | None = None,
-        on_late: str | None = None,
-        hints: Mapping[str, float] | None = None,
-        quality_min: float | None = None,
-        timeout_ms: float | None = None,
+        self, app: str, inputs: Mapping[str, Any], *, timeout_ms: float | None = None, **options: Unpack[RequestOptions]
     ) -> AnswerStream:
         """See :meth:`Runtime.stream`; a thread of its own reads what comes. A request whose replica refuses it or dies
         is tried elsewhere as long as no piece has come."""
-        call = call_of(
-            app,
-            inputs,
-            slo_ms,
-            klass=klass,
-            value=value,
-            stream=stream,
-            on_late=on_late,
-            hints=hints,
-            quality_min=quality_min,
-        )
+        call = call_of(app, inputs, options)
         coming = _Coming(self._handle.options(stream=True).stream.remote(call))
         pieces = AnswerStream(None if timeout_ms is None else timeout_ms / 1000).follow(coming)
         threading.Thread(target=self._read, args=(coming, pieces, call), name="edgeserve-pieces", daemon=True).start()
@@ -139,31 +78,10 @@ class ClusterClient:
             coming.end(self._gone(call, error) if isinstance(error, self._lost) else error)
 
     def stream_async(
-        self,
-        app: str,
-        inputs: Mapping[str, Any],
-        *,
-        slo_ms: float | None = None,
-        klass: str | None = None,
-        value: float | None = None,
-        stream: str | None = None,
-        on_late: str | None = None,
-        hints: Mapping[str, float] | None = None,
-        quality_min: float | None = None,
-        timeout_ms: float | None = None,
+        self, app: str, inputs: Mapping[str, Any], *, timeout_ms: float | None = None, **options: Unpack[RequestOptions]
     ) -> AsyncAnswerStream:
         """The same for other deployments: to be called while the event loop runs, iterated with ``async for``."""
-        call = call_of(
-            app,
-            inputs,
-            slo_ms,
-            klass=klass,
-            value=value,
-            stream=stream,
-            on_late=on_late,
-            hints=hints,
-            quality_min=quality_min,
-        )
+        call = call_of(app, inputs, options)
         coming = _Coming(self._handle.options(stream=True).stream.remote(call))
         pieces = AsyncAnswerStream(None if timeout_ms is None else timeout_ms / 1000).follow(coming)
         coming.reader = asyncio.ensure_future(self._read_async(coming, pieces, call))
@@ -249,9 +167,10 @@ class _Coming(AnswerFuture):
                 self.set_result(answer)
 
 
-def call_of(app: str, inputs: Mapping[str, Any], slo_ms: float | None, **options: Any) -> Call:
+def call_of(app: str, inputs: Mapping[str, Any], options: RequestOptions) -> Call:
     """A call sent now."""
-    return Call(app, dict(inputs), slo_ms, {name: value for name, value in options.items() if value is not None})
+    rest = given(options)
+    return Call(app, dict(inputs), rest.pop("slo_ms", None), rest)
 
 
 def answer_of(reply: Reply, call: Call) -> Answer:

@@ -189,7 +189,7 @@ _DONE: Dict[type, Dict[Tuple[str, int], Any]] = {}
 
 class PolicyConformance:
     """The shared tests. ``kind`` names the policy in ``POLICIES``, or is ``"module:Class"`` on the Python path;
-    ``options`` are those of ``[policy.*]``.
+    ``options`` are those of ``[policy.*]``, but in the soak, which has the kind's defaults or draws them.
 
     ``work_conserving``: an idle lane starts a lone request in the step in which it arrives. ``remembered_max``: how
     many records of ended requests, jobs and works the policy may hold at most, in tables that it bounds.

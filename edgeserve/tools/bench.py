@@ -17,11 +17,10 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 from edgeserve.answers import BREAKDOWN_KEYS
 from edgeserve.client import Client
 from edgeserve.config.loading import load_config
-from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES
 from edgeserve.errors import BadInput, RequestError, UnknownApp, nearest
 from edgeserve.live.stats import percentiles_ms
 from edgeserve.sim.workload import read_trace
-from edgeserve.tools.infer import read_inputs
+from edgeserve.tools.infer import add_request_arguments, read_inputs
 from edgeserve.tools.inputs import example_inputs
 from edgeserve.units import NS_PER_S, ns_to_ms, ns_to_s, parse_duration_ns, s_to_ns
 
@@ -247,19 +246,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="closed loop (without --rate): requests kept open (default 16)",
     )
     parser.add_argument("--seconds", type=float, default=10.0, help="how long to send (default 10)")
-    parser.add_argument("--slo", metavar="TIME", help="deadline, such as 200ms (default: the app's own)")
-    parser.add_argument("--class", dest="klass", choices=CLASS_NAMES, help="urgency (default: the app's own)")
-    parser.add_argument("--on-late", choices=ON_LATE_NAMES, help="what to do when late (default: the app's own)")
     parser.add_argument("--streams", type=int, default=0, metavar="N", help="spread the requests over N streams")
-    parser.add_argument(
-        "--in",
-        dest="inputs",
-        metavar="NAME=FILE",
-        action="append",
-        default=[],
-        help="a tensor from a .npy file or an image (default: drawn, where the app declares a shape)",
+    add_request_arguments(
+        parser, "a tensor from a .npy file or an image (default: drawn, where the app declares a shape)"
     )
-    parser.add_argument("--text", dest="texts", metavar="NAME=TEXT", action="append", default=[], help="a text input")
     parser.add_argument("--seed", type=int, default=1, help="of arrivals and drawn inputs (default 1)")
     parser.add_argument(
         "--finish-min",

@@ -29,21 +29,10 @@ SHOWN_CHARS_MAX = 2000  # of a text
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``edgeserve infer``."""
     parser.add_argument("app", metavar="APP", help="the app to ask")
-    parser.add_argument(
-        "--in",
-        dest="inputs",
-        metavar="NAME=FILE",
-        action="append",
-        default=[],
-        help="a tensor from a .npy file, or an image (needs pillow) as uint8 height x width x 3",
-    )
-    parser.add_argument("--text", dest="texts", metavar="NAME=TEXT", action="append", default=[], help="a text input")
+    add_request_arguments(parser, "a tensor from a .npy file, or an image (needs pillow) as uint8 height x width x 3")
     parser.add_argument(
         "--example", action="store_true", help="make up what is not given, as the app declares its inputs"
     )
-    parser.add_argument("--slo", metavar="TIME", help="deadline, such as 200ms (default: the app's own)")
-    parser.add_argument("--class", dest="klass", choices=CLASS_NAMES, help="urgency (default: the app's own)")
-    parser.add_argument("--on-late", choices=ON_LATE_NAMES, help="what to do when it is late (default: the app's own)")
     parser.add_argument("--stream", metavar="ID", help="the stream that this request continues")
     parser.add_argument(
         "--out",
@@ -55,6 +44,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", metavar="TIME", default="30s", help="wait at most this long (default 30s)")
     add_connection_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
+
+
+def add_request_arguments(parser: argparse.ArgumentParser, tensors: str) -> None:
+    """What a request says: inputs (``tensors``: where they come from), deadline, class, what to do when it is late."""
+    parser.add_argument("--in", dest="inputs", metavar="NAME=FILE", action="append", default=[], help=tensors)
+    parser.add_argument("--text", dest="texts", metavar="NAME=TEXT", action="append", default=[], help="a text input")
+    parser.add_argument("--slo", metavar="TIME", help="deadline, such as 200ms (default: the app's own)")
+    parser.add_argument("--class", dest="klass", choices=CLASS_NAMES, help="urgency (default: the app's own)")
+    parser.add_argument("--on-late", choices=ON_LATE_NAMES, help="what to do when it is late (default: the app's own)")
 
 
 def main(args: argparse.Namespace) -> int:

@@ -21,7 +21,7 @@ PANEL_IN = (4.6, 3.2)
 def draw_sweep(path: str, found: Mapping[float, Mapping[str, Report]]) -> None:
     """What was in time over the load: a panel per app, a line per policy, and the range of the seeds around it.
     :class:`EdgeServeError` where matplotlib is not installed or the file cannot be written."""
-    pyplot = _pyplot()
+    pyplot = load_pyplot()
     loads = list(found)
     first = found[loads[0]]
     names = list(next(iter(first.values())).apps)
@@ -50,11 +50,6 @@ def draw_sweep(path: str, found: Mapping[float, Mapping[str, Report]]) -> None:
     _save(pyplot, figure, path)
 
 
-def check_library() -> None:
-    """Raises :class:`EdgeServeError` where matplotlib is not installed."""
-    _pyplot()
-
-
 def _line(axis: Any, loads: Sequence[float], apps: Sequence[Any], title: str) -> None:
     ranges = [app.rate_range for app in apps]
     (line,) = axis.plot(loads, [100 * app.finish_rate for app in apps], "o-", markersize=4, linewidth=1.5, label=title)
@@ -78,12 +73,13 @@ def _save(pyplot: Any, figure: Any, path: str) -> None:
         pyplot.close(figure)
 
 
-def _pyplot() -> Any:
+def load_pyplot() -> Any:
+    """Matplotlib's ``pyplot``. Raises :class:`EdgeServeError` where it is not installed."""
     try:
         import matplotlib
     except ImportError:
         raise EdgeServeError(
-            "--plot needs matplotlib, which is not installed: pip install 'edgeserve-runtime[plots]'; "
+            "a plot needs matplotlib, which is not installed: pip install 'edgeserve-runtime[plots]'; "
             "--json FILE writes the numbers without it"
         ) from None
     matplotlib.use("svg")

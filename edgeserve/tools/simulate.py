@@ -107,7 +107,7 @@ def main(args: argparse.Namespace) -> int:
             f"--plot {args.plot}: there is nothing to draw without --loads, such as --loads 0.5,0.7,0.9,1.1"
         )
     if args.plot:
-        plots.check_library()  # before minutes of simulating
+        plots.load_pyplot()  # before minutes of simulating
     if args.loads:
         return _sweep(compared, read_loads(args.loads), seeds, profiles, args)
     reports = _run_all(compared, seeds, profiles, args)

@@ -1,4 +1,5 @@
-"""Draw the pictures of ``docs/research/orloj.md``: batch latency as a distribution, and the score of a request.
+"""Draw the pictures of ``docs/research/orloj.md``: batch latency as a distribution, the score of a request; and
+the one of ``README.md``: the stored finish rates of profile PA.
 
     python scripts/draw/orloj.py
 
@@ -8,6 +9,7 @@ batch; half of the requests are short (about 10 ms), half long (about 60 ms)."""
 
 from __future__ import annotations
 
+import json
 import random
 import sys
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Dict
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib import plots
+from replicate.orloj.cases import FACTORS
 
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.distribution import timing_constant
@@ -40,7 +43,26 @@ def lengths() -> Lengths:
     return lengths_of(model, windows, dict.fromkeys(CLASSES, 1.0))
 
 
+def finish_rates() -> plots.Panel:
+    """A line per system of the stored replication, dots for the paper's columns."""
+    with open(Path(plots.ROOT) / "docs" / "research" / "results" / "replicate_orloj.json", encoding="utf-8") as file:
+        table = json.load(file)["tables"]["PA"]
+    lines = []
+    for index, (system, kinds) in enumerate(table.items()):
+        colour = f"C{index % 10}"
+        lines.append(plots.Line(system, FACTORS, kinds["ours"], "-" if index < 10 else "--", colour))
+        if "paper" in kinds:
+            lines.append(plots.Line("", FACTORS, kinds["paper"], "o", colour))
+    return plots.Panel(
+        "Requests in time, by deadline (dots: the paper)",
+        "SLO, times the 99th percentile of a request alone",
+        "finish rate",
+        lines,
+    )
+
+
 def main() -> None:
+    plots.draw("docs/research/orloj_finish.svg", [finish_rates()], legend="beside")
     known = lengths()
     chances = []
     for label, size, members in (

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from lib import drawn
 
 import edgeserve
+from edgeserve.request_options import OPTIONS
 
 PAGE, SCRIPT = "docs/reference/python.md", "draw/reference.py"
 
@@ -66,6 +67,9 @@ def signature(function: Any) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not starred:
             starred = True
             words.append("*")
+        if parameter.annotation == "Unpack[RequestOptions]":
+            words += [*(() if starred else ("*",)), *(f"{name}=None" for name in OPTIONS)]
+            continue
         prefix = {parameter.VAR_KEYWORD: "**", parameter.VAR_POSITIONAL: "*"}.get(parameter.kind, "")
         default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
         words.append(f"{prefix}{parameter.name}{default}")

@@ -27,7 +27,6 @@ TITLES = {  # file -> what it shows; in the order of the page
     "bench_observe.json": "What metrics and top cost at 1,000 requests a second",
     "bench_scheduler.json": "What a decision costs",
     "bench_calls.json": "Python-level calls of a request",
-    "bench_price.json": "What a request costs, beside the commit before clients were bounded (on a busy machine)",
     "hostile.json": "A million mutated messages, a healthy client beside them (on a busy machine)",
     "churn.json": "1.5 times the load, from clients that come and go (on a busy machine)",
     "isolation.json": "What a well-behaved client keeps beside one attacker",

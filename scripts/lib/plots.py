@@ -7,7 +7,9 @@ into a notebook.
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple, Sequence
+from typing import NamedTuple, Sequence
+
+from edgeserve.tools.plots import load_pyplot
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 WIDTH_IN, HEIGHT_IN = 5.2, 3.4  # of one panel
@@ -47,32 +49,10 @@ class Panel(NamedTuple):
     bars: Sequence[Bar] = ()
 
 
-def load() -> Any:
-    """Matplotlib's ``pyplot``. The program ends with a word where it is not installed."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise SystemExit("plots need matplotlib: pip install matplotlib, or edgeserve-runtime[plots]") from None
-    matplotlib.use("svg")
-    matplotlib.rcParams.update(
-        {
-            "svg.hashsalt": "edgeserve",
-            "font.size": 9,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.grid": True,
-            "grid.alpha": 0.3,
-        }
-    )
-    from matplotlib import pyplot
-
-    return pyplot
-
-
 def draw(path: str, panels: Sequence[Panel], legend: str = "best", stacked: bool = False, columns: int = 0) -> str:
     """Draw the panels side by side (in so many ``columns``, if given), or ``stacked`` over a common x, into ``path``
-    (relative to the repository); returns the path."""
-    pyplot = load()
+    (relative to the repository); returns the path. ``legend``: where it stands, for matplotlib, or ``"beside"``."""
+    pyplot = load_pyplot()
     if stacked:
         figure, axes = pyplot.subplots(
             len(panels), 1, sharex=True, squeeze=False, figsize=(WIDTH_IN * 2, HEIGHT_IN / 2 * len(panels) + 0.5)
@@ -126,7 +106,8 @@ def draw(path: str, panels: Sequence[Panel], legend: str = "best", stacked: bool
         if panel.y_from_zero and not panel.rows:
             axis.set_ylim(bottom=0)
         if not stacked and any(item.label for item in (*panel.lines, *panel.bars)):
-            axis.legend(fontsize=7, loc=legend, frameon=False)
+            beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
+            axis.legend(fontsize=7, frameon=False, **(beside if legend == "beside" else {"loc": legend}))
     figure.tight_layout()
     if stacked:  # one legend for all, below
         figure.legend(*axes.flat[0].get_legend_handles_labels(), fontsize=8, loc="lower center", ncol=4, frameon=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -25,8 +24,7 @@ class ServerProcess:
     that folder. It runs from the start on; :meth:`stop` or :meth:`kill` ends it, :meth:`start` starts another one.
 
     ``files``: name -> text of what else lies there. ``log``: the file that its output is appended to, thrown away where
-    none is given. ``sources``: whose ``edgeserve`` it is, the running one's where none are given. ``popen``: further
-    arguments of ``subprocess.Popen``.
+    none is given. ``popen``: further arguments of ``subprocess.Popen``.
     """
 
     def __init__(
@@ -35,7 +33,6 @@ class ServerProcess:
         config: str,
         files: Mapping[str, str] | None = None,
         log: Path | None = None,
-        sources: Path | None = None,
         program: Sequence[str] = SERVE,
         **popen: Any,
     ) -> None:
@@ -43,8 +40,6 @@ class ServerProcess:
         self.log = log
         self._popen = popen
         self._command = [sys.executable, *program, str(folder / "edge.toml")]
-        if sources is not None:
-            popen.update(cwd=folder, env={**os.environ, "PYTHONPATH": f"{sources}:{folder}"})
         for name, text in {"edge.toml": config.format(folder=folder), **(files or {})}.items():
             (folder / name).write_text(text)
         self.start()

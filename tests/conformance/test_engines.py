@@ -18,7 +18,7 @@ pytest.importorskip("onnx", reason="the onnx package makes the test models; pip 
 pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
 
 import onnx_models
-from vector_items import LengthItems, VectorItems
+from vector_items import ONNX_STATE, LengthItems, VectorItems, VectorModel
 
 FUNCTIONS = """
 import numpy as np
@@ -45,15 +45,6 @@ def count_up(inputs, state):
 def example():
     return {"x": np.ones(4, np.float32)}
 """
-
-
-class VectorModel(VectorItems, EngineConformance):
-    """What the engines below share: one input ``x`` of four floats."""
-
-    name = "vec"
-
-    def built(self, directory: str, **settings: Any) -> Engine:
-        return make_engine(ModelConfig(name=self.name, batch=self.sizes, **settings), [self.lane], directory)
 
 
 class TestOnnx(VectorModel):
@@ -114,13 +105,7 @@ class TestOnnxState(VectorModel):
     stateful = True
 
     def make(self, directory: str) -> Engine:
-        return self.built(
-            directory,
-            engine="onnx",
-            file=onnx_models.recurrent(directory),
-            state={"state": "stateN"},
-            options={"state_axis": 1, "constants": {"rate": 16000}},
-        )
+        return self.built(directory, engine="onnx", file=onnx_models.recurrent(directory), **ONNX_STATE)
 
 
 VOICE = "cache:silero-vad-6.2.3/silero_vad.onnx"

@@ -13,7 +13,6 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, Engine, LaneInfo, run_batch
 from edgeserve.errors import ConfigError, DeviceLost, DeviceMissing, EngineError, OutOfMemory
-from edgeserve.testing.engine_conformance import EngineConformance
 
 pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
 pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
@@ -21,16 +20,16 @@ pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
 import onnx_models
 from cuda_double import CudaDouble
 from onnx_double import OnnxDouble
-from vector_items import VectorItems
+from vector_items import ONNX_STATE, VectorModel
 
 LANE = LaneInfo("cuda", name="gpu0", depth=2)
 
 
-class OnGpu(VectorItems, EngineConformance):
-    """What the classes below share: one input ``x`` of four floats, on doubles."""
+class OnGpu(VectorModel):
+    """What the classes below share, on doubles."""
 
-    name = "vec"
     lane = LANE
+    settings = {"engine": "onnx"}
     attributes: Dict[str, int] = {}
 
     @pytest.fixture(autouse=True)
@@ -47,11 +46,6 @@ class OnGpu(VectorItems, EngineConformance):
             for leak in driver.leaks()
             if "stream" not in leak and "context" not in leak and "event" not in leak and "device memory" not in leak
         ] == []  # lanes of threads are not closed
-
-    def built(self, directory: str, **settings: Any) -> Engine:
-        return make_engine(
-            ModelConfig(name=self.name, engine="onnx", batch=self.sizes, **settings), [self.lane], directory
-        )
 
     def make(self, directory: str) -> Engine:
         return self.built(directory, file=onnx_models.linear(directory))
@@ -85,12 +79,7 @@ class TestCudaState(OnGpu):
     stateful = True
 
     def make(self, directory: str) -> Engine:
-        return self.built(
-            directory,
-            file=onnx_models.recurrent(directory),
-            state={"state": "stateN"},
-            options={"state_axis": 1, "constants": {"rate": 16000}},
-        )
+        return self.built(directory, file=onnx_models.recurrent(directory), **ONNX_STATE)
 
 
 @pytest.fixture

@@ -20,6 +20,19 @@ from edgeserve.testing.soak.run import soak
 MS = 10**6
 
 
+class WithOptions(PolicyConformance):
+    """Options of a policy whose kind has a class of its own, which is held to the soak: that draws options itself, and
+    would be the same run. Worlds have these options."""
+
+    elsewhere = False
+    test_rules_hold_in_drawn_trouble = None  # type: ignore[assignment]
+    test_rules_hold_while_clocks_heat_power_and_memory_change = None  # type: ignore[assignment]
+    test_rules_hold_among_language_models = None  # type: ignore[assignment]
+    test_rules_hold_among_language_models_while_processors_are_busy_and_memory_falls = None  # type: ignore[assignment]
+    test_equal_runs_decide_equally = None  # type: ignore[assignment]
+    test_nothing_is_queued_after_draining = None  # type: ignore[assignment]
+
+
 class TestFifo(PolicyConformance):
     kind = "fifo"
 
@@ -32,11 +45,9 @@ class TestClockwork(PolicyConformance):
     kind = "clockwork"
 
 
-class TestClockworkWithTheProfilesMean(PolicyConformance):
+class TestClockworkWithTheProfilesMean(WithOptions):
     kind = "clockwork"
     options = {"estimate": "mean"}
-    elsewhere = False
-    soak_seeds = (1, 2)
 
 
 RETAINED_MAX = 8 * 7
@@ -48,12 +59,10 @@ class TestOrloj(PolicyConformance):
     remembered_max = RETAINED_MAX
 
 
-class TestOrlojReadAsInTheText(PolicyConformance):
+class TestOrlojReadAsInTheText(WithOptions):
     kind = "orloj"
     options = {"reading": "urgent", "estimate": "common", "cost_steps": [[20, 0.4]]}
     remembered_max = RETAINED_MAX
-    elsewhere = False
-    soak_seeds = (1, 2)
 
 
 class TestOrlojPlus(PolicyConformance):
@@ -65,18 +74,14 @@ class TestSchemble(PolicyConformance):
     kind = "schemble"
 
 
-class TestSchembleByAlgorithm1(PolicyConformance):
+class TestSchembleByAlgorithm1(WithOptions):
     kind = "schemble"
     options = {"planner": "published", "delta": 0.05, "mean": True}
-    elsewhere = False
-    soak_seeds = (1, 2)
 
 
-class TestSchembleGreedy(PolicyConformance):
+class TestSchembleGreedy(WithOptions):
     kind = "schemble"
     options = {"planner": "greedy", "order": "sjf", "fast": False}
-    elsewhere = False
-    soak_seeds = (1, 2)
 
 
 class TestSchemblePlus(PolicyConformance):
@@ -87,11 +92,9 @@ class TestOriginalEnsemble(PolicyConformance):
     kind = "ensemble_static"
 
 
-class TestStaticEnsemble(PolicyConformance):
+class TestStaticEnsemble(WithOptions):
     kind = "ensemble_static"
     options = {"pick": "static", "models": ["v0", "v2", "left"]}
-    elsewhere = False
-    soak_seeds = (1, 2)
 
 
 class TestPard(PolicyConformance):
@@ -104,12 +107,10 @@ class TestPardPlus(PolicyConformance):
     remembered_max = 1
 
 
-class TestPardWithNexusRule(PolicyConformance):
+class TestPardWithNexusRule(WithOptions):
     kind = "pard"
     remembered_max = KEPT_MAX + 1  # joint keeps the waits of the latest requests
-    elsewhere = False
     options = {"rule": "nexus", "estimator": "joint"}
-    soak_seeds = (1, 2)
 
 
 class TestClipper(PolicyConformance):
@@ -120,52 +121,42 @@ class TestNexus(PolicyConformance):
     kind = "nexus"
 
 
-class TestNexusWithoutEarlyDrop(PolicyConformance):
+class TestNexusWithoutEarlyDrop(WithOptions):
     kind = "nexus"
     options = {"early_drop": False}
-    elsewhere = False
-    soak_seeds = (1, 2)
 
 
 class TestPardLocal(PolicyConformance):
     kind = "pard_local"
 
 
-class TestPardLocalWithAPrice(PolicyConformance):
+class TestPardLocalWithAPrice(WithOptions):
     kind = "pard_local"
     options = {"price": 0.4, "cohorts": 3}
-    elsewhere = False
-    soak_seeds = (7, 8, 9)
 
 
 class TestRtlm(PolicyConformance):
     kind = "rtlm"
 
 
-class TestRtlmAsPrinted(PolicyConformance):
+class TestRtlmAsPrinted(WithOptions):
     kind = "rtlm"
     options = {"order": "printed", "consolidation": "or", "offload": "static"}
-    elsewhere = False
-    soak_seeds = (1, 2)
 
 
-class TestRtlmGathering(PolicyConformance):
+class TestRtlmGathering(WithOptions):
     kind = "rtlm"
     options = {"xi_ms": 3.0, "order": "luf", "consolidation": "and"}
     work_conserving = False  # tasks become visible at multiples of xi
-    elsewhere = False
-    soak_seeds = (1, 2)
 
 
 class TestRtlmPlus(PolicyConformance):
     kind = "rtlm+"
 
 
-class TestRtlmPlusByStep(PolicyConformance):
+class TestRtlmPlusByStep(WithOptions):
     kind = "rtlm+"
     options = {"turn": 1, "order": "fifo", "batch": 2, "fair": False}
-    elsewhere = False
-    soak_seeds = (1, 2)
 
 
 @pytest.fixture(autouse=True)

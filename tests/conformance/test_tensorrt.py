@@ -64,10 +64,12 @@ class TestTensorrt85(OnTheDouble):
     version = "8.5"
 
 
+@pytest.mark.nightly  # between two that are tested each time
 class TestTensorrt86(OnTheDouble):
     version = "8.6"
 
 
+@pytest.mark.nightly  # between two that are tested each time
 class TestTensorrt100(OnTheDouble):
     version = "10.0"
 
@@ -76,6 +78,7 @@ class TestTensorrt103(OnTheDouble):
     version = "10.3"
 
 
+@pytest.mark.nightly  # between two that are tested each time
 class TestTensorrt1016(OnTheDouble):
     version = "10.16"
 

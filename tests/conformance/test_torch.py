@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from edgeserve.config.schema import ModelConfig
@@ -15,50 +13,33 @@ pytest.importorskip("torch", reason="torch is not installed; make test-torch")
 
 import torch
 import torch_models
-from vector_items import LengthItems, VectorItems
+from vector_items import TORCH_STATE, LengthItems, VectorModel
 
 
-class TorchModel(VectorItems, EngineConformance):
-    """What the engines below share: one input ``x`` of four floats."""
-
-    name = "vec"
-
-    def built(self, directory: str, **settings: Any) -> Engine:
-        settings = {"shapes": {"x": (4,)}, **settings}
-        return make_engine(
-            ModelConfig(name=self.name, engine="torch", batch=self.sizes, **settings), [self.lane], directory
-        )
+class TorchModel(VectorModel):
+    settings = {"engine": "torch", "shapes": {"x": (4,)}, "function": "torch_models:Linear"}
 
 
 class TestModule(TorchModel):
-    def make(self, directory: str) -> Engine:
-        return self.built(directory, function="torch_models:Linear", options={"arguments": {"scale": 0.5}})
+    settings = {**TorchModel.settings, "options": {"arguments": {"scale": 0.5}}}
 
 
 class TestModuleTwoThreads(TorchModel):
     lane = LaneInfo(threads=2, cores=(0, 1))
 
-    def make(self, directory: str) -> Engine:
-        return self.built(directory, function="torch_models:Linear")
-
 
 class TestModuleInHalfPrecision(TorchModel):
     tolerance = 1e-2
-
-    def make(self, directory: str) -> Engine:
-        return self.built(directory, function="torch_models:Linear", options={"precision": "bfloat16"})
+    settings = {**TorchModel.settings, "options": {"precision": "bfloat16"}}
 
 
 class TestModuleThatWritesToItsInput(TorchModel):
-    def make(self, directory: str) -> Engine:
-        return self.built(directory, function="torch_models:InPlace")
+    settings = {**TorchModel.settings, "function": "torch_models:InPlace"}
 
 
 class TestModuleThatReturnsOneBuffer(TorchModel):
     lane = LaneInfo(depth=1)
-
-    def make(self, directory: str) -> Engine:
-        return self.built(directory, function="torch_models:OneBuffer")
+    settings = {**TorchModel.settings, "function": "torch_models:OneBuffer"}
 
     def test_two_threads_at_once(self, engine: Engine) -> None:
         pytest.skip("this module keeps a buffer between calls, so two lanes cannot share it (docs/guide/engines.md)")
@@ -66,52 +47,38 @@ class TestModuleThatReturnsOneBuffer(TorchModel):
 
 class TestModuleThatReturnsItsInput(TorchModel):
     sizes = (1, 2)
-
-    def make(self, directory: str) -> Engine:
-        return self.built(directory, function="torch_models:Identity")
+    settings = {**TorchModel.settings, "function": "torch_models:Identity"}
 
 
 class TestExported(TorchModel):
     def make(self, directory: str) -> Engine:
-        return self.built(directory, file=torch_models.exported(directory, torch_models.Linear(), (torch.ones(2, 4),)))
+        file = torch_models.exported(directory, torch_models.Linear(), (torch.ones(2, 4),))
+        return self.built(directory, function="", file=file)
 
 
 class TestExportedFixedBatchOfFour(TorchModel):
     def make(self, directory: str) -> Engine:
         program = torch.export.export(torch_models.Linear(), (torch.ones(4, 4),))
         torch.export.save(program, f"{directory}/net.pt2")
-        return self.built(directory, file="net.pt2")
+        return self.built(directory, function="", file="net.pt2")
 
 
 class TestTorchScript(TorchModel):
     def make(self, directory: str) -> Engine:
-        return self.built(directory, file=torch_models.scripted(directory, torch_models.Linear()))
+        return self.built(directory, function="", file=torch_models.scripted(directory, torch_models.Linear()))
 
 
 class TestTorchScriptState(TorchModel):
     stateful = True
 
     def make(self, directory: str) -> Engine:
-        return self.built(
-            directory,
-            file=torch_models.scripted(directory, torch_models.Recurrent()),
-            state={"state": "stateN"},
-            shapes={"x": (4,), "state": (1, 3)},
-            options={"outputs": ["y", "stateN"], "state_axis": 1, "constants": {"rate": 16000}},
-        )
+        file = torch_models.scripted(directory, torch_models.Recurrent())
+        return self.built(directory, **TORCH_STATE, function="", file=file)
 
 
 class TestModuleState(TorchModel):
     stateful = True
-
-    def make(self, directory: str) -> Engine:
-        return self.built(
-            directory,
-            function="torch_models:Recurrent",
-            state={"state": "stateN"},
-            shapes={"x": (4,), "state": (1, 3)},
-            options={"outputs": ["y", "stateN"], "state_axis": 1, "constants": {"rate": 16000}},
-        )
+    settings = {"engine": "torch", "function": "torch_models:Recurrent", **TORCH_STATE}
 
 
 class TestModuleLengths(LengthItems, EngineConformance):

@@ -3,48 +3,28 @@ real GPU is in ``tests/gpu``."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
-
 import numpy as np
 import pytest
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
-from edgeserve.engines.base import Batch, Engine, LaneInfo, Values, run_batch
-from edgeserve.testing.engine_conformance import EngineConformance
+from edgeserve.engines.base import Batch, LaneInfo, run_batch
 
 pytest.importorskip("torch", reason="torch is not installed; make test-torch")
 
 import torch_cuda_double
+from vector_items import TORCH_STATE, VectorModel
 
 LANE = LaneInfo("cuda", name="gpu0", depth=2)
 
 
-class OnCuda(EngineConformance):
-    name = "vec"
+class OnCuda(VectorModel):
     lane = LANE
-    settings: Dict[str, Any] = {"function": "torch_models:Linear", "shapes": {"x": (4,)}}
+    settings = {"engine": "torch", "function": "torch_models:Linear", "shapes": {"x": (4,)}}
 
     @pytest.fixture(autouse=True)
     def _double(self, monkeypatch: pytest.MonkeyPatch) -> None:
         torch_cuda_double.installed(monkeypatch)
-
-    def make(self, directory: str) -> Engine:
-        return make_engine(
-            ModelConfig(name=self.name, engine="torch", batch=self.sizes, **self.settings), [self.lane], directory
-        )
-
-    def items(self, count: int) -> List[Values]:
-        random = np.random.default_rng(7)
-        return [{"x": random.random(4).astype(np.float32)} for _ in range(count)]
-
-    def wrong_items(self) -> Dict[str, Values]:
-        good = self.items(1)[0]["x"]
-        return {
-            "wrong name": {"z": good},
-            "wrong dtype": {"x": good.astype(np.float64)},
-            "wrong shape": {"x": good[:3]},
-        }
 
 
 class TestModule(OnCuda):
@@ -57,12 +37,7 @@ class TestModuleOneAtATime(OnCuda):
 
 class TestModuleState(OnCuda):
     stateful = True
-    settings = {
-        "function": "torch_models:Recurrent",
-        "state": {"state": "stateN"},
-        "shapes": {"x": (4,), "state": (1, 3)},
-        "options": {"outputs": ["y", "stateN"], "state_axis": 1, "constants": {"rate": 16000}},
-    }
+    settings = {"engine": "torch", "function": "torch_models:Recurrent", **TORCH_STATE}
 
 
 @pytest.mark.parametrize(("depth", "waits"), [(1, 0), (2, 2)])

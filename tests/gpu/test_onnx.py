@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from gpu import why_no_onnxruntime
-from vector_items import VectorItems
+from vector_items import ONNX_STATE, VectorModel
 
-from edgeserve.config.schema import ModelConfig
-from edgeserve.engines import make_engine
 from edgeserve.engines.base import Engine, LaneInfo
-from edgeserve.testing.engine_conformance import EngineConformance
 
 pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
 
@@ -20,17 +15,10 @@ import onnx_models
 TENSORRT = why_no_onnxruntime("TensorrtExecutionProvider")
 
 
-class OnCuda(VectorItems, EngineConformance):
-    """What the classes below share: one input ``x`` of four floats."""
-
-    name = "vec"
+class OnCuda(VectorModel):
     lane = LaneInfo("cuda", name="gpu0", depth=2)
     tolerance = 1e-3  # TF32 is on in ONNX Runtime's CUDA provider
-
-    def built(self, directory: str, **settings: Any) -> Engine:
-        return make_engine(
-            ModelConfig(name=self.name, engine="onnx", batch=self.sizes, **settings), [self.lane], directory
-        )
+    settings = {"engine": "onnx"}
 
 
 @pytest.mark.skipif(bool(why_no_onnxruntime()), reason=why_no_onnxruntime() or "there is a device")
@@ -50,12 +38,7 @@ class TestCudaState(OnCuda):
     stateful = True
 
     def make(self, directory: str) -> Engine:
-        return self.built(
-            directory,
-            file=onnx_models.recurrent(directory),
-            state={"state": "stateN"},
-            options={"state_axis": 1, "constants": {"rate": 16000}},
-        )
+        return self.built(directory, file=onnx_models.recurrent(directory), **ONNX_STATE)
 
 
 @pytest.mark.skipif(bool(TENSORRT), reason=TENSORRT or "there is a device")

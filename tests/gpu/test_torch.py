@@ -5,55 +5,39 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from typing import Any
 
 import numpy as np
 import pytest
 from gpu import why_no_torch
-from vector_items import VectorItems
+from vector_items import TORCH_STATE, VectorModel
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, Engine, LaneInfo, run_batch
 from edgeserve.errors import OutOfMemory
-from edgeserve.testing.engine_conformance import EngineConformance
 
 pytestmark = pytest.mark.skipif(bool(why_no_torch()), reason=why_no_torch() or "there is a device")
 
 LANE = LaneInfo("cuda", name="gpu0", depth=2)
 
 
-class OnCuda(VectorItems, EngineConformance):
-    """What the classes below share: one input ``x`` of four floats."""
-
-    name = "vec"
+class OnCuda(VectorModel):
     lane = LANE
     tolerance = 1e-3  # TF32 may be on
-
-    def built(self, directory: str, **settings: Any) -> Engine:
-        settings = {"shapes": {"x": (4,)}, **settings}
-        return make_engine(
-            ModelConfig(name=self.name, engine="torch", batch=self.sizes, **settings), [self.lane], directory
-        )
+    settings = {"engine": "torch", "shapes": {"x": (4,)}, "function": "torch_models:Linear"}
 
 
 class TestModule(OnCuda):
-    def make(self, directory: str) -> Engine:
-        return self.built(directory, function="torch_models:Linear")
+    pass
 
 
 class TestModuleOneAtATime(OnCuda):
     lane = LANE._replace(depth=1)
 
-    def make(self, directory: str) -> Engine:
-        return self.built(directory, function="torch_models:Linear")
-
 
 class TestModuleInHalfPrecision(OnCuda):
     tolerance = 1e-2
-
-    def make(self, directory: str) -> Engine:
-        return self.built(directory, function="torch_models:Linear", options={"precision": "float16"})
+    settings = {**OnCuda.settings, "options": {"precision": "float16"}}
 
 
 class TestExported(OnCuda):
@@ -61,7 +45,8 @@ class TestExported(OnCuda):
         import torch
         import torch_models
 
-        return self.built(directory, file=torch_models.exported(directory, torch_models.Linear(), (torch.ones(2, 4),)))
+        file = torch_models.exported(directory, torch_models.Linear(), (torch.ones(2, 4),))
+        return self.built(directory, function="", file=file)
 
 
 class TestTorchScriptState(OnCuda):
@@ -70,13 +55,8 @@ class TestTorchScriptState(OnCuda):
     def make(self, directory: str) -> Engine:
         import torch_models
 
-        return self.built(
-            directory,
-            file=torch_models.scripted(directory, torch_models.Recurrent()),
-            state={"state": "stateN"},
-            shapes={"x": (4,), "state": (1, 3)},
-            options={"outputs": ["y", "stateN"], "state_axis": 1, "constants": {"rate": 16000}},
-        )
+        file = torch_models.scripted(directory, torch_models.Recurrent())
+        return self.built(directory, **TORCH_STATE, function="", file=file)
 
 
 def test_unloading_gives_the_memory_back(tmp_path):

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Dict, List
+from typing import Any, Dict, List, Mapping
 
 import numpy as np
 
-from edgeserve.engines.base import Values
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines import make_engine
+from edgeserve.engines.base import Engine, Values
+from edgeserve.testing.engine_conformance import EngineConformance
+
+ONNX_STATE = {"state": {"state": "stateN"}, "options": {"state_axis": 1, "constants": {"rate": 16000}}}
+"""Settings for ``onnx_models.recurrent``."""
+
+TORCH_STATE = {
+    "state": {"state": "stateN"},
+    "shapes": {"x": (4,), "state": (1, 3)},
+    "options": {"outputs": ["y", "stateN"], "state_axis": 1, "constants": {"rate": 16000}},
+}
+"""Settings for ``torch_models.Recurrent``."""
 
 
 class VectorItems:
@@ -42,3 +55,17 @@ class LengthItems:
             "wrong rank": {"x": x[None]},
             "its own mask": {"x": x, "x_mask": np.ones(3, np.float32)},
         }
+
+
+class VectorModel(VectorItems, EngineConformance):
+    """An engine for such a model. ``settings`` are those of ``[model.*]`` that the classes below it share."""
+
+    name = "vec"
+    settings: Mapping[str, Any] = {}
+
+    def built(self, directory: str, **settings: Any) -> Engine:
+        model = ModelConfig(name=self.name, batch=self.sizes, **{**self.settings, **settings})
+        return make_engine(model, [self.lane], directory)
+
+    def make(self, directory: str) -> Engine:
+        return self.built(directory)

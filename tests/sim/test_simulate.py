@@ -118,8 +118,6 @@ def test_a_wrong_scenario_says_what_to_mend(scenario, tmp_path, capsys, change, 
     path = tmp_path / "wrong.toml"
     path.write_text(SCENARIO.replace(*change))
     assert main(["simulate", str(path)]) == 2
-    import re
-
     assert re.search(reason, capsys.readouterr().err)
 
 
@@ -337,25 +335,8 @@ def test_of_a_profile_with_one_lane_that_changed_the_other_is_simulated(tmp_path
 
 def test_a_sweep_over_loads_tells_what_is_in_time_at_each(scenario, tmp_path, capsys):
     path = str(tmp_path / "r.json")
-    assert (
-        main(
-            [
-                "simulate",
-                scenario,
-                "--policy",
-                "edf",
-                "--policy",
-                "fifo",
-                "--seeds",
-                "2",
-                "--loads",
-                "1.5,0.2",
-                "--json",
-                path,
-            ]
-        )
-        == 0
-    )
+    command = f"simulate {scenario} --policy edf --policy fifo --seeds 2 --loads 1.5,0.2 --json {path}"
+    assert main(command.split()) == 0
     shown = capsys.readouterr().out
     assert "in time by load (2 seeds x 2 s)" in shown
     assert "(all)" in shown
@@ -393,25 +374,8 @@ def test_a_plot_shows_every_app_and_policy_and_is_the_same_each_time(scenario, t
     pytest.importorskip("matplotlib", reason="the extra 'plots' is not installed")
     plots = [tmp_path / "p.svg", tmp_path / "q.svg"]
     for plot in plots:
-        assert (
-            main(
-                [
-                    "simulate",
-                    scenario,
-                    "--policy",
-                    "edf",
-                    "--policy",
-                    "fifo",
-                    "--seeds",
-                    "2",
-                    "--loads",
-                    "0.5,1",
-                    "--plot",
-                    str(plot),
-                ]
-            )
-            == 0
-        )
+        command = f"simulate {scenario} --policy edf --policy fifo --seeds 2 --loads 0.5,1 --plot {plot}"
+        assert main(command.split()) == 0
     assert plots[0].read_bytes() == plots[1].read_bytes()
     assert main(["simulate", scenario, "--loads", "1", "--seeds", "1", "--plot", str(tmp_path / "no" / "p.svg")]) == 2
 

@@ -55,60 +55,32 @@ def record(place, kind="fifo", cam=130.0, slow=90.0, duration="5s"):
     return edge, file
 
 
-def tune(*arguments):
-    return main(["tune", *map(str, arguments)])
+def tune(*words):
+    """Paths and options; a text may hold several options."""
+    return main(["tune", *[part for word in words for part in str(word).split()]])
+
+
+def tuned(place):
+    """The configuration of ``place`` tuned with what it recorded: the place, and the table."""
+    where = f"--record {place}/run.jsonl --json {place}/out.json --write {place}/new.toml"
+    assert tune(place / "edge.toml", where, "--loads 1,1.2 --policy edf --policy fifo") == 0
+    return place, json.loads((place / "out.json").read_text())
 
 
 @pytest.fixture(scope="module")
 def behind(tmp_path_factory):
     """fifo where edf is far better; tuned once, with everything it writes."""
     place = tmp_path_factory.mktemp("behind")
-    edge, file = record(place)
-    assert (
-        tune(
-            edge,
-            "--record",
-            file,
-            "--loads",
-            "1,1.2",
-            "--policy",
-            "edf",
-            "--policy",
-            "fifo",
-            "--json",
-            place / "out.json",
-            "--write",
-            place / "new.toml",
-        )
-        == 0
-    )
-    return place, json.loads((place / "out.json").read_text())
+    record(place, duration="3s")
+    return tuned(place)
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory):
     """edf on a lane that is used by half: nothing can be better."""
     place = tmp_path_factory.mktemp("kept")
-    edge, file = record(place, "edf", cam=60.0, slow=30.0)
-    assert (
-        tune(
-            edge,
-            "--record",
-            file,
-            "--loads",
-            "1,1.2",
-            "--policy",
-            "edf",
-            "--policy",
-            "fifo",
-            "--json",
-            place / "out.json",
-            "--write",
-            place / "new.toml",
-        )
-        == 0
-    )
-    return place, json.loads((place / "out.json").read_text())
+    record(place, "edf", cam=60.0, slow=30.0)
+    return tuned(place)
 
 
 # --- recordings -------------------------------------------------------------------------------------------------------
@@ -139,23 +111,8 @@ def test_its_gain_is_what_the_other_policy_really_gains(behind, tmp_path):
     record(tmp_path)
     finish = {}
     for kind in ("fifo", "edf"):
-        assert (
-            main(
-                [
-                    "simulate",
-                    str(tmp_path / "scenario.toml"),
-                    "--policy",
-                    kind,
-                    "--seeds",
-                    "3",
-                    "--seed",
-                    "7",
-                    "--json",
-                    str(tmp_path / "out.json"),
-                ]
-            )
-            == 0
-        )
+        command = f"simulate {tmp_path}/scenario.toml --policy {kind} --seeds 3 --seed 7 --json {tmp_path}/out.json"
+        assert main(command.split()) == 0
         report = json.loads((tmp_path / "out.json").read_text())["policies"][kind]
         finish[kind] = report["total"]["finish_rate"]
     gain = table["loads"]["1"]["best"]["(all)"]["gain"]
@@ -188,44 +145,16 @@ def test_reported_is_not_what_chose(behind):
     assert "second half" in table["spread_of"]
 
 
-@pytest.mark.worlds
+@pytest.mark.nightly
 def test_equal_calls_say_the_same(kept):
     place, table = kept
-    assert (
-        tune(
-            place / "edge.toml",
-            "--record",
-            place / "run.jsonl",
-            "--loads",
-            "1,1.2",
-            "--policy",
-            "edf",
-            "--policy",
-            "fifo",
-            "--json",
-            place / "again.json",
-        )
-        == 0
-    )
-    assert json.loads((place / "again.json").read_text()) == table
+    assert tuned(place)[1] == table
 
 
 def test_the_screen_says_it_in_tables_and_a_sentence(kept, capsys):
     place, _ = kept
-    assert (
-        tune(
-            place / "edge.toml",
-            "--record",
-            place / "run.jsonl",
-            "--loads",
-            "1",
-            "--policy",
-            "fifo",
-            "--write",
-            place / "new.toml",
-        )
-        == 0
-    )
+    where = f"--record {place}/run.jsonl --write {place}/new.toml"
+    assert tune(place / "edge.toml", where, "--loads 1 --policy fifo --requests 400") == 0
     said = capsys.readouterr().out
     for words in (
         "as it is, in time: cam",
@@ -249,34 +178,15 @@ def test_a_configuration_that_decides_otherwise_than_recorded_is_told_of(behind,
 
 
 @pytest.mark.worlds
-def test_a_scenario_is_tuned_by_seeds(tmp_path):
+def test_a_scenario_is_tuned_by_seeds_and_gets_a_snippet_since_its_policies_come_from_elsewhere(tmp_path, capsys):
     record(tmp_path, cam=180.0, duration="2s")
-    out = tmp_path / "out.json"
-    assert tune(tmp_path / "scenario.toml", "--loads", "1.2", "--policy", "edf", "--seeds", "3", "--json", out) == 0
-    table = json.loads(out.read_text())
+    where = f"--json {tmp_path}/out.json --write {tmp_path}/new.toml"
+    assert tune(tmp_path / "scenario.toml", where, "--loads 1.2 --policy edf --seeds 3") == 0
+    table = json.loads((tmp_path / "out.json").read_text())
     assert table["take"] is True
     assert table["configurations"]["best"]["cam"]["kind"] == "edf"
     assert table["spread_of"] == "3 seeds"
     assert table["recorded"] == {}
-
-
-@pytest.mark.worlds
-def test_a_written_scenario_that_takes_its_policies_from_elsewhere_gets_a_snippet(tmp_path, capsys):
-    record(tmp_path, cam=180.0, duration="2s")
-    assert (
-        tune(
-            tmp_path / "scenario.toml",
-            "--loads",
-            "1.2",
-            "--policy",
-            "edf",
-            "--seeds",
-            "3",
-            "--write",
-            tmp_path / "new.toml",
-        )
-        == 0
-    )
     said = capsys.readouterr().out
     assert "[policy.edf]" in said and 'policy = "edf"' in said
     assert not (tmp_path / "new.toml").exists()
@@ -323,22 +233,8 @@ def test_a_policy_that_breaks_is_told_of_and_not_recommended(behind, tmp_path, m
 
     place, _ = behind
     monkeypatch.setitem(POLICIES, "edf", Broken)
-    assert (
-        tune(
-            place / "edge.toml",
-            "--record",
-            place / "run.jsonl",
-            "--loads",
-            "1",
-            "--policy",
-            "edf",
-            "--requests",
-            "600",
-            "--json",
-            tmp_path / "out.json",
-        )
-        == 0
-    )
+    where = f"--record {place}/run.jsonl --json {tmp_path}/out.json"
+    assert tune(place / "edge.toml", where, "--loads 1 --policy edf --requests 600") == 0
     table = json.loads((tmp_path / "out.json").read_text())
     assert [item["failed"] != "" for item in table["tried"] if item["title"] == "edf"] == [True]
     assert "could not run: edf" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""How the replication of Orloj is shown: text tables, CSV, and a figure per profile."""
+"""How the replication of Orloj is shown: text tables and CSV. ``scripts/draw/orloj.py`` draws the picture."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import csv
 import os
 import re
 import statistics
-from html import escape
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from lib import drawn
@@ -151,8 +150,8 @@ def fill_page(part: str, text: str, path: str = "") -> None:
         file.write(drawn.filled(page, {**parts, part: text}, SCRIPT))
 
 
-def write_all(name: str, rows: Sequence[Any], tables: Mapping[str, Table]) -> None:
-    """``name.csv``: finish rates per case, means over seeds, a column per system. ``name_PROFILE.svg``: figures."""
+def write_rates(name: str, rows: Sequence[Any]) -> None:
+    """``name.csv``: finish rates per case, means over seeds, a column per system."""
     systems = list(dict.fromkeys(row.system for row in rows))
     groups: Dict[Tuple[str, str, float], Dict[str, List[float]]] = {}
     for row in rows:
@@ -165,69 +164,3 @@ def write_all(name: str, rows: Sequence[Any], tables: Mapping[str, Table]) -> No
                 [law, case, f"{factor:g}"]
                 + [f"{statistics.fmean(found[system]):.4f}" if system in found else "" for system in systems]
             )
-    for law, table in tables.items():
-        with open(path_of(f"{name}_{law}.svg"), "w", encoding="utf-8") as file:
-            file.write(figure(law, table))
-
-
-# --- the figure -----------------------------------------------------------------------------------------------------
-
-COLOURS = (
-    "#7f7f7f",
-    "#c49c94",
-    "#8c564b",
-    "#e7969c",
-    "#d62728",
-    "#17becf",
-    "#bcbd22",
-    "#98df8a",
-    "#aec7e8",
-    "#1f77b4",
-    "#9467bd",
-    "#ff7f0e",
-    "#e377c2",
-    "#393b79",
-    "#2ca02c",
-)
-LEFT, TOP, WIDE, HIGH = 46, 34, 380, 250
-
-
-def figure(law: str, table: Table) -> str:
-    """Finish rate over the SLO, a line per system, dots for the paper's columns; colours hold on light and dark."""
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDE + 190} {TOP + HIGH + 46}" '
-        f'font-family="sans-serif" font-size="12" role="img">',
-        f"<title>Finish rate over the SLO in profile {escape(law)}</title>",
-        f'<rect width="100%" height="100%" fill="#ffffff"/><text x="{LEFT}" y="20">{escape(law)}: finish rate over '
-        "the SLO in units of the 99th percentile alone</text>",
-    ]
-    for tenth in range(0, 11, 2):
-        y = _y(tenth / 10)
-        out.append(
-            f'<path d="M{LEFT} {y}h{WIDE}" stroke="#dddddd"/>'
-            f'<text x="{LEFT - 6}" y="{y + 4}" text-anchor="end">{tenth / 10:g}</text>'
-        )
-    for factor in FACTORS:
-        out.append(f'<text x="{_x(factor)}" y="{TOP + HIGH + 18}" text-anchor="middle">{factor:g}</text>')
-    for index, (system, kinds) in enumerate(table.items()):
-        colour = COLOURS[index % len(COLOURS)]
-        points = " ".join(f"{_x(factor)},{_y(value)}" for factor, value in zip(FACTORS, kinds["ours"]))
-        out.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        for factor, value in zip(FACTORS, kinds.get("paper", ())):
-            out.append(f'<circle cx="{_x(factor)}" cy="{_y(value)}" r="3.5" fill="none" stroke="{colour}"/>')
-        y = TOP + 10 + 18 * index
-        out.append(
-            f'<path d="M{LEFT + WIDE + 14} {y}h18" stroke="{colour}" stroke-width="2"/>'
-            f'<text x="{LEFT + WIDE + 38}" y="{y + 4}">{escape(system)}</text>'
-        )
-    if any("paper" in kinds for kinds in table.values()):
-        out.append(f'<text x="{LEFT}" y="{TOP + HIGH + 38}">circles: the paper</text>')
-    return "\n".join([*out, "</svg>"]) + "\n"
-
-
-def _x(factor: float) -> float:
-    return round(LEFT + WIDE * (factor - FACTORS[0] + 0.15) / (FACTORS[-1] - FACTORS[0] + 0.3), 1)
-
-
-def _y(rate: float) -> float:
-    return round(TOP + HIGH * (1.0 - rate), 1)

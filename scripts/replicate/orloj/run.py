@@ -5,7 +5,7 @@
 Four profiles (how long a batch takes, how requests arrive), 13 mixtures of lengths for the first and six for the
 others, five deadlines each, 3000 requests a run; every system meets the same requests. ``--static`` runs Table 4
 (models whose time does not depend on the input), ``--measured FILE`` lengths that were measured, ``--load`` the rate
-that each system sustains. ``--write`` stores tables, figures and checks in ``docs/research/results/``.
+that each system sustains. ``--write`` stores tables and checks in ``docs/research/results/``.
 
 A late answer counts as missed. The systems and their options are ``SYSTEMS`` in ``systems.py``; what is run on,
 ``cases.py``; ``docs/research/results/replicate_orloj.md`` says where this departs from the paper. Every decision costs
@@ -346,7 +346,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     path = args.json
     if args.write:
         name = SCRIPT_NAME if args.write == "finish rates" else f"{SCRIPT_NAME}_{args.write.replace(' ', '_')}"
-        output.write_all(name, rows, tables)
+        output.write_rates(name, rows)
         output.fill_page(
             args.write,
             "\n".join(

@@ -198,7 +198,9 @@ def test_the_client_asks_with_the_arguments_of_a_runtime():
     (call,) = front.calls
     assert (call.app, call.inputs, call.slo_ms) == ("a", {"x": 1}, 50)
     assert call.options == {"klass": "critical", "stream": "s"}
-    assert call_of("a", {}, None, value=2).options == {"value": 2}
+    assert call_of("a", {}, {"value": 2, "hints": None}).options == {"value": 2}
+    with pytest.raises(TypeError, match="'slo' is no option of a request, expected one of slo_ms, klass"):
+        ClusterClient(front).infer("a", {}, slo=50)
 
 
 def test_a_client_that_waits_no_longer_cancels():

@@ -330,6 +330,7 @@ def test_ctrl_c_keeps_what_was_measured(config, monkeypatch):
     assert list(read_profile(path_of(config, "steady")).lanes["cpu1"].timings) == [1]
 
 
+@pytest.mark.nightly
 def test_the_script_checks_every_model(config, tmp_path):
     done = subprocess.run(
         [sys.executable, SCRIPT, config, "--quick", "--device", "here", "--json", str(tmp_path / "checks.json")],

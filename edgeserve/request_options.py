@@ -1,0 +1,28 @@
+"""What a request may say beside its app and its inputs: the keyword arguments that every way to ask has in common."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Mapping, Optional, TypedDict
+
+
+class RequestOptions(TypedDict, total=False):
+    """An option that is left out, or None, is as the app's configuration says."""
+
+    slo_ms: Optional[float]  # the deadline, from now
+    klass: Optional[str]  # "critical", "normal" or "background"
+    value: Optional[float]  # from 0: what the answer is worth, times the app's own value
+    stream: Optional[str]  # the stream that the request belongs to, where the app keeps streams
+    on_late: Optional[str]  # "drop", "answer" or "partial"
+    hints: Optional[Mapping[str, float]]  # what is known of the work ahead of time, for the app's policy
+    quality_min: Optional[float]  # 0 to 1: the least quality of an ensemble's answer that is of use
+
+
+OPTIONS = tuple(RequestOptions.__annotations__)
+
+
+def given(options: Mapping[str, Any]) -> Dict[str, Any]:
+    """The options that are not None. Raises ``TypeError`` for a name that is no option."""
+    for name in options:
+        if name not in OPTIONS:
+            raise TypeError(f"{name!r} is no option of a request, expected one of {', '.join(OPTIONS)}")
+    return {name: value for name, value in options.items() if value is not None}
