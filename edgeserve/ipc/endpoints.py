@@ -79,6 +79,34 @@ def split_endpoint(endpoint: str) -> Tuple[str, str]:
     return transport, address
 
 
+def check_server_place(endpoint: str) -> None:
+    """Raise :class:`ConfigError` where a client must not connect: an endpoint of wrong form, or this user's default one
+    where another user has made its directory or its socket. A directory that is missing is made, so that no other user
+    makes it meanwhile."""
+    path = split_endpoint(endpoint)[1]
+    if endpoint != default_endpoint():
+        return
+    directory = os.path.dirname(path)
+    try:
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        found = [(directory, os.stat(directory)), (directory, os.lstat(directory))]  # a link counts, and what it names
+        with contextlib.suppress(FileNotFoundError):
+            found.append((path, os.lstat(path)))
+    except OSError as error:
+        raise ConfigError(f"endpoint {endpoint!r}: {directory} cannot be used ({error.strerror})") from None
+    for place, status in found:
+        if status.st_uid not in (os.geteuid(), 0):
+            raise ConfigError(
+                f"endpoint {endpoint!r}: {place} belongs to user id {status.st_uid}, expected {os.geteuid()} or root: "
+                "another user may pose as the server. Remove it, or give the endpoint of a server that you trust"
+            )
+    if found[0][1].st_mode & 0o022:
+        raise ConfigError(
+            f"endpoint {endpoint!r}: other users may write to {directory}, and pose as the server; "
+            f"run: chmod 700 {directory}"
+        )
+
+
 def _is_loopback(address: str) -> bool:
     host = address.rpartition(":")[0].strip("[]")
     if host == "localhost":
