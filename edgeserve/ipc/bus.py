@@ -57,13 +57,12 @@ BYTES_MAX = 2**62
 """Where no bound was given."""
 
 SLICE_FRAMES = 2048
-"""Frames of an oversized message that are dropped at a time, about a millisecond: the loop has others to serve."""
+"""Frames of an oversized message that are dropped at a time, one to two milliseconds: the loop has others to serve. A
+message with more than these ends the connections of its owner: no mistake makes so many, and libzmq gives no other
+client's message before its last frame."""
 
 DROP_MAX = 256
 """Messages of connections that are over which one receive drops, about a millisecond."""
-
-SURPLUS_FRAMES_MAX = 65_536
-"""A message with more frames than that ends its connection: no mistake makes so many."""
 
 PROBE_MESSAGES_MAX = 2
 """Before each of so many messages of a burst the socket is asked whether one waits; then messages are read until none
@@ -144,7 +143,6 @@ class Bus:
         self._message_bytes_max = message_bytes_max
         self._client_silence_ns = client_silence_ns
         self._surplus: Peer | None = None  # whose message's rest is being dropped
-        self._surplus_frames = 0
         self._quiet = False  # the last wait heard nothing of connections
         self._paths: Dict[str, int] = {}  # socket files of ours, by their inode
         self.refused: Callable[[RequestError, str], None] = lambda error, owner: None  # what is refused here, and whose
@@ -324,7 +322,9 @@ class Bus:
                 all_read = True
                 break
             if client in dead:
-                self._drop_message(client)
+                self._surplus = Peer(client, None)
+                self._surplus.owner = dead[client][1]
+                self._drop_surplus(self._surplus)
                 dropped += 1
                 if dropped == DROP_MAX:
                     break
@@ -439,23 +439,13 @@ class Bus:
         self._send(peer, is_req, (wire.encode_error(key, error),))
 
     def _drop_surplus(self, peer: Peer) -> None:
-        """Some more of the frames that a message has too many."""
+        """Some more of the frames that a message has too many, or that nobody waits for."""
         recv: Any = self._recv
         for _ in range(SLICE_FRAMES):
             if not recv(_NOBLOCK, False).more:
-                self._surplus, self._surplus_frames = None, 0
+                self._surplus = None
                 return
-        self._surplus_frames += SLICE_FRAMES
-        if self._surplus_frames > SURPLUS_FRAMES_MAX and peer.client in self._peers.by_id:
-            self._peers.cut(peer, f"a message of it has over {SURPLUS_FRAMES_MAX} frames")
-
-    def _drop_message(self, client: bytes) -> None:
-        """The rest of a message of a connection that is over."""
-        recv: Any = self._recv
-        for _ in range(SLICE_FRAMES):
-            if not recv(_NOBLOCK, False).more:
-                return
-        self._surplus = Peer(client, None)
+        self._peers.penalise(peer.owner, f"a message of it has over {SLICE_FRAMES} frames")
 
     def _read_other(
         self,

@@ -77,8 +77,15 @@ def test_bytes_that_are_counted_need_no_guess() -> None:
     looks = Looks()
     assert looks((3, 0, True, 10), (4, 0, True, 10)) == []
     assert looks((3, 0, False, 10 + ONE), (4, 0, True, MESSAGE), grown=10 * ONE) == []
-    assert looks((3, 0, False, 11 + ONE), (4, 0, True, 2 * MESSAGE)) == [3]
+    assert looks((3, 0, False, 11 + ONE), (4, 0, False, 2 * MESSAGE)) == [3]
     assert looks((4, 1, True, 3 * ONE)) == [], "it finished a message"
+
+
+def test_empty_frames_cost_more_than_their_bytes() -> None:
+    looks = Looks()
+    for came in range(3):
+        assert looks((3, 0, True, came * ONE // 99), (4, 0, False, came * ONE // 99), grown=came * ONE) == []
+    assert looks((3, 0, True, ONE // 20), (4, 0, False, ONE // 20)) == [3]
 
 
 def test_all_together_have_a_bound_and_who_has_most_goes_first() -> None:
