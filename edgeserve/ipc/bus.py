@@ -36,6 +36,7 @@ from edgeserve.ipc.peers import (
     AWAY_CHECKS,
     DEAD,
     MARK_BYTES,
+    Account,
     ClientGone,
     Peer,
     Peers,
@@ -146,6 +147,8 @@ class Bus:
         self._quiet = False  # the last wait heard nothing of connections
         self._paths: Dict[str, int] = {}  # socket files of ours, by their inode
         self.refused: Callable[[RequestError, str], None] = lambda error, owner: None  # what is refused here, and whose
+        self.costly: List[Account] = []  # whose messages were refused, or are questions, since the last receive began
+        self._read_count = 0  # messages that it read
         self._give_back = GiveBack(clock_ns())
         allowed = AllowedKeys(client_keys, clock_ns) if client_keys else None
         credentials = Credentials(allowed, control_keys)
@@ -302,6 +305,7 @@ class Bus:
         news = peers.news
         recv, poll, here = self._recv, zmq.zmq_poll, self._here
         read = dropped = 0
+        self.costly.clear()
         known = 1 if self._has_come else 0
         asked = 1 if self._comes_in_bursts else PROBE_MESSAGES_MAX
         all_read = self._has_come = False
@@ -334,6 +338,7 @@ class Bus:
                 counts[client] = counts.get(client, 0) + 1
             self._receive_one(client, now_ns, news)
         self._is_armed = all_read
+        self._read_count = read
         self._comes_in_bursts = read > PROBE_MESSAGES_MAX
         if all_read:  # what a client sent counts before its silence does
             peers.flood = None
@@ -434,9 +439,26 @@ class Bus:
         news.append(ask)
 
     def _refuse(self, peer: Peer, is_req: bool, key: Any, error: RequestError) -> None:
+        self.note_cost(peer, self._peers.received_ns, error)
         if key is not None:
             self.refused(error, peer.credential.owner)
         self._send(peer, is_req, (wire.encode_error(key, error),))
+
+    def note_cost(self, peer: Peer, now_ns: int, error: RequestError | None = None) -> bool:
+        """A message is refused with ``error``, or is a question: its owner is charged for it. Whether the owner has had
+        more than its share, so that it gets the cheapest answer."""
+        self.costly.append(peer.account)
+        is_over = peer.account.is_over(now_ns)
+        if error is not None and is_over:
+            error.ending = None
+        return is_over
+
+    def charge(self, now_ns: int) -> None:
+        """What the last :meth:`receive` read has been dealt with: charge who made work of it."""
+        cost_ns = (now_ns - self._peers.received_ns) // max(self._read_count, len(self.costly), 1)
+        for account in self.costly:
+            account.charge(cost_ns, now_ns)
+        self.costly.clear()
 
     def _drop_surplus(self, peer: Peer) -> None:
         """Some more of the frames that a message has too many, or that nobody waits for."""
@@ -490,7 +512,7 @@ class Bus:
             if isinstance(ask, Ask):
                 news.append(Cancel(ask))
         elif kind == "memory":
-            self._send(peer, is_req, (wire.encode_info(key, {"bytes": self._claim(peer, token)}),))
+            self._send(peer, is_req, (wire.encode_info(key, wire.pack_info({"bytes": self._claim(peer, token)})),))
         else:
             self._peers.check_new(peer, key)
             control = peer.open[key] = Control(peer, key, is_req, kind, number, name)
@@ -577,14 +599,15 @@ class Bus:
                 self._peers.leave(peer, ask)
             self._send(peer, ask.is_req, (wire.encode_error(ask.key, error),))
 
-    def control_reply(self, control: Control, payload: Mapping[str, Any]) -> None:
-        """The one reply to a :class:`Control`: plain numbers, strings, lists and maps. What cannot travel is answered
-        with ``failed``."""
+    def control_reply(self, control: Control, payload: Union[Mapping[str, Any], bytes]) -> None:
+        """The one reply to a :class:`Control`: plain numbers, strings, lists and maps, or what ``wire.pack_info`` made
+        of them. What cannot travel is answered with ``failed``."""
         if control.peer.open.pop(control.key, None) is None:
             return
         self._peers.open_count -= 1
         try:
-            header = wire.encode_info(control.key, payload)
+            packed = payload if isinstance(payload, bytes) else wire.pack_info(payload)
+            header = wire.encode_info(control.key, packed)
         except RequestError as error:
             header = wire.encode_error(control.key, error)
         self._send(control.peer, control.is_req, (header,))

@@ -87,6 +87,34 @@ _EVENT = struct.Struct("=HI")
 _first_numbers = itertools.count(1)
 
 
+COST_SHARE = 20
+"""An owner's refused messages and questions may take this part of the loop's time."""
+
+COST_NS_MAX = 50 * NS_PER_MS
+"""And so much at once."""
+
+ACCOUNTS_MAX = 4096
+"""Owners whose costs are remembered."""
+
+
+class Account:
+    """What an owner's refused messages and questions have cost of the loop's time, less its share since."""
+
+    __slots__ = ("_owed_ns", "_at_ns")
+
+    def __init__(self) -> None:
+        self._owed_ns = self._at_ns = 0
+
+    def charge(self, cost_ns: int, now_ns: int) -> None:
+        """One of them was read."""
+        self._owed_ns = max(0, self._owed_ns - (now_ns - self._at_ns) // COST_SHARE) + cost_ns
+        self._at_ns = now_ns
+
+    def is_over(self, now_ns: int) -> bool:
+        """Whether it has had more than its share: then it gets the cheapest answer."""
+        return self._owed_ns - (now_ns - self._at_ns) // COST_SHARE > COST_NS_MAX
+
+
 class ClientGone:
     """A client vanished with requests in flight: ``asks``. Nobody waits for them; replies to them are ignored."""
 
@@ -132,7 +160,8 @@ class Peer:
     """What is known of one connection. ``open`` holds its requests and control questions in flight, ``bytes`` what
     their messages have together. ``owner`` is whose it is (:class:`Connection`), ``name`` what its requests carry as
     their client. ``key`` is its public key, where keys are allowed. ``patient``: one request came from a REQ socket,
-    which cannot send heartbeats while it waits. ``memory``: what its connection shares with this process."""
+    which cannot send heartbeats while it waits. ``memory``: what its connection shares with this process. ``account``
+    is its owner's."""
 
     __slots__ = (
         "client",
@@ -151,6 +180,7 @@ class Peer:
         "memory",
         "form",
         "unformed",
+        "account",
     )
 
     def __init__(self, client: bytes, connection: Connection | None, credential: Credential = NOBODY) -> None:
@@ -170,6 +200,7 @@ class Peer:
         self.memory = None if connection is None else connection.memory
         self.form: Form | None = None
         self.unformed = LEARN_AFTER - FIRST_LEARN_AFTER
+        self.account = Account()
 
 
 def name_for(peer: Peer, ask: Ask) -> str:
@@ -247,6 +278,7 @@ class Peers:
         "_files",
         "_names",
         "_flooders",
+        "_accounts",
         "open_count",
         "open_bytes",
         "app_bytes",
@@ -298,6 +330,7 @@ class Peers:
         self.connections = Connections(connections_max(count_max), self._is_idle)
         self._names: Dict[str, str] = {}  # whose connections -> what they call themselves, with the mark behind it
         self._flooders: Dict[str, int] = {}  # owners that may not connect, and until when
+        self._accounts: Dict[str, Account] = {}
         self.open_count = 0
         self.open_bytes = 0
         self.app_bytes = dict.fromkeys(app_bytes_max, 0)
@@ -385,6 +418,9 @@ class Peers:
             if owner:
                 peer.owner = owner
                 peer.name = f"{owner}{NAME_MARK}{client.hex()}"
+        if len(self._accounts) >= ACCOUNTS_MAX:
+            self._accounts.clear()
+        peer.account = self._accounts.setdefault(peer.owner, peer.account)
         return peer
 
     def _is_chosen(self, client: bytes) -> bool:
