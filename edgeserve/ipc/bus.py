@@ -8,6 +8,7 @@ deadlines or the scheduler, has no thread, and is handed its clock.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import select
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Union
 import msgpack
 import zmq
 
-from edgeserve.errors import BadInput, ConfigError, Malformed, NotAllowed, RequestError, TooLarge
+from edgeserve.errors import BadInput, ConfigError, Failed, Malformed, NotAllowed, RequestError, TooLarge, told
 from edgeserve.ipc import wire
 from edgeserve.ipc.credentials import AllowedKeys, Authenticator, Credentials, refuse_old_greetings, require_keys
 from edgeserve.ipc.endpoints import (
@@ -47,6 +48,8 @@ from edgeserve.ipc.segments import Offers, check_room, offers_for
 from edgeserve.ipc.tensors import LARGE_BYTES, TENSORS_MAX
 from edgeserve.ipc.wire import Ask, Key
 from edgeserve.units import NS_PER_MS, NS_PER_S, ns_to_ms
+
+log = logging.getLogger("edgeserve")
 
 __all__ = ["Ask", "Bus", "Cancel", "ClientGone", "Control", "default_endpoint"]
 
@@ -149,6 +152,7 @@ class Bus:
         self.refused: Callable[[RequestError, str], None] = lambda error, owner: None  # what is refused here, and whose
         self.costly: List[Account] = []  # whose messages were refused, or are questions, since the last receive began
         self._read_count = 0  # messages that it read
+        self._unexpected_count = 0  # messages at which something was raised that no client should be told
         self._give_back = GiveBack(clock_ns())
         allowed = AllowedKeys(client_keys, clock_ns) if client_keys else None
         credentials = Credentials(allowed, control_keys)
@@ -336,7 +340,10 @@ class Bus:
             read += 1
             if counts is not None:
                 counts[client] = counts.get(client, 0) + 1
-            self._receive_one(client, now_ns, news)
+            try:
+                self._receive_one(client, now_ns, news)
+            except Exception as raised:  # noqa: BLE001 one message must not end the server
+                self._give_up(client, raised)
         self._is_armed = all_read
         self._read_count = read
         self._comes_in_bursts = read > PROBE_MESSAGES_MAX
@@ -397,7 +404,7 @@ class Bus:
             ask = self._ask_type()
             form.fill(ask, found, buffers)
             self._peers.enter(peer, ask, key, total, is_req, now_ns)
-        except RequestError as error:
+        except Exception as error:  # noqa: BLE001 such as no more memory
             return self._refuse(peer, is_req, key, error)
         news.append(ask)
 
@@ -434,11 +441,32 @@ class Bus:
             ask = self._ask_type()
             _read_ask(ask, fields, buffers, self._message_bytes_max, is_req, peer, header)
             self._peers.enter(peer, ask, key, total, is_req, now_ns)
-        except RequestError as error:
+        except Exception as error:  # noqa: BLE001 such as no more memory
             return self._refuse(peer, is_req, key, error)
         news.append(ask)
 
-    def _refuse(self, peer: Peer, is_req: bool, key: Any, error: RequestError) -> None:
+    def expected(self, error: Exception) -> RequestError:
+        """``error`` if a client may be told it; else the log is told, not each time, and the client that it failed."""
+        if isinstance(error, RequestError):
+            return error
+        self._unexpected_count += 1
+        if self._unexpected_count & (self._unexpected_count - 1) == 0:  # at 1, 2, 4, 8, ...
+            log.error("a message could not be dealt with (%d so far)", self._unexpected_count, exc_info=error)
+        return Failed(f"the server could not deal with this message: {told(error)}")
+
+    def _give_up(self, client: bytes, error: Exception) -> None:
+        """End the connection of a message that could not be read to its end."""
+        if isinstance(error, zmq.ZMQError):
+            raise error
+        reason = str(self.expected(error))
+        while self.socket.getsockopt(zmq.RCVMORE):
+            self._recv(_NOBLOCK)
+        peer = self._peers.by_id.get(client)
+        if peer is not None:
+            self._peers.cut(peer, reason)
+
+    def _refuse(self, peer: Peer, is_req: bool, key: Any, raised: Exception) -> None:
+        error = self.expected(raised)
         self.note_cost(peer, self._peers.received_ns, error)
         if key is not None:
             self.refused(error, peer.credential.owner)
@@ -574,7 +602,8 @@ class Bus:
                 room,
                 self._tables,
             )
-        except RequestError as error:
+        except Exception as raised:  # noqa: BLE001 such as no more memory
+            error = self.expected(raised)
             error.id = ask.id
             frames = [wire.encode_error(key, error)]
         self._send(peer, ask.is_req, frames)

@@ -28,7 +28,7 @@ from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Option
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeserve.errors import ConfigError, Malformed, NotAllowed
+from edgeserve.errors import ConfigError, Malformed, NotAllowed, Rejected
 from edgeserve.ipc.endpoints import IPC_PATH_BYTES_MAX, look_for_server, remove_socket, split_endpoint
 from edgeserve.ipc.tensors import Buffer, Place, call_when_gone, insert_places
 from edgeserve.units import NS_PER_S
@@ -46,6 +46,7 @@ OFFERS_MAX = 64  # passed and not claimed, at a time
 OFFER_NS_MAX = 10 * NS_PER_S  # a client claims in milliseconds
 LOOK_MS = 1000  # how often offers that nobody claimed are looked for, while there are any
 BACKLOG = 64
+ACCEPT_PAUSE_S = 0.01
 ALIGN = 64
 """Where a tensor of an answer may begin: at multiples of a cache line."""
 
@@ -222,14 +223,21 @@ class Offers:
 
     def claim(self, token: bytes, owner: str, uid: int) -> Segment:
         """The segment that was passed with ``token``, to the process whose connection now shows it. Raises
-        :class:`NotAllowed` for a token that was not given, was shown before, or was given to another."""
+        :class:`NotAllowed` for a token that was not given, was shown before, or was given to another, and
+        :class:`Rejected` where this process may not have so much memory."""
         offer = self._offers.pop(token, None)
         if offer is None or (f"pid:{offer.pid}", offer.uid) != (owner, uid):
             raise NotAllowed(
                 "token: no shared memory was given to this process with it (or it is too old); connect to "
                 f"{self.path} first"
             )
-        offer.segment.open()
+        try:
+            offer.segment.open()
+        except (OSError, ValueError, MemoryError) as error:
+            raise Rejected(
+                f"the server cannot map {self._segment_bytes} bytes of shared memory ({error}); send frames",
+                "server_bytes",
+            ) from None
         return offer.segment
 
     def close(self) -> None:
@@ -267,7 +275,8 @@ class Offers:
     def _accept(self, poll: Any) -> None:
         try:
             connection = self._listener.accept()[0]
-        except OSError:  # it went before it was accepted, or there are no descriptors left
+        except OSError:  # it went before it was accepted, or there are no descriptors left: then it still waits
+            select.select((), (), (), ACCEPT_PAUSE_S)
             return
         try:
             offered = self._offer(connection)

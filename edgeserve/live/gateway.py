@@ -122,8 +122,8 @@ class Gateway:
                 validator.check(message, bus, clock_ns())
                 if message.klass == "critical" and self._critical_for:
                     self._check_critical(message)
-            except RequestError as error:
-                self._refuse(message, error)
+            except Exception as error:  # noqa: BLE001 one message must not end the server
+                self._refuse(message, bus.expected(error))
                 continue
             self._owners[message.id % len(self._owners)] = (message.id, owner)
             if message.stream is not None:  # nobody continues or reads the stream of another
@@ -183,8 +183,8 @@ class Gateway:
                 self.bus.control_reply(control, self._kept_answer(control.kind, is_over, now_ns))
             else:
                 self.bus.control_reply(control, self._questions.ask(control.kind, number))
-        except RequestError as error:
-            self.bus.refuse(control, error)
+        except Exception as error:  # noqa: BLE001 such as no more threads; one question must not end the server
+            self.bus.refuse(control, self.bus.expected(error))
 
     def _kept_answer(self, kind: str, is_over: bool, now_ns: int) -> bytes:
         """The answer to a question that everybody may ask: made once per burst, and not every time for an owner who has

@@ -144,6 +144,12 @@ class LaneWorks:
                     HUNG_THREADS_MAX,
                 )
             return []
+        lane = self._make_lane(name)
+        try:
+            lane.start()
+        except RuntimeError as error:  # no more threads: the next look tries again
+            log.error("lane %s hangs, and no other thread can take its place: %s", name, error)
+            return []
         taken = [action for _, action in counts.in_flight.values()]
         log.error(
             "lane %s hangs in model %s: another thread takes its place, and the model is made anew",
@@ -158,8 +164,7 @@ class LaneWorks:
         old = self.lanes[name]
         old.abandon()
         self._replaced.append(old)
-        lane = self.lanes[name] = self._make_lane(name)
-        lane.start()
+        self.lanes[name] = lane
         self._coming_back.add(name)
         return taken
 
