@@ -46,6 +46,7 @@ from edgeserve.ipc.peers import (
 )
 from edgeserve.ipc.segments import Offers, check_room, offers_for
 from edgeserve.ipc.tensors import LARGE_BYTES, TENSORS_MAX
+from edgeserve.ipc.unfinished import LATE_NS
 from edgeserve.ipc.wire import Ask, Key
 from edgeserve.units import NS_PER_MS, NS_PER_S, ns_to_ms
 
@@ -357,6 +358,8 @@ class Bus:
                     self._send(peer, False, (wire.encode_error(key, error),))
         else:
             peers.look_for_flood(now_ns)
+            if now_ns > peers.unfinished.look_at_ns + LATE_NS:  # small messages must be no shield for a large one
+                peers.look_for_unfinished(now_ns)
         peers.news = []
         return news
 

@@ -635,7 +635,7 @@ class Peers:
             hang_up(connection)  # also those of which no message was read yet
 
     def look_for_unfinished(self, now_ns: int) -> None:
-        """End the connections that send without end and finish no message. Every finished one has been read."""
+        """End the connections that send without end and finish no message."""
         connections = self.connections
         found = connections.waiting(0)
         if connections.by_file and not found and not self.unfinished.watches and not self._has_tcp:

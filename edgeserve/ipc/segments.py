@@ -15,6 +15,7 @@ import fcntl
 import logging
 import mmap
 import os
+import resource
 import secrets
 import select
 import socket
@@ -43,6 +44,7 @@ OFFER = struct.Struct("<16sQ")
 
 TOKEN_BYTES = 16
 OFFERS_MAX = 64  # passed and not claimed, at a time
+FILES_SHARE = 32  # an offer has two descriptors: offers may have a sixteenth of those that may be open
 OFFER_NS_MAX = 10 * NS_PER_S  # a client claims in milliseconds
 LOOK_MS = 1000  # how often offers that nobody claimed are looked for, while there are any
 BACKLOG = 64
@@ -62,10 +64,11 @@ def is_supported() -> bool:
 class Segment:
     """The memory of one client's connection, ``bytes`` long. Only the thread of the bus reads and writes it."""
 
-    __slots__ = ("file", "bytes", "_map", "_copies", "__weakref__")
+    __slots__ = ("file", "bytes", "pid", "_map", "_copies", "__weakref__")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, pid: int = 0) -> None:
         self.bytes = size
+        self.pid = pid  # whose it is
         self.file = os.memfd_create("edgeserve", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self._map: Optional[NDArray[Any]] = None
         self._copies = Copies(size)
@@ -199,7 +202,8 @@ class _Offer(NamedTuple):
 
 class Offers:
     """Passes segments of ``segment_bytes`` to clients that connect to the socket beside ``endpoint``, at most
-    ``bytes_max`` together. A thread of its own accepts them; :meth:`claim` is for the thread of the bus.
+    ``bytes_max`` together. One process gets at most half of what the others leave (and one at least), so that there is
+    always some for another. A thread of its own accepts them; :meth:`claim` is for the thread of the bus.
 
     ``uids``: whose processes get one; this process's user alone, unless told otherwise.
     """
@@ -210,6 +214,8 @@ class Offers:
         self.path = split_endpoint(endpoint)[1] + SUFFIX
         self._segment_bytes = -(-segment_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
         self._segments_max = bytes_max // self._segment_bytes
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._offers_max = OFFERS_MAX if files < 0 else min(OFFERS_MAX, files // FILES_SHARE)
         self._clock_ns = clock_ns
         self._uids = frozenset(uids or (os.getuid(),))
         self._offers: Dict[bytes, _Offer] = {}  # shared: whoever pops a token has its segment
@@ -292,10 +298,15 @@ class Offers:
     def _offer(self, connection: socket.socket) -> Optional[Tuple[bytes, int]]:
         """Pass a segment; its token, and until when it may be claimed. ``None`` where this client gets none."""
         pid, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-        if uid not in self._uids or len(self._open) >= OFFERS_MAX or len(self._segments) >= self._segments_max:
+        if uid not in self._uids or len(self._open) >= self._offers_max:
+            return None
+        pids = [segment.pid for segment in self._segments]
+        own = pids.count(pid)
+        left = self._segments_max - (len(pids) - own)
+        if left < 1 or own + 1 > max(1, left // 2):
             return None
         connection.setblocking(False)
-        segment = Segment(self._segment_bytes)
+        segment = Segment(self._segment_bytes, pid)
         token = secrets.token_bytes(TOKEN_BYTES)
         until_ns = self._clock_ns() + OFFER_NS_MAX
         self._segments.add(segment)

@@ -14,6 +14,10 @@ from typing import Dict, List, NamedTuple, Sequence, Tuple
 from edgeserve.units import NS_PER_MS, NS_PER_S
 
 LOOK_NS = 250 * NS_PER_MS
+LATE_NS = 4 * LOOK_NS
+"""Where messages always wait to be read, looks are as late: not all that a connection finished is read by then, but
+some of it."""
+
 SOON_NS = 20 * NS_PER_MS
 """Time to the next look while bytes arrive: a message that is only large is finished by then, or soon."""
 
@@ -93,8 +97,8 @@ class Unfinished:
         self.watches = False
 
     def look(self, now_ns: int, held_bytes: int, samples: Sequence[Sample]) -> List[int]:
-        """The connections that are to be ended, mostly none. Every message that was finished has been read;
-        ``held_bytes`` is the memory of the process."""
+        """The connections that are to be ended, mostly none. Every message that was finished has been read, or some of
+        each connection's; ``held_bytes`` is the memory of the process."""
         grown_bytes, self._held_bytes = held_bytes - self._held_bytes, held_bytes
         before, self._arrivals = self._arrivals, {}
         for sample in samples:
