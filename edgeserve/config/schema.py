@@ -55,6 +55,7 @@ class ServerConfig:
     control_keys: Tuple[str, ...] = entry(tuple_of(string), ())  # names of client keys that may drain and reload
     profiles: str = entry(string, "profiles")  # directory that holds <device>/<model>.json
     metrics: str = entry(string, "")  # HOST:PORT at which Prometheus scrapes /metrics; "" = none
+    metrics_remote: bool = entry(boolean, False)  # let other machines scrape: metrics may listen beyond loopback
     trace_steps: int = entry(integer(0, 1_000_000), 0)  # decisions always kept for edgeserve trace; 0 = none
     record: str = entry(string, "")  # write every step's events and actions here (edgeserve tune, simulate --replay)
 

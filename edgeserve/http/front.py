@@ -13,6 +13,7 @@ import socket
 from typing import Any, Callable, List, Tuple
 
 from edgeserve.client import AsyncClient, Client
+from edgeserve.config.addresses import host_and_port, is_loopback
 from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import ConfigError
 from edgeserve.http.backend import Backend
@@ -23,7 +24,7 @@ from edgeserve.units import ns_to_ms, ns_to_s
 
 log = logging.getLogger("edgeserve")
 
-LOOPBACK = ("127.", "[::1]", "localhost")
+EXAMPLE = "127.0.0.1:8000"
 KEEP_ALIVE_S = 75
 BACKLOG = 1024
 
@@ -42,20 +43,12 @@ def check_http(config: HttpConfig) -> None:
     if config.grpc:
         check_extra(("grpc", "google.protobuf"), "grpc")
     for key, place in places:
-        split_place(key, place)
-        if not place.startswith(LOOPBACK) and not config.token_file:
+        host, _ = host_and_port(f"[http] {key}", place, EXAMPLE)
+        if not is_loopback(host) and not config.token_file:
             raise ConfigError(
                 f"[http] {key} = {place!r} can be reached from other machines: set token_file to a file "
                 f"with a token that clients must send, or listen on 127.0.0.1"
             )
-
-
-def split_place(key: str, place: str) -> Tuple[str, int]:
-    """``127.0.0.1:8000`` or ``[::1]:8000`` as host and port."""
-    host, colon, port = place.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"[http] {key} = {place!r}: expected HOST:PORT, such as 127.0.0.1:8000")
-    return host.strip("[]"), int(port)
 
 
 class Front:
@@ -137,7 +130,7 @@ async def _end(stopped: asyncio.Event, server: Any) -> None:
 
 def bind(key: str, place: str) -> socket.socket:
     """A listening socket; port 0 is any free one."""
-    host, port = split_place(key, place)
+    host, port = host_and_port(f"[http] {key}", place, EXAMPLE)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import getpass
-import ipaddress
 import itertools
 import os
 import re
@@ -20,6 +19,7 @@ from typing import Any, Optional, Sequence, Tuple
 import zmq
 import zmq.auth
 
+from edgeserve.config.addresses import is_loopback
 from edgeserve.errors import ConfigError
 
 KEEPALIVE_S = 5
@@ -54,7 +54,7 @@ def prepare_endpoint(endpoint: str, has_keys: bool) -> None:
     transport, address = split_endpoint(endpoint)
     if transport == "ipc":
         _prepare_ipc(endpoint, address)
-    elif transport == "tcp" and not has_keys and not _is_loopback(address):
+    elif transport == "tcp" and not has_keys and not is_loopback(address.rpartition(":")[0].strip("[]")):
         raise ConfigError(
             f"[server] endpoint = {endpoint!r} can be reached from other machines, which needs keys: set "
             "[server] curve_secret_key_file, or bind to tcp://127.0.0.1:PORT"
@@ -105,16 +105,6 @@ def check_server_place(endpoint: str) -> None:
             f"endpoint {endpoint!r}: other users may write to {directory}, and pose as the server; "
             f"run: chmod 700 {directory}"
         )
-
-
-def _is_loopback(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # "*", an interface or a name: may be reachable from elsewhere
-        return False
 
 
 def _prepare_ipc(endpoint: str, path: str) -> None:
