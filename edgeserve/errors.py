@@ -76,13 +76,13 @@ class ExampleUnknown(EngineError):
 
 class RequestError(EdgeServeError):
     """A request was not accepted, or ended without an answer. ``id`` is the number that the server gave it (its
-    ``story`` is asked for by that); 0 where it never got one. ``ending`` finds the rest of the text, such as the
-    nearest of the names that are known: it costs more than all else of a refusal, so it is called when the text is
-    read."""
+    ``story`` is asked for by that); 0 where it never got one."""
 
     code = "request"
     id: int = 0
     ending: Optional[Callable[[], str]] = None
+    """Finds the rest of the text, such as the nearest of the names that are known. It costs more than all else of a
+    refusal, so it is called when the text is read."""
 
     def __str__(self) -> str:
         if self.ending is not None:

@@ -16,7 +16,7 @@ from edgeserve.client import AsyncClient, Client
 from edgeserve.config.addresses import host_and_port, is_loopback
 from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import ConfigError
-from edgeserve.http.backend import Backend
+from edgeserve.http.backend import Backend, Places
 from edgeserve.http.kserve import OpenInference
 from edgeserve.http.origins import read_tokens
 from edgeserve.http.shared_memory import FOLDER, Regions
@@ -74,7 +74,14 @@ class Front:
         from edgeserve.http.chat_routes import ChatRoutes
         from edgeserve.http.kserve_routes import KServeRoutes
 
-        bounds = Bounds(self.config.body_bytes_max, ns_to_s(self.config.body_timeout_ns))
+        config = self.config
+        bounds = Bounds(
+            config.body_bytes_max,
+            ns_to_s(config.body_timeout_ns),
+            config.json_bytes_max,
+            Places(config.bodies_bytes_max, "bytes of bodies", "bodies_max", lasting=True),
+            None if self._tokens else host_and_port("[http] listen", config.listen, EXAMPLE)[0],
+        )
         kserve = KServeRoutes(self._service, bounds, self._tokens)
         routes = kserve.routes() + ChatRoutes(self._backend, bounds, self._tokens, self._clock_s).routes()
         return kserve.ahead_of(Starlette(routes=routes))
@@ -82,6 +89,8 @@ class Front:
     async def serve(self, stopped: asyncio.Event, ready: Callable[[List[str]], None]) -> None:
         """Serve until ``stopped``. ``ready`` hears where. Raises :class:`ConfigError` when a port cannot be had."""
         import uvicorn
+
+        from edgeserve.http.connections import Connections, protocol_of
 
         config = self.config
         listener = bind("listen", config.listen)
@@ -93,7 +102,7 @@ class Front:
             server_header=False,
             date_header=False,
             proxy_headers=False,
-            limit_concurrency=config.connections_max,
+            http=protocol_of(Connections(config.connections_max)),
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(ns_to_s(config.drain_ns)) + 1,
         )
