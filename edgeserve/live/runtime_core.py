@@ -290,7 +290,10 @@ class RuntimeCore:
             drive(self.scheduler, self.world, both if len(taps) > 1 else taps[0])
             if self.world.held is None or self.world.stopping:
                 return
-            self._change()
+            if self.world.is_quiet:
+                self._change()
+            else:  # the last step began something more
+                self.world.stopped = False
 
     def close(self, error: RequestError) -> None:
         """Tell everybody who still waits, then give everything back. Never raises: it runs on the way out."""
