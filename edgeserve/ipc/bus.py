@@ -62,9 +62,11 @@ BYTES_MAX = 2**62
 """Where no bound was given."""
 
 SLICE_FRAMES = 2048
-"""Frames of an oversized message that are dropped at a time, one to two milliseconds: the loop has others to serve. A
-message with more than these ends the connections of its owner: no mistake makes so many, and libzmq gives no other
-client's message before its last frame."""
+"""Frames of an oversized message that are dropped at a time, one to two milliseconds: the loop has others to serve."""
+
+SURPLUS_FRAMES_MAX = 8192
+"""A message with more frames than that ends the connections of its owner: no mistake makes so many, and libzmq gives no
+other client's message before its last frame."""
 
 DROP_MAX = 256
 """Messages of connections that are over which one receive drops, about a millisecond."""
@@ -148,6 +150,7 @@ class Bus:
         self._message_bytes_max = message_bytes_max
         self._client_silence_ns = client_silence_ns
         self._surplus: Peer | None = None  # whose message's rest is being dropped
+        self._surplus_frames = 0
         self._quiet = False  # the last wait heard nothing of connections
         self._paths: Dict[str, int] = {}  # socket files of ours, by their inode
         self.refused: Callable[[RequestError, str], None] = lambda error, owner: None  # what is refused here, and whose
@@ -331,9 +334,7 @@ class Bus:
                 all_read = True
                 break
             if client in dead:
-                self._surplus = Peer(client, None)
-                self._surplus.owner = dead[client][1]
-                self._drop_surplus(self._surplus)
+                self._drop_message(client)
                 dropped += 1
                 if dropped == DROP_MAX:
                     break
@@ -496,9 +497,17 @@ class Bus:
         recv: Any = self._recv
         for _ in range(SLICE_FRAMES):
             if not recv(_NOBLOCK, False).more:
-                self._surplus = None
+                self._surplus, self._surplus_frames = None, 0
                 return
-        self._peers.penalise(peer.owner, f"a message of it has over {SLICE_FRAMES} frames")
+        self._surplus_frames += SLICE_FRAMES
+        if self._surplus_frames >= SURPLUS_FRAMES_MAX:
+            self._peers.penalise(peer.owner, f"a message of it has over {SURPLUS_FRAMES_MAX} frames")
+
+    def _drop_message(self, client: bytes) -> None:
+        """The rest of a message of a connection that is over."""
+        peer = self._surplus = Peer(client, None)
+        peer.owner = self._peers.dead[client][1]
+        self._drop_surplus(peer)
 
     def _read_other(
         self,

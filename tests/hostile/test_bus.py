@@ -24,7 +24,7 @@ from bus_server import BusServer
 from edgeserve.client import Client
 from edgeserve.errors import Rejected
 from edgeserve.ipc import connections, endpoints, memory, peers, wire
-from edgeserve.ipc.bus import SLICE_FRAMES, Ask, Bus, ClientGone
+from edgeserve.ipc.bus import SURPLUS_FRAMES_MAX, Ask, Bus, ClientGone
 from edgeserve.ipc.peers import DEAD_NS
 
 IMPORTS = os.pathsep.join([os.path.dirname(bus_server.__file__), *sys.path])
@@ -71,7 +71,7 @@ def reply_to(one: Any) -> Any:
 
 def test_a_message_with_some_frames_too_many_is_refused_alone(server: BusServer, context: Any) -> None:
     one = dealer(context, server.endpoint)
-    one.send_multipart([header(**INFER, id=1)] + [b""] * (SLICE_FRAMES // 2))
+    one.send_multipart([header(**INFER, id=1)] + [b""] * (SURPLUS_FRAMES_MAX // 2))
     error = reply_to(one).error
     assert (error.code, "more than 64 frames" in str(error)) == ("too_large", True)
     one.send(header(**INFER, id=2))
@@ -103,7 +103,7 @@ def test_a_message_of_many_frames_holds_nobody_up(server: BusServer) -> None:
     with Client(server.endpoint, timeout_ms=20_000) as healthy:
         pending = healthy.submit("sleep", X)
         attacker = subprocess.Popen(
-            [sys.executable, "-c", MANY_FRAMES, server.endpoint, str(4 * SLICE_FRAMES)],
+            [sys.executable, "-c", MANY_FRAMES, server.endpoint, str(2 * SURPLUS_FRAMES_MAX)],
             env={**os.environ, "PYTHONPATH": IMPORTS},
             stdout=subprocess.PIPE,
         )
