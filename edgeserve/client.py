@@ -23,7 +23,7 @@ from edgeserve.answers import Answer, AnswerStream, AsyncAnswerStream, TakesPiec
 from edgeserve.errors import BadInput, Cancelled, ConfigError, Rejected, RequestError
 from edgeserve.ipc import wire
 from edgeserve.ipc.courier import Courier, Pending
-from edgeserve.ipc.endpoints import default_endpoint, read_client_keys, read_public_key, split_endpoint
+from edgeserve.ipc.endpoints import check_server_place, default_endpoint, read_client_keys, read_public_key
 from edgeserve.ipc.link import Link
 from edgeserve.ipc.slab import Lease
 from edgeserve.ipc.tensors import LARGE_BYTES
@@ -71,7 +71,7 @@ class Client:
         self._process = os.getpid()
         self._keys = itertools.count(1)
         place = self.endpoint
-        split_endpoint(place)
+        check_server_place(place)
         public_key = read_public_key(server_key).decode("ascii") if server_key else ""
         if client_key:
             if not server_key:

@@ -7,7 +7,8 @@ scheduler (:class:`PolicyError`) stop the program; every other error is answered
 from __future__ import annotations
 
 import difflib
-from typing import Iterable, Mapping, Optional, Sequence, Tuple
+from functools import partial
+from typing import Callable, Iterable, Mapping, Optional, Sequence, Tuple, TypeVar
 
 
 class EdgeServeError(Exception):
@@ -79,6 +80,15 @@ class RequestError(EdgeServeError):
 
     code = "request"
     id: int = 0
+    ending: Optional[Callable[[], str]] = None
+    """Finds the rest of the text, such as the nearest of the names that are known. It costs more than all else of a
+    refusal, so it is called when the text is read."""
+
+    def __str__(self) -> str:
+        if self.ending is not None:
+            ending, self.ending = self.ending, None
+            self.args = (super().__str__() + ending(), *self.args[1:])
+        return super().__str__()
 
 
 class Malformed(RequestError):
@@ -254,15 +264,29 @@ REQUEST_ERRORS = {
 }
 
 
+Error = TypeVar("Error", bound=RequestError)
+
+
+def with_nearest(error: Error, name: str, known: Iterable[str]) -> Error:
+    """``error``, whose text ends with the nearest name that is known."""
+    error.ending = partial(nearest, name, tuple(known))
+    return error
+
+
+SENT_MAX = 8
+"""Names that :func:`sent_instead` compares and shows."""
+
+
 def sent_instead(missing: str, sent: Iterable[str], known: Iterable[str]) -> str:
     """What was sent where ``missing`` was expected: a name that is like it and that nobody takes, else what was sent at
     all. For the end of a message that says what is missing."""
     names: Sequence[str] = sorted(str(name)[:128] for name in sent)
-    strangers = sorted(set(names) - set(known))
+    strangers = sorted(set(names) - set(known))[:SENT_MAX]
     close = difflib.get_close_matches(missing, strangers, n=1) or (strangers if len(strangers) == 1 else [])
     if close:
         return f"; {close[0]!r} was sent, which nothing takes: send it as {missing!r}"
-    return f" (sent: {', '.join(names)})" if names else " (nothing was sent)"
+    more = ", ..." if len(names) > SENT_MAX else ""
+    return f" (sent: {', '.join(names[:SENT_MAX])}{more})" if names else " (nothing was sent)"
 
 
 def told(error: BaseException, where: str = "") -> str:

@@ -193,7 +193,7 @@ def metrics_of(runtime: Runtime, config: Config) -> Optional[MetricsEndpoint]:
         raise ConfigError(
             f"[server] metrics needs the package prometheus-client ({error}): pip install 'edgeserve-runtime[metrics]'"
         ) from None
-    endpoint = MetricsEndpoint(config.server.metrics, runtime.stats, __version__)
+    endpoint = MetricsEndpoint(config.server.metrics, runtime.stats, __version__, config.server.metrics_remote)
     log.info("metrics on %s", endpoint.url)
     return endpoint
 

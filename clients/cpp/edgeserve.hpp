@@ -18,6 +18,7 @@
 #include <pwd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -417,6 +418,23 @@ inline std::string default_endpoint() {
          (user ? user->pw_name : std::to_string(getuid())) + "/bus";
 }
 
+// Throws where another user has made the place of this user's own server. A missing directory is made, so that none can.
+inline void check_default_place(const std::string& endpoint) {
+  const std::string place = endpoint.substr(6), folder = place.substr(0, place.rfind('/'));
+  mkdir(folder.c_str(), 0700);
+  struct stat status {};
+  for (const std::string& one : {folder, place}) {
+    if (lstat(one.c_str(), &status) != 0) {
+      if (one == folder) throw Error("bad_input", "endpoint " + endpoint + ": " + folder + ": " + std::strerror(errno));
+      continue;
+    }
+    const bool is_ours = status.st_uid == geteuid() || status.st_uid == 0;
+    if (is_ours && (one != folder || S_ISLNK(status.st_mode) || !(status.st_mode & 022))) continue;
+    throw Error("bad_input", "endpoint " + endpoint + ": " + one + " is another user's, or others may write to it, and "
+                "could pose as the server; remove it, or give the endpoint of a server that you trust");
+  }
+}
+
 // Connects to the socket beside the bus and takes what the server passes: a descriptor, a token, a size. -1: nothing.
 inline int take_memory(const std::string& endpoint, int wait_ms, int* side, std::string* token, std::uint64_t* size) {
   const std::string path = endpoint.substr(6) + ".memory";
@@ -640,6 +658,7 @@ class Client {
 
   void connect() {
     if (socket_) return;
+    if (endpoint_ == detail::default_endpoint()) detail::check_default_place(endpoint_);
     socket_ = zmq_socket(context_, ZMQ_DEALER);
     if (!socket_) throw Error("closed", "libzmq has no socket: " + std::string(zmq_strerror(zmq_errno())));
     const int zero = 0, interval = 20;

@@ -46,6 +46,20 @@ function defaultEndpoint() {
   return `ipc://${path.join(folder, 'bus')}`;
 }
 
+/** Throws where another user has made the place of this user's own server. A missing directory is made, so that none can. */
+function checkDefaultPlace(endpoint) {
+  const place = endpoint.slice('ipc://'.length);
+  const folder = path.dirname(place);
+  fs.mkdirSync(folder, { recursive: true, mode: 0o700 });
+  for (const one of [folder, place]) {
+    const status = fs.lstatSync(one, { throwIfNoEntry: false });
+    if (!status) continue;
+    const ours = [process.geteuid(), 0].includes(status.uid);
+    if (ours && !(one === folder && status.mode & 0o022 && !status.isSymbolicLink())) continue;
+    throw new EdgeServeError(`endpoint ${endpoint}: ${one} is another user's, or others may write to it, and could pose as the server; remove it, or give the endpoint of a server that you trust`, 'bad_input');
+  }
+}
+
 function readKey(key) {
   if (!key) return undefined;
   const text = fs.existsSync(key) ? fs.readFileSync(key, 'utf8') : key;
@@ -71,6 +85,7 @@ class Client {
   /** @param {{endpoint?: string, serverKey?: string, clientKey?: string, client?: string, timeoutMs?: number}} options */
   constructor(options = {}) {
     this.endpoint = options.endpoint || defaultEndpoint();
+    if (this.endpoint === defaultEndpoint()) checkDefaultPlace(this.endpoint);
     this.timeoutMs = options.timeoutMs === undefined ? 30000 : options.timeoutMs;
     this._name = options.client;
     this._waiting = new Map();

@@ -55,6 +55,7 @@ class ServerConfig:
     control_keys: Tuple[str, ...] = entry(tuple_of(string), ())  # names of client keys that may drain and reload
     profiles: str = entry(string, "profiles")  # directory that holds <device>/<model>.json
     metrics: str = entry(string, "")  # HOST:PORT at which Prometheus scrapes /metrics; "" = none
+    metrics_remote: bool = entry(boolean, False)  # let other machines scrape: metrics may listen beyond loopback
     trace_steps: int = entry(integer(0, 1_000_000), 0)  # decisions always kept for edgeserve trace; 0 = none
     record: str = entry(string, "")  # write every step's events and actions here (edgeserve tune, simulate --replay)
 
@@ -208,8 +209,10 @@ class HttpConfig:
     shared_memory: bool = entry(boolean, False)  # clients may name shared memory of the user that the front runs as
     body_bytes_max: int = entry(size, 64 * 1024**2, key="body_max")  # of one request, unpacked; images too
     body_timeout_ns: int = entry(duration, 30 * 10**9, key="body_timeout")  # how long a body may take to arrive
+    json_bytes_max: int = entry(size, 16 * 1024**2, key="json_max")  # of one body's JSON; binary tensors do not count
+    bodies_bytes_max: int = entry(size, 512 * 1024**2, key="bodies_max")  # of bodies not answered; JSON counts 8 times
     in_flight_max: int = entry(integer(1, 4096), 1024)  # requests without an answer; more are refused with status 429
-    connections_max: int = entry(integer(1), 2048)  # of HTTP; more get status 503. Also gRPC's calls with one request
+    connections_max: int = entry(integer(1), 2048)  # of HTTP; more end the longest idle. Also gRPC's plain calls
     grpc_receive_max: int = entry(integer(1), 32)  # streams of gRPC, and messages of its other calls on their way
     grpc_bytes_max: int = entry(size, 512 * 1024**2)  # of requests and unread answers of gRPC; more are refused
     timeout_ns: int = entry(duration, 60 * 10**9, key="timeout")  # an answer that takes longer: status 504

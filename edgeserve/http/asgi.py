@@ -6,9 +6,12 @@ import asyncio
 import json
 import logging
 import zlib
+from functools import lru_cache
 from typing import Any, Awaitable, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from edgeserve.config.addresses import is_loopback
 from edgeserve.errors import EdgeServeError, Malformed, TooLarge
+from edgeserve.http.backend import Places
 from edgeserve.http.failures import ClientGone, Forbidden, NotServed, Unauthorized, details_of, message_of, status_of
 from edgeserve.http.origins import Tokens, origin_of
 
@@ -29,17 +32,24 @@ DISCARDED = 4
 """So many times the bound of a body is read and thrown away: a client that still sends would not see its answer."""
 
 
+JSON_COST = 8
+"""Times its size that JSON takes as lists and numbers: ``1.5,`` becomes 32 bytes."""
+
+
 class Bounds(NamedTuple):
-    """Of one request's body."""
+    """Of one request's body, and of all (``bodies``: bytes by origin)."""
 
     body_bytes_max: int
     body_s_max: float  # how long it may take to arrive
+    json_bytes_max: int
+    bodies: Places
+    host: Optional[str]  # where there is no token: the address that the front listens on
 
 
 class Call:
     """One HTTP request and the means to answer it."""
 
-    __slots__ = ("scope", "receive", "send", "bounds", "begun", "read", "token_name")
+    __slots__ = ("scope", "receive", "send", "bounds", "begun", "read", "token_name", "held_bytes")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, bounds: Bounds) -> None:
         self.scope = scope
@@ -48,6 +58,7 @@ class Call:
         self.bounds = bounds
         self.begun = False  # the answer's status has been sent
         self.token_name = ""
+        self.held_bytes = 0
         self.read = scope["method"] == "GET"  # the body has come whole, so that another request may follow it
 
     def header(self, name: bytes) -> str:
@@ -66,6 +77,27 @@ class Call:
     def path(self, name: str) -> str:
         """A part of the path."""
         return str(self.scope["path_params"].get(name, ""))
+
+    def hold(self, nbytes: int) -> None:
+        """The request takes so much more memory, until :meth:`end`. Raises :class:`~edgeserve.errors.Rejected` where
+        that is too much for its origin, or for all."""
+        self.bounds.bodies.enter(self.origin, nbytes)
+        self.held_bytes += nbytes
+
+    def end(self) -> None:
+        """The request is over."""
+        if self.held_bytes:
+            self.bounds.bodies.leave(self.origin, self.held_bytes)
+            self.held_bytes = 0
+
+    def hold_json(self, nbytes: int) -> None:
+        """So many bytes of JSON are about to be read: the event loop waits, and what becomes of them is larger."""
+        if nbytes > self.bounds.json_bytes_max:
+            raise TooLarge(
+                f"the body has {nbytes} bytes of JSON, at most {self.bounds.json_bytes_max} are allowed; send binary "
+                "tensors, or raise [http] json_max"
+            )
+        self.hold((JSON_COST - 1) * nbytes)
 
     async def body(self) -> bytes:
         """The whole body, unpacked where it is compressed. Raises :class:`TooLarge`, or :class:`Malformed` when it does
@@ -92,7 +124,10 @@ class Call:
         finally:
             timer.cancel()
         encoding = self.header(b"content-encoding")
-        return _unpacked(data, encoding, bytes_max) if encoding else data
+        if encoding:
+            data = _unpacked(data, encoding, bytes_max)
+            self.hold(len(data))
+        return data
 
     async def _read(self, bytes_max: int) -> bytes:
         parts: List[bytes] = []
@@ -106,6 +141,7 @@ class Call:
             if size > bytes_max * DISCARDED:
                 raise _too_large(size, bytes_max)
             if size <= bytes_max:
+                self.hold(len(part))
                 parts.append(part)
             if not message.get("more_body", False):
                 self.read = True
@@ -115,7 +151,9 @@ class Call:
 
     async def json(self, empty: Any = None) -> Any:
         """The body as JSON; ``empty`` where there is none."""
-        return parse_json(await self.body(), empty)
+        data = await self.body()
+        self.hold_json(len(data))
+        return parse_json(data, empty)
 
     async def gone(self) -> None:
         """Returns when the client has gone. Only after the body was read."""
@@ -176,13 +214,9 @@ class Endpoint:
         """One request."""
         call = Call(scope, receive, send, self._bounds)
         try:
-            if self._tokens is None:
-                if call.header(b"origin"):
-                    raise Forbidden(
-                        "pages in a browser may ask a front that was started with a token, and send it; "
-                        "this one has none"
-                    )
-            else:
+            if self._bounds.host is not None:
+                _check_page(scope["headers"], self._bounds.host)
+            elif self._tokens is not None:
                 name = self._tokens.name_of(call.header(b"authorization"))
                 if name is None:
                     raise Unauthorized(
@@ -196,6 +230,8 @@ class Endpoint:
         except Exception as error:
             log.exception("the front failed at %s %s", scope["method"], scope["path"])
             await self._refuse(call, error)
+        finally:
+            call.end()
 
     async def _refuse(self, call: Call, error: BaseException) -> None:
         if call.begun or isinstance(error, ClientGone):
@@ -207,6 +243,30 @@ class Endpoint:
         if status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
         await call.answer(self._error_body(error), status, headers)
+
+
+def _check_page(headers: Headers, listens_on: str) -> None:
+    """Raises :class:`Forbidden` for what a page in a browser asks of a front without a token: any page may send
+    requests to this machine's own ports, also by a name of its own that leads there."""
+    for key, value in headers:
+        if key == b"origin" or (key == b"sec-fetch-site" and value not in (b"none", b"same-origin")):
+            raise Forbidden(
+                "pages in a browser may ask a front that was started with a token, and send it; this one has none"
+            )
+        if key == b"host" and not _is_own_name(value, listens_on):
+            raise Forbidden(
+                f"host {value[:80].decode('latin-1')!r}: a front without a token is asked by a name of this machine "
+                f"alone, such as localhost, or by the address that it listens on ({listens_on})"
+            )
+
+
+@lru_cache(maxsize=64)
+def _is_own_name(value: bytes, listens_on: str) -> bool:
+    name, colon, port = value.decode("latin-1").lower().rpartition(":")
+    if not colon or not port.isdigit():
+        name = value.decode("latin-1").lower()
+    name = name.strip("[]").rstrip(".")
+    return name == listens_on or is_loopback(name)
 
 
 def _too_large(size: int, bytes_max: int) -> TooLarge:

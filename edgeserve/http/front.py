@@ -13,9 +13,10 @@ import socket
 from typing import Any, Callable, List, Tuple
 
 from edgeserve.client import AsyncClient, Client
+from edgeserve.config.addresses import host_and_port, is_loopback
 from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import ConfigError
-from edgeserve.http.backend import Backend
+from edgeserve.http.backend import Backend, Places
 from edgeserve.http.kserve import OpenInference
 from edgeserve.http.origins import read_tokens
 from edgeserve.http.shared_memory import FOLDER, Regions
@@ -23,7 +24,7 @@ from edgeserve.units import ns_to_ms, ns_to_s
 
 log = logging.getLogger("edgeserve")
 
-LOOPBACK = ("127.", "[::1]", "localhost")
+EXAMPLE = "127.0.0.1:8000"
 KEEP_ALIVE_S = 75
 BACKLOG = 1024
 
@@ -42,20 +43,12 @@ def check_http(config: HttpConfig) -> None:
     if config.grpc:
         check_extra(("grpc", "google.protobuf"), "grpc")
     for key, place in places:
-        split_place(key, place)
-        if not place.startswith(LOOPBACK) and not config.token_file:
+        host, _ = host_and_port(f"[http] {key}", place, EXAMPLE)
+        if not is_loopback(host) and not config.token_file:
             raise ConfigError(
                 f"[http] {key} = {place!r} can be reached from other machines: set token_file to a file "
                 f"with a token that clients must send, or listen on 127.0.0.1"
             )
-
-
-def split_place(key: str, place: str) -> Tuple[str, int]:
-    """``127.0.0.1:8000`` or ``[::1]:8000`` as host and port."""
-    host, colon, port = place.rpartition(":")
-    if not colon or not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigError(f"[http] {key} = {place!r}: expected HOST:PORT, such as 127.0.0.1:8000")
-    return host.strip("[]"), int(port)
 
 
 class Front:
@@ -81,7 +74,14 @@ class Front:
         from edgeserve.http.chat_routes import ChatRoutes
         from edgeserve.http.kserve_routes import KServeRoutes
 
-        bounds = Bounds(self.config.body_bytes_max, ns_to_s(self.config.body_timeout_ns))
+        config = self.config
+        bounds = Bounds(
+            config.body_bytes_max,
+            ns_to_s(config.body_timeout_ns),
+            config.json_bytes_max,
+            Places(config.bodies_bytes_max, "bytes of bodies", "bodies_max", lasting=True),
+            None if self._tokens else host_and_port("[http] listen", config.listen, EXAMPLE)[0],
+        )
         kserve = KServeRoutes(self._service, bounds, self._tokens)
         routes = kserve.routes() + ChatRoutes(self._backend, bounds, self._tokens, self._clock_s).routes()
         return kserve.ahead_of(Starlette(routes=routes))
@@ -89,6 +89,8 @@ class Front:
     async def serve(self, stopped: asyncio.Event, ready: Callable[[List[str]], None]) -> None:
         """Serve until ``stopped``. ``ready`` hears where. Raises :class:`ConfigError` when a port cannot be had."""
         import uvicorn
+
+        from edgeserve.http.connections import Connections, protocol_of
 
         config = self.config
         listener = bind("listen", config.listen)
@@ -100,7 +102,7 @@ class Front:
             server_header=False,
             date_header=False,
             proxy_headers=False,
-            limit_concurrency=config.connections_max,
+            http=protocol_of(Connections(config.connections_max)),
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=int(ns_to_s(config.drain_ns)) + 1,
         )
@@ -137,7 +139,7 @@ async def _end(stopped: asyncio.Event, server: Any) -> None:
 
 def bind(key: str, place: str) -> socket.socket:
     """A listening socket; port 0 is any free one."""
-    host, port = split_place(key, place)
+    host, port = host_and_port(f"[http] {key}", place, EXAMPLE)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

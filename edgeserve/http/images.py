@@ -8,6 +8,7 @@ aspect is not kept. -1 takes the image's own. An app that needs another normalis
 from __future__ import annotations
 
 import io
+import math
 from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -18,6 +19,15 @@ from edgeserve.http.failures import NotServed
 
 NPY = b"\x93NUMPY"
 COLOURS = 3
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+"""What Pillow may open: it knows 40 more, some of which start other programs or were written for files of one's own."""
+
+DECODED_BYTES = 7
+"""Per pixel, at most: four as it is decoded, three when it is converted."""
+
+DECODED_PARTS = 4
+"""Of the bound of a body, what one image may take meanwhile."""
+
 DTYPES = ("uint8", "float16", "float32", "float64")
 
 
@@ -65,10 +75,7 @@ def the_image_input(app: str, inputs: Mapping[str, Mapping[str, Any]]) -> str:
 def decode_file(name: str, data: bytes, tensor: Mapping[str, Any], bytes_max: int) -> NDArray[Any]:
     """A file's array: a ``.npy`` file as it is (never a pickle), an image in the input's form."""
     if data[: len(NPY)] == NPY:
-        try:
-            return np.load(io.BytesIO(data), allow_pickle=False)  # type: ignore[no-any-return]  # a .npy holds an array
-        except (ValueError, OSError, EOFError) as error:
-            raise BadInput(f"input {name!r}: the file is no .npy file without objects: {error}") from None
+        return _of_npy(name, data)
     form = form_of(tensor)
     if form is None:
         raise BadInput(
@@ -76,6 +83,28 @@ def decode_file(name: str, data: bytes, tensor: Mapping[str, Any], bytes_max: in
             f".npy file or JSON"
         )
     return in_form(_pixels(name, data, form, bytes_max), form)
+
+
+def _read_head(file: Any) -> Tuple[Tuple[int, ...], bool, np.dtype[Any]]:
+    forms: Any = np.lib.format
+    version = forms.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"it is of version {version}")
+    head: Any = forms.read_array_header_1_0(file) if version == (1, 0) else forms.read_array_header_2_0(file)
+    return head  # type: ignore[no-any-return]
+
+
+def _of_npy(name: str, data: bytes) -> NDArray[Any]:
+    """The array over a .npy file's bytes: a size that its head claims is never believed."""
+    file = io.BytesIO(data)
+    try:
+        shape, is_fortran, dtype = _read_head(file)
+        left = len(data) - file.tell()
+        if dtype.hasobject or math.prod(shape) * dtype.itemsize != left:
+            raise ValueError(f"it has {left} bytes behind a head that says {dtype} {list(shape)}")
+        return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape, order="F" if is_fortran else "C")
+    except (ValueError, OverflowError, EOFError) as error:
+        raise BadInput(f"input {name!r}: the file is no .npy file without objects: {error}") from None
 
 
 def _pixels(name: str, data: bytes, form: Form, bytes_max: int) -> NDArray[Any]:
@@ -88,14 +117,15 @@ def _pixels(name: str, data: bytes, form: Form, bytes_max: int) -> NDArray[Any]:
             "'edgeserve-runtime[http]'); or send a .npy file"
         ) from None
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             width, height = image.size
-            if width * height * COLOURS > bytes_max:  # before anything is unpacked
-                raise TooLarge(
-                    f"input {name!r}: an image of {width} x {height} needs {width * height * COLOURS} "
-                    f"bytes, at most {bytes_max} are allowed; raise [http] body_max"
-                )
             size = _size(form, width, height)
+            decoded = width * height * DECODED_BYTES + size[0] * size[1] * COLOURS * np.dtype(form.dtype).itemsize
+            if decoded > DECODED_PARTS * bytes_max:  # before anything is unpacked
+                raise TooLarge(
+                    f"input {name!r}: an image of {width} x {height} takes {decoded} bytes to decode, at most "
+                    f"{DECODED_PARTS * bytes_max} are allowed; raise [http] body_max"
+                )
             plain = image.convert("L" if form.grey else "RGB")
             return np.asarray(plain if size == (width, height) else plain.resize(size, Image.Resampling.BILINEAR))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 from urllib.parse import parse_qsl
 
@@ -33,6 +34,9 @@ HEADER_LENGTH = b"inference-header-content-length"
 OCTETS = b"application/octet-stream"
 INFER_BEGIN, INFER_END = "/v2/models/", "/infer"
 FORM_PARTS_MAX = 64
+DECODERS = 4
+"""Threads that decode images and files: each takes some times the size of what it decodes."""
+
 NO_CONTROL = "models are loaded and evicted by the scheduler; there is nothing to load, unload or switch here"
 
 
@@ -43,6 +47,7 @@ class KServeRoutes:
         self._service = service
         self._bounds = bounds
         self._tokens = tokens
+        self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="edgeserve-decode")
 
     def routes(self) -> List[Route]:
         """All of them; the one that is asked most comes first."""
@@ -109,8 +114,9 @@ class KServeRoutes:
             header = {}
             request = await self._of_image(call)
         else:
-            body = await call.body()
-            header, binary = split_body(body, call.header(HEADER_LENGTH))
+            body, length = await call.body(), call.header(HEADER_LENGTH)
+            call.hold_json(int(length) if length.isdigit() else len(body))
+            header, binary = split_body(body, length)
             request = self._of_json(call, header, binary)
         response = await self._service.infer(request, call.gone, call.origin)
         data, json_length = written(response, header)
@@ -174,8 +180,9 @@ class KServeRoutes:
                     f"be is not known; declared: {', '.join(inputs) or 'none'}"
                 )
             value = await asyncio.get_running_loop().run_in_executor(
-                None, images.decode_file, key, data, inputs[key], self._bounds.body_bytes_max
+                self._decoders, images.decode_file, key, data, inputs[key], self._bounds.body_bytes_max
             )
+            call.hold(2 * value.nbytes)  # and as bytes
             little = value.astype(value.dtype.newbyteorder("<"), copy=False)
             tensors.append(InputTensor(key, datatype_of(str(value.dtype)), list(value.shape), {}, to_raw(little)))
         return InferRequest(name, call.path("version"), "", tensors, parameters, None)

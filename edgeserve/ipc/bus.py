@@ -8,6 +8,7 @@ deadlines or the scheduler, has no thread, and is handed its clock.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import select
 from functools import partial
@@ -16,7 +17,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, Union
 import msgpack
 import zmq
 
-from edgeserve.errors import BadInput, ConfigError, Malformed, NotAllowed, RequestError, TooLarge
+from edgeserve.errors import BadInput, ConfigError, Failed, Malformed, NotAllowed, RequestError, TooLarge, told
 from edgeserve.ipc import wire
 from edgeserve.ipc.credentials import AllowedKeys, Authenticator, Credentials, refuse_old_greetings, require_keys
 from edgeserve.ipc.endpoints import (
@@ -36,6 +37,7 @@ from edgeserve.ipc.peers import (
     AWAY_CHECKS,
     DEAD,
     MARK_BYTES,
+    Account,
     ClientGone,
     Peer,
     Peers,
@@ -44,8 +46,11 @@ from edgeserve.ipc.peers import (
 )
 from edgeserve.ipc.segments import Offers, check_room, offers_for
 from edgeserve.ipc.tensors import LARGE_BYTES, TENSORS_MAX
+from edgeserve.ipc.unfinished import LATE_NS
 from edgeserve.ipc.wire import Ask, Key
 from edgeserve.units import NS_PER_MS, NS_PER_S, ns_to_ms
+
+log = logging.getLogger("edgeserve")
 
 __all__ = ["Ask", "Bus", "Cancel", "ClientGone", "Control", "default_endpoint"]
 
@@ -57,13 +62,14 @@ BYTES_MAX = 2**62
 """Where no bound was given."""
 
 SLICE_FRAMES = 2048
-"""Frames of an oversized message that are dropped at a time, about a millisecond: the loop has others to serve."""
+"""Frames of an oversized message that are dropped at a time, one to two milliseconds: the loop has others to serve."""
+
+SURPLUS_FRAMES_MAX = 8192
+"""A message with more frames than that ends the connections of its owner: no mistake makes so many, and libzmq gives no
+other client's message before its last frame."""
 
 DROP_MAX = 256
 """Messages of connections that are over which one receive drops, about a millisecond."""
-
-SURPLUS_FRAMES_MAX = 65_536
-"""A message with more frames than that ends its connection: no mistake makes so many."""
 
 PROBE_MESSAGES_MAX = 2
 """Before each of so many messages of a burst the socket is asked whether one waits; then messages are read until none
@@ -148,6 +154,9 @@ class Bus:
         self._quiet = False  # the last wait heard nothing of connections
         self._paths: Dict[str, int] = {}  # socket files of ours, by their inode
         self.refused: Callable[[RequestError, str], None] = lambda error, owner: None  # what is refused here, and whose
+        self.costly: List[Account] = []  # whose messages were refused, or are questions, since the last receive began
+        self._read_count = 0  # messages that it read
+        self._unexpected_count = 0  # messages at which something was raised that no client should be told
         self._give_back = GiveBack(clock_ns())
         allowed = AllowedKeys(client_keys, clock_ns) if client_keys else None
         credentials = Credentials(allowed, control_keys)
@@ -304,6 +313,7 @@ class Bus:
         news = peers.news
         recv, poll, here = self._recv, zmq.zmq_poll, self._here
         read = dropped = 0
+        self.costly.clear()
         known = 1 if self._has_come else 0
         asked = 1 if self._comes_in_bursts else PROBE_MESSAGES_MAX
         all_read = self._has_come = False
@@ -332,8 +342,12 @@ class Bus:
             read += 1
             if counts is not None:
                 counts[client] = counts.get(client, 0) + 1
-            self._receive_one(client, now_ns, news)
+            try:
+                self._receive_one(client, now_ns, news)
+            except Exception as raised:  # noqa: BLE001 one message must not end the server
+                self._give_up(client, raised)
         self._is_armed = all_read
+        self._read_count = read
         self._comes_in_bursts = read > PROBE_MESSAGES_MAX
         if all_read:  # what a client sent counts before its silence does
             peers.flood = None
@@ -345,6 +359,8 @@ class Bus:
                     self._send(peer, False, (wire.encode_error(key, error),))
         else:
             peers.look_for_flood(now_ns)
+            if now_ns > peers.unfinished.look_at_ns + LATE_NS:  # small messages must be no shield for a large one
+                peers.look_for_unfinished(now_ns)
         peers.news = []
         return news
 
@@ -392,7 +408,7 @@ class Bus:
             ask = self._ask_type()
             form.fill(ask, found, buffers)
             self._peers.enter(peer, ask, key, total, is_req, now_ns)
-        except RequestError as error:
+        except Exception as error:  # noqa: BLE001 such as no more memory
             return self._refuse(peer, is_req, key, error)
         news.append(ask)
 
@@ -429,33 +445,69 @@ class Bus:
             ask = self._ask_type()
             _read_ask(ask, fields, buffers, self._message_bytes_max, is_req, peer, header)
             self._peers.enter(peer, ask, key, total, is_req, now_ns)
-        except RequestError as error:
+        except Exception as error:  # noqa: BLE001 such as no more memory
             return self._refuse(peer, is_req, key, error)
         news.append(ask)
 
-    def _refuse(self, peer: Peer, is_req: bool, key: Any, error: RequestError) -> None:
+    def expected(self, error: Exception) -> RequestError:
+        """``error`` if a client may be told it; else the log is told, not each time, and the client that it failed."""
+        if isinstance(error, RequestError):
+            return error
+        self._unexpected_count += 1
+        if self._unexpected_count & (self._unexpected_count - 1) == 0:  # at 1, 2, 4, 8, ...
+            log.error("a message could not be dealt with (%d so far)", self._unexpected_count, exc_info=error)
+        return Failed(f"the server could not deal with this message: {told(error)}")
+
+    def _give_up(self, client: bytes, error: Exception) -> None:
+        """End the connection of a message that could not be read to its end."""
+        if isinstance(error, zmq.ZMQError):
+            raise error
+        reason = str(self.expected(error))
+        while self.socket.getsockopt(zmq.RCVMORE):
+            self._recv(_NOBLOCK)
+        peer = self._peers.by_id.get(client)
+        if peer is not None:
+            self._peers.cut(peer, reason)
+
+    def _refuse(self, peer: Peer, is_req: bool, key: Any, raised: Exception) -> None:
+        error = self.expected(raised)
+        self.note_cost(peer, self._peers.received_ns, error)
         if key is not None:
             self.refused(error, peer.credential.owner)
         self._send(peer, is_req, (wire.encode_error(key, error),))
 
+    def note_cost(self, peer: Peer, now_ns: int, error: RequestError | None = None) -> bool:
+        """A message is refused with ``error``, or is a question: its owner is charged for it. Whether the owner has had
+        more than its share, so that it gets the cheapest answer."""
+        self.costly.append(peer.account)
+        is_over = peer.account.is_over(now_ns)
+        if error is not None and is_over:
+            error.ending = None
+        return is_over
+
+    def charge(self, now_ns: int) -> None:
+        """What the last :meth:`receive` read has been dealt with: charge who made work of it."""
+        cost_ns = (now_ns - self._peers.received_ns) // max(self._read_count, len(self.costly), 1)
+        for account in self.costly:
+            account.charge(cost_ns, now_ns)
+        self.costly.clear()
+
     def _drop_surplus(self, peer: Peer) -> None:
-        """Some more of the frames that a message has too many."""
+        """Some more of the frames that a message has too many, or that nobody waits for."""
         recv: Any = self._recv
         for _ in range(SLICE_FRAMES):
             if not recv(_NOBLOCK, False).more:
                 self._surplus, self._surplus_frames = None, 0
                 return
         self._surplus_frames += SLICE_FRAMES
-        if self._surplus_frames > SURPLUS_FRAMES_MAX and peer.client in self._peers.by_id:
-            self._peers.cut(peer, f"a message of it has over {SURPLUS_FRAMES_MAX} frames")
+        if self._surplus_frames >= SURPLUS_FRAMES_MAX:
+            self._peers.penalise(peer.owner, f"a message of it has over {SURPLUS_FRAMES_MAX} frames")
 
     def _drop_message(self, client: bytes) -> None:
         """The rest of a message of a connection that is over."""
-        recv: Any = self._recv
-        for _ in range(SLICE_FRAMES):
-            if not recv(_NOBLOCK, False).more:
-                return
-        self._surplus = Peer(client, None)
+        peer = self._surplus = Peer(client, None)
+        peer.owner = self._peers.dead[client][1]
+        self._drop_surplus(peer)
 
     def _read_other(
         self,
@@ -500,7 +552,7 @@ class Bus:
             if isinstance(ask, Ask):
                 news.append(Cancel(ask))
         elif kind == "memory":
-            self._send(peer, is_req, (wire.encode_info(key, {"bytes": self._claim(peer, token)}),))
+            self._send(peer, is_req, (wire.encode_info(key, wire.pack_info({"bytes": self._claim(peer, token)})),))
         else:
             self._peers.check_new(peer, key)
             control = peer.open[key] = Control(peer, key, is_req, kind, number, name)
@@ -562,7 +614,8 @@ class Bus:
                 room,
                 self._tables,
             )
-        except RequestError as error:
+        except Exception as raised:  # noqa: BLE001 such as no more memory
+            error = self.expected(raised)
             error.id = ask.id
             frames = [wire.encode_error(key, error)]
         self._send(peer, ask.is_req, frames)
@@ -587,14 +640,15 @@ class Bus:
                 self._peers.leave(peer, ask)
             self._send(peer, ask.is_req, (wire.encode_error(ask.key, error),))
 
-    def control_reply(self, control: Control, payload: Mapping[str, Any]) -> None:
-        """The one reply to a :class:`Control`: plain numbers, strings, lists and maps. What cannot travel is answered
-        with ``failed``."""
+    def control_reply(self, control: Control, payload: Union[Mapping[str, Any], bytes]) -> None:
+        """The one reply to a :class:`Control`: plain numbers, strings, lists and maps, or what ``wire.pack_info`` made
+        of them. What cannot travel is answered with ``failed``."""
         if control.peer.open.pop(control.key, None) is None:
             return
         self._peers.open_count -= 1
         try:
-            header = wire.encode_info(control.key, payload)
+            packed = payload if isinstance(payload, bytes) else wire.pack_info(payload)
+            header = wire.encode_info(control.key, packed)
         except RequestError as error:
             header = wire.encode_error(control.key, error)
         self._send(control.peer, control.is_req, (header,))

@@ -16,7 +16,7 @@ from typing import Any, Callable, Deque, Dict, Mapping, Optional, Tuple
 import zmq
 
 from edgeserve.answers import BREAKDOWN_KEYS, UNREAD, Answer, TakesPieces
-from edgeserve.errors import Cancelled, RequestError, ServerGone
+from edgeserve.errors import Cancelled, ConfigError, RequestError, ServerGone
 from edgeserve.ipc import wire
 from edgeserve.ipc.link import Link
 from edgeserve.ipc.slab import Lease, Slab, large_bytes
@@ -182,7 +182,7 @@ class Courier:
                     self._fail_all(ServerGone(f"the server at {self.endpoint} is gone: {link.lost}"))
                     link.close()
                     link = None
-        except (zmq.ZMQError, OSError) as error:
+        except (zmq.ZMQError, OSError, ConfigError) as error:
             self._fail_all(ServerGone(f"the connection to {self.endpoint} failed: {error}"))
         finally:
             self.closed = True  # before the waiting requests are refused: later callers read it

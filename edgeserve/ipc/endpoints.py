@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import getpass
-import ipaddress
 import itertools
 import os
 import re
@@ -20,6 +19,7 @@ from typing import Any, Optional, Sequence, Tuple
 import zmq
 import zmq.auth
 
+from edgeserve.config.addresses import is_loopback
 from edgeserve.errors import ConfigError
 
 KEEPALIVE_S = 5
@@ -54,7 +54,7 @@ def prepare_endpoint(endpoint: str, has_keys: bool) -> None:
     transport, address = split_endpoint(endpoint)
     if transport == "ipc":
         _prepare_ipc(endpoint, address)
-    elif transport == "tcp" and not has_keys and not _is_loopback(address):
+    elif transport == "tcp" and not has_keys and not is_loopback(address.rpartition(":")[0].strip("[]")):
         raise ConfigError(
             f"[server] endpoint = {endpoint!r} can be reached from other machines, which needs keys: set "
             "[server] curve_secret_key_file, or bind to tcp://127.0.0.1:PORT"
@@ -79,14 +79,32 @@ def split_endpoint(endpoint: str) -> Tuple[str, str]:
     return transport, address
 
 
-def _is_loopback(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    if host == "localhost":
-        return True
+def check_server_place(endpoint: str) -> None:
+    """Raise :class:`ConfigError` where a client must not connect: an endpoint of wrong form, or this user's default one
+    where another user has made its directory or its socket. A directory that is missing is made, so that no other user
+    makes it meanwhile."""
+    path = split_endpoint(endpoint)[1]
+    if endpoint != default_endpoint():
+        return
+    directory = os.path.dirname(path)
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:  # "*", an interface or a name: may be reachable from elsewhere
-        return False
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        found = [(directory, os.stat(directory)), (directory, os.lstat(directory))]  # a link counts, and what it names
+        with contextlib.suppress(FileNotFoundError):
+            found.append((path, os.lstat(path)))
+    except OSError as error:
+        raise ConfigError(f"endpoint {endpoint!r}: {directory} cannot be used ({error.strerror})") from None
+    for place, status in found:
+        if status.st_uid not in (os.geteuid(), 0):
+            raise ConfigError(
+                f"endpoint {endpoint!r}: {place} belongs to user id {status.st_uid}, expected {os.geteuid()} or root: "
+                "another user may pose as the server. Remove it, or give the endpoint of a server that you trust"
+            )
+    if found[0][1].st_mode & 0o022:
+        raise ConfigError(
+            f"endpoint {endpoint!r}: other users may write to {directory}, and pose as the server; "
+            f"run: chmod 700 {directory}"
+        )
 
 
 def _prepare_ipc(endpoint: str, path: str) -> None:

@@ -15,12 +15,12 @@ import zmq
 from edgeserve.errors import RequestError, TooLarge
 from edgeserve.ipc import wire
 from edgeserve.ipc.endpoints import (
+    check_server_place,
     has_ipv6,
     notice_gone_peers,
     read_client_keys,
     read_public_key,
     readable,
-    split_endpoint,
     watch_socket,
     why_nobody_answers,
 )
@@ -84,7 +84,7 @@ class Link:
         self._wish: Optional[Wish] = None
         self._wish_until_ns = 0
         self._heard_ns = self._said_ns = self._since_ns = clock_ns()
-        split_endpoint(endpoint)
+        check_server_place(endpoint)
         self.socket: zmq.Socket[Any] = context.socket(zmq.DEALER)
         self._monitor = watch_socket(self.socket, context, _WATCHED)
         try:

@@ -68,7 +68,10 @@ class GiveBack:
         self._last_bytes = held_bytes
         self._next_ns = now_ns + self._pause_ns
         self._pause_ns = min(LATEST_NS, 2 * self._pause_ns)
-        threading.Thread(target=_trim, name="edgeserve-give-back", daemon=True).start()
+        try:
+            threading.Thread(target=_trim, name="edgeserve-give-back", daemon=True).start()
+        except RuntimeError:  # no more threads; the next attempt may have one
+            return False
         return True
 
 

@@ -77,11 +77,42 @@ MOST_SHARE = 0.9
 PENALTY_NS = 2 * NS_PER_S
 """How long an owner who flooded may not connect: what it had sent must be dropped first."""
 
+SLICE_PENALTY_NS = 15 * NS_PER_MS
+"""The same, besides, for each slice of frames of a message with too many: about ten times what dropping it takes."""
+
 _NOBLOCK = int(zmq.NOBLOCK)
 _POLLIN = int(select.POLLIN)
 _WATCHED = zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED
 _EVENT = struct.Struct("=HI")
 _first_numbers = itertools.count(1)
+
+
+COST_SHARE = 20
+"""An owner's refused messages and questions may take this part of the loop's time."""
+
+COST_NS_MAX = 50 * NS_PER_MS
+"""And so much at once."""
+
+ACCOUNTS_MAX = 4096
+"""Owners whose costs are remembered."""
+
+
+class Account:
+    """What an owner's refused messages and questions have cost of the loop's time, less its share since."""
+
+    __slots__ = ("_owed_ns", "_at_ns")
+
+    def __init__(self) -> None:
+        self._owed_ns = self._at_ns = 0
+
+    def charge(self, cost_ns: int, now_ns: int) -> None:
+        """One of them was read."""
+        self._owed_ns = max(0, self._owed_ns - (now_ns - self._at_ns) // COST_SHARE) + cost_ns
+        self._at_ns = now_ns
+
+    def is_over(self, now_ns: int) -> bool:
+        """Whether it has had more than its share: then it gets the cheapest answer."""
+        return self._owed_ns - (now_ns - self._at_ns) // COST_SHARE > COST_NS_MAX
 
 
 class ClientGone:
@@ -129,7 +160,8 @@ class Peer:
     """What is known of one connection. ``open`` holds its requests and control questions in flight, ``bytes`` what
     their messages have together. ``owner`` is whose it is (:class:`Connection`), ``name`` what its requests carry as
     their client. ``key`` is its public key, where keys are allowed. ``patient``: one request came from a REQ socket,
-    which cannot send heartbeats while it waits. ``memory``: what its connection shares with this process."""
+    which cannot send heartbeats while it waits. ``memory``: what its connection shares with this process. ``account``
+    is its owner's."""
 
     __slots__ = (
         "client",
@@ -148,6 +180,7 @@ class Peer:
         "memory",
         "form",
         "unformed",
+        "account",
     )
 
     def __init__(self, client: bytes, connection: Connection | None, credential: Credential = NOBODY) -> None:
@@ -167,6 +200,7 @@ class Peer:
         self.memory = None if connection is None else connection.memory
         self.form: Form | None = None
         self.unformed = LEARN_AFTER - FIRST_LEARN_AFTER
+        self.account = Account()
 
 
 def name_for(peer: Peer, ask: Ask) -> str:
@@ -216,7 +250,7 @@ class Peers:
     """The clients of a ROUTER socket, by routing id (``by_id``), and what happens to their connections.
 
     ``news`` is what the bus tells next: the bus adds what it read, this class the clients that are gone, in order.
-    ``dead`` are the connections that are over, and since when. ``flood``: the time since the socket was empty
+    ``dead`` are the connections that are over: since when, and whose. ``flood``: the time since the socket was empty
     last, if messages always waited. ``stirred``: something happened to a connection. ``looked_ns``: when it was last
     known which connections are open; ``check_at_ns``: when silence is judged next; ``received_ns``: when the bus read
     last. ``open_count``: requests and control questions in flight, ``open_bytes``: of the requests' messages,
@@ -244,6 +278,7 @@ class Peers:
         "_files",
         "_names",
         "_flooders",
+        "_accounts",
         "open_count",
         "open_bytes",
         "app_bytes",
@@ -280,7 +315,7 @@ class Peers:
     ) -> None:
         self.by_id: Dict[bytes, Peer] = {}
         self.news: List[Any] = []
-        self.dead: Dict[bytes, int] = {}
+        self.dead: Dict[bytes, Tuple[int, str]] = {}
         self.flood: Flood | None = None
         self.stirred = False
         self.looked_ns = now_ns = clock_ns()
@@ -295,6 +330,7 @@ class Peers:
         self.connections = Connections(connections_max(count_max), self._is_idle)
         self._names: Dict[str, str] = {}  # whose connections -> what they call themselves, with the mark behind it
         self._flooders: Dict[str, int] = {}  # owners that may not connect, and until when
+        self._accounts: Dict[str, Account] = {}
         self.open_count = 0
         self.open_bytes = 0
         self.app_bytes = dict.fromkeys(app_bytes_max, 0)
@@ -344,7 +380,7 @@ class Peers:
             connection.met_ns = self.received_ns
         if file is not None and (connection is None or not self._credentials.is_from(frame, connection.owner)):
             if client[:1] == b"\0":
-                self._die(client)  # it closed before its first message was read; its number may be another's by now
+                self._die(client, "")  # it closed before its first message was read; another may have its number now
             return Peer(client, None), DEAD
         peer = self._new_peer(client, connection, frame)
         if client[0] != 0:
@@ -367,7 +403,7 @@ class Peers:
             before = self.by_id.get(self._files.get(file, b""))
             if before is not None:  # one of two is of an earlier connection of this number: libzmq numbered it before
                 if self._number_of(client) < self._number_of(before.client):
-                    self._die(client)
+                    self._die(client, peer.owner)
                     return peer, DEAD
                 self._closed(before)
             self.by_id[client] = peer
@@ -382,6 +418,9 @@ class Peers:
             if owner:
                 peer.owner = owner
                 peer.name = f"{owner}{NAME_MARK}{client.hex()}"
+        if len(self._accounts) >= ACCOUNTS_MAX:
+            self._accounts.clear()
+        peer.account = self._accounts.setdefault(peer.owner, peer.account)
         return peer
 
     def _is_chosen(self, client: bytes) -> bool:
@@ -582,11 +621,21 @@ class Peers:
             peer = self.by_id.get(client) or self.flood.refused.get(client)
             if peer is not None:
                 self._flooders[peer.owner] = now_ns + PENALTY_NS
-                self._die(client)
+                self._die(client, peer.owner)
                 self.cut(peer, "it sends faster than the server reads")
 
+    def penalise(self, owner: str, reason: str) -> None:
+        """Another slice of frames was dropped of a message with too many. All connections of its owner end (each could
+        hold up the others as long), and no new one is let in for a while."""
+        until_ns = max(self._flooders.get(owner, 0), self._clock_ns() + PENALTY_NS)
+        self._flooders[owner] = until_ns + SLICE_PENALTY_NS
+        for peer in [peer for peer in self.by_id.values() if peer.owner == owner]:
+            self.cut(peer, reason)
+        for connection in [one for one in self.connections.by_file.values() if one.owner == owner]:
+            hang_up(connection)  # also those of which no message was read yet
+
     def look_for_unfinished(self, now_ns: int) -> None:
-        """End the connections that send without end and finish no message. Every finished one has been read."""
+        """End the connections that send without end and finish no message."""
         connections = self.connections
         found = connections.waiting(0)
         if connections.by_file and not found and not self.unfinished.watches and not self._has_tcp:
@@ -626,27 +675,27 @@ class Peers:
     def _closed(self, peer: Peer) -> None:
         """A client's connection is over."""
         if peer.client[:1] == b"\0":  # libzmq's own names are never used twice
-            self._die(peer.client)
+            self._die(peer.client, peer.owner)
         self.part(peer, "its connection closed")
 
     def cut(self, peer: Peer, reason: str) -> None:
         """Give a client up and end its connection, so that what libzmq holds for it is freed."""
         connection = self.connections.by_file.get(peer.file) if peer.file is not None else None
         if self.by_id.get(peer.client) is peer and peer.client[:1] == b"\0" and connection is not None:
-            self._die(peer.client)
+            self._die(peer.client, peer.owner)
         self.part(peer, reason)
         if connection is not None:
             hang_up(connection)
 
-    def _die(self, client: bytes) -> None:
+    def _die(self, client: bytes, owner: str) -> None:
         """Nothing that a connection sent before counts from now on."""
         if len(self.dead) >= DEAD_IDENTITIES_MAX:
             del self.dead[next(iter(self.dead))]
-        self.dead[client] = self.received_ns
+        self.dead[client] = (self.received_ns, owner)
 
     def _forget_dead(self, now_ns: int) -> None:
         """The socket was empty: nothing comes any more of connections that were over long before."""
-        for client, since_ns in list(self.dead.items()):
+        for client, (since_ns, _) in list(self.dead.items()):
             if now_ns - since_ns <= DEAD_NS:
                 break
             del self.dead[client]

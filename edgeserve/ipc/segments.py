@@ -15,6 +15,7 @@ import fcntl
 import logging
 import mmap
 import os
+import resource
 import secrets
 import select
 import socket
@@ -28,7 +29,7 @@ from typing import Any, Callable, Deque, Dict, List, Mapping, NamedTuple, Option
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeserve.errors import ConfigError, Malformed, NotAllowed
+from edgeserve.errors import ConfigError, Malformed, NotAllowed, Rejected
 from edgeserve.ipc.endpoints import IPC_PATH_BYTES_MAX, look_for_server, remove_socket, split_endpoint
 from edgeserve.ipc.tensors import Buffer, Place, call_when_gone, insert_places
 from edgeserve.units import NS_PER_S
@@ -43,9 +44,11 @@ OFFER = struct.Struct("<16sQ")
 
 TOKEN_BYTES = 16
 OFFERS_MAX = 64  # passed and not claimed, at a time
+FILES_SHARE = 32  # an offer has two descriptors: offers may have a sixteenth of those that may be open
 OFFER_NS_MAX = 10 * NS_PER_S  # a client claims in milliseconds
 LOOK_MS = 1000  # how often offers that nobody claimed are looked for, while there are any
 BACKLOG = 64
+ACCEPT_PAUSE_S = 0.01
 ALIGN = 64
 """Where a tensor of an answer may begin: at multiples of a cache line."""
 
@@ -61,10 +64,11 @@ def is_supported() -> bool:
 class Segment:
     """The memory of one client's connection, ``bytes`` long. Only the thread of the bus reads and writes it."""
 
-    __slots__ = ("file", "bytes", "_map", "_copies", "__weakref__")
+    __slots__ = ("file", "bytes", "pid", "_map", "_copies", "__weakref__")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, pid: int = 0) -> None:
         self.bytes = size
+        self.pid = pid  # whose it is
         self.file = os.memfd_create("edgeserve", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self._map: Optional[NDArray[Any]] = None
         self._copies = Copies(size)
@@ -198,7 +202,8 @@ class _Offer(NamedTuple):
 
 class Offers:
     """Passes segments of ``segment_bytes`` to clients that connect to the socket beside ``endpoint``, at most
-    ``bytes_max`` together. A thread of its own accepts them; :meth:`claim` is for the thread of the bus.
+    ``bytes_max`` together. One process gets at most half of what the others leave (and one at least), so that there is
+    always some for another. A thread of its own accepts them; :meth:`claim` is for the thread of the bus.
 
     ``uids``: whose processes get one; this process's user alone, unless told otherwise.
     """
@@ -209,6 +214,8 @@ class Offers:
         self.path = split_endpoint(endpoint)[1] + SUFFIX
         self._segment_bytes = -(-segment_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
         self._segments_max = bytes_max // self._segment_bytes
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._offers_max = OFFERS_MAX if files < 0 else min(OFFERS_MAX, files // FILES_SHARE)
         self._clock_ns = clock_ns
         self._uids = frozenset(uids or (os.getuid(),))
         self._offers: Dict[bytes, _Offer] = {}  # shared: whoever pops a token has its segment
@@ -222,14 +229,21 @@ class Offers:
 
     def claim(self, token: bytes, owner: str, uid: int) -> Segment:
         """The segment that was passed with ``token``, to the process whose connection now shows it. Raises
-        :class:`NotAllowed` for a token that was not given, was shown before, or was given to another."""
+        :class:`NotAllowed` for a token that was not given, was shown before, or was given to another, and
+        :class:`Rejected` where this process may not have so much memory."""
         offer = self._offers.pop(token, None)
         if offer is None or (f"pid:{offer.pid}", offer.uid) != (owner, uid):
             raise NotAllowed(
                 "token: no shared memory was given to this process with it (or it is too old); connect to "
                 f"{self.path} first"
             )
-        offer.segment.open()
+        try:
+            offer.segment.open()
+        except (OSError, ValueError, MemoryError) as error:
+            raise Rejected(
+                f"the server cannot map {self._segment_bytes} bytes of shared memory ({error}); send frames",
+                "server_bytes",
+            ) from None
         return offer.segment
 
     def close(self) -> None:
@@ -267,7 +281,8 @@ class Offers:
     def _accept(self, poll: Any) -> None:
         try:
             connection = self._listener.accept()[0]
-        except OSError:  # it went before it was accepted, or there are no descriptors left
+        except OSError:  # it went before it was accepted, or there are no descriptors left: then it still waits
+            select.select((), (), (), ACCEPT_PAUSE_S)
             return
         try:
             offered = self._offer(connection)
@@ -283,10 +298,15 @@ class Offers:
     def _offer(self, connection: socket.socket) -> Optional[Tuple[bytes, int]]:
         """Pass a segment; its token, and until when it may be claimed. ``None`` where this client gets none."""
         pid, uid, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-        if uid not in self._uids or len(self._open) >= OFFERS_MAX or len(self._segments) >= self._segments_max:
+        if uid not in self._uids or len(self._open) >= self._offers_max:
+            return None
+        pids = [segment.pid for segment in self._segments]
+        own = pids.count(pid)
+        left = self._segments_max - (len(pids) - own)
+        if left < 1 or own + 1 > max(1, left // 2):
             return None
         connection.setblocking(False)
-        segment = Segment(self._segment_bytes)
+        segment = Segment(self._segment_bytes, pid)
         token = secrets.token_bytes(TOKEN_BYTES)
         until_ns = self._clock_ns() + OFFER_NS_MAX
         self._segments.add(segment)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.config.limits import NAME_CHARS_MAX
-from edgeserve.errors import BadInput, Malformed, TooLarge, nearest
+from edgeserve.errors import BadInput, Malformed, TooLarge, with_nearest
 
 TENSORS_MAX = 64
 TEXTS_MAX = 64
@@ -186,8 +186,8 @@ def decode_tensors(table: Any, buffers: Sequence[Buffer], message_bytes_max: int
             raise Malformed(f"tensors: {show(name)} is no name, or appears twice")
         dtype = DTYPES.get(code) if type(code) is str else None
         if dtype is None:
-            hint = nearest(code[:NAME_CHARS_MAX], DTYPES) if type(code) is str else ""
-            raise BadInput(f"tensor {name!r}: dtype {show(code)} is unknown{hint}")
+            error = BadInput(f"tensor {name!r}: dtype {show(code)} is unknown")
+            raise with_nearest(error, code[:NAME_CHARS_MAX], DTYPES) if type(code) is str else error
         if type(shape) is not list or len(shape) > RANK_MAX:
             raise Malformed(f"tensor {name!r}: shape {show(shape)}, expected a list of at most {RANK_MAX} sizes")
         size = span = dtype.itemsize

@@ -2,9 +2,9 @@
 
 libzmq keeps the frames of a message until its last one, tells nobody of them, and bounds each of them alone
 (docs/develop/libzmq.md). So it is looked at a few times a second at which connections bytes arrive while they finish no
-message. Over TCP the system tells how many bytes came by a connection. A Unix socket tells nothing: there the growth of
-the process is put down, in equal parts, to the connections at which bytes were seen to wait since they finished a
-message. Knows no socket.
+message. The growth of the process is put down, in equal parts, to the connections at which bytes were seen to wait
+since they finished a message. A Unix socket tells nothing more. Over TCP the system tells how many bytes came by a
+connection: they are the least that it has, and what they are as empty frames is the most. Knows no socket.
 """
 
 from __future__ import annotations
@@ -14,6 +14,10 @@ from typing import Dict, List, NamedTuple, Sequence, Tuple
 from edgeserve.units import NS_PER_MS, NS_PER_S
 
 LOOK_NS = 250 * NS_PER_MS
+LATE_NS = 4 * LOOK_NS
+"""Where messages always wait to be read, looks are as late: not all that a connection finished is read by then, but
+some of it."""
+
 SOON_NS = 20 * NS_PER_MS
 """Time to the next look while bytes arrive: a message that is only large is finished by then, or soon."""
 
@@ -32,6 +36,9 @@ UNFINISHED_NS_MAX = 30 * NS_PER_S
 FORGET_NS = 300 * NS_PER_S
 """A message that did not arrive for so long counts as none: bytes that are no message, such as pings, are seen too."""
 
+FRAME_COST = 32
+"""Times the bytes on the wire that an empty frame takes: two bytes become a ``zmq_msg_t`` of 64."""
+
 NEVER_NS = 2**62
 
 
@@ -49,14 +56,14 @@ class _Arrival:
     """What came of a connection since its last finished message. ``hits``: at so many looks bytes waited, first at
     ``since_ns``, last at ``last_ns``."""
 
-    __slots__ = ("mark", "since_ns", "last_ns", "hits", "from_bytes", "bytes")
+    __slots__ = ("mark", "since_ns", "last_ns", "hits", "from_bytes", "grown_bytes", "bytes")
 
     def __init__(self, sample: Sample, now_ns: int) -> None:
         self.mark = sample.mark
         self.since_ns = self.last_ns = now_ns
         self.hits = 0
         self.from_bytes = sample.received
-        self.bytes = 0
+        self.grown_bytes = self.bytes = 0
 
     def goes_on(self, sample: Sample, now_ns: int) -> bool:
         """Whether nothing was finished since."""
@@ -90,8 +97,8 @@ class Unfinished:
         self.watches = False
 
     def look(self, now_ns: int, held_bytes: int, samples: Sequence[Sample]) -> List[int]:
-        """The connections that are to be ended, mostly none. Every message that was finished has been read;
-        ``held_bytes`` is the memory of the process."""
+        """The connections that are to be ended, mostly none. Every message that was finished has been read, or some of
+        each connection's; ``held_bytes`` is the memory of the process."""
         grown_bytes, self._held_bytes = held_bytes - self._held_bytes, held_bytes
         before, self._arrivals = self._arrivals, {}
         for sample in samples:
@@ -99,11 +106,15 @@ class Unfinished:
             if one is None or not one.goes_on(sample, now_ns):
                 one = _Arrival(sample, now_ns)
             self._arrivals[sample.file] = one
+        arriving = [one for one in self._arrivals.values() if one.hits]
+        for one in arriving:
+            one.bytes = one.grown_bytes = max(0, one.grown_bytes + grown_bytes // len(arriving))
+        for sample in samples:
             if sample.received >= 0:
-                one.bytes = sample.received - one.from_bytes
-        uncounted = [one for one in self._arrivals.values() if one.from_bytes < 0 and one.hits]
-        for one in uncounted:
-            one.bytes = max(0, one.bytes + grown_bytes // len(uncounted))
+                one = self._arrivals[sample.file]
+                came = sample.received - one.from_bytes
+                cost = min(one.grown_bytes, FRAME_COST * came) if one.hits >= HITS_MIN else 0
+                one.bytes = max(came, cost)
         is_soon = self._count_hits(now_ns, samples)
         self.watches = any(one.hits or one.from_bytes >= 0 for one in self._arrivals.values())
         self.look_at_ns = NEVER_NS if not self._arrivals else now_ns + (SOON_NS if is_soon else LOOK_NS)

@@ -28,7 +28,7 @@ from edgeserve.errors import (
     RequestError,
     TooLarge,
     WrongVersion,
-    nearest,
+    with_nearest,
 )
 from edgeserve.ipc.tensors import (
     DTYPE_NAMES,
@@ -226,7 +226,7 @@ def take_kind(fields: Dict[str, Any], known: Sequence[str] = REQUEST_KINDS) -> s
     if type(kind) is not str:
         raise Malformed(f"kind = {show(kind)}: expected one of {', '.join(known)}")
     if kind not in known:
-        raise Malformed(f"kind = {show(kind)} is unknown{nearest(kind[:NAME_CHARS_MAX], known)}")
+        raise with_nearest(Malformed(f"kind = {show(kind)} is unknown"), kind[:NAME_CHARS_MAX], known)
     return kind
 
 
@@ -234,8 +234,8 @@ def refuse_rest(fields: Mapping[Any, Any], known: Sequence[str], where: str) -> 
     """Keys that nobody took are unknown: refuse them with the nearest name."""
     if fields:
         key = next(iter(fields))
-        hint = nearest(key[:NAME_CHARS_MAX], known) if type(key) is str else ""
-        raise Malformed(f"{where} has no key {show(key)}{hint}")
+        error = Malformed(f"{where} has no key {show(key)}")
+        raise with_nearest(error, key[:NAME_CHARS_MAX], known) if type(key) is str else error
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -586,20 +586,24 @@ def _sendable(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def encode_info(key: Key, payload: Mapping[str, Any]) -> bytes:
-    """The reply to a control question; numpy numbers become plain ones, anything else unknown its ``str``. Raises
-    :class:`Failed` for what a client cannot read (keys that are no text, more than fits into a header): the client
-    would give up its connection, and all its requests with it."""
+def pack_info(payload: Mapping[str, Any]) -> bytes:
+    """The answer to a control question, for :func:`encode_info`; numpy numbers become plain ones, anything else unknown
+    its ``str``. Raises :class:`Failed` for what a client cannot read (keys that are no text, more than fits into a
+    header): the client would give up its connection, and all its requests with it."""
     try:
-        fields = {"kind": "info", "id": key, "info": payload}
         packed: bytes = msgpack.packb(
-            fields, default=lambda value: value.item() if hasattr(value, "item") else str(value)
+            payload, default=lambda value: value.item() if hasattr(value, "item") else str(value)
         )
-        header = _VERSION_BYTE + packed
-        unpack_header(header, TEXT_ITEMS_MAX, TEXT_ITEMS_MAX)
+        unpack_header(encode_info(bytes(ID_BYTES_MAX), packed), TEXT_ITEMS_MAX, TEXT_ITEMS_MAX)
     except (TypeError, ValueError, OverflowError, RecursionError, RequestError) as error:
         raise Failed(f"the answer to this question cannot be sent: {error}") from None
-    return header
+    return packed
+
+
+def encode_info(key: Key, packed: bytes) -> bytes:
+    """The reply to a control question, of what :func:`pack_info` made."""
+    head: bytes = msgpack.packb({"kind": "info", "id": key, "info": None})
+    return _VERSION_BYTE + head[:-1] + packed
 
 
 def encode_story(key: Key, request_id: int) -> bytes:

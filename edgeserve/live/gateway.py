@@ -12,6 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Tuple
 from edgeserve.config.schema import Config
 from edgeserve.errors import DeadlineExpired, NotAllowed, Rejected, RequestError
 from edgeserve.ipc.bus import Bus, Cancel, ClientGone, Control, News, default_endpoint
+from edgeserve.ipc.wire import pack_info
 from edgeserve.live.errors import CLIENT_GONE, EarlyRefusals
 from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest, RequestValidator, unknown_app
@@ -19,7 +20,7 @@ from edgeserve.live.world import LiveWorld
 from edgeserve.sched.protocol.actions import Outcome
 from edgeserve.sched.protocol.events import Event
 from edgeserve.sched.resources.streams import OWNER_MARK
-from edgeserve.units import NS_PER_S, counted
+from edgeserve.units import NS_PER_MS, NS_PER_S, counted
 
 log = logging.getLogger("edgeserve")
 
@@ -32,6 +33,10 @@ TELL_GONE_NS = NS_PER_S
 
 OWNERS_KEPT = 1024
 """Requests whose askers are remembered, beside those that may be open: more than the scheduler remembers stories of."""
+
+KEPT_KINDS = ("apps", "health", "models", "stats")
+KEPT_NS = 100 * NS_PER_MS
+"""An owner who asks these all the time gets an answer of this age at most: making one may take a millisecond."""
 
 OWNERS_KINDS = ("drain", "reload", "trace")
 """Questions that change the server for everybody, or tell what others asked."""
@@ -89,6 +94,8 @@ class Gateway:
         self.bus.refused = lambda error, owner: early.add("", error, owner)
         self._critical_for = frozenset(server.critical_for)
         self._owners: List[Tuple[int, str]] = [(0, "")] * (server.pending_max + OWNERS_KEPT)
+        self._bursts = 0
+        self._kept: Dict[str, Tuple[int, int, bytes]] = {}  # question -> its last answer: burst, until when, packed
         self._gone_count = 0
         self._tell_gone_ns = 0
         self.wait = self.bus.wait
@@ -98,10 +105,13 @@ class Gateway:
         """Go on with another configuration's apps, and the world that serves them."""
         self._validators = validators
         self._world = world
+        self._kept.clear()
 
     def receive(self, events: List[Event]) -> None:
         """Take what has come, a burst at most."""
-        for message in self.bus.receive(BURST_MAX):
+        bus = self.bus
+        self._bursts += 1
+        for message in bus.receive(BURST_MAX):
             if type(message) is not LiveRequest:
                 self._take_other(message, events)
                 continue
@@ -109,17 +119,19 @@ class Gateway:
             try:
                 if validator is None:
                     raise unknown_app(message.app, self._validators)
-                validator.check(message, self.bus, clock_ns())
+                validator.check(message, bus, clock_ns())
                 if message.klass == "critical" and self._critical_for:
                     self._check_critical(message)
-            except RequestError as error:
-                self._refuse(message, error)
+            except Exception as error:  # noqa: BLE001 one message must not end the server
+                self._refuse(message, bus.expected(error))
                 continue
             self._owners[message.id % len(self._owners)] = (message.id, owner)
             if message.stream is not None:  # nobody continues or reads the stream of another
                 owner = f"{owner} for {message.origin}" if message.origin else owner
                 message.stream = f"{owner}{OWNER_MARK}{message.stream}"
             self._world.accept(message, events)
+        if bus.costly:
+            bus.charge(clock_ns())
 
     @property
     def endpoints(self) -> List[str]:
@@ -143,6 +155,7 @@ class Gateway:
         """A request that was found bad when it was checked."""
         request.ended, request.predictors = True, None  # its client may be gone in the next breath
         error.id = request.id
+        self.bus.note_cost(request.peer, clock_ns(), error)
         self._early.add(request.app, error, request.peer.credential.owner)
         request.id = 0
         if isinstance(error, DeadlineExpired):
@@ -152,6 +165,8 @@ class Gateway:
     def _questioned(self, control: Control) -> None:
         credential = control.peer.credential
         number = control.number
+        now_ns = clock_ns()
+        is_over = self.bus.note_cost(control.peer, now_ns)
         if not credential.may_control:
             if control.kind in OWNERS_KINDS:
                 self.bus.refuse(control, NotAllowed(f"{control.kind} {_FOR_THE_OWNER}"))
@@ -161,13 +176,24 @@ class Gateway:
                     control, NotAllowed(f"the story of a request that this client did not send {_FOR_THE_OWNER}")
                 )
                 return
-        if control.kind != "reload":
-            self.bus.control_reply(control, self._questions.ask(control.kind, number))
-            return
         try:
-            self._questions.reload(control.name, lambda told: self.bus.control_reply(control, told))
-        except RequestError as error:
-            self.bus.refuse(control, error)
+            if control.kind == "reload":
+                self._questions.reload(control.name, lambda told: self.bus.control_reply(control, told))
+            elif control.kind in KEPT_KINDS:
+                self.bus.control_reply(control, self._kept_answer(control.kind, is_over, now_ns))
+            else:
+                self.bus.control_reply(control, self._questions.ask(control.kind, number))
+        except Exception as error:  # noqa: BLE001 such as no more threads; one question must not end the server
+            self.bus.refuse(control, self.bus.expected(error))
+
+    def _kept_answer(self, kind: str, is_over: bool, now_ns: int) -> bytes:
+        """The answer to a question that everybody may ask: made once per burst, and not every time for an owner who has
+        had more than its share."""
+        burst, until_ns, packed = self._kept.get(kind, (0, 0, b""))
+        if burst != self._bursts and not (is_over and now_ns < until_ns):
+            packed = pack_info(self._questions.ask(kind))
+            self._kept[kind] = (self._bursts, now_ns + KEPT_NS, packed)
+        return packed
 
     def _owner_of(self, number: int) -> Optional[str]:
         """Who sent a request; None when it is not remembered."""

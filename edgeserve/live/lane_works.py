@@ -44,6 +44,7 @@ class LaneWorks:
         "idle",
         "free_ns",
         "due_ns",
+        "_in_flight",
         "_config",
         "_make_lane",
         "_hang_ns",
@@ -65,6 +66,7 @@ class LaneWorks:
         self.idle = len(config.lanes)
         self.free_ns = dict.fromkeys(lanes, 0)
         self.due_ns: Optional[int] = None
+        self._in_flight = 0  # works on all lanes
         self._config = config
         self._make_lane = make_lane
         self._hang_ns = {name: lane.hang_ns for name, lane in config.lanes.items()}
@@ -75,7 +77,7 @@ class LaneWorks:
 
     def take_over(self, other: LaneWorks) -> None:
         """Go on counting where another configuration's works stopped."""
-        self.counts, self.free_ns = other.counts, other.free_ns
+        self.counts, self.free_ns, self._in_flight = other.counts, other.free_ns, other._in_flight
 
     def gave(self, action: Any, now_ns: int) -> None:
         """A lane was given a work."""
@@ -83,6 +85,7 @@ class LaneWorks:
         if len(counts.in_flight) == counts.room - 1:
             self.idle -= 1
         counts.in_flight[action.work_id] = (now_ns, action)
+        self._in_flight += 1
         if self.due_ns is None:
             self.due_ns = now_ns + LOOK_NS
             self._looked_ns = now_ns
@@ -95,6 +98,9 @@ class LaneWorks:
             return None
         if len(counts.in_flight) == counts.room - 1:
             self.idle += 1
+        self._in_flight -= 1
+        if not self._in_flight:
+            self.due_ns = None  # nothing to look at: the loop need not wake up for it
         return given[0]
 
     def usable(self, device: str, model: str, now_ns: int) -> List[str]:
@@ -127,7 +133,7 @@ class LaneWorks:
                 if in_time and self._overdue.get(lane) == work_id:
                     found.append(lane)
         self._overdue = overdue
-        self.due_ns = now_ns + LOOK_NS if any(counts.in_flight for counts in self.counts.values()) else None
+        self.due_ns = now_ns + LOOK_NS if self._in_flight else None
         return found
 
     def replace(self, name: str) -> List[Any]:
@@ -144,6 +150,12 @@ class LaneWorks:
                     HUNG_THREADS_MAX,
                 )
             return []
+        lane = self._make_lane(name)
+        try:
+            lane.start()
+        except RuntimeError as error:  # no more threads: the next look tries again
+            log.error("lane %s hangs, and no other thread can take its place: %s", name, error)
+            return []
         taken = [action for _, action in counts.in_flight.values()]
         log.error(
             "lane %s hangs in model %s: another thread takes its place, and the model is made anew",
@@ -152,14 +164,14 @@ class LaneWorks:
         )
         if len(taken) >= counts.room:
             self.idle += 1
+        self._in_flight -= len(taken)
         counts.in_flight.clear()
         counts.up = False
         counts.replaced += 1
         old = self.lanes[name]
         old.abandon()
         self._replaced.append(old)
-        lane = self.lanes[name] = self._make_lane(name)
-        lane.start()
+        self.lanes[name] = lane
         self._coming_back.add(name)
         return taken
 

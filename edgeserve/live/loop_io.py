@@ -153,9 +153,8 @@ class LoopIO:
         mail, now_ns, look = mailbox.items, clock_ns(), False
         if mail:  # there was no sleep that says whether a message is here, so the source gets its turn
             self._open_mail(events)
-            if source is not None and (lanes.idle or clock_ns() >= coalescing.look_at_ns):
-                self._receive(source, events)
-            return clock_ns()
+            look = source is not None and bool(lanes.idle or clock_ns() >= coalescing.look_at_ns)
+            due_ns = now_ns
         while due_ns is None or now_ns < due_ns:
             held_until_ns = None
             wake_ns = latest_ns = now_ns + SLEEP_NS_MAX
@@ -197,7 +196,10 @@ class LoopIO:
         if mail:
             self._open_mail(events)
         if look and source is not None:
-            self._receive(source, events)
+            before = len(events)
+            source.receive(events)
+            if len(events) > before:
+                self._let_come(source, events, before)
         return clock_ns()
 
     def _open_mail(self, events: List[Event]) -> None:
@@ -207,12 +209,8 @@ class LoopIO:
             item = mail.popleft()
             handlers[type(item)](item, events)
 
-    def _receive(self, source: MessageSource, events: List[Event]) -> None:
-        """Read messages, and let those who are expected come too."""
-        before = len(events)
-        source.receive(events)
-        if len(events) == before:
-            return
+    def _let_come(self, source: MessageSource, events: List[Event], before: int) -> None:
+        """Some messages were read: let those who are expected come too."""
         coalescing = self.coalescing
         if not self._lanes.idle:
             coalescing.received(clock_ns(), len(events) - before)

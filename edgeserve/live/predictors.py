@@ -211,11 +211,16 @@ class PredictionWorker:
         limit_ns = min(WAIT_NS_MAX, left_ns // WAIT_SHARE) if left_ns > 0 else WAIT_NS_MAX  # late answers count
         prediction = self.waiting[id(request)] = Prediction(request, now_ns, now_ns + limit_ns)
         self._inbox.put(prediction)
+        self.start()
+        return []
+
+    def start(self) -> None:
+        """Start the thread, if it is not there: before the server is ready, since later the system may give none."""
         if self._worker_thread is None:
             # A daemon: a predictor that hangs must not keep the process from ending.
-            self._worker_thread = threading.Thread(target=self._run, name="edgeserve-predict", daemon=True)
-            self._worker_thread.start()
-        return []
+            thread = threading.Thread(target=self._run, name="edgeserve-predict", daemon=True)
+            thread.start()
+            self._worker_thread = thread
 
     def finish(self, prediction: Prediction, now_ns: int) -> bool:
         """A prediction is here. Whether somebody still waits for it: then its request goes on."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+from functools import partial
 from typing import Any, Collection, Dict, Iterator, Mapping, NoReturn, Optional, Sequence, Set, Tuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from edgeserve.config.hints import hint_bounds, read_hints
 from edgeserve.config.limits import HINTS_MAX, INPUTS_MAX, NAME_CHARS_MAX, NUMBER_MAX, SLO_MS_MAX
 from edgeserve.config.schema import AppConfig, Config, TensorConfig
 from edgeserve.engines.base import Values
-from edgeserve.errors import BadInput, ConfigError, DeadlineExpired, UnknownApp, nearest, sent_instead
+from edgeserve.errors import BadInput, ConfigError, DeadlineExpired, UnknownApp, sent_instead, with_nearest
 from edgeserve.ipc.wire import Ask
 from edgeserve.live.hints import A_NUMBER, is_name, number_of, show
 from edgeserve.live.predictors import Predictor, Predictors, prompt_counters
@@ -119,6 +120,9 @@ HINT_LIKENESS = 0.8
 
 STRANGE_HINTS_MAX = 64
 """Names per app that need not be compared again."""
+
+SPELLINGS_MAX = 4
+"""Hints of one request that are compared: each costs as much as the rest of the request's check."""
 
 NO_VALUES: Mapping[Any, Any] = {}
 """The tables of a request before anything stands in them: most requests never need one."""
@@ -290,14 +294,15 @@ class RequestValidator:
             if name not in inputs:
                 if rule.optional:
                     continue
-                raise BadInput(
-                    f"app {app!r}: input {name!r} is missing, expected {rule}{sent_instead(name, inputs, rules)}"
-                )
+                error = BadInput(f"app {app!r}: input {name!r} is missing, expected {rule}")
+                error.ending = partial(sent_instead, name, tuple(inputs), tuple(rules))
+                raise error
             if not rule.fits(inputs[name]):
                 raise BadInput(f"app {app!r}: input {name!r} is {rule.mismatch(inputs[name])}")
         for name in inputs:
             if name not in rules:
-                raise BadInput(f"app {app!r}: has no input {show(name)}{nearest(str(name)[:NAME_CHARS_MAX], rules)}")
+                error = BadInput(f"app {app!r}: has no input {show(name)}")
+                raise with_nearest(error, str(name)[:NAME_CHARS_MAX], rules)
 
     def _refuse(self, what: str, value: Any, expected: str) -> NoReturn:
         raise BadInput(f"app {self.config.name!r}: {what} = {show(value)}, expected {expected}")
@@ -328,7 +333,8 @@ class RequestValidator:
         """The hints that a request brings, checked, as plain numbers in a table of their own."""
         if not isinstance(hints, Mapping) or len(hints) > HINTS_MAX:
             self._refuse("hints", hints, f"at most {HINTS_MAX} names with a number each")
-        declared = {}
+        declared: Dict[str, float] = {}
+        spellings = SPELLINGS_MAX
         for name, value in hints.items():
             number = number_of(value)
             if not is_name(name) or number is None:
@@ -336,7 +342,8 @@ class RequestValidator:
                     f"app {self.config.name!r}: hint {show(name)} = {show(value)}, expected a name of 1 to "
                     f"{NAME_CHARS_MAX} printable characters and {A_NUMBER}"
                 )
-            if name not in self._hints and self._hints and name not in self._strange:
+            if spellings and self._hints and name not in self._hints and name not in self._strange:
+                spellings -= 1
                 self._check_spelling(name)
             most = self._hint_bounds.get(name)
             if most is not None and number > most:
@@ -349,12 +356,12 @@ class RequestValidator:
 
     def _check_spelling(self, name: str) -> None:
         """Raises :class:`BadInput` for a hint that is nearly one that is read: it would do nothing, and not say so."""
-        for known in difflib.get_close_matches(name, sorted(self._hints), n=1, cutoff=HINT_LIKENESS):
-            if abs(len(known) - len(name)) <= 2:
-                raise BadInput(
-                    f"app {self.config.name!r}: hint {show(name)}: its policy reads no such hint; did you "
-                    f"mean {known!r}? (It reads {', '.join(sorted(self._hints))})"
-                )
+        alike = sorted(known for known in self._hints if abs(len(known) - len(name)) <= 2)
+        for known in difflib.get_close_matches(name, alike, n=1, cutoff=HINT_LIKENESS):
+            raise BadInput(
+                f"app {self.config.name!r}: hint {show(name)}: its policy reads no such hint; did you "
+                f"mean {known!r}? (It reads {', '.join(sorted(self._hints))})"
+            )
         if len(self._strange) < STRANGE_HINTS_MAX:
             self._strange.add(name)
 
@@ -388,7 +395,7 @@ def request_validators(config: Config, ids: Iterator[int] | None = None) -> Dict
 
 def unknown_app(app: Any, validators: Mapping[str, RequestValidator]) -> UnknownApp:
     """The error for a request to an app that is not served."""
-    return UnknownApp(f"no app {show(app)} is served here{nearest(str(app)[:NAME_CHARS_MAX], validators)}")
+    return with_nearest(UnknownApp(f"no app {show(app)} is served here"), str(app)[:NAME_CHARS_MAX], validators)
 
 
 def describe(value: Any) -> str:

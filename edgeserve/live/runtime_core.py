@@ -112,6 +112,7 @@ class RuntimeCore:
             lambda name: make_lane(config, name, self.mailbox, clock_ns),
             started.sequences,
         )
+        self._start_predictions(self.world, self.validators)
         self.world.early = self.early
         self.world.contradictions = ContradictionLog(config, self.scheduler.state.latency)
         if recorded:
@@ -207,10 +208,15 @@ class RuntimeCore:
             lambda name: make_lane(config, name, self.mailbox, clock_ns),
             started.sequences,
         )
+        self._start_predictions(world, prepared.validators)
         world.contradictions = ContradictionLog(config, scheduler.state.latency)
         world.adopt = partial(self._adopt, prepared.validators)
         world.early = self.early
         return scheduler, world, started
+
+    def _start_predictions(self, world: LiveWorld, validators: Mapping[str, RequestValidator]) -> None:
+        if any(validator.predictors is not None for validator in validators.values()):
+            world.predictions.start()
 
     def _adopt(self, validators: Mapping[str, RequestValidator], request: LiveRequest) -> bool:
         """Whether a request that was checked by an earlier configuration can be served; it is refused if not."""
@@ -284,7 +290,10 @@ class RuntimeCore:
             drive(self.scheduler, self.world, both if len(taps) > 1 else taps[0])
             if self.world.held is None or self.world.stopping:
                 return
-            self._change()
+            if self.world.is_quiet:
+                self._change()
+            else:  # the last step began something more
+                self.world.stopped = False
 
     def close(self, error: RequestError) -> None:
         """Tell everybody who still waits, then give everything back. Never raises: it runs on the way out."""

@@ -151,6 +151,7 @@ class LiveWorld:
         self.predictions = PredictionWorker(mailbox.post, clock_ns)
         self._engines = engines
         self._coalescing = ReceiveCoalescing(shares_cores=lane_threads(config) >= len(allowed_cores()))
+        self.stopped = False  # the loop may end, or change its scheduler
         self.stopping = False
         self.held: Optional[List[LiveRequest]] = None  # what arrives while the loop is about to change its scheduler
         self.adopt: Optional[Callable[[LiveRequest], bool]] = None  # of a world that took over from another
@@ -199,8 +200,7 @@ class LiveWorld:
 
     # --- the loop's side ----------------------------------------------------------------------------------------------
 
-    @property
-    def stopped(self) -> bool:
+    def _is_over(self) -> bool:
         """Asked to stop or to change, and every accepted request has its end."""
         return (self.stopping and self.values.open_count == 0) or (self.held is not None and self.is_quiet)
 
@@ -247,9 +247,10 @@ class LiveWorld:
         if self.endings.waiting:
             count = self.endings.tell()
             self._coalescing.answered(clock_ns(), count, self.works.idle == 0)
-            if (self.stopping or self.held is not None) and self.stopped:
-                return clock_ns(), events
         while True:
+            self.stopped = (self.stopping or self.held is not None) and self._is_over()
+            if self.stopped:
+                return clock_ns(), events
             due_ns = until_ns
             if self._drained_by_ns is not None or self.predictions.waiting:
                 due_ns = self._first_due_ns(until_ns)
@@ -259,7 +260,7 @@ class LiveWorld:
             now_ns = self.io.gather(due_ns, events)
             if due_ns is not None and now_ns >= due_ns:
                 self._come_due(now_ns, events)
-            if events or self.stopped or (until_ns is not None and now_ns >= until_ns):
+            if events or (until_ns is not None and now_ns >= until_ns):
                 return now_ns, events
 
     def _first_due_ns(self, until_ns: Optional[int]) -> Optional[int]:

@@ -22,6 +22,7 @@ from edgeserve.config.files import resolve_path
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import HttpConfig
 from edgeserve.http.front import Front, check_http, run
+from edgeserve.ipc.connections import raise_file_limit
 
 log = logging.getLogger("edgeserve")
 
@@ -80,6 +81,7 @@ def main(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.DEBUG if args.verbose else logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
     http, endpoint = configured(args)
     check_http(http)
+    raise_file_limit()
     sys.setswitchinterval(SWITCH_S)
     keys = {"name": "http", "server_key": http.server_key, "client_key": http.client_key}
     with Client(endpoint or None, **keys) as client:

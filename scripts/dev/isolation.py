@@ -58,6 +58,11 @@ model = "m"
 [[app.chain.node]]
 name = "second"
 model = "m"
+[app.shaped]
+model = "m"
+policy = "edf"
+slo = "500ms"
+inputs = {{ image_sizes = {{ dtype = "float32", shape = [-1] }} }}
 [app.stream]
 model = "m"
 policy = "edf"
@@ -119,6 +124,16 @@ def read(one):
         one.recv_multipart()
 """
 
+IN_TURN = """
+def question():
+    one.send(b"\\1" + msgpack.packb({"kind": QUESTION, "id": next(numbers)}))
+for _ in range(64):
+    question()
+while True:
+    one.recv_multipart(); question()
+"""
+"""Of a ``QUESTION``, 64 without an answer at a time."""
+
 ATTACKS: Dict[str, str] = {
     "asks ten times as much": """
 one = dealer()
@@ -158,6 +173,44 @@ while True:
 one = dealer(sndhwm=0)
 while True:
     ask(one, frames=[b""] * 60000); time.sleep(0.2); read(one)
+""",
+    "sends messages of empty frames again and again": """
+while True:
+    one = dealer(sndhwm=0, linger=1000)
+    ask(one, frames=[b""] * 300000); one.close()
+""",
+    "asks for stats all the time": """
+QUESTION, one = "stats", dealer()
+"""
+    + IN_TURN,
+    "asks for apps all the time": """
+QUESTION, one = "apps", dealer()
+"""
+    + IN_TURN,
+    "asks for apps with nearly right names": """
+one = dealer(rcvhwm=0)
+for _ in range(64):
+    ask(one, "other" + "x" * random.randrange(3))
+while True:
+    one.recv_multipart(); ask(one, "".join(random.sample("othermine", 5)))
+""",
+    "sends nearly right inputs": """
+def inputs():
+    return {"image" + "".join(random.sample("sizemage", 4)) + str(n): "" for n in range(60)}
+one = dealer(rcvhwm=0)
+for _ in range(64):
+    ask(one, "shaped", texts=inputs())
+while True:
+    one.recv_multipart(); ask(one, "shaped", texts=inputs())
+""",
+    "tells strange hints": """
+def hints():
+    return {"".join(random.sample("firstwork.steps", random.randrange(4, 12))) + str(n): 1.0 for n in range(32)}
+one = dealer(rcvhwm=0)
+for _ in range(64):
+    ask(one, "chain", hints=hints())
+while True:
+    one.recv_multipart(); ask(one, "chain", hints=hints())
 """,
     "sends large messages": """
 one = dealer()
@@ -232,7 +285,7 @@ def measure(endpoint: str, seconds: float, attack: str = "") -> Dict[str, int]:
             time.sleep(1.0)
 
 
-def run(seconds: float, rounds: int, say: Any) -> List[Dict[str, Any]]:
+def run(attacks: Dict[str, str], seconds: float, rounds: int, say: Any) -> List[Dict[str, Any]]:
     """Every attack in turn, so many times."""
     rows: List[Dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="es-") as folder:
@@ -242,7 +295,7 @@ def run(seconds: float, rounds: int, say: Any) -> List[Dict[str, Any]]:
             measure(endpoint, 2.0)
             for _ in range(rounds):
                 before = measure(endpoint, seconds)
-                for name, attack in ATTACKS.items():
+                for name, attack in attacks.items():
                     beside, after = measure(endpoint, seconds, attack), measure(endpoint, seconds)
                     alone = (before.get("completed", 0) + after.get("completed", 0)) / 2
                     rows.append(
@@ -269,12 +322,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", default="", metavar="TEXT", help="attackers whose names hold this text alone")
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
-    rows = run(args.seconds, args.rounds, lambda row: print(row, flush=True))
+    attacks = {name: attack for name, attack in ATTACKS.items() if args.only in name}
+    rows = run(attacks, args.seconds, args.rounds, lambda row: print(row, flush=True))
     checks = Checks("scripts/dev/isolation.py")
     checks.at_most("exit status of the server", rows.pop()["status"], 0)
-    for name in ATTACKS:
+    for name in attacks:
         shares = [row["share"] for row in rows if row["attack"] == name]
         checks.at_least(f"share kept beside one that {name}", sum(shares) / len(shares), SHARE_MIN)
     return checks.finish(

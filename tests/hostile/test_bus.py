@@ -69,16 +69,47 @@ def reply_to(one: Any) -> Any:
 # --- frames -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_message_of_many_frames_holds_nobody_up(server: BusServer, context: Any) -> None:
-    attacker = dealer(context, server.endpoint, sndhwm=0)
-    frames = [header(kind="infer", id=1, app="echo")] + [b""] * (2 * SURPLUS_FRAMES_MAX)
+def test_a_message_with_some_frames_too_many_is_refused_alone(server: BusServer, context: Any) -> None:
+    one = dealer(context, server.endpoint)
+    one.send_multipart([header(**INFER, id=1)] + [b""] * (SURPLUS_FRAMES_MAX // 2))
+    error = reply_to(one).error
+    assert (error.code, "more than 64 frames" in str(error)) == ("too_large", True)
+    one.send(header(**INFER, id=2))
+    assert reply_to(one).outcome == "completed"
+
+
+MANY_FRAMES = """
+import sys, zmtp
+def read_to_end(one):
+    try:
+        while one.recv(1 << 16):
+            pass
+    except ConnectionError:
+        pass
+calm, attacker = zmtp.connect(sys.argv[1]), zmtp.connect(sys.argv[1])
+calm.sendall(zmtp.message([zmtp.header(kind="infer", app="sleep", id=1)]))
+attacker.sendall(zmtp.message([zmtp.header(kind="infer", app="echo", id=1)] + [b""] * int(sys.argv[2])))
+read_to_end(attacker)
+read_to_end(calm)
+try:
+    read_to_end(zmtp.connect(sys.argv[1]))
+except ConnectionError:
+    pass
+print("closed")
+"""
+
+
+def test_a_message_of_many_frames_holds_nobody_up(server: BusServer) -> None:
     with Client(server.endpoint, timeout_ms=20_000) as healthy:
         pending = healthy.submit("sleep", X)
-        attacker.send_multipart(frames)
-        for _ in range(20):
+        attacker = subprocess.Popen(
+            [sys.executable, "-c", MANY_FRAMES, server.endpoint, str(2 * SURPLUS_FRAMES_MAX)],
+            env={**os.environ, "PYTHONPATH": IMPORTS},
+            stdout=subprocess.PIPE,
+        )
+        while attacker.poll() is None:
             assert (healthy.infer("echo", X)["x"] == X["x"]).all()
-        error = reply_to(attacker).error
-        assert (error.code, "more than 64 frames" in str(error)) == ("too_large", True)
+        assert attacker.communicate()[0] == b"closed\n", "neither its other connection nor a new one is served"
         assert not pending.done()
 
 

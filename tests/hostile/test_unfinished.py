@@ -8,10 +8,12 @@ from typing import Any, List, Tuple
 
 import numpy as np
 import pytest
+import zmq
 import zmtp
 from bus_server import BusServer
 
 from edgeserve.client import Client
+from edgeserve.ipc.bus import Bus
 from edgeserve.ipc.memory import own_bytes
 from edgeserve.ipc.unfinished import (
     FORGET_NS,
@@ -77,8 +79,15 @@ def test_bytes_that_are_counted_need_no_guess() -> None:
     looks = Looks()
     assert looks((3, 0, True, 10), (4, 0, True, 10)) == []
     assert looks((3, 0, False, 10 + ONE), (4, 0, True, MESSAGE), grown=10 * ONE) == []
-    assert looks((3, 0, False, 11 + ONE), (4, 0, True, 2 * MESSAGE)) == [3]
+    assert looks((3, 0, False, 11 + ONE), (4, 0, False, 2 * MESSAGE)) == [3]
     assert looks((4, 1, True, 3 * ONE)) == [], "it finished a message"
+
+
+def test_empty_frames_cost_more_than_their_bytes() -> None:
+    looks = Looks()
+    for came in range(3):
+        assert looks((3, 0, True, came * ONE // 99), (4, 0, False, came * ONE // 99), grown=came * ONE) == []
+    assert looks((3, 0, True, ONE // 20), (4, 0, False, ONE // 20)) == [3]
 
 
 def test_all_together_have_a_bound_and_who_has_most_goes_first() -> None:
@@ -142,7 +151,42 @@ def test_a_message_that_does_not_end_is_ended_and_its_memory_comes_back(tmp_path
         assert healthy.infer("echo", {"x": np.ones(3, np.float32)})["x"].tolist() == [1, 1, 1]
 
 
-def _send_without_end(endpoint: str, sent: List[int]) -> None:
+@pytest.mark.nightly
+def test_small_messages_are_no_shield_for_one_that_does_not_end() -> None:
+    clock, context = [0], zmq.Context()
+    bus = Bus(
+        ["tcp://127.0.0.1:*"],
+        clock_ns=lambda: clock[0],
+        message_bytes_max=1000,
+        clients_max=8,
+        client_silence_ns=10**12,
+        context=context,
+    )
+    shields = [context.socket(zmq.DEALER) for _ in range(4)]
+    for one in shields:
+        one.linger, one.sndhwm = 0, 0
+        one.connect(bus.endpoints[0])
+        for _ in range(4000):
+            one.send(zmtp.header(kind="cancel", id=1))
+    time.sleep(0.1)  # until they have come
+    sent: List[int] = [0]
+    attacker = threading.Thread(target=_send_without_end, args=(bus.endpoints[0], sent, 0.0), daemon=True)
+    attacker.start()
+    try:
+        due_s = time.monotonic() + 30
+        while attacker.is_alive() and time.monotonic() < due_s:
+            for one in shields * 70:
+                one.send(zmtp.header(kind="cancel", id=1))
+            clock[0] += 10**8
+            bus.receive()
+        assert not attacker.is_alive()
+        assert sent[0] < 400 * MIB, f"{sent[0] // MIB} MiB of one message were taken"
+    finally:
+        bus.close()
+        context.destroy(0)
+
+
+def _send_without_end(endpoint: str, sent: List[int], rest_s: float = 120.0) -> None:
     """Frames that all say that another one follows, until the connection ends."""
     one = zmtp.connect(endpoint)
     frame = b"\x03" + MIB.to_bytes(8, "big") + bytes(MIB)
@@ -154,4 +198,4 @@ def _send_without_end(endpoint: str, sent: List[int]) -> None:
         return
     finally:
         one.close()
-    time.sleep(120)
+    time.sleep(rest_s)

@@ -140,3 +140,12 @@ def test_the_example_asks_an_app_by_what_it_declares(tmp_path):
         assert done.stdout.decode().splitlines()[0] == "x: float32, 3 elements"
         done = subprocess.run([example, "nothing", server.endpoint], capture_output=True, timeout=60, check=False)
         assert (done.returncode, done.stderr.decode()) == (1, "unknown_app: the server has no app nothing\n")
+
+
+def test_no_client_connects_where_others_may_pose_as_the_server(program, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    (tmp_path / "edgeserve").mkdir()
+    os.chmod(tmp_path / "edgeserve", 0o777)
+    code, said, errors = said_by(program, "", "frames")
+    assert (code, len(said)) == (1, 1), errors
+    assert "could pose as the server" in said[0]

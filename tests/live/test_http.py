@@ -123,7 +123,7 @@ def post_and_hold(front, path, body, authorization="none"):
     """A connection on which a request was sent; its answer is left unread."""
     connection = socket.create_connection(front.http.split(":"))
     connection.sendall(
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: {authorization}\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {authorization}\r\n"
         f"Content-Length: {len(body)}\r\n\r\n".encode()
         + body
     )
@@ -335,7 +335,7 @@ def test_bounds_of_the_front_itself(server, gates):
         assert (status, error["code"]) == (504, "timed_out")
         connection = socket.create_connection(front.http.split(":"))
         connection.settimeout(20)
-        connection.sendall(b"POST /v2/models/held/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
+        connection.sendall(b"POST /v2/models/held/infer HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")
         assert b"did not arrive" in connection.makefile("rb").read()  # to its end: the connection is closed
         connection.close()
 

@@ -111,3 +111,12 @@ def test_the_declarations_compile():
         check=False,
     )
     assert done.returncode == 0, done.stdout.decode()
+
+
+def test_no_client_connects_where_others_may_pose_as_the_server(tmp_path):
+    (tmp_path / "edgeserve").mkdir()
+    os.chmod(tmp_path / "edgeserve", 0o777)
+    make = f"new (require({json.dumps(PACKAGE)}).Client)()"
+    env = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run([NODE, "-e", make], env=env, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, "could pose as the server" in done.stderr.decode()) == (1, True)

@@ -19,8 +19,7 @@ from edgeserve.tools.doctor.finding import GOOD, WRONG
 @pytest.mark.parametrize("place", ["8000", ":8000", "localhost", "localhost:http", "localhost:70000", ""])
 def test_a_place_is_host_and_port(place):
     with pytest.raises(ConfigError, match="expected HOST:PORT"):
-        front.split_place("listen", place)
-    assert front.split_place("listen", "[::1]:8000") == ("::1", 8000)
+        front.bind("listen", place)
 
 
 @pytest.fixture
@@ -31,7 +30,11 @@ def installed(monkeypatch):
 def test_beyond_loopback_a_token_is_needed(installed):
     for place in ("127.0.0.1:8000", "[::1]:0", "localhost:0"):
         front.check_http(HttpConfig(listen=place, grpc=place))
-    for key, config in (("listen", HttpConfig(listen="0.0.0.0:8000")), ("grpc", HttpConfig(grpc="host:1"))):
+    for key, config in (
+        ("listen", HttpConfig(listen="0.0.0.0:8000")),
+        ("listen", HttpConfig(listen="127.0.0.1.example.com:8000")),
+        ("grpc", HttpConfig(grpc="host:1")),
+    ):
         with pytest.raises(ConfigError, match=rf"\[http\] {key} = .*token_file"):
             front.check_http(config)
     front.check_http(HttpConfig(listen="0.0.0.0:8000", token_file="token"))

@@ -80,5 +80,5 @@ def test_image_files_are_read_and_scaled():
     assert images.decode_file("x", png, tensor("float32", 1, 2, 4), 1000).shape == (1, 2, 4)
     with pytest.raises(BadInput, match="no image that can be read"):
         images.decode_file("x", png[:40], tensor("uint8", -1, -1, 3), 1000)
-    with pytest.raises(TooLarge, match="4 x 2 needs 24 bytes"):
-        images.decode_file("x", png, tensor("uint8", -1, -1, 3), 23)
+    with pytest.raises(TooLarge, match="4 x 2 takes 80 bytes to decode"):
+        images.decode_file("x", png, tensor("uint8", -1, -1, 3), 19)

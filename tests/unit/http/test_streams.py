@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from edgeserve.errors import Dropped
+from edgeserve.http.backend import Places
 from edgeserve.http.origins import Tokens
 
 
@@ -33,7 +34,7 @@ def test_a_stream_that_nobody_reads_ends():
     async def receive():
         await asyncio.Event().wait()
 
-    bounds = Bounds(1000, 0.01)
+    bounds = Bounds(1000, 0.01, 1000, Places(10**6), None)
     routes = ChatRoutes(Backend(), bounds, Tokens(), lambda: 0.0)
 
     async def handler(call):
@@ -63,7 +64,7 @@ def test_an_error_in_the_middle_is_told_in_the_stream():
     async def receive():
         await asyncio.Event().wait()
 
-    bounds = Bounds(1000, 10.0)
+    bounds = Bounds(1000, 10.0, 1000, Places(10**6), None)
     call = Call({"method": "POST", "path": "/", "headers": []}, receive, send, bounds)
     routes = ChatRoutes(Backend(), bounds, Tokens(), lambda: 0.0)
     asyncio.run(routes._stream(call, ChatRequest("m", {}, {}, True, False), Completion("id", "m", 0)))

@@ -239,7 +239,7 @@ def test_an_error_with_half_a_character_arrives():
 )
 def test_an_answer_to_a_question_that_a_client_could_not_read_is_an_error(payload, reason):
     with pytest.raises(Failed, match=f"(?is)the answer to this question cannot be sent: .*{reason}"):
-        wire.encode_info(1, payload)
+        wire.pack_info(payload)
 
 
 @pytest.mark.parametrize("value", [object(), {"a": 1}, [1, 2], np.array(["a"]), np.array([None]), 1j, b"bytes"])

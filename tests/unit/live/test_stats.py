@@ -135,7 +135,7 @@ class Told(Fifo):
 def shown(*told: Any) -> Any:
     """The figures of policies p0, p1, ... as a client reads them over the bus."""
     info = figures_of([Told(figures, f"p{index}") for index, figures in enumerate(told)])
-    reply = wire.decode_reply([wire.encode_info(1, {"policies": info})], 1 << 26)
+    reply = wire.decode_reply([wire.encode_info(1, wire.pack_info({"policies": info}))], 1 << 26)
     assert reply.info == {"policies": info}, "what is shown in process and over the bus is one"
     return info if len(told) > 1 else info["p0"]
 

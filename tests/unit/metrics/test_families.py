@@ -15,9 +15,10 @@ pytest.importorskip("prometheus_client", reason="the extra 'metrics' is not inst
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from edgeserve.config.addresses import host_and_port
 from edgeserve.errors import ConfigError
 from edgeserve.live.stats import AppCounts, LaneCounts
-from edgeserve.metrics.endpoint import MetricsEndpoint, StatsCollector, split_address
+from edgeserve.metrics.endpoint import MetricsEndpoint, StatsCollector
 from edgeserve.sched.protocol.actions import LatencyBreakdown, Outcome
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
@@ -121,11 +122,11 @@ def test_it_is_scraped_over_http_and_ends():
 @pytest.mark.parametrize("address", ["9464", ":9464", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536"])
 def test_an_address_that_is_none_is_refused(address):
     with pytest.raises(ConfigError, match=re.escape(repr(address))):
-        split_address(address)
+        MetricsEndpoint(address, stats_of, "1")
 
 
 def test_an_address_may_be_of_ipv6():
-    assert split_address("[::1]:9464") == ("::1", 9464)
+    assert host_and_port("[server] metrics", "[::1]:9464", "") == ("::1", 9464)
 
 
 # --- the board --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,212 @@
+"""What strangers send to the HTTP front: connections, bodies, files and pages in a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import socket
+from typing import Any, Dict, Iterator
+
+import numpy as np
+import pytest
+from bus_server import BusServer
+
+pytest.importorskip("starlette", reason="starlette is not installed: there is no front")
+pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no front")
+
+from http_front import FrontThread
+
+from edgeserve.config.schema import HttpConfig
+from edgeserve.errors import BadInput, Rejected, TooLarge
+from edgeserve.http import connections, images
+from edgeserve.http.asgi import Bounds, Call
+from edgeserve.http.backend import Places
+
+APPS = {"echo": {"inputs": {"x": {"dtype": "float32", "shape": [-1]}}, "outputs": ["x"]}}
+PIXELS = {"dtype": "uint8", "shape": [-1, -1, 3]}
+INFER = "/v2/models/echo/infer"
+
+
+@pytest.fixture
+def server(tmp_path: Any) -> Iterator[BusServer]:
+    with BusServer(f"ipc://{tmp_path}/bus") as running:
+        running.told = APPS
+        yield running
+
+
+def front_of(server: BusServer, **settings: Any) -> FrontThread:
+    return FrontThread(server.endpoint, HttpConfig(listen="127.0.0.1:0", **settings))
+
+
+def dial(front: FrontThread, said: bytes = b"") -> socket.socket:
+    one = socket.create_connection(front.http.split(":"), 20)
+    one.sendall(said)
+    return one
+
+
+def read(one: socket.socket) -> bytes:
+    """Everything until the connection ends."""
+    data = b""
+    try:
+        while part := one.recv(1 << 16):
+            data += part
+    except ConnectionError:
+        pass
+    return data
+
+
+# --- before a request is complete -------------------------------------------------------------------------------------
+
+
+def test_idle_connections_keep_nobody_out(server: BusServer) -> None:
+    with front_of(server, connections_max=8) as front:
+        idle = [dial(front, b"GET /v2/health" if number % 2 else b"") for number in range(30)]
+        assert front.ask("GET", "/v2/health/live")[0] == 200
+        assert [read(one) for one in idle[:20]] == [b""] * 20, "the first ones were ended"
+        for one in idle:
+            one.close()
+
+
+def test_a_connection_that_says_nothing_or_half_a_head_ends(server: BusServer, monkeypatch: Any) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 0.05)
+    with front_of(server) as front:
+        for said in (b"", b"GET /v2/hea"):
+            with dial(front, said) as one:
+                assert read(one) == b""
+        with dial(front, b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n") as one:
+            assert one.recv(12) == b"HTTP/1.1 200"
+            one.sendall(b"GET /v2/hea")
+            assert b"HTTP" not in read(one)
+
+
+def test_a_connection_keeps_its_place_while_it_is_served(server: BusServer) -> None:
+    with front_of(server, connections_max=2) as front:
+        body = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]}'
+        head = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+        with dial(front, head.encode() + b"Expect: 100-continue\r\n\r\n") as served:
+            assert served.recv(1 << 16).startswith(b"HTTP/1.1 100")
+            idle = [dial(front) for _ in range(4)]
+            assert read(idle[0]) == b""
+            served.sendall(body)
+            assert served.recv(12) == b"HTTP/1.1 200"
+            for one in idle:
+                one.close()
+
+
+def call(bounds: Bounds, parts: Any = ()) -> Call:
+    left = list(parts)
+
+    async def receive() -> Dict[str, Any]:
+        return {"type": "http.request", "body": left.pop(0), "more_body": bool(left)}
+
+    async def send(message: Any) -> None:
+        return None
+
+    return Call({"method": "POST", "headers": [], "client": ("127.0.0.1", 1)}, receive, send, bounds)
+
+
+def test_bodies_that_are_not_complete_have_a_bound_together() -> None:
+    bounds = Bounds(1000, 10.0, 100, Places(2000, "bytes of bodies", "bodies_max", lasting=True), None)
+    first, second, third = (call(bounds, [bytes(400), bytes(400)]) for _ in range(3))
+    assert len(asyncio.run(first.body())) == 800
+    with pytest.raises(Rejected, match="bodies_max"):
+        asyncio.run(second.body())
+    second.end()
+    first.end()
+    assert bounds.bodies.count == 0
+    assert len(asyncio.run(third.body())) == 800
+
+
+def test_json_is_bounded_before_it_is_read() -> None:
+    bounds = Bounds(10**6, 10.0, 1000, Places(10**4, "bytes of bodies", "bodies_max"), None)
+    with pytest.raises(TooLarge, match="json_max"):
+        asyncio.run(call(bounds, [b"[" + b"1," * 600 + b"1]"]).json())
+    with pytest.raises(Rejected, match="bodies_max"):  # it counts as what it becomes
+        for _ in range(3):
+            asyncio.run(call(bounds, [b"[" + b"1," * 400 + b"1]"]).json())
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def npy(shape: Any, data: bytes, dtype: str = "<f4", version: bytes = b"\x01\x00") -> bytes:
+    head = repr({"descr": dtype, "fortran_order": False, "shape": shape}).encode() + b"\n"
+    size = len(head).to_bytes(2 if version == b"\x01\x00" else 4, "little")
+    return b"\x93NUMPY" + version + size + head + data
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        npy((10**12,), bytes(16)),
+        npy((2**62, 2**62), bytes(16)),
+        npy((-4,), bytes(16)),
+        npy((5,), bytes(16)),
+        npy((4,), bytes(16), "|O"),
+        npy((4,), bytes(16), version=b"\x03\x00"),
+        npy((10**18,), b"", "|S0"),
+        b"\x93NUMPY\x01",
+    ],
+)
+def test_what_an_array_file_claims_is_checked(file: bytes) -> None:
+    with pytest.raises(BadInput, match=r"\.npy"):
+        images.decode_file("x", file, PIXELS, 10**6)
+
+
+def test_good_array_files_are_read() -> None:
+    for array in (np.arange(6, dtype=np.float32).reshape(2, 3), np.asfortranarray(np.ones((2, 3), np.int16))):
+        file = io.BytesIO()
+        np.save(file, array)
+        assert (images.decode_file("x", file.getvalue(), PIXELS, 10**6) == array).all()
+
+
+@pytest.mark.parametrize(("kind", "is_read"), [("PNG", True), ("BMP", True), ("TIFF", False), ("PPM", False)])
+def test_few_kinds_of_images_are_opened(kind: str, is_read: bool) -> None:
+    image = pytest.importorskip("PIL.Image", reason="pillow is not installed: no images")
+    file = io.BytesIO()
+    image.new("RGB", (4, 2)).save(file, kind)
+    if is_read:
+        assert images.decode_file("x", file.getvalue(), PIXELS, 10**6).shape == (2, 4, 3)
+        return
+    with pytest.raises(BadInput, match="no image"):
+        images.decode_file("x", file.getvalue(), PIXELS, 10**6)
+
+
+def test_an_image_is_bounded_by_what_it_takes_to_decode() -> None:
+    image = pytest.importorskip("PIL.Image", reason="pillow is not installed: no images")
+    file = io.BytesIO()
+    image.new("L", (1000, 1000)).save(file, "PNG")
+    assert images.decode_file("x", file.getvalue(), PIXELS, 3 * 10**6).shape == (1000, 1000, 3)
+    with pytest.raises(TooLarge, match="to decode"):
+        images.decode_file("x", file.getvalue(), {"dtype": "float64", "shape": [-1, -1, 3]}, 3 * 10**6)
+
+
+# --- pages in a browser -----------------------------------------------------------------------------------------------
+
+
+def test_no_page_asks_a_front_without_a_token(server: BusServer) -> None:
+    with front_of(server) as front:
+        for header, value, status in (
+            ("Host", "localhost:8000", 200),
+            ("Host", "127.0.0.1", 200),
+            ("Host", "[::1]:8000", 200),
+            ("Host", "evil.example:8000", 403),
+            ("Host", "127.0.0.1.evil.example", 403),
+            ("Host", "localhost.evil.example:80", 403),
+            ("Origin", "http://localhost:8000", 403),
+            ("Sec-Fetch-Site", "cross-site", 403),
+            ("Sec-Fetch-Site", "same-site", 403),
+            ("Sec-Fetch-Site", "none", 200),
+        ):
+            assert front.ask("GET", "/v2/health/live", headers={header: value})[0] == status, (header, value)
+
+
+def test_a_front_with_a_token_is_asked_by_any_name(server: BusServer, tmp_path: Any) -> None:
+    (tmp_path / "token").write_text("a-token-of-these-tests")
+    headers = {
+        "Host": "front.example",
+        "Sec-Fetch-Site": "cross-site",
+        "Authorization": "Bearer a-token-of-these-tests",
+    }
+    with front_of(server, token_file=str(tmp_path / "token")) as front:
+        assert front.ask("GET", "/v2", headers=headers)[0] == 200

@@ -1,0 +1,78 @@
+"""Who connects to the endpoint of metrics and says little, or nothing."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import urllib.request
+from typing import Any, Dict
+
+import pytest
+
+pytest.importorskip("prometheus_client", reason="prometheus-client is not installed: there is no endpoint")
+
+from edgeserve.errors import ConfigError
+from edgeserve.metrics import endpoint as metrics
+from edgeserve.metrics.endpoint import MetricsEndpoint
+
+
+def stats() -> Dict[str, Any]:
+    zero = {"uptime_s": 1.0, "open": 0, "pending_max": 1}
+    return {**zero, "apps": {}, "lanes": {}, "models": {}, "devices": {}}
+
+
+def test_idle_connections_take_no_threads_and_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "ASK_S", 0.02)
+    endpoint = MetricsEndpoint("127.0.0.1:0", stats, "1")
+    place = ("127.0.0.1", int(endpoint.url.split(":")[2].split("/")[0]))
+    before = threading.active_count()
+    idle = [socket.create_connection(place, 20) for _ in range(8)]
+    try:
+        dripping = idle[0]
+        dripping.sendall(b"GET /metrics HT")
+        with urllib.request.urlopen(endpoint.url, timeout=30) as reply:
+            assert b"edgeserve_uptime_seconds" in reply.read()
+        assert threading.active_count() == before
+        assert [one.recv(1) for one in idle] == [b""] * 8
+    finally:
+        for one in idle:
+            one.close()
+        endpoint.close()
+
+
+def test_what_is_no_scrape_is_told() -> None:
+    endpoint = MetricsEndpoint("127.0.0.1:0", stats, "1")
+    try:
+        port = int(endpoint.url.split(":")[2].split("/")[0])
+        for ask, told in [(b"POST /metrics HTTP/1.1", b"405"), (b"GET /x HTTP/1.1", b"404"), (b"nonsense", b"")]:
+            with socket.create_connection(("127.0.0.1", port), 20) as one:
+                one.sendall(ask + b"\r\n\r\n")
+                assert one.recv(12)[9:] == told
+    finally:
+        endpoint.close()
+
+
+def test_a_client_that_takes_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "TAKE_S", 0.05)
+    endpoint = MetricsEndpoint("127.0.0.1:0", stats, "1")
+    monkeypatch.setattr(endpoint, "_answer", lambda *asked: bytes(64 * 1024**2))
+    try:
+        port = int(endpoint.url.split(":")[2].split("/")[0])
+        with socket.create_connection(("127.0.0.1", port), 20) as mute:
+            mute.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            begun_s = time.monotonic()
+            monkeypatch.undo()
+            with urllib.request.urlopen(endpoint.url, timeout=30) as reply:
+                assert reply.read()
+            assert time.monotonic() - begun_s < 20
+    finally:
+        endpoint.close()
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "127.0.0.1.example.com:0"])
+def test_other_machines_do_not_scrape_unless_they_may(address: str) -> None:
+    with pytest.raises(ConfigError, match="metrics_remote"):
+        MetricsEndpoint(address, stats, "1")
+    if address == "0.0.0.0:0":
+        MetricsEndpoint(address, stats, "1", remote=True).close()
