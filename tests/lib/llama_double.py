@@ -1,12 +1,14 @@
 """A double of ``llama_cpp``'s low-level calls for the tests: as strict as llama.cpp about positions and sequences, and
 with scores that depend on everything before a token.
 
-``module()`` makes one; what it was asked to do is in its ``calls``, what each context holds in its ``contexts``.
+``module()`` makes one; what it was asked to do is in its ``calls``, what each context holds in its ``contexts``, and
+``log(level, line, data)`` tells a line to who listens. :func:`write_file` writes a file that it loads.
 """
 
 from __future__ import annotations
 
 import ctypes
+import struct
 import types
 from typing import Any, Dict, List
 
@@ -16,6 +18,32 @@ VOCABULARY = 258  # bytes, <|im_start|>, <|im_end|>
 SPECIALS = ("<|im_start|>", "<|im_end|>")
 CONTEXT = 128
 MODEL_BYTES = 10**6
+
+
+HEADER: Dict[str, Any] = {
+    "block_count": 3,
+    "embedding_length": 64,
+    "attention.head_count": 4,
+    "attention.head_count_kv": 2,
+}
+"""Of the model's file, below its architecture's name: whole numbers, or a list of them."""
+
+
+def write_file(path: Any, **facts: Any) -> str:
+    """Write a GGUF file that has a header alone; ``facts`` come to :data:`HEADER` and ``None`` takes one away. Its name
+    in its directory."""
+
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    entries = [text("general.architecture") + struct.pack("<I", 8) + text("llama")]
+    for key, value in {**HEADER, **facts}.items():
+        numbers = value if isinstance(value, list) else [value]
+        kind = struct.pack("<IIQ", 9, 4, len(numbers)) if isinstance(value, list) else struct.pack("<I", 4)
+        if value is not None:
+            entries.append(text(f"llama.{key}") + kind + struct.pack(f"<{len(numbers)}I", *numbers))
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(entries)) + b"".join(entries))
+    return str(path.name)
 
 
 class Batch:
@@ -96,7 +124,6 @@ def decode(context: Context, batch: Batch) -> int:
 
 FUNCTIONS: Dict[str, Any] = {
     "backend_init": lambda: None,
-    "log_set": lambda function, data: None,
     "model_default_params": types.SimpleNamespace,
     "context_default_params": types.SimpleNamespace,
     "supports_gpu_offload": lambda: False,
@@ -105,10 +132,6 @@ FUNCTIONS: Dict[str, Any] = {
     "model_n_ctx_train": lambda model: CONTEXT,
     "model_get_vocab": lambda model: model,
     "vocab_n_tokens": lambda vocabulary: VOCABULARY,
-    "model_n_embd": lambda model: 64,
-    "model_n_head": lambda model: 4,
-    "model_n_head_kv": lambda model: 2,
-    "model_n_layer": lambda model: 3,
     "model_size": lambda model: MODEL_BYTES,
     "get_memory": lambda context: context,
     "batch_init": lambda room, embeddings, sequences: Batch(room),
@@ -136,7 +159,7 @@ FUNCTIONS: Dict[str, Any] = {
 def module(**overrides: Any) -> Any:
     """A new module; ``overrides`` replace its functions."""
     double: Any = types.ModuleType("llama_cpp")
-    double.calls, double.contexts = [], []
+    double.calls, double.contexts, double.log = [], [], None
     double.llama_token = ctypes.c_int32
     double.llama_log_callback = lambda function: function
 
@@ -148,6 +171,15 @@ def module(**overrides: Any) -> Any:
         double.contexts.append(Context(settings))
         return double.contexts[-1]
 
-    for name, function in {**FUNCTIONS, "decode": recorded, "init_from_model": opened, **overrides}.items():
+    def listened(function: Any, data: Any) -> None:
+        double.log = function
+
+    for name, function in {
+        **FUNCTIONS,
+        "log_set": listened,
+        "decode": recorded,
+        "init_from_model": opened,
+        **overrides,
+    }.items():
         setattr(double, f"llama_{name}", function)
     return double

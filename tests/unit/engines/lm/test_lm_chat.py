@@ -60,7 +60,7 @@ def test_what_people_write_is_neither_the_first_token_nor_the_end_of_a_turn():
     [
         ("{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m['content'] }}{% endfor %}", "hi"),
         (
-            "{% for m in messages %}{% if m['role'] == 'user' %}{% continue %}{% endif %}{{ m['content'] }}{% endfor %}",
+            "{% for m in messages %}{% if m.role == 'user' %}{% continue %}{% endif %}{{ m.content }}{% endfor %}",
             "yes",
         ),
         (
