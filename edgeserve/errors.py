@@ -70,6 +70,12 @@ class ExampleUnknown(EngineError):
     code = "example_unknown"
 
 
+class WrongInput(EngineError):
+    """An item's values are none that the model takes: its client's mistake. The request ends as ``bad_input``."""
+
+    code = "wrong_input"
+
+
 # --- what a client can be told -------------------------------------------------------------------------------------
 
 

@@ -71,7 +71,7 @@ def kept_per_token(header: Mapping[str, Any]) -> int:
     layers = kept if isinstance(kept, list) else [kept] * header.get(below + "block_count", 0)
     part = header.get(below + "embedding_length", 0) // max(1, max(heads) if isinstance(heads, list) else heads)
     sizes = [header.get(f"{below}attention.{of}_length", part) for of in ("key", "value")]
-    return sum(layers) * sum(sizes)
+    return int(sum(layers) * sum(sizes))
 
 
 def not_a_decoder_alone(architecture: str) -> str:

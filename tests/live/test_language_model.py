@@ -9,6 +9,7 @@ import pytest
 
 from edgeserve import Runtime
 from edgeserve.config.files import resolve_path
+from edgeserve.errors import BadInput, Failed
 
 pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
 pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
@@ -38,6 +39,36 @@ def runtime_of(tmp_path, file, chat=False):
     path = tmp_path / "edge.toml"
     path.write_text(CONFIG.replace("FILE", file).replace("CHAT", json.dumps(chat)))
     return Runtime.from_config(str(path))
+
+
+def test_wrong_values_of_a_node_before_are_no_mistake_of_the_client(tmp_path, caplog):
+    (tmp_path / "node_functions.py").write_text("def number(inputs):\n    return {'prompt': 5}\n")
+    path = tmp_path / "edge.toml"
+    path.write_text(
+        f"""
+[app.write]
+[[app.write.node]]
+name = "number"
+[[app.write.node]]
+name = "tiny"
+inputs = {{ prompt = "number.prompt" }}
+[app.direct]
+model = "tiny"
+[model.number]
+engine = "python"
+function = "node_functions:number"
+[model.tiny]
+engine = "lm"
+file = "{lm_models.tiny(str(tmp_path))}"
+"""
+    )
+    with Runtime.from_config(str(path)) as runtime:
+        with pytest.raises(BadInput, match="'prompt' is 5; expected text"):
+            runtime.infer("direct", {"prompt": 5}, slo_ms=20_000)
+        assert "failure 1 of this model" not in caplog.text
+        with pytest.raises(Failed, match="'prompt' is 5; expected text"):
+            runtime.infer("write", {}, slo_ms=20_000)
+        assert "failure 1 of this model" in caplog.text
 
 
 def test_answers_stream_and_are_the_same_in_company(tmp_path):

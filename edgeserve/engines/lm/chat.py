@@ -12,7 +12,7 @@ import json
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from edgeserve.engines.lm.backend import Tokenizer
-from edgeserve.errors import EngineError
+from edgeserve.errors import EngineError, WrongInput
 
 CHATML = "chatml"
 """The template of that name: OpenAI's ChatML, without a system message of its own."""
@@ -27,11 +27,11 @@ def conversation_tokens(tokenizer: Tokenizer, messages: Sequence[Mapping[str, st
 
 
 def render(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]], model: str) -> str:
-    """The text up to where the assistant's answer begins. Raises :class:`EngineError` where the model has no template,
-    or refuses the conversation."""
+    """The text up to where the assistant's answer begins. Raises :class:`WrongInput` where the model has no template,
+    or it refuses the conversation, and :class:`EngineError` where it is no template."""
     template = tokenizer.chat_template
     if not template:
-        raise EngineError(
+        raise WrongInput(
             f"model {model!r} has no chat template, so it takes prompt or tokens, not messages; a model "
             "that was trained on conversations brings one"
         )
@@ -39,13 +39,17 @@ def render(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]], model: s
     if template == CHATML:
         return chatml(plain)
     try:
-        text: str = _compiled(template).render(
-            messages=plain, add_generation_prompt=True, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token
-        )
+        compiled = _compiled(template)
     except EngineError:
         raise
     except Exception as error:
-        raise EngineError(f"model {model!r}: its chat template refuses the messages: {error}") from error
+        raise EngineError(f"model {model!r}: its chat template is none: {error}") from error
+    try:
+        text: str = compiled.render(
+            messages=plain, add_generation_prompt=True, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token
+        )
+    except Exception as error:
+        raise WrongInput(f"model {model!r}: its chat template refuses the messages: {error}") from error
     return text
 
 

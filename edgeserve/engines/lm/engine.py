@@ -2,7 +2,8 @@
 
 Options: ``backend`` (``"onnx"``, ``"llama.cpp"`` or ``"torch"``; left out: by the file's name), ``context`` (tokens of
 the longest sequence, prompt and answer; left out: as the model says), ``max_tokens`` (of an answer: the default, and
-the most that a request may ask for), ``temperature``, ``top_p``, ``top_k``, ``stop``, ``seed`` (defaults of requests),
+the most that a request may ask for), ``temperature``, ``top_p``, ``top_k``, ``min_p``, ``frequency_penalty``,
+``presence_penalty``, ``repeat_penalty``, ``stop``, ``seed`` (defaults of requests),
 ``chat`` (``prompt`` is what a user says, not a text to continue), ``threads`` (of one run; default: the lane's),
 ``prefill_tokens`` (of prompts that one turn reads at most; left out: 512 where no other model is on its lanes, else as
 many as fit into ``turn``, by what the first lane measures when it opens the model), ``turn`` (how long a turn of
@@ -20,7 +21,7 @@ from edgeserve.config.files import model_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Finished, Footprint, LaneInfo, Pending, SequenceInfo, Session, Values
 from edgeserve.engines.lm.backend import LmBackend, ModelFacts
-from edgeserve.engines.lm.generation import Generation, Reader
+from edgeserve.engines.lm.generation import SAMPLING_BOUNDS, Generation, Reader
 from edgeserve.engines.lm.sampling import Sampling
 from edgeserve.engines.lm.slots import Slots
 from edgeserve.engines.lm.step_loop import DECODE, PREFILL, PREFILL_TOKENS_MAX, Language, StepLoop
@@ -33,8 +34,7 @@ KNOWN_OPTIONS = (
     "backend",
     "context",
     "max_tokens",
-    "temperature",
-    "top_p",
+    *SAMPLING_BOUNDS,
     "top_k",
     "stop",
     "seed",
@@ -93,9 +93,12 @@ class LmEngine(Engine):
         self._defaults = Generation(
             (),
             Sampling(
-                options.number("temperature", 0.0, 0.0, 100.0),
-                options.number("top_p", 1.0, 0.0, 1.0),
-                options.integer("top_k", 0, 0),
+                top_k=options.integer("top_k", 0, 0),
+                biases=(),
+                **{
+                    name: options.number(name, getattr(Sampling(), name), low, high)
+                    for name, (low, high) in SAMPLING_BOUNDS.items()
+                },
             ),
             options.integer("max_tokens", MAX_TOKENS, 1),
             options.texts("stop"),

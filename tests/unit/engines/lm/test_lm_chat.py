@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from edgeserve.engines.lm.chat import CHATML, conversation_tokens, render, without
 from edgeserve.engines.lm.tokenizers import ByteTokenizer, longest_first
-from edgeserve.errors import EngineError
+from edgeserve.errors import EngineError, WrongInput
 
 NAMES = ("<s>", "</s>", "<|im_start|>", "<|im_end|>")
 BEGIN, END, TURN = 256, 257, 258
@@ -92,13 +92,14 @@ def test_a_template_may_tell_the_model_the_date():
         ("{{ raise_exception('no system role') }}", "no system role"),
         ("{{ messages.append(1) }}", "unsafe"),
         ("{{ ''.__class__.__mro__ }}", "unsafe"),
-        ("{% generation %}", "end of template"),
     ],
 )
 def test_a_template_that_refuses_or_breaks_out_is_a_typed_error(template, why):
     pytest.importorskip("jinja2", reason="pip install -e '.[test]'")
-    with pytest.raises(EngineError, match=f"'chat': its chat template refuses the messages: .*{why}"):
+    with pytest.raises(WrongInput, match=f"'chat': its chat template refuses the messages: .*{why}"):
         render(ByteTokenizer([], [], [], template), MESSAGES, "chat")
+    with pytest.raises(EngineError, match="'chat': its chat template is none: .*end of template"):
+        render(ByteTokenizer([], [], [], "{% generation %}"), MESSAGES, "chat")
 
 
 FRAGMENTS = sorted(
