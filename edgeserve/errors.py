@@ -64,6 +64,12 @@ class OutOfMemory(EngineError):
         self.free_bytes = free_bytes
 
 
+class ProcessEnded(EngineError):
+    """The process of its own that a model runs in ended, or was ended, with what it held."""
+
+    code = "process_ended"
+
+
 class ExampleUnknown(EngineError):
     """An engine cannot make an input for its model by itself: it is neither warmed up nor profiled without help."""
 

@@ -8,9 +8,12 @@ with scores that depend on everything before a token.
 from __future__ import annotations
 
 import ctypes
+import importlib
+import os
 import struct
+import sys
 import types
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List
 
 import numpy as np
 
@@ -183,3 +186,44 @@ def module(**overrides: Any) -> Any:
     }.items():
         setattr(double, f"llama_{name}", function)
     return double
+
+
+MODULE = """
+import sys, llama_double
+sys.modules[__name__] = llama_double.module(
+    decode=llama_double.decode_or_end, model_load_from_file=llama_double.load_or_end
+)
+"""
+BACKEND = "edgeserve.engines.lm.llama_backend"
+
+
+def installed(directory: Any, monkeypatch: Any) -> Iterator[None]:
+    """The double as a module in ``directory`` that this process and its children import. As llama.cpp, it ends its
+    process where something is wrong: at the token ``!``, and at files whose names have ``abort`` (with ``weights``, not
+    at their vocabulary)."""
+    (directory / "llama_cpp.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(directory))
+    monkeypatch.delitem(sys.modules, "llama_cpp", raising=False)
+    monkeypatch.setitem(sys.modules, BACKEND, sys)  # imported anew now, and again after the test
+    del sys.modules[BACKEND]
+    package = importlib.import_module("edgeserve.engines.lm")
+    monkeypatch.setattr(package, "llama_backend", importlib.import_module(BACKEND), raising=False)
+    yield
+    sys.modules.pop("llama_cpp", None)
+
+
+def decode_or_end(context: Context, batch: Batch) -> int:
+    if ord("!") in list(batch.token[: batch.n_tokens]):
+        _end(b"llama.cpp:1: GGML_ASSERT(all is well) failed")
+    return decode(context, batch)
+
+
+def load_or_end(path: bytes, settings: Any) -> Any:
+    if b"abort" in os.path.basename(path) and not (settings.vocab_only and b"weights" in path):
+        _end(b"llama.cpp:2: GGML_ASSERT(known) failed")
+    return load(path, settings)
+
+
+def _end(line: bytes) -> None:
+    os.write(2, line + b"\n")
+    os.abort()

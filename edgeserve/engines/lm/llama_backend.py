@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import os
 from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
 
 import llama_cpp
@@ -23,6 +24,8 @@ from edgeserve.engines.lm.llama_numbers import Numbers
 from edgeserve.engines.lm.tokenizers import longest_first
 from edgeserve.engines.options import Options
 from edgeserve.errors import EngineError, OutOfMemory
+
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # where llama.cpp ends its process it would first wait for a debugger
 
 BATCH_TOKENS = 512
 """Tokens of one ``llama_decode``; more are given in several calls."""
@@ -228,6 +231,9 @@ class LlamaSession:
         number = self._numbers.leave(slot)
         if number >= 0:
             llama_cpp.llama_memory_seq_rm(self._memory, number, -1, -1)
+
+    def lost(self) -> bool:
+        return False
 
     def close(self) -> None:
         context, self._context = self._context, None

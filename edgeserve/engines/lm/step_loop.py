@@ -72,6 +72,7 @@ class StepLoop:
     def run(self, batch: Batch) -> List[Result]:
         """One result per item, :data:`ANSWERED` where the control was told already. Raises what fails the batch."""
         run = _Run(batch)
+        self._slots.forget_lost()
         for index in range(len(batch.items)):
             try:
                 run.jobs.append(BatchItem(index, self._sequence(batch, index)))
