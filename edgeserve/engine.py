@@ -12,7 +12,7 @@ class in ``[model.NAME] engine``, in the same form. The page on engines is the t
 * Helpers: :class:`Options` reads ``[model.NAME] options``; :class:`Ports` with :class:`Port` and :data:`PORT_OPTIONS`
   turns items into arrays and back; :func:`resolve_path` finds a model's file; :func:`with_failures` puts failed items
   between the results of the others.
-* Errors: :class:`EngineError`, :class:`DeviceLost`, :class:`ExampleUnknown`.
+* Errors: :class:`EngineError`, :class:`WrongInput`, :class:`DeviceLost`, :class:`ExampleUnknown`.
 * A host function (``engine = "python"``) returns a dict, a :class:`Result`, :class:`Parts` of a fan-out, or a
   :class:`Route`.
 """
@@ -41,7 +41,7 @@ from edgeserve.engines.base import (
 from edgeserve.engines.options import Options
 from edgeserve.engines.ports import PORT_OPTIONS, Port, Ports
 from edgeserve.engines.python import Parts, Route
-from edgeserve.errors import DeviceLost, EngineError, ExampleUnknown
+from edgeserve.errors import DeviceLost, EngineError, ExampleUnknown, WrongInput
 
 __all__ = [
     "ANSWERED",
@@ -67,6 +67,7 @@ __all__ = [
     "SequenceInfo",
     "Session",
     "Values",
+    "WrongInput",
     "make_engine",
     "resolve_path",
     "with_failures",

@@ -65,10 +65,22 @@ class OutOfMemory(EngineError):
         self.free_bytes = free_bytes
 
 
+class ProcessEnded(EngineError):
+    """The process of its own that a model runs in ended, or was ended, with what it held."""
+
+    code = "process_ended"
+
+
 class ExampleUnknown(EngineError):
     """An engine cannot make an input for its model by itself: it is neither warmed up nor profiled without help."""
 
     code = "example_unknown"
+
+
+class WrongInput(EngineError):
+    """An item's values are none that the model takes: its client's mistake. The request ends as ``bad_input``."""
+
+    code = "wrong_input"
 
 
 # --- what a client can be told -------------------------------------------------------------------------------------

@@ -17,8 +17,9 @@ from edgeserve.errors import ConfigError, did_you_mean
 def known_hints(nodes: Sequence[NodeConfig]) -> Dict[str, str]:
     """Name -> meaning of every hint that a request to an app with these nodes may have.
 
-    ``steps`` is for the app of one plain node, where ``NODE.steps`` would say the same; with more nodes each has its
-    own. ``parts`` and ``route`` belong to the nodes that make parts and choose a successor.
+    ``steps``, ``steps_sd`` and ``tokens`` are for the app of one plain node, where ``NODE.steps`` would say the same;
+    with more nodes each has its own. ``parts`` and ``route`` belong to the nodes that make parts and choose a
+    successor.
     """
     known = {
         "length": "how long it is, in a unit of the app's own: more takes longer",
@@ -27,11 +28,13 @@ def known_hints(nodes: Sequence[NodeConfig]) -> Dict[str, str]:
     alone = len(nodes) == 1 and not nodes[0].fan_out and nodes[0].route == "all"
     if alone:
         known["steps"] = "runs that it needs, of an iterative model: tokens of the answer, of a language model"
+        known["steps_sd"] = "deviation of the logarithm of those steps, of a language model"
         known["tokens"] = "tokens of its input, of a model of sequences"
     for node in nodes:
         known[f"{node.name}.work"] = "its work at the node relative to the usual, which is 1.0"
         if not alone:
             known[f"{node.name}.steps"] = "runs that it needs at the node, of an iterative model"
+            known[f"{node.name}.steps_sd"] = "deviation of the logarithm of those steps, of a language model"
             known[f"{node.name}.tokens"] = "tokens of its input at the node, of a model of sequences"
         if node.fan_out:
             known[f"{node.name}.parts"] = "parts that the node will make of it"

@@ -34,7 +34,8 @@ ENGINES: Dict[str, str] = {
 
 PROCESS_MODULE = "edgeserve.offload.process"
 """Has ``make(model, lanes, directory, timeout_ns, restarts_max)`` for ``options.process = true``: any engine in a
-process of its own."""
+process of its own; and ``starter(timeout_ns, restarts_max)`` for engines of sequences, which stay here and have their
+models computed elsewhere."""
 
 PROCESS_OPTIONS = ("process", "process_timeout", "process_restarts_max")
 """Options that say where an engine runs; every kind has them, none sees them."""
@@ -71,23 +72,22 @@ def make_engine(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str = 
             f"[model.{model.name}] engine = {model.engine!r} made a {type(engine).__name__}; expected an "
             "edgeserve.engine.Engine (docs/guide/write-an-engine.md)"
         )
-    if own.boolean("process", False):
-        if engine.makes_sequences:
+    wanted = own.boolean("process", engine.process_by_default)
+    if not wanted and not engine.makes_sequences:
+        return engine
+    process = importlib.import_module(PROCESS_MODULE)
+    timeout_ns = own.duration_ns("process_timeout", process.TIMEOUT_NS)
+    restarts_max = own.integer("process_restarts_max", process.RESTARTS_MAX, 0, 1000)
+    if engine.makes_sequences:
+        if not engine.use_processes(process.starter(timeout_ns, restarts_max), wanted) and wanted:
             raise ConfigError(
                 f"[model.{model.name}] options.process = true: the model makes sequences, and what it "
                 "tells between two steps does not cross processes. Take options.process away"
             )
-        process = importlib.import_module(PROCESS_MODULE)
-        remote: Engine = process.make(
-            inner,
-            lanes,
-            directory,
-            own.duration_ns("process_timeout", process.TIMEOUT_NS),
-            own.integer("process_restarts_max", process.RESTARTS_MAX, 0, 1000),
-        )
-        remote.variants = engine.variants
-        return remote
-    return engine
+        return engine
+    remote: Engine = process.make(inner, lanes, directory, timeout_ns, restarts_max)
+    remote.variants = engine.variants
+    return remote
 
 
 def check_streams(config: Config, model: ModelConfig, engine: Engine) -> None:
@@ -149,4 +149,5 @@ def lane_info(config: Config, lane: str) -> LaneInfo:
         settings.depth,
         nice=settings.nice,
         models=models,
+        apps=len(config.apps),
     )

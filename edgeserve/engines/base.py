@@ -40,6 +40,7 @@ class LaneInfo(NamedTuple):
     common: Optional[Dict[str, Any]] = None
     nice: int = 0
     models: int = 0
+    apps: int = 0
 
 
 class SequenceInfo(NamedTuple):
@@ -301,6 +302,14 @@ class Engine:
     makes_sequences = False
     """Whether :meth:`sequence` will describe the model as one of sequences: known before it is loaded, so that a
     configuration that cannot be meant is refused."""
+
+    process_by_default = False
+    """Whether the model runs in a process of its own where ``options.process`` does not say."""
+
+    def use_processes(self, start: Callable[..., Any], always: bool) -> bool:
+        """Of an engine of sequences, which keeps them itself: have ``start`` make its processes, as
+        ``edgeserve/engines/lm/remote.py`` says. ``always``: to run the model, not only to try it. Whether it can."""
+        return False
 
     ends_calls = False
     """Whether ``unload`` may be called while a batch runs, and ends it: of engines that run elsewhere."""

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeserve.errors import EngineError
+from edgeserve.errors import EngineError, WrongInput
 from edgeserve.units import counted_axes
 
 Shape = Tuple[int, ...]
@@ -40,21 +40,21 @@ class Slot(NamedTuple):
 
 def fit(slot: Slot, value: Any) -> NDArray[Any]:
     """``value`` as an array that the slot accepts. Widening within a kind (int32 to int64, float16 to float32) is
-    done; every other difference is an :class:`EngineError`: a silent cast hides a missing normalisation."""
+    done; every other difference is an :class:`WrongInput`: a silent cast hides a missing normalisation."""
     array = value if isinstance(value, np.ndarray) else _as_array(slot, value)
     if array.dtype == slot.dtype and array.shape == slot.dims:
         return array  # the common case: every axis is fixed
     if array.dtype != slot.dtype:
         array = _widened(slot, array)
     if array.ndim != len(slot.dims):
-        raise EngineError(
+        raise WrongInput(
             f"{slot.where}: input {slot.name!r} has {counted_axes(array.ndim)}, shape {array.shape}; "
             f"expected {counted_axes(len(slot.dims))} per item, {dims_text(slot.dims)} (without the "
             "batch axis)"
         )
     for have, want in zip(array.shape, slot.dims):
         if want is not None and (have > want or (have < want and slot.pad is None)):
-            raise EngineError(
+            raise WrongInput(
                 f"{slot.where}: input {slot.name!r} has shape {array.shape}; "
                 f"expected {dims_text(slot.dims)} per item (without the batch axis)"
             )
@@ -65,7 +65,7 @@ def _as_array(slot: Slot, value: Any) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.asarray(value)
     except Exception as error:  # a list of unequal rows, an object that cannot be converted: anything may be raised
-        raise EngineError(
+        raise WrongInput(
             f"{slot.where}: input {slot.name!r} is a {type(value).__name__} that is no array ({error}); "
             f"expected {np.dtype(slot.dtype)} of shape {dims_text(slot.dims)} per item"
         ) from error
@@ -79,7 +79,7 @@ def _widened(slot: Slot, array: NDArray[Any]) -> NDArray[Any]:
     same_kind = array.dtype.kind == want.kind or (array.dtype.kind in "iu" and want.kind in "iu")
     if same_kind and np.can_cast(array.dtype, want, "safe"):
         return array.astype(want)
-    raise EngineError(
+    raise WrongInput(
         f"{slot.where}: input {slot.name!r} is {array.dtype}; expected {want}. "
         f"Convert it before it is sent (for example x.astype('{want}')): nothing is cast silently"
     )

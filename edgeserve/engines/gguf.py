@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import Any, BinaryIO, Dict
+from typing import Any, BinaryIO, Dict, List, Mapping, Optional
 
 from edgeserve.engines.describe import FileDescription
 from edgeserve.errors import EngineError
@@ -19,6 +19,9 @@ ENTRIES_MAX = 100_000
 NAME_BYTES_MAX = 65_536
 TEXT_BYTES_MAX = 64 * 1024**2
 """A chat template or a licence is text; nothing in a header is longer."""
+
+NUMBERS_MAX = 1024
+"""A list of more numbers is one of the tokenizer's; one per layer is shorter."""
 
 _NUMBERS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _TEXT, _ARRAY = 8, 9
@@ -59,6 +62,18 @@ def describe(path: str) -> FileDescription:
     return FileDescription("lm", facts=facts)
 
 
+def kept_per_token(header: Mapping[str, Any]) -> int:
+    """How many numbers a model keeps of each token, keys and values of all layers together; 0 where the header does not
+    say it. The size of a head is a fact of its own: with Qwen3 and Gemma it is twice the embedding's part."""
+    below = f"{header.get('general.architecture')}."
+    heads = header.get(below + "attention.head_count", 0)
+    kept = header.get(below + "attention.head_count_kv", heads)
+    layers = kept if isinstance(kept, list) else [kept] * header.get(below + "block_count", 0)
+    part = header.get(below + "embedding_length", 0) // max(1, max(heads) if isinstance(heads, list) else heads)
+    sizes = [header.get(f"{below}attention.{of}_length", part) for of in ("key", "value")]
+    return int(sum(layers) * sum(sizes))
+
+
 def not_a_decoder_alone(architecture: str) -> str:
     """Why a model is refused that cannot write token by token."""
     return (
@@ -68,7 +83,8 @@ def not_a_decoder_alone(architecture: str) -> str:
 
 
 def read_header(path: str) -> Dict[str, Any]:
-    """The metadata entries that are numbers or short texts; arrays (a tokenizer's tokens) are skipped."""
+    """The metadata entries that are numbers, texts or lists of at most :data:`NUMBERS_MAX` numbers; other arrays (a
+    tokenizer's tokens) are skipped."""
     with open(path, "rb") as file:
         reader = _HeaderReader(file, os.path.getsize(path), path)
         if reader.take(4) != MAGIC:
@@ -124,14 +140,16 @@ class _HeaderReader:
         if kind == _TEXT:
             return self.text(TEXT_BYTES_MAX)
         if kind == _ARRAY:
-            self._skip_array(0)
-            return None
+            return self._array(0)
         raise EngineError(
             f"{self._path}: an entry of type {kind} in its header, which GGUF does not have. Is the file damaged?"
         )
 
-    def _skip_array(self, depth: int) -> None:
+    def _array(self, depth: int) -> Optional[List[Any]]:
+        """A short list of numbers; ``None`` for any other array, which is skipped."""
         kind, count = self.number("<I"), self.number("<Q")
+        if kind in _NUMBERS and count <= NUMBERS_MAX:
+            return [self.number(_NUMBERS[kind]) for _ in range(count)]
         if kind in _NUMBERS:
             self._skip(count * struct.calcsize(_NUMBERS[kind]))
         elif kind == _TEXT:
@@ -139,9 +157,10 @@ class _HeaderReader:
                 self._skip(self.number("<Q"))
         elif kind == _ARRAY and depth < 4:
             for _ in range(self._counted(count, 12)):
-                self._skip_array(depth + 1)
+                self._array(depth + 1)
         else:
             raise EngineError(f"{self._path}: an array of type {kind} in its header. Is the file damaged?")
+        return None
 
     def _counted(self, count: int, least_bytes: int) -> int:
         if count * least_bytes > self._left:

@@ -27,7 +27,7 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, OutputType, Result, Values, with_failures
 from edgeserve.engines.collate import Room, Shape, Slot, common_shape, crop, dims_text, fit, mask, odd_shapes, stack
 from edgeserve.engines.options import Options
-from edgeserve.errors import EngineError, nearest, sent_instead
+from edgeserve.errors import EngineError, WrongInput, nearest, sent_instead
 
 PORT_OPTIONS = ("constants", "state_axis", "mask", "pad_multiple", "pad_batch", "crop_outputs", "hints")
 
@@ -321,7 +321,7 @@ class Ports:
     def _value(self, name: str, item: Values) -> Any:
         if name not in item:
             takes = [slot.name for slot in self._slots]
-            raise EngineError(
+            raise WrongInput(
                 f"{self._where}: input {name!r} is missing{sent_instead(name, item, takes)}; the model "
                 f"takes {', '.join(takes)}"
             )
@@ -331,7 +331,7 @@ class Ports:
         """An input that the configuration provides must not be sent too: one of the two would be ignored."""
         for name, why in self._given.items():
             if name in item:
-                raise EngineError(
+                raise WrongInput(
                     f"{self._where}: input {name!r} was sent, but [model.{self._model.name}] {why} "
                     "provides it; leave it out, or name the node's inputs without it"
                 )

@@ -1,8 +1,9 @@
 """OpenAI's chat protocol without its transport: a request to an app's inputs, its answer to a completion.
 
-An app that can chat takes ``messages`` (JSON text of OpenAI's messages) or ``prompt`` (a text), and optionally
-``max_tokens``, ``temperature``, ``top_p``, ``seed`` and ``stop`` (JSON text of a list). It answers ``text``, and
-optionally ``prompt_tokens``, ``completion_tokens`` (or ``tokens``: how many, or which) and ``finish_reason``.
+An app that can chat takes ``messages`` (JSON text of OpenAI's messages) or ``prompt`` (a text), and optionally the
+inputs of :data:`NUMBERS`, ``stop`` (JSON text of a list) and ``logit_bias`` (JSON text of an object). It answers
+``text``, and optionally ``prompt_tokens``, ``completion_tokens`` (or ``tokens``: how many, or which) and
+``finish_reason``. A field of a request that would change the answer is served, or refused by its name.
 """
 
 from __future__ import annotations
@@ -13,17 +14,27 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from edgeserve.errors import BadInput
-from edgeserve.http.failures import NotServed, details_of, message_of, status_of
+from edgeserve.errors import BadInput, did_you_mean
+from edgeserve.http.failures import details_of, message_of, status_of
 
 TEXT_INPUTS = ("messages", "prompt")
 OBJECTS = ("text", "any")
 """Dtypes of inputs that may be texts."""
 
-NUMBERS = {"max_tokens": np.int32, "temperature": np.float32, "top_p": np.float32, "seed": np.int64}
+NUMBERS = {
+    "max_tokens": np.int32,
+    "temperature": np.float32,
+    "top_p": np.float32,
+    "top_k": np.int32,
+    "min_p": np.float32,
+    "seed": np.int64,
+    "frequency_penalty": np.float32,
+    "presence_penalty": np.float32,
+    "repeat_penalty": np.float32,
+}
 """Options of a request that become inputs, with the dtype where the app declares none."""
 
-WHOLE = {"max_tokens": 1, "seed": -(2**31)}
+WHOLE = {"max_tokens": 1, "seed": -(2**31), "top_k": 0}
 """Those that are whole numbers, and the smallest."""
 
 NUMBER = (int, float)
@@ -35,10 +46,58 @@ EXTENSIONS: Dict[str, Tuple[str, Tuple[type, ...]]] = {
 }
 """Fields of ours -> arguments of :meth:`Client.submit` and their types."""
 
-NOT_SERVED = ("tools", "functions", "logprobs", "logit_bias", "audio", "modalities")
-"""Fields that would change the answer, and cannot."""
+READ = {"model", "messages", "stream", "stream_options", "max_completion_tokens", "stop", "logit_bias", *NUMBERS}
+
+NEUTRAL: Dict[str, Tuple[Any, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repeat_penalty": (1,),
+    "logit_bias": ({},),
+    "stop": ([],),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "mirostat": (0,),
+    "tools": ([],),
+    "functions": ([],),
+    "tool_choice": ("none", "auto"),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "audio": (),
+    "reasoning_effort": (),
+    "verbosity": (),
+    "web_search_options": (),
+    "grammar": (),
+}
+"""Fields that would change the answer -> values with which they change nothing. Other values are served where the app
+takes such an input, else refused."""
+
+FOR_THE_RECORD = {
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "parallel_tool_calls",
+    "prediction",
+    "cache_prompt",
+    "keep_alive",
+}
+"""Fields that change no answer: they are for people, for accounts, or ask for speed alone."""
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+class BadField(BadInput):
+    """A field of a request that is wrong or not served. ``param``: its name, as OpenAI's clients read it."""
+
+    def __init__(self, param: str, problem: str) -> None:
+        super().__init__(f"{param}{problem}")
+        self.param = param
 
 
 class ChatRequest(NamedTuple):
@@ -62,86 +121,127 @@ def can_chat(app: Mapping[str, Any]) -> bool:
 def read_request(body: Any, inputs: Mapping[str, Any]) -> ChatRequest:
     """A request's body, for an app with these declared ``inputs``. Raises :class:`BadInput` naming the field."""
     assert isinstance(body, dict), "checked by the route"
-    for field in NOT_SERVED:
-        if body.get(field):
-            raise NotServed(f"{field} is not served here")
-    if body.get("n") not in (None, 1):
-        raise NotServed(f"n = {body['n']!r}: one completion per request is served")
-    form = body.get("response_format")
-    if form is not None and form != {"type": "text"}:
-        raise NotServed("response_format: only text is served")
-    stream, with_usage = body.get("stream") or False, body.get("stream_options") or {}
-    if not isinstance(stream, bool) or not isinstance(with_usage, dict):
-        raise BadInput("stream is true or false, stream_options an object")
+    given = {field: value for field, value in body.items() if value is not None}
+    _refuse_unserved(given)
+    stream, with_usage = given.get("stream", False), given.get("stream_options", {})
+    if not isinstance(stream, bool):
+        raise BadField("stream", f" = {_brief(stream)}: expected true or false")
+    if not isinstance(with_usage, dict):
+        raise BadField("stream_options", f" = {_brief(with_usage)}: expected an object")
     options = {
-        argument: _extension(field, kinds, body[field])
+        argument: _extension(field, kinds, given[field])
         for field, (argument, kinds) in EXTENSIONS.items()
-        if body.get(field) is not None
+        if field in given
     }
-    values = _conversation(body.get("messages"), inputs)
-    _add_numbers(body, inputs, values)
-    _add_stop(body.get("stop"), inputs, values)
+    values = _conversation(given.get("messages"), inputs)
+    if "max_completion_tokens" in given:
+        given["max_tokens"] = given["max_completion_tokens"]
+    for name, dtype in NUMBERS.items():
+        if name in given and _taken(name, given[name], inputs):
+            declared = inputs[name]["dtype"] if name in inputs else "any"
+            values[name] = np.asarray(_number(name, given[name]), dtype if declared in OBJECTS else declared)
+    for name, read in (("stop", _stops), ("logit_bias", _biases)):
+        if name in given:
+            value = read(given[name])
+            if _taken(name, value, inputs):
+                values[name] = json.dumps(value, ensure_ascii=False)
     return ChatRequest(body["model"], values, options, stream, bool(with_usage.get("include_usage")))
+
+
+def _refuse_unserved(given: Mapping[str, Any]) -> None:
+    """Refuse the fields that nothing here reads, unless they ask for nothing."""
+    for field, value in given.items():
+        if field in READ or field in EXTENSIONS or field in FOR_THE_RECORD or _is_neutral(field, value):
+            continue
+        if field in NEUTRAL:
+            allowed = "".join([f", or send {json.dumps(neutral)}" for neutral in NEUTRAL[field]])
+            raise BadField(field, f" = {_brief(value)} is not served here; leave it out{allowed}")
+        known = {*READ, *EXTENSIONS, *FOR_THE_RECORD, *NEUTRAL}
+        raise BadField(field, f": a request has no such field{did_you_mean(field[:64], known)} Leave it out")
+
+
+def _is_neutral(field: str, value: Any) -> bool:
+    return any(
+        value == neutral and isinstance(value, bool) == isinstance(neutral, bool) for neutral in NEUTRAL.get(field, ())
+    )
+
+
+def _taken(name: str, value: Any, inputs: Mapping[str, Any]) -> bool:
+    """Whether a field becomes an input: where the app takes it, or declares none at all. One that asks for nothing is
+    not needed."""
+    if name in inputs or not inputs:
+        return True
+    if _is_neutral(name, value):
+        return False
+    raise BadField(
+        name,
+        f" is not served: the app declares no input of that name. Leave it out, or declare {name} = "
+        '{ dtype = "any", optional = true } in the inputs of its configuration',
+    )
+
+
+def _brief(value: Any) -> str:
+    return json.dumps(value)[:40]
 
 
 def _extension(field: str, kinds: Tuple[type, ...], value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, kinds):
-        raise BadInput(f"{field} = {str(value)[:40]!r}: expected a {'text' if str in kinds else 'number'}")
+        raise BadField(field, f" = {_brief(value)}: expected a {'text' if str in kinds else 'number'}")
     return value
 
 
 def _conversation(messages: Any, inputs: Mapping[str, Any]) -> Dict[str, Any]:
     if not isinstance(messages, list) or not messages:
-        raise BadInput("messages: expected a list of at least one message")
-    plain = [_message(index, message) for index, message in enumerate(messages)]
+        raise BadField("messages", ": expected a list of at least one message")
+    plain = [_message(f"messages[{index}]", message) for index, message in enumerate(messages)]
     if "messages" in inputs or not inputs:
         return {"messages": json.dumps(plain, ensure_ascii=False)}
     return {"prompt": "\n".join([message["content"] for message in plain])}
 
 
-def _message(index: int, message: Any) -> Dict[str, str]:
-    """Role and text of a message; its other fields are for people."""
+def _message(where: str, message: Any) -> Dict[str, str]:
+    """Role and text of a message; its name and what refers to other messages are for people."""
     if not isinstance(message, dict) or message.get("role") not in ROLES:
-        raise BadInput(f"messages[{index}]: expected an object whose role is one of {', '.join(ROLES)}")
+        raise BadField(where, f": expected an object whose role is one of {', '.join(ROLES)}")
+    for field in ("tool_calls", "function_call", "audio"):
+        if message.get(field):
+            raise BadField(f"{where}.{field}", " is not served here; write it into the message's content")
     content = message.get("content")
     if isinstance(content, list):
         if not all(
             isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
             for part in content
         ):
-            raise NotServed(f"messages[{index}].content: only parts of type text are served")
+            raise BadField(f"{where}.content", ": only parts of type text are served")
         content = "".join([part["text"] for part in content])
     if not isinstance(content, str):
-        raise BadInput(f"messages[{index}].content: expected a text")
+        raise BadField(f"{where}.content", ": expected a text")
     return {"role": "system" if message["role"] == "developer" else message["role"], "content": content}
 
 
-def _add_numbers(body: Mapping[str, Any], inputs: Mapping[str, Any], values: Dict[str, Any]) -> None:
-    for name, dtype in NUMBERS.items():
-        value = body.get(name)
-        if name == "max_tokens" and body.get("max_completion_tokens") is not None:
-            value = body["max_completion_tokens"]
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, NUMBER) or not math.isfinite(value):
-            raise BadInput(f"{name} = {str(value)[:40]!r}: expected a number")
-        if name in WHOLE and not (isinstance(value, int) and WHOLE[name] <= value < 2**31):
-            raise BadInput(f"{name} = {str(value)[:40]}: expected a whole number from {WHOLE[name]} to 2^31 - 1")
-        if name in inputs or not inputs:
-            declared = inputs[name]["dtype"] if name in inputs else "any"
-            values[name] = np.asarray(value, dtype if declared in OBJECTS else declared)
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, NUMBER) or not math.isfinite(value):
+        raise BadField(name, f" = {_brief(value)}: expected a number")
+    if name in WHOLE and not (isinstance(value, int) and WHOLE[name] <= value < 2**31):
+        raise BadField(name, f" = {_brief(value)}: expected a whole number from {WHOLE[name]} to 2^31 - 1")
+    number: float = value
+    return number
 
 
-def _add_stop(stop: Any, inputs: Mapping[str, Any], values: Dict[str, Any]) -> None:
-    if stop is None:
-        return
+def _stops(stop: Any) -> List[str]:
     stops = [stop] if isinstance(stop, str) else stop
     if not isinstance(stops, list) or not all(isinstance(text, str) and text for text in stops):
-        raise BadInput("stop: expected a text, or a list of texts")
-    if "stop" in inputs or not inputs:
-        values["stop"] = json.dumps(stops, ensure_ascii=False)
-    else:
-        raise NotServed("stop is not served: the app declares no input of that name")
+        raise BadField("stop", ": expected a text, or a list of texts")
+    return stops
+
+
+def _biases(biases: Any) -> Dict[str, float]:
+    if not isinstance(biases, dict) or not all(
+        token.isdecimal() and isinstance(bias, NUMBER) and not isinstance(bias, bool) and -100 <= bias <= 100
+        for token, bias in biases.items()
+    ):
+        raise BadField("logit_bias", ": expected an object of tokens' numbers with a bias from -100 to 100 each")
+    return biases
 
 
 class Completion:
@@ -227,4 +327,4 @@ def error_body(error: BaseException) -> Dict[str, Any]:
         if status < 500 and status not in (401, 429)
         else {401: "authentication_error", 429: "rate_limit_error"}.get(status, "server_error")
     )
-    return {"error": {"message": message_of(error), "type": kind, "param": None, **details}}
+    return {"error": {"message": message_of(error), "type": kind, "param": getattr(error, "param", None), **details}}

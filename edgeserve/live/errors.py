@@ -20,6 +20,7 @@ from edgeserve.errors import (
     Quarantined,
     Rejected,
     RequestError,
+    WrongInput,
     told,
 )
 from edgeserve.live.hints import show
@@ -56,6 +57,9 @@ STOPPING = "the server is shutting down"
 QUARANTINED = "quarantined: "
 """How an engine's reason begins that refuses an input which ended its process before."""
 
+WRONG_INPUT = "wrong input: "
+"""How a failure's reason begins that is the client's own."""
+
 REASON_CHARS_MAX = 2048
 """What of an engine's or a function's own words goes to the asker, into the log and into a story."""
 
@@ -75,6 +79,8 @@ def label(outcome: str, reason: str) -> str:
             return "lane_lost"
         if reason.startswith(QUARANTINED):
             return "quarantined"
+        if reason.startswith(WRONG_INPUT):
+            return "bad_input"
         return "no_lane" if reason.startswith("no lane ") else "model_failed"
     if outcome == Outcome.CANCELLED:
         if reason.startswith(CLIENT_GONE):
@@ -101,7 +107,7 @@ def refusal(app: str, outcome: str, reason: str, request_id: int, shortfall: Sho
         error = _with_numbers(Dropped(text, reason), shortfall)
     elif outcome == Outcome.CANCELLED:
         error = Cancelled(text)
-    elif reason.startswith(SEQUENCE_TOO_LONG):
+    elif reason.startswith((SEQUENCE_TOO_LONG, WRONG_INPUT)):
         error = BadInput(text)
     else:
         error = (Quarantined if reason.startswith(QUARANTINED) else Failed)(text)
@@ -138,7 +144,11 @@ class EngineFailures:
         self._counts: Dict[str, int] = {}
 
     def reason(self, action: Any, error: BaseException) -> str:
-        """Why ``action`` (a load, an eviction, a batch, or one item of it) failed, as the client reads it."""
+        """Why ``action`` (a load, an eviction, a batch, or one item of it) failed, as the client reads it. A client's
+        own mistake is no failure of the model, and would let each client write into the log."""
+        if isinstance(error, WrongInput):
+            _let_go(error)
+            return cut(WRONG_INPUT + _said(error))
         reason = cut(
             _said(error) if isinstance(error, EngineError) else f"model {action.model!r} raised {_told(error)}"
         )

@@ -219,4 +219,4 @@ class RunningBatches:
         error = item_error(action.model, result)
         if error is None:
             return self._values.returned(job, result)
-        return self._values.returned(job, None, self._reason(action, error))
+        return self._values.returned(job, None, self._reason(action, self._values.fault(job, error)))

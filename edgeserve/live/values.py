@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 import numpy as np
 
 from edgeserve.engines.base import Result, Values, release_state
-from edgeserve.errors import EngineError, did_you_mean
+from edgeserve.errors import EngineError, WrongInput, did_you_mean
 from edgeserve.live.hints import ResultHints, show
 from edgeserve.live.request import NO_VALUES, LiveRequest, ValueKey
 from edgeserve.live.value_flow import NodePlan, Source
@@ -103,6 +103,13 @@ class RequestValues:
             int(result.steps),
             int(result.turns),
         )
+
+    def fault(self, job: JobId, error: Exception) -> Exception:
+        """An item's error. Inputs that another node made are not the client's mistake, whatever the engine says."""
+        request = self.requests.get(job.request_id)
+        if isinstance(error, WrongInput) and (request is None or request.plan.nodes[job.node].predecessors):
+            return EngineError(str(error)).with_traceback(error.__traceback__)
+        return error
 
     def leave_out(self, action: LeaveOut) -> None:
         """What this job returns, should it run on a lane, is for nobody."""

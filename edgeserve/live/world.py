@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, MutableMapping,
 
 from edgeserve.config.schema import Config
 from edgeserve.engines.base import Batch, Engine
-from edgeserve.errors import EdgeServeError, EngineError, Rejected, RequestError
+from edgeserve.errors import EdgeServeError, EngineError, Rejected, RequestError, WrongInput
 from edgeserve.live.device_watch import DeviceNews
 from edgeserve.live.endings import Endings
 from edgeserve.live.errors import CANCELLED, STOPPING, EarlyRefusals, EngineFailures, cut, refusal
@@ -547,7 +547,8 @@ class LiveWorld:
             if error is None:
                 results.append(returned(job, result))
             else:
-                errors += 1
+                error = self.values.fault(job, error)
+                errors += not isinstance(error, WrongInput)
                 results.append(returned(job, None, self._failures.reason(action, error)))
         self.works.counts[action.lane].failed += errors == len(results) > 0
         return tuple(results)

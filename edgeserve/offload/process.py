@@ -1,9 +1,10 @@
-"""An engine in a process of its own, for ``options.process = true``.
+"""An engine, or what a language model computes with, in a process of its own, for ``options.process = true``.
 
 A host function that holds the interpreter lock for 50 ms stalls the loop and every other lane for 50 ms; in its own
 process it stalls nobody. Each lane has its own child, which makes the very same engine and answers one call at a time
 over a socket pair. A child is started with a fresh interpreter (never a fork: the parent has threads and sockets), and
-it ends with its parent.
+it ends with its parent. What a child serves is a *host*: named by module and class, made with what the parent sends,
+loaded once, and asked.
 
 Values are copied both ways (pickled between the two halves of one program; nothing from outside passes here), so this
 pays for functions that run for milliseconds, not for microseconds.
@@ -16,6 +17,8 @@ pause calls fail at once. Inputs that end their process again and again are refu
 
 from __future__ import annotations
 
+import collections
+import importlib
 import logging
 import os
 import pickle
@@ -24,7 +27,7 @@ import socket
 import subprocess
 import sys
 import threading
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, Protocol, Sequence, Tuple
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
@@ -41,7 +44,7 @@ from edgeserve.engines.base import (
     with_failures,
 )
 from edgeserve.engines.niceness import yield_to_others
-from edgeserve.errors import EdgeServeError, EngineError
+from edgeserve.errors import EdgeServeError, EngineError, ProcessEnded
 from edgeserve.offload.channel import Channel
 from edgeserve.offload.pin import pin_thread
 from edgeserve.offload.quarantine import STRIKES_MAX, Quarantine
@@ -51,6 +54,9 @@ log = logging.getLogger("edgeserve")
 
 TIMEOUT_NS = 30 * NS_PER_S
 """How long one call may take: as long as a lane's default ``hang``."""
+
+LOAD_TIMEOUT_NS = 600 * NS_PER_S
+"""How long a language model may take to be read from a slow disk."""
 
 RESTARTS_MAX = 3
 """A function that kills its process every time must not start a new interpreter per request for ever."""
@@ -62,10 +68,27 @@ PAUSE_S_MAX = 30.0
 GOODBYE_S = 1.0
 """How long a child may take to end by itself before it is killed."""
 
+LINES_KEPT = 5
+"""Of what a child wrote to its standard error during a call: the end, which says why it ended."""
+
+ENGINE_HOST = "edgeserve.offload.process:EngineHost"
+
 
 def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str, timeout_ns: int, restarts_max: int) -> Engine:
     """The registry's entry for ``options.process = true``; ``model`` has its engine's own options only."""
     return ProcessEngine(model, lanes, directory, timeout_ns, restarts_max)
+
+
+def starter(timeout_ns: int, restarts_max: int) -> Callable[..., Remote]:
+    """What makes the process of a language model: ``start(host, model, lane, *more)``, whose host is made with
+    ``(model, [lane], *more)``. Where other models share the lane, a call does not wait until a process
+    that ended is back."""
+
+    def start(host: str, model: ModelConfig, lane: LaneInfo, *more: Any) -> Remote:
+        waits = lane.models <= 1
+        return Remote(host, model, lane, more, timeout_ns, restarts_max, max(timeout_ns, LOAD_TIMEOUT_NS), waits)
+
+    return start
 
 
 class ProcessEngine(Engine):
@@ -82,8 +105,10 @@ class ProcessEngine(Engine):
         restarts_max: int = RESTARTS_MAX,
     ) -> None:
         self._quarantine = Quarantine()
-        self._remotes: Dict[str, _Remote] = {
-            lane.name: _Remote(model, lane, directory, timeout_ns, restarts_max, self._quarantine) for lane in lanes
+        where = os.path.abspath(directory)
+        self._remotes: Dict[str, _EngineRemote] = {
+            lane.name: _EngineRemote(self._quarantine, ENGINE_HOST, model, lane, (where,), timeout_ns, restarts_max)
+            for lane in lanes
         }
         self._first = self._remotes[lanes[0].name]
         self._name = model.name
@@ -131,38 +156,44 @@ class ProcessEngine(Engine):
 
 
 class _RemoteSession(Session):
-    def __init__(self, remote: _Remote) -> None:
+    def __init__(self, remote: _EngineRemote) -> None:
         self._remote = remote
 
     def launch(self, batch: Batch) -> Pending:
         return Finished(self._remote.run(batch))
 
 
-class _Remote:
-    """The engine in one child process. Calls from several threads wait for each other."""
+class Remote:
+    """A host in one child process. Calls from several threads wait for each other. ``starts`` counts the processes."""
 
     def __init__(
         self,
+        host: str,
         model: ModelConfig,
         lane: LaneInfo,
-        directory: str,
+        more: Tuple[Any, ...],
         timeout_ns: int,
         restarts_max: int,
-        quarantine: Quarantine,
+        load_timeout_ns: int = 0,
+        waits: bool = True,
     ) -> None:
-        self._quarantine = quarantine
         self._name = model.name
         self._timeout_ns = timeout_ns
+        self._load_timeout_ns = load_timeout_ns or timeout_ns
         self._restarts_max = restarts_max
-        self._setup = (model, [lane._replace(depth=1, clock_ns=None, common=None)], os.path.abspath(directory))
+        self._waits = waits
+        lane = lane._replace(depth=1, clock_ns=None, common=None, apps=0)
+        self._setup = (host, (model, [lane], *more))
         self._lock = threading.Lock()  # one call at a time
         self._child: _Child | None = None
         self._loaded = False
         self._ends = 0  # in a row
         self._why = ""  # of the last end
         self._pause_s = 0.0  # before the next start, 0: at once
+        self._restarting = False
         self._unloaded = threading.Event()
-        self._footprint = Footprint(0)
+        self._said: Any = None  # by the host, when it was loaded
+        self.starts = 0
 
     @property
     def pid(self) -> int | None:
@@ -170,14 +201,15 @@ class _Remote:
         child = self._child
         return child.pid if child is not None else None
 
-    def load(self) -> Footprint:
+    def load(self) -> Any:
+        """Start the process; what its host says when it is loaded."""
         with self._lock:
             if not self._loaded:
-                self._ends, self._pause_s = 0, 0.0
+                self._ends, self._pause_s, self._restarting = 0, 0.0, False
                 self._unloaded = threading.Event()
                 self._start()
                 self._loaded = True
-            return self._footprint
+            return self._said
 
     def trouble(self) -> str:
         """Why a call would fail now, or ``""``."""
@@ -193,101 +225,69 @@ class _Remote:
         with self._lock:  # after the call that was running, so that nobody reads from what is closed here
             self._forget()
 
-    def run(self, batch: Batch) -> List[Result]:
-        if self._quarantine.is_empty:
-            return self._run_together(batch)
-        strikes = [self._quarantine.strikes(item) for item in batch.items]
-        suspects = {index for index, count in enumerate(strikes) if count}
-        if not suspects:
-            return self._run_together(batch)
-        found: Dict[int, Result] = {}
-        rest = batch.without(suspects)
-        if rest.items:
-            found = dict(
-                zip([index for index in range(len(strikes)) if index not in suspects], self._run_together(rest))
-            )
-        for index in sorted(suspects):
-            found[index] = self._run_alone(batch, index, strikes[index])
-        return [found[index] for index in range(len(strikes))]
-
-    def _run_alone(self, batch: Batch, index: int, strikes: int) -> Result:
-        """An input with which a process ended before."""
-        item = batch.items[index]
-        if strikes >= STRIKES_MAX:
-            return Result({}, error=self._quarantine.refusal(self._name, item))
-        try:
-            (result,) = self._run_together(batch.without(set(range(len(batch.items))) - {index}))
-        except EngineError as error:
-            return Result({}, error=error)
-        self._quarantine.absolve(item)
-        return result
-
-    def _run_together(self, batch: Batch) -> List[Result]:
-        try:
-            results: List[Result] = self.call("run", batch)
-            return results
-        except _ProcessEnded:
-            self._quarantine.blame(list(batch.items))
-            raise
-        except _CannotTravel:
-            failed = {index: error for index, error in enumerate(self._travels(batch)) if error is not None}
-            if not failed:  # each travels alone, but not all together
-                raise
-        rest = batch.without(failed)
-        return with_failures(self.call("run", rest) if rest.items else (), failed)
-
-    def _travels(self, batch: Batch) -> Iterator[EngineError | None]:
-        """Why an item, with its state, cannot be sent, for each of them."""
-        for index, item in enumerate(batch.items):
-            try:
-                pickle.dumps((item, batch.states[index] if batch.states else None), protocol=5)
-                yield None
-            except Exception as error:  # noqa: BLE001 pickle raises many kinds
-                yield self._unsendable(error)
-
-    def _unsendable(self, error: Exception) -> _CannotTravel:
-        return _CannotTravel(
-            f"model {self._name!r}: its items cannot be sent to its process ({error}); "
-            "let them be arrays, numbers, strings and containers of them"
-        )
-
     def must_be_loaded(self, verb: str) -> None:
         if not self._loaded:
             raise EngineError(f"model {self._name!r} is not loaded; call load() before {verb}()")
 
-    def call(self, verb: str, argument: Any) -> Any:
-        """Ask the child, which is started again if it has ended."""
+    def call(self, verb: str, argument: Any, starts: int = 0) -> Any:
+        """Ask the child, which is started again if it has ended. ``starts``: only if it is still that one, since what
+        is asked builds on what it holds."""
+        self._must_not_wait()
         with self._lock:
-            self.must_be_loaded(verb)
-            if self._child is not None and self._child.has_ended:  # between two calls: nobody's input did it
-                self._forget()
-            if self._child is None:
-                self._start_for_a_call()
+            self._be_there(verb)
+            if starts and starts != self.starts:
+                raise ProcessEnded(f"model {self._name!r}: its process ended before {verb}(), and so did what it held")
             value = self._ask(verb, argument)
             self._ends = 0
             return value
+
+    def present(self) -> int:
+        """See that there is a child: which one, by number. Raises where it cannot be started, or not now."""
+        self._must_not_wait()
+        with self._lock:
+            self._be_there("call")
+            return self.starts
+
+    def _must_not_wait(self) -> None:
+        if self._restarting and not self._waits:
+            raise EngineError(
+                f"model {self._name!r}: {self._why}; another is being started, and requests of other models on its "
+                "lane do not wait for that. Ask again in a moment"
+            )
+
+    def _be_there(self, verb: str) -> None:
+        """A child that is alive, the lock held."""
+        self.must_be_loaded(verb)
+        if self._child is not None and self._child.has_ended:  # between two calls: nobody's input did it
+            self._forget()
+            if not self._waits:
+                self._ended("its process ended between two calls")
+                self._must_not_wait()
+        if self._child is None:
+            self._start_for_a_call()
 
     def _start_for_a_call(self) -> None:
         if self._pause_s:
             raise EngineError(
                 f"model {self._name!r}: {self.trouble()} and is started again within "
-                f"{self._pause_s:g} s; mend the function (the first {self._restarts_max} starts in a row "
+                f"{self._pause_s:g} s; mend what ends it (the first {self._restarts_max} starts in a row "
                 f"are at once: [model.{self._name}] options.process_restarts_max)"
             )
         try:
             self._start()
         except EngineError as error:
             self._ended(str(error))
-            raise
+            raise EngineError(str(error)) from None  # whatever ended it, the call did not
 
     def _start(self) -> None:
         self._child = _Child()
-        self._footprint = self._ask("load", self._setup)
-        self._pause_s = 0.0
+        self._said = self._ask("load", self._setup)
+        self.starts += 1
+        self._pause_s, self._restarting = 0.0, False
 
     def _ended(self, why: str) -> None:
         """The child is gone: have it started again. The lock is held."""
-        self._why = why
+        self._why, self._restarting = why, True
         self._ends += 1
         over = self._ends - self._restarts_max
         self._pause_s = min(PAUSE_S * 2.0 ** min(over - 1, 16), PAUSE_S_MAX) if over > 0 else 0.0
@@ -327,20 +327,23 @@ class _Remote:
         """One question to the child. Whatever goes wrong with the process itself ends it."""
         child = self._child
         assert child is not None, "the callers start it"
+        timeout_ns = self._load_timeout_ns if verb == "load" else self._timeout_ns
         try:
-            fine, value = child.ask(verb, argument, self._timeout_ns / NS_PER_S)
+            fine, value = child.ask(verb, argument, timeout_ns / NS_PER_S)
         except (EOFError, OSError) as error:
             status = child.end()
             self._forget()
             if not self._loaded and verb != "load":
                 raise EngineError(f"model {self._name!r} was unloaded during {verb}()") from None
-            raise self._gone(verb, f"its process ended during {verb}() ({_said(status, error)})") from None
+            raise self._gone(
+                verb, f"its process ended during {verb}() ({_how(status, error)}){child.last_lines()}"
+            ) from None
         except _TookTooLong:
             child.kill()
             self._forget()
             raise self._gone(
                 verb,
-                f"{verb}() did not answer within {format_duration(self._timeout_ns)} and its "
+                f"{verb}() did not answer within {format_duration(timeout_ns)} and its "
                 f"process was killed (bound: [model.{self._name}] options.process_timeout)",
             ) from None
         except Exception as error:  # pickle raises many kinds: the items cannot travel, and nothing was sent
@@ -354,13 +357,75 @@ class _Remote:
     def _gone(self, verb: str, what: str) -> EngineError:
         """The error of a call whose process went away; another is started, unless this one was to be the first."""
         if verb == "load":
-            return EngineError(f"model {self._name!r}: {what}")
+            return ProcessEnded(f"model {self._name!r}: {what}")
         self._ended(what)
-        return _ProcessEnded(f"model {self._name!r}: {what}; it is started again")
+        return ProcessEnded(f"model {self._name!r}: {what}; it is started again")
+
+    def _unsendable(self, error: Exception) -> _CannotTravel:
+        return _CannotTravel(
+            f"model {self._name!r}: its items cannot be sent to its process ({error}); "
+            "let them be arrays, numbers, strings and containers of them"
+        )
 
 
-class _ProcessEnded(EngineError):
-    """The process ended, or was ended, while it had a call."""
+class _EngineRemote(Remote):
+    """A whole engine in a child process, with what is known of its inputs."""
+
+    def __init__(self, quarantine: Quarantine, *settings: Any) -> None:
+        super().__init__(*settings)
+        self._quarantine = quarantine
+
+    def run(self, batch: Batch) -> List[Result]:
+        if self._quarantine.is_empty:
+            return self._run_together(batch)
+        strikes = [self._quarantine.strikes(item) for item in batch.items]
+        suspects = {index for index, count in enumerate(strikes) if count}
+        if not suspects:
+            return self._run_together(batch)
+        found: Dict[int, Result] = {}
+        rest = batch.without(suspects)
+        if rest.items:
+            found = dict(
+                zip([index for index in range(len(strikes)) if index not in suspects], self._run_together(rest))
+            )
+        for index in sorted(suspects):
+            found[index] = self._run_alone(batch, index, strikes[index])
+        return [found[index] for index in range(len(strikes))]
+
+    def _run_alone(self, batch: Batch, index: int, strikes: int) -> Result:
+        """An input with which a process ended before."""
+        item = batch.items[index]
+        if strikes >= STRIKES_MAX:
+            return Result({}, error=self._quarantine.refusal(self._name, item))
+        try:
+            (result,) = self._run_together(batch.without(set(range(len(batch.items))) - {index}))
+        except EngineError as error:
+            return Result({}, error=error)
+        self._quarantine.absolve(item)
+        return result
+
+    def _run_together(self, batch: Batch) -> List[Result]:
+        try:
+            results: List[Result] = self.call("run", batch)
+            return results
+        except ProcessEnded:
+            self._quarantine.blame(list(batch.items))
+            raise
+        except _CannotTravel:
+            failed = {index: error for index, error in enumerate(self._travels(batch)) if error is not None}
+            if not failed:  # each travels alone, but not all together
+                raise
+        rest = batch.without(failed)
+        return with_failures(self.call("run", rest) if rest.items else (), failed)
+
+    def _travels(self, batch: Batch) -> Iterator[EngineError | None]:
+        """Why an item, with its state, cannot be sent, for each of them."""
+        for index, item in enumerate(batch.items):
+            try:
+                pickle.dumps((item, batch.states[index] if batch.states else None), protocol=5)
+                yield None
+            except Exception as error:  # noqa: BLE001 pickle raises many kinds
+                yield self._unsendable(error)
 
 
 class _CannotTravel(EngineError):
@@ -405,6 +470,7 @@ class _Child:
                 [sys.executable, *_START, str(theirs.fileno()), str(lifeline_read)],
                 pass_fds=(theirs.fileno(), lifeline_read),
                 stdin=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
                 env=_environment(),
             )
         except BaseException:
@@ -417,6 +483,9 @@ class _Child:
         self._channel = Channel(ours)
         self._ended = threading.Lock()
         self._status: int | None = None
+        self._lines: Deque[bytes] = collections.deque(maxlen=LINES_KEPT)
+        self._reader = threading.Thread(target=self._pass_on, name="edgeserve-process-lines", daemon=True)
+        self._reader.start()
 
     @property
     def pid(self) -> int:
@@ -428,12 +497,28 @@ class _Child:
 
     def ask(self, verb: str, argument: Any, timeout_s: float) -> Tuple[bool, Any]:
         """Whether it went well, and the answer or the :class:`EngineError`."""
+        self._lines.clear()
         try:
             self._channel.send((verb, argument), timeout_s)
             answer: Tuple[bool, Any] = self._channel.receive(timeout_s)
         except socket.timeout:  # an OSError too, but the child is alive
             raise _TookTooLong from None
         return answer
+
+    def last_lines(self) -> str:
+        """What the child wrote to its standard error since it was asked, for the end of a message; it has ended."""
+        self._reader.join(GOODBYE_S)
+        lines = [line.decode("utf-8", "replace").strip() for line in list(self._lines)]
+        return ". It wrote: " + "; ".join([line for line in lines if line]) if any(lines) else ""
+
+    def _pass_on(self) -> None:
+        """The child's standard error is this process's, and its last lines are kept: they say why it ended."""
+        stream = self._process.stderr
+        assert stream is not None, "it is a pipe"
+        with stream:
+            for line in stream:
+                self._lines.append(line)
+                sys.stderr.write(line.decode("utf-8", "replace"))
 
     def kill(self) -> None:
         self._process.kill()
@@ -458,7 +543,7 @@ class _Child:
         self._channel.close()
 
 
-def _said(status: int | None, error: BaseException) -> str:
+def _how(status: int | None, error: BaseException) -> str:
     if status is None:
         return str(error) or type(error).__name__
     if status < 0:
@@ -472,12 +557,45 @@ def _said(status: int | None, error: BaseException) -> str:
 # --- the child's side -------------------------------------------------------------------------------------------------
 
 
+class Host(Protocol):
+    """What a child serves. Raises :class:`EngineError` where it cannot."""
+
+    def load(self) -> Any:
+        """Make it ready; what the parent is told of it."""
+
+    def ask(self, verb: str, argument: Any) -> Any:
+        """Answer one question."""
+
+
+class EngineHost:
+    """A whole engine, and its session."""
+
+    def __init__(self, model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> None:
+        from edgeserve.engines import make_engine  # here, since that registry is what names this module
+
+        self._name = model.name
+        self._lane = lanes[0]
+        self._engine = make_engine(model, lanes, directory)
+
+    def load(self) -> Footprint:
+        footprint = self._engine.load()
+        if self._engine.sequence() is not None:
+            raise EngineError(
+                f"model {self._name!r} makes sequences, whose pieces do not cross processes; take "
+                f"[model.{self._name}] options.process away"
+            )
+        self._session = self._engine.open(self._lane)
+        return footprint
+
+    def ask(self, verb: str, argument: Any) -> Any:
+        return self._engine.example() if verb == "example" else run_batch(self._session, argument)[0]
+
+
 def _serve(channel: Channel, lifeline: int) -> None:
     """Answer questions until the parent is gone."""
     _end_with(lifeline)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the parent says when to end
-    engine: Engine | None = None
-    session: Session | None = None
+    host: Host | None = None
     name = ""
     answer: Tuple[bool, Any]
     while True:
@@ -487,19 +605,13 @@ def _serve(channel: Channel, lifeline: int) -> None:
             return
         try:
             if verb == "load":
-                name = argument[0].name
-                engine = _made(*argument)
-                answer = (True, engine.load())
-                if engine.sequence() is not None:
-                    raise EngineError(
-                        f"model {name!r} makes sequences, whose pieces do not cross processes; take "
-                        f"[model.{name}] options.process away"
-                    )
-                session = engine.open(argument[1][0])
-            elif engine is None or session is None:
+                name = argument[1][0].name
+                host = _made(*argument)
+                answer = (True, host.load())
+            elif host is None:
                 answer = (False, EngineError(f"model {name!r} was asked to {verb} before it was loaded"))
             else:
-                answer = (True, engine.example() if verb == "example" else run_batch(session, argument)[0])
+                answer = (True, host.ask(verb, argument))
         except EdgeServeError as error:
             answer = (False, error if isinstance(error, EngineError) else EngineError(str(error)))
         except Exception as error:  # noqa: BLE001 the process's boundary: all becomes a typed error on the other side
@@ -531,12 +643,13 @@ def _not_returned(name: str, error: Exception) -> EngineError:
     )
 
 
-def _made(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:
-    from edgeserve.engines import make_engine  # here, since that registry is what names this module
-
-    pin_thread(lanes[0].cores)
-    yield_to_others(lanes[0].nice)
-    return make_engine(model, lanes, directory)
+def _made(path: str, setup: Tuple[Any, ...]) -> Host:
+    lane = setup[1][0]
+    pin_thread(lane.cores)
+    yield_to_others(lane.nice)
+    module, _, name = path.partition(":")
+    host: Host = getattr(importlib.import_module(module), name)(*setup)
+    return host
 
 
 def serve_child() -> None:

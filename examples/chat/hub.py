@@ -1,7 +1,7 @@
 """The hub's functions: how a sentence is put to the language model, what its answer means, and how long it will be.
 
 ``frame`` and ``act`` are the host functions of the app ``intents``. ``answer_tokens`` and ``intent_tokens`` predict the
-hint ``steps``, by which the policy orders answers.
+hint ``steps``, by which the policy orders answers, and ``answer_spread`` how sure that is (``steps_sd``).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, Dict, Mapping
 import numpy as np
 
 from edgeserve.predict.length import load_length_model
+from edgeserve.predict.questions import question
 
 Values = Dict[str, Any]
 
@@ -34,6 +35,9 @@ LENGTHS = load_length_model(FITTED) if os.path.exists(FITTED) else None
 TOKENS_MAX = 192
 """``options.max_tokens`` of the model in edge.toml."""
 
+SPREAD = 0.5
+"""Where no model is fitted."""
+
 
 def frame(inputs: Values) -> Values:
     """What was ``said`` (text) to ``messages``: a conversation that shows the model what is asked of it."""
@@ -53,10 +57,15 @@ def act(inputs: Values) -> Values:
 def answer_tokens(inputs: Mapping[str, Any]) -> float:
     """Tokens that the assistant's answer will have: as fitted, else the most that it may have, which ``rtlm+`` corrects
     by the answers that come."""
-    most = float(inputs.get("max_tokens", TOKENS_MAX))
-    if LENGTHS is None or "prompt" not in inputs:
+    most, asked = float(inputs.get("max_tokens", TOKENS_MAX)), question(inputs)
+    if LENGTHS is None or asked is None:
         return most
-    return min(LENGTHS.predict(str(inputs["prompt"])).mean, most)
+    return min(LENGTHS.predict(asked).mean, most)
+
+
+def answer_spread(inputs: Mapping[str, Any]) -> float:
+    """The deviation of the logarithm of that number."""
+    return SPREAD if LENGTHS is None else LENGTHS.sigma
 
 
 def intent_tokens(inputs: Mapping[str, Any]) -> float:

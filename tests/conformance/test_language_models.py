@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
+import pathlib
 import sys
 from typing import Any, Dict, List
 
@@ -73,6 +73,5 @@ class TestLlamaCpp(LanguageModel):
         importlib.import_module(BACKEND)
 
     def make(self, directory: str) -> Engine:
-        with open(os.path.join(directory, self.file), "wb") as file:
-            file.write(b"GGUF")
+        llama_double.write_file(pathlib.Path(directory, self.file))
         return super().make(directory)

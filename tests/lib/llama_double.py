@@ -1,14 +1,19 @@
 """A double of ``llama_cpp``'s low-level calls for the tests: as strict as llama.cpp about positions and sequences, and
 with scores that depend on everything before a token.
 
-``module()`` makes one; what it was asked to do is in its ``calls``, what each context holds in its ``contexts``.
+``module()`` makes one; what it was asked to do is in its ``calls``, what each context holds in its ``contexts``, and
+``log(level, line, data)`` tells a line to who listens. :func:`write_file` writes a file that it loads.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
+import os
+import struct
+import sys
 import types
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List
 
 import numpy as np
 
@@ -16,6 +21,32 @@ VOCABULARY = 258  # bytes, <|im_start|>, <|im_end|>
 SPECIALS = ("<|im_start|>", "<|im_end|>")
 CONTEXT = 128
 MODEL_BYTES = 10**6
+
+
+HEADER: Dict[str, Any] = {
+    "block_count": 3,
+    "embedding_length": 64,
+    "attention.head_count": 4,
+    "attention.head_count_kv": 2,
+}
+"""Of the model's file, below its architecture's name: whole numbers, or a list of them."""
+
+
+def write_file(path: Any, **facts: Any) -> str:
+    """Write a GGUF file that has a header alone; ``facts`` come to :data:`HEADER` and ``None`` takes one away. Its name
+    in its directory."""
+
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    entries = [text("general.architecture") + struct.pack("<I", 8) + text("llama")]
+    for key, value in {**HEADER, **facts}.items():
+        numbers = value if isinstance(value, list) else [value]
+        kind = struct.pack("<IIQ", 9, 4, len(numbers)) if isinstance(value, list) else struct.pack("<I", 4)
+        if value is not None:
+            entries.append(text(f"llama.{key}") + kind + struct.pack(f"<{len(numbers)}I", *numbers))
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(entries)) + b"".join(entries))
+    return str(path.name)
 
 
 class Batch:
@@ -96,7 +127,6 @@ def decode(context: Context, batch: Batch) -> int:
 
 FUNCTIONS: Dict[str, Any] = {
     "backend_init": lambda: None,
-    "log_set": lambda function, data: None,
     "model_default_params": types.SimpleNamespace,
     "context_default_params": types.SimpleNamespace,
     "supports_gpu_offload": lambda: False,
@@ -105,10 +135,6 @@ FUNCTIONS: Dict[str, Any] = {
     "model_n_ctx_train": lambda model: CONTEXT,
     "model_get_vocab": lambda model: model,
     "vocab_n_tokens": lambda vocabulary: VOCABULARY,
-    "model_n_embd": lambda model: 64,
-    "model_n_head": lambda model: 4,
-    "model_n_head_kv": lambda model: 2,
-    "model_n_layer": lambda model: 3,
     "model_size": lambda model: MODEL_BYTES,
     "get_memory": lambda context: context,
     "batch_init": lambda room, embeddings, sequences: Batch(room),
@@ -136,7 +162,7 @@ FUNCTIONS: Dict[str, Any] = {
 def module(**overrides: Any) -> Any:
     """A new module; ``overrides`` replace its functions."""
     double: Any = types.ModuleType("llama_cpp")
-    double.calls, double.contexts = [], []
+    double.calls, double.contexts, double.log = [], [], None
     double.llama_token = ctypes.c_int32
     double.llama_log_callback = lambda function: function
 
@@ -148,6 +174,56 @@ def module(**overrides: Any) -> Any:
         double.contexts.append(Context(settings))
         return double.contexts[-1]
 
-    for name, function in {**FUNCTIONS, "decode": recorded, "init_from_model": opened, **overrides}.items():
+    def listened(function: Any, data: Any) -> None:
+        double.log = function
+
+    for name, function in {
+        **FUNCTIONS,
+        "log_set": listened,
+        "decode": recorded,
+        "init_from_model": opened,
+        **overrides,
+    }.items():
         setattr(double, f"llama_{name}", function)
     return double
+
+
+MODULE = """
+import sys, llama_double
+sys.modules[__name__] = llama_double.module(
+    decode=llama_double.decode_or_end, model_load_from_file=llama_double.load_or_end
+)
+"""
+BACKEND = "edgeserve.engines.lm.llama_backend"
+
+
+def installed(directory: Any, monkeypatch: Any) -> Iterator[None]:
+    """The double as a module in ``directory`` that this process and its children import. As llama.cpp, it ends its
+    process where something is wrong: at the token ``!``, and at files whose names have ``abort`` (with ``weights``, not
+    at their vocabulary)."""
+    (directory / "llama_cpp.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(directory))
+    monkeypatch.delitem(sys.modules, "llama_cpp", raising=False)
+    monkeypatch.setitem(sys.modules, BACKEND, sys)  # imported anew now, and again after the test
+    del sys.modules[BACKEND]
+    package = importlib.import_module("edgeserve.engines.lm")
+    monkeypatch.setattr(package, "llama_backend", importlib.import_module(BACKEND), raising=False)
+    yield
+    sys.modules.pop("llama_cpp", None)
+
+
+def decode_or_end(context: Context, batch: Batch) -> int:
+    if ord("!") in list(batch.token[: batch.n_tokens]):
+        _end(b"llama.cpp:1: GGML_ASSERT(all is well) failed")
+    return decode(context, batch)
+
+
+def load_or_end(path: bytes, settings: Any) -> Any:
+    if b"abort" in os.path.basename(path) and not (settings.vocab_only and b"weights" in path):
+        _end(b"llama.cpp:2: GGML_ASSERT(known) failed")
+    return load(path, settings)
+
+
+def _end(line: bytes) -> None:
+    os.write(2, line + b"\n")
+    os.abort()

@@ -379,7 +379,8 @@ def test_errors_of_chat_have_a_status_even_in_a_stream(front, stream):
         ({"model": "double"}, 404, "unknown_app"),
         ({"messages": []}, 400, "bad_input"),
         ({"deadline_ms": 1e-6}, 504, "deadline_expired"),
-        ({"n": 3}, 501, "not_served"),
+        ({"n": 3}, 400, "bad_input"),
+        ({"frequency_penalty": 1}, 400, "bad_input"),
     ):
         got, error = front.ask("POST", "/v1/chat/completions", {**talk("hi"), **fields, "stream": stream})
         assert (got, error["error"]["code"]) == (status, code)
@@ -427,6 +428,17 @@ def lm_front():
         with FrontThread(runtime.endpoints[0], HttpConfig(listen="127.0.0.1:0")) as thread:
             yield thread, runtime
     shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_model_cannot_take_is_its_clients_mistake(lm_front, stream):
+    front, runtime = lm_front
+    before = runtime.stats()["apps"]["lm"]["reasons"].get("failed", {}).get("bad_input", 0)
+    ask = {"model": "lm", "messages": [{"role": "user", "content": "hi"}], "temperature": -1, "stream": stream}
+    status, error = front.ask("POST", "/v1/chat/completions", ask)
+    assert (status, error["error"]["code"]) == (400, "bad_input")
+    assert "input 'temperature' is" in error["error"]["message"]
+    assert runtime.stats()["apps"]["lm"]["reasons"]["failed"] == {"bad_input": before + 1}
 
 
 def test_a_language_models_words_come_as_they_are_found(lm_front):

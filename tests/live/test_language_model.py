@@ -9,10 +9,12 @@ import pytest
 
 from edgeserve import Runtime
 from edgeserve.config.files import resolve_path
+from edgeserve.errors import BadInput, Failed
 
 pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
 pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
 
+import llama_double
 import lm_models
 
 CONFIG = """
@@ -38,6 +40,76 @@ def runtime_of(tmp_path, file, chat=False):
     path = tmp_path / "edge.toml"
     path.write_text(CONFIG.replace("FILE", file).replace("CHAT", json.dumps(chat)))
     return Runtime.from_config(str(path))
+
+
+def test_a_crash_of_llama_cpp_costs_its_batch_and_no_other_request(tmp_path, monkeypatch):
+    double = llama_double.installed(tmp_path, monkeypatch)
+    next(double)
+    (tmp_path / "crash_functions.py").write_text("def twice(inputs):\n    return {'y': inputs['x'] * 2}\n")
+    file, path = llama_double.write_file(tmp_path / "model.gguf"), tmp_path / "edge.toml"
+    path.write_text(
+        f"""
+[lane.cpu0]
+[lane.host]
+[app.write]
+model = "chat"
+slo = "60s"
+[app.twice]
+model = "twice"
+slo = "60s"
+[model.chat]
+engine = "lm"
+file = "{file}"
+lanes = ["cpu0"]
+batch = [1]
+options = {{ context = 64 }}
+[model.twice]
+engine = "python"
+function = "crash_functions:twice"
+lanes = ["host"]
+"""
+    )
+    with Runtime.from_config(str(path)) as runtime:
+        asked = {"max_tokens": 6, "ignore_eos": True}
+        before = runtime.infer("write", {"prompt": "abc", **asked})["tokens"].tolist()
+        crash = runtime.submit("write", {"prompt": "!", **asked})
+        waiting = [runtime.submit("write", {"prompt": "abc", **asked}) for _ in range(3)]
+        others = [runtime.submit("twice", {"x": number}) for number in range(20)]
+        with pytest.raises(Failed, match=r"killed by SIGABRT\). It wrote: llama.cpp:1: GGML_ASSERT.*started again"):
+            crash.result(30)
+        assert [future.result(30)["y"] for future in others] == [2 * number for number in range(20)]
+        assert [future.result(30)["tokens"].tolist() for future in waiting] == [before] * 3
+    next(double, None)
+
+
+def test_wrong_values_of_a_node_before_are_no_mistake_of_the_client(tmp_path, caplog):
+    (tmp_path / "node_functions.py").write_text("def number(inputs):\n    return {'prompt': 5}\n")
+    path = tmp_path / "edge.toml"
+    path.write_text(
+        f"""
+[app.write]
+[[app.write.node]]
+name = "number"
+[[app.write.node]]
+name = "tiny"
+inputs = {{ prompt = "number.prompt" }}
+[app.direct]
+model = "tiny"
+[model.number]
+engine = "python"
+function = "node_functions:number"
+[model.tiny]
+engine = "lm"
+file = "{lm_models.tiny(str(tmp_path))}"
+"""
+    )
+    with Runtime.from_config(str(path)) as runtime:
+        with pytest.raises(BadInput, match="'prompt' is 5; expected text"):
+            runtime.infer("direct", {"prompt": 5}, slo_ms=20_000)
+        assert "failure 1 of this model" not in caplog.text
+        with pytest.raises(Failed, match="'prompt' is 5; expected text"):
+            runtime.infer("write", {}, slo_ms=20_000)
+        assert "failure 1 of this model" in caplog.text
 
 
 def test_answers_stream_and_are_the_same_in_company(tmp_path):

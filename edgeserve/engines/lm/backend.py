@@ -53,6 +53,10 @@ class BackendSession(Protocol):
     def free(self, slot: int) -> None:
         """Forget the sequence in ``slot`` and give its memory back."""
 
+    def lost(self) -> bool:
+        """Whether all sequences are gone from memory since this was asked last: where it is a process's that ended.
+        Asked before each batch."""
+
     def close(self) -> None:
         """Give all memory back; nothing is called afterwards."""
 

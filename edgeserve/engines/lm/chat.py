@@ -6,11 +6,13 @@ counts as a control token: the names of control tokens are taken out of it befor
 
 from __future__ import annotations
 
+import datetime
 import functools
-from typing import Any, List, Mapping, Sequence
+import json
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from edgeserve.engines.lm.backend import Tokenizer
-from edgeserve.errors import EngineError
+from edgeserve.errors import EngineError, WrongInput
 
 CHATML = "chatml"
 """The template of that name: OpenAI's ChatML, without a system message of its own."""
@@ -25,11 +27,11 @@ def conversation_tokens(tokenizer: Tokenizer, messages: Sequence[Mapping[str, st
 
 
 def render(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]], model: str) -> str:
-    """The text up to where the assistant's answer begins. Raises :class:`EngineError` where the model has no template,
-    or refuses the conversation."""
+    """The text up to where the assistant's answer begins. Raises :class:`WrongInput` where the model has no template,
+    or it refuses the conversation, and :class:`EngineError` where it is no template."""
     template = tokenizer.chat_template
     if not template:
-        raise EngineError(
+        raise WrongInput(
             f"model {model!r} has no chat template, so it takes prompt or tokens, not messages; a model "
             "that was trained on conversations brings one"
         )
@@ -37,13 +39,17 @@ def render(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]], model: s
     if template == CHATML:
         return chatml(plain)
     try:
-        text: str = _compiled(template).render(
-            messages=plain, add_generation_prompt=True, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token
-        )
+        compiled = _compiled(template)
     except EngineError:
         raise
     except Exception as error:
-        raise EngineError(f"model {model!r}: its chat template refuses the messages: {error}") from error
+        raise EngineError(f"model {model!r}: its chat template is none: {error}") from error
+    try:
+        text: str = compiled.render(
+            messages=plain, add_generation_prompt=True, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token
+        )
+    except Exception as error:
+        raise WrongInput(f"model {model!r}: its chat template refuses the messages: {error}") from error
     return text
 
 
@@ -70,16 +76,49 @@ def without(text: str, names: Sequence[str]) -> str:
 
 @functools.lru_cache(maxsize=32)
 def _compiled(template: str) -> Any:
+    """The template, with what transformers gives to templates, since that is what they are written for."""
     try:
+        from jinja2.ext import Extension, loopcontrols
+        from jinja2.nodes import Scope
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError as error:
         raise EngineError(
             f"the chat template needs a library that cannot be imported ({error}); pip install 'edgeserve-runtime[lm]'"
         ) from None
 
-    def refuse(reason: str) -> None:
-        raise ValueError(reason)
+    class Generation(Extension):
+        """``{% generation %}`` marks, for training, what the assistant said: here its content counts alone."""
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.globals["raise_exception"] = refuse
+        tags = {"generation"}
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            return Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, Generation]
+    )
+    environment.globals["raise_exception"] = _refuse
+    environment.globals["strftime_now"] = _strftime_now
+    environment.filters["tojson"] = _to_json
     return environment.from_string(template)
+
+
+def _refuse(reason: str) -> None:
+    raise ValueError(reason)
+
+
+def _strftime_now(form: str) -> str:
+    """The local date and time: some templates tell the model the date."""
+    return datetime.datetime.now().strftime(form)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: Optional[int] = None,
+    separators: Optional[Tuple[str, str]] = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as models saw it in training. Jinja's own filter writes it for HTML: escaped, its keys sorted."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

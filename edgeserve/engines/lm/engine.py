@@ -2,39 +2,44 @@
 
 Options: ``backend`` (``"onnx"``, ``"llama.cpp"`` or ``"torch"``; left out: by the file's name), ``context`` (tokens of
 the longest sequence, prompt and answer; left out: as the model says), ``max_tokens`` (of an answer: the default, and
-the most that a request may ask for), ``temperature``, ``top_p``, ``top_k``, ``stop``, ``seed`` (defaults of requests),
+the most that a request may ask for), ``temperature``, ``top_p``, ``top_k``, ``min_p``, ``frequency_penalty``,
+``presence_penalty``, ``repeat_penalty``, ``stop``, ``seed`` (defaults of requests),
 ``chat`` (``prompt`` is what a user says, not a text to continue), ``threads`` (of one run; default: the lane's),
 ``prefill_tokens`` (of prompts that one turn reads at most; left out: 512 where no other model is on its lanes, else as
 many as fit into ``turn``, by what the first lane measures when it opens the model), ``turn`` (how long a turn of
 prefill may take; left out: 100 ms), ``gpu_layers`` (llama.cpp: how many layers lie on the GPU), ``precision`` (torch:
 ``float32``, ``float16`` or ``bfloat16``).
+
+llama.cpp ends its process where something is wrong with a model. So it runs in a process of its own (``remote.py``)
+where several apps are served, or ``options.process`` says so; else a server tries the model in one before it is loaded.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import threading
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Set, Tuple
 
 from edgeserve.config.files import model_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Finished, Footprint, LaneInfo, Pending, SequenceInfo, Session, Values
-from edgeserve.engines.lm.backend import LmBackend, ModelFacts
-from edgeserve.engines.lm.generation import Generation, Reader
+from edgeserve.engines.lm.backend import LmBackend, ModelFacts, Tokenizer
+from edgeserve.engines.lm.generation import SAMPLING_BOUNDS, Generation, Reader
+from edgeserve.engines.lm.remote import HOST, TRIAL, RemoteBackend, StartProcess
 from edgeserve.engines.lm.sampling import Sampling
 from edgeserve.engines.lm.slots import Slots
 from edgeserve.engines.lm.step_loop import DECODE, PREFILL, PREFILL_TOKENS_MAX, Language, StepLoop
 from edgeserve.engines.lm.turns import TOKENS_MIN, tokens_within
 from edgeserve.engines.options import Options
-from edgeserve.errors import ConfigError, EngineError, nearest
+from edgeserve.errors import ConfigError, EngineError, ProcessEnded, nearest
 from edgeserve.units import NS_PER_MS
 
 KNOWN_OPTIONS = (
     "backend",
     "context",
     "max_tokens",
-    "temperature",
-    "top_p",
+    *SAMPLING_BOUNDS,
     "top_k",
     "stop",
     "seed",
@@ -52,6 +57,12 @@ BACKENDS = {
     "torch": ("edgeserve.engines.lm.transformers_backend", "lm-torch"),
 }
 """Name -> the module that has ``make(model, path, options, lanes)``, and the extra that installs its library."""
+
+ABORTS = "llama.cpp"
+"""The back end that may end its process."""
+
+_tried: Set[Tuple[Any, ...]] = set()
+"""What was opened in a process of its own without harm, in this process."""
 
 ENDINGS = {".onnx": "onnx", ".gguf": "llama.cpp", "config.json": "torch"}
 
@@ -93,9 +104,12 @@ class LmEngine(Engine):
         self._defaults = Generation(
             (),
             Sampling(
-                options.number("temperature", 0.0, 0.0, 100.0),
-                options.number("top_p", 1.0, 0.0, 1.0),
-                options.integer("top_k", 0, 0),
+                top_k=options.integer("top_k", 0, 0),
+                biases=(),
+                **{
+                    name: options.number(name, getattr(Sampling(), name), low, high)
+                    for name, (low, high) in SAMPLING_BOUNDS.items()
+                },
             ),
             options.integer("max_tokens", MAX_TOKENS, 1),
             options.texts("stop"),
@@ -108,6 +122,8 @@ class LmEngine(Engine):
         self._turn_ns = options.duration_ns("turn", TURN_NS)
         if not self._prefill_tokens and "turn" not in options and lanes and all(lane.models == 1 for lane in lanes):
             self._prefill_tokens = PREFILL_TOKENS_MAX
+        self.process_by_default = self._backend_name == ABORTS and any(lane.apps > 1 for lane in lanes)
+        self._start: Optional[StartProcess] = None
         self._lock = threading.Lock()
         self._backend: Optional[LmBackend] = None
         self._facts: Optional[ModelFacts] = None
@@ -116,27 +132,40 @@ class LmEngine(Engine):
     def load(self) -> Footprint:
         facts = self._facts
         if facts is None:
-            facts = self._made().load()
+            if not self.ends_calls:
+                self._try_elsewhere()
+            facts = self.backend().load()
+            _tried.add(self._trial())
             self._facts = facts
         return Footprint(facts.weights_bytes)
 
     def unload(self) -> None:
+        self._facts = None
+        backend, self._backend = self._backend, None
+        if backend is not None and self.ends_calls:
+            backend.unload()  # first: it ends the call that a session waits for
         with self._lock:
             sessions, self._open = self._open, []
         for slots in sessions:
             slots.close()
-        self._facts = None
-        backend, self._backend = self._backend, None
-        if backend is not None:
+        if backend is not None and not self.ends_calls:
             backend.unload()
+
+    def use_processes(self, start: StartProcess, always: bool) -> bool:
+        self._start, self.ends_calls = start, always
+        return True
+
+    def trouble(self, lane: str) -> str:
+        backend = self._backend
+        return backend.trouble(lane) if isinstance(backend, RemoteBackend) else ""
 
     def sequence(self) -> Optional[SequenceInfo]:
         facts = self._loaded()[1]
-        tokens = self._prefill_tokens if self._made().continues else 0
+        tokens = self._prefill_tokens if self.backend().continues else 0
         return SequenceInfo(facts.context_tokens, facts.bytes_per_token, self._slots_count, tokens)
 
     def example(self) -> Values:
-        tokens = self._made().tokenizer().encode(EXAMPLE_TEXT)
+        tokens = self._tokenizer().encode(EXAMPLE_TEXT)
         return {
             "tokens": tokens[: max(1, (self._context or CONTEXT_MIN * 8) // 2)],
             "max_tokens": EXAMPLE_TOKENS,
@@ -169,7 +198,7 @@ class LmEngine(Engine):
         backend, facts = self._loaded()
         return Language(
             self._name,
-            backend.tokenizer(),
+            self._tokenizer(),
             self._reader(facts.context_tokens, facts.vocabulary),
             facts.bytes_per_token,
             f"{self._name}/{lane}",
@@ -180,7 +209,7 @@ class LmEngine(Engine):
         self._loaded()
 
     def _reader(self, context: int, vocabulary: int) -> Reader:
-        return Reader(self._name, self._made().tokenizer(), context, vocabulary, self._defaults, self._chat)
+        return Reader(self._name, self._tokenizer(), context, vocabulary, self._defaults, self._chat)
 
     def _loaded(self) -> Tuple[LmBackend, ModelFacts]:
         backend, facts = self._backend, self._facts
@@ -188,7 +217,40 @@ class LmEngine(Engine):
             raise EngineError(f"model {self._name!r} is not loaded; call load() before it is used")
         return backend, facts
 
-    def _made(self) -> LmBackend:
+    def _tokenizer(self) -> Tokenizer:
+        self._try_elsewhere()
+        return self.backend().tokenizer()
+
+    def _try_elsewhere(self) -> None:
+        """Open in a process of its own what may end this one, once. With processes for its lanes, that is the
+        tokenizer alone: the rest never comes here."""
+        if self._start is None or self._backend_name != ABORTS or not any(lane.apps for lane in self._lanes):
+            return
+        key = self._trial()
+        if key in _tried:
+            return
+        more: Tuple[Any, ...] = () if self.ends_calls else (self._slots_count,)
+        host = TRIAL if self.ends_calls else HOST
+        trial = self._start(host, self._model, self._lanes[0], os.path.abspath(self._directory), *more)
+        try:
+            trial.load()
+        except ProcessEnded as error:
+            raise EngineError(
+                f"{error}. It was a trial of {key[0]}: llama.cpp ends its process where it refuses a model. Choose "
+                "another file, or a newer llama-cpp-python"
+            ) from None
+        finally:
+            trial.unload()
+        _tried.add(key)
+
+    def _trial(self) -> Tuple[Any, ...]:
+        """What is tried: a file as it is, with these options."""
+        path = model_path(self._model, self._directory)
+        options = repr(sorted(self._model.options.items()))
+        return (path, _changed_ns(path), options, self._slots_count, self.ends_calls)
+
+    def backend(self) -> LmBackend:
+        """The model's back end, made at first use."""
         with self._lock:
             if self._backend is None:
                 module, extra = BACKENDS[self._backend_name]
@@ -199,9 +261,11 @@ class LmEngine(Engine):
                         f"model {self._name!r}: back end {self._backend_name!r} cannot be imported "
                         f"({error}); pip install 'edgeserve-runtime[{extra}]'"
                     ) from None
-                backend: LmBackend = make_backend(
-                    self._model, model_path(self._model, self._directory), self._options, self._lanes
-                )
+                model, lanes, directory = self._model, self._lanes, self._directory
+                backend: LmBackend = make_backend(model, model_path(model, directory), self._options, lanes)
+                if self._start is not None and self.ends_calls:
+                    where = os.path.abspath(directory)
+                    backend = RemoteBackend(self._start, model, lanes, where, self._slots_count, backend)
                 self._backend = backend
             return self._backend
 
@@ -218,6 +282,13 @@ class LmEngine(Engine):
         if name not in BACKENDS:
             raise ConfigError(f"{options.where('backend')} = {name!r}{nearest(name, BACKENDS)}")
         return name
+
+
+def _changed_ns(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0  # the back end says what is wrong
 
 
 class LmSession(Session):

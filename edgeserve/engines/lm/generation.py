@@ -15,7 +15,7 @@ from edgeserve.engines.base import Values
 from edgeserve.engines.lm.backend import Tokenizer
 from edgeserve.engines.lm.chat import conversation_tokens
 from edgeserve.engines.lm.sampling import Sampling
-from edgeserve.errors import EngineError
+from edgeserve.errors import WrongInput
 
 STOPS_MAX = 16
 STOP_CHARS_MAX = 256
@@ -23,6 +23,21 @@ STOP_CHARS_MAX = 256
 
 MESSAGES_MAX = 4096
 """Messages of one conversation; the context is reached long before."""
+
+
+SAMPLING_BOUNDS = {
+    "temperature": (0.0, 100.0),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "presence_penalty": (-2.0, 2.0),
+    "repeat_penalty": (0.01, 100.0),
+}
+"""Numbers of :class:`Sampling` that a request and the model's options may give, the smallest and the largest."""
+
+BIAS_MAX = 100.0
+BIASES_MAX = 1024
+"""A bias of that much allows or forbids a token; so many may have one."""
 
 
 class Generation(NamedTuple):
@@ -53,7 +68,7 @@ class Reader:
         self._chat = chat
 
     def read(self, item: Values) -> Generation:
-        """What the item asks for. Raises :class:`EngineError` naming the model, the input and what was expected."""
+        """What the item asks for. Raises :class:`WrongInput` naming the model, the input and what was expected."""
         prompt = self.tokens_of(item)
         if not prompt:
             raise self._refuse("the prompt has no tokens; give at least one")
@@ -65,9 +80,12 @@ class Reader:
             )
         defaults = self._defaults
         sampling = Sampling(
-            self._number(item, "temperature", defaults.sampling.temperature, 0.0, 100.0),
-            self._number(item, "top_p", defaults.sampling.top_p, 0.0, 1.0),
-            self._whole(item, "top_k", defaults.sampling.top_k, 0),
+            top_k=self._whole(item, "top_k", defaults.sampling.top_k, 0),
+            biases=self._biases(item),
+            **{
+                name: self._number(item, name, getattr(defaults.sampling, name), low, high)
+                for name, (low, high) in SAMPLING_BOUNDS.items()
+            },
         )
         asked = self._whole(item, "max_tokens", defaults.max_tokens, 1)
         seed = self._whole(item, "seed", -1, -(2**63)) if _given(item, "seed") else defaults.seed
@@ -114,7 +132,7 @@ class Reader:
         if isinstance(value, (str, bytes)) or (isinstance(value, np.ndarray) and value.ndim == 0):
             try:
                 value = json.loads(self._text(value, "messages"))
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise self._refuse(f"input 'messages' is no JSON: {error}") from None
         if not isinstance(value, (list, tuple)) or not 0 < len(value) <= MESSAGES_MAX:
             raise self._refuse(
@@ -143,6 +161,26 @@ class Reader:
             )
         return texts
 
+    def _biases(self, item: Values) -> Tuple[Tuple[int, float], ...]:
+        """``logit_bias``: a dict of tokens' numbers with a bias each, or the same as JSON text."""
+        if not _given(item, "logit_bias"):
+            return ()
+        value = item["logit_bias"]
+        try:
+            table = value if isinstance(value, dict) else json.loads(self._text(value, "logit_bias"))
+            biases = {int(token): float(bias) for token, bias in table.items()}
+        except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+            biases = {-1: 0.0}
+        if len(biases) > BIASES_MAX or not all(
+            0 <= token < self._vocabulary and abs(bias) <= BIAS_MAX for token, bias in biases.items()
+        ):
+            raise self._refuse(
+                f"input 'logit_bias' is {_brief(value)}; expected at most {BIASES_MAX} tokens (0 to "
+                f"{self._vocabulary - 1}) with a bias from -{BIAS_MAX:g} to {BIAS_MAX:g} each, such as "
+                '{"42": -100}'
+            )
+        return tuple(biases.items())
+
     def _text(self, value: Any, name: str) -> str:
         if isinstance(value, np.ndarray) and value.ndim == 0:
             value = value.item()
@@ -168,8 +206,8 @@ class Reader:
             raise self._refuse(f"input {name!r} is {_brief(item[name])}; expected a whole number from {low} on")
         return int(array)
 
-    def _refuse(self, why: str) -> EngineError:
-        return EngineError(f"model {self._model!r}: {why}")
+    def _refuse(self, why: str) -> WrongInput:
+        return WrongInput(f"model {self._model!r}: {why}")
 
 
 def _given(item: Mapping[str, Any], name: str) -> bool:
@@ -184,7 +222,7 @@ def _listed(value: Any) -> List[Any]:
     if isinstance(text, str) and text.startswith("["):
         try:
             parsed = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return [text]
         if isinstance(parsed, list) and all(isinstance(stop, str) for stop in parsed):
             return parsed

@@ -7,8 +7,10 @@ all slots when a context is made; freeing a slot empties its cells.
 
 from __future__ import annotations
 
+import collections
 import ctypes
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+import os
+from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
 
 import llama_cpp
 import numpy as np
@@ -16,12 +18,14 @@ from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
-from edgeserve.engines.gguf import CAUSAL, not_a_decoder_alone
+from edgeserve.engines.gguf import CAUSAL, kept_per_token, not_a_decoder_alone, read_header
 from edgeserve.engines.lm.backend import ModelFacts, Row
 from edgeserve.engines.lm.llama_numbers import Numbers
 from edgeserve.engines.lm.tokenizers import longest_first
 from edgeserve.engines.options import Options
 from edgeserve.errors import EngineError, OutOfMemory
+
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # where llama.cpp ends its process it would first wait for a debugger
 
 BATCH_TOKENS = 512
 """Tokens of one ``llama_decode``; more are given in several calls."""
@@ -39,12 +43,30 @@ ALL_LAYERS = 10_000
 """More layers than any model has: all of them lie on the GPU."""
 
 
-def _silence(level: int, text: bytes, user_data: Any) -> None:
-    """llama.cpp's own lines are for its developers; failures are told as errors."""
+ERROR = 4
+"""ggml's level of lines that say why something failed."""
+
+LINES_KEPT = 4
+
+_last_errors: Deque[str] = collections.deque(maxlen=LINES_KEPT)
+"""What llama.cpp said of failures, oldest first, in any thread."""
 
 
-_NO_LOG = llama_cpp.llama_log_callback(_silence)
+def _listen(level: int, text: bytes, user_data: Any) -> None:
+    """Of llama.cpp's own lines, which are for its developers, those that say why something failed are kept."""
+    if level == ERROR and text.strip():
+        _last_errors.append(text.decode("utf-8", "replace").strip())
+
+
+_LOG = llama_cpp.llama_log_callback(_listen)
 """Kept here: llama.cpp calls it for as long as the process lives."""
+
+
+def _why() -> str:
+    """What llama.cpp said of its last failure, for the end of a message; nothing is said twice."""
+    lines = list(_last_errors)
+    _last_errors.clear()
+    return ". llama.cpp said: " + "; ".join(lines) if lines else ""
 
 
 def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneInfo]) -> LlamaBackend:
@@ -99,11 +121,7 @@ class LlamaBackend:
         )
 
     def _bytes_per_token(self) -> int:
-        model = self._loaded
-        head_size = llama_cpp.llama_model_n_embd(model) // llama_cpp.llama_model_n_head(model)
-        return int(
-            2 * KEPT_BYTES * llama_cpp.llama_model_n_layer(model) * llama_cpp.llama_model_n_head_kv(model) * head_size
-        )
+        return KEPT_BYTES * kept_per_token(read_header(self._path))
 
     def unload(self) -> None:
         model, self._loaded = self._loaded, None
@@ -123,7 +141,7 @@ class LlamaBackend:
         if not made:
             raise OutOfMemory(
                 f"model {self._model!r}: llama.cpp could not make a context of {slots} sequences of "
-                f"{context} tokens; lower [model.{self._model}] slots or options.context"
+                f"{context} tokens; lower [model.{self._model}] slots or options.context{_why()}"
             )
         moves = context * self._bytes_per_token() <= int(llama_cpp.llama_model_size(self._loaded))
         return LlamaSession(self._model, made, slots, self.vocabulary_size(), moves)
@@ -140,7 +158,7 @@ class LlamaBackend:
 
     def _opened(self, vocabulary_only: bool) -> Any:
         llama_cpp.llama_backend_init()
-        llama_cpp.llama_log_set(_NO_LOG, ctypes.c_void_p(0))
+        llama_cpp.llama_log_set(_LOG, ctypes.c_void_p(0))
         settings = llama_cpp.llama_model_default_params()
         settings.n_gpu_layers = 0 if vocabulary_only else self._gpu_layers
         settings.main_gpu = self._device_index
@@ -149,7 +167,7 @@ class LlamaBackend:
         if not model:
             raise EngineError(
                 f"model {self._model!r}: llama.cpp cannot load {self._path}; expected a GGUF file of a "
-                "model that this version knows, and memory for it"
+                f"model that this version knows, and memory for it{_why()}"
             )
         architecture = _fact(model, "general.architecture")
         if (
@@ -214,6 +232,9 @@ class LlamaSession:
         if number >= 0:
             llama_cpp.llama_memory_seq_rm(self._memory, number, -1, -1)
 
+    def lost(self) -> bool:
+        return False
+
     def close(self) -> None:
         context, self._context = self._context, None
         if context is not None:
@@ -233,7 +254,9 @@ class LlamaSession:
         status = llama_cpp.llama_decode(self._context, batch)
         if status != 0:
             why = "no room in its memory" if status == 1 else f"status {status}"
-            raise EngineError(f"model {self._model!r}: llama.cpp failed in a step of {len(given)} tokens: {why}")
+            raise EngineError(
+                f"model {self._model!r}: llama.cpp failed in a step of {len(given)} tokens: {why}{_why()}"
+            )
         found = {}
         for place, (_, _, number, last) in enumerate(given):
             if last:

@@ -238,6 +238,9 @@ class OnnxSession:
     def free(self, slot: int) -> None:
         self._rows.free(slot)
 
+    def lost(self) -> bool:
+        return False
+
     def close(self) -> None:
         self._decoding = {}
         self._rows.close()

@@ -1,11 +1,12 @@
-"""How the next token is chosen from a model's scores: the best one, or drawn among the likely ones.
+"""How the next token is chosen from a model's scores: the best one, or drawn among the likely ones; before that, what
+the answer has said may count against a token, or the asker may weigh it.
 
 Pure: the draw, a number from 0 to below 1, is handed in.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Tuple
+from typing import Any, NamedTuple, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +16,41 @@ LIKELY_FIRST = 1024
 
 
 class Sampling(NamedTuple):
-    """``temperature`` 0 takes the best token. Else scores are divided by it, the ``top_k`` best stay (0: all), and of
-    these the fewest best ones whose probabilities sum up to ``top_p`` at least."""
+    """``temperature`` 0 takes the best token. Else scores are divided by it, tokens that are less than ``min_p`` times
+    as likely as the best go, of the others the ``top_k`` best stay (0: all), and of these the fewest best ones whose
+    probabilities sum up to ``top_p`` at least.
+
+    Before, ``frequency_penalty`` (for each time that the answer has the token) and ``presence_penalty`` (once) are
+    taken off, as in OpenAI's API, a token of the prompt or the answer has its score divided by ``repeat_penalty``
+    (multiplied, where it is negative; Keskar et al., 2019), and each token of ``biases`` has its number added."""
 
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repeat_penalty: float = 1.0
+    biases: Tuple[Tuple[int, float], ...] = ()
+
+
+def weighed(scores: NDArray[Any], sampling: Sampling, prompt: Sequence[int], answer: Sequence[int]) -> NDArray[Any]:
+    """The scores with penalties and biases; the same array where there are none."""
+    said = sampling.frequency_penalty or sampling.presence_penalty
+    repeats = sampling.repeat_penalty != 1.0
+    if not (said or repeats or sampling.biases):
+        return scores
+    scores = np.array(scores)
+    if repeats:
+        seen = np.unique(np.array([*prompt, *answer], np.int64))
+        found = scores[seen]
+        scores[seen] = np.where(found > 0, found / sampling.repeat_penalty, found * sampling.repeat_penalty)
+    if said and answer:
+        tokens, counts = np.unique(np.array(answer, np.int64), return_counts=True)
+        scores[tokens] -= sampling.frequency_penalty * counts + sampling.presence_penalty
+    for token, bias in sampling.biases:
+        scores[token] += bias
+    return scores
 
 
 def choose(scores: NDArray[Any], sampling: Sampling, draw: float) -> int:
@@ -38,6 +68,8 @@ def candidates(scores: NDArray[Any], sampling: Sampling) -> Tuple[NDArray[Any], 
     scaled = scores.astype(np.float64) / sampling.temperature
     scaled -= scaled.max()
     count = min(sampling.top_k, len(scaled)) if sampling.top_k else len(scaled)
+    if sampling.min_p > 0.0:
+        scaled[scaled < np.log(sampling.min_p)] = -np.inf
     if sampling.top_p >= 1.0 and count == len(scaled):
         return np.arange(len(scaled)), np.exp(scaled)
     if count < len(scaled):

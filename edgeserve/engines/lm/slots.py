@@ -45,6 +45,11 @@ class Slots:
         self._holders[slot] = weakref.ref(holder)
         return slot
 
+    def forget_lost(self) -> None:
+        """Where the session's memory is gone, its sequences will be computed again."""
+        if self.session.lost():
+            self._release_all()
+
     def touch(self, slot: int) -> None:
         """The sequence in the slot is used now: it is the last to lose its memory."""
         self._holders[slot] = self._holders.pop(slot)
@@ -79,6 +84,9 @@ class Slots:
         with self._lock:
             self._closed = True
             self.session.close()
+        self._release_all()
+
+    def _release_all(self) -> None:
         for holder in list(self._holders.values()):
             sequence = holder()
             if sequence is not None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edgeserve.engines.base import ANSWERED, Batch, BatchControl, Result
 from edgeserve.engines.lm.backend import Row, Tokenizer
 from edgeserve.engines.lm.generation import Reader, answer_of
-from edgeserve.engines.lm.sampling import choose
+from edgeserve.engines.lm.sampling import choose, weighed
 from edgeserve.engines.lm.sequence import Sequence
 from edgeserve.engines.lm.slots import Slots
 from edgeserve.errors import EngineError
@@ -72,6 +72,7 @@ class StepLoop:
     def run(self, batch: Batch) -> List[Result]:
         """One result per item, :data:`ANSWERED` where the control was told already. Raises what fails the batch."""
         run = _Run(batch)
+        self._slots.forget_lost()
         for index in range(len(batch.items)):
             try:
                 run.jobs.append(BatchItem(index, self._sequence(batch, index)))
@@ -171,6 +172,7 @@ class StepLoop:
     def _choose(self, run: _Run, job: BatchItem, scores: NDArray[Any]) -> None:
         """The next token of one answer, what may be sent of it, and whether the answer is over."""
         sequence, asked = job.sequence, job.sequence.asked
+        scores = weighed(scores, asked.sampling, asked.prompt, sequence.generated)
         token = choose(scores, asked.sampling, sequence.draw())
         if token in self._stops and not asked.ignore_eos:
             self._finish(run, job, "stop", sequence.count + 1)

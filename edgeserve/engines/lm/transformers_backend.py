@@ -142,6 +142,9 @@ class TransformersSession:
         self._alone.pop(slot, None)
         self._lengths.pop(slot, None)
 
+    def lost(self) -> bool:
+        return False
+
     def close(self) -> None:
         self._members, self._block, self._alone, self._lengths = [], [], {}, {}
 

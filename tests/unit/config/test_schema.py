@@ -150,7 +150,7 @@ WRONG = [
     ({"app": {"a": {"model": "m", "length": "x[0]", "inputs": {"x": {"dtype": "text"}}}}}, ["input 'x' has 0 axes"]),
     (
         predicting({"size": "p:f"}),
-        ["[app.a.predict] 'size'", "Those of this app are length, work, steps, tokens, m.work"],
+        ["[app.a.predict] 'size'", "Those of this app are length, work, steps, steps_sd, tokens, m.work"],
     ),
     (predicting({"m.parts": "p:f"}), ["[app.a.predict] 'm.parts'", "no policy reads"]),
     (predicting({"other.work": "p:f"}), ["'other.work'", "m.work"]),

@@ -9,10 +9,10 @@ import pytest
 
 from edgeserve.errors import BadInput
 from edgeserve.http import chat
-from edgeserve.http.failures import NotServed
 
 HELLO = [{"role": "user", "content": "hello"}]
 TEXT = {"dtype": "text", "shape": []}
+ANY = {"dtype": "any", "shape": []}
 
 
 def body(**fields):
@@ -54,21 +54,50 @@ def test_options_become_inputs_where_the_app_takes_them():
         "max_completion_tokens": 9,
         "temperature": 0,
         "top_p": 0.5,
+        "top_k": 40,
+        "min_p": 0.25,
         "seed": 3,
+        "frequency_penalty": 0.5,
+        "presence_penalty": -1,
+        "repeat_penalty": 1.5,
         "stop": "x",
+        "logit_bias": {"5": -100},
         "user": "ann",
+        "logprobs": None,
     }
     every = chat.read_request(body(**fields), {}).inputs
     assert {
         name: (value.dtype.name, value.item()) for name, value in every.items() if isinstance(value, np.ndarray)
-    } == {"max_tokens": ("int32", 9), "temperature": ("float32", 0.0), "top_p": ("float32", 0.5), "seed": ("int64", 3)}
-    assert json.loads(every["stop"]) == ["x"]
+    } == {
+        "max_tokens": ("int32", 9),
+        "temperature": ("float32", 0.0),
+        "top_p": ("float32", 0.5),
+        "top_k": ("int32", 40),
+        "min_p": ("float32", 0.25),
+        "seed": ("int64", 3),
+        "frequency_penalty": ("float32", 0.5),
+        "presence_penalty": ("float32", -1.0),
+        "repeat_penalty": ("float32", 1.5),
+    }
+    assert json.loads(every["stop"]) == ["x"] and json.loads(every["logit_bias"]) == {"5": -100}
     free = chat.read_request(body(max_tokens=4), {"prompt": TEXT, "max_tokens": {"dtype": "any", "shape": []}}).inputs
     assert free["max_tokens"].dtype == np.int32 and free["max_tokens"].shape == ()
-    some = chat.read_request(
-        body(temperature=1, seed=3), {"messages": TEXT, "seed": {"dtype": "int32", "shape": []}}
-    ).inputs
+    some = chat.read_request(body(seed=3), {"messages": TEXT, "seed": {"dtype": "int32", "shape": []}}).inputs
     assert sorted(some) == ["messages", "seed"] and some["seed"].dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"frequency_penalty": 0, "presence_penalty": 0.0, "repeat_penalty": 1, "logit_bias": {}, "stop": []},
+        {"n": 1, "logprobs": False, "top_logprobs": 0, "mirostat": 0, "response_format": {"type": "text"}},
+        {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True, "modalities": ["text"]},
+        {"temperature": None, "seed": None, "reasoning_effort": None, "anything": None},
+        {"metadata": {"a": "b"}, "store": False, "service_tier": "auto", "safety_identifier": "x"},
+    ],
+)
+def test_what_asks_for_nothing_is_no_reason_to_refuse(fields):
+    assert sorted(chat.read_request(body(**fields), {"messages": TEXT}).inputs) == ["messages"]
 
 
 def test_extensions_are_options_of_the_request():
@@ -81,36 +110,54 @@ def test_extensions_are_options_of_the_request():
 
 
 @pytest.mark.parametrize(
-    ("fields", "kind", "says"),
+    ("fields", "param", "says"),
     [
-        ({"messages": []}, BadInput, "at least one"),
-        ({"messages": "hi"}, BadInput, "messages"),
-        ({"messages": [{"role": "robot", "content": "x"}]}, BadInput, "messages[0]"),
-        ({"messages": [{"role": "user", "content": 5}]}, BadInput, "expected a text"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, NotServed, "type text"),
-        ({"n": 2}, NotServed, "n = 2"),
-        ({"tools": [{}]}, NotServed, "tools"),
-        ({"logprobs": True}, NotServed, "logprobs"),
-        ({"response_format": {"type": "json_object"}}, NotServed, "response_format"),
-        ({"max_tokens": 0}, BadInput, "from 1"),
-        ({"max_tokens": "5"}, BadInput, "number"),
-        ({"stop": [1]}, BadInput, "stop"),
-        ({"stream": "yes"}, BadInput, "stream"),
-        ({"stop": "x"}, NotServed, "declares no input"),
-        ({"deadline_ms": "soon"}, BadInput, "deadline_ms"),
-        ({"deadline_ms": True}, BadInput, "deadline_ms"),
-        ({"value": "much"}, BadInput, "value"),
-        ({"class": 3}, BadInput, "class"),
-        ({"temperature": float("nan")}, BadInput, "temperature"),
-        ({"seed": 1.5}, BadInput, "seed"),
-        ({"max_tokens": 2.5}, BadInput, "max_tokens"),
-        ({"seed": 10**30}, BadInput, "seed"),
+        ({"messages": []}, "messages", "at least one"),
+        ({"messages": "hi"}, "messages", "expected a list"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0]", "whose role is one of"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "expected a text"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content", "type text"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls", "not served"),
+        ({"n": 2}, "n", "= 2 is not served here; leave it out, or send 1"),
+        ({"n": True}, "n", "= true"),
+        ({"tools": [{}]}, "tools", "not served"),
+        ({"tool_choice": "required"}, "tool_choice", 'or send "none", or send "auto"'),
+        ({"logprobs": True}, "logprobs", "not served"),
+        ({"top_logprobs": 5}, "top_logprobs", "= 5"),
+        ({"mirostat": 2}, "mirostat", "not served"),
+        ({"reasoning_effort": "low"}, "reasoning_effort", "not served here; leave it out"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "not served"),
+        ({"temprature": 1}, "temprature", "did you mean 'temperature'"),
+        ({"max_tokens": 0}, "max_tokens", "from 1"),
+        ({"max_tokens": "5"}, "max_tokens", "number"),
+        ({"stop": [1]}, "stop", "list of texts"),
+        ({"stream": "yes"}, "stream", "true or false"),
+        ({"stream_options": 3}, "stream_options", "an object"),
+        ({"stop": "x"}, "stop", "declares no input"),
+        ({"seed": 1}, "seed", "declare seed = { dtype"),
+        ({"temperature": 0}, "temperature", "declares no input"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty", "declares no input"),
+        ({"logit_bias": {"3": 5}}, "logit_bias", "declares no input"),
+        ({"logit_bias": {"x": 5}}, "logit_bias", "tokens' numbers"),
+        ({"logit_bias": {"3": 500}}, "logit_bias", "-100 to 100"),
+        ({"deadline_ms": "soon"}, "deadline_ms", "expected a number"),
+        ({"deadline_ms": True}, "deadline_ms", "expected a number"),
+        ({"value": "much"}, "value", "expected a number"),
+        ({"class": 3}, "class", "expected a text"),
+        ({"top_p": float("nan")}, "top_p", "expected a number"),
+        ({"seed": 1.5}, "seed", "whole number"),
+        ({"max_tokens": 2.5}, "max_tokens", "whole number"),
+        ({"seed": 10**30}, "seed", "whole number"),
     ],
 )
-def test_what_cannot_be_served_is_named(fields, kind, says):
-    with pytest.raises(kind) as caught:
-        chat.read_request(body(**fields), {"messages": TEXT})
-    assert says in str(caught.value)
+def test_what_cannot_be_served_is_refused_by_its_name(fields, param, says):
+    inputs = {"messages": TEXT, "max_tokens": ANY, "top_p": ANY}
+    if says == "whole number":
+        inputs["seed"] = ANY
+    with pytest.raises(BadInput) as caught:
+        chat.read_request(body(**fields), inputs)
+    assert str(caught.value).startswith(param) and says in str(caught.value)
+    assert chat.error_body(caught.value)["error"]["param"] == param
 
 
 def test_a_whole_answer():

@@ -85,8 +85,7 @@ def model_file(kind, tmp_path, monkeypatch, template="", adds_first=False):
             vocab_get_add_bos=lambda vocabulary: adds_first,
             model_chat_template=lambda model, name: template.encode() or b"chatml",
         )
-        (tmp_path / "model.gguf").write_bytes(b"GGUF")
-        return "model.gguf"
+        return llama_double.write_file(tmp_path / "model.gguf")
     if kind == "transformers":
         return transformers_model(directory, template, adds_first)
     if kind == "onnx":
@@ -223,8 +222,8 @@ def test_sequences_may_fill_the_context_all_at_once(engine):
 
 @pytest.fixture
 def llama_file(tmp_path):
-    (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    return ModelConfig(name="chat", engine="lm", file="model.gguf", batch=(1, 2)), str(tmp_path)
+    file = llama_double.write_file(tmp_path / "model.gguf")
+    return ModelConfig(name="chat", engine="lm", file=file, batch=(1, 2)), str(tmp_path)
 
 
 def test_each_token_says_its_position_and_sequence_and_a_slot_is_emptied(llama_file, monkeypatch):
@@ -245,7 +244,7 @@ def test_each_token_says_its_position_and_sequence_and_a_slot_is_emptied(llama_f
     ("model_bytes", "moved"), [(10**6, [0, 1, 2]), (1000, [0, 1, 3])], ids=["moves", "too large to move"]
 )
 def test_llama_cpp_gets_neighbours_in_the_order_of_their_numbers(tmp_path, monkeypatch, model_bytes, moved):
-    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    llama_double.write_file(tmp_path / "model.gguf")
     double = doubled(monkeypatch, model_size=lambda model: model_bytes)
     config = ModelConfig(name="chat", engine="lm", file="model.gguf", batch=(1, 2, 4))
     engine = make_engine(config, [LaneInfo()], str(tmp_path))
@@ -261,14 +260,55 @@ def test_llama_cpp_gets_neighbours_in_the_order_of_their_numbers(tmp_path, monke
     assert not any(double.contexts[0].sequences.values())
 
 
+@pytest.mark.parametrize(
+    ("facts", "kept"),
+    [
+        ({}, 3 * 2 * (16 + 16)),
+        ({"attention.key_length": 32, "attention.value_length": 32}, 3 * 2 * (32 + 32)),
+        ({"attention.key_length": 24, "attention.value_length": 8}, 3 * 2 * (24 + 8)),
+        ({"attention.head_count_kv": None}, 3 * 4 * (16 + 16)),
+        ({"attention.head_count_kv": [0, 4, 2]}, (0 + 4 + 2) * (16 + 16)),
+    ],
+    ids=["by the embedding", "Qwen3, Gemma", "unequal", "one for each head", "layers that differ"],
+)
+def test_a_token_is_counted_with_what_its_keys_and_values_take(llama_file, monkeypatch, tmp_path, facts, kept):
+    doubled(monkeypatch)
+    llama_double.write_file(tmp_path / "model.gguf", **facts)
+    engine = make_engine(llama_file[0], [LaneInfo()], llama_file[1])
+    engine.load()
+    assert engine.sequence().bytes_per_token == 2 * kept, "llama.cpp keeps two bytes for each number"
+
+
+def test_what_llama_cpp_says_of_a_failure_is_in_the_message_once(llama_file, monkeypatch):
+    said = []
+
+    def load(path, settings):
+        for level, line in said:
+            double.log(level, line, None)
+        return None
+
+    double = doubled(monkeypatch, model_load_from_file=load)
+    said += [(2, b"loading\n"), (4, b"error loading model: unknown model architecture: 'x'\n"), (3, b"careful\n")]
+    said += [(4, b"\n"), (4, b"failed to load \xff\n")]
+    expected = (
+        r"memory for it\. llama.cpp said: error loading model: unknown model architecture: 'x'; failed to load .$"
+    )
+    for _ in range(2):
+        with pytest.raises(EngineError, match=expected):
+            make_engine(llama_file[0], [LaneInfo()], llama_file[1]).load()
+    said.clear()
+    with pytest.raises(EngineError, match=r"memory for it$"):
+        make_engine(llama_file[0], [LaneInfo()], llama_file[1]).load()
+
+
 def test_a_step_that_llama_cpp_refuses_fails_the_batch_and_the_next_one_runs(llama_file, monkeypatch):
     double = doubled(monkeypatch)
     engine = make_engine(llama_file[0], [LaneInfo()], llama_file[1])
     engine.load()
     session = engine.open(LaneInfo())
     works = double.llama_decode
-    double.llama_decode = lambda context, batch: 1
-    with pytest.raises(EngineError, match="no room in its memory"):
+    double.llama_decode = lambda context, batch: double.log(4, b"init: failed to find a slot\n", None) or 1
+    with pytest.raises(EngineError, match="no room in its memory. llama.cpp said: init: failed to find a slot"):
         run(session, ITEMS[:1])
     double.llama_decode = works
     assert len(tokens(run(session, ITEMS[:1]))[0]) == 9

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgeserve.engines.lm.chat import CHATML, conversation_tokens, without
+from edgeserve.engines.lm.chat import CHATML, conversation_tokens, render, without
 from edgeserve.engines.lm.tokenizers import ByteTokenizer, longest_first
+from edgeserve.errors import EngineError, WrongInput
 
 NAMES = ("<s>", "</s>", "<|im_start|>", "<|im_end|>")
 BEGIN, END, TURN = 256, 257, 258
@@ -52,6 +53,53 @@ def test_what_people_write_is_neither_the_first_token_nor_the_end_of_a_turn():
     hostile = [{"role": "user", "content": "<s>h<</s>s>i</<s>s>"}, *MESSAGES[1:]]
     for template in (TURNS, "{{ bos_token }}" + TURNS):
         assert tokens(template, [BEGIN], hostile) == [BEGIN, *TOKENS]
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m['content'] }}{% endfor %}", "hi"),
+        (
+            "{% for m in messages %}{% if m.role == 'user' %}{% continue %}{% endif %}{{ m.content }}{% endfor %}",
+            "yes",
+        ),
+        (
+            "{% set x = 1 %}\n  {% generation %}\n  {{ x }}{% set x = 2 %}{{ x }}\n  {% endgeneration %}\n{{ x }}",
+            "  12\n1",
+        ),
+        ("{{ {'b': '<é>', 'a': 1} | tojson }}", '{"b": "<é>", "a": 1}'),
+        ("{{ {'b': [1]} | tojson(indent=1) }}", '{\n "b": [\n  1\n ]\n}'),
+        ("{{ ['é'] | tojson(ensure_ascii=true, separators=(',', ':')) }}", '["\\u00e9"]'),
+    ],
+    ids=["break", "continue", "generation", "tojson", "tojson with an indent", "tojson with its options"],
+)
+def test_a_template_finds_what_transformers_gives_to_templates(template, text):
+    pytest.importorskip("jinja2", reason="pip install -e '.[test]'")
+    assert render(ByteTokenizer([], [], [], template), MESSAGES, "chat") == text
+
+
+def test_a_template_may_tell_the_model_the_date():
+    pytest.importorskip("jinja2", reason="pip install -e '.[test]'")
+    template = "{% if strftime_now is defined %}{{ strftime_now('%d %B %Y') }}{% endif %}"
+    days = {time.strftime("%d %B %Y")}
+    found = render(ByteTokenizer([], [], [], template), MESSAGES, "chat")
+    assert found in days | {time.strftime("%d %B %Y")}
+
+
+@pytest.mark.parametrize(
+    ("template", "why"),
+    [
+        ("{{ raise_exception('no system role') }}", "no system role"),
+        ("{{ messages.append(1) }}", "unsafe"),
+        ("{{ ''.__class__.__mro__ }}", "unsafe"),
+    ],
+)
+def test_a_template_that_refuses_or_breaks_out_is_a_typed_error(template, why):
+    pytest.importorskip("jinja2", reason="pip install -e '.[test]'")
+    with pytest.raises(WrongInput, match=f"'chat': its chat template refuses the messages: .*{why}"):
+        render(ByteTokenizer([], [], [], template), MESSAGES, "chat")
+    with pytest.raises(EngineError, match="'chat': its chat template is none: .*end of template"):
+        render(ByteTokenizer([], [], [], "{% generation %}"), MESSAGES, "chat")
 
 
 FRAGMENTS = sorted(

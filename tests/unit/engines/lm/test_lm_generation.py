@@ -10,7 +10,7 @@ import pytest
 from edgeserve.engines.lm.generation import Generation, Reader
 from edgeserve.engines.lm.sampling import Sampling
 from edgeserve.engines.lm.tokenizers import ByteTokenizer
-from edgeserve.errors import EngineError
+from edgeserve.errors import EngineError, WrongInput
 
 NAMES = ("<|im_start|>", "<|im_end|>")
 TOKENIZER = ByteTokenizer(NAMES, [], [257], "chatml")
@@ -66,9 +66,16 @@ def test_numbers_of_the_bus_count_like_numbers_of_python():
             "seed": np.array(9),
             "stop": ["a", "b"],
             "ignore_eos": np.array(True),
+            "min_p": np.array(0.25, np.float32),
+            "frequency_penalty": np.array(-1),
+            "presence_penalty": 0.5,
+            "repeat_penalty": np.array(1.5),
+            "logit_bias": np.array('{"3": -100, "0": 0.5}'),
         }
     )
-    assert asked == Generation((1, 2), Sampling(0.5, 0.5, 3), 7, ("a", "b"), True, 9)
+    sampling = Sampling(0.5, 0.5, 3, 0.25, -1.0, 0.5, 1.5, ((3, -100.0), (0, 0.5)))
+    assert asked == Generation((1, 2), sampling, 7, ("a", "b"), True, 9)
+    assert reader().read({"prompt": "x", "logit_bias": {3: -100}}).sampling.biases == ((3, -100.0),)
 
 
 def test_max_tokens_ends_at_the_configured_bound_and_at_the_context():
@@ -93,6 +100,17 @@ def test_max_tokens_ends_at_the_configured_bound_and_at_the_context():
         ({"prompt": "x", "temperature": -1}, "'temperature' is -1"),
         ({"prompt": "x", "top_p": 2}, "'top_p' is 2"),
         ({"prompt": "x", "top_k": 1.5}, "'top_k' is 1.5"),
+        ({"prompt": "x", "min_p": 1.5}, "'min_p' is 1.5"),
+        ({"prompt": "x", "frequency_penalty": 3}, "'frequency_penalty' is 3"),
+        ({"prompt": "x", "presence_penalty": "1"}, "'presence_penalty' is '1'"),
+        ({"prompt": "x", "repeat_penalty": 0}, "'repeat_penalty' is 0"),
+        ({"prompt": "x", "logit_bias": {"258": 1}}, "expected at most 1024 tokens (0 to 257)"),
+        ({"prompt": "x", "logit_bias": '{"1": 101}'}, "'logit_bias'"),
+        ({"prompt": "x", "logit_bias": '{"a": 1}'}, "'logit_bias'"),
+        ({"prompt": "x", "logit_bias": '{"1": NaN}'}, "'logit_bias'"),
+        ({"prompt": "x", "logit_bias": "[1]"}, "'logit_bias'"),
+        ({"prompt": "x", "logit_bias": "[" * 100_000}, "'logit_bias'"),
+        ({"messages": "[" * 100_000}, "'messages' is no JSON"),
         ({"prompt": "x", "stop": [""]}, "'stop'"),
         ({"prompt": "x", "stop": 5}, "'stop' is 5"),
         ({"messages": "{"}, "no JSON"),
@@ -102,7 +120,7 @@ def test_max_tokens_ends_at_the_configured_bound_and_at_the_context():
     ],
 )
 def test_what_cannot_be_meant_is_refused_by_name(item, said):
-    with pytest.raises(EngineError) as caught:
+    with pytest.raises(WrongInput) as caught:
         reader().read(item)
     assert said in str(caught.value)
     assert "'chat'" in str(caught.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgeserve.engines.lm.sampling import LIKELY_FIRST, Sampling, candidates, choose
+from edgeserve.engines.lm.sampling import LIKELY_FIRST, Sampling, candidates, choose, weighed
 
 SCORES = np.array([0.5, 3.0, -1.0, 3.0, 2.0], np.float32)
 
@@ -50,3 +50,30 @@ def test_top_p_of_a_flat_distribution_needs_more_than_are_sorted_first():
 def test_top_k_and_top_p_together_count_the_share_of_those_that_top_k_kept():
     assert candidates(SCORES, Sampling(1.0, top_p=0.5, top_k=2))[0].tolist() == [1]
     assert candidates(SCORES, Sampling(1.0, top_p=0.51, top_k=2))[0].tolist() == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("min_p", "kept"), [(0.0, {0, 1, 2, 3, 4}), (0.05, {0, 1, 3, 4}), (0.3, {1, 3, 4}), (1.0, {1, 3})]
+)
+def test_min_p_keeps_what_is_nearly_as_likely_as_the_best(min_p, kept):
+    for more in ({}, {"top_k": 5}, {"top_p": 0.9999}):
+        drawn = {choose(SCORES, Sampling(1.0, min_p=min_p, **more), (place + 0.5) / 2000) for place in range(2000)}
+        assert drawn == kept
+
+
+@pytest.mark.parametrize(
+    ("settings", "scores"),
+    [
+        ({}, [0.5, 3.0, -1.0, 3.0, 2.0]),
+        ({"frequency_penalty": 0.5}, [0.5, 2.0, -1.5, 3.0, 2.0]),
+        ({"presence_penalty": 0.5}, [0.5, 2.5, -1.5, 3.0, 2.0]),
+        ({"frequency_penalty": -1.0, "presence_penalty": 0.5}, [0.5, 4.5, -0.5, 3.0, 2.0]),
+        ({"repeat_penalty": 2.0}, [0.5, 1.5, -2.0, 3.0, 1.0]),
+        ({"biases": ((0, 100.0), (3, -1.0))}, [100.5, 3.0, -1.0, 2.0, 2.0]),
+    ],
+)
+def test_what_was_said_counts_against_a_token_and_the_asker_may_weigh_it(settings, scores):
+    given = SCORES.copy()
+    found = weighed(given, Sampling(**settings), [4, 4], [1, 2, 1])
+    np.testing.assert_allclose(found, scores)
+    np.testing.assert_array_equal(given, SCORES)

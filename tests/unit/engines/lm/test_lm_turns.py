@@ -183,7 +183,7 @@ def test_as_many_tokens_as_fit_into_a_turn(fixed, each, bound, tokens):
 
 def test_the_first_lane_measures_how_many_tokens_a_turn_reads(directory):
     engine = made(directory, turn="1us")
-    if not engine._made().continues:
+    if not engine.backend().continues:
         pytest.skip("this version of ONNX Runtime cannot read a prompt in parts")
     assert engine.sequence().prefill_tokens == 0
     ticks = iter(range(0, 10**9, 10**6))
@@ -210,7 +210,7 @@ def test_turns_are_long_only_where_no_other_model_is_on_its_lanes(directory, mon
     lanes = [LaneInfo(name="cpu0", models=count, clock_ns=lambda: 0) for count in models]
     engine = LmEngine(ModelConfig(name="chat", engine="lm", file="tiny.onnx", options=options), lanes, directory)
     engine.load()
-    if not engine._made().continues:
+    if not engine.backend().continues:
         pytest.skip("this version of ONNX Runtime cannot read a prompt in parts")
     engine.open(LaneInfo(name="cpu0", clock_ns=lambda: 0))
     assert engine.sequence().prefill_tokens == tokens

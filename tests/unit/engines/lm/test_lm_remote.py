@@ -1,0 +1,114 @@
+"""A language model's back end in a process of its own: the same answers, and a crash that costs its batch alone."""
+
+from __future__ import annotations
+
+import llama_double
+import psutil
+import pytest
+
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines import make_engine
+from edgeserve.engines.base import Batch, LaneInfo
+from edgeserve.errors import EngineError, ProcessEnded
+
+LANE = LaneInfo(name="cpu0", models=1, apps=2)
+ITEMS = [{"prompt": prompt, "max_tokens": 9, "ignore_eos": True} for prompt in ("Hello there", "x", "the quick brown")]
+BOOM = {"prompt": "!", "max_tokens": 9}
+
+
+@pytest.fixture(autouse=True)
+def _double(tmp_path, monkeypatch):
+    yield from llama_double.installed(tmp_path, monkeypatch)
+
+
+def made(tmp_path, lane=LANE, file="model.gguf", **options):
+    llama_double.write_file(tmp_path / file)
+    config = ModelConfig(name="chat", engine="lm", file=file, batch=(1, 2, 4), options=options)
+    return make_engine(config, [lane], str(tmp_path))
+
+
+@pytest.fixture
+def engine(tmp_path):
+    engine = made(tmp_path)
+    engine.load()
+    yield engine
+    engine.unload()
+
+
+def run(session, items, states=(), **settings):
+    return session.launch(Batch(items, len(items), states, **settings)).result()
+
+
+def tokens(results):
+    return [result.outputs["tokens"].tolist() for result in results]
+
+
+def children():
+    return psutil.Process().children()
+
+
+def test_answers_are_those_of_this_process_and_a_crash_costs_its_batch_alone(engine, tmp_path):
+    here = made(tmp_path, LaneInfo(name="cpu0"), process=False)
+    here.load()
+    alone = tokens(run(here.open(LaneInfo(name="cpu0")), ITEMS))
+    session = engine.open(LANE)
+    assert len(children()) == 1
+    assert tokens(run(session, ITEMS)) == alone
+    begun = run(session, ITEMS[:2], steps_max=4)
+    with pytest.raises(
+        ProcessEnded,
+        match=r"'chat': its process ended during prefill\(\) \(killed by SIGABRT\). "
+        r"It wrote: llama.cpp:1: GGML_ASSERT\(all is well\) failed; it is started again",
+    ):
+        run(session, [BOOM, ITEMS[2]])
+    states = [result.state for result in begun]
+    assert tokens(run(session, [*ITEMS[:2], ITEMS[2]], [*states, None])) == alone, "what it held is computed again"
+    session.launch(Batch(ITEMS[:1], 1, steps_max=2))
+    (child,) = children()
+    child.kill()  # between two batches: nobody's
+    child.wait(10)
+    assert tokens(run(session, ITEMS)) == alone
+    here.unload()
+
+
+def test_a_call_waits_for_the_next_process_only_where_nobody_waits_for_the_call(tmp_path):
+    engine = made(tmp_path, LANE._replace(models=2))
+    engine.load()
+    session = engine.open(LANE)
+    with pytest.raises(ProcessEnded, match="SIGABRT"):
+        run(session, [BOOM])
+    with pytest.raises(EngineError, match="another is being started"):
+        run(session, ITEMS)
+    engine.unload()
+    assert not children()
+
+
+@pytest.mark.nightly
+def test_a_model_is_tried_before_it_is_loaded_here_and_its_tokenizer_before_it_is_read_here(tmp_path):
+    alone = LANE._replace(apps=1)
+    for lane, file, item in (
+        (alone, "abort.gguf", None),
+        (alone, "weights-abort.gguf", None),
+        (LANE, "abort.gguf", {}),
+    ):
+        engine = made(tmp_path, lane, file)
+        with pytest.raises(EngineError, match=rf"a trial of .*{file}: llama.cpp ends its process") as caught:
+            engine.load() if item is None else engine.count_tokens({"prompt": "x"})
+        assert "llama.cpp:2: GGML_ASSERT(known) failed" in str(caught.value)
+    engine = made(tmp_path, LANE, "weights-abort.gguf")
+    with pytest.raises(EngineError, match=r"'chat': its process ended during load\(\) \(killed by SIGABRT\)"):
+        engine.load()
+    engine = made(tmp_path, alone)
+    engine.load()
+    assert not children(), "one app alone has its model in this process"
+    assert engine.count_tokens({"prompt": "abc"}) == 3
+    engine.unload()
+
+
+def test_unload_ends_a_call_that_runs(engine):
+    assert engine.ends_calls
+    session = engine.open(LANE)
+    engine.unload()
+    with pytest.raises(EngineError, match="not loaded"):
+        run(session, ITEMS)
+    assert not children()
