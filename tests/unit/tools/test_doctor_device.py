@@ -65,8 +65,10 @@ def test_a_cool_board_with_locked_clocks(tmp_path):
 
 
 def test_thor_lacks_the_load_of_its_gpu(tmp_path):
-    finding = by_subject(telemetry.check_telemetry(THOR.plant(tmp_path / "root"), ORIN))["telemetry"]
+    root = THOR.plant(tmp_path / "root")
+    finding = by_subject(telemetry.check_telemetry(root, detect_board(root)))["telemetry"]
     assert (finding.status, finding.text.split(";")[0]) == (NOTE, "nothing tells GPU load")
+    assert "nvidia-ml-py" in finding.mend and "groups" not in finding.mend
 
 
 def test_a_container_that_was_not_given_the_gpu(tmp_path):
