@@ -64,11 +64,12 @@ class Runtime:
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
-    def start(self) -> Runtime:
-        """Load and warm the models and begin to serve. Returns when ready; raises what made that impossible."""
+    def start(self, progress: Callable[[str], None] | None = None) -> Runtime:
+        """Load and warm the models and begin to serve. Returns when ready; raises what made that impossible.
+        ``progress`` is told of each step, and how far a long one is, in words; on another thread."""
         if self._thread is not None:
             raise EdgeServeError("this Runtime was started already; make a new one")
-        self._core = RuntimeCore(self._config, self._validators, self._serve, lambda: self._called_off)
+        self._core = RuntimeCore(self._config, self._validators, self._serve, lambda: self._called_off, progress)
         self._core.reload_file = self.reload
         # A daemon: a program that forgets stop() still ends.
         self._thread = threading.Thread(target=self._live, name="edgeserve-loop", daemon=True)

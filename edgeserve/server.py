@@ -113,7 +113,7 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
         log.info("loading %s ...", counted(len(config.models), "model"))
         manager.starting(f"loading {counted(len(config.models), 'model')}")
         try:
-            runtime.start()
+            runtime.start(manager.loading)
         except StartInterrupted as error:
             log.info("%s", error)
             return 0

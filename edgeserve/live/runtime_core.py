@@ -30,7 +30,7 @@ from edgeserve.live.predictors import NOT_PREDICTED
 from edgeserve.live.preflight import check_before_loading, raise_or_tell
 from edgeserve.live.profiles import usable_profiles
 from edgeserve.live.request import LiveRequest, RequestValidator, unknown_app
-from edgeserve.live.startup import Started, Starter, make_lane, make_lanes
+from edgeserve.live.startup import Progress, Started, Starter, make_lane, make_lanes
 from edgeserve.live.stats import energy_of, figures_of
 from edgeserve.live.value_flow import output_types
 from edgeserve.live.world import CallAsked, LiveWorld, StopAsked
@@ -56,7 +56,12 @@ class RuntimeCore:
     """One running runtime's parts. ``mailbox`` and :meth:`sweep` are for any thread, the rest for the loop's."""
 
     def __init__(
-        self, config: Config, validators: Mapping[str, RequestValidator], serve: bool, called_off: Callable[[], bool]
+        self,
+        config: Config,
+        validators: Mapping[str, RequestValidator],
+        serve: bool,
+        called_off: Callable[[], bool],
+        progress: Progress | None = None,
     ) -> None:
         self.mailbox = Mailbox()
         self.config = config
@@ -64,6 +69,7 @@ class RuntimeCore:
         self.early = EarlyRefusals(next((validator.ids for validator in validators.values()), count(1)))
         self._serve = serve
         self._called_off = called_off
+        self._progress = progress
         self._lanes: Dict[str, LaneThread] = {}
         self._started: Optional[Started] = None
         self._recorder: Optional[Recorder] = None
@@ -93,7 +99,7 @@ class RuntimeCore:
             lane.start()
         self._lanes = lanes
         self._started = started = Starter(
-            config, profiles, lanes, self.mailbox, clock_ns, self._called_off, engines
+            config, profiles, lanes, self.mailbox, clock_ns, self._called_off, engines, self._progress
         ).start()
         self.scheduler = build_scheduler(
             config,

@@ -338,8 +338,14 @@ def test_systemd_hears_ready_heartbeats_and_the_end(folder: Path, monkeypatch: p
     monkeypatch.setenv("WATCHDOG_USEC", "150000")
     with serving(folder) as server, Client(server.endpoint) as bus:
         told = notify.recv(4096)
-        assert told == b"STATUS=loading 1 model"
-        assert notify.recv(4096).startswith(b"READY=1\nSTATUS=2 of 2 lanes up; 0 open requests")
+        starting = []
+        while not told.startswith(b"READY=1"):
+            starting.append(told)
+            told = notify.recv(4096)
+        assert starting[0] == b"STATUS=loading 1 model"
+        assert any(b"warmed up on lane" in each for each in starting)
+        assert all(each.startswith(b"EXTEND_TIMEOUT_USEC=900000000\n") for each in starting[1:])
+        assert told.startswith(b"READY=1\nSTATUS=2 of 2 lanes up; 0 open requests")
         for _ in range(3):
             assert notify.recv(4096).startswith(b"WATCHDOG=1\n")
         bus.drain()

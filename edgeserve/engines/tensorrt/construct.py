@@ -18,6 +18,9 @@ from edgeserve.units import format_size
 Say = Callable[[str, float], None]
 """``say(phase, share)``: which phase, and how much of it is done, 0 to 1."""
 
+Keep = Callable[[bytes], None]
+"""Takes the kernel timings as they are after a build, also after one that failed: the next one begins with them."""
+
 MEMORY_WORDS = (
     "out of memory",
     "outofmemory",
@@ -41,11 +44,10 @@ class Built(NamedTuple):
 
     plan: bytes
     profiles: List[Tuple[int, Profile]]
-    timing_cache: bytes
     layers: int
 
 
-def construct(library: Library, request: BuildRequest, where: str, say: Say, timing_cache: bytes = b"") -> Built:
+def construct(library: Library, request: BuildRequest, where: str, say: Say, timing_cache: bytes, keep: Keep) -> Built:
     """Build a plan. ``where`` names the model in messages. Raises :class:`ParseFailed`, :class:`BuildFailed`,
     :class:`BuildOutOfMemory`, or :class:`EngineError` for what the configuration can mend."""
     trt, api = library.trt, library.api
@@ -71,6 +73,9 @@ def construct(library: Library, request: BuildRequest, where: str, say: Say, tim
     say("build", 0.0)
     plan = builder.build_serialized_network(network, config)
     del monitor
+    kept = config.get_timing_cache()
+    if kept is not None:
+        keep(bytes(kept.serialize()))
     if plan is None:
         why = library.why("the builder did not say why")
         if any(word in why.lower() for word in MEMORY_WORDS):
@@ -82,9 +87,8 @@ def construct(library: Library, request: BuildRequest, where: str, say: Say, tim
             f"{where}: {library.name} {library.version} cannot build the model: {why}. Lower "
             "options.optimization_level, or run the model with engine = 'onnx'"
         )
-    kept = config.get_timing_cache()
     say("build", 1.0)
-    return Built(bytes(plan), profiles, bytes(kept.serialize()) if kept is not None else b"", int(network.num_layers))
+    return Built(bytes(plan), profiles, int(network.num_layers))
 
 
 def parse(library: Library, network: Any, path: str, where: str) -> None:

@@ -65,6 +65,7 @@ class TensorrtEngine(Engine):
         self._runtime: Any = None
         self._footprint = Footprint(0)
         self._build_s = 0.0
+        self._progress = ""
         self._contexts: Dict[int, Tuple[Any, LaneContexts]] = {}  # of each lane, by its common table
         self._opening = threading.Lock()  # lanes open on their own threads, and two captures at once gain nothing
 
@@ -134,6 +135,9 @@ class TensorrtEngine(Engine):
             forget_locals(error)
             raise of_model(self._name, error) from error
         return TensorrtSession(contexts)
+
+    def progress(self) -> str:
+        return self._progress
 
     @property
     def device_name(self) -> str:
@@ -219,6 +223,11 @@ class TensorrtEngine(Engine):
 
         def build(plan: str) -> Dict[str, Any]:
             expected_s = cache.estimate_s(identity, model_bytes, len(request.sizes))
+            teller = _Teller(self._where, expected_s)
+
+            def told(progress: BuildProgress) -> None:
+                self._progress = teller.tell(progress)
+
             log.warning(
                 "%s: %s %s builds a plan for batch sizes %s; %s",
                 self._where,
@@ -236,14 +245,17 @@ class TensorrtEngine(Engine):
                 plan,
                 timing_cache,
                 limits,
-                _Teller(self._where, expected_s).tell,
+                told,
                 self._lanes[0].device_index,
             )
             log.warning("%s: the plan was built in %.1f s", self._where, built["build_s"])
             return {**built, "model_bytes": model_bytes, "profiles_count": len(request.sizes), "model": self._name}
 
+        def waiting(looks: int) -> None:
+            self._progress = f"waiting for another process that builds the plan, for {looks * plans.LOCK_LOOK_S:.0f} s"
+
         waits = math.ceil(settings.build_timeout_ns / NS_PER_S / plans.LOCK_LOOK_S)
-        return cache.obtain(self._name, identity, self._where, build, waits)
+        return cache.obtain(self._name, identity, self._where, build, waits, waiting)
 
     def _bring_given(self, library: Library, device: CudaDevice, path: str) -> StoredPlan:
         """A plan that was built elsewhere, on the device: nothing is built, whatever is wrong with it."""
@@ -344,27 +356,21 @@ class TensorrtEngine(Engine):
 
 
 class _Teller:
-    """Progress of a build, to the log, not too often."""
+    """Progress of a build in words: each time, and to the log, not too often."""
 
     def __init__(self, where: str, expected_s: Optional[float]) -> None:
         self._where = where
         self._expected_s = expected_s
         self._told_s = 0.0
 
-    def tell(self, progress: BuildProgress) -> None:
-        if progress.elapsed_s - self._told_s < TOLD_EVERY_S:
-            return
-        self._told_s = progress.elapsed_s
+    def tell(self, progress: BuildProgress) -> str:
         left = (
             ""
             if self._expected_s is None
             else (f", about {max(0.0, self._expected_s - progress.elapsed_s):.0f} s left")
         )
-        log.warning(
-            "%s: building for %.0f s (%s %.0f %%%s)",
-            self._where,
-            progress.elapsed_s,
-            progress.phase,
-            100 * progress.share,
-            left,
-        )
+        text = f"building for {progress.elapsed_s:.0f} s ({progress.phase} {100 * progress.share:.0f} %{left})"
+        if progress.elapsed_s - self._told_s >= TOLD_EVERY_S:
+            self._told_s = progress.elapsed_s
+            log.warning("%s: %s", self._where, text)
+        return text
