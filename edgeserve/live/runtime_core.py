@@ -33,7 +33,7 @@ from edgeserve.live.request import LiveRequest, RequestValidator, unknown_app
 from edgeserve.live.startup import Progress, Started, Starter, make_lane, make_lanes
 from edgeserve.live.stats import energy_of, figures_of
 from edgeserve.live.value_flow import output_types
-from edgeserve.live.world import CallAsked, LiveWorld, StopAsked
+from edgeserve.live.world import CallAsked, LiveWorld, LostDevice, StopAsked
 from edgeserve.loop.drive import OnStep, drive
 from edgeserve.offload.lane_thread import LaneDown, LaneThread, LaneWork
 from edgeserve.recording.last_steps import LastSteps
@@ -76,6 +76,7 @@ class RuntimeCore:
         self._last_steps = LastSteps(config.server.trace_steps)
         self._watch: Optional[DeviceWatch] = None
         self._gateway: Any = None
+        self.on_device_lost: Optional[Callable[[LostDevice], None]] = None
         self.reload_file: Callable[[], None] = lambda: None  # the runtime's, on a thread of its own
         self._prepared: Optional[Prepared] = None  # what takes over when the accepted requests have ended
         self._told: Optional[Callable[[Optional[BaseException]], None]] = None
@@ -119,6 +120,7 @@ class RuntimeCore:
             started.sequences,
         )
         self.world.early = self.early
+        self.world.on_device_lost = self.on_device_lost
         self.world.contradictions = ContradictionLog(config, self.scheduler.state.latency)
         if recorded:
             self.world.history = HistoryRecorder(recorded)
@@ -216,6 +218,7 @@ class RuntimeCore:
         world.contradictions = ContradictionLog(config, scheduler.state.latency)
         world.adopt = partial(self._adopt, prepared.validators)
         world.early = self.early
+        world.on_device_lost = self.on_device_lost
         return scheduler, world, started
 
     def _adopt(self, validators: Mapping[str, RequestValidator], request: LiveRequest) -> bool:
