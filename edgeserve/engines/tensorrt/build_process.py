@@ -104,6 +104,7 @@ def build(request: Dict[str, Any], reporter: Reporter) -> Dict[str, Any]:
             "version": library.version,
             "profiles": as_json(built.profiles),
             "layers": built.layers,
+            "types": built.types,
             "build_s": round(reporter.elapsed_s(), 2),
         }
     }

@@ -25,6 +25,7 @@ from edgeserve.engines.python import import_function
 from edgeserve.engines.tensorrt import plans
 from edgeserve.engines.tensorrt.build_errors import LibraryMissing, PlanRefused, forget_locals
 from edgeserve.engines.tensorrt.building import BuildLimits, BuildProgress, build_plan
+from edgeserve.engines.tensorrt.construct import FP16_MEND
 from edgeserve.engines.tensorrt.library import Library, open_library
 from edgeserve.engines.tensorrt.plan_file import (
     check_options,
@@ -99,6 +100,8 @@ class TensorrtEngine(Engine):
         work = sum(self._loaded.context_bytes + max(1, lane.depth) * self._loaded.io_bytes() for lane in self._lanes)
         self._footprint = Footprint(plan.size_bytes, work)
         self._build_s = float(plan.metadata.get("build_s", 0.0))
+        if "types" in plan.metadata:
+            log.info("%s: %s", self._where, precision_text(self._settings.request, library, plan.metadata["types"]))
         return self._footprint
 
     def unload(self) -> None:
@@ -353,6 +356,20 @@ class TensorrtEngine(Engine):
             mapped,
             settings.graph,
         )
+
+
+def precision_text(request: BuildRequest, library: Library, types: Sequence[str]) -> str:
+    """Which precision a plan has, and what another would change. ``types``: those of the model's file."""
+    has = ", ".join(types) or "no floating type"
+    if request.precision == "fp16":
+        return f"built with precision = 'fp16': float16 where that is faster, else as the file has it ({has})"
+    text = f"built in {has}, as the file has it"
+    if "float32" not in types or "float16" in types:
+        return text
+    would = "may be faster and takes half of the memory; compare the answers before you keep it"
+    if library.api.weak_types:
+        return f"{text}. options.precision = 'fp16' {would}"
+    return f"{text}. float16 {would}: {FP16_MEND}"
 
 
 class _Teller:
