@@ -98,7 +98,7 @@ def build_plan(
             env=environment_of(device_index, os.environ),
         )
         try:
-            watch = _Watch(process, where, limits, tell, free_bytes or _available_bytes, gpu_bytes or nvmap_bytes)
+            watch = _Watch(process, where, limits, tell, free_bytes or available_bytes, gpu_bytes or nvmap_bytes)
             answer = watch.until_answered(asked)
         finally:
             if process.poll() is None:
@@ -271,5 +271,6 @@ def nvmap_bytes(path: str = "/proc/meminfo") -> int:
     return int(found.group(1)) << 10 if found else 0
 
 
-def _available_bytes() -> int:
+def available_bytes() -> int:
+    """What programs of the host can still have."""
     return int(psutil.virtual_memory().available)

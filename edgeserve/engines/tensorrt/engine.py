@@ -24,7 +24,13 @@ from edgeserve.engines.ports import Ports
 from edgeserve.engines.python import import_function
 from edgeserve.engines.tensorrt import plans
 from edgeserve.engines.tensorrt.build_errors import LibraryMissing, PlanRefused, forget_locals
-from edgeserve.engines.tensorrt.building import BuildLimits, BuildProgress, build_plan
+from edgeserve.engines.tensorrt.building import (
+    MEMORY_FLOOR_BYTES,
+    BuildLimits,
+    BuildProgress,
+    available_bytes,
+    build_plan,
+)
 from edgeserve.engines.tensorrt.construct import FP16_MEND
 from edgeserve.engines.tensorrt.library import Library, open_library
 from edgeserve.engines.tensorrt.plan_file import (
@@ -43,6 +49,9 @@ from edgeserve.errors import EngineError
 from edgeserve.units import NS_PER_S, counted, format_duration
 
 log = logging.getLogger("edgeserve.tensorrt")
+
+TACTIC_BYTES_MIN = 64 << 20
+"""Below this no kernel of use could be timed; the bound on the host's free memory ends such a build."""
 
 TOLD_EVERY_S = 10.0
 """Progress of a build goes to the log so often."""
@@ -200,7 +209,7 @@ class TensorrtEngine(Engine):
         fixed = device.info if not request.compute_capabilities else None
         identity = identity_of(library.name, library.version, fixed, path, request)
         cache = PlanCache(self._settings.plans)
-        plan = self._obtain(library, cache, identity, path)
+        plan = self._obtain(library, device, cache, identity, path)
         try:
             self._loaded = self._deserialized(library, device, plan)
         except PlanRefused as error:
@@ -208,7 +217,7 @@ class TensorrtEngine(Engine):
                 raise
             forget_locals(error)  # of the refused plan, whose memory the build needs
             cache.discard(plan, str(error))
-            plan = self._obtain(library, cache, identity, path)
+            plan = self._obtain(library, device, cache, identity, path)
             self._loaded = self._deserialized(library, device, plan)
         return plan
 
@@ -217,7 +226,9 @@ class TensorrtEngine(Engine):
         request = self._settings.request
         return request._replace(lanes=library.api.profile_copies(request.lanes))
 
-    def _obtain(self, library: Library, cache: PlanCache, identity: Identity, path: str) -> StoredPlan:
+    def _obtain(
+        self, library: Library, device: CudaDevice, cache: PlanCache, identity: Identity, path: str
+    ) -> StoredPlan:
         settings = self._settings
         model_bytes = weights_size_bytes(path)
         request = self._request(library)._replace(file=os.path.abspath(path))
@@ -243,7 +254,7 @@ class TensorrtEngine(Engine):
             )
             built = build_plan(
                 identity.library,
-                request,
+                request._replace(tactic_bytes=settings.build_memory_bytes or free_for_tactics(device)),
                 self._where,
                 plan,
                 timing_cache,
@@ -356,6 +367,14 @@ class TensorrtEngine(Engine):
             mapped,
             settings.graph,
         )
+
+
+def free_for_tactics(device: CudaDevice) -> int:
+    """What the builder may take of the device's memory while it times kernels, as much as is free now. By itself
+    TensorRT takes up to three quarters of an integrated GPU's memory, whatever else is in it."""
+    if device.info.integrated:  # where CUDA does not count as free what the kernel could reclaim
+        return max(TACTIC_BYTES_MIN, available_bytes() - MEMORY_FLOOR_BYTES)
+    return max(TACTIC_BYTES_MIN, device.memory().free)
 
 
 def precision_text(request: BuildRequest, library: Library, types: Sequence[str]) -> str:

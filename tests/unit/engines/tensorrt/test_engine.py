@@ -105,6 +105,23 @@ def test_at_load_a_line_says_which_precision_it_has(version, options, said, tmp_
     assert len(lines) == 2 and all(re.search(said, line) for line in lines), lines
 
 
+@pytest.mark.parametrize("integrated", [True, False])
+def test_the_builder_takes_no_more_memory_than_is_free_which_makes_no_other_plan(
+    integrated, builds, tmp_path, monkeypatch
+):
+    free = [3 << 30, 1 << 30]
+    monkeypatch.setattr(engine_module, "available_bytes", lambda: free[0])
+    settings = {"attributes": {"INTEGRATED": int(integrated)}, "memory_bytes": 3 << 30}
+    with trt_worlds.world(monkeypatch, "10.3", in_process=False, **settings):
+        loads(made(tmp_path))
+        free.pop(0)
+        loads(made(tmp_path))
+        loads(made(tmp_path, batch=(1, 2, 4), options={"build_memory": "2GiB"}))
+    limits = [arguments[1].tactic_bytes for arguments in builds]
+    assert len(limits) == 2 and limits[1] == 2 << 30
+    assert 64 << 20 <= limits[0] <= 3 << 30
+
+
 def test_a_plan_that_the_library_refuses_is_built_again_once(double, builds, tmp_path, monkeypatch, caplog):
     loads(made(tmp_path))
     refused = []
