@@ -21,7 +21,7 @@ from edgeserve import compiled
 from edgeserve.config.files import cache_directory
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import Config
-from edgeserve.device.boards import Board, detect_board
+from edgeserve.device.boards import Board, detect_board, has_nvidia_gpu
 from edgeserve.engines.versions import ONNXRUNTIME_BUILDS, installed
 from edgeserve.errors import ConfigError
 from edgeserve.ipc.endpoints import default_endpoint
@@ -50,7 +50,6 @@ from edgeserve.tools.doctor.system import (
     check_processor,
     check_swap,
     check_wall_clock,
-    has_gpu,
     usable_cores,
 )
 from edgeserve.tools.doctor.telemetry import check_heat, check_over_current, check_tegrastats, check_telemetry
@@ -129,7 +128,7 @@ def _python(root: str, board: Board) -> List[Finding]:
         *check_core(compiled.running(), compiled.is_stale()),
         *check_system_packages(board, python, sys.path, root),
         *check_known_bad(board, library_versions(["numpy", "tensorrt", "torch"])),
-        *check_onnxruntime(installed(ONNXRUNTIME_BUILDS), onnxruntime_providers(), has_gpu(root)),
+        *check_onnxruntime(installed(ONNXRUNTIME_BUILDS), onnxruntime_providers(), has_nvidia_gpu(root)),
     ]
 
 

@@ -297,8 +297,3 @@ def usable_cores(root: str = "/") -> int:
     if len(quota) == 2:
         cores = min(cores, max(1, int(quota[0]) // max(1, int(quota[1]))))
     return cores
-
-
-def has_gpu(root: str) -> bool:
-    """Whether the kernel offers an NVIDIA GPU."""
-    return any(os.path.exists(os.path.join(root, path)) for path in ("dev/nvidia0", "dev/nvhost-gpu", "dev/nvgpu"))

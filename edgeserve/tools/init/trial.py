@@ -9,6 +9,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from edgeserve.config.schema import ModelConfig
+from edgeserve.device.boards import has_nvidia_gpu
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import LaneInfo, Values
 from edgeserve.engines.cuda.device import CudaDevice
@@ -18,7 +19,7 @@ from edgeserve.engines.tensorrt.library import open_library
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import EngineError
 from edgeserve.offload.pin import allowed_cores
-from edgeserve.tools.init.compute import CPU, GPU, compute_threads, has_nvidia_gpu
+from edgeserve.tools.init.compute import CPU, GPU, compute_threads
 from edgeserve.tools.init.roles import Roles, Shape
 from edgeserve.units import NS_PER_MS
 
