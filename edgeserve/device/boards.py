@@ -6,7 +6,6 @@ are data, not a condition: an unknown one is mapped by its major number or not a
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from typing import Mapping, NamedTuple, Optional, Tuple
@@ -215,7 +214,7 @@ def jetpack_of(l4t: str) -> str:
 
 def is_container(root: str) -> bool:
     """Whether the files below ``root`` are a container's."""
-    if os.path.exists(os.path.join(root, ".dockerenv")) or os.path.exists(os.path.join(root, "run/.containerenv")):
+    if listing(root, ".dockerenv") or listing(root, "run/.containerenv"):
         return True
     return bool(re.search(r"docker|containerd|kubepods|lxc", read_text(root, "proc/1/cgroup")))
 
