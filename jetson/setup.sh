@@ -220,7 +220,9 @@ program() {    # the sources, copied: pip in a chroot sees them, and a checkout 
 pip_install() {
     local words=() line
     while IFS= read -r line; do words+=("$line"); done < <(requirements)
-    if [ -n "$ORT_INDEX" ]; then words=(--extra-index-url "$ORT_INDEX" "${words[@]}"); fi
+    if [ -n "$ORT_INDEX" ]; then    # from that index alone: of two pip takes the higher version, built for other GPUs
+        in_root "$@" install --quiet --constraint "$PREFIX/constraints.txt" --no-deps --index-url "$ORT_INDEX" onnxruntime-gpu
+    fi
     in_root "$@" install --quiet --constraint "$PREFIX/constraints.txt" "${words[@]}"
 }
 
