@@ -303,7 +303,7 @@ def test_a_gpu_build_of_onnxruntime_takes_the_place_of_the_cpu_build(tmp_path: P
     other.run("setup.sh", "--index", "https://example.invalid/jp6/cu126")
     first, then = [line for line in performed(other.root) if " pip " in line]
     assert first.endswith("--no-deps --index-url https://example.invalid/jp6/cu126 onnxruntime-gpu")
-    assert "index" not in then and "/opt/edgeserve/source onnxruntime-gpu" in then, "there already: what it needs, alone"
+    assert "index" not in then and "/opt/edgeserve/source onnxruntime-gpu" in then, "it is there already"
 
 
 @pytest.mark.parametrize("board", BOARDS[:2], ids=lambda board: board.name)
