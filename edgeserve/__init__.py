@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from edgeserve.client import AsyncClient, Client
     from edgeserve.config.loading import load_config
     from edgeserve.config.schema import Config
+    from edgeserve.live.world import LostDevice
     from edgeserve.runtime import Runtime
 
 __version__ = "0.1.0"
@@ -24,6 +25,7 @@ __all__ = [
     "AsyncRuntime",
     "Client",
     "Config",
+    "LostDevice",
     "Runtime",
     "__version__",
     "errors",
@@ -36,6 +38,7 @@ _HOMES = {
     "AsyncRuntime": "edgeserve.async_runtime",
     "Client": "edgeserve.client",
     "Config": "edgeserve.config.schema",
+    "LostDevice": "edgeserve.live.world",
     "Runtime": "edgeserve.runtime",
     "load_config": "edgeserve.config.loading",
 }

@@ -21,7 +21,7 @@ from edgeserve.live.request import LiveRequest, request_of_call, request_validat
 from edgeserve.live.responders import RequestFuture
 from edgeserve.live.runtime_core import RuntimeCore
 from edgeserve.live.startup import naming_file
-from edgeserve.live.world import CallAsked, CancelAsked, StopAsked
+from edgeserve.live.world import CallAsked, CancelAsked, LostDevice, StopAsked
 from edgeserve.request_options import RequestOptions
 from edgeserve.units import ns_to_s
 
@@ -44,6 +44,10 @@ class Runtime:
 
     ``infer`` and ``submit`` may be called from any thread. With ``serve=True`` it also answers on the bus
     (``[server] endpoint``); without, no socket is opened.
+
+    ``on_device_lost``: set before ``start``, it is told when a device is lost for this process, once per device; on the
+    loop's thread, so it must return at once. Apps that can run elsewhere go on, others are refused; what brings the
+    device back is another process.
     """
 
     def __init__(self, config: Config, *, serve: bool = False) -> None:
@@ -51,6 +55,7 @@ class Runtime:
         with naming_file(config.source):
             self._validators = request_validators(config)
         self._serve = serve
+        self.on_device_lost: Optional[Callable[[LostDevice], None]] = None
         self._core: Optional[RuntimeCore] = None
         self._thread: Optional[threading.Thread] = None
         self._ready = threading.Event()
@@ -68,12 +73,14 @@ class Runtime:
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
-    def start(self) -> Runtime:
-        """Load and warm the models and begin to serve. Returns when ready; raises what made that impossible."""
+    def start(self, progress: Callable[[str], None] | None = None) -> Runtime:
+        """Load and warm the models and begin to serve. Returns when ready; raises what made that impossible.
+        ``progress`` is told of each step, and how far a long one is, in words; on another thread."""
         if self._thread is not None:
             raise EdgeServeError("this Runtime was started already; make a new one")
-        self._core = RuntimeCore(self._config, self._validators, self._serve, lambda: self._called_off)
+        self._core = RuntimeCore(self._config, self._validators, self._serve, lambda: self._called_off, progress)
         self._core.reload_file = self.reload
+        self._core.on_device_lost = self.on_device_lost
         # A daemon: a program that forgets stop() still ends.
         self._thread = threading.Thread(target=self._live, name="edgeserve-loop", daemon=True)
         self._thread.start()

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence
 
 from edgeserve import __version__
 from edgeserve.config.loading import load_config
@@ -25,6 +25,7 @@ from edgeserve.ipc.connections import raise_file_limit
 from edgeserve.ipc.endpoints import remove_sockets
 from edgeserve.live.service_manager import Heartbeat, started_by
 from edgeserve.live.startup import StartInterrupted
+from edgeserve.live.world import LostDevice
 from edgeserve.runtime import STOP_GRACE_S, Runtime
 from edgeserve.units import counted, format_duration
 
@@ -39,6 +40,9 @@ LOG_FORMAT = "%(asctime)s %(levelname).1s %(message)s"
 LOOK_S = 3600.0
 """How long one wait for the loop's end lasts. Signals interrupt it; the bound only keeps the wait interruptible."""
 
+
+DEVICE_LOST_STATUS = 75
+"""Exit status of a server whose device is lost, for another process to try again: ``EX_TEMPFAIL`` in ``sysexits.h``."""
 
 STUCK_STATUS = 70
 """Exit status of a server that a second signal had to end by force: an internal error, in ``sysexits.h``."""
@@ -78,16 +82,24 @@ def main(args: argparse.Namespace) -> int:
         from dataclasses import replace
 
         config = replace(config, server=replace(config.server, **changes))
-    return serve(config)
+    status = serve(config)
+    if status == DEVICE_LOST_STATUS:
+        logging.shutdown()
+        os._exit(status)  # what CUDA's libraries do at the end of a process may never return
+    return status
 
 
 def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT)) -> int:
-    """Serve ``config`` until one of ``signals`` (or a ``drain`` over the bus). From the main thread only."""
+    """Serve ``config`` until one of ``signals`` (or a ``drain`` over the bus), or until a device is lost where
+    ``[server] on_device_lost`` says so. From the main thread only."""
     manager = started_by()
     raise_file_limit()
     front = front_of(config)
     runtime = Runtime(config, serve=True)
     heartbeat = Heartbeat(manager, runtime.on_loop)
+    lost: List[LostDevice] = []
+    if config.server.on_device_lost == "exit" or (config.server.on_device_lost == "auto" and manager.listens):
+        runtime.on_device_lost = lambda device: end_without(device, lost, runtime, config)
     asked = []
 
     def on_signal(number: int, frame: Any) -> None:
@@ -113,7 +125,7 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
         log.info("loading %s ...", counted(len(config.models), "model"))
         manager.starting(f"loading {counted(len(config.models), 'model')}")
         try:
-            runtime.start()
+            runtime.start(manager.loading)
         except StartInterrupted as error:
             log.info("%s", error)
             return 0
@@ -130,6 +142,8 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
             runtime.stop()
         except Exception:  # noqa: BLE001 the loop's thread has logged it, with its traceback
             return 2
+        if lost:
+            return DEVICE_LOST_STATUS
         if asked:
             log.info("stopped")
     finally:
@@ -141,6 +155,18 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
             metrics.close()
         manager.close()
     return 0
+
+
+def end_without(device: LostDevice, lost: List[LostDevice], runtime: Runtime, config: Config) -> None:
+    """A device is lost: the other lanes may end what they have, and the process ends for another one."""
+    lost.append(device)
+    log.error(
+        "stopping with status %d: what the other lanes have may end within %s (with [server] on_device_lost = 'stay' "
+        "the server goes on without the device)",
+        DEVICE_LOST_STATUS,
+        format_duration(config.server.drain_ns),
+    )
+    runtime.ask_to_stop()
 
 
 def settle_memory() -> None:

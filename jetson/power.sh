@@ -12,7 +12,7 @@ usage: jetson/power.sh [--root DIR] [--dry-run] ACTION...
   --show           mode, clocks and fan now
   --list           the modes of this board
   --mode NAME      set this power mode (numbers mean different modes on different boards, so they are not taken)
-  --reboot         with --mode: let the mode restart the board where it must
+  --reboot         with --mode or --undo: let the mode restart the board where it must
   --clocks         pin all clocks to the highest of the mode
   --fan PROFILE    quiet, cool, or another profile of /etc/nvfancontrol.conf
   --undo           everything as it was before the first --mode, --clocks or --fan
@@ -69,7 +69,7 @@ keep() {    # NAME VALUE: what was there before, unless it is kept already
 
 forget() { [ "$DRY_RUN" = yes ] || rm -f "$ROOT$STATE/$1"; }
 
-set_mode() {    # NAME
+set_mode() {    # NAME [--undo]: --undo is what asked for it, for the message
     local id answer=no
     id="$(id_of "$1")"
     [ -n "$id" ] || die "no power mode $1 on this board" "it has $(modes | cut -d' ' -f2 | tr '\n' ' ')"
@@ -88,7 +88,7 @@ set_mode() {    # NAME
         printf '%s\n' "$answer" | nvpmodel -m "$id" || true
     fi
     if [ "$(mode_now)" != "$(modes | awk -v id="$id" '$1 == id { print $2 }')" ]; then
-        die "the mode is still $(mode_now): $1 needs a restart of the board" "$0 --mode $1 --reboot"
+        die "the mode is still $(mode_now): $1 needs a restart of the board" "$0 ${2:---mode $1} --reboot"
     fi
 }
 
@@ -131,15 +131,15 @@ undo() {
         return 0
     fi
     release_clocks    # before the mode: they belong to the mode of now
-    what="$(fact "$STATE/mode")"
-    if [ -n "$what" ]; then
-        set_mode "$what"
-        forget mode
-    fi
     what="$(fact "$STATE/fan")"
     if [ -n "$what" ]; then
         set_fan "$what"
         forget fan
+    fi
+    what="$(fact "$STATE/mode")"    # last: it may need a restart of the board
+    if [ -n "$what" ]; then
+        set_mode "$what" --undo
+        forget mode
     fi
     [ "$DRY_RUN" = yes ] || rmdir "$ROOT$STATE" 2> /dev/null || true
 }

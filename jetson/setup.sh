@@ -189,6 +189,7 @@ requirements() {    # what pip installs beside the program
             6 | 7) echo cuda-bindings ;;
         esac
     fi
+    if [ "$FAMILY" = 7 ]; then echo nvidia-ml-py; fi    # Thor tells its GPU load by NVML alone
 }
 
 program() {    # the sources, copied: pip in a chroot sees them, and a checkout that moves breaks nothing
@@ -219,11 +220,17 @@ program() {    # the sources, copied: pip in a chroot sees them, and a checkout 
 pip_install() {
     local words=() line
     while IFS= read -r line; do words+=("$line"); done < <(requirements)
-    if [ -n "$ORT_INDEX" ]; then words=(--extra-index-url "$ORT_INDEX" "${words[@]}"); fi
+    if [ -n "$ORT_INDEX" ]; then    # from that index alone: of two pip takes the higher version, built for other GPUs
+        in_root "$@" install --quiet --constraint "$PREFIX/constraints.txt" --no-deps --index-url "$ORT_INDEX" onnxruntime-gpu
+    fi
     in_root "$@" install --quiet --constraint "$PREFIX/constraints.txt" "${words[@]}"
 }
 
 configuration() {
+    if [ "$SERVICE" = yes ] && ! [ -f "$ROOT/etc/edgeserve/environment" ]; then
+        make_dir /etc/edgeserve 755
+        put_file /etc/edgeserve/environment 644 < "$HERE/environment"
+    fi
     if [ -f "$ROOT$CONFIG" ]; then
         say "configuration: $CONFIG stays as it is"
         return 0
@@ -242,11 +249,15 @@ service() {
     for name in edgeserve.service edgeserve-clocks.service; do
         put_file "/etc/systemd/system/$name" 644 < <(filled "$HERE/$name")
     done
-    make_dir "$PREFIX/jetson" 755
     make_dir "$PREFIX/jetson/lib" 755
-    for name in power.sh lib/common.sh; do
-        put_file "$PREFIX/jetson/$name" "$([ "$name" = power.sh ] && echo 755 || echo 644)" < "$HERE/$name"
+    put_file "$PREFIX/jetson/lib/common.sh" 644 < "$HERE/lib/common.sh"
+    for name in power.sh restart_pause.sh; do put_file "$PREFIX/jetson/$name" 755 < "$HERE/$name"; done
+    put_file "$PREFIX/as-service" 755 < <(filled "$HERE/as-service")
+    make_dir "$PREFIX/scripts/lib" 755
+    for name in profile_device.py lib/__init__.py lib/plots.py; do
+        put_file "$PREFIX/scripts/$name" 644 < "$PROJECT/scripts/$name"
     done
+    remember tree "$PREFIX/scripts"
     if [ -z "$ROOT" ] && [ "$CHANGES" -gt "$before" ]; then run systemctl daemon-reload; fi
     if ! [ -L "$ROOT/etc/systemd/system/multi-user.target.wants/edgeserve.service" ]; then
         in_root systemctl enable edgeserve.service
@@ -284,9 +295,10 @@ elif [ "$DRY_RUN" = yes ]; then
 else
     say "done: uninstall.sh${ROOT:+ --root $ROOT}$([ "$FAMILY" != workstation ] || printf ' --prefix %s' "$PREFIX") takes it back"
 fi
-say "next: $PREFIX/venv/bin/edgeserve doctor $CONFIG"
 if [ "$SERVICE" = yes ]; then
+    say "next: sudo $PREFIX/as-service edgeserve doctor $CONFIG"
     say "      systemctl start edgeserve; systemctl status edgeserve"
 else
+    say "next: $PREFIX/venv/bin/edgeserve doctor $CONFIG"
     say "      $PREFIX/venv/bin/edgeserve serve $CONFIG"
 fi

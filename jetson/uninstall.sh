@@ -44,6 +44,7 @@ if [ ! -e "$ROOT$MANIFEST" ]; then
     exit 0
 fi
 LEFT=0
+POWER_LEFT=""    # the command that undoes what needs a restart of the board
 
 lines_of() { awk -v kind="$1" '$1 == kind { print $2, $3 }' "$ROOT$MANIFEST"; }
 
@@ -83,6 +84,34 @@ remove_dirs() {    # those that setup.sh made, deepest first, when they are empt
     done
 }
 
+taken_with() {    # PACKAGE: what apt would remove with it, by apt's own simulation
+    local lines
+    lines="$(asks env LC_ALL=C apt-get --simulate remove "$1" 2> /dev/null)" || return 1
+    printf '%s\n' "$lines" | awk '$1 == "Remv" { print $2 }'
+}
+
+remove_packages() {    # those that setup.sh installed, but for those that packages of somebody else need by now
+    local name other taken others candidates=" $* " before=""
+    while [ "$candidates" != "$before" ]; do    # a package that stays keeps those that it needs
+        before="$candidates"
+        for name in $before; do
+            if ! taken="$(taken_with "$name")"; then
+                say "kept: packages$before (apt-get --simulate does not say what else would go)"
+                return 0
+            fi
+            others=""
+            for other in $taken; do
+                case "$candidates" in *" $other "*) ;; *) others="$others $other" ;; esac
+            done
+            [ -n "$others" ] || continue
+            say "kept: package $name, since apt would remove$others with it"
+            candidates="${candidates/ $name / }"
+        done
+    done
+    read -ra names <<< "$candidates"
+    if [ ${#names[@]} -gt 0 ]; then in_root env DEBIAN_FRONTEND=noninteractive apt-get remove --yes "${names[@]}"; fi
+}
+
 DIRS="$(lines_of dir | cut -d' ' -f1 | sort -r)"
 KEPT="$(mktemp)"
 trap 'rm -f "$KEPT"' EXIT
@@ -92,7 +121,11 @@ if [ -L "$ROOT/etc/systemd/system/multi-user.target.wants/edgeserve-clocks.servi
     in_root systemctl disable edgeserve-clocks.service
 fi
 if [ -d "$ROOT/var/lib/edgeserve-setup/power" ] && [ "$FAMILY" != workstation ]; then
-    run "$HERE/power.sh" ${ROOT:+--root "$ROOT"} --undo
+    words=("$HERE/power.sh")
+    [ -z "$ROOT" ] || words+=(--root "$ROOT")
+    [ "$DRY_RUN" = no ] || words+=(--dry-run)
+    say "+ $(shown "${words[@]}" --undo)"
+    "${words[@]}" --undo || POWER_LEFT="$(shown "${words[@]}" --undo --reboot)"
 fi
 while read -r path _; do remove_path "$path"; done < <(lines_of tree)
 remove_files
@@ -106,13 +139,14 @@ while read -r name _; do in_root apt-mark unhold "$name"; done < <(lines_of hold
 packages="$(lines_of package | cut -d' ' -f1 | tr '\n' ' ')"
 if [ -n "$packages" ] && [ "$KEEP_PACKAGES" = no ]; then
     read -ra names <<< "$packages"
-    in_root env DEBIAN_FRONTEND=noninteractive apt-get remove --yes "${names[@]}"
+    remove_packages "${names[@]}"
 elif [ -n "$packages" ]; then
     say "kept: packages $packages"
 fi
 if [ "$PURGE" = yes ] && [ "$FAMILY" != workstation ]; then
     for path in /var/lib/edgeserve /var/cache/edgeserve; do remove_path "$path"; done
 fi
+if [ -n "$POWER_LEFT" ]; then say "left: the power mode of now; $POWER_LEFT sets back the one of before"; fi
 if [ "$DRY_RUN" = yes ]; then
     say "dry run: nothing was changed"
 elif [ "$LEFT" -eq 1 ]; then

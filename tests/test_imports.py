@@ -15,7 +15,7 @@ MODULES = sorted(
 )
 
 
-LIBRARIES = {"cuda", "llama_cpp", "pycuda", "ray", "torch", "transformers"}
+LIBRARIES = {"cuda", "llama_cpp", "ray", "torch", "transformers"}
 """Those that ``make test`` does not install: only the module that uses one imports it."""
 
 

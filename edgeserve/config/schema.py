@@ -50,6 +50,7 @@ class ServerConfig:
     clients_max: int = entry(integer(1), 256)  # clients remembered at a time; twice as many connections may be open
     client_silence_ns: int = entry(duration, 10 * 10**9, key="client_silence")  # no heartbeat: the client is gone
     drain_ns: int = entry(duration, 5 * 10**9, key="drain")  # how long SIGTERM waits for accepted requests
+    on_device_lost: str = entry(one_of("auto", "exit", "stay"), "auto")  # a GPU's context: auto = exit under systemd
     curve_secret_key_file: str = entry(string, "")  # needed for TCP beyond loopback
     curve_client_keys: str = entry(string, "")  # folder of the public keys that are let in; "" = every client
     control_keys: Tuple[str, ...] = entry(tuple_of(string), ())  # names of client keys that may drain and reload

@@ -6,12 +6,14 @@ are data, not a condition: an unknown one is mapped by its major number or not a
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from typing import Mapping, NamedTuple, Optional, Tuple
 
 from edgeserve.device.files import listing, read_text
+
+GPU_NODES = ("dev/nvidia[0-9]*", "dev/nvhost-gpu", "dev/nvgpu", "dev/nvmap")
+WSL_NODE = "dev/dxg"
 
 PLAIN_CPU, DESKTOP_GPU = "cpu", "desktop-gpu"
 
@@ -165,10 +167,18 @@ def detect_board(root: str = "/", package_version: str = "") -> Board:
         _kind_of(model.lower(), compatible)
         if tegra
         else DESKTOP_GPU
-        if listing(root, "proc/driver/nvidia/gpus/*") or listing(root, "dev/nvidia[0-9]*")
+        if listing(root, "proc/driver/nvidia/gpus/*") or has_nvidia_gpu(root)
         else PLAIN_CPU
     ]
     return Board(kind, model, l4t, jetpack_of(l4t), is_container(root))
+
+
+def has_nvidia_gpu(root: str = "/") -> bool:
+    """Whether the system offers an NVIDIA GPU, by its device nodes. In WSL2 the node is the same for every maker; there
+    Windows' driver brings its libraries."""
+    if any(listing(root, node) for node in GPU_NODES):
+        return True
+    return bool(listing(root, WSL_NODE) and listing(root, "usr/lib/wsl/lib/libcuda.so*"))
 
 
 def _text(root: str, path: str) -> str:
@@ -204,7 +214,7 @@ def jetpack_of(l4t: str) -> str:
 
 def is_container(root: str) -> bool:
     """Whether the files below ``root`` are a container's."""
-    if os.path.exists(os.path.join(root, ".dockerenv")) or os.path.exists(os.path.join(root, "run/.containerenv")):
+    if listing(root, ".dockerenv") or listing(root, "run/.containerenv"):
         return True
     return bool(re.search(r"docker|containerd|kubepods|lxc", read_text(root, "proc/1/cgroup")))
 

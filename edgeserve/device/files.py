@@ -6,17 +6,37 @@ about the machine. The root is ``/``, or a directory that stands for another mac
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 TEXT_BYTES_MAX = 1 << 20
 POLLED_BYTES_MAX = 1 << 16  # of a file that is read again and again: /proc/meminfo has 2 KiB, /proc/buddyinfo 1 KiB
 
+_looked_at: List[Set[str]] = []  # one set per recording that goes on
+
+
+@contextlib.contextmanager
+def looked_at() -> Iterator[Set[str]]:
+    """The paths of what is read or found while the block runs: what a recording of this machine must hold."""
+    seen: Set[str] = set()
+    _looked_at.append(seen)
+    try:
+        yield seen
+    finally:
+        _looked_at.remove(seen)
+
+
+def _note(*paths: str) -> None:
+    for seen in _looked_at:
+        seen.update(map(os.path.abspath, paths))
+
 
 def read_text(root: str, path: str) -> str:
     """A small file's text; ``""`` when it cannot be read."""
+    _note(os.path.join(root, path))
     try:
         with open(os.path.join(root, path), encoding="utf-8", errors="replace") as file:
             return file.read(TEXT_BYTES_MAX)
@@ -39,6 +59,7 @@ def read_integer(root: str, path: str) -> Optional[int]:
 def listing(root: str, pattern: str) -> List[str]:
     """Paths relative to the root that fit a pattern, sorted with their numbers in order."""
     found = glob.glob(os.path.join(glob.escape(root), pattern))
+    _note(*found)
     return sorted((os.path.relpath(path, root) for path in found), key=_by_numbers)
 
 
@@ -62,6 +83,7 @@ class PolledFiles:
         file = self._open.get(path)
         try:
             if file is None:
+                _note(os.path.join(self.root, path))
                 file = self._open[path] = os.open(os.path.join(self.root, path), os.O_RDONLY | os.O_CLOEXEC)
             return os.pread(file, POLLED_BYTES_MAX, 0).decode("utf-8", "replace")
         except OSError:

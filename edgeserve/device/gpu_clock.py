@@ -118,7 +118,7 @@ def gpu_folder(root: str) -> str:
 def load_file(root: str, folder: str) -> str:
     """The file with the GPU's load, ``""`` where there is none (Thor)."""
     paths = [f"{folder}/device/load"] if folder else []
-    return next((path for path in [*paths, *LOAD_ALIASES] if os.path.exists(os.path.join(root, path))), "")
+    return next((path for path in [*paths, *LOAD_ALIASES] if listing(root, path)), "")
 
 
 def _top(frequencies: str) -> Optional[int]:

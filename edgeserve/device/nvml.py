@@ -39,14 +39,17 @@ def load_library() -> Tuple[Optional[Any], str]:
 
 
 class NvmlSource:
-    """One GPU by its index. ``library`` is pynvml, started; by default it is loaded here. What a GPU does not support
-    is asked once. Of an ``integrated`` GPU load and clocks alone are told: its memory is the host's, its power that of
-    the rails."""
+    """One GPU by its PCI bus id, ``""``: by its index. CUDA counts by speed and after CUDA_VISIBLE_DEVICES, NVML by
+    bus, so that an index of CUDA's may be another GPU here. ``library`` is pynvml, started; by default it is loaded
+    here. What a GPU does not support is asked once. Of an ``integrated`` GPU load and clocks alone are told:
+    its memory is the host's, its power that of the rails."""
 
     name = "nvml"
     every_ns = SLOW_NS
 
-    def __init__(self, index: int = 0, library: Optional[Any] = None, integrated: bool = False) -> None:
+    def __init__(
+        self, index: int = 0, library: Optional[Any] = None, integrated: bool = False, bus_id: str = ""
+    ) -> None:
         self.trouble = ""
         if library is None:
             library, self.trouble = load_library()
@@ -54,6 +57,7 @@ class NvmlSource:
         self._unsupported: Set[str] = set()
         self._handle: Optional[Any] = None
         self._index = index
+        self._bus_id = bus_id
         self._integrated = integrated
         self._limits_c: Optional[Tuple[float, float]] = None
         self._fixed: Dict[str, Any] = {}
@@ -64,9 +68,13 @@ class NvmlSource:
         nvml = self._nvml
         assert nvml is not None
         try:
-            self._handle = nvml.nvmlDeviceGetHandleByIndex(self._index)
+            self._handle = (
+                nvml.nvmlDeviceGetHandleByPciBusId(self._bus_id.encode())
+                if self._bus_id
+                else nvml.nvmlDeviceGetHandleByIndex(self._index)
+            )
         except nvml.NVMLError as error:
-            self.trouble = f"NVML has no GPU {self._index}: {error}"
+            self.trouble = f"NVML has no GPU {self._bus_id or self._index}: {error}"
             return
         slowdown = self._ask("nvmlDeviceGetTemperatureThreshold", nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN)
         self._limits_c = (

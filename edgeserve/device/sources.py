@@ -24,10 +24,10 @@ TEGRASTATS = ("auto", "never", "always")
 
 
 def sources_for(
-    board: Optional[Board] = None, root: str = "/", gpu: int = 0, tegrastats: str = "auto"
+    board: Optional[Board] = None, root: str = "/", gpu: int = 0, tegrastats: str = "auto", bus_id: str = ""
 ) -> List[DeviceSource]:
     """The sources of a machine, or of the files below ``root``: there neither a program nor a library is asked, which
-    would tell of this machine."""
+    would tell of this machine. ``gpu`` is NVML's index of a discrete GPU, ``bus_id`` where it lies on the PCI bus."""
     board = board if board is not None else detect_board(root)
     is_here = os.path.realpath(root) == "/"
     found: List[DeviceSource] = []
@@ -39,7 +39,7 @@ def sources_for(
         if is_here and not clock.load_file:
             found.append(NvmlSource(gpu, integrated=True))
     elif is_here and board.kind.slug == "desktop-gpu":
-        found.append(NvmlSource(gpu))
+        found.append(NvmlSource(gpu, bus_id=bus_id))
     found += [ThermalSource(root), ThrottlingSource(root), FanSource(root), MemorySource(root), CpuSource(root)]
     if is_here and (tegrastats == "always" or (tegrastats == "auto" and missing)):
         found.append(TegrastatsSource())

@@ -10,6 +10,7 @@ from edgeserve.device.source import SLOW_NS
 from edgeserve.device.state import DeviceState
 
 COOLING, OVER_CURRENT, CAPPED = "cooling", "over_current", "gpu_clock:capped"
+UNDER_VOLTAGE = f"{OVER_CURRENT}:oc1"
 
 _NO_CLOCK = re.compile(r"fan|hot-surface|tcc offset|lcd|iwlwifi|pch", re.IGNORECASE)
 """Cooling devices that lower no clock of what serves: fans, the notice of a hot surface, offsets, displays, radios.

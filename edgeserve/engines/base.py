@@ -319,6 +319,11 @@ class Engine:
         where nothing is known to be wrong. Asked from any thread, at any time; returns at once."""
         return ""
 
+    def progress(self) -> str:
+        """How far a ``load`` is that takes minutes, in a few words; a text that stays the same is no progress. ``""``
+        where nothing is known. Asked from any thread, at any time; returns at once."""
+        return ""
+
     def load(self) -> Footprint:
         """Make the model ready to run and say what it occupies, in bytes."""
         raise NotImplementedError

@@ -25,7 +25,8 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 import numpy as np
 import onnxruntime
 
-from edgeserve.config.files import model_path, weights_size_bytes
+from edgeserve.config.files import cache_directory, model_path, weights_size_bytes
+from edgeserve.config.machine import slug
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
     Batch,
@@ -47,6 +48,7 @@ from edgeserve.engines.onnx_binding import BoundModel, BoundSession, failure_of
 from edgeserve.engines.options import Options
 from edgeserve.engines.ports import PORT_OPTIONS, PackedBatch, Port, Ports
 from edgeserve.engines.python import import_function
+from edgeserve.engines.tensorrt.plans import l4t_release, power_mode
 from edgeserve.engines.worker import worker_of
 from edgeserve.errors import ConfigError, DeviceMissing, EngineError
 
@@ -113,6 +115,9 @@ class OnnxEngine(Engine):
             return self._footprint
         path = model_path(self._model, self._directory)
         self._check_providers()
+        for _, settings in self._asked:
+            if settings.get("trt_engine_cache_path"):
+                os.makedirs(settings["trt_engine_cache_path"], exist_ok=True)
         bound = self._bind(path)
         sessions = (
             {self.threads_of(self._lanes[0]): next(iter(bound.values())).session}
@@ -310,8 +315,17 @@ def asked_providers(options: Options, lane: LaneInfo) -> List[Tuple[str, Dict[st
                 )
         if name == "cuda":
             own = {**CUDA_DEFAULTS, **own}
+        if name == "tensorrt":  # else it builds its engines anew at every start, minutes on a board
+            own = {"trt_engine_cache_enable": True, "trt_engine_cache_path": tensorrt_cache(), **own}
         asked.append((PROVIDER_NAMES.get(name, name), {key: str(value) for key, value in own.items()}))
     return asked
+
+
+def tensorrt_cache(root: str = "/") -> str:
+    """Where the TensorRT provider keeps its engines. Their names tell the model, the library and the GPU, and not the
+    system's release and the power mode."""
+    about = f"{l4t_release(root)} {power_mode(root)}".strip()
+    return os.path.join(cache_directory(), "onnxruntime-tensorrt", slug(about) if about else "")
 
 
 def thread_affinities(threads: int, cores: Tuple[int, ...]) -> str:

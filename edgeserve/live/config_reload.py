@@ -55,7 +55,9 @@ class RunningStarter(Starter):
         """What was made so far."""
         return self._started
 
-    def _call(self, lane: str, model: ModelConfig, what: str, call: Callable[[Any], Any]) -> Any:
+    def _call(
+        self, lane: str, model: ModelConfig, what: str, call: Callable[[Any], Any], engine: Engine | None = None
+    ) -> Any:
         answers: queue.Queue[Tuple[Any, Any]] = queue.Queue()
 
         def run(here: Any) -> None:

@@ -18,6 +18,8 @@ from edgeserve.device.monitor import Monitor
 from edgeserve.device.source import DeviceSource
 from edgeserve.device.sources import sources_for
 from edgeserve.device.state import DeviceState
+from edgeserve.engines.cuda.driver import open_driver
+from edgeserve.errors import EngineError
 from edgeserve.sched.protocol.events import Event
 
 log = logging.getLogger("edgeserve")
@@ -55,7 +57,12 @@ class DeviceWatch:
         self._devices: Dict[int, List[DeviceConfig]] = {}
         if setting.enabled == "never" or (setting.enabled == "auto" and not has_gpu):
             return
-        make = sources or (lambda board, gpu: sources_for(board, "/", gpu, setting.tegrastats))
+        has_cuda = any(device.kind == "cuda" for device in config.devices.values())
+        make = sources or (
+            lambda board, gpu: sources_for(
+                board, "/", gpu, setting.tegrastats, bus_id_of(gpu) if has_cuda and not board.is_jetson else ""
+            )
+        )
         gpus = sorted({device.index for device in config.devices.values() if device.kind == "cuda"}) or [0]
         for gpu in gpus:
             self._devices[gpu] = [
@@ -99,6 +106,14 @@ class DeviceWatch:
                 for gpu, monitor in self._monitors.items()
             },
         }
+
+
+def bus_id_of(index: int) -> str:
+    """Where CUDA's device lies on the PCI bus; ``""`` where no binding of CUDA tells."""
+    try:
+        return open_driver().bus_id(index)
+    except EngineError:
+        return ""
 
 
 class _Listener:

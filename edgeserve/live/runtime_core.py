@@ -30,10 +30,10 @@ from edgeserve.live.predictors import NOT_PREDICTED
 from edgeserve.live.preflight import check_before_loading, raise_or_tell
 from edgeserve.live.profiles import usable_profiles
 from edgeserve.live.request import LiveRequest, RequestValidator, unknown_app
-from edgeserve.live.startup import Started, Starter, make_lane, make_lanes
+from edgeserve.live.startup import Progress, Started, Starter, make_lane, make_lanes
 from edgeserve.live.stats import energy_of, figures_of
 from edgeserve.live.value_flow import output_types
-from edgeserve.live.world import CallAsked, LiveWorld, StopAsked
+from edgeserve.live.world import CallAsked, LiveWorld, LostDevice, StopAsked
 from edgeserve.loop.drive import OnStep, drive
 from edgeserve.offload.lane_thread import LaneDown, LaneThread, LaneWork
 from edgeserve.recording.last_steps import LastSteps
@@ -56,7 +56,12 @@ class RuntimeCore:
     """One running runtime's parts. ``mailbox`` and :meth:`sweep` are for any thread, the rest for the loop's."""
 
     def __init__(
-        self, config: Config, validators: Mapping[str, RequestValidator], serve: bool, called_off: Callable[[], bool]
+        self,
+        config: Config,
+        validators: Mapping[str, RequestValidator],
+        serve: bool,
+        called_off: Callable[[], bool],
+        progress: Progress | None = None,
     ) -> None:
         self.mailbox = Mailbox()
         self.config = config
@@ -64,12 +69,14 @@ class RuntimeCore:
         self.early = EarlyRefusals(next((validator.ids for validator in validators.values()), count(1)))
         self._serve = serve
         self._called_off = called_off
+        self._progress = progress
         self._lanes: Dict[str, LaneThread] = {}
         self._started: Optional[Started] = None
         self._recorder: Optional[Recorder] = None
         self._last_steps = LastSteps(config.server.trace_steps)
         self._watch: Optional[DeviceWatch] = None
         self._gateway: Any = None
+        self.on_device_lost: Optional[Callable[[LostDevice], None]] = None
         self.reload_file: Callable[[], None] = lambda: None  # the runtime's, on a thread of its own
         self._prepared: Optional[Prepared] = None  # what takes over when the accepted requests have ended
         self._told: Optional[Callable[[Optional[BaseException]], None]] = None
@@ -93,7 +100,7 @@ class RuntimeCore:
             lane.start()
         self._lanes = lanes
         self._started = started = Starter(
-            config, profiles, lanes, self.mailbox, clock_ns, self._called_off, engines
+            config, profiles, lanes, self.mailbox, clock_ns, self._called_off, engines, self._progress
         ).start()
         self.scheduler = build_scheduler(
             config,
@@ -114,6 +121,7 @@ class RuntimeCore:
         )
         self._start_predictions(self.world, self.validators)
         self.world.early = self.early
+        self.world.on_device_lost = self.on_device_lost
         self.world.contradictions = ContradictionLog(config, self.scheduler.state.latency)
         if recorded:
             self.world.history = HistoryRecorder(recorded)
@@ -212,6 +220,7 @@ class RuntimeCore:
         world.contradictions = ContradictionLog(config, scheduler.state.latency)
         world.adopt = partial(self._adopt, prepared.validators)
         world.early = self.early
+        world.on_device_lost = self.on_device_lost
         return scheduler, world, started
 
     def _start_predictions(self, world: LiveWorld, validators: Mapping[str, RequestValidator]) -> None:

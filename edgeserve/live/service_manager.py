@@ -19,6 +19,10 @@ log = logging.getLogger("edgeserve")
 STATUS_S = 10.0
 """How often the status is renewed where no watchdog asks for heartbeats more often."""
 
+STEP_S = 900.0
+"""What a step of a start may take before the service manager gives the start up: one model loaded, one lane warmed up.
+While a plan is built, something is said more often."""
+
 WATCHDOG_SHARE = 3
 """Heartbeats in one watchdog time: systemd advises two, and one may come late on a busy board."""
 
@@ -64,6 +68,10 @@ class ServiceManager:
     def starting(self, status: str) -> None:
         """What takes so long before :meth:`ready`."""
         self._send(_status(status))
+
+    def loading(self, status: str) -> None:
+        """A start goes on: its next step may take :data:`STEP_S`."""
+        self._send(f"EXTEND_TIMEOUT_USEC={round(STEP_S * 1e6)}", _status(status))
 
     def ready(self, status: str) -> None:
         """Every app can be asked."""

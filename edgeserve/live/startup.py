@@ -31,8 +31,15 @@ from edgeserve.units import NS_PER_MS, format_duration, format_size
 
 log = logging.getLogger("edgeserve")
 
+LOOK_S = 5.0
+"""How often a load is asked how far it is."""
+
 MEASURE_NS = 100 * NS_PER_MS
 """What each batch size may take at start to be measured better than by the least number of runs."""
+
+
+Progress = Callable[[str], None]
+"""Takes what a start does now, in words; on the loop's thread."""
 
 
 class StartInterrupted(EngineError):
@@ -99,6 +106,7 @@ class Starter:
     """Loads and warms, one model after the other, so that no measurement disturbs another.
 
     Knows no request. ``called_off()`` is asked between models; other mail that arrives meanwhile stays for the loop.
+    ``progress`` is told of each step, and how far a long one is.
     """
 
     def __init__(
@@ -110,6 +118,7 @@ class Starter:
         clock_ns: Callable[[], int],
         called_off: Callable[[], bool],
         engines: Mapping[Tuple[str, str], Engine] | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self._config = config
         self._made = dict(engines or {})
@@ -121,6 +130,7 @@ class Starter:
         self._mailbox = mailbox
         self._clock_ns = clock_ns
         self._called_off = called_off
+        self._tell = progress or (lambda text: None)
         self._later: List[Any] = []
         self._started = Started({}, {}, {}, {device: [] for device in config.devices}, {}, {})
 
@@ -175,7 +185,7 @@ class Starter:
     ) -> int:
         """Load one model and warm it on its lanes; returns the memory that is left then."""
         copy_lane = copy_lane_name(device)
-        footprint: Footprint = self._call(copy_lane, model, "loaded", lambda _: engine.load())
+        footprint: Footprint = self._call(copy_lane, model, "loaded", lambda _: engine.load(), engine)
         self._started.footprints[model.name, device] = footprint
         check_inputs(self._config, model, engine)
         seen: Dict[str, Any] = {}
@@ -235,8 +245,12 @@ class Starter:
         timings = self._profiled.get((model.name, lane), {})
         return all(size in timings or size in model.expected for size in model.batch)
 
-    def _call(self, lane: str, model: ModelConfig, what: str, call: Callable[[Any], Any]) -> Any:
-        """Run ``call(lane)`` on a lane's thread and wait for it."""
+    def _call(
+        self, lane: str, model: ModelConfig, what: str, call: Callable[[Any], Any], engine: Engine | None = None
+    ) -> Any:
+        """Run ``call(lane)`` on a lane's thread and wait for it. ``engine`` is asked meanwhile how far it is."""
+        self._tell(f"model {model.name} is being {what}")
+        said = ""
         work = LaneWork(0, 0, START_ANY_TIME_NS, call, self._lanes[lane])
         self._lanes[lane].give(work)
         while True:
@@ -249,8 +263,11 @@ class Starter:
             if self._called_off():
                 raise StartInterrupted(f"the start was called off while model {model.name!r} was being {what}")
             if self._mailbox.going_to_sleep():
-                select.select([self._mailbox], [], [])  # calling the start off posts mail, too
+                select.select([self._mailbox], [], [], LOOK_S)  # calling the start off posts mail, too
             self._mailbox.awake()
+            told, said = said, engine.progress() if engine is not None else ""
+            if said != told:
+                self._tell(f"model {model.name}: {said}")
 
 
 def check_inputs(config: Config, model: ModelConfig, engine: Engine) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from typing import Any, Callable, Dict, Iterable, List, Mapping, MutableMapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, Mapping, MutableMapping, NamedTuple, Optional, Set, Tuple, Union
 
 from edgeserve.config.schema import Config
 from edgeserve.engines.base import Batch, Engine
@@ -82,6 +82,15 @@ class StopAsked:
 
     def __init__(self, drain_ns: int) -> None:
         self.drain_ns = drain_ns
+
+
+class LostDevice(NamedTuple):
+    """A device that this process can use no more, as a CUDA context after a fault: only another process can. ``lane``
+    is the one that noticed, ``reason`` its error."""
+
+    device: str
+    lane: str
+    reason: str
 
 
 class LaneBack:
@@ -164,6 +173,8 @@ class LiveWorld:
         self.reloads = Reloads(config, lanes, engines, self._warming, self._failures, self._usable_lanes)
         self.contradictions: Optional[ContradictionLog] = None
         self.history: Optional[HistoryRecorder] = None
+        self.on_device_lost: Optional[Callable[[LostDevice], None]] = None  # told once per device
+        self._lost: Set[str] = set()
         self.early: Optional[EarlyRefusals] = None  # remembers those of which the scheduler never heard
         self._look_ns = self.started_ns + LOOK_NS
         self._perform: Dict[type, Callable[[Any], None]] = {
@@ -414,6 +425,18 @@ class LiveWorld:
         self.works.counts[mail.lane].up = False
         self._batches.lane_down(mail.lane, events)
         events.append(LaneChanged(mail.lane, up=False, reason=reason))
+        device = self.works.devices[mail.lane]
+        if mail.lost and device not in self._lost:
+            self._lost.add(device)
+            self._tell_lost(LostDevice(device, mail.lane, reason))
+
+    def _tell_lost(self, lost: LostDevice) -> None:
+        log.error("device %s is lost for this process: only another process can use it", lost.device)
+        if self.on_device_lost is not None:
+            try:
+                self.on_device_lost(lost)
+            except Exception:  # the application's own code must not end the loop
+                log.exception("on_device_lost failed")
 
     def _replace(self, name: str, events: List[Event]) -> None:
         """A lane hangs for good: another thread takes its place, and the model that hangs is made anew."""

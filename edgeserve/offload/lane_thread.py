@@ -79,13 +79,14 @@ class WorkNotStarted:
 
 
 class LaneDown:
-    """A lane will run nothing more, and why. Its works are refused from now on."""
+    """A lane will run nothing more, and why. Its works are refused from now on. ``lost``: its device is lost."""
 
-    __slots__ = ("lane", "reason")
+    __slots__ = ("lane", "reason", "lost")
 
-    def __init__(self, lane: str, reason: str) -> None:
+    def __init__(self, lane: str, reason: str, lost: bool = False) -> None:
         self.lane = lane
         self.reason = reason
+        self.lost = lost
 
 
 LaneMail = Union[WorkDone, WorkNotStarted, LaneDown]
@@ -347,7 +348,7 @@ class LaneThread:
         that makes it call ``sys.exit``, has no say in whether the lane goes on."""
         lost = isinstance(raised, DeviceLost)
         if lost and not self._down_reason:
-            self._go_down(str(raised))
+            self._go_down(str(raised), lost=True)
         self._post(WorkDone(work, started_ns, finished_ns, value, raised))
         if lost:
             self._abandon()
@@ -364,6 +365,6 @@ class LaneThread:
                 reason = f"lane {self.name} is down: {self._down_reason}"
             self._post(WorkNotStarted(launched.work, reason))
 
-    def _go_down(self, reason: str) -> None:
+    def _go_down(self, reason: str, lost: bool = False) -> None:
         self._down_reason = reason
-        self._post(LaneDown(self.name, reason))
+        self._post(LaneDown(self.name, reason, lost))

@@ -4,6 +4,7 @@ that run late, notice misuse and prove nothing about speed. The same on a real G
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import Any, Dict
 
 import numpy as np
@@ -215,6 +216,36 @@ def test_tensorrt_gets_the_stream_and_its_options_too(tmp_path, double):
     assert settings["TensorrtExecutionProvider"]["trt_engine_cache_enable"] == "True"
     assert settings["CUDAExecutionProvider"]["gpu_mem_limit"] == "9"
     assert settings["CUDAExecutionProvider"]["arena_extend_strategy"] == "kSameAsRequested"
+
+
+def test_the_engines_of_the_tensorrt_provider_are_kept_and_found_by_the_next_start(tmp_path, double, monkeypatch):
+    monkeypatch.setenv("EDGESERVE_CACHE", str(tmp_path / "cache"))
+    places = []
+    for own in ({}, {"trt_engine_cache_path": str(tmp_path / "mine")}):
+        engine = engine_of(tmp_path, providers=["tensorrt", "cuda"], provider_options={"tensorrt": own})
+        engine.load()
+        settings = double.sessions[-1].settings["TensorrtExecutionProvider"]
+        assert settings["trt_engine_cache_enable"] == "True"
+        assert os.path.isdir(settings["trt_engine_cache_path"])
+        places.append(os.path.relpath(settings["trt_engine_cache_path"], tmp_path).split(os.sep)[0])
+    assert places == ["cache", "mine"]
+
+
+def test_the_cache_of_the_tensorrt_provider_is_of_one_release_and_power_mode(tmp_path):
+    from edgeserve.engines.onnx import tensorrt_cache
+
+    roots = []
+    for mode in ("0000", "0002"):
+        root = tmp_path / mode
+        for path, text in (
+            ("etc/nv_tegra_release", "# R36 (release), REVISION: 4.3"),
+            ("var/lib/nvpmodel/status", f"pmode:{mode}"),
+            ("etc/nvpmodel.conf", "< POWER_MODEL ID=0 NAME=MAXN >\n< POWER_MODEL ID=2 NAME=MODE_30W >"),
+        ):
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(text)
+        roots.append(os.path.basename(tensorrt_cache(str(root))))
+    assert roots == ["36-4-3-maxn", "36-4-3-mode-30w"]
 
 
 def test_a_graph_of_the_provider_is_refused(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -12,6 +13,9 @@ from typing import Iterator, List, NamedTuple
 
 import pytest
 from fake_boards import BOARDS, ROOT, Board, lay_board, lay_commands, listing, performed, run_script
+from fake_chroot import package_that_needs
+
+from edgeserve.config.files import cache_directory
 
 PACKAGES = {
     "agx-xavier": "python3.8-venv nvidia-cuda tensorrt python3-libnvinfer",
@@ -24,17 +28,23 @@ BINDING = {
     "agx-xavier": "cuda-python",
     "agx-orin": "cuda-bindings",
     "orin-nano": "cuda-bindings",
-    "agx-thor": "cuda-bindings",
+    "agx-thor": "cuda-bindings nvidia-ml-py",  # NVML alone tells Thor's GPU load
 }
 
 FILES = [
     "/opt/edgeserve/constraints.txt (mode 644)",
     "/opt/edgeserve/installed (mode 644)",
+    "/etc/edgeserve/environment (mode 644)",
     "/etc/edgeserve/edge.toml (mode 644)",
     "/etc/systemd/system/edgeserve.service (mode 644)",
     "/etc/systemd/system/edgeserve-clocks.service (mode 644)",
-    "/opt/edgeserve/jetson/power.sh (mode 755)",
     "/opt/edgeserve/jetson/lib/common.sh (mode 644)",
+    "/opt/edgeserve/jetson/power.sh (mode 755)",
+    "/opt/edgeserve/jetson/restart_pause.sh (mode 755)",
+    "/opt/edgeserve/as-service (mode 755)",
+    "/opt/edgeserve/scripts/profile_device.py (mode 644)",
+    "/opt/edgeserve/scripts/lib/__init__.py (mode 644)",
+    "/opt/edgeserve/scripts/lib/plots.py (mode 644)",
 ]
 
 DIRECTORIES = [
@@ -43,6 +53,8 @@ DIRECTORIES = [
     "/etc/edgeserve (mode 755)",
     "/opt/edgeserve/jetson (mode 755)",
     "/opt/edgeserve/jetson/lib (mode 755)",
+    "/opt/edgeserve/scripts (mode 755)",
+    "/opt/edgeserve/scripts/lib (mode 755)",
 ]
 
 pytestmark = pytest.mark.skipif(
@@ -174,6 +186,93 @@ def test_files_that_somebody_changed_are_kept_with_a_word(tmp_path: Path) -> Non
     assert not unit.exists()
 
 
+def test_packages_that_others_need_by_now_are_kept_and_named(tmp_path: Path) -> None:
+    laid = lay(BOARDS[1], tmp_path)
+    laid.run("setup.sh")
+    status = laid.root / "var/lib/dpkg/status"
+    status.write_text(
+        status.read_text().replace("Package: tensorrt\n", "Package: tensorrt\nDepends: python3-libnvinfer\n")
+        + package_that_needs("nvidia-jetpack", "tensorrt, nvidia-cuda")
+        + package_that_needs("deepstream", "tensorrt")
+    )
+    dry = laid.run("uninstall.sh", "--dry-run")
+    lines = laid.run("uninstall.sh")
+    for name, others in (
+        ("tensorrt", "nvidia-jetpack deepstream"),
+        ("nvidia-cuda", "nvidia-jetpack"),
+        ("python3-libnvinfer", "tensorrt nvidia-jetpack deepstream"),
+    ):
+        word = f"kept: package {name}, since apt would remove {others} with it"
+        assert word in lines and word in dry
+    removed = [line for line in performed(laid.root) if "apt-get remove" in line]
+    assert removed == ["env DEBIAN_FRONTEND=noninteractive apt-get remove --yes python3.10-venv"]
+    assert "Package: deepstream" in status.read_text()
+
+
+def test_an_uninstall_comes_to_its_end_where_the_power_mode_of_before_needs_a_restart(tmp_path: Path) -> None:
+    laid = lay(BOARDS[1]._replace(mode=3), tmp_path)  # MODE_50W asks for a restart
+    laid.run("setup.sh")
+    laid.run("power.sh", "--mode", "MAXN", "--fan", "cool")
+    lines = laid.run("uninstall.sh", "--purge")
+    assert any(line.startswith("left: the power mode") and "--undo --reboot" in line for line in lines)
+    assert not (laid.root / "opt/edgeserve").exists() and not (laid.root / "var/lib/edgeserve-setup/manifest").exists()
+    assert "FAN_DEFAULT_PROFILE quiet" in (laid.root / "etc/nvfancontrol.conf").read_text()
+    laid.run("power.sh", "--undo", "--reboot")
+    assert "pmode:0003" in (laid.root / "var/lib/nvpmodel/status").read_text()
+
+
+# --- what runs as the service -----------------------------------------------------------------------------------------
+
+
+def test_what_is_built_by_hand_lies_where_the_service_looks_for_it(tmp_path: Path) -> None:
+    laid = lay(BOARDS[2], tmp_path)
+    laid.run("setup.sh")
+    unit = (laid.root / "etc/systemd/system/edgeserve.service").read_text().splitlines()
+    environment = [laid.root / line.split("=/")[1] for line in unit if line.startswith("EnvironmentFile=")]
+    of_unit = dict(
+        line.split("=", 1) for path in environment for line in path.read_text().splitlines() if line[:1] != "#"
+    )
+    for name, text in (("setpriv", 'while [ "$1" != -- ]; do shift; done; shift; exec "$@"'), ("install", ":")):
+        (laid.commands / name).write_text(f"#!/bin/sh\n{text}\n")
+        (laid.commands / name).chmod(0o755)
+    wrapper = laid.root / "opt/edgeserve/as-service"
+    text = wrapper.read_text()
+    for place in ("etc/edgeserve", "var/lib/edgeserve"):
+        (laid.root / place).mkdir(exist_ok=True, parents=True)
+        text = text.replace(f" /{place}", f" {laid.root}/{place}")
+    wrapper.write_text(text)
+    shown = subprocess.run(
+        [str(wrapper), sys.executable, "-c", "import os; print(dict(os.environ))"],
+        env={"PATH": f"{laid.commands}:{os.environ['PATH']}", "HOME": "/root"},
+        text=True,
+        stdout=subprocess.PIPE,
+        timeout=20,
+        check=True,
+    )
+    of_wrapper = ast.literal_eval(shown.stdout)
+    assert of_unit.items() <= of_wrapper.items()
+    assert cache_directory({**of_unit, "HOME": "/var/lib/edgeserve"}) == cache_directory(of_wrapper)
+
+
+def test_the_environment_that_somebody_changed_stays(tmp_path: Path) -> None:
+    laid = lay(BOARDS[2], tmp_path)
+    laid.run("setup.sh")
+    path = laid.root / "etc/edgeserve/environment"
+    path.write_text("XDG_CACHE_HOME=/mnt/nvme\n")
+    laid.run("setup.sh")
+    assert path.read_text() == "XDG_CACHE_HOME=/mnt/nvme\n"
+
+
+def test_the_profiler_runs_from_where_it_is_installed(tmp_path: Path) -> None:
+    laid = lay(BOARDS[2], tmp_path)
+    laid.run("setup.sh")
+    script = laid.root / "opt/edgeserve/scripts/profile_device.py"
+    shown = subprocess.run(
+        [sys.executable, "-B", str(script), "--help"], cwd=tmp_path, text=True, capture_output=True, timeout=60
+    )
+    assert shown.returncode == 0 and "--rounds" in shown.stdout, shown.stderr
+
+
 # --- what it reads ----------------------------------------------------------------------------------------------------
 
 
@@ -202,8 +301,9 @@ def test_a_gpu_build_of_onnxruntime_takes_the_place_of_the_cpu_build(tmp_path: P
     assert not any("apt-get" in line for line in performed(laid.root))
     other = lay(BOARDS[1], tmp_path / "other")
     other.run("setup.sh", "--index", "https://example.invalid/jp6/cu126")
-    pip = next(line for line in performed(other.root) if " pip " in line)
-    assert "--extra-index-url https://example.invalid/jp6/cu126 /opt/edgeserve/source onnxruntime-gpu" in pip
+    first, then = [line for line in performed(other.root) if " pip " in line]
+    assert first.endswith("--no-deps --index-url https://example.invalid/jp6/cu126 onnxruntime-gpu")
+    assert "index" not in then and "/opt/edgeserve/source onnxruntime-gpu" in then, "it is there already"
 
 
 @pytest.mark.parametrize("board", BOARDS[:2], ids=lambda board: board.name)

@@ -61,15 +61,40 @@ def users(root: str, name: str, words: List[str]) -> None:
         members(root, last, words[-2], add=False)
 
 
+def package_that_needs(name: str, needs: str) -> str:
+    """An installed package that depends on another."""
+    return package(name).replace("Description:", f"Depends: {needs}\nDescription:")
+
+
+def with_dependents(text: str, names: List[str]) -> List[str]:
+    """The installed ones of these packages, and those that depend on them: what ``apt-get remove`` removes."""
+    blocks = [dict(line.split(": ", 1) for line in block.splitlines()) for block in text.split("\n\n") if block.strip()]
+    found = [block["Package"] for block in blocks if block["Package"] in names]
+    while True:
+        more = [
+            block["Package"]
+            for block in blocks
+            if block["Package"] not in found and set(block.get("Depends", "").split(", ")) & set(found)
+        ]
+        if not more:
+            return found
+        found += more
+
+
 def packages(root: str, words: List[str]) -> None:
     status = f"{root}/var/lib/dpkg/status"
-    names = [word for word in words[2:] if not word.startswith("-")]
+    names = [word for word in words[2:] if not word.startswith("-") and word != "remove"]
     text = read(status)
     if "install" in words:
         text += "".join(package(name) for name in names)
     elif "remove" in words:
-        for name in names:
-            text = text.replace(package(name), "")
+        gone = with_dependents(text, names)
+        if "--simulate" in words:
+            print("".join(f"Remv {name} [1.0]\n" for name in gone), end="")
+            return
+        text = "".join(
+            f"{block}\n\n" for block in text.split("\n\n") if block.strip() and block.split("\n")[0][9:] not in gone
+        )
     write(status, text)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 import live_engines
 import numpy as np
@@ -14,7 +14,8 @@ import pytest
 from edgeserve.cli import main
 from edgeserve.config.loading import parse_config
 from edgeserve.config.schema import Config
-from edgeserve.errors import Failed
+from edgeserve.errors import Failed, Rejected
+from edgeserve.live.world import LostDevice
 from edgeserve.runtime import Runtime
 
 HERE = str(Path(live_engines.__file__).parent)
@@ -77,6 +78,24 @@ def test_a_lost_device_takes_its_lane_down_and_what_waited_goes_elsewhere() -> N
         assert runtime.stats()["lanes"]["b"]["state"] == "up"
         assert np.array_equal(runtime.infer("m", {"x": X})["y"], X * 2)
         runtime.check()
+
+
+def test_an_application_is_told_of_a_lost_device_once_and_goes_on() -> None:
+    told: List[LostDevice] = []
+
+    def take(lost: LostDevice) -> None:
+        told.append(lost)
+        raise ValueError("a fault of the application's own")
+
+    runtime = Runtime(config_of({"m": device(options={"lost": "a"})}, lane={"a": {}}))
+    runtime.on_device_lost = take
+    with runtime:
+        for _ in range(2):
+            with pytest.raises((Failed, Rejected)):
+                runtime.infer("m", {"x": LOSE})
+        assert [(lost.device, lost.lane) for lost in told] == [("cpu", "a")]
+        assert "fell off the bus" in told[0].reason
+        assert "a" in runtime.stats()["lanes"]  # the loop lives
 
 
 def test_a_model_that_is_loaded_at_run_time_warms_up_on_the_lane_that_will_run_it() -> None:

@@ -22,7 +22,7 @@ import zmq
 
 from edgeserve.client import AsyncClient, Client
 from edgeserve.config.loading import parse_config
-from edgeserve.errors import BadInput, Cancelled, DeadlineExpired, Failed, Rejected, TooLarge, UnknownApp
+from edgeserve.errors import BadInput, Cancelled, DeadlineExpired, Dropped, Failed, Rejected, TooLarge, UnknownApp
 from edgeserve.ipc import wire
 from edgeserve.ipc.link import Link
 from edgeserve.live.service_manager import Heartbeat, ServiceManager
@@ -223,9 +223,9 @@ def test_drain_over_the_bus_ends_what_was_accepted_and_then_the_server(folder: P
 class Serving:
     """``edgeserve serve`` as a process of its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, text: str = "") -> None:
         (folder / "slow.py").write_text(SLOW)
-        (folder / "edge.toml").write_text(EDGE.format(folder=folder))
+        (folder / "edge.toml").write_text(text or EDGE.format(folder=folder))
         self.endpoint = f"ipc://{folder}/bus/socket"
         self.socket = folder / "bus" / "socket"
         self.log: List[str] = []
@@ -252,6 +252,52 @@ class Serving:
 
 def serving(folder: Path) -> Serving:
     return Serving(folder)
+
+
+LOSES_GPU = """
+[device.cpu]
+[device.gpu]
+kind = "cuda"
+[lane.cpu0]
+[lane.gpu0]
+device = "gpu"
+[model.detect]
+engine = "live_engines:Device"
+lanes = ["gpu0"]
+options = { lost = "gpu0" }
+[app.detect]
+model = "detect"
+slo = "100s"
+"""
+
+
+@pytest.mark.parametrize("manager", [True, False], ids=["under a service manager", "by hand"])
+def test_a_lost_device_ends_the_server_where_another_one_will_be_started(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, manager: bool
+) -> None:
+    notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    notify.bind(str(folder / "notify"))
+    if manager:
+        monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "notify"))
+    shutil.copy(HERE / "live_engines.py", folder)
+    text = EDGE.replace("[model.nap]", '[model.nap]\nlanes = ["cpu0"]')
+    with Serving(folder, text.format(folder=folder) + LOSES_GPU) as server, Client(server.endpoint) as bus:
+        nap = bus.submit("nap", {"x": np.array([0.5])})
+        wait_until(lambda: bus.stats()["lanes"]["cpu0"]["in_flight"] == 1)
+        asked = [bus.submit("detect", {"x": HOLD}, slo_ms=100_000 if manager else 1_000) for _ in range(3)]
+        errors = [future.exception(10) for future in asked]
+        assert any("fell off the bus" in str(error) for error in errors)
+        assert all(isinstance(error, (Failed, Rejected, Dropped)) for error in errors), "what waits is answered"
+        assert nap.result(10)["x"][0] == 0.5, "the other lanes end what they have"
+        if manager:
+            assert server.process.wait(20) == 75
+            assert server.process.stderr is not None
+            said = server.process.stderr.read()
+            assert "device gpu is lost for this process" in said and "stopping with status 75" in said
+        else:
+            assert bus.infer("nap", {"x": np.array([0.0])})["x"][0] == 0.0
+            assert server.process.poll() is None and not bus.health()["ready"]
+    notify.close()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -338,8 +384,14 @@ def test_systemd_hears_ready_heartbeats_and_the_end(folder: Path, monkeypatch: p
     monkeypatch.setenv("WATCHDOG_USEC", "150000")
     with serving(folder) as server, Client(server.endpoint) as bus:
         told = notify.recv(4096)
-        assert told == b"STATUS=loading 1 model"
-        assert notify.recv(4096).startswith(b"READY=1\nSTATUS=2 of 2 lanes up; 0 open requests")
+        starting = []
+        while not told.startswith(b"READY=1"):
+            starting.append(told)
+            told = notify.recv(4096)
+        assert starting[0] == b"STATUS=loading 1 model"
+        assert any(b"warmed up on lane" in each for each in starting)
+        assert all(each.startswith(b"EXTEND_TIMEOUT_USEC=900000000\n") for each in starting[1:])
+        assert told.startswith(b"READY=1\nSTATUS=2 of 2 lanes up; 0 open requests")
         for _ in range(3):
             assert notify.recv(4096).startswith(b"WATCHDOG=1\n")
         bus.drain()

@@ -88,6 +88,11 @@ class Driver:
         name = self._call("cuDeviceGetName", NAME_LENGTH_MAX, self._device(index))
         return bytes(name).split(b"\0")[0].decode("utf-8", "replace")
 
+    def bus_id(self, index: int) -> str:
+        """Where the device lies on the PCI bus: ``"0000:01:00.0"``."""
+        found = self._call("cuDeviceGetPCIBusId", NAME_LENGTH_MAX, self._device(index))
+        return bytes(found).split(b"\0")[0].decode("ascii", "replace")
+
     def attribute(self, index: int, name: str) -> int:
         """A device attribute, named as in ``CU_DEVICE_ATTRIBUTE_*`` without that prefix."""
         key = getattr(self._cu.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")

@@ -75,9 +75,17 @@ def build(request: Dict[str, Any], reporter: Reporter) -> Dict[str, Any]:
     if timing_cache and os.path.isfile(timing_cache):
         with open(timing_cache, "rb") as file:
             known = file.read()
+
+    def keep(timings: bytes) -> None:
+        if timing_cache and timings:
+            beside = f"{timing_cache}.{os.getpid()}"
+            with open(beside, "wb") as out:
+                out.write(timings)
+            os.replace(beside, timing_cache)
+
     try:
         library = open_library(request["library"])
-        built = construct(library, BuildRequest(**request["request"]), where, reporter.say, known)
+        built = construct(library, BuildRequest(**request["request"]), where, reporter.say, known, keep)
     except EngineError as error:
         return {"error": error.code if error.code in KINDS else EngineError.code, "message": str(error)}
     except MemoryError:
@@ -87,20 +95,16 @@ def build(request: Dict[str, Any], reporter: Reporter) -> Dict[str, Any]:
             "error": "build",
             "message": f"{where}: {request['library']} failed while building: {type(error).__name__}: {error}",
         }
-    with open(request["plan"], "wb") as file:
-        file.write(built.plan)
-        file.flush()
-        os.fsync(file.fileno())
-    if timing_cache and built.timing_cache:
-        beside = f"{timing_cache}.{os.getpid()}"
-        with open(beside, "wb") as file:
-            file.write(built.timing_cache)
-        os.replace(beside, timing_cache)
+    with open(request["plan"], "wb") as out:
+        out.write(built.plan)
+        out.flush()
+        os.fsync(out.fileno())
     return {
         "built": {
             "version": library.version,
             "profiles": as_json(built.profiles),
             "layers": built.layers,
+            "types": built.types,
             "build_s": round(reporter.elapsed_s(), 2),
         }
     }

@@ -53,7 +53,8 @@ class BuildLimits(NamedTuple):
 
 
 class BuildProgress(NamedTuple):
-    """Where a build is: ``share`` of ``phase``, 0 to 1, and the seconds since it began."""
+    """Where a build is: ``share`` of ``phase``, 0 to 1, and the seconds since it began. It is told while the process
+    says something, or works."""
 
     phase: str
     share: float
@@ -97,7 +98,7 @@ def build_plan(
             env=environment_of(device_index, os.environ),
         )
         try:
-            watch = _Watch(process, where, limits, tell, free_bytes or _available_bytes, gpu_bytes or nvmap_bytes)
+            watch = _Watch(process, where, limits, tell, free_bytes or available_bytes, gpu_bytes or nvmap_bytes)
             answer = watch.until_answered(asked)
         finally:
             if process.poll() is None:
@@ -144,7 +145,7 @@ class _Watch:
         self._gpu_bytes = gpu_bytes
         self._gpu_before = gpu_bytes()
         self._rest = b""
-        self._elapsed_s = 0.0
+        self._last = BuildProgress("start", 0.0, 0.0)
         self._silent_s = 0.0
         self._busy_s = 0.0
 
@@ -162,8 +163,11 @@ class _Watch:
             readable, _, _ = select.select([process.stdout], [], [], LOOK_S)
             self._check_memory()
             if not readable:
-                idle = 0 if self._has_worked(idle + 1) else idle + 1
                 self._silent_s += LOOK_S
+                idle += 1
+                if self._has_worked(idle):
+                    idle = 0
+                    self._tell(self._last._replace(elapsed_s=self._last.elapsed_s + self._silent_s))
                 self._check_time()
                 if idle > SILENT_LOOKS_MAX:
                     raise BuildFailed(
@@ -188,8 +192,8 @@ class _Watch:
             if "phase" not in line:
                 answer: Dict[str, Any] = line
                 return answer
-            self._elapsed_s = float(line["elapsed_s"])
-            self._tell(BuildProgress(line["phase"], float(line["share"]), self._elapsed_s))
+            self._last = BuildProgress(line["phase"], float(line["share"]), float(line["elapsed_s"]))
+            self._tell(self._last)
         self._check_time()
         return None
 
@@ -206,7 +210,7 @@ class _Watch:
         return True
 
     def _check_time(self) -> None:
-        if (self._elapsed_s + self._silent_s) * NS_PER_S > self._limits.timeout_ns:
+        if (self._last.elapsed_s + self._silent_s) * NS_PER_S > self._limits.timeout_ns:
             raise BuildFailed(
                 f"{self._where}: the build took longer than options.build_timeout = "
                 f"{format_duration(self._limits.timeout_ns)} and was ended. Raise that option, lower "
@@ -267,5 +271,6 @@ def nvmap_bytes(path: str = "/proc/meminfo") -> int:
     return int(found.group(1)) << 10 if found else 0
 
 
-def _available_bytes() -> int:
+def available_bytes() -> int:
+    """What programs of the host can still have."""
     return int(psutil.virtual_memory().available)

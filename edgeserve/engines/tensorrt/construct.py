@@ -18,6 +18,9 @@ from edgeserve.units import format_size
 Say = Callable[[str, float], None]
 """``say(phase, share)``: which phase, and how much of it is done, 0 to 1."""
 
+Keep = Callable[[bytes], None]
+"""Takes the kernel timings as they are after a build, also after one that failed: the next one begins with them."""
+
 MEMORY_WORDS = (
     "out of memory",
     "outofmemory",
@@ -41,11 +44,11 @@ class Built(NamedTuple):
 
     plan: bytes
     profiles: List[Tuple[int, Profile]]
-    timing_cache: bytes
     layers: int
+    types: List[str]  # that the file has tensors of: "float32", "float16", ...
 
 
-def construct(library: Library, request: BuildRequest, where: str, say: Say, timing_cache: bytes = b"") -> Built:
+def construct(library: Library, request: BuildRequest, where: str, say: Say, timing_cache: bytes, keep: Keep) -> Built:
     """Build a plan. ``where`` names the model in messages. Raises :class:`ParseFailed`, :class:`BuildFailed`,
     :class:`BuildOutOfMemory`, or :class:`EngineError` for what the configuration can mend."""
     trt, api = library.trt, library.api
@@ -71,6 +74,9 @@ def construct(library: Library, request: BuildRequest, where: str, say: Say, tim
     say("build", 0.0)
     plan = builder.build_serialized_network(network, config)
     del monitor
+    kept = config.get_timing_cache()
+    if kept is not None:
+        keep(bytes(kept.serialize()))
     if plan is None:
         why = library.why("the builder did not say why")
         if any(word in why.lower() for word in MEMORY_WORDS):
@@ -82,9 +88,8 @@ def construct(library: Library, request: BuildRequest, where: str, say: Say, tim
             f"{where}: {library.name} {library.version} cannot build the model: {why}. Lower "
             "options.optimization_level, or run the model with engine = 'onnx'"
         )
-    kept = config.get_timing_cache()
     say("build", 1.0)
-    return Built(bytes(plan), profiles, bytes(kept.serialize()) if kept is not None else b"", int(network.num_layers))
+    return Built(bytes(plan), profiles, int(network.num_layers), types_of(library, network))
 
 
 def parse(library: Library, network: Any, path: str, where: str) -> None:
@@ -179,26 +184,30 @@ def _set_precision(library: Library, config: Any, network: Any, request: BuildRe
     typed = request.precision == "model" and api.has("NetworkDefinitionCreationFlag", "STRONGLY_TYPED")
     if typed:
         return
-    kinds, quantized = _types_of(library, network)
-    if request.precision == "fp16" or "HALF" in kinds:
+    types = types_of(library, network)
+    if request.precision == "fp16" or "float16" in types:
         config.set_flag(trt.BuilderFlag.FP16)
-    if quantized:
+    if "int8" in types:
         config.set_flag(trt.BuilderFlag.INT8)
 
 
-def _types_of(library: Library, network: Any) -> Tuple[List[str], bool]:
-    """The names of the tensors' types, and whether the network quantizes."""
+TYPE_NAMES = (("FLOAT", "float32"), ("HALF", "float16"), ("BF16", "bfloat16"), ("FP8", "float8"))
+
+
+def types_of(library: Library, network: Any) -> List[str]:
+    """The types in which the network computes, as its file says: those of its floating tensors, and int8 where it
+    quantizes."""
     trt = library.trt
-    half, quantized = False, False
+    known = [(getattr(trt.DataType, name), text) for name, text in TYPE_NAMES if hasattr(trt.DataType, name)]
+    found: Dict[str, None] = {}
     for index in range(network.num_layers):
         layer = network.get_layer(index)
-        quantized = quantized or layer.type == trt.LayerType.QUANTIZE
-        half = half or any(
-            layer.get_output(place).dtype == trt.DataType.HALF
-            for place in range(layer.num_outputs)
-            if layer.get_output(place) is not None
-        )
-    return (["HALF"] if half else []), quantized
+        if layer.type == trt.LayerType.QUANTIZE:
+            found["int8"] = None
+        for place in range(layer.num_outputs):
+            tensor = layer.get_output(place)
+            found.update({text: None for kind, text in known if tensor is not None and tensor.dtype == kind})
+    return list(found)
 
 
 def _set_capabilities(library: Library, config: Any, request: BuildRequest, where: str) -> None:

@@ -24,7 +24,14 @@ from edgeserve.engines.ports import Ports
 from edgeserve.engines.python import import_function
 from edgeserve.engines.tensorrt import plans
 from edgeserve.engines.tensorrt.build_errors import LibraryMissing, PlanRefused, forget_locals
-from edgeserve.engines.tensorrt.building import BuildLimits, BuildProgress, build_plan
+from edgeserve.engines.tensorrt.building import (
+    MEMORY_FLOOR_BYTES,
+    BuildLimits,
+    BuildProgress,
+    available_bytes,
+    build_plan,
+)
+from edgeserve.engines.tensorrt.construct import FP16_MEND
 from edgeserve.engines.tensorrt.library import Library, open_library
 from edgeserve.engines.tensorrt.plan_file import (
     check_options,
@@ -42,6 +49,9 @@ from edgeserve.errors import EngineError
 from edgeserve.units import NS_PER_S, counted, format_duration
 
 log = logging.getLogger("edgeserve.tensorrt")
+
+TACTIC_BYTES_MIN = 64 << 20
+"""Below this no kernel of use could be timed; the bound on the host's free memory ends such a build."""
 
 TOLD_EVERY_S = 10.0
 """Progress of a build goes to the log so often."""
@@ -65,6 +75,7 @@ class TensorrtEngine(Engine):
         self._runtime: Any = None
         self._footprint = Footprint(0)
         self._build_s = 0.0
+        self._progress = ""
         self._contexts: Dict[int, Tuple[Any, LaneContexts]] = {}  # of each lane, by its common table
         self._opening = threading.Lock()  # lanes open on their own threads, and two captures at once gain nothing
 
@@ -98,6 +109,8 @@ class TensorrtEngine(Engine):
         work = sum(self._loaded.context_bytes + max(1, lane.depth) * self._loaded.io_bytes() for lane in self._lanes)
         self._footprint = Footprint(plan.size_bytes, work)
         self._build_s = float(plan.metadata.get("build_s", 0.0))
+        if "types" in plan.metadata:
+            log.info("%s: %s", self._where, precision_text(self._settings.request, library, plan.metadata["types"]))
         return self._footprint
 
     def unload(self) -> None:
@@ -134,6 +147,9 @@ class TensorrtEngine(Engine):
             forget_locals(error)
             raise of_model(self._name, error) from error
         return TensorrtSession(contexts)
+
+    def progress(self) -> str:
+        return self._progress
 
     @property
     def device_name(self) -> str:
@@ -193,7 +209,7 @@ class TensorrtEngine(Engine):
         fixed = device.info if not request.compute_capabilities else None
         identity = identity_of(library.name, library.version, fixed, path, request)
         cache = PlanCache(self._settings.plans)
-        plan = self._obtain(library, cache, identity, path)
+        plan = self._obtain(library, device, cache, identity, path)
         try:
             self._loaded = self._deserialized(library, device, plan)
         except PlanRefused as error:
@@ -201,7 +217,7 @@ class TensorrtEngine(Engine):
                 raise
             forget_locals(error)  # of the refused plan, whose memory the build needs
             cache.discard(plan, str(error))
-            plan = self._obtain(library, cache, identity, path)
+            plan = self._obtain(library, device, cache, identity, path)
             self._loaded = self._deserialized(library, device, plan)
         return plan
 
@@ -210,7 +226,9 @@ class TensorrtEngine(Engine):
         request = self._settings.request
         return request._replace(lanes=library.api.profile_copies(request.lanes))
 
-    def _obtain(self, library: Library, cache: PlanCache, identity: Identity, path: str) -> StoredPlan:
+    def _obtain(
+        self, library: Library, device: CudaDevice, cache: PlanCache, identity: Identity, path: str
+    ) -> StoredPlan:
         settings = self._settings
         model_bytes = weights_size_bytes(path)
         request = self._request(library)._replace(file=os.path.abspath(path))
@@ -219,6 +237,11 @@ class TensorrtEngine(Engine):
 
         def build(plan: str) -> Dict[str, Any]:
             expected_s = cache.estimate_s(identity, model_bytes, len(request.sizes))
+            teller = _Teller(self._where, expected_s)
+
+            def told(progress: BuildProgress) -> None:
+                self._progress = teller.tell(progress)
+
             log.warning(
                 "%s: %s %s builds a plan for batch sizes %s; %s",
                 self._where,
@@ -231,19 +254,22 @@ class TensorrtEngine(Engine):
             )
             built = build_plan(
                 identity.library,
-                request,
+                request._replace(tactic_bytes=settings.build_memory_bytes or free_for_tactics(device)),
                 self._where,
                 plan,
                 timing_cache,
                 limits,
-                _Teller(self._where, expected_s).tell,
+                told,
                 self._lanes[0].device_index,
             )
             log.warning("%s: the plan was built in %.1f s", self._where, built["build_s"])
             return {**built, "model_bytes": model_bytes, "profiles_count": len(request.sizes), "model": self._name}
 
+        def waiting(looks: int) -> None:
+            self._progress = f"waiting for another process that builds the plan, for {looks * plans.LOCK_LOOK_S:.0f} s"
+
         waits = math.ceil(settings.build_timeout_ns / NS_PER_S / plans.LOCK_LOOK_S)
-        return cache.obtain(self._name, identity, self._where, build, waits)
+        return cache.obtain(self._name, identity, self._where, build, waits, waiting)
 
     def _bring_given(self, library: Library, device: CudaDevice, path: str) -> StoredPlan:
         """A plan that was built elsewhere, on the device: nothing is built, whatever is wrong with it."""
@@ -343,28 +369,44 @@ class TensorrtEngine(Engine):
         )
 
 
+def free_for_tactics(device: CudaDevice) -> int:
+    """What the builder may take of the device's memory while it times kernels, as much as is free now. By itself
+    TensorRT takes up to three quarters of an integrated GPU's memory, whatever else is in it."""
+    if device.info.integrated:  # where CUDA does not count as free what the kernel could reclaim
+        return max(TACTIC_BYTES_MIN, available_bytes() - MEMORY_FLOOR_BYTES)
+    return max(TACTIC_BYTES_MIN, device.memory().free)
+
+
+def precision_text(request: BuildRequest, library: Library, types: Sequence[str]) -> str:
+    """Which precision a plan has, and what another would change. ``types``: those of the model's file."""
+    has = ", ".join(types) or "no floating type"
+    if request.precision == "fp16":
+        return f"built with precision = 'fp16': float16 where that is faster, else as the file has it ({has})"
+    text = f"built in {has}, as the file has it"
+    if "float32" not in types or "float16" in types:
+        return text
+    would = "may be faster and takes half of the memory; compare the answers before you keep it"
+    if library.api.weak_types:
+        return f"{text}. options.precision = 'fp16' {would}"
+    return f"{text}. float16 {would}: {FP16_MEND}"
+
+
 class _Teller:
-    """Progress of a build, to the log, not too often."""
+    """Progress of a build in words: each time, and to the log, not too often."""
 
     def __init__(self, where: str, expected_s: Optional[float]) -> None:
         self._where = where
         self._expected_s = expected_s
         self._told_s = 0.0
 
-    def tell(self, progress: BuildProgress) -> None:
-        if progress.elapsed_s - self._told_s < TOLD_EVERY_S:
-            return
-        self._told_s = progress.elapsed_s
+    def tell(self, progress: BuildProgress) -> str:
         left = (
             ""
             if self._expected_s is None
             else (f", about {max(0.0, self._expected_s - progress.elapsed_s):.0f} s left")
         )
-        log.warning(
-            "%s: building for %.0f s (%s %.0f %%%s)",
-            self._where,
-            progress.elapsed_s,
-            progress.phase,
-            100 * progress.share,
-            left,
-        )
+        text = f"building for {progress.elapsed_s:.0f} s ({progress.phase} {100 * progress.share:.0f} %{left})"
+        if progress.elapsed_s - self._told_s >= TOLD_EVERY_S:
+            self._told_s = progress.elapsed_s
+            log.warning("%s: %s", self._where, text)
+        return text

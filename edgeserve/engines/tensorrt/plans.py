@@ -140,16 +140,25 @@ class PlanCache:
             return None
         return StoredPlan(path, os.path.getsize(path), metadata, was_built=False)
 
-    def obtain(self, name: str, identity: Identity, where: str, build: Build, waits_max: int) -> StoredPlan:
+    def obtain(
+        self,
+        name: str,
+        identity: Identity,
+        where: str,
+        build: Build,
+        waits_max: int,
+        waiting: Callable[[int], None] = lambda looks: None,
+    ) -> StoredPlan:
         """The plan, built now if there is none that fits. Of several processes one builds and the others wait for it,
-        ``waits_max`` looks of :data:`LOCK_LOOK_S` at most. Raises what ``build`` raises, :class:`BuildFailed` when the
-        wait is over, and :class:`EngineError` when the directory cannot be written."""
+        ``waits_max`` looks of :data:`LOCK_LOOK_S` at most; ``waiting`` is told of each. Raises what
+        ``build`` raises, :class:`BuildFailed` when the wait is over, and :class:`EngineError` when the directory cannot
+        be written."""
         found = self.find(name, identity)
         if found is not None:
             return found
         try:
             os.makedirs(self._directory, exist_ok=True)
-            with self._locked(self.path(name, identity, "lock"), where, waits_max):
+            with self._locked(self.path(name, identity, "lock"), where, waits_max, waiting):
                 return self.find(name, identity) or self._build(name, identity, build)
         except OSError as error:
             raise EngineError(
@@ -237,7 +246,7 @@ class PlanCache:
         return found
 
     @contextlib.contextmanager
-    def _locked(self, path: str, where: str, waits_max: int) -> Iterator[None]:
+    def _locked(self, path: str, where: str, waits_max: int, waiting: Callable[[int], None]) -> Iterator[None]:
         """Hold the lock of one plan; the kernel gives it back when a process dies."""
         with open(path, "a", encoding="ascii") as file:
             for look in range(waits_max + 1):
@@ -252,6 +261,7 @@ class PlanCache:
                             f"{where}: another process has been building this plan for "
                             f"{waits_max * LOCK_LOOK_S:.0f} s; see which one holds {path} (fuser)"
                         ) from None
+                    waiting(look)
                     _SLEEP.wait(LOCK_LOOK_S)
             try:
                 yield

@@ -61,6 +61,7 @@ class BuildRequest(NamedTuple):
     ``sizes`` are the batch sizes, rising, one optimisation profile each. Shapes are per item, without the batch axis:
     ``ranges`` (input -> [smallest, usual, largest]) and ``shapes`` (input -> lengths of open axes). ``states``,
     ``constants`` and ``masks`` (padded input -> its mask) are inputs whose shape follows from elsewhere.
+    ``tactic_bytes`` bounds the builder's device memory (0: it does itself); what was free then makes no other plan.
     """
 
     file: str
@@ -81,7 +82,7 @@ class BuildRequest(NamedTuple):
 
     def identity(self) -> Dict[str, Any]:
         """What two plans of one file must have in common to be the same."""
-        return {key: value for key, value in self._asdict().items() if key != "file"}
+        return {key: value for key, value in self._asdict().items() if key not in ("file", "tactic_bytes")}
 
 
 class Settings(NamedTuple):
@@ -120,7 +121,7 @@ def read_settings(model: ModelConfig, options: Options, lanes: int, directory: s
         masks=options.texts_by_name("mask"),
         precision=_one_of(options, "precision", "model", PRECISIONS),
         workspace_bytes=_size(options, "workspace", WORKSPACE_BYTES),
-        tactic_bytes=build_memory,
+        tactic_bytes=0,
         optimization_level=options.integer("optimization_level", 3, 0, 5),
         dla_core=options.integer("dla_core", -1, 0, 7) if "dla_core" in options else -1,
         compute_capabilities=_capabilities(options),

@@ -40,7 +40,7 @@ NAMES: Tuple[Name, ...] = (
     # --- building ---
     Name("Builder", "build_engine", "8.5", "8.6", False, "not used: build_serialized_network"),
     Name("IBuilderConfig", "max_workspace_size", "8.5", "8.6", False, "not used: set_memory_pool_limit"),
-    Name("MemoryPoolType", "TACTIC_DRAM", "8.6", "", True, "bounded where options.build_memory is set"),
+    Name("MemoryPoolType", "TACTIC_DRAM", "8.6", "", True, "options.build_memory, else what is free"),
     Name("IBuilderConfig", "builder_optimization_level", "8.6", "", True, "options.optimization_level"),
     Name("IBuilderConfig", "progress_monitor", "10.0", "", True, "progress; before it, elapsed time alone"),
     Name("IBuilderConfig", "set_compute_capability", "", "", True, "options.compute_capabilities"),

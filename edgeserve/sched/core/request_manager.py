@@ -380,7 +380,8 @@ class RequestManager(RequestMoves):
 
     def _make_ready(self, job: Job) -> None:
         request, node = job.request, job.node
-        if request.on_late == "answer" and self.fail_if_stranded(job):  # nothing else bounds its wait
+        # Nothing else bounds its wait, or no lane will come back in time.
+        if (request.on_late == "answer" or self._state.draining) and self.fail_if_stranded(job):
             return
         if node.model in self._state.sequences.models:
             problem = self._state.sequences.why_never(job)

@@ -415,6 +415,7 @@ class Scheduler:
     def _drain_requested(self, event: DrainRequested) -> None:
         self.state.draining = True
         self._probes.release_all()
+        self._fail_stranded()
 
     # --- lanes --------------------------------------------------------------------------------------------------------
 
@@ -468,10 +469,10 @@ class Scheduler:
 
     def _fail_stranded(self) -> None:
         """Requests that are answered late anyway have no deadline to end them: they end when no lane is left for a job
-        of theirs. (The others may hope for the lane until their deadline.)"""
+        of theirs. (The others may hope for the lane until their deadline, or until the scheduler drains.)"""
         for policy in self.state.policies:
             for job in policy.queued():
-                if job.request.on_late == "answer" and not job.request.ended:
+                if (job.request.on_late == "answer" or self.state.draining) and not job.request.ended:
                     self._request_manager.fail_if_stranded(job)
         self._probes.release_stranded(self.state.can_run)
 

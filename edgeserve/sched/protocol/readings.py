@@ -43,7 +43,8 @@ POWER_READINGS = 4
 """Readings of power that are averaged before they are compared with the cap: a batch is a pulse."""
 
 POWER_ENTER, POWER_LEAVE, POWER_HARD = 0.95, 0.8, 1.15
-"""Shares of the power cap above which the level is soft, below which it is none again, and above which it is hard."""
+"""Shares of the power cap above which the level is soft, below which it is none again, and above which it is hard; with
+events of over-current it is hard above the cap itself."""
 
 POWER_STEP = 0.05
 """Power that differs by less than this share from what was told is no news."""
@@ -72,7 +73,8 @@ class Readings(NamedTuple):
     ``clock_mhz`` is the present clock of what runs the batches, ``clock_max_mhz`` the highest that limits allow now
     (power mode, throttling), ``load`` 0..1. ``heat_c`` is the hottest zone that counts, with the limits that the
     device's trip points give. ``power_w`` is the whole module's. ``throttled`` names why the hardware slows down
-    (``"thermal"``, ``"power"``), ``""`` where it does not. ``locked``: whether the clock stays where it is when the
+    (``"thermal"``, ``"power"``), ``""`` where it does not; ``"over_current"`` are events of over-current by which no
+    clock fell. ``locked``: whether the clock stays where it is when the
     device idles. ``cpu_load`` is the share of ``cpu_cores`` cores that was busy since the reading before.
     """
 
@@ -120,6 +122,7 @@ class DeviceFilter:
         "_untold",
         "_throttled",
         "_throttled_left",
+        "_over_current_left",
         "_load",
         "_load_ns",
     )
@@ -139,6 +142,7 @@ class DeviceFilter:
         self._untold = 0  # readings since free memory was told
         self._throttled = ""  # what was last seen to throttle,
         self._throttled_left = 0  # and for how many readings that still counts
+        self._over_current_left = 0  # the same for over-current alone
         self._load: Optional[Tuple[float, int]] = None  # of the processor, as it was told last,
         self._load_ns = 0  # and when
 
@@ -200,7 +204,9 @@ class DeviceFilter:
 
     def _device_news(self, readings: Readings, load: Tuple[Optional[float], Optional[int]]) -> Optional[DeviceChanged]:
         told = self._told
-        if readings.throttled:
+        over_current = readings.throttled == "over_current"
+        self._over_current_left = THROTTLED_READINGS if over_current else max(0, self._over_current_left - 1)
+        if readings.throttled and not over_current:
             self._throttled, self._throttled_left = readings.throttled, THROTTLED_READINGS
         elif self._throttled_left:
             self._throttled_left -= 1
@@ -256,7 +262,7 @@ class DeviceFilter:
             self._watts.append(readings.power_w)
         if cap_w and self._watts:
             share = sum(self._watts, 0.0) / len(self._watts) / cap_w
-            if share > POWER_HARD:
+            if share > (1.0 if self._over_current_left else POWER_HARD):
                 self._power = HARD
             elif share > POWER_ENTER:
                 self._power = SOFT if self._power != HARD or share < 1.0 else HARD

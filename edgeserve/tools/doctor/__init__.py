@@ -21,7 +21,7 @@ from edgeserve import compiled
 from edgeserve.config.files import cache_directory
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import Config
-from edgeserve.device.boards import Board, detect_board
+from edgeserve.device.boards import Board, detect_board, has_nvidia_gpu
 from edgeserve.engines.versions import ONNXRUNTIME_BUILDS, installed
 from edgeserve.errors import ConfigError
 from edgeserve.ipc.endpoints import default_endpoint
@@ -41,6 +41,7 @@ from edgeserve.tools.doctor.interpreter import (
     onnxruntime_providers,
 )
 from edgeserve.tools.doctor.probes import check_libraries, library_versions
+from edgeserve.tools.doctor.recording import collect
 from edgeserve.tools.doctor.system import (
     check_board,
     check_container,
@@ -50,11 +51,11 @@ from edgeserve.tools.doctor.system import (
     check_processor,
     check_swap,
     check_wall_clock,
-    has_gpu,
     usable_cores,
 )
 from edgeserve.tools.doctor.telemetry import check_heat, check_over_current, check_tegrastats, check_telemetry
 from edgeserve.tools.wrapping import wrapped
+from edgeserve.units import counted
 
 __all__ = [
     "GOOD",
@@ -103,6 +104,25 @@ def examine(config_path: str = "", root: str = "/", quick: bool = False) -> List
     return list({(finding.status, finding.text): finding for finding in reversed(found)}.values())[::-1]
 
 
+def examine_tree(root: str) -> List[Finding]:
+    """What the files below ``root`` say of a machine, this one or a recorded one: board, clocks, heat, power, memory.
+    Of a recorded one no program and no library is asked, which would tell of this machine."""
+    board = detect_board(root)
+    python = board.system_python or (sys.version_info[0], sys.version_info[1])
+    return [
+        *check_board(root, python),
+        *check_processor(root, usable_cores(root)),
+        *check_memory(root),
+        *check_swap(root, board),
+        *check_container(root, board),
+        *check_dla(board),
+        *check_gpu_clock(root),
+        *check_telemetry(root, board),
+        *check_heat(root, board),
+        *check_over_current(root, 0.0),
+    ]
+
+
 def _config(path: str) -> Optional[Config]:
     try:
         return load_config(path) if path else None
@@ -129,7 +149,7 @@ def _python(root: str, board: Board) -> List[Finding]:
         *check_core(compiled.running(), compiled.is_stale()),
         *check_system_packages(board, python, sys.path, root),
         *check_known_bad(board, library_versions(["numpy", "tensorrt", "torch"])),
-        *check_onnxruntime(installed(ONNXRUNTIME_BUILDS), onnxruntime_providers(), has_gpu(root)),
+        *check_onnxruntime(installed(ONNXRUNTIME_BUILDS), onnxruntime_providers(), has_nvidia_gpu(root)),
     ]
 
 
@@ -160,6 +180,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The verb's arguments."""
     parser.add_argument("config", nargs="?", default="", metavar="CONFIG", help="also look at this configuration")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    parser.add_argument("--root", default="", metavar="DIR", help="look at the machine whose files were recorded there")
+    parser.add_argument(
+        "--collect",
+        default="",
+        metavar="FILE.tar.gz",
+        help="record the files that tell board, clocks, heat, power and memory (unpacked: --root)",
+    )
     parser.add_argument(
         "--quick",
         action="store_true",
@@ -169,12 +196,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Print the findings; 1 when something is wrong."""
-    found = examine(args.config, quick=args.quick)
+    if (args.root or args.collect) and args.config:
+        raise ConfigError(f"{args.config}: --root and --collect look at a machine alone; leave the configuration out")
+    if args.root and not os.path.isdir(args.root):
+        raise ConfigError(f"--root {args.root}: there is no such directory; unpack what --collect wrote, and name that")
+    if args.collect:
+        return _collect(args.collect, args.root or "/")
+    found = examine_tree(args.root) if args.root else examine(args.config, quick=args.quick)
     if args.json:
         print(json.dumps([asdict(finding) for finding in found], indent=1))
     else:
         print(report(found, shutil.get_terminal_size().columns if sys.stdout.isatty() else 0))
     return 1 if any(finding.status == WRONG for finding in found) else 0
+
+
+def _collect(archive: str, root: str) -> int:
+    try:
+        count = collect(examine_tree, archive, root)
+    except OSError as error:
+        raise ConfigError(f"--collect {archive}: it cannot be written ({error.strerror}); give another path") from None
+    print(f"{archive}: {counted(count, 'file')}. To look at it, here or elsewhere:")
+    print(f"  mkdir board && tar xf {archive} -C board && edgeserve doctor --root board")
+    return 0
 
 
 def report(found: Sequence[Finding], columns: int = 0) -> str:

@@ -9,7 +9,7 @@ import resource
 import shutil
 from typing import List, Optional
 
-from edgeserve.device.boards import Board
+from edgeserve.device.boards import WSL_NODE, Board
 from edgeserve.device.files import listing, read_text
 from edgeserve.ipc.connections import connections_below
 from edgeserve.tools.doctor.finding import GOOD, NOTE, WRONG, Finding
@@ -23,6 +23,7 @@ NODES = (
     "dev/nvidiactl",
     "dev/nvidia-uvm",
     "dev/dri/renderD*",
+    WSL_NODE,
 )
 
 CACHE_BYTES_LITTLE = 2 << 30  # plans of a few models with several batch sizes each

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import glob
 import os
 import re
 from typing import Dict, List, Tuple
 
 from edgeserve.device.boards import JETPACK_OF_L4T, Board, detect_board
+from edgeserve.device.cpu import CPUS, count_cores
 from edgeserve.device.files import listing, read_text
 from edgeserve.device.gpu_clock import gpu_folder
 from edgeserve.device.memory import BUDDYINFO, largest_block, meminfo_bytes
@@ -121,7 +121,7 @@ def check_gpu_clock(root: str) -> List[Finding]:
 
 def check_processor(root: str, cores: int) -> List[Finding]:
     """Usable cores, clock governors, clock caps, throttling."""
-    folders = sorted(glob.glob(os.path.join(root, "sys/devices/system/cpu/cpu[0-9]*/cpufreq")))
+    folders = [os.path.join(root, path) for path in listing(root, f"{CPUS}/cpu[0-9]*/cpufreq")]
     governors: Dict[str, int] = {}
     capped = 0
     for folder in folders:
@@ -140,7 +140,7 @@ def check_processor(root: str, cores: int) -> List[Finding]:
                 "give the container or virtual machine a second core",
             )
         ]
-    found += _governors(governors, os.path.exists(os.path.join(root, "etc/nv_tegra_release")))
+    found += _governors(governors, bool(read_text(root, "etc/nv_tegra_release")))
     if capped:
         found.append(
             Finding(
@@ -291,14 +291,12 @@ def check_container(root: str, board: Board) -> List[Finding]:
 
 
 def usable_cores(root: str = "/") -> int:
-    """Cores this process may run on, within the container's quota (control groups, version 2)."""
+    """Cores this process may run on, within the container's quota (control groups, version 2); of a recorded tree those
+    that were online."""
     cores = len(os.sched_getaffinity(0))
+    if root != "/":
+        cores = count_cores(read_text(root, f"{CPUS}/online")) or cores
     quota = re.findall(r"[0-9]+", read_text(root, "sys/fs/cgroup/cpu.max"))
     if len(quota) == 2:
         cores = min(cores, max(1, int(quota[0]) // max(1, int(quota[1]))))
     return cores
-
-
-def has_gpu(root: str) -> bool:
-    """Whether the kernel offers an NVIDIA GPU."""
-    return any(os.path.exists(os.path.join(root, path)) for path in ("dev/nvidia0", "dev/nvhost-gpu", "dev/nvgpu"))

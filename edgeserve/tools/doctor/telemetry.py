@@ -54,7 +54,7 @@ def check_telemetry(root: str, board: Board) -> List[Finding]:
             "telemetry",
             NOTE,
             f"nothing tells {', '.join(absent)}{'; ' if text else ''}{text}",
-            _telemetry_mend(board, sources),
+            _telemetry_mend(board, sources, absent),
         )
     ]
 
@@ -68,10 +68,13 @@ def _told(readings: Sequence[Tuple[DeviceSource, DeviceState]]) -> Tuple[Dict[st
     return told, [name for name, _ in QUANTITIES if name not in told]
 
 
-def _telemetry_mend(board: Board, sources: Sequence[DeviceSource]) -> str:
+def _telemetry_mend(board: Board, sources: Sequence[DeviceSource], absent: Sequence[str]) -> str:
+    trouble = next((str(getattr(source, "trouble", "")) for source in sources if getattr(source, "trouble", "")), "")
+    if board.kind.slug == "thor" and "GPU load" in absent:
+        mend = trouble or "pip install nvidia-ml-py (jetson/setup.sh does)"
+        return f"{mend}: NVML alone tells Thor's GPU load, tegrastats does not"
     if board.is_jetson:
         return "run edgeserve as a user of the groups video and render, or let tegrastats tell ([monitor] tegrastats)"
-    trouble = next((str(getattr(source, "trouble", "")) for source in sources if getattr(source, "trouble", "")), "")
     return trouble or "pip install 'edgeserve-runtime[gpu]', and the NVIDIA driver"
 
 

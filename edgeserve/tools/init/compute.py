@@ -39,8 +39,3 @@ def machine_lanes(devices: Sequence[str]) -> List[LaneText]:
             )
         )
     return lanes
-
-
-def has_nvidia_gpu(root: str = "/") -> bool:
-    """Whether the machine has a GPU that CUDA could use, by its device nodes."""
-    return any(os.path.exists(os.path.join(root, node)) for node in ("dev/nvidia0", "dev/nvhost-gpu", "dev/nvmap"))

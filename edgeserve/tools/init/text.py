@@ -61,13 +61,13 @@ def slos_of(found: Sequence[FoundModel], rates: Mapping[str, float], slo_ns: int
 
 def _model(item: FoundModel, lanes: Sequence[LaneText]) -> List[str]:
     roles, tried = item.roles, item.tried
-    lines = [f"[model.{item.name}]", f'engine = "{roles.description.engine}"', f"file = {json.dumps(item.file)}"]
+    lines = [f"[model.{item.name}]", f'engine = "{tried.engine}"', f"file = {json.dumps(item.file)}"]
     if len(lanes) > 1:
         lines.append(f'lanes = ["{"cpu0" if tried.device == CPU else "gpu0"}"]')
     if roles.description.engine == "lm":
         return [*lines, *_language_options(roles.description.facts), ""]
     if tried.why:
-        lines.append(f"# Not on the GPU: {' '.join(tried.why.split())[:160]}")
+        lines.append(f"# Not {_first_way(item)}: {' '.join(tried.why.split())[:160]}")
     lines.append(_commented(f"batch = {sorted(tried.times_ns)}", _batch_comment(item)))
     if tried.shapes:
         is_known = roles.shapes_given or not roles.is_open
@@ -86,7 +86,18 @@ def _model(item: FoundModel, lanes: Sequence[LaneText]) -> List[str]:
     options = engine_options(roles, tried.shapes)
     if options:
         lines.append(f"options = {_inline(options)}")
+    if tried.engine == "tensorrt" and roles.description.engine == "onnx":
+        with_fp16 = _inline({**options, "precision": "fp16"})
+        lines += [
+            "# Up to TensorRT 10: with this line it may compute in float16, faster on most GPUs; compare the answers.",
+            f"# options = {with_fp16}",
+        ]
     return [*lines, *(f"# {note}" for note in roles.notes), ""]
+
+
+def _first_way(item: FoundModel) -> str:
+    """What was tried first and did not run the model."""
+    return "with TensorRT" if item.roles.description.engine == "onnx" and item.tried.device != CPU else "on the GPU"
 
 
 def _batch_comment(item: FoundModel) -> str:

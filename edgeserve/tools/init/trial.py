@@ -9,13 +9,17 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from edgeserve.config.schema import ModelConfig
+from edgeserve.device.boards import has_nvidia_gpu
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import LaneInfo, Values
+from edgeserve.engines.cuda.device import CudaDevice
+from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.describe import READERS
+from edgeserve.engines.tensorrt.library import open_library
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import EngineError
 from edgeserve.offload.pin import allowed_cores
-from edgeserve.tools.init.compute import CPU, GPU, compute_threads, has_nvidia_gpu
+from edgeserve.tools.init.compute import CPU, GPU, compute_threads
 from edgeserve.tools.init.roles import Roles, Shape
 from edgeserve.units import NS_PER_MS
 
@@ -35,6 +39,7 @@ class Trial(NamedTuple):
     """``times_ns`` is the typical time of each batch size that is worth writing; empty where the model was not run.
     ``shapes`` are those of one item that it ran with. ``why`` says what was tried in vain before."""
 
+    engine: str
     device: str
     times_ns: Dict[int, int] = {}
     shapes: Dict[str, Shape] = {}
@@ -53,24 +58,28 @@ class FoundModel(NamedTuple):
 
 
 def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) -> Trial:
-    """Run the model on the device that would serve it: a GPU that its engine can use (``gpu`` of ``None``: if there is
-    one), else the CPU. :class:`EngineError` when it does not run with any lengths that were tried."""
-    if roles.description.engine == "lm":
-        return Trial(CPU)
-    devices = [GPU, CPU] if gpu is not False and _can_use_gpu(path) else [CPU]
-    if roles.description.engine == "tensorrt":
+    """Run the model with the engine and on the device that would serve it: TensorRT for an ONNX file where it is
+    installed, a GPU that its own engine can use (``gpu`` of ``None``: if there is one), else the CPU.
+    :class:`EngineError` when it does not run with any lengths that were tried."""
+    own = roles.description.engine
+    if own == "lm":
+        return Trial(own, CPU)
+    ways = [(own, GPU), (own, CPU)] if gpu is not False and _can_use_gpu(path) else [(own, CPU)]
+    if own == "onnx" and gpu is not False and not roles.is_open and tensorrt_answers():
+        ways.insert(0, ("tensorrt", GPU))
+    if own == "tensorrt":
         if gpu is False:
             raise EngineError(
                 f"{path}: a plan of TensorRT runs on its GPU alone; leave --cpu out, or give the ONNX "
                 "file that it was built from"
             )
-        devices = [GPU]
+        ways = [(own, GPU)]
     first: Optional[EngineError] = None
-    for device in devices:
+    for engine, device in ways:
         for shapes in roles.candidates:
             try:
-                return _run(name, path, roles, shapes, device)._replace(
-                    why="" if first is None or device == devices[0] else str(first)
+                return _run(name, path, roles, shapes, engine, device)._replace(
+                    why="" if first is None or (engine, device) == ways[0] else str(first)
                 )
             except EngineError as error:
                 first = first or error
@@ -84,6 +93,18 @@ def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) ->
     raise first
 
 
+def tensorrt_answers() -> bool:
+    """Whether TensorRT can be imported, and CUDA's device 0 answers."""
+    if not has_nvidia_gpu():
+        return False
+    try:
+        open_library("auto")
+        CudaDevice(open_driver("auto"), 0).close()
+    except EngineError:
+        return False
+    return True
+
+
 def _can_use_gpu(path: str) -> bool:
     if not has_nvidia_gpu():
         return False
@@ -91,11 +112,13 @@ def _can_use_gpu(path: str) -> bool:
     return bool(getattr(module, "can_use_gpu", lambda: False)())
 
 
-def model_config(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], batch: Tuple[int, ...]) -> ModelConfig:
+def model_config(
+    name: str, path: str, roles: Roles, shapes: Dict[str, Shape], batch: Tuple[int, ...], engine: str = ""
+) -> ModelConfig:
     """The model's section, as the engine takes it."""
     return ModelConfig(
         name=name,
-        engine=roles.description.engine,
+        engine=engine or roles.description.engine,
         file=path,
         batch=batch,
         shapes=dict(shapes),
@@ -120,12 +143,12 @@ def engine_options(roles: Roles, shapes: Dict[str, Shape]) -> Dict[str, Any]:
     return options
 
 
-def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], device: str) -> Trial:
+def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], kind: str, device: str) -> Trial:
     lane = LaneInfo(
         device, 0, compute_threads(len(allowed_cores()) or 1), name="trial", common={}, clock_ns=time.perf_counter_ns
     )
     sizes = sizes_of(roles)
-    config = model_config(name, os.path.abspath(path), roles, shapes, sizes)
+    config = model_config(name, os.path.abspath(path), roles, shapes, sizes, kind)
     engine = make_engine(config, [lane], "/")
     try:
         engine.load()
@@ -136,7 +159,9 @@ def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], device: s
             times[size] = sorted(runs[1:])[len(runs[1:]) // 2]
             if times[size] > SLOW_NS:
                 break
-        return Trial(device, worthwhile(times), shapes, example, _outputs(session, example))
+        # Of TensorRT all sizes are written: then the plan that was just built is the one that is served.
+        kept = times if kind == "tensorrt" else worthwhile(times)
+        return Trial(kind, device, kept, shapes, example, _outputs(session, example))
     finally:
         engine.unload()
         for shared in (lane.common or {}).values():

@@ -105,6 +105,13 @@ def test_boards_by_module_by_name_and_by_soc(tmp_path, model, compatible, slug):
     assert detect_board(plant(tmp_path / "a", jetson(model, [compatible, "nvidia,tegra234"], None))).kind.slug == slug
 
 
+def test_a_gpu_in_wsl2_is_one_where_windows_brings_nvidias_libraries(tmp_path):
+    root = plant(tmp_path / "wsl", {"dev/dxg": "", "proc/sys/kernel/osrelease": "5.15.167.4-microsoft-standard-WSL2"})
+    assert detect_board(root).kind.slug == "cpu", "it may be another maker's"
+    plant(tmp_path / "wsl", {"usr/lib/wsl/lib/libcuda.so.1": ""})
+    assert detect_board(root).kind.slug == "desktop-gpu"
+
+
 def test_releases_are_data():
     assert l4t_of("# R99 (release), REVISION: 1.7, GCID: 1") == "99.1.7"
     assert l4t_of("# R36 (release), REVISION: 5, GCID: 1") == "36.5.0"

@@ -71,7 +71,11 @@ def test_the_hosts_clock_counts_only_where_the_profiles_is_given():
         (("clocks:power_cap",), ""),
         (("cooling:gpu-devfreq",), "thermal"),
         (("clocks:hw_thermal_slowdown",), "thermal"),
-        (("cooling:cpu", "over_current:oc3"), "power"),
+        (("over_current:oc3",), "over_current"),
+        (("cooling:cpu", "over_current:oc3"), "thermal"),
+        (("gpu_clock:capped", "over_current:oc3"), "power"),
+        (("gpu_clock:held", "over_current:oc2"), "power"),
+        (("over_current:oc1",), "power"),
         (("clocks:hw_power_brake",), "power"),
     ],
 )

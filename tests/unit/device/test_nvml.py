@@ -63,6 +63,12 @@ class Library:
             raise NVMLError(2)
         return "handle"
 
+    def nvmlDeviceGetHandleByPciBusId(self, bus_id):  # noqa: N802 the library's name
+        if bus_id != b"0000:65:00.0":
+            raise NVMLError(6)
+        self.calls.append(f"at {bus_id.decode()}")
+        return "handle"
+
     def nvmlShutdown(self):  # noqa: N802 the library's name
         self.calls.append("nvmlShutdown")
 
@@ -166,3 +172,10 @@ def test_the_names_that_are_used_are_the_librarys():
         "NVML_ERROR_NOT_SUPPORTED",
     ):
         assert getattr(pynvml, name) == getattr(Library, name), name
+
+
+def test_a_gpu_is_found_where_it_lies_on_the_bus_whatever_its_number_in_cuda():
+    library = Library()
+    source = NvmlSource(1, library, bus_id="0000:65:00.0")  # NVML's GPU 1 is another one
+    assert source.read(0).gpu_load == 0.37 and "at 0000:65:00.0" in library.calls
+    assert "no GPU 0000:01:00.0" in NvmlSource(0, Library(), bus_id="0000:01:00.0").trouble

@@ -6,12 +6,15 @@ import itertools
 import queue
 
 import pytest
+from cuda_double import CudaDouble
 
 from edgeserve.config.loading import parse_config
 from edgeserve.device.boards import KINDS, Board
 from edgeserve.device.source import FAST_NS
 from edgeserve.device.state import DeviceState
+from edgeserve.engines.cuda import driver
 from edgeserve.errors import ConfigError
+from edgeserve.live import device_watch
 from edgeserve.live.device_watch import DeviceNews, DeviceWatch
 from edgeserve.sched.protocol.events import DeviceChanged
 
@@ -74,6 +77,18 @@ def test_one_monitor_per_gpu():
     table = watch.table()["monitors"]
     assert {name: monitor["devices"] for name, monitor in table.items()} == {"gpu0": ["a", "c", "host"], "gpu2": ["b"]}
     watch.stop()
+
+
+def test_cudas_gpus_are_found_in_nvml_where_they_lie_on_the_bus(monkeypatch):
+    asked = []
+    monkeypatch.setattr(device_watch, "sources_for", lambda *words: asked.append(words[2:]) or [Fixed(STATE)])
+    monkeypatch.setitem(driver._open, "cuda-bindings", CudaDouble(devices=2))
+    config = config_of(a={"kind": "cuda"}, b={"kind": "cuda", "index": 1})
+    DeviceWatch(config, print, lambda: 0, board=CARD)
+    DeviceWatch(config, print, lambda: 0, board=ORIN)
+    DeviceWatch(config_of(), print, lambda: 0, board=CARD)  # without a GPU CUDA is not asked
+    buses = [words[-1] for words in asked]
+    assert buses == ["0000:65:00.0", "0000:64:00.0", "", "", ""]
 
 
 def test_the_threads_post_news_and_end():

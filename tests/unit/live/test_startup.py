@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any, List
+
 import pytest
 
 from edgeserve.config.loading import parse_config
+from edgeserve.engines.base import Footprint
+from edgeserve.engines.synthetic import SyntheticEngine
 from edgeserve.errors import ConfigError
+from edgeserve.live import preflight, startup
 from edgeserve.live.preflight import check_models
 from edgeserve.live.startup import steadied
 from edgeserve.runtime import Runtime
@@ -97,3 +103,44 @@ def linear_app(folder, declared):
             "model": {"m": {"engine": "onnx", "file": str(folder / onnx_models.linear(str(folder)))}},
         }
     )
+
+
+class SlowEngine(SyntheticEngine):
+    """Its load ends when it was asked three times how far it is."""
+
+    def __init__(self, model: Any, lanes: Any, directory: str) -> None:
+        super().__init__(model)
+        self._asked = 0
+        self._enough = threading.Event()
+
+    def progress(self) -> str:
+        self._asked += 1
+        if self._asked >= 3:
+            self._enough.set()
+        return f"built to {min(self._asked, 2) * 10} %"
+
+    def load(self) -> Footprint:
+        assert self._enough.wait(20)
+        return super().load()
+
+
+def test_a_start_tells_each_step_and_how_far_a_long_load_is_while_it_goes_on(monkeypatch):
+    monkeypatch.setattr(startup, "LOOK_S", 0.01)
+    monkeypatch.setattr(startup, "make_engine", SlowEngine)
+    monkeypatch.setattr(preflight, "make_engine", SlowEngine)
+    told: List[str] = []
+    config = parse_config(
+        {
+            "lane": {"cpu0": {}},
+            "app": {"a": {"model": "m"}},
+            "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}},
+        }
+    )
+    runtime = Runtime(config)
+    runtime.start(told.append).stop()
+    assert told == [
+        "model m is being loaded",
+        "model m: built to 10 %",
+        "model m: built to 20 %",  # and no word where nothing changes
+        "model m is being warmed up on lane cpu0",
+    ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import tarfile
 from dataclasses import replace
 from typing import Dict, List
 
@@ -11,6 +13,7 @@ import pytest
 from board_trees import AGX_ORIN, AGX_XAVIER, BARE, DESKTOP, ORIN_NANO, ORIN_NX, THOR, TREES, plant
 from tegrastats_lines import CASES
 
+from edgeserve.cli import main
 from edgeserve.device.boards import KINDS, Board, detect_board
 from edgeserve.tools import doctor
 from edgeserve.tools.doctor import access, engines, interpreter, probes, system, telemetry
@@ -65,8 +68,10 @@ def test_a_cool_board_with_locked_clocks(tmp_path):
 
 
 def test_thor_lacks_the_load_of_its_gpu(tmp_path):
-    finding = by_subject(telemetry.check_telemetry(THOR.plant(tmp_path / "root"), ORIN))["telemetry"]
+    root = THOR.plant(tmp_path / "root")
+    finding = by_subject(telemetry.check_telemetry(root, detect_board(root)))["telemetry"]
     assert (finding.status, finding.text.split(";")[0]) == (NOTE, "nothing tells GPU load")
+    assert "nvidia-ml-py" in finding.mend and "groups" not in finding.mend
 
 
 def test_a_container_that_was_not_given_the_gpu(tmp_path):
@@ -291,3 +296,30 @@ def test_a_desktop_without_its_library_is_told_of_it(tmp_path, monkeypatch):
     finding = by_subject(telemetry.check_telemetry(root, replace(CARD)))["telemetry"]
     assert finding.status == NOTE
     assert finding.text.startswith("nothing tells GPU load, GPU clock, power")
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda tree: tree.name)
+def test_a_recorded_machine_says_elsewhere_what_it_said_itself(tree, tmp_path, capsys):
+    root = tree.plant(tmp_path / "root")
+    plant(tmp_path / "root", {"etc/shadow": "secret", "proc/1/environ": "secret"})
+    archive = tmp_path / "board.tar.gz"
+    assert main(["doctor", "--collect", str(archive), "--root", root]) == 0
+    with tarfile.open(archive) as tar:
+        names = tar.getnames()
+        assert not any(name.startswith("/") or "shadow" in name or "environ" in name for name in names)
+        tar.extractall(tmp_path / "copy", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    said = doctor.examine_tree(root)
+    assert doctor.examine_tree(str(tmp_path / "copy")) == said
+    assert detect_board(str(tmp_path / "copy")) == detect_board(root)
+    capsys.readouterr()
+    assert main(["doctor", "--root", str(tmp_path / "copy"), "--json"]) in (0, 1)
+    assert [item["text"] for item in json.loads(capsys.readouterr().out)] == [finding.text for finding in said]
+
+
+def test_collecting_writes_over_nothing_and_a_root_must_be_there(tmp_path, capsys):
+    (tmp_path / "mine").write_text("")
+    assert main(["doctor", "--collect", str(tmp_path / "mine")]) == 2
+    assert main(["doctor", "--root", str(tmp_path / "none")]) == 2
+    assert main(["doctor", "edge.toml", "--root", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "File exists" in said and "no such directory" in said and "leave the configuration out" in said

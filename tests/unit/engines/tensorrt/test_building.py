@@ -76,6 +76,12 @@ def test_a_timing_cache_of_another_version_is_begun_again(build, tmp_path):
     assert (tmp_path / "timing").read_bytes() == b"timings"
 
 
+def test_what_a_build_that_failed_has_timed_is_kept(build, tmp_path):
+    with pytest.raises(BuildOutOfMemory):
+        build(workspace_bytes=1024, timing_cache=str(tmp_path / "timing"))
+    assert (tmp_path / "timing").read_bytes() == b"timings"
+
+
 def test_before_version_86_each_lane_gets_a_copy_of_the_profiles(build):
     assert [size for size, _ in build(version="8.5", lanes=2)["profiles"]] == [1, 2, 1, 2]
     assert [size for size, _ in build(version="8.6", lanes=2)["profiles"]] == [1, 2]
@@ -209,6 +215,8 @@ def test_a_process_that_computes_in_silence_is_not_ended_but_for_its_time(build,
     """Some calls of the library keep the interpreter's lock, so that the thread that beats cannot."""
     monkeypatch.setattr(building, "SILENT_LOOKS_MAX", 4)  # 1 s; the fault computes for some 3 s
     build(fault="computes", limits=MINUTE)
+    told = [item.elapsed_s for item in build.told if item.phase == "build" and item.share == 0.0]
+    assert len(set(told)) > 1, "it goes on, and whoever waits hears so"
     with pytest.raises(BuildFailed, match="longer than options.build_timeout = 200ms and was ended"):
         build(fault="stuck", limits=BuildLimits(0, 2 * 10**8))
 

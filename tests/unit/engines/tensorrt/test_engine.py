@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import sys
 
 import numpy as np
@@ -84,6 +85,41 @@ def test_a_plan_of_another_version_of_the_library_is_not_run(monkeypatch, builds
         with trt_worlds.world(monkeypatch, version, in_process=False):
             loads(made(tmp_path))
     assert len(builds) == 2
+
+
+@pytest.mark.parametrize(
+    ("version", "options", "said"),
+    [
+        ("10.3", {}, "built in float32, as the file has it. options.precision = 'fp16' may be faster"),
+        ("10.3", {"precision": "fp16"}, "built with precision = 'fp16': float16 where that is faster"),
+        ("11.4", {}, "built in float32, as the file has it. float16 may be faster .*: convert the ONNX file"),
+    ],
+)
+def test_at_load_a_line_says_which_precision_it_has(version, options, said, tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO", "edgeserve.tensorrt")
+    monkeypatch.setattr(engine_module, "build_plan", trt_worlds.build_here)
+    with trt_worlds.world(monkeypatch, version):
+        for _ in range(2):  # built, then found
+            loads(made(tmp_path, options=options))
+    lines = [line for line in map(str, caplog.messages) if "as the file has it" in line]
+    assert len(lines) == 2 and all(re.search(said, line) for line in lines), lines
+
+
+@pytest.mark.parametrize("integrated", [True, False])
+def test_the_builder_takes_no_more_memory_than_is_free_which_makes_no_other_plan(
+    integrated, builds, tmp_path, monkeypatch
+):
+    free = [3 << 30, 1 << 30]
+    monkeypatch.setattr(engine_module, "available_bytes", lambda: free[0])
+    settings = {"attributes": {"INTEGRATED": int(integrated)}, "memory_bytes": 3 << 30}
+    with trt_worlds.world(monkeypatch, "10.3", in_process=False, **settings):
+        loads(made(tmp_path))
+        free.pop(0)
+        loads(made(tmp_path))
+        loads(made(tmp_path, batch=(1, 2, 4), options={"build_memory": "2GiB"}))
+    limits = [arguments[1].tactic_bytes for arguments in builds]
+    assert len(limits) == 2 and limits[1] == 2 << 30
+    assert 64 << 20 <= limits[0] <= 3 << 30
 
 
 def test_a_plan_that_the_library_refuses_is_built_again_once(double, builds, tmp_path, monkeypatch, caplog):

@@ -63,8 +63,8 @@ def request(file, sizes=(1, 2, 4), **changes):
     return asked._replace(**changes)
 
 
-def built(library, wanted):
-    return construct(library, wanted, "model 'm'", lambda phase, share: None)
+def built(library, wanted, known=b"", keep=lambda timings: None):
+    return construct(library, wanted, "model 'm'", lambda phase, share: None, known, keep)
 
 
 def rows(profile, name):
@@ -131,10 +131,11 @@ def test_what_the_library_cannot_do_is_told(library, tmp_path):
 
 def test_timings_can_be_handed_on_and_foreign_ones_are_left_aside(library, tmp_path):
     file = os.path.join(str(tmp_path), onnx_models.linear(str(tmp_path)))
-    first = built(library, request(file))
-    for known in (first.timing_cache, b"no timing cache"):
-        again = construct(library, request(file), "model 'm'", lambda phase, share: None, known)
-        assert again.timing_cache
+    kept = []
+    built(library, request(file), keep=kept.append)
+    for known in (kept[0], b"no timing cache"):
+        built(library, request(file), known, kept.append)
+    assert len(kept) == 3 and all(kept)
 
 
 @pytest.mark.skipif(is_available(), reason="this machine has a GPU: the plan can be deserialized")

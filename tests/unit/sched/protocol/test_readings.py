@@ -135,3 +135,19 @@ def test_a_clock_that_is_locked_has_no_idle_gap():
     assert watched.news(locked=False) == {}
     assert watched.news(locked=True) == {"idle_gap_ns": 0}
     assert Watched().news(locked=False) == {}
+
+
+def test_over_current_alone_is_no_pressure_and_hard_with_a_mean_power_above_the_cap():
+    watched = Watched(power_cap_w=10.0)
+    told = [watched.news(power_w=watts, throttled="over_current").get("power") for watts in [5.0] * 20 + [10.8] * 8]
+    assert [level for level in told if level] == ["hard"]
+    assert told.index("hard") >= 20
+    without = Watched(power_cap_w=10.0)
+    assert [level for level in (without.news(power_w=10.8).get("power") for _ in range(8)) if level] == ["soft"]
+
+
+def test_what_throttled_before_still_counts_while_over_current_goes_on():
+    watched = Watched()
+    assert watched.news(throttled="power")["power"] == "hard"
+    left = [watched.news(throttled="over_current").get("power") for _ in range(12)]
+    assert left.index("none") >= 6

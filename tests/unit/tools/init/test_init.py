@@ -14,8 +14,10 @@ from edgeserve.engines.describe import FileDescription, describe
 from edgeserve.engines.gguf import read_header
 from edgeserve.engines.lm.engine import KNOWN_OPTIONS
 from edgeserve.engines.ports import Port
+from edgeserve.engines.tensorrt import engine as engine_module
 from edgeserve.errors import ConfigError, EngineError
-from edgeserve.tools.init import model_files, read_shapes
+from edgeserve.runtime import Runtime
+from edgeserve.tools.init import model_files, read_shapes, trial
 from edgeserve.tools.init.roles import model_names, roles_of
 from edgeserve.tools.init.slo import choose_slo, read_rates, round_up
 from edgeserve.tools.init.trial import worthwhile
@@ -42,8 +44,6 @@ def written(tmp_path, *arguments):
 
 
 def test_a_network_becomes_a_configuration_that_serves(tmp_path, capsys):
-    from edgeserve.runtime import Runtime
-
     config = written(tmp_path, onnx(tmp_path, "linear"))
     model, app = config.models["linear"], config.apps["linear"]
     assert (model.engine, model.file) == ("onnx", "linear.onnx")
@@ -52,6 +52,39 @@ def test_a_network_becomes_a_configuration_that_serves(tmp_path, capsys):
     with Runtime(config) as runtime:
         answer = runtime.infer("linear", {"x": np.ones(4, np.float32)}, slo_ms=10_000)
     assert answer["y"].shape == (3,)
+
+
+@pytest.fixture
+def tensorrt(monkeypatch, tmp_path):
+    """TensorRT's double, on a machine that has a GPU."""
+    pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
+    import trt_worlds
+
+    monkeypatch.setenv("EDGESERVE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(trial, "has_nvidia_gpu", lambda: True)
+    monkeypatch.setattr(engine_module, "build_plan", trt_worlds.build_here)
+    with trt_worlds.world(monkeypatch, "10.3"):
+        yield
+
+
+def test_where_tensorrt_and_a_gpu_answer_it_is_proposed_and_its_plan_is_there(tensorrt, tmp_path):
+    out = tmp_path / "edge.toml"
+    assert cli.main(["init", onnx(tmp_path, "linear"), "--out", str(out)]) == 0
+    model = load_config(str(out)).models["linear"]
+    assert (model.engine, model.batch) == ("tensorrt", (1, 2, 4, 8))
+    assert '# options = { precision = "fp16" }' in out.read_text()
+    plans = sorted((tmp_path / "cache" / "tensorrt").glob("*.plan"))
+    with Runtime(load_config(str(out))) as runtime:
+        runtime.infer("linear", {"x": np.ones(4, np.float32)}, slo_ms=10_000)
+    assert sorted((tmp_path / "cache" / "tensorrt").glob("*.plan")) == plans, "what init built is served"
+
+
+def test_what_tensorrt_cannot_build_is_served_otherwise_with_the_reason(tensorrt, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRT_DOUBLE_FAULT", "raises")
+    out = tmp_path / "edge.toml"
+    assert cli.main(["init", onnx(tmp_path, "linear"), "--out", str(out)]) == 0
+    assert load_config(str(out)).models["linear"].engine == "onnx"
+    assert "a bug of the library" in out.read_text()
 
 
 def test_a_state_a_constant_and_the_states_batch_axis_are_found(tmp_path):
