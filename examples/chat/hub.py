@@ -56,7 +56,7 @@ def answer_tokens(inputs: Mapping[str, Any]) -> float:
     most = float(inputs.get("max_tokens", TOKENS_MAX))
     if LENGTHS is None or "prompt" not in inputs:
         return most
-    return min(LENGTHS.predict(str(inputs["prompt"])).mean, most)
+    return min(LENGTHS.predict(str(inputs["prompt"])).mean(), most)
 
 
 def intent_tokens(inputs: Mapping[str, Any]) -> float:
