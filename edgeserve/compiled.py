@@ -24,7 +24,7 @@ else:
         return lambda kind: kind
 
 
-ROOMS = ("loop", "sched")
+ROOMS = ("lognormal", "loop", "sched")
 """Packages and modules below ``edgeserve`` that are compiled."""
 
 LIBRARY = "_core_"

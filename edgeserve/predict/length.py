@@ -1,67 +1,28 @@
 """Predicts how many tokens an answer will have, as a distribution (RT-LM, Section III-B, the LW model).
 
 A small network maps the six rule scores and the number of words to the logarithm of the output length. The residual of
-that logarithm on held-out texts is the spread, so a prediction is a lognormal distribution: a mean for ordering,
-quantiles for reserving memory. ``edgeserve fit-length`` trains it; a trained model is one ``.npz`` file.
+that logarithm on held-out texts is the spread, so a prediction is a lognormal law (``edgeserve/lognormal.py``): a mean
+for ordering, quantiles for reserving memory. ``edgeserve fit-length`` trains it; a trained model is one ``.npz`` file.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import zipfile
-from statistics import NormalDist
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.errors import ConfigError
+from edgeserve.lognormal import LOG_MAX, Lognormal
 from edgeserve.predict.rules import RuleScorer, features
 
 FORMAT = "edgeserve length model"
 VERSION = 1
 FEATURES = 7
 SIGMA_MAX = 3.0
-LOG_MAX = 20.0
-
-
-class LengthPrediction(NamedTuple):
-    """Output tokens of one text: lognormal, cut to ``[1, tokens_max]``."""
-
-    log_mean: float
-    sigma: float
-    tokens_max: int
-
-    @property
-    def mean(self) -> float:
-        """The expected number of tokens."""
-        return self._cut(math.exp(min(self.log_mean + self.sigma * self.sigma / 2, LOG_MAX)))
-
-    def quantile(self, share: float) -> float:
-        """The number of tokens that ``share`` (0 to 1, exclusive) of such answers do not exceed."""
-        if not 0 < share < 1:
-            raise ValueError(f"share = {share}, expected a number between 0 and 1")
-        return self._cut(math.exp(min(self.log_mean + self.sigma * NormalDist().inv_cdf(share), LOG_MAX)))
-
-    def remaining(self, generated: int) -> float:
-        """The expected number of tokens still to come when ``generated`` came and the answer has not ended: the mean of
-        the lognormal above ``generated``, less ``generated``; at least 1."""
-        if generated <= 0:
-            return self.mean
-        if self.sigma <= 0:
-            return self._cut(max(1.0, self.mean - generated))
-        normal = NormalDist()
-        z = (math.log(generated) - self.log_mean) / self.sigma
-        above = 1 - normal.cdf(z)
-        if above < 1e-9:  # far beyond what was predicted: the answer's own length is the only evidence
-            return max(1.0, min(float(generated), self.tokens_max - generated))
-        mean = math.exp(min(self.log_mean + self.sigma**2 / 2, LOG_MAX)) * (1 - normal.cdf(z - self.sigma)) / above
-        return max(1.0, min(mean, float(self.tokens_max)) - generated)
-
-    def _cut(self, tokens: float) -> float:
-        return max(1.0, min(tokens, float(self.tokens_max)))
 
 
 class LengthModel:
@@ -92,16 +53,20 @@ class LengthModel:
         if problem:
             raise ValueError(problem)
 
-    def predict(self, text: str) -> LengthPrediction:
+    def predict(self, text: str) -> Lognormal:
         """The distribution of the number of output tokens for one text."""
         return self.predict_all([text])[0]
 
-    def predict_all(self, texts: Sequence[str]) -> List[LengthPrediction]:
+    def predict_all(self, texts: Sequence[str]) -> List[Lognormal]:
         """As :meth:`predict`, for several texts in one pass of the network."""
         if not texts:
             return []
-        log_means = self.log_means(features([self._scorer.scores(text) for text in texts]))
-        return [LengthPrediction(float(log_mean), self.sigma, self.tokens_max) for log_mean in log_means]
+        return self.laws(features([self._scorer.scores(text) for text in texts]))
+
+    def laws(self, rows: Sequence[Sequence[float]]) -> List[Lognormal]:
+        """The distributions for feature rows of shape (texts, 7)."""
+        most = float(self.tokens_max)
+        return [Lognormal(float(log_mean), self.sigma, 1.0, most) for log_mean in self.log_means(rows)]
 
     def log_means(self, rows: Sequence[Sequence[float]]) -> NDArray[np.float64]:
         """The expected logarithm of the length, shape (texts,), of feature rows of shape (texts, 7)."""

@@ -12,6 +12,7 @@ from edgeserve.config.profile_match import match_profile
 from edgeserve.config.profiles import Profile, find_profiles
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
+from edgeserve.lognormal import Lognormal
 from edgeserve.loop.drive import OnStep, drive
 from edgeserve.sched.core.build import build_scheduler, model_lanes
 from edgeserve.sim.faults import Trouble
@@ -19,7 +20,6 @@ from edgeserve.sim.hardware import SimHardware
 from edgeserve.sim.host import NOT_MEASURED, Machine, Measured, charged
 from edgeserve.sim.reference_model import ReferenceModel
 from edgeserve.sim.scenario import STATIC, Scenario
-from edgeserve.sim.spreads import Lognormal
 from edgeserve.sim.truth import TrueResults, TrueTimes
 from edgeserve.sim.workload import Workload, origins
 from edgeserve.sim.world import SimWorld

@@ -28,8 +28,9 @@ from edgeserve.config.readers import (
 )
 from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES, Config
 from edgeserve.errors import ConfigError, nearest
+from edgeserve.lognormal import Lognormal
 from edgeserve.sim.hardware import HardwareConfig, check_hardware, record
-from edgeserve.sim.spreads import Hint, Lognormal, Spread, read_hint, read_spread
+from edgeserve.sim.spreads import Hint, Spread, read_hint, read_spread
 from edgeserve.units import format_duration
 
 STATIC, EARLY_EXIT, CONTINUOUS = "static", "early_exit", "continuous"

@@ -7,16 +7,12 @@ Pure: the world makes it happen, and draws nothing here but from numbers that ar
 from __future__ import annotations
 
 import math
-from statistics import NormalDist
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from edgeserve.config.hints import known_hints
 from edgeserve.config.schema import AppConfig
+from edgeserve.lognormal import Lognormal, deviate
 from edgeserve.sim.scenario import TruthConfig
-from edgeserve.sim.spreads import Lognormal
-
-_NORMAL = NormalDist()
-_TAIL = 1e-9  # further out a draw is cut
 
 
 def hint_of(app: AppConfig, node: str, what: str, given: str = "") -> str:
@@ -48,14 +44,13 @@ class StepsPredictor:
         """What a request with these true hints declares; ``uniform`` is a draw in [0, 1)."""
         config, truth = self._config, self._truth
         law = self._laws.get((workload, truth.steps_hint))
-        median = config.median or (law.median if law is not None else 1.0)
+        log_median = math.log(config.median) if config.median else law.log_mean if law is not None else 0.0
         sigma = config.sigma if config.sigma >= 0 else law.sigma if law is not None else 0.0
         true, rho = steps_of(truth, hints), config.rho
         unexplained = sigma * math.sqrt(1.0 - rho * rho)
         if sigma and rho < 1.0:
-            error = _NORMAL.inv_cdf(min(max(uniform, _TAIL), 1.0 - _TAIL))
-            seen = rho * math.log(max(true, 1) / median) + unexplained * error
-            mean = median * math.exp(rho * seen + unexplained * unexplained / 2.0)
+            seen = rho * (math.log(max(true, 1)) - log_median) + unexplained * deviate(uniform)
+            mean = Lognormal(log_median + rho * seen, unexplained).mean()
         else:
             mean = float(true)
         found = {self.hint: min(float(truth.steps_max), max(1.0, mean * config.scale))}

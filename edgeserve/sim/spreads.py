@@ -9,12 +9,12 @@ import math
 import re
 from collections import Counter
 from itertools import accumulate
-from statistics import NormalDist
 from typing import Any, Mapping, NamedTuple, Sequence, Tuple, Union
 
 from edgeserve.config.profiles import QUANTILES, Timing
 from edgeserve.config.readers import number
 from edgeserve.errors import ConfigError, nearest
+from edgeserve.lognormal import Lognormal
 
 SIGMA_MAX = 10.0
 """Of a lognormal law: a larger one is a mistake, since draws then differ by more than a factor of e^60."""
@@ -88,22 +88,6 @@ class Chances(NamedTuple):
         return self.values[_place(uniform, self.weights)]
 
 
-class Lognormal(NamedTuple):
-    """Numbers whose logarithm is normal: half are below ``median``, two thirds within a factor of ``exp(sigma)``."""
-
-    median: float
-    sigma: float
-    most: float
-
-    def pick(self, uniform: float) -> float:
-        """The number at a uniform draw in [0, 1)."""
-        normal = _NORMAL.inv_cdf(min(max(uniform, _TAIL), 1.0 - _TAIL))
-        return min(self.most, self.median * math.exp(self.sigma * normal))
-
-
-_NORMAL = NormalDist()
-_TAIL = 1e-9  # further out a draw is cut: six deviations
-
 Hint = Union[Spread, Range, Chances, Lognormal]
 
 
@@ -127,7 +111,7 @@ def read_lognormal(value: Mapping[str, Any], where: str) -> Lognormal:
     most = value.get("max", math.inf)
     if isinstance(most, bool) or not isinstance(most, (int, float)) or not most >= given[0]:
         raise ConfigError(f"{where} max = {most!r}: expected a number, at least the median {given[0]:g}")
-    return Lognormal(float(given[0]), float(given[1]), float(most))
+    return Lognormal(math.log(given[0]), float(given[1]), most=float(most))
 
 
 def read_hint(value: Any, where: str) -> Hint:

@@ -12,10 +12,11 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 from edgeserve.config.profiles import Profile, Timing
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.errors import ConfigError
+from edgeserve.lognormal import Lognormal
 from edgeserve.sched.protocol.events import JobId, Request
 from edgeserve.sim.scenario import STATIC, TruthConfig
 from edgeserve.sim.sequence_runs import StepsPredictor, hint_of, steps_of
-from edgeserve.sim.spreads import Lognormal, bend_of, value_at
+from edgeserve.sim.spreads import bend_of, value_at
 from edgeserve.sim.workload import changed
 
 Laws = Mapping[Tuple[str, str], Lognormal]

@@ -60,7 +60,7 @@ def answer_tokens(inputs: Mapping[str, Any]) -> float:
     most, asked = float(inputs.get("max_tokens", TOKENS_MAX)), question(inputs)
     if LENGTHS is None or asked is None:
         return most
-    return min(LENGTHS.predict(asked).mean, most)
+    return min(LENGTHS.predict(asked).mean(), most)
 
 
 def answer_spread(inputs: Mapping[str, Any]) -> float:

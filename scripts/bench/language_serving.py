@@ -249,7 +249,7 @@ def open_questions(args: argparse.Namespace, reader: Any) -> List[Question]:
     if len(fresh) < args.count:
         raise SystemExit(f"--count {args.count}: there are {len(fresh)} questions that no length was learnt from")
     for prompt in fresh[: args.count]:
-        predicted = min(float(args.most), lengths.predict(prompt.text).mean) if lengths is not None else 0.0
+        predicted = min(float(args.most), lengths.predict(prompt.text).mean()) if lengths is not None else 0.0
         found.append(Question(reader.tokens_of({"prompt": prompt.text}), args.most, predicted))
     return found
 

@@ -155,11 +155,10 @@ def scheduler_for(scenario: Scenario, world: World) -> Any:
 def run_job(job: Job) -> Share:
     """Simulate one policy on one world, once per round. The arrivals depend on the world and the round alone."""
     world = world_of(job.world)
-    took = ensemble_worlds.Took()
     scenario = under(world.scenario, rule_of(world.scenario, job.policy))
     found, offered, began = [], 0, time.perf_counter()
     for index in range(job.rounds):
-        scheduler = scheduler_for(scenario, world)
+        scheduler, took = scheduler_for(scenario, world), ensemble_worlds.Took()
         try:
             ended = simulate(
                 scenario,

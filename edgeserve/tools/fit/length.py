@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.errors import ConfigError
-from edgeserve.predict.length import LOG_MAX, SIGMA_MAX, LengthModel
+from edgeserve.lognormal import sigma_squared
+from edgeserve.predict.length import SIGMA_MAX, LengthModel
 from edgeserve.predict.rules import RuleScorer, features
 from edgeserve.tools.fit.ranks import correlation, ranks_of
 
@@ -98,8 +100,8 @@ def fit(
     """The model, trained on all but a share of the texts, and every predictor's errors on that share: a random one, or
     the texts at the places ``tested``.
 
-    The network learns the logarithm of the length, since lengths are heavy-tailed. Its spread is the standard deviation
-    of the held-out residual. Raises ``ConfigError`` where scikit-learn is missing or an argument makes no sense.
+    The network learns the logarithm of the length, since lengths are heavy-tailed. Its spread gives held-out
+    texts the right mean. Raises ``ConfigError`` where scikit-learn is missing or an argument makes no sense.
     """
     if not 0 < held_out < 1:
         raise ConfigError(f"held-out share {held_out}, expected between 0 and 1")
@@ -117,8 +119,9 @@ def fit(
     layers = _train((rows[train] - shift) / scale, np.log(tokens[train]), epochs, seed)
     draft = LengthModel(shift, scale, layers, 0.0, longest, {})
     residual = np.log(tokens[test]) - draft.log_means(rows[test].tolist())
-    sigma = float(min(residual.std(), SIGMA_MAX))
-    predicted = np.minimum(np.exp(np.minimum(draft.log_means(rows.tolist()) + sigma**2 / 2, LOG_MAX)), longest)
+    sigma = min(math.sqrt(sigma_squared((residual - residual.mean()).tolist())), SIGMA_MAX)
+    model = LengthModel(shift, scale, layers, sigma, longest, {})
+    predicted = np.asarray([law.mean() for law in model.laws(rows.tolist())])
     ladder = _ladder(rows, tokens, train, test)
     ladder["LW, seven features"] = _errors(predicted[test], tokens[test])
     about: Dict[str, Any] = {
@@ -127,7 +130,8 @@ def fit(
         "tau": float(np.quantile(predicted[train], TAU_SHARE)),
         "errors": {name: errors._asdict() for name, errors in ladder.items()},
     }
-    return LengthModel(shift, scale, layers, sigma, longest, about), ladder
+    model.about.update(about)
+    return model, ladder
 
 
 def _train(rows: NDArray[Any], logs: NDArray[Any], epochs: int, seed: int) -> List[Tuple[NDArray[Any], NDArray[Any]]]:

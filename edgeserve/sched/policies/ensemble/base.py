@@ -15,7 +15,7 @@ from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
 from edgeserve.sched.policies.common.bidding import bid_for, droppable, earliest_end_ns, take
 from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.policies.edf import Edf, EdfOptions
+from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policies.ensemble.lanes import NEVER_NS, Places, places_of
 from edgeserve.sched.policies.ensemble.planner import BOUNDED
 from edgeserve.sched.policies.ensemble.problem import REWARD_UNIT, Asked, Lanes, Option, Plan
@@ -24,7 +24,7 @@ from edgeserve.sched.policies.ensemble.records import RecordDraws
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
-from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change, Options
+from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change, Options, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import ANSWERED, DONE, OPEN, READY, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
@@ -75,17 +75,20 @@ class PlanParameters(NamedTuple):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 @dataclass(frozen=True)
-class EnsembleOptions(EdfOptions):
-    """Options of all policies of ensembles; those of ``edf`` are for the other apps of the policy."""
+class EnsembleOptions(PolicyOptions):
+    """Options of all policies of ensembles."""
 
+    admit: bool = option(True, "of apps that are no ensembles: refuse at arrival what no lane can finish in time")
+    batch_max: int = option(0, "the largest batch; 0: the largest profiled size", low=0)
     score: str = option("", "the hint that tells how difficult a request is; empty: as the fitted file says")
     cells_max: int = option(20_000, "bound of one plan, in cells")
     margin_ms: Number = option(0.2, "how long before the last moment models are to end, ms")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class EnsemblePolicy(Edf):
-    """Base: who waits, what has begun, and the bids. Subclasses decide who gets which models."""
+class EnsemblePolicy(Policy):
+    """Base: who waits, what has begun, and the bids. Subclasses decide who gets which models. What is no model of an
+    ensemble, joins among it, an ``edf`` serves."""
 
     options_type: ClassVar[Type[PolicyOptions]] = EnsembleOptions
 
@@ -97,6 +100,8 @@ class EnsemblePolicy(Edf):
         super().__init__(name, apps, options)
         own = self.options
         assert isinstance(own, EnsembleOptions)
+        self._plain = Edf(name, apps, {"admit": own.admit, "batch_max": own.batch_max})
+        self._batch_max = own.batch_max or 2**31
         self._ensembles: Dict[str, Ensemble] = {}
         for app in self.apps:
             found = ensemble_of(app, own.score)
@@ -124,19 +129,19 @@ class EnsemblePolicy(Edf):
     # --- what differs -------------------------------------------------------------------------------------------------
 
     def _decide(self, board: Board, places: Places) -> None:
-        """Name the models that each request gets: ``planned``, and ``committed`` where that is for good."""
+        """Name the models that each request gets: ``planned``."""
         raise NotImplementedError(f"policy {self.name!r} does not decide")
 
     def _is_enough(self, query: Query, lanes: Lanes, places: Places, board: Board) -> bool:
         """Whether a request that has an answer does not wait for more."""
-        return not query.committed & ~(query.answered | query.gone)
+        return not query.planned & ~(query.answered | query.gone)
 
     # --- who comes in, who waits --------------------------------------------------------------------------------------
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
         ensemble = self._ensembles.get(request.app.name)
         if ensemble is None:
-            return super().on_request(request, board)
+            return self._plain.on_request(request, board)
         if request.on_late == "answer":
             return None
         ends = [self._ends_ns(request, node_index, ensemble, board) for node_index in range(len(ensemble.nodes))]
@@ -161,7 +166,7 @@ class EnsemblePolicy(Edf):
     def on_ready(self, job: Job, board: Board) -> None:
         ensemble = self._ensembles.get(job.request.app.name)
         if ensemble is None or job.part:
-            super().on_ready(job, board)
+            self._plain.on_ready(job, board)
             return
         bit = ensemble.bits.get(job.node.name, -1)
         if bit >= 0:
@@ -171,12 +176,12 @@ class EnsemblePolicy(Edf):
             board.want(job, False)
             self._records.on_ready(job, board)
             self._is_stale = True
-        elif job.node.name in ensemble.leads or job.node.name in ensemble.helpers:
+        elif job.node.name in ensemble.before:
             self._leads.setdefault(job.node.model, JobQueue()).add(job.request.deadline_ns, job)
         else:
             if job.node is ensemble.join:
                 self._combined(job.request, ensemble, board)
-            super().on_ready(job, board)
+            self._plain.on_ready(job, board)
 
     def _query(self, request: RequestRecord, ensemble: Ensemble, board: Board) -> Query:
         query = self._queries.get(request.id)
@@ -216,38 +221,32 @@ class EnsemblePolicy(Edf):
             query.jobs.pop(bit, None)
             query.gone |= 1 << bit
             self._is_stale = True
-        elif not self._leave_lead(job):
+        elif self._is_lead(job):
+            self._leads[job.node.model].remove(job)
+        else:
             ends_ns = board.earliest_end_ns(job.node.model)
             if ends_ns is not None:  # given up because of what runs on its lane, before it has waited
                 self._join_waited(job, ends_ns - _alone_ns(job.node.model, board) - job.ready_ns)
-            super().on_gone(job, board)
+            self._plain.on_gone(job, board)
 
-    def _leave_lead(self, job: Job) -> bool:
+    def _is_lead(self, job: Job) -> bool:
+        """Whether a job is of a node before the models, or beside them."""
         ensemble = self._ensembles.get(job.request.app.name)
-        if ensemble is None or job.part or not (job.node.name in ensemble.leads or job.node.name in ensemble.helpers):
-            return False
-        self._leads[job.node.model].remove(job)
-        return True
+        return ensemble is not None and not job.part and job.node.name in ensemble.before
 
     def on_started(self, work: Work, board: Board) -> None:
-        job = work.jobs[0]
-        ensemble = self._ensembles.get(job.request.app.name)
-        name = job.node.name
-        if (
-            ensemble is None
-            or job.part
-            or not (name in ensemble.bits or name in ensemble.leads or name in ensemble.helpers)
-        ):
+        if self._is_lead(work.jobs[0]):
+            for job in work.jobs:
+                self._leads[work.model].remove(job)
+            self._is_stale = True
+        elif self._of(work.jobs):
+            for query, bit, _ in self._of(work.jobs):
+                if query.jobs.pop(bit, None):
+                    query.running |= 1 << bit
+            self._is_stale = True
+        else:
             self._joined(work, board)
-            super().on_started(work, board)
-            return
-        for job in work.jobs:
-            query = self._queries.get(job.request.id)
-            if query is None or not query.jobs.pop(query.ensemble.bits.get(job.node.name, -1), None):
-                self._leave_lead(job)
-                continue
-            query.running |= 1 << query.ensemble.bits[job.node.name]
-        self._is_stale = True
+            self._plain.on_started(work, board)
 
     def _joined(self, work: Work, board: Board) -> None:
         """Remember how long joins that start now waited, and how much longer than typical they may take."""
@@ -262,7 +261,6 @@ class EnsemblePolicy(Edf):
             self._waits.setdefault(job.request.app.name, deque(maxlen=JOINS)).append(max(0, wait_ns))
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
-        super().on_finished(work, started_ns, finished_ns, board)
         self._records.finished(work, board)
         self._is_stale = True
         for query, bit, job in self._of(work.jobs):
@@ -274,11 +272,9 @@ class EnsemblePolicy(Edf):
                     query.gone |= 1 << bit
 
     def on_refused(self, work: Work, board: Board) -> None:
-        super().on_refused(work, board)
         self._is_back(work, board)
 
     def on_lost(self, work: Work, board: Board) -> None:
-        super().on_lost(work, board)
         self._is_back(work, board)
 
     def _is_back(self, work: Work, board: Board) -> None:
@@ -300,31 +296,30 @@ class EnsemblePolicy(Edf):
         return found
 
     def on_device(self, change: Change, board: Board) -> None:
-        super().on_device(change, board)
         self._is_stale = True
 
     def queued(self) -> List[Job]:
         waiting = [job for query in self._queries.values() for job in query.jobs.values()]
-        return super().queued() + [job for queue in self._leads.values() for job in queue] + waiting
+        return self._plain.queued() + [job for queue in self._leads.values() for job in queue] + waiting
 
     # --- once per step ------------------------------------------------------------------------------------------------
 
     def plan(self, board: Board) -> None:
-        super().plan(board)
         self._forget_ended()
         while self._empty:
             request = self._empty.pop()
             if not request.ended and request.policy is self:
                 board.drop(request, OVERLOADED)
         self._drop_late_leads(board)
-        if not self._queries:
-            return
+        if self._queries:
+            self._plan_ensembles(board)
+        self._plain.plan(board)
+
+    def _plan_ensembles(self, board: Board) -> None:
         if not self._places:
             self._places = places_of(list(self._ensembles.values()), board, self._cells_max)
         for places in self._places:
             self._settle_all(board, places)
-        super().plan(board)  # a late request's join has just become ready: it gets a time at which it may run
-        for places in self._places:
             places.is_stale = places.is_stale or self._is_stale
         self._is_stale = False
         for places in self._places:
@@ -333,9 +328,8 @@ class EnsemblePolicy(Edf):
                 self._decide(board, places)
                 for query in self._of_places(places):
                     for bit, job in query.jobs.items():
-                        board.want(job, bool((query.planned | query.committed | query.wanted) >> bit & 1))
-                if self._settle_unplanned(board, places):
-                    super().plan(board)
+                        board.want(job, bool((query.planned | query.wanted) >> bit & 1))
+                self._settle_unplanned(board, places)
 
     def _of_places(self, places: Places) -> List[Query]:
         """The open requests of the ensembles whose models run at these places."""
@@ -404,22 +398,20 @@ class EnsemblePolicy(Edf):
                     board.drop(request, self._why_late(query, board))
                     ends = places.ends_ns(lanes, board)
 
-    def _settle_unplanned(self, board: Board, places: Places) -> bool:
+    def _settle_unplanned(self, board: Board, places: Places) -> None:
         """Answer the requests whose further models could all start now and are not worth it to the plan: nothing would
-        happen to them before their deadline. Whether there was one."""
-        idle, settled = self._idle_models(board, places), False
+        happen to them before their deadline."""
+        idle = self._idle_models(board, places)
         for query in self._of_places(places):
             if (
                 query.answered
                 and not query.running
-                and not (query.planned | query.committed & query.waiting())
+                and not query.planned
                 and not query.request.ended
                 and query.worth(query.answered) >= query.request.quality_min
                 and not [bit for bit in query.jobs if not idle >> places.number(query, bit) & 1]
             ):
                 board.settle(query.request, query.ensemble.join.name)
-                settled = True
-        return settled
 
     def _renew(self, query: Query, lanes: Lanes, at_ns: Sequence[int], places: Places, board: Board) -> None:
         """A late request that is answered however late gets a new time, at which its slowest model would have ended
@@ -445,25 +437,23 @@ class EnsemblePolicy(Edf):
         """Lane time of committed models that have not started, by place."""
         found: Dict[int, int] = {}
         for query in self._of_places(places):
-            for bit in query.jobs:
-                if query.committed >> bit & 1:
+            for bit in query.jobs if query.is_committed else ():
+                if query.planned >> bit & 1:
                     model = query.ensemble.nodes[bit].model
                     place = places.place_of[places.number(query, bit)]
                     found[place] = found.get(place, 0) + _alone_ns(model, board)
         return found
 
     def next_wakeup_ns(self, board: Board) -> int | None:
-        base = super().next_wakeup_ns(board)
         times = [query.due_ns for query in self._queries.values() if query.due_ns > board.now_ns]
-        if base is not None:
-            times.append(base)
         return min(times, default=None)
 
     # --- planning -----------------------------------------------------------------------------------------------------
 
     def _in_order(self, places: Places) -> List[Query]:
         """The requests that are open to a plan, in order of their deadlines."""
-        return sorted([query for query in self._of_places(places) if query.jobs and not query.committed], key=Query.key)
+        queries = [query for query in self._of_places(places) if query.jobs and not query.is_committed]
+        return sorted(queries, key=Query.key)
 
     def _asked(
         self,
@@ -566,7 +556,7 @@ class EnsemblePolicy(Edf):
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         bids = []
-        plain = super().bid(lane, board)
+        plain = self._plain.bid(lane, board)
         if plain is not None:
             bids.append(plain)
         for model, queue in self._leads.items():
@@ -593,12 +583,9 @@ class EnsemblePolicy(Edf):
         """The first request, in order of deadlines, that is to have a model which may run here, and others with it."""
         rows: List[Row] = []
         for query in self._queries.values():
-            chosen = query.planned | query.committed
-            if not chosen:
-                continue
-            for bit, job in query.jobs.items():
+            for bit, job in query.jobs.items() if query.planned else ():
                 if (
-                    chosen >> bit & 1
+                    query.planned >> bit & 1
                     and job.node.model in lane.models
                     and (not job.lane or job.lane == lane.name)
                     and board.is_resident(job.node.model, lane)
@@ -632,7 +619,7 @@ class EnsemblePolicy(Edf):
     def _share(self, query: Query) -> float:
         """Which part of a request's worth each of its models adds that are to run: all of them add as much together as
         they bring beside what has begun."""
-        together = (query.planned | query.committed) & query.waiting()
+        together = query.planned & query.waiting()
         return max(0.0, query.gain(together)) / bin(together).count("1")
 
     # --- for people ---------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ Turns the board's lanes into the places of a local problem (``problem.py``). Rea
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, Sequence, Tuple
+from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.path_cost import share_time_ns
@@ -25,12 +25,17 @@ STALE = 10
 def places_of(ensembles: Sequence[Ensemble], board: Board, cells_max: int) -> List[Places]:
     """The ensembles in groups, each with its places: those that may use a common lane are in one group."""
     lanes = [{lane.name for node in item.nodes for lane in board.lanes_of(node.model)} for item in ensembles]
+    return [Places([ensembles[index] for index in group], board, Planner(cells_max)) for group in _grouped(lanes)]
+
+
+def _grouped(sets: Sequence[Set[str]]) -> List[List[int]]:
+    """The numbers of the sets in groups: two sets with a common name are in one group."""
     groups: List[List[int]] = []
-    for index, mine in enumerate(lanes):
-        touching = [group for group in groups if any(mine & lanes[other] for other in group)]
+    for index, mine in enumerate(sets):
+        touching = [group for group in groups if any(mine & sets[other] for other in group)]
         merged = sorted([index] + [other for group in touching for other in group])
         groups = [group for group in groups if group not in touching] + [merged]
-    return [Places([ensembles[index] for index in group], board, Planner(cells_max)) for group in sorted(groups)]
+    return sorted(groups)
 
 
 class Places:
@@ -52,17 +57,7 @@ class Places:
         self.numbers: Dict[str, Tuple[int, ...]] = {}
         for item in ensembles:
             self.numbers[item.app.name] = tuple([index for index, (app, _) in enumerate(nodes) if app == item.app.name])
-        groups: List[List[int]] = []
-        for index, model in enumerate(models):
-            mine = {lane.name for lane in board.lanes_of(model)}
-            touching = [
-                group
-                for group in groups
-                if any(lane.name in mine for other in group for lane in board.lanes_of(models[other]))
-            ]
-            merged = sorted([index] + [other for group in touching for other in group])
-            groups = [group for group in groups if group not in touching] + [merged]
-        groups.sort()
+        groups = _grouped([{lane.name for lane in board.lanes_of(model)} for model in models])
         self.place_of = tuple(
             [next(place for place, group in enumerate(groups) if index in group) for index in range(len(models))]
         )

@@ -17,10 +17,11 @@ Row = Tuple[float, ...]
 
 class Ensemble:
     """One app as an ensemble. ``nodes`` are its models, ``join`` combines them; ``leads`` are the nodes before them,
-    ``helpers`` what else the join alone waits for, such as a node that scores the request beside the models.
+    ``helpers`` what else the join alone waits for, such as a node that scores the request beside the models; ``before``
+    are both.
     ``profile`` is None where nothing was fitted: then each model counts alike."""
 
-    __slots__ = ("app", "nodes", "join", "bits", "leads", "helpers", "profile", "score", "mean", "full")
+    __slots__ = ("app", "nodes", "join", "bits", "leads", "helpers", "before", "profile", "score", "mean")
 
     def __init__(self, app: App, nodes: Sequence[Node], join: Node, score: str) -> None:
         self.app = app
@@ -29,10 +30,10 @@ class Ensemble:
         self.bits: Dict[str, int] = {node.name: index for index, node in enumerate(nodes)}
         self.leads = frozenset([pred.name for node in nodes for pred in _before(node)])
         self.helpers = frozenset([node.name for node in join.preds if node not in nodes and node.succs == (join,)])
+        self.before = self.leads | self.helpers
         profile: EnsembleProfile | None = app.ensemble
         self.profile = profile
         self.score = score or (profile.score if profile is not None else "")
-        self.full = (1 << len(nodes)) - 1
         self.mean: Row = (
             profile.mean_row()
             if profile is not None
@@ -92,8 +93,8 @@ def _before(node: Node) -> List[Node]:
 
 class Query:
     """One request of an ensemble. ``answered``, ``running`` and ``gone`` (left out, failed, lost) are sets of models;
-    ``jobs`` are the ready jobs by model. ``planned`` are models that may start, ``committed`` those that shall,
-    whatever else comes (whole-request commits), ``wanted`` those that are to be in memory. ``due_ns``: when its models
+    ``jobs`` are the ready jobs by model. ``planned`` are models that are to run, for good where the
+    request ``is_committed``; ``wanted`` are to be in memory, too. ``due_ns``: when its models
     are to have ended; ``last_ns``: when they must have."""
 
     __slots__ = (
@@ -104,13 +105,12 @@ class Query:
         "gone",
         "jobs",
         "planned",
-        "committed",
         "wanted",
         "due_ns",
         "last_ns",
         "row",
         "observed",
-        "is_judged",
+        "is_committed",
         "is_scored",
         "is_noted",
     )
@@ -123,13 +123,12 @@ class Query:
         self.gone = 0
         self.jobs: Dict[int, Job] = {}
         self.planned = 0
-        self.committed = 0
         self.wanted = 0
         self.last_ns = last_ns
         self.due_ns = last_ns - early_ns
         self.row: Row = ensemble.row(request)
         self.observed: Row | None = None  # by what has been said, once somebody has answered
-        self.is_judged = False
+        self.is_committed = False
         self.is_noted = False  # its story says that a plan met its bound
         self.is_scored = ensemble.score in request.hints
 

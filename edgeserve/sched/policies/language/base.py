@@ -12,11 +12,12 @@ from heapq import nsmallest
 from typing import Any, ClassVar, Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
+from edgeserve.lognormal import Lognormal
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.policies.common.bidding import Utility, best_class, refusal
 from edgeserve.sched.policies.language import consolidation, offload
 from edgeserve.sched.policies.language.constants import saturating
-from edgeserve.sched.policies.language.lengths import HOPELESS, Length
+from edgeserve.sched.policies.language.lengths import HOPELESS
 from edgeserve.sched.policies.language.offload import Crowd, Main, Side
 from edgeserve.sched.policies.language.priority import BY_ORDER, METHODS, ORDERS, PriorityParameters
 from edgeserve.sched.policies.language.queues import Learnt, ModelTasks, Waiting, declared
@@ -45,7 +46,7 @@ PATIENCE: Final = 4.0
 FEW: Final = 8
 """The first of a queue are found without sorting all of it where it is so many times as long."""
 
-ONE_STEP: Final = Length(0.0, 0.0)
+ONE_STEP: Final = Lognormal(0.0, 0.0)
 """What a job of a model is that makes no steps, as far as is known."""
 
 
@@ -144,7 +145,8 @@ class LanguagePolicy(Policy):
             if not job.steps:
                 tasks.predicted.add(waiting.steps)
         visible_ns = -(-board.now_ns // self._xi_ns) * self._xi_ns if self._xi_ns else 0
-        hopeless_ns = self._latest_ns(job, board) - round((waiting.length.least() - 1.0) * self._alone_ns(tasks, board))
+        least = waiting.length.quantile(HOPELESS)  # steps that all but so many of such answers have
+        hopeless_ns = self._latest_ns(job, board) - round((least - 1.0) * self._alone_ns(tasks, board))
         tasks.add(waiting, visible_ns if visible_ns > board.now_ns else 0, hopeless_ns)
 
     def _knows_steps(self, tasks: ModelTasks, job: Job, board: Board) -> bool:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Any, Deque, Dict, Final, NamedTuple, Tuple
+from typing import Any, Deque, Dict, Final, Sequence, Tuple
+
+from edgeserve.lognormal import Lognormal, sigma_squared
 
 ANSWERS_LEN: Final = 128
 """Answers that are looked back on."""
@@ -28,60 +30,14 @@ SLOPE_MAX: Final = 2.0
 STEPS_MAX: Final = 1_000_000.0
 """No answer is predicted longer."""
 
-TAIL: Final = 1e-9
-"""A chance below it says that an answer is far beyond its prediction: its own length is the only evidence then."""
-
-
 HOPELESS: Final = 0.2
 """An answer whose chance to be in time is smaller may be given up."""
-
-HOPELESS_Z: Final = 0.8416
-"""The :data:`HOPELESS` quantile of a normal law lies so many deviations below its mean."""
 
 TRUSTED: Final = 4
 """After so many answers the lengths are known well enough to give requests up for them."""
 
 GIVEN_UP_MAX: Final = 8
 """So many may be given up for their length in a row: then one is served, to measure whether lengths are as believed."""
-
-
-class Length(NamedTuple):
-    """A predicted number of steps: lognormal."""
-
-    log_mean: float
-    sigma: float
-
-    def mean(self) -> float:
-        """The expected number of steps, at least 1."""
-        return max(1.0, min(STEPS_MAX, math.exp(min(20.0, self.log_mean + self.sigma * self.sigma / 2.0))))
-
-    def remaining(self, done: int) -> float:
-        """The expected number of steps still to come when ``done`` came and the answer has not ended, at least 1."""
-        if done <= 0:
-            return self.mean()
-        if self.sigma < 1e-6:
-            return max(1.0, self.mean() - done)
-        z = (math.log(done) - self.log_mean) / self.sigma
-        above = _above(z)
-        if above < TAIL:
-            return max(1.0, float(done))
-        mean = math.exp(min(20.0, self.log_mean + self.sigma * self.sigma / 2.0))
-        return max(1.0, min(STEPS_MAX, mean * _above(z - self.sigma) / above) - done)
-
-    def chance(self, done: int, more: float) -> float:
-        """The chance that an answer which has ``done`` steps and has not ended needs at most ``more`` others."""
-        if more < 1.0:
-            return 0.0
-        if self.sigma < 1e-6:
-            return 1.0 if self.mean() <= done + more else 0.0
-        above = _above((math.log(done) - self.log_mean) / self.sigma) if done > 0 else 1.0
-        if above < TAIL:
-            return more / (done + more)
-        return max(0.0, 1.0 - _above((math.log(done + more) - self.log_mean) / self.sigma) / above)
-
-    def least(self) -> float:
-        """The steps that all but :data:`HOPELESS` of such answers have."""
-        return max(1.0, math.exp(min(20.0, self.log_mean - HOPELESS_Z * self.sigma)))
 
 
 class Lengths:
@@ -115,15 +71,15 @@ class Lengths:
         self._log_mean = self._default
         self._spread = PRIOR_SPREAD
 
-    def predict(self, declared: float | None, sigma: float | None) -> Length:
+    def predict(self, declared: float | None, sigma: float | None) -> Lognormal:
         """The length of an answer whose request declared so many steps (None: nothing), with this deviation."""
         if declared is None:
-            return Length(self._log_mean, self._spread)
+            return _steps(self._log_mean, self._spread)
         told = math.log(max(1.0, min(STEPS_MAX, declared)))
         if not self._corrects or not self._told:
             known = PRIOR_SPREAD if sigma is None else max(0.0, sigma)
-            return Length(told - known * known / 2.0, known)
-        return Length(self._centre + self._level + self._slope * (told - self._centre), self._sigma)
+            return _steps(told - known * known / 2.0, known)
+        return _steps(self._centre + self._level + self._slope * (told - self._centre), self._sigma)
 
     def finished(self, declared: float | None, steps: int) -> None:
         """An answer had so many steps. O(answers looked back on)."""
@@ -133,9 +89,7 @@ class Lengths:
         count = len(self._all)
         middle = sum(self._all, 0.0) / count
         self._log_mean = (middle * count + self._default) / (count + 1.0)  # one answer outweighs a guess
-        self._spread = math.sqrt(
-            (sum([(value - middle) ** 2 for value in self._all], 0.0) + PRIOR * PRIOR_SPREAD**2) / (count + PRIOR)
-        )
+        self._spread = _spread([value - middle for value in self._all])
         if declared is not None and self._corrects:
             self._told.append((math.log(max(1.0, min(STEPS_MAX, declared))), real))
             self._fit()
@@ -156,8 +110,7 @@ class Lengths:
         self._slope = min(SLOPE_MAX, max(0.0, (along + spread) / (across + spread)))
         prior = -PRIOR_SPREAD * PRIOR_SPREAD / 2.0
         self._level = (count * (middle - centre) + PRIOR * prior) / (count + PRIOR)
-        off = sum([(real - middle - self._slope * (told - centre)) ** 2 for told, real in rows], 0.0)
-        self._sigma = math.sqrt((off + spread) / (count + PRIOR))
+        self._sigma = _spread([real - middle - self._slope * (told - centre) for told, real in rows])
 
     def figures(self) -> Dict[str, Any]:
         """What was learnt, for people: answers seen, their middle length, the line's slope and factor."""
@@ -170,6 +123,11 @@ class Lengths:
         }
 
 
-def _above(z: float) -> float:
-    """The chance of a normal draw above ``z``."""
-    return 0.5 * math.erfc(z / math.sqrt(2.0))
+def _steps(log_mean: float, sigma: float) -> Lognormal:
+    """The law of a number of steps."""
+    return Lognormal(log_mean, sigma, 1.0, STEPS_MAX)
+
+
+def _spread(residuals: Sequence[float]) -> float:
+    count = len(residuals)
+    return math.sqrt((count * sigma_squared(residuals) + PRIOR * PRIOR_SPREAD**2) / (count + PRIOR))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any, Dict, Final, List, Tuple
 
+from edgeserve.lognormal import Lognormal
 from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.policies.language.lengths import Length, Lengths
+from edgeserve.sched.policies.language.lengths import Lengths
 from edgeserve.sched.policies.language.offload import Window
 from edgeserve.sched.policies.language.priority import Task
 from edgeserve.sched.protocol.events import CLASSES
@@ -26,7 +27,7 @@ class Waiting:
 
     __slots__ = ("job", "length", "steps", "rank", "task", "declared")
 
-    def __init__(self, job: Job, length: Length, declared: float | None, due_ns: int) -> None:
+    def __init__(self, job: Job, length: Lognormal, declared: float | None, due_ns: int) -> None:
         self.job = job
         self.length = length
         self.declared = declared
@@ -39,7 +40,7 @@ class Waiting:
         job = self.job
         if job.steps_total:
             return 1.0 if job.steps_total - job.steps - more <= steps else 0.0
-        return self.length.chance(job.steps + more, steps)
+        return self.length.chance(job.steps + more, steps) if steps >= 1.0 else 0.0
 
     def remaining(self, more: int = 0) -> float:
         """Steps that are still expected, when ``more`` were made since the job was launched: as its model said, else by

@@ -48,8 +48,8 @@ def test_the_network_learns_and_beats_the_simpler_predictors(
     assert errors["LW, seven features"]["mae"] < errors["weighted rules"]["mae"] < errors["input length"]["mae"]
     assert errors["LW, seven features"]["pearson"] > 0.9
     fitted = load_length_model(out)
-    assert fitted.predict(PLAIN.format("bread")).mean == pytest.approx(3, rel=0.5)
-    assert fitted.predict(OPEN.format("bread " * 4)).mean == pytest.approx(240, rel=0.3)
+    assert fitted.predict(PLAIN.format("bread")).mean() == pytest.approx(3, rel=0.5)
+    assert fitted.predict(OPEN.format("bread " * 4)).mean() == pytest.approx(240, rel=0.3)
     assert 0.05 < fitted.sigma < 0.4
     assert 150 < fitted.about["tau"] < 450
     assert (fitted.about["trained_on"], fitted.about["held_out"]) == (320, 80)
@@ -61,7 +61,7 @@ def test_the_same_seed_fits_the_same_model(tmp_path: pathlib.Path) -> None:
     means = []
     for name in "ab":
         main(["fit", "chat", path, "--out", str(tmp_path / name), "--epochs", "5"])
-        means.append(load_length_model(str(tmp_path / name)).predict("Why is glass clear?").mean)
+        means.append(load_length_model(str(tmp_path / name)).predict("Why is glass clear?").mean())
     assert means[0] == means[1]
 
 

@@ -35,9 +35,9 @@ class EnsembleStatic(EnsemblePolicy):
 
     def _decide(self, board: Board, places: Places) -> None:
         for query in sorted(self._of_places(places), key=_by_arrival):
-            if query.is_judged or not query.jobs:
+            if query.is_committed or not query.jobs:
                 continue
-            query.is_judged = True
+            query.is_committed = True
             own = self._picked(query) & query.waiting()
             lanes = places.problem(board, self._backlog(places, board))
             late = False
@@ -48,7 +48,7 @@ class EnsembleStatic(EnsemblePolicy):
             if (late or not own) and query.request.on_late != "answer":
                 board.drop(query.request, OVERLOADED)
             else:
-                query.planned = query.committed = own or query.waiting()
+                query.planned = own or query.waiting()
 
     def plan(self, board: Board) -> None:
         for places in self._places:

@@ -90,7 +90,7 @@ class Schemble(EnsemblePolicy):
             if not idle >> index & 1:
                 continue
             for query, subset in zip(queries, plan.subsets):
-                if subset >> index & 1 and not query.committed & query.waiting():
+                if subset >> index & 1 and not query.is_committed:
                     self._commit(query, self._own(query, subset, places))
                     break
                 if subset >> index & 1:
@@ -106,13 +106,14 @@ class Schemble(EnsemblePolicy):
         """Models of which no committed job waits."""
         busy = 0
         for query in self._of_places(places):
-            for bit in query.jobs:
-                if query.committed >> bit & 1:
+            for bit in query.jobs if query.is_committed else ():
+                if query.planned >> bit & 1:
                     busy |= 1 << places.number(query, bit)
         return ~busy
 
     def _commit(self, query: Query, own: int) -> None:
-        query.planned = query.committed = own
+        query.planned = own
+        query.is_committed = True
 
     def _planned(self, lanes: Lanes, asked: List[Asked], queries: List[Query], places: Places) -> Plan:
         if self._own_options.planner == "published":

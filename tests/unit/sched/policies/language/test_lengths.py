@@ -2,37 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import random
 
-from edgeserve.sched.policies.language.lengths import HOPELESS, Length, Lengths
+import pytest
 
-
-def test_the_mean_of_a_lognormal_length():
-    assert abs(Length(3.0, 0.5).mean() - math.exp(3.125)) < 1e-9
-    assert Length(-5.0, 0.1).mean() == 1.0
-
-
-def test_what_is_left_is_the_mean_of_those_that_are_longer():
-    draw = random.Random(1)
-    drawn = [draw.lognormvariate(3.0, 0.6) for _ in range(200_000)]
-    length = Length(3.0, 0.6)
-    for done in (5, 20, 40):
-        longer = [value for value in drawn if value > done]
-        assert abs(length.remaining(done) - (sum(longer) / len(longer) - done)) < 0.05 * length.remaining(done)
-    assert length.remaining(0) == length.mean()
-
-
-def test_the_chance_to_be_whole_is_that_among_those_that_are_longer_already():
-    draw = random.Random(3)
-    drawn = [draw.lognormvariate(3.0, 0.6) for _ in range(100_000)]
-    length = Length(3.0, 0.6)
-    for done, more in ((0, 10.0), (5, 10.0), (20, 3.0), (40, 30.0)):
-        longer = [value for value in drawn if value > done]
-        share = sum(value <= done + more for value in longer) / len(longer)
-        assert abs(length.chance(done, more) - share) < 0.02, (done, more)
-    assert length.chance(0, 0.5) == length.chance(30, 0.0) == 0.0  # it needs one more step at least
-    assert abs(length.chance(0, length.least()) - HOPELESS) < 1e-3
+from edgeserve.sched.policies.language.lengths import Lengths
 
 
 def finished(lengths, factor, seed=2, count=100, sigma=0.3, useless=False):
@@ -45,10 +19,10 @@ def finished(lengths, factor, seed=2, count=100, sigma=0.3, useless=False):
 
 
 def test_declared_lengths_are_believed_before_anything_was_seen_and_where_nothing_is_corrected():
-    assert abs(Lengths(True, 64.0).predict(40.0, None).mean() - 40.0) < 1e-9
+    assert abs(Lengths(True, 64.0).predict(40.0, None).mean() - 40.0) < 1e-6
     believing = Lengths(False, 64.0)
     finished(believing, 3.0)
-    assert abs(believing.predict(40.0, 0.2).mean() - 40.0) < 1e-9
+    assert abs(believing.predict(40.0, 0.2).mean() - 40.0) < 1e-6
 
 
 def test_lengths_declared_three_times_too_long_or_short_are_corrected():
@@ -79,6 +53,35 @@ def test_without_hints_the_finished_answers_of_the_app_tell():
         lengths.finished(None, 200)
     assert 150 < lengths.predict(None, None).mean() < 260
     assert lengths.figures()["answers"] == 30
+
+
+def learnt(told, draw_steps):
+    """Predictions for 900 answers, each before it came, and how long they were."""
+    lengths, predicted, real = Lengths(True, 64.0), [], []
+    for index in range(1000):
+        steps = draw_steps()
+        if index >= 100:
+            predicted.append(lengths.predict(told, None))
+            real.append(steps)
+        lengths.finished(told, steps)
+    return predicted, real
+
+
+@pytest.mark.parametrize("told", [None, 48.0])
+def test_of_lognormal_answers_the_mean_and_the_quantiles_are_right(told):
+    draw = random.Random(4)
+    predicted, real = learnt(told, lambda: max(1, round(draw.lognormvariate(3.5, 0.6))))
+    assert abs(sum(law.mean() for law in predicted) / sum(real) - 1.0) < 0.05
+    for share in (0.2, 0.5, 0.8):
+        inside = sum(steps <= law.quantile(share) for law, steps in zip(predicted, real)) / len(real)
+        assert abs(inside - share) < 0.05, share
+
+
+@pytest.mark.parametrize("told", [None, 48.0])
+def test_of_answers_that_end_at_the_most_tokens_the_mean_is_right(told):
+    draw = random.Random(4)
+    predicted, real = learnt(told, lambda: 2 if draw.random() < 0.3 else min(48, round(draw.lognormvariate(3.5, 0.8))))
+    assert abs(sum(law.mean() for law in predicted) / sum(real) - 1.0) < 0.1  # 1.24 and 1.31 by the deviation
 
 
 def test_answers_of_one_token_and_absurd_hints_stay_finite():
