@@ -50,7 +50,7 @@ from edgeserve.engines.ports import PORT_OPTIONS, PackedBatch, Port, Ports
 from edgeserve.engines.python import import_function
 from edgeserve.engines.tensorrt.plans import l4t_release, power_mode
 from edgeserve.engines.worker import worker_of
-from edgeserve.errors import ConfigError, DeviceMissing, EngineError
+from edgeserve.errors import ConfigError, DeviceMissing, EngineError, WrongInput
 
 KNOWN_OPTIONS = ("providers", "provider_options", "cuda", "threads", "spin", "example", *PORT_OPTIONS)
 
@@ -182,6 +182,9 @@ class OnnxEngine(Engine):
         try:
             arrays: Sequence[Any] = session.run(None, feeds) if packed.rows else ()
         except Exception as error:  # ONNX Runtime raises types of its own, one per status code
+            differ = lengths_that_differ(session.get_inputs(), feeds)
+            if differ and (packed.rows == 1 or not self._model.pad):
+                raise WrongInput(f"model {self._name!r}: {differ}") from error
             raise failure_of(self._name, error, feeds) from error
         return arrays
 
@@ -389,6 +392,21 @@ _DTYPES = {
     "bool": np.bool_,
     "string": np.object_,
 }
+
+
+def lengths_that_differ(inputs: Sequence[Any], feeds: Mapping[str, Any]) -> str:
+    """Which two inputs disagree about an axis that has the same name in both, or ``""``. Asked where a run failed: not
+    every exporter means that lengths are equal where names are."""
+    first: Dict[str, Tuple[str, int]] = {}
+    for node in inputs:
+        for axis, length in zip(list(node.shape)[1:], feeds[node.name].shape[1:]):
+            name, other = first.setdefault(axis, (node.name, length)) if isinstance(axis, str) else (node.name, length)
+            if other != length:
+                return (
+                    f"inputs {name!r} and {node.name!r} have lengths {other} and {length} on the axis {axis!r} that "
+                    "they share; expected the same length"
+                )
+    return ""
 
 
 def _ports_of(session: Any, side: str, model: str) -> List[Port]:

@@ -25,6 +25,7 @@ class ChatRoutes:
     def __init__(self, backend: Backend, bounds: Bounds, tokens: Tokens, clock_s: Callable[[], float]) -> None:
         self._backend = backend
         self._clock_s = clock_s
+        self._created_s = int(clock_s())  # of models, which clients show: when this front began
         self._bounds = bounds
         self._tokens = tokens
 
@@ -53,7 +54,7 @@ class ChatRoutes:
         await call.answer(self._model(call.path("name")))
 
     def _model(self, name: str) -> Dict[str, Any]:
-        return {"id": name, "object": "model", "created": 0, "owned_by": "edgeserve"}
+        return {"id": name, "object": "model", "created": self._created_s, "owned_by": "edgeserve"}
 
     async def _chat_app(self, name: Any) -> Dict[str, Any]:
         if not isinstance(name, str) or not name:

@@ -509,7 +509,10 @@ class LiveWorld:
         if type(action) is LoadModel and mail.error is None:
             self._warm_up(mail, action, events)
             return
-        failed = "" if mail.error is None else self._failures.reason(action, mail.error)
+        error = mail.error
+        if isinstance(error, WrongInput) and type(action) is RunBatch:
+            error = self.values.fault(action.jobs[0], error)
+        failed = "" if error is None else self._failures.reason(action, error)
         results: Tuple[JobResult, ...] = ()
         if type(action) is RunBatch:
             counts.jobs += len(action.jobs)

@@ -362,7 +362,9 @@ def talk(text, **fields):
 
 
 def test_a_completion_whole_and_as_events(front):
-    assert [model["id"] for model in front.ask("GET", "/v1/models")[1]["data"]] == ["chat"]
+    listed = {"id": "chat", "object": "model", "created": int(CLOCK_S), "owned_by": "edgeserve"}
+    assert front.ask("GET", "/v1/models")[1] == {"object": "list", "data": [listed]}
+    assert front.ask("GET", "/v1/models/chat")[1] == listed
     status, whole = front.ask("POST", "/v1/chat/completions", talk("one two three", max_tokens=2, deadline_ms=15000))
     assert status == 200 and whole["created"] == int(CLOCK_S)
     assert whole["choices"][0]["message"]["content"] == "one two" and whole["choices"][0]["finish_reason"] == "length"

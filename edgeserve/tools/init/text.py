@@ -15,6 +15,9 @@ from edgeserve.units import counted, format_duration, format_size
 
 COMMENT_COLUMN = 40
 
+LM_INPUTS = ("max_tokens", "temperature", "top_p", "seed", "stop")
+"""What most clients of OpenAI's API send, which an app of a language model must declare to be served."""
+
 
 def configuration_text(
     found: Sequence[FoundModel], lanes: Sequence[LaneText], rates: Mapping[str, float], slo_ns: int
@@ -148,7 +151,7 @@ def _app(item: FoundModel, slo: Slo) -> List[str]:
         lines += [
             _commented(f"[app.{item.name}.inputs]", "what a request must bring"),
             'prompt = { dtype = "text" }',
-            'max_tokens = { dtype = "any", optional = true }',
+            *[f'{name} = {{ dtype = "any", optional = true }}' for name in LM_INPUTS],
         ]
     if item.tried.outputs:
         lines.append(f"# It returns {', '.join(f'{name} ({form})' for name, form in item.tried.outputs)}.")

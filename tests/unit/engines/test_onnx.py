@@ -10,7 +10,7 @@ import pytest
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo, run_whole
-from edgeserve.errors import ConfigError, EngineError
+from edgeserve.errors import ConfigError, EngineError, WrongInput
 
 pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
 onnxruntime = pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
@@ -37,6 +37,14 @@ def test_fixed_batch_refuses_larger_sizes_at_load(tmp_path):
     engine = loaded(tmp_path, file)
     with pytest.raises(EngineError, match="batch of 2, but the model's batch axis is fixed at 1"):
         engine.run(Batch([{"x": X}, {"x": X}], 2))
+
+
+def test_inputs_whose_lengths_disagree_are_named(tmp_path):
+    engine = loaded(tmp_path, onnx_models.masked_mean(str(tmp_path)), batch=(1, 2))
+    item = {"x": np.ones(5, np.float32), "x_mask": np.ones(7, np.float32)}
+    for items in ([item], [item, item]):
+        with pytest.raises(WrongInput, match="'x' and 'x_mask' have lengths 5 and 7 on the axis 'L' that they share"):
+            run_whole(engine.open(LaneInfo()), Batch(items, len(items)))
 
 
 def test_hints_are_read_from_the_outputs(tmp_path):
@@ -139,6 +147,8 @@ def test_what_the_model_itself_refuses_fails_the_whole_batch_once(tmp_path, monk
     (threads, session), runs = next(iter(engine._sessions.items())), []
 
     class Counted:
+        get_inputs = session.get_inputs
+
         def run(self, *arguments):
             runs.append(arguments)
             return session.run(*arguments)
