@@ -13,7 +13,8 @@ import time
 import weakref
 from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Union
+from functools import partial
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 import zmq
@@ -241,12 +242,13 @@ class Client:
 
     def ask(self, kind: str, timeout_ms: float | None = None) -> Dict[str, Any]:
         """A question about the server: one of ``wire.CONTROL_KINDS``."""
-        info: Dict[str, Any] = self._wait(self._question(kind), timeout_ms, kind)
+        info: Dict[str, Any] = self._wait(self._question(partial(wire.encode_plain, kind)), timeout_ms, kind)
         return info
 
-    def _question(self, kind: str) -> Pending:
+    def _question(self, encode: Callable[..., bytes], *words: Any) -> Pending:
+        """``encode(key, *words)`` on its way."""
         key = next(self._keys)
-        return self._post(key, [wire.encode_plain(kind, key)])
+        return self._post(key, [encode(key, *words)])
 
     def apps(self) -> Dict[str, Any]:
         """The apps that are served, with their inputs and deadlines."""
@@ -267,18 +269,13 @@ class Client:
     def story(self, request_id: int) -> List[str]:
         """What happened to a request, a line each: by the ``id`` of an answer or an error, this client's or another's.
         No line when the server does not remember it."""
-        info: Dict[str, Any] = self._wait(self._story_question(request_id), None, "story")
+        info: Dict[str, Any] = self._wait(self._question(wire.encode_story, request_id), None, "story")
         return list(info["story"])
-
-    def _story_question(self, request_id: int) -> Pending:
-        key = next(self._keys)
-        return self._post(key, [wire.encode_story(key, request_id)])
 
     def trace(self, after: int = 0) -> Dict[str, Any]:
         """A page of the scheduler's last steps, as lines of a recording: ``lines``, ``first`` (the number of the first
         line's step), ``after`` (what to ask for next) and ``now_ns`` (the server's clock, which the steps are on)."""
-        key = next(self._keys)
-        info: Dict[str, Any] = self._wait(self._post(key, [wire.encode_trace(key, after)]), None, "trace")
+        info: Dict[str, Any] = self._wait(self._question(wire.encode_trace, after), None, "trace")
         return info
 
     def drain(self) -> Dict[str, Any]:
@@ -291,12 +288,8 @@ class Client:
         ``configuration`` why nothing has changed. With one: have a model loaded anew, beside the old one, and put in
         its place: ``devices``, and ``failed`` (device -> why it goes on with the old one). For its owner's user id
         and for control keys."""
-        info: Dict[str, Any] = self._wait(self._reload_question(model), timeout_ms, "reload")
+        info: Dict[str, Any] = self._wait(self._question(wire.encode_reload, model), timeout_ms, "reload")
         return info
-
-    def _reload_question(self, model: str) -> Pending:
-        key = next(self._keys)
-        return self._post(key, [wire.encode_reload(key, model)])
 
     def close(self) -> None:
         """Say goodbye; requests in flight end with :class:`Cancelled`. Idempotent."""
@@ -373,7 +366,8 @@ class AsyncClient:
 
     async def ask(self, kind: str, timeout_ms: float | None = None) -> Dict[str, Any]:
         """See :meth:`Client.ask`."""
-        info: Dict[str, Any] = await self._wait(self._client._question(kind), timeout_ms, kind)
+        pending = self._client._question(partial(wire.encode_plain, kind))
+        info: Dict[str, Any] = await self._wait(pending, timeout_ms, kind)
         return info
 
     async def apps(self) -> Dict[str, Any]:
@@ -394,7 +388,7 @@ class AsyncClient:
 
     async def story(self, request_id: int) -> List[str]:
         """See :meth:`Client.story`."""
-        info: Dict[str, Any] = await self._wait(self._client._story_question(request_id), None, "story")
+        info: Dict[str, Any] = await self._wait(self._client._question(wire.encode_story, request_id), None, "story")
         return list(info["story"])
 
     async def drain(self) -> Dict[str, Any]:
@@ -403,7 +397,7 @@ class AsyncClient:
 
     async def reload(self, model: str = "", timeout_ms: float | None = None) -> Dict[str, Any]:
         """See :meth:`Client.reload`."""
-        info: Dict[str, Any] = await self._wait(self._client._reload_question(model), timeout_ms, "reload")
+        info: Dict[str, Any] = await self._wait(self._client._question(wire.encode_reload, model), timeout_ms, "reload")
         return info
 
     async def close(self) -> None:

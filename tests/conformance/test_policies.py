@@ -20,7 +20,14 @@ from edgeserve.testing.soak.run import soak
 MS = 10**6
 
 
-class WithOptions(PolicyConformance):
+class Shipped(PolicyConformance):
+    """A policy of this package, alone in three soak runs: with others it is in those of ``tests/sim/test_soak.py``, and
+    in a thousand of ``make soak``."""
+
+    soak_seeds = (1, 2, 3)
+
+
+class WithOptions(Shipped):
     """Options of a policy whose kind has a class of its own, which is held to the soak: that draws options itself, and
     would be the same run. Worlds have these options."""
 
@@ -33,15 +40,15 @@ class WithOptions(PolicyConformance):
     test_nothing_is_queued_after_draining = None  # type: ignore[assignment]
 
 
-class TestFifo(PolicyConformance):
+class TestFifo(Shipped):
     kind = "fifo"
 
 
-class TestEdf(PolicyConformance):
+class TestEdf(Shipped):
     kind = "edf"
 
 
-class TestClockwork(PolicyConformance):
+class TestClockwork(Shipped):
     kind = "clockwork"
 
 
@@ -54,7 +61,7 @@ RETAINED_MAX = 8 * 7
 """Orloj's sampler lists up to 8 inputs for each of a world's models; what was released leaves at the next ready job."""
 
 
-class TestOrloj(PolicyConformance):
+class TestOrloj(Shipped):
     kind = "orloj"
     remembered_max = RETAINED_MAX
 
@@ -65,12 +72,12 @@ class TestOrlojReadAsInTheText(WithOptions):
     remembered_max = RETAINED_MAX
 
 
-class TestOrlojPlus(PolicyConformance):
+class TestOrlojPlus(Shipped):
     kind = "orloj+"
     remembered_max = RETAINED_MAX
 
 
-class TestSchemble(PolicyConformance):
+class TestSchemble(Shipped):
     kind = "schemble"
 
 
@@ -84,11 +91,11 @@ class TestSchembleGreedy(WithOptions):
     options = {"planner": "greedy", "order": "sjf", "fast": False}
 
 
-class TestSchemblePlus(PolicyConformance):
+class TestSchemblePlus(Shipped):
     kind = "schemble+"
 
 
-class TestOriginalEnsemble(PolicyConformance):
+class TestOriginalEnsemble(Shipped):
     kind = "ensemble_static"
 
 
@@ -97,12 +104,12 @@ class TestStaticEnsemble(WithOptions):
     options = {"pick": "static", "models": ["v0", "v2", "left"]}
 
 
-class TestPard(PolicyConformance):
+class TestPard(Shipped):
     kind = "pard"
     remembered_max = 1  # the number of the last request that expired
 
 
-class TestPardPlus(PolicyConformance):
+class TestPardPlus(Shipped):
     kind = "pard+"
     remembered_max = 1
 
@@ -113,11 +120,11 @@ class TestPardWithNexusRule(WithOptions):
     options = {"rule": "nexus", "estimator": "joint"}
 
 
-class TestClipper(PolicyConformance):
+class TestClipper(Shipped):
     kind = "clipper"
 
 
-class TestNexus(PolicyConformance):
+class TestNexus(Shipped):
     kind = "nexus"
 
 
@@ -126,7 +133,7 @@ class TestNexusWithoutEarlyDrop(WithOptions):
     options = {"early_drop": False}
 
 
-class TestPardLocal(PolicyConformance):
+class TestPardLocal(Shipped):
     kind = "pard_local"
 
 
@@ -135,7 +142,7 @@ class TestPardLocalWithAPrice(WithOptions):
     options = {"price": 0.4, "cohorts": 3}
 
 
-class TestRtlm(PolicyConformance):
+class TestRtlm(Shipped):
     kind = "rtlm"
 
 
@@ -150,7 +157,7 @@ class TestRtlmGathering(WithOptions):
     work_conserving = False  # tasks become visible at multiples of xi
 
 
-class TestRtlmPlus(PolicyConformance):
+class TestRtlmPlus(Shipped):
     kind = "rtlm+"
 
 
