@@ -113,7 +113,7 @@ OPTIONAL = {
     "sklearn": {"tools.fit"},
     "threadpoolctl": {"tools.fit"},
     "starlette": {"http.kserve_routes", "http.chat_routes", "http.front"},
-    "uvicorn": {"http.front"},
+    "uvicorn": {"http.connections", "http.front"},
     "uvloop": {"http.front"},
     "grpc": {"http.grpc_service"},
     "google": {"http.grpc_messages", "http.grpc_service"},

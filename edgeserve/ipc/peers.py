@@ -387,7 +387,9 @@ class Peers:
             return peer, Malformed(
                 "a client may not choose its routing id; leave the socket's option ROUTING_ID (IDENTITY) unset"
             )
-        if self._is_chosen(client) or (peer.key and not self._credentials.is_allowed(peer.key)):
+        # The owner of a key is known now; by its address alone it was let in.
+        is_flooder = connection is not None and self._flooders.get(peer.owner, 0) > self.received_ns
+        if self._is_chosen(client) or is_flooder or (peer.key and not self._credentials.is_allowed(peer.key)):
             if connection is not None:
                 hang_up(connection)
             return peer, DEAD
