@@ -35,6 +35,10 @@ WINDOW_AGE_NS = 10_000 * NS_PER_MS
 """A duration older than this no longer counts, so that a batch size whose estimate became too pessimistic is tried
 again (Clockwork's pitfall: what is never run is never re-measured)."""
 
+MIDDLE = 0.6
+"""The quantile of :attr:`BatchTime.typical_ns`: of ten batches the upper of the two middle ones, which is nearer to
+their mean. Policies add up the times of many steps."""
+
 LIKELY = 0.8
 """The quantile of :attr:`BatchTime.likely_ns`, of those that profiles have."""
 
@@ -445,7 +449,7 @@ class BatchTime:
         for at_ns, size, duration_ns in rows:
             if at_ns <= since_ns:
                 before.add(max(1, duration_ns * PPM // self._standard_ns[size]))
-        return before.quantile(0.5) if before.count else PPM
+        return before.quantile(MIDDLE) if before.count else PPM
 
     def _each_ns(self) -> int:
         """What a standard job adds to a batch, as profiled."""
@@ -472,7 +476,7 @@ class BatchTime:
             }
         ratios = self._ratios
         told_ppm = (
-            (ratios.quantile(0.5), ratios.quantile(LIKELY), ratios.quantile(1.0))
+            (ratios.quantile(MIDDLE), ratios.quantile(LIKELY), ratios.quantile(1.0))
             if ratios.count
             else (PPM, self._first_ppm, self._first_ppm)
         )

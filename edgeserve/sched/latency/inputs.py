@@ -31,7 +31,7 @@ LOOKED_BACK = 48
 EVERY = 12
 """The spread is looked at after so many batches; fewer tell of no spread."""
 
-NOISE_PPM = 150_000
+NOISE_PPM = 120_000
 """Deviation of whole batch times that noise alone explains: a spread up to this is none."""
 
 SHOWN = 3

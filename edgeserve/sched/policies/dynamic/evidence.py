@@ -6,13 +6,12 @@ was the longest one with a chance in proportion to its density over its distribu
 draw of its class below m. Times alone are the same with one member. So a lane that is never idle learns as well as one
 that runs probes; what it knows less of are the lengths of those that are short beside the others.
 
-Pure: arrays in, arrays out. Which batches are remembered is kept by :class:`Batches`.
+Pure: arrays in, arrays out.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from typing import TYPE_CHECKING, Any, Deque, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
     from typing_extensions import TypeAlias
 
     Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
-
-BATCHES_LEN = 128
-"""Batches per lane that are looked back on."""
 
 ROUNDS = 12
 """Rounds of expectation and maximisation."""
@@ -57,24 +53,6 @@ class BatchRow(NamedTuple):
     size: int
     members: Tuple[Tuple[str, float | None], ...]
     took_ns: float
-
-
-class Batches:
-    """The last batches of a model on a lane."""
-
-    __slots__ = ("rows",)
-
-    def __init__(self) -> None:
-        self.rows: Deque[BatchRow] = deque(maxlen=BATCHES_LEN)
-
-    def add(self, row: BatchRow) -> None:
-        """A batch ended."""
-        self.rows.append(row)
-
-    def forget(self, before_ns: int) -> None:
-        """Let go of batches from before then."""
-        while self.rows and self.rows[0].at_ns < before_ns:
-            self.rows.popleft()
 
 
 class Longest(NamedTuple):

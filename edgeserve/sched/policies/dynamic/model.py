@@ -13,7 +13,7 @@ from typing import Any, Deque, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.dynamic.calibration import QUANTILE, Calibration
-from edgeserve.sched.policies.dynamic.evidence import Batches, BatchRow
+from edgeserve.sched.policies.dynamic.evidence import BatchRow
 from edgeserve.sched.policies.dynamic.lengths import (
     ALONE_ENOUGH,
     Lengths,
@@ -33,6 +33,9 @@ REFRESH_NS = 250 * NS_PER_MS
 
 SAMPLES_MIN = 4
 """New samples that make new tables worth while; fewer wait for :data:`SHARES_MOVED`."""
+
+BATCHES_LEN = 128
+"""Batches per lane that are looked back on while few times alone are known."""
 
 BATCHES_PART = 8
 """While batches teach, new tables are made when this part of those that are remembered is new."""
@@ -126,7 +129,7 @@ class DynamicModel:
         self._arrivals = 0
         self._windows: Dict[str, Dict[str, LengthWindow]] = {}  # lane -> app -> times alone
         self._hinted: Dict[str, Deque[Tuple[int, float, int]]] = {}  # lane -> (when, hint, time alone)
-        self._batches: Dict[str, Batches] = {}
+        self._batches: Dict[str, Deque[BatchRow]] = {}
         self._bias: Dict[str, SizeBias] = {}
         self._lengths: Dict[str, Lengths] = {}
         self._corrections: Dict[str, Dict[int, float]] = {}
@@ -240,12 +243,11 @@ class DynamicModel:
     def _remember(self, work: Work, took_ns: float, now_ns: int) -> None:
         """A batch that may teach lengths (at speed 1)."""
         lane = work.lane.name
-        if lane not in self._batches:
-            self._batches[lane] = Batches()
         members = tuple(
             [(job.request.app.name, job.hints.get(self._hint) if self._hint else None) for job in work.jobs]
         )
-        self._batches[lane].add(BatchRow(now_ns, work.size, members, took_ns))
+        rows = self._batches.setdefault(lane, deque(maxlen=BATCHES_LEN))
+        rows.append(BatchRow(now_ns, work.size, members, took_ns))
         self._fresh_batches += 1
 
     def lost(self, work: Work) -> None:
@@ -269,8 +271,8 @@ class DynamicModel:
             abs(share - self._made_shares.get(name, 0.0)) > SHARES_MOVED for name, share in self._shares.items()
         )
         taught = any(
-            self._fresh_batches >= max(SAMPLES_MIN, len(batches.rows) // BATCHES_PART) and self._teach(lane)
-            for lane, batches in self._batches.items()
+            self._fresh_batches >= max(SAMPLES_MIN, len(rows) // BATCHES_PART) and self._teach(lane)
+            for lane, rows in self._batches.items()
         )
         if self._fresh_samples < SAMPLES_MIN and not moved and not taught:
             return
@@ -293,7 +295,7 @@ class DynamicModel:
                     }
                     for name in lengths.known
                 },
-                "batches": len(self._batches[lane].rows) if self._teach(lane) else 0,
+                "batches": len(self._batches[lane]) if self._teach(lane) else 0,
                 "corrections": {str(size): factor for size, factor in self._corrections.get(lane, {}).items()},
             }
         calibration = self.calibration
@@ -312,8 +314,9 @@ class DynamicModel:
         if self._reset_ns:
             for window in windows.values():
                 window.forget(board.now_ns - self._reset_ns)
-            if lane in self._batches:
-                self._batches[lane].forget(board.now_ns - self._reset_ns)
+            rows = self._batches.get(lane)
+            while rows and rows[0].at_ns < board.now_ns - self._reset_ns:
+                rows.popleft()
         for at_ns, hint, alone_ns in self._hinted.get(lane, ()):
             name = self._bins.name(hint)
             if name not in windows:
@@ -321,9 +324,9 @@ class DynamicModel:
             windows[name].add(at_ns, alone_ns)
         self._made_shares = dict(self._shares)
         latency = board.latency(self.model, lane)
-        if self._teach(lane) and self._batches[lane].rows:
+        if self._teach(lane) and self._batches[lane]:
             made, self._corrections[lane] = learnt_of(
-                latency, windows, self._shares, self._batches[lane].rows, self._named, latency.speed, self._learn
+                latency, windows, self._shares, self._batches[lane], self._named, latency.speed, self._learn
             )
             self._bias.pop(lane, None)  # it compares with what was believed then
         else:
