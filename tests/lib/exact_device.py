@@ -118,4 +118,4 @@ def together(end_of, from_ns=0):
 
 
 def ends_of(left, limit=None):
-    return 6 + 4 * left[0] // 1000
+    return 6 + 4 * left.jobs[0] // 1000

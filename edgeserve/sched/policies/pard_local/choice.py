@@ -14,6 +14,10 @@ from bisect import bisect_left
 from math import inf
 from typing import Callable, Dict, List, NamedTuple, Sequence, Tuple
 
+from edgeserve.sched.policies.pard_local.remaining_work import Left, total_of
+
+NOTHING = Left([], [])
+
 EPSILON = 1e-9
 """Of a value: sums of the same values in another order differ by less."""
 
@@ -43,7 +47,7 @@ class Candidate(NamedTuple):
     not count for it), what it is worth, and its class (0 is the most urgent)."""
 
     due_ns: int
-    left: Sequence[int]
+    left: Left
     cost_ns: int
     value: float
     rank: int = 0
@@ -163,7 +167,7 @@ def _joining(
 def unequal_cohort(
     rows: Sequence[Candidate],
     from_ns: int,
-    end_of: Callable[[Sequence[int], int], int | None],
+    end_of: Callable[[Left, int], int | None],
     price: float = 0.0,
     count_max: int = 2**31,
 ) -> List[int]:
@@ -192,16 +196,14 @@ def unequal_cohort(
     for start in tightest:
         limit_ns = rows[start].due_ns
         taken: List[int] = []
-        total: List[int] = [0] * len(rows[start].left)
+        total = NOTHING
         value, ends_ns = 0.0, from_ns
         eligible = [index for index in order if dues[index] >= limit_ns and (price > 0 or index >= start)]
         possible = sum([max(0.0, rows[index].value) for index in eligible], 0.0)
         for index in eligible:
             if possible < beaten or len(taken) == count_max:
                 break  # even with all the others it would be worth less than the best so far
-            more = total[:]
-            for place, item in enumerate(lefts[index]):
-                more[place] += item
+            more = total_of([total, lefts[index]], len(lefts[index].jobs))
             end = end_of(more, limit_ns)
             if end is not None and end <= limit_ns:
                 taken.append(index)

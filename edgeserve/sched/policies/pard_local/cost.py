@@ -274,12 +274,3 @@ def _together(nodes: Sequence[AtNode], jobs: Sequence[int], place: int) -> List[
     if count:
         found.append((count, time_ns))
     return found
-
-
-def one_by_one(stages: Sequence[Tuple[str, int, int]], from_ns: int) -> int:
-    """When a cohort that shares its lanes with no other ends: :func:`forecast` in closed form. Each stage is its lane,
-    its time, and when it may start: its lane is free, and its model resident."""
-    at_ns = from_ns
-    for _, time_ns, starts_ns in stages:
-        at_ns = (at_ns if at_ns > starts_ns else starts_ns) + time_ns
-    return at_ns

@@ -6,13 +6,20 @@ counts in full, and while it lasts the home lane may take a second cohort, if th
 
 from __future__ import annotations
 
-from math import isqrt
 from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
 from edgeserve.sched.policies.pard_local.choice import Trial
-from edgeserve.sched.policies.pard_local.cost import AtNode, LaneSchedule, Schedule, Stage, forecast, repeated, staged
-from edgeserve.sched.policies.pard_local.remaining_work import NO_STEPS, Member, Pipeline
-from edgeserve.sched.policies.pard_local.stages import StageCosts, StagePlan, Steps, free_lanes
+from edgeserve.sched.policies.pard_local.cost import LaneSchedule, Schedule, forecast
+from edgeserve.sched.policies.pard_local.remaining_work import (
+    NO_STEPS,
+    Left,
+    Member,
+    Pipeline,
+    Steps,
+    most_steps,
+    total_of,
+)
+from edgeserve.sched.policies.pard_local.stages import OnLanes, Place, StageCosts, free_lanes
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import READY, RUNNING, Job
 from edgeserve.sched.requests.work import MILLI
@@ -45,25 +52,13 @@ class Cohort:
         self.cuts_in = cuts_in
         self.is_sure = is_sure
 
-    def left(self) -> List[int]:
-        """What is left (``pard_local_line``), the running jobs included."""
-        plain = 0
-        total = [0] * (2 * len(self.pipeline.nodes))
-        for member in self.members:
-            if member.plain:
-                plain += 1
-                continue
-            for index, milli in enumerate(member.left()):
-                total[index] += milli
+    def left(self) -> Left:
+        """What is left, the running jobs included."""
+        plain = sum([member.plain for member in self.members])
+        lefts = [member.left() for member in self.members if not member.plain]
         if plain:
-            for index, milli in enumerate(self.pipeline.template):
-                total[index] += milli * plain
-        return total
-
-    def surely_left(self) -> List[int]:
-        """The same, with what that may turn out to be more (:meth:`Pipeline.left_of`), where it is not known yet."""
-        unknown = sum([member.is_unsure() for member in self.members])
-        return added([self.left(), self.pipeline.more_of(unknown)], 2 * len(self.pipeline.nodes))
+            lefts.append(self.pipeline.times(plain))
+        return total_of(lefts, len(self.pipeline.nodes))
 
     def steps(self) -> Steps:
         """How often the stage of an iterative node runs: as often as its longest member."""
@@ -73,7 +68,7 @@ class Cohort:
         """The cohort's next batch on this lane, or none. The first node with jobs for the lane whose batch would not
         grow by waiting, since all of its jobs are there, or as many as its first batch takes; a smaller one where
         nothing runs, and nothing at an earlier node can."""
-        left: List[int] | None = None
+        left: List[int] = []
         smaller: List[Job] = []
         for node in self.pipeline.nodes:
             if node.model not in lane.models or not board.is_resident(node.model, lane):
@@ -81,7 +76,7 @@ class Cohort:
             jobs = ready_jobs(self, node.index, lane, bound=not stage_costs.serves(lane, node.model, self.home, board))
             if not jobs:
                 continue
-            left = self.left() if left is None else left
+            left = left or self.left().jobs
             running = sum(
                 [job.state == RUNNING and job.node is node for member in self.members for job in member.jobs.values()]
             )
@@ -118,7 +113,7 @@ class Cohort:
 
     def needs(self, lane: Lane, stage_costs: StageCosts, board: Board) -> bool:
         """Whether anything is left for this lane besides what is on lanes."""
-        left, home = self.left(), self.home
+        left, home = self.left().jobs, self.home
         for node in self.pipeline.nodes:
             if left[node.index] and node.model in lane.models and stage_costs.serves(lane, node.model, home, board):
                 running = sum(
@@ -179,15 +174,14 @@ class InFlight:
         pipeline = cohort.pipeline
         if pipeline.exit < 0 or len(cohort.members) < 2:
             return {}
-        plans = [self._stage_costs.stage_plan(node.model, cohort.home, board) for node in pipeline.nodes]
-        tail = tail_of(pipeline, plans, cohort.home)
+        places = self._stage_costs.route(pipeline, cohort.home, board).places
+        tail = tail_of(pipeline, places, cohort.home)
         if tail:
-            return {} if cohort.steps() else _early_behind(cohort, tail, plans)
-        node = pipeline.nodes[pipeline.exit]
-        lane = self._stage_costs.lane_of(node.model, cohort.home, board)
-        if lane is None:
+            return {} if cohort.steps() else _early_behind(cohort, tail, places)
+        node, place = pipeline.nodes[pipeline.exit], places[pipeline.exit]
+        if place is None:
             return {}
-        usual = self._stage_costs.usual(node.model, lane.name, board)
+        usual = place.usual
         if usual.split.first(len(cohort.members)) == len(cohort.members) or usual.is_told or cohort.steps():
             return {}
         found: Dict[int, int] = {}
@@ -202,13 +196,13 @@ class InFlight:
         later_ns = sum([time_ns for _, time_ns in batches])
         for request_id in found:
             found[request_id] = later_ns
-        place = 0
+        begun = 0
         ahead.sort()
         for count, time_ns in batches:
             later_ns -= time_ns
-            for _, request_id in ahead[place : place + count]:
+            for _, request_id in ahead[begun : begun + count]:
                 found[request_id] = later_ns
-            place += count
+            begun += count
         return found
 
     def schedules(self, board: Board, surely: bool = False) -> List[Schedule | None]:
@@ -234,12 +228,15 @@ class InFlight:
     def schedule(self, cohort: Cohort, board: Board, surely: bool = False) -> Schedule | None:
         """What a cohort has still to run, batch by batch, behind what it has on lanes; None while a stage has no
         lane."""
-        now_ns = board.now_ns
-        left, stage_costs = cohort.surely_left() if surely else cohort.left(), self._stage_costs
-        pipeline = cohort.pipeline
+        pipeline, left = cohort.pipeline, cohort.left()
+        route = self._stage_costs.route(pipeline, cohort.home, board)
+        if surely:
+            left = pipeline.surely(left)
+        if not route.is_open(left):
+            return None
         size = len(pipeline.nodes)
-        started, ready = [0] * len(left), [0] * size
-        busy_ns = [-1] * size
+        running, over, ready = [0] * size, [0] * size, [0] * size
+        until_ns = [board.now_ns] * size
         for member in cohort.members:
             for job in member.jobs.values():
                 index = job.node.index
@@ -247,48 +244,12 @@ class InFlight:
                     ready[index] += 1
                 if job.state != RUNNING:
                     continue
-                started[index] += MILLI
-                started[size + index] += pipeline.over_milli(index, MILLI, job.hints)
+                running[index] += MILLI
+                over[index] += pipeline.over_milli(index, MILLI, job.hints)
                 for lane in board.lanes_of(job.node.model):
                     if any(job in work.jobs for work in lane.works):
-                        busy_ns[index] = max(busy_ns[index], lane.available_ns(now_ns))
-        steps = cohort.steps()
-        nodes: List[AtNode] = []
-        places: Dict[int, int] = {}
-        running_ns: List[int] = []
-        for node in pipeline.nodes:
-            index = node.index
-            if not left[index]:
-                continue
-            place = stage_costs.lane_of(node.model, cohort.home, board)
-            if place is None:
-                return None
-            milli = left[index] - started[index]
-            batches = (
-                stage_costs.usual(node.model, place.name, board).batches(
-                    milli, left[size + index] - started[size + index]
-                )
-                if milli > 0
-                else []
-            )
-            repeats = steps.get(index, 1)
-            places[index] = len(nodes)
-            if repeats > 1:
-                batches = repeated(batches, repeats)
-            nodes.append(
-                AtNode(
-                    place.name,
-                    batches,
-                    [places[pred.index] for pred in node.preds if pred.index in places],
-                    ready[index],
-                    started[index] // MILLI,
-                    len(running_ns),
-                    repeats > 1,
-                )
-            )
-            if started[index]:
-                running_ns.append(max(now_ns, busy_ns[index]))
-        return Schedule(staged(nodes), now_ns, running_ns, home=cohort.home)
+                        until_ns[index] = max(until_ns[index], lane.available_ns(board.now_ns))
+        return route.schedule(left, cohort.steps(), board.now_ns, OnLanes(running, over, until_ns, ready))
 
 
 class Forecast:
@@ -299,21 +260,18 @@ class Forecast:
     """
 
     __slots__ = (
-        "_board",
         "budget",
-        "_size",
-        "_route",
+        "route",
         "_from_ns",
+        "_now_ns",
         "_known",
         "_limits",
         "_free",
         "_first",
         "margin_ppm",
-        "_home",
         "ends",
         "later_ns",
         "_cohorts_max",
-        "_preds",
         "_resident_ns",
         "_tail",
     )
@@ -329,19 +287,15 @@ class Forecast:
         goes_first: bool,
         margin_ppm: int = 0,
     ) -> None:
-        self._board = board
         self.budget = board.budget
-        self._size = len(pipeline.nodes)
-        self._route = [(node.index, stage_costs.stage_plan(node.model, home, board)) for node in pipeline.nodes]
-        self._home = home
-        self._from_ns = from_ns
+        self.route = stage_costs.route(pipeline, home, board)
+        self._from_ns, self._now_ns = from_ns, board.now_ns
         self._free = free_lanes(board)
         self._first = goes_first
-        self.margin_ppm = stage_costs.margin_ppm(pipeline, home, margin_ppm, board)
+        self.margin_ppm = self.route.margin_ppm(margin_ppm)
         self._cohorts_max = flights.cohorts_max
-        self._resident_ns = max([place.resident_ns for _, place in self._route if place is not None], default=0)
-        self._preds = [[pred.index for pred in node.preds] for node in pipeline.nodes]
-        self._tail = tail_of(pipeline, [place for _, place in self._route], home)
+        self._resident_ns = self.route.resident_ns()
+        self._tail = tail_of(pipeline, self.route.places, home)
         self._known: List[Schedule] = []
         dues: List[int | None] = []
         noises: List[int] = []
@@ -350,12 +304,9 @@ class Forecast:
             if schedule is not None and any(stage.batches for stage in schedule.stages) and not cohort.is_stuck(board):
                 self._known.append(schedule)
                 dues.append(cohort.due_ns(flights.early_ns(cohort, board)))
-                noises.append(
-                    stage_costs.noise_ns(cohort.pipeline, cohort.left(), cohort.steps(), cohort.home, board)
-                    if margin_ppm > 0
-                    else 0
-                )
-                margins.append(stage_costs.margin_ppm(cohort.pipeline, cohort.home, margin_ppm, board))
+                route = stage_costs.route(cohort.pipeline, cohort.home, board)
+                noises.append(route.noise_ns(cohort.left(), cohort.steps()) if margin_ppm > 0 else 0)
+                margins.append(route.margin_ppm(margin_ppm))
         planned = LaneSchedule(self._known, self._free, board.budget)
         self.ends = planned.run()  # of those in flight, without the new one
         self.later_ns = planned.home_over_ns(home)
@@ -366,40 +317,23 @@ class Forecast:
 
     def _without_margin_ns(self, due_ns: int, margin_ppm: int) -> int:
         """The end that becomes ``due_ns`` with the margin."""
-        now_ns = self._board.now_ns
+        now_ns = self._now_ns
         return now_ns + max(0, due_ns - now_ns) * PPM // (PPM + margin_ppm)
 
-    def with_margin_ns(self, ends_ns: int, left: Sequence[int], steps: Steps, limit_ns: int = 2**62) -> int:
+    def with_margin_ns(self, ends_ns: int, left: Left, steps: Steps, limit_ns: int = 2**62) -> int:
         """An end with the margin, and with room for noise where it is not beyond the limit anyway."""
         ends_ns += max(0, ends_ns - self._from_ns) * self.margin_ppm // PPM
-        return ends_ns if ends_ns > limit_ns else ends_ns + self.noise_ns(left, steps)
+        return ends_ns if ends_ns > limit_ns else ends_ns + self.route.noise_ns(left, steps)
 
-    def noise_ns(self, left: Sequence[int], steps: Steps) -> int:
-        """The standard deviation of its lane time (:meth:`StageCosts.noise_ns`)."""
-        size, total_us2 = self._size, 0
-        for index, place in self._route:
-            if left[index] and place is not None:
-                total_us2 += place.usual.variance_us2(left[index], left[size + index]) * steps.get(index, 1)
-        return isqrt(total_us2) * 1000
-
-    def busy_ns(self, left: Sequence[int], steps: Steps) -> int:
-        """What it costs the others: its time on the lane that it needs longest. While it is on another one, others may
-        go on."""
-        busy: Dict[str, int] = {}
-        for index, place in self._route:
-            if left[index] and place is not None:
-                time_ns = place.usual.time_ns(left[index], left[self._size + index]) * steps.get(index, 1)
-                busy[place.lane] = busy.get(place.lane, 0) + time_ns
-        return max(1, max(busy.values(), default=1))
-
-    def answers(self, count: int, left: Sequence[int], ends_ns: int, exit: int) -> List[Tuple[int, int]]:
+    def answers(self, count: int, left: Left, ends_ns: int, exit: int) -> List[Tuple[int, int]]:
         """When the members of a cohort of so many that ends then are answered: (how many, when) for each batch of the
         module at ``exit``, where each member has one job there."""
-        place = self._route[exit][1] if exit >= 0 else None
-        if place is None or left[exit] != count * MILLI or left[self._size + exit]:
+        places, jobs, over = self.route.places, left.jobs, left.over
+        place = places[exit] if exit >= 0 else None
+        if place is None or jobs[exit] != count * MILLI or over[exit]:
             return [(count, ends_ns)]
-        tail = [self._route[index][1] for index in self._tail]
-        if tail and all(left[index] == count * MILLI and not left[self._size + index] for index in self._tail):
+        tail = [places[index] for index in self._tail]
+        if tail and all(jobs[index] == count * MILLI and not over[index] for index in self._tail):
             each_ns = sum([stage.usual.time_ns(MILLI) for stage in tail[1:] if stage is not None])
             early = early_of(tail[0].usual.split.batches(count) if tail[0] is not None else [], each_ns)
             return [(1, ends_ns - time_ns) for time_ns in early]
@@ -415,98 +349,44 @@ class Forecast:
         """Whether it would run among others that need its home again, and go first."""
         return self.later_ns > 0 and not self._first
 
-    def _stages(self, left: Sequence[int], steps: Steps) -> List[Stage]:
-        """The stages of a new cohort, or of one like it."""
-        nodes: List[AtNode] = []
-        places: Dict[int, int] = {}
-        for index, place in self._route:
-            if left[index] and place is not None:
-                places[index] = len(nodes)
-                repeats = steps.get(index, 1)
-                batches = place.usual.batches(left[index], left[self._size + index])
-                if repeats > 1:
-                    batches = repeated(batches, repeats)
-                preds = [places[pred] for pred in self._preds[index] if pred in places]
-                nodes.append(
-                    AtNode(place.lane, batches, preds, 0 if preds else left[index] // MILLI, is_stepped=repeats > 1)
-                )
-        return staged(nodes)
-
-    def has_gaps(self, left: Sequence[int]) -> bool:
-        """Whether a cohort with so much left leaves its home and comes back."""
-        gone = False
-        been = False
-        for index, place in self._route:
-            if left[index] and place is not None:
-                if place.lane != self._home:
-                    gone = been
-                elif gone:
-                    return True
-                else:
-                    been = True
-        return False
-
-    def alone_ns(self, left: Sequence[int], steps: Steps, limit_ns: int = 2**62) -> int | None:
+    def alone_ns(self, left: Left, steps: Steps, limit_ns: int = 2**62) -> int | None:
         """How long it would take with none in flight; None when it cannot run. Where it could not end by ``limit_ns``,
         any time that is too long."""
-        size, at_ns, lanes = self._size, self._from_ns, 0
-        before = ""
-        for index, place in self._route:
-            milli = left[index]
-            if milli:
-                if place is None:
-                    return None
-                if place.lane != before:
-                    before, lanes = place.lane, lanes + 1
-                time_ns = place.usual.time_ns(milli, left[size + index])
-                if steps:
-                    time_ns *= steps.get(index, 1)
-                starts_ns = max(self._free[place.lane], place.resident_ns)
-                at_ns = (at_ns if at_ns > starts_ns else starts_ns) + time_ns
-                if at_ns > limit_ns and lanes == 1:
-                    break
-        if lanes > 1 and self._resident_ns <= self._from_ns and self.budget.left > 0:
-            return (
-                LaneSchedule([Schedule(self._stages(left, steps), self._from_ns)], self._free, self.budget).run()[0]
-                - self._from_ns
-            )
-        return at_ns - self._from_ns
+        route, from_ns = self.route, self._from_ns
+        if self._resident_ns <= from_ns and self.budget.left > 0 and route.is_spread(left):
+            if not route.is_open(left):
+                return None
+            return self._planned([], [route.schedule(left, steps, from_ns)]).ends_ns[0] - from_ns
+        ends_ns = route.one_by_one_ns(left, steps, from_ns, limit_ns)
+        return None if ends_ns is None else ends_ns - from_ns
 
-    def home_ns(self, left: Sequence[int]) -> int:
+    def home_ns(self, left: Left) -> int:
         """How long it would need its home with none in flight, what it does not use of that included."""
-        planned = LaneSchedule(
-            [Schedule(self._stages(left, NO_STEPS), self._from_ns, home=self._home)], self._free, self.budget
-        )
-        planned.run()
-        return planned.left_ns[0] - self._from_ns
+        schedule = self.route.schedule(left, NO_STEPS, self._from_ns)
+        return self._planned([], [schedule]).left_ns[0] - self._from_ns
 
-    def paced(self, left: Sequence[int], followers: int = FOLLOWERS) -> Tuple[int, int] | None:
+    def _planned(self, known: Sequence[Schedule], new: Sequence[Schedule]) -> LaneSchedule:
+        planned = LaneSchedule([*known, *new], self._free, self.budget)
+        planned.run()
+        return planned
+
+    def paced(self, left: Left, followers: int = FOLLOWERS) -> Tuple[int, int] | None:
         """When it would end if so many like it follow as soon as the home has nothing else to do, and how much time the
         home takes for each of these; without any, how much longer it is needed. What the home waits meanwhile counts.
         None when it cannot run, or when one in flight would be late (or nothing is left of the step's budget)."""
-        if self.budget.left <= 0 or any(left[index] and place is None for index, place in self._route):
+        if self.budget.left <= 0 or not self.route.is_open(left):
             return None
-        stages, known = self._stages(left, NO_STEPS), len(self._known)
-        like = [
-            Schedule(
-                stages,
-                self._from_ns,
-                (),
-                -1 if number == 0 else max(-1, known + number - self._cohorts_max),
-                self._home,
-            )
-            for number in range(1 + followers)
-        ]
-        planned = LaneSchedule([*self._known, *like], self._free, self.budget)
-        ends = planned.run()
-        if self._is_late(ends):
+        new, known = self.route.schedule(left, NO_STEPS, self._from_ns), len(self._known)
+        like = [new._replace(after=max(-1, known + number - self._cohorts_max)) for number in range(1, 1 + followers)]
+        planned = self._planned(self._known, [new, *like])
+        if self._is_late(planned.ends_ns):
             return None
-        over_ns = planned.left_ns
+        ends_ns, over_ns = planned.ends_ns[known], planned.left_ns
         if not followers:
-            return ends[known], max(1, over_ns[known] - max(self.later_ns, self._from_ns))
-        return ends[known], max(1, (over_ns[known + followers] - over_ns[known]) // followers)
+            return ends_ns, max(1, over_ns[known] - max(self.later_ns, self._from_ns))
+        return ends_ns, max(1, (over_ns[known + followers] - over_ns[known]) // followers)
 
-    def ends_ns(self, left: Sequence[int], steps: Steps, limit_ns: int = 2**62) -> int | None:
+    def ends_ns(self, left: Left, steps: Steps, limit_ns: int = 2**62) -> int | None:
         """When it would end; None when it cannot run, or when one in flight would then be late (or nothing is left of
         the step's budget). Where it could not end by ``limit_ns`` even alone, some time after that: this is quicker."""
         if self.budget.left <= 0:
@@ -514,7 +394,7 @@ class Forecast:
         alone_ns = self.alone_ns(left, steps, limit_ns)
         if alone_ns is None or not self._known or self._from_ns + alone_ns > limit_ns:
             return None if alone_ns is None else self._from_ns + alone_ns
-        new = Schedule(self._stages(left, steps), self._from_ns, home=self._home)
+        new = self.route.schedule(left, steps, self._from_ns)
         if self._first:
             new_ns, *ends = forecast([new, *self._known], self._free, self.budget)
         else:
@@ -529,25 +409,26 @@ class Forecast:
 class CohortTimes:
     """New cohorts of any number of requests that have ``each`` left: what they would cost, and when they would answer.
 
-    ``surely``: with room for what may turn out to be more. ``has_margin``: with the margin, and room for noise.
+    ``has_margin``: with the margin, with room for noise and for what may turn out to be more.
     """
 
-    __slots__ = ("_forecast", "_pipeline", "_each", "_surely", "_has_margin", "has_gaps")
+    __slots__ = ("_forecast", "_pipeline", "_each", "_has_margin", "has_gaps")
 
-    def __init__(
-        self, forecast: Forecast, pipeline: Pipeline, each: Sequence[int], surely: bool, has_margin: bool
-    ) -> None:
+    def __init__(self, forecast: Forecast, pipeline: Pipeline, each: Left, has_margin: bool) -> None:
         self._forecast = forecast
         self._pipeline = pipeline
         self._each = each
-        self._surely = surely
         self._has_margin = has_margin
-        self.has_gaps = forecast.has_gaps(each)
+        self.has_gaps = forecast.route.has_gaps(each)
+
+    def _left(self, count: int) -> Left:
+        left = self._pipeline.times(count, self._each)
+        return self._pipeline.surely(left) if self._has_margin else left
 
     def now(self, count: int) -> Trial | None:
         """It begins now."""
-        forecast, left = self._forecast, self._pipeline.left_of(count, self._surely, self._each)
-        busy_ns = forecast.busy_ns(left, NO_STEPS)
+        forecast, left = self._forecast, self._left(count)
+        busy_ns = forecast.route.busy_ns(left, NO_STEPS)
         if self.has_gaps:
             found = forecast.paced(left, 0)
             return None if found is None else Trial(max(busy_ns, found[1]), self._answers(count, left, found[0]))
@@ -556,27 +437,27 @@ class CohortTimes:
 
     def paced(self, count: int) -> Trial | None:
         """It begins now, and others like it take turns with it at home."""
-        forecast, left = self._forecast, self._pipeline.left_of(count, self._surely, self._each)
+        forecast, left = self._forecast, self._left(count)
         found = forecast.paced(left)
         if found is None:
             return None
         ends_ns, period_ns = found
-        return Trial(max(forecast.busy_ns(left, NO_STEPS), period_ns), self._answers(count, left, ends_ns))
+        return Trial(max(forecast.route.busy_ns(left, NO_STEPS), period_ns), self._answers(count, left, ends_ns))
 
     def later(self, count: int) -> Trial | None:
         """It begins when those in flight need its home no more. None too where nothing is left of the step's budget."""
         if self._forecast.budget.left <= 0:
             return None
-        forecast, left = self._forecast, self._pipeline.left_of(count, self._surely, self._each)
+        forecast, left = self._forecast, self._left(count)
         alone_ns = forecast.alone_ns(left, NO_STEPS)
         if alone_ns is None:
             return None
-        busy_ns = forecast.busy_ns(left, NO_STEPS)
+        busy_ns = forecast.route.busy_ns(left, NO_STEPS)
         if self.has_gaps:
             busy_ns = max(busy_ns, forecast.home_ns(left))
         return Trial(busy_ns, self._answers(count, left, forecast.later_ns + alone_ns))
 
-    def _answers(self, count: int, left: Sequence[int], ends_ns: int) -> List[Tuple[int, int]]:
+    def _answers(self, count: int, left: Left, ends_ns: int) -> List[Tuple[int, int]]:
         forecast = self._forecast
         if self._has_margin:
             ends_ns = forecast.with_margin_ns(ends_ns, left, NO_STEPS)
@@ -585,7 +466,7 @@ class CohortTimes:
         return found
 
 
-def tail_of(pipeline: Pipeline, plans: Sequence[StagePlan | None], home: str) -> List[int]:
+def tail_of(pipeline: Pipeline, places: Sequence[Place | None], home: str) -> List[int]:
     """The module at home whose batches are answered, and the functions behind it that take its jobs one by one on one
     other lane; empty where the last module is at home itself, or where it is not so simple."""
     if pipeline.exit < 0:
@@ -593,7 +474,7 @@ def tail_of(pipeline: Pipeline, plans: Sequence[StagePlan | None], home: str) ->
     node, behind = pipeline.nodes[pipeline.exit], [pipeline.exit]
     lanes: Set[str] = set()
     while True:
-        plan = plans[node.index]
+        plan = places[node.index]
         if plan is None or plan.usual.is_told:
             return []
         if plan.lane == home:
@@ -620,14 +501,14 @@ def early_of(batches: Sequence[Tuple[int, int]], each_ns: int, before: int = 0) 
     return [at_ns - end_ns for end_ns in ends]
 
 
-def _early_behind(cohort: Cohort, tail: Sequence[int], plans: Sequence[StagePlan | None]) -> Dict[int, int]:
+def _early_behind(cohort: Cohort, tail: Sequence[int], places: Sequence[Place | None]) -> Dict[int, int]:
     """How long before the cohort's end each member is answered, by request, where functions follow the last module at
     home. When its first batch begins is not asked: later would only mean that those before it are answered earlier."""
-    stages = [plan for plan in (plans[index] for index in tail) if plan is not None]
+    stages = [plan for plan in (places[index] for index in tail) if plan is not None]
     each_ns = sum([stage.usual.time_ns(MILLI) for stage in stages[1:]])
     rows: List[Tuple[int, int, int]] = []  # 0: behind the module, 1: in its running batch, 2: before it
     for member in cohort.members:
-        place = 2 if member.left()[tail[0]] else 0
+        place = 2 if member.left().jobs[tail[0]] else 0
         for job in member.jobs.values():
             if place and job.state == RUNNING and job.node.index == tail[0]:
                 place = 1
@@ -646,25 +527,6 @@ def can_run_now(model: str, board: Board) -> bool:
         if lane.up and not lane.hung and board.is_resident(model, lane):
             return True
     return False
-
-
-def added(lists: Sequence[Sequence[int]], size: int) -> List[int]:
-    """The sums of the lists' entries."""
-    total = [0] * size
-    for item in lists:
-        for index, milli in enumerate(item):
-            total[index] += milli
-    return total
-
-
-def most_steps(members: Sequence[Member]) -> Steps:
-    """The most steps that any of the members needs at a node; empty where no request declares any."""
-    found: Dict[int, int] = {}
-    for member in members:
-        if member.request.hints:
-            for index, steps in member.steps().items():
-                found[index] = max(found.get(index, 1), steps)
-    return found
 
 
 def ready_jobs(cohort: Cohort, index: int, lane: Lane, bound: bool = False) -> List[Job]:

@@ -30,12 +30,21 @@ from edgeserve.sched.policies.pard_local.choice import (
     ranked_cohort,
     unequal_cohort,
 )
-from edgeserve.sched.policies.pard_local.cost import one_by_one
 from edgeserve.sched.policies.pard_local.filling import Filling, filled, may_be_filled
-from edgeserve.sched.policies.pard_local.in_flight import Cohort, CohortTimes, Forecast, InFlight, added, most_steps
+from edgeserve.sched.policies.pard_local.in_flight import Cohort, CohortTimes, Forecast, InFlight
 from edgeserve.sched.policies.pard_local.price import Price
-from edgeserve.sched.policies.pard_local.remaining_work import CAME_LEN, NO_STEPS, Member, Pipeline, shape_of
-from edgeserve.sched.policies.pard_local.stages import StageCosts, Steps, free_lanes
+from edgeserve.sched.policies.pard_local.remaining_work import (
+    CAME_LEN,
+    NO_STEPS,
+    Left,
+    Member,
+    Pipeline,
+    Steps,
+    most_steps,
+    shape_of,
+    total_of,
+)
+from edgeserve.sched.policies.pard_local.stages import StageCosts, free_lanes
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
@@ -200,20 +209,18 @@ class PardLocal(Policy):
         if found is None or ends_ns is None:
             return None
         ends_ns -= self._in_flight.early_ns(cohort, board).get(request.id, 0)
-        noise_ns = self._stage_costs.noise_ns(cohort.pipeline, cohort.left(), cohort.steps(), cohort.home, board)
+        noise_ns = self._stage_costs.route(cohort.pipeline, cohort.home, board).noise_ns(cohort.left(), cohort.steps())
         caution_ns = self._caution_ns(member, noise_ns, self._is_dear(cohort), board)
         alone_ns = min(found.alone_ns, ends_ns - board.now_ns)
         return ExpectedEnd(found.lane, ends_ns - board.now_ns - alone_ns, alone_ns, ends_ns + caution_ns)
 
-    def _ends_at(
-        self, pipeline: Pipeline, left: Sequence[int], steps: Steps, home: str, board: Board
-    ) -> ExpectedEnd | None:
+    def _ends_at(self, pipeline: Pipeline, left: Left, steps: Steps, home: str, board: Board) -> ExpectedEnd | None:
         """When so much work would end at a home, with nothing but what is on the lanes before it."""
-        stages = self._stage_costs.stages(pipeline, left, steps, home, board)
-        ends_ns = one_by_one(stages, board.now_ns) if stages else NEVER_NS
-        if not stages or ends_ns >= NEVER_NS:
+        route = self._stage_costs.route(pipeline, home, board)
+        ends_ns = route.one_by_one_ns(left, steps, board.now_ns)
+        if ends_ns is None or ends_ns >= NEVER_NS or not any(left.jobs):
             return None
-        alone_ns = sum([time_ns for _, time_ns, _ in stages])
+        alone_ns = sum(route.lane_times(left, steps).values())
         return ExpectedEnd(home, ends_ns - board.now_ns - alone_ns, alone_ns, ends_ns)
 
     def queued(self) -> List[Job]:
@@ -256,7 +263,8 @@ class PardLocal(Policy):
         while cohort.members and board.budget.left > 0:
             ends_ns = self._in_flight.ends_ns(cohort, board)
             early_ns = self._in_flight.early_ns(cohort, board)
-            noise_ns = self._stage_costs.noise_ns(cohort.pipeline, cohort.left(), cohort.steps(), cohort.home, board)
+            route = self._stage_costs.route(cohort.pipeline, cohort.home, board)
+            noise_ns = route.noise_ns(cohort.left(), cohort.steps())
             late = [
                 (member.due_ns, member.request.id, member)
                 for member in cohort.members
@@ -399,9 +407,8 @@ class PardLocal(Policy):
             if not member.plain:
                 ready += 1
         each_ns = self._stage_costs.usual(model, lane.name, board).time_ns(MILLI)
-        left = pipeline.left_of(min(len(rows), ready + 1 + (from_ns - board.now_ns) // each_ns), False)
-        stages = self._stage_costs.stages(pipeline, left, NO_STEPS, home, board) or []
-        return from_ns + sum([time_ns for name, time_ns, _ in stages if name == home])
+        left = pipeline.times(min(len(rows), ready + 1 + (from_ns - board.now_ns) // each_ns))
+        return from_ns + self._stage_costs.route(pipeline, home, board).lane_times(left, NO_STEPS).get(home, 0)
 
     def _next_bid(self, cohort: Cohort, lane: Lane, board: Board, is_new: bool = False) -> Bid | None:
         """The next batch of a cohort on this lane, if any may run here now."""
@@ -412,11 +419,8 @@ class PardLocal(Policy):
         latency, usual = board.latency(node.model, lane.name), self._stage_costs.usual(node.model, lane.name, board)
         left, steps = cohort.left(), cohort.steps()
         at_ns = lane.available_ns(board.now_ns)
-        ends_ns = (
-            self._stage_costs.alone_ends_ns(cohort.pipeline, left, steps, cohort.home, at_ns, board)
-            if is_new
-            else self._in_flight.ends_ns(cohort, board)
-        )
+        route = self._stage_costs.route(cohort.pipeline, cohort.home, board)
+        ends_ns = route.one_by_one_ns(left, steps, at_ns) if is_new else self._in_flight.ends_ns(cohort, board)
         size = latency.size_for[len(jobs)]
         if ends_ns is not None and lane.name == cohort.home and not steps and may_be_filled(cohort.pipeline, jobs):
             jobs = filled(
@@ -432,8 +436,7 @@ class PardLocal(Policy):
         over_milli = cohort.pipeline.work_of(jobs)
         expected_ns = latency.likely_ns[size] if over_milli is None else usual.time_ns(len(jobs) * MILLI, over_milli)
         took_ns = max(expected_ns, (ends_ns or 0) - at_ns)
-        stages = self._stage_costs.stages(cohort.pipeline, left, steps, cohort.home, board) or []
-        here_ns = sum([time_ns for name, time_ns, _ in stages if name == lane.name])
+        here_ns = route.lane_times(left, steps).get(lane.name, 0) if route.is_open(left) else 0
         one_each = [next(iter(member.jobs.values())) for member in cohort.members if member.jobs]
         early_ns = self._in_flight.early_ns(cohort, board)
         utility = Utility(one_each, took_ns, board.now_ns)
@@ -462,8 +465,8 @@ class PardLocal(Policy):
         """What may be added to a batch of a cohort that ends at ``ends_ns``: nothing that takes longer where another
         cohort needs the lane, or where more come than even full batches could serve."""
         pipeline, costs = cohort.pipeline, self._stage_costs
-        whole = costs.stages(pipeline, pipeline.left_of(len(cohort.members), False), NO_STEPS, cohort.home, board) or []
-        takes_ns = sum([time_ns for name, time_ns, _ in whole if name == cohort.home])
+        route = costs.route(pipeline, cohort.home, board)
+        takes_ns = route.lane_times(pipeline.times(len(cohort.members)), NO_STEPS).get(cohort.home, 0)
         rank_max = max([CLASSES.index(member.request.klass) for member in cohort.members])
         flying, slack_ns = self._in_flight, 0
         came = pipeline.came
@@ -472,11 +475,7 @@ class PardLocal(Policy):
         others = [other for other in flying.cohorts if other is not cohort and other.needs(lane, costs, board)]
         if not is_burst and not others:
             due_ns = cohort.due_ns(flying.early_ns(cohort, board))
-            slack_ns = (
-                2**62
-                if due_ns is None
-                else due_ns - ends_ns - costs.noise_ns(pipeline, cohort.left(), NO_STEPS, cohort.home, board)
-            )
+            slack_ns = 2**62 if due_ns is None else due_ns - ends_ns - route.noise_ns(cohort.left(), NO_STEPS)
         return Filling(lane.name, slack_ns, ends_ns + takes_ns, rank_max)
 
     def _fresh_bid(self, lane: Lane, board: Board, ahead_of: Cohort | None = None) -> Bid | None:
@@ -514,7 +513,7 @@ class PardLocal(Policy):
         )
         members = waiting = _able_to_begin(rows, lane, board)
         if ahead_of is not None and members:  # only who would be late if he waited
-            alone_ns = self._stage_costs.alone_ends_ns(pipeline, members[0].left(), {}, home, from_ns, board)
+            alone_ns = forecast.route.one_by_one_ns(members[0].left(), NO_STEPS, from_ns)
             after_ns = (alone_ns or from_ns) - from_ns + max(forecast.ends, default=from_ns)
             members = [member for member in members if member.due_ns < after_ns]
         if not members:
@@ -556,23 +555,23 @@ class PardLocal(Policy):
 
         steps = NO_STEPS
 
-        def ends_ns(left: Sequence[int], limit_ns: int) -> int | None:
+        def ends_ns(left: Left, limit_ns: int) -> int | None:
             at_ns = forecast.ends_ns(left, steps, limit_ns)
             return at_ns if at_ns is None or not has_margin else forecast.with_margin_ns(at_ns, left, steps, limit_ns)
 
         price = self._price.now() if self._price is not None else 0.0
         if price <= 0 and _are_of_one_kind(members):
             each = members[0].left()
-            surely = has_margin and (members[0].plain or members[0].is_unsure())
 
             def end_of(number: int) -> int | None:
-                return ends_ns(pipeline.left_of(number, surely, each), 2**62)
+                left = pipeline.times(number, each)
+                return ends_ns(pipeline.surely(left) if has_margin else left, 2**62)
 
             if len({(member.request.klass, member.request.value) for member in members}) > 1:
                 members = _most_urgent(members, RANKED_MAX)
                 rows = [self._candidate(member, board) for member in members]
                 return [members[index] for index in ranked_cohort(rows, from_ns, end_of)]
-            times = CohortTimes(forecast, pipeline, each, surely, has_margin)
+            times = CohortTimes(forecast, pipeline, each, has_margin)
             dues = [member.due_ns for member in members]
             choice = equal_cohort(dues, times.now)
             if times.has_gaps and ahead_of is None and not self._keeps_up(choice, pipeline, board):
@@ -588,14 +587,9 @@ class PardLocal(Policy):
         members = _most_urgent(members, ROWS_MAX)
         steps = most_steps(members)
         candidates = [self._candidate(member, board) for member in members]
-        if has_margin:  # the last number counts the members that may turn out to be more work
-            candidates = [
-                row._replace(left=[*row.left, int(member.is_unsure())]) for member, row in zip(members, candidates)
-            ]
 
-        def surely_ends_ns(left: Sequence[int], limit_ns: int) -> int | None:
-            unknown = left[-1] if has_margin else 0
-            return ends_ns(added([left[:-1], pipeline.more_of(unknown)], len(left) - 1) if unknown else left, limit_ns)
+        def surely_ends_ns(left: Left, limit_ns: int) -> int | None:
+            return ends_ns(pipeline.surely(left) if has_margin else left, limit_ns)
 
         if price > 0:
             for member, row in zip(members, candidates):
@@ -617,15 +611,16 @@ class PardLocal(Policy):
         if not others or any(member.foretold for member in others):
             return False
         pipeline = others[0].pipeline  # where they have different numbers of parts left, all count as the mean
-        total = added([member.left() for member in others], len(others[0].left()))
-        times = CohortTimes(forecast, pipeline, [milli // len(others) for milli in total], has_margin, has_margin)
+        total, size = total_of([member.left() for member in others], len(pipeline.nodes)), len(others)
+        mean = Left([milli // size for milli in total.jobs], [milli // size for milli in total.over], 1)
+        times = CohortTimes(forecast, pipeline, mean, has_margin)
         dues = [member.due_ns for member in others]
         later = equal_cohort(dues, times.later)
         trial = times.later(max(1, len(later.members)))
         if trial is None:
             return False
         ends_ns = trial.answers[-1][1]
-        delay_ns = forecast.busy_ns(added([member.left() for member in chosen], len(chosen[0].left())), NO_STEPS)
+        delay_ns = forecast.route.busy_ns(total_of([member.left() for member in chosen], len(pipeline.nodes)), NO_STEPS)
         saved = sum([member.request.value for member in chosen], 0.0)
         lost = sum([member.request.value for member in others if ends_ns <= member.due_ns < ends_ns + delay_ns], 0.0)
         if lost > saved:
@@ -633,8 +628,8 @@ class PardLocal(Policy):
         full = equal_cohort(dues + self._to_come(pipeline, others[-1], forecast.later_ns, board), times.later)
         if not full.members or self._keeps_up(full, pipeline, board):
             return False
-        mean = sum([member.request.value for member in others], 0.0) / len(others)
-        return mean * len(full.members) * delay_ns > saved * full.time_ns
+        mean_value = sum([member.request.value for member in others], 0.0) / size
+        return mean_value * len(full.members) * delay_ns > saved * full.time_ns
 
     def _keeps_up(self, choice: Choice, pipeline: Pipeline, board: Board) -> bool:
         """Whether cohorts like this one, one after the other, serve as many as come."""
@@ -666,7 +661,7 @@ class PardLocal(Policy):
         """When a request that waits would end at the earliest, with nothing but what is on the lanes before it."""
         left, steps = member.left(), member.steps()
         ends = [
-            self._stage_costs.alone_ends_ns(member.pipeline, left, steps, home, board.now_ns, board)
+            self._stage_costs.route(member.pipeline, home, board).one_by_one_ns(left, steps, board.now_ns)
             for home in self._stage_costs.homes(member.pipeline, board)
         ]
         return min([ends_ns for ends_ns in ends if ends_ns is not None], default=None)
@@ -679,7 +674,8 @@ class PardLocal(Policy):
             return board.ends_ns[key]
         found: int | None = None
         for home in self._stage_costs.homes(pipeline, board):
-            ends_ns = self._stage_costs.alone_ends_ns(pipeline, pipeline.template, NO_STEPS, home, board.now_ns, board)
+            route = self._stage_costs.route(pipeline, home, board)
+            ends_ns = route.one_by_one_ns(pipeline.template, NO_STEPS, board.now_ns)
             if ends_ns is not None and (found is None or ends_ns < found):
                 found = ends_ns
         if self._stage_costs.are_resident(pipeline, board):
@@ -728,7 +724,7 @@ class PardLocal(Policy):
 
 def _enough(count: int, pipeline: Pipeline, forecast: Forecast) -> int:
     """How many requests of usual work, of so many, serve as well per time as more would."""
-    sizes = [(number, forecast.busy_ns(pipeline.left_of(number, False), NO_STEPS)) for number in range(1, count + 1)]
+    sizes = [(number, forecast.route.busy_ns(pipeline.times(number), NO_STEPS)) for number in range(1, count + 1)]
     return sizes[best_number(sizes)][0]
 
 

@@ -19,6 +19,7 @@ from edgeserve.sched.policies.pard_local.choice import (
     ranked_cohort,
     unequal_cohort,
 )
+from edgeserve.sched.policies.pard_local.remaining_work import Left
 
 
 def ends_by_number(draw):
@@ -34,7 +35,7 @@ def candidates(draw, values=(1.0, 1.0, 2.0, 5.0), ranks=(0, 1, 1, 1, 2), number=
     rows = [
         Candidate(
             draw.randrange(1, 30),
-            [1000 * draw.randrange(1, 6), 1000 * draw.randrange(0, 3)],
+            Left([1000 * draw.randrange(1, 6), 1000 * draw.randrange(0, 3)], [0, 0]),
             draw.choice([0, 2, 5, 9]),
             draw.choice(values),
             draw.choice(ranks),
@@ -152,8 +153,8 @@ def unequal_by_hand(rows, from_ns, end_of, price):
             [index for index in able if rows[index].due_ns >= rows[start].due_ns and (price or index >= start)],
             key=turn,
         ):
-            more = [have + item for have, item in zip(total, rows[index].left)]
-            at = end_of(more)
+            more = [have + item for have, item in zip(total, rows[index].left.jobs)]
+            at = end_of(Left(more, [0, 0]))
             if at is not None and at <= rows[start].due_ns:
                 taken, total, end = [*taken, index], more, at
         if taken:
@@ -173,16 +174,22 @@ def test_of_unequal_work_the_set_of_most_value(drawn):
     from_ns, forbidden = draw.randrange(0, 3), draw.randrange(2, 20)
 
     def end_of(left):
-        return None if sum(left) == 1000 * forbidden else 1 + (2 * left[0] + 3 * left[1]) // 1000
+        return None if sum(left.jobs) == 1000 * forbidden else 1 + (2 * left.jobs[0] + 3 * left.jobs[1]) // 1000
 
     found = unequal_cohort(rows, from_ns, lambda left, limit_ns: end_of(left), price)
     assert found == unequal_by_hand(rows, from_ns, end_of, price)
 
 
 def test_of_sets_of_equal_value_the_quicker_goes():
-    assert unequal_cohort([Candidate(18, [3000], 0, 1.0), Candidate(40, [1000], 0, 1.0)], 0, ends_of) == [1]
-    assert unequal_cohort([Candidate(10, [1000], 0, 1.0), Candidate(40, [3000], 0, 1.0)], 0, ends_of) == [0]
-    assert unequal_cohort([Candidate(18, [3000], 0, 1.0), Candidate(40, [3000], 0, 1.0)], 0, ends_of) == [0]
+    assert unequal_cohort(
+        [Candidate(18, Left([3000], [0]), 0, 1.0), Candidate(40, Left([1000], [0]), 0, 1.0)], 0, ends_of
+    ) == [1]
+    assert unequal_cohort(
+        [Candidate(10, Left([1000], [0]), 0, 1.0), Candidate(40, Left([3000], [0]), 0, 1.0)], 0, ends_of
+    ) == [0]
+    assert unequal_cohort(
+        [Candidate(18, Left([3000], [0]), 0, 1.0), Candidate(40, Left([3000], [0]), 0, 1.0)], 0, ends_of
+    ) == [0]
 
 
 @pytest.mark.parametrize("percent", range(50, 100, 5))

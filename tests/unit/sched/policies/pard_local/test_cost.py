@@ -14,16 +14,9 @@ from edgeserve.sched.policies.pard_local.cost import (
     Schedule,
     Stage,
     forecast,
-    one_by_one,
     staged,
 )
 from edgeserve.sched.policy_api.budget import OPERATIONS_MAX, Budget
-
-
-def test_stages_follow_each_other_when_lane_and_model_are_there():
-    assert one_by_one([("a", 10, 30), ("b", 7, 5), ("a", 1, 30)], 20) == 30 + 10 + 7 + 1
-    assert one_by_one([("b", 10, 5), ("b", 7, 90)], 20) == 90 + 7
-    assert one_by_one([], 20) == 20
 
 
 def chain(*nodes):

@@ -57,7 +57,7 @@ def test_a_join_runs_once_however_many_branches_lead_to_it():
         },
     }
     device = Device(table)
-    assert device.scheduler.policies[0]._pipeline_of["app"].template[:4] == [1000] * 4
+    assert device.scheduler.policies[0]._pipeline_of["app"].template.jobs == [1000] * 4
     device.ask(ask(1, 20))  # four models of 5 ms, the join once
     device.advance()
     assert device.ends[1] == ("completed", 20.0)

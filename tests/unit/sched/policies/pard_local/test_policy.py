@@ -12,6 +12,7 @@ from lib.pard_oracle import most_in_time, most_in_time_exhaustive
 from edgeserve.sched.policies.pard_local.choice import Candidate, Trial, equal_cohort, unequal_cohort
 from edgeserve.sched.policies.pard_local.cost import Schedule, Stage, forecast
 from edgeserve.sched.policies.pard_local.price import Price
+from edgeserve.sched.policies.pard_local.remaining_work import Left
 from edgeserve.sched.protocol.events import JobResult, LaneChanged, WorkFinished
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
@@ -56,7 +57,7 @@ def test_the_first_choice_is_the_best_of_all_sets_by_count_per_time():
 
 
 def candidate(due, work, value=1.0):
-    return Candidate(due, [work * 1000], 4 * work, value)
+    return Candidate(due, Left([work * 1000], [0]), 4 * work, value)
 
 
 def test_of_unequal_work_as_many_as_fit_before_the_tightest_go():

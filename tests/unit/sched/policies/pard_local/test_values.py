@@ -7,13 +7,14 @@ import random
 from exact_device import MS, Device, ask, chain, ends_of, together
 
 from edgeserve.sched.policies.pard_local.choice import Candidate, equal_cohort, ranked_cohort, unequal_cohort
+from edgeserve.sched.policies.pard_local.remaining_work import Left
 from edgeserve.sched.protocol.events import JobResult, WorkFinished
 
 CRITICAL, NORMAL = 0, 1
 
 
 def row(due, value=1.0, rank=NORMAL, work=1):
-    return Candidate(due, [work * 1000], 0, value, rank)
+    return Candidate(due, Left([work * 1000], [0]), 0, value, rank)
 
 
 def end_of(count):
