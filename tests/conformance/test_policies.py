@@ -131,9 +131,9 @@ class TestPardLocal(PolicyConformance):
     kind = "pard_local"
 
 
-class TestPardLocalWithAPrice(PolicyConformance):
+class TestPardLocalWithThreeCohorts(PolicyConformance):
     kind = "pard_local"
-    options = {"price": 0.4, "cohorts": 3}
+    options = {"cohorts": 3}
     elsewhere = False
     soak_seeds = (7, 8, 9)
 

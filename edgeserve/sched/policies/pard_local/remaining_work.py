@@ -275,11 +275,9 @@ class Member:
         "cohort",
         "due_ns",
         "key",
-        "priced_out",
         "plain",
         "foretold",
         "learnt",
-        "spent_ns",
         "stale",
         "_done",
         "_left",
@@ -294,10 +292,8 @@ class Member:
         self.cohort: object | None = None
         self.due_ns = request.deadline_ns
         self.key: Tuple[int, int] | None = None  # where it stands among those that wait
-        self.priced_out = False  # the shadow price kept it waiting
         self.foretold = bool(request.hints) and not pipeline.hints.isdisjoint(request.hints)
         self.plain = not self.foretold
-        self.spent_ns = 0  # its share of the lane time of its batches
         self.learnt: Set[int] = set()  # nodes whose work its pipeline has learnt from it
         self._done = [0] * len(pipeline.nodes)
         self._left = pipeline.template

@@ -61,19 +61,6 @@ class Route:
                 first = place.lane
         return False
 
-    def has_gaps(self, left: Left) -> bool:
-        """Whether a cohort with so much left leaves its home and comes back."""
-        gone = been = False
-        for place, milli in zip(self.places, left.jobs):
-            if milli and place is not None:
-                if place.lane != self.home:
-                    gone = been
-                elif gone:
-                    return True
-                else:
-                    been = True
-        return False
-
     def resident_ns(self) -> int:
         """When all of its models are in memory."""
         return max([place.resident_ns for place in self.places if place is not None], default=0)
@@ -118,19 +105,7 @@ class Route:
                 total_us2 += place.usual.variance_us2(left.jobs[index], left.over[index]) * steps.get(index, 1)
         return isqrt(total_us2) * 1000
 
-    def margin_ppm(self, most_ppm: int) -> int:
-        """The margin of a cohort's time: ``most_ppm``, but no more than the worst of its models' batches miss their
-        time by. What all batches have in common (another program, heat) shows in each of them."""
-        found = 0
-        for place in self.places:
-            if place is not None and found < most_ppm:
-                miss_ppm = place.usual.miss_ppm()
-                found = most_ppm if miss_ppm is None else max(found, min(most_ppm, miss_ppm))
-        return found
-
-    def schedule(
-        self, left: Left, steps: Steps, from_ns: int, on_lanes: OnLanes | None = None, after: int = -1
-    ) -> Schedule:
+    def schedule(self, left: Left, steps: Steps, from_ns: int, on_lanes: OnLanes | None = None) -> Schedule:
         """What a cohort has to run, batch by batch, where every stage has a lane: behind what it has ``on_lanes``
         (None: it is new)."""
         nodes: List[AtNode] = []
@@ -155,7 +130,7 @@ class Route:
             nodes.append(AtNode(place.lane, batches, preds, ready, running // MILLI, len(running_ns), repeats > 1))
             if on_lanes is not None and running:
                 running_ns.append(on_lanes.until_ns[index])
-        return Schedule(staged(nodes), from_ns, running_ns, after, self.home)
+        return Schedule(staged(nodes), from_ns, running_ns, self.home)
 
 
 class StageCosts:
