@@ -24,7 +24,10 @@ from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.policies import edf, orloj_plus
 from edgeserve.sched.policies.dynamic.sampler import Sampler
 from edgeserve.sched.policies.pard_local import policy as pard_local
-from edgeserve.sched.policies.pard_local.in_flight import Forecast, InFlight
+from edgeserve.sched.policies.pard_local.cost import LaneSchedule
+from edgeserve.sched.policies.pard_local.in_flight import Forecast
+from edgeserve.sched.policies.pard_local.remaining_work import Pipeline
+from edgeserve.sched.policies.pard_local.stages import Route
 from edgeserve.sched.policies.rtlm_plus import RtlmPlus
 from edgeserve.sched.policies.schemble_plus import policy as schemble_plus
 from edgeserve.sched.policies.schemble_plus.policy import SchemblePlus
@@ -160,7 +163,6 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism("edf: sizes that lose critical jobs", "policies/edf.py", (Part(edf, "_critical_lost", says(0)),)),
     Mechanism("edf: refusal at arrival", "policies/edf.py", (), {"edf": {"admit": False}}),
     # --- pard_local
-    Mechanism("pard_local: margin", "policies/pard_local/policy.py", (), {"pard_local": {"margin": 0.0}}),
     Mechanism("pard_local: a second cohort", "policies/pard_local/in_flight.py", (), {"pard_local": {"cohorts": 1}}),
     Mechanism("pard_local: refusal at arrival", "policies/pard_local/policy.py", (), {"pard_local": {"admit": False}}),
     Mechanism(
@@ -169,23 +171,24 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         (Part(pard_local, "may_be_filled", says(False)),),
     ),
     Mechanism(
-        "pard_local: cutting in", "policies/pard_local/in_flight.py", (Part(InFlight, "may_cut_in", says(False)),)
+        "pard_local: room for noise and more parts",
+        "policies/pard_local/in_flight.py",
+        (Part(Route, "noise_ns", says(0)), Part(Pipeline, "surely", lambda self, left: left)),
     ),
-    Mechanism("pard_local: paced cohorts", "policies/pard_local/in_flight.py", (Part(Forecast, "paced", says(None)),)),
     Mechanism(
-        "pard_local: waiting for those in flight",
+        "pard_local: answers of early batches",
+        "policies/pard_local/in_flight.py",
+        (Part(LaneSchedule, "answers", says([])), Part(Forecast, "_batch_by_batch", lambda self, count, end: [end])),
+    ),
+    Mechanism(
+        "pard_local: parting with what costs more than it brings",
         "policies/pard_local/policy.py",
-        (Part(Forecast, "is_shared", says(False)),),
+        (Part(pard_local.PardLocal, "_part_with_dear", says(None), True),),
     ),
     Mechanism(
         "pard_local: host functions ahead",
         "policies/pard_local/policy.py",
         (Part(pard_local.PardLocal, "_ahead_bids", lambda *args: []),),
-    ),
-    Mechanism(
-        "pard_local: caution in flight",
-        "policies/pard_local/policy.py",
-        (Part(pard_local.PardLocal, "_caution_ns", says(0)),),
     ),
     # --- orloj+, rtlm+, schemble+
     Mechanism("orloj+: probes and samples", "policies/dynamic/sampler.py", (Part(Sampler, "offer", says(None)),)),

@@ -137,9 +137,9 @@ class TestPardLocal(Shipped):
     kind = "pard_local"
 
 
-class TestPardLocalWithAPrice(WithOptions):
+class TestPardLocalWithThreeCohorts(WithOptions):
     kind = "pard_local"
-    options = {"price": 0.4, "cohorts": 3}
+    options = {"cohorts": 3}
 
 
 class TestRtlm(Shipped):

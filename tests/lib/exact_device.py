@@ -25,7 +25,7 @@ def chain(slo_ms=100, limit=8, second=None, **options):
     return {
         "lane": {"l": {}},
         "model": {"a": model(4, 2, limit), "b": second or model(2, 2)},
-        "policy": {"p": {"kind": "pard_local", "margin": 0.0, **options}},
+        "policy": {"p": {"kind": "pard_local", **options}},
         "app": {"app": {"slo": f"{slo_ms}ms", "node": [{"name": "a"}, {"name": "b"}]}},
     }
 
@@ -97,7 +97,7 @@ def fan(**options):
     return {
         "lane": {"l": {}},
         "model": {"look": model(2, 0), "part": model(0, 4, 4), "end": model(1, 0)},
-        "policy": {"p": {"kind": "pard_local", "margin": 0.0, **options}},
+        "policy": {"p": {"kind": "pard_local", **options}},
         "app": {
             "app": {
                 "slo": "100ms",
@@ -112,10 +112,12 @@ def together(end_of, from_ns=0):
 
     def trial_of(count):
         ends_ns = end_of(count)
-        return None if ends_ns is None else Trial(max(1, ends_ns - from_ns), [(count, ends_ns)])
+        return None if ends_ns is None else Trial(max(1, ends_ns - from_ns), [ends_ns])
 
     return trial_of
 
 
-def ends_of(left, limit=None):
-    return 6 + 4 * left[0] // 1000
+def of_work(left, limit=None):
+    """Cohorts of unequal members, for ``unequal_cohort``: 6, and 4 for each job of the first node."""
+    ends = 6 + 4 * left.jobs[0] // 1000
+    return Trial(ends, [ends])

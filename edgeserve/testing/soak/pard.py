@@ -26,11 +26,8 @@ def draw_options(draw: random.Random, kind: str) -> Dict[str, Any]:
     half a second to see several."""
     if kind == "pard_local":
         known: Dict[str, Any] = {
-            "margin": draw.choice((0.0, 0.03, 0.5)),
             "admit": draw.random() < 0.6,
             "cohorts": draw.choice((1, 2, 2, 5)),
-            "price": draw.choice((0.0, 0.4, 3.0)),
-            "refuse_max": draw.choice((0.0, 0.5, 1.0)),
         }
     else:
         known = {

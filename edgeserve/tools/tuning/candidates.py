@@ -24,7 +24,7 @@ OPTIONS: Mapping[str, Tuple[Tuple[str, Any], ...]] = {
     "orloj+": (("hint", SEEN_HINTS),),
     "pard": (("batch_times", ("measured",)), ("paths", ("expected",))),
     "pard+": (("batch_times", ("measured",)), ("collect", ("ahead",))),
-    "pard_local": (("margin", (0.0, 0.1)), ("price", (1.0,)), ("cohorts", (1, 3))),
+    "pard_local": (("cohorts", (1, 3)),),
 }
 """Kind -> its options that are tried, each with the values beside its default. docs/guide/tune.md shows this table."""
 

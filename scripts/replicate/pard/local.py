@@ -52,8 +52,7 @@ LOCAL, OPTIMUM, FIFO, REACTIVE, REACTIVE_FULL, ROUND_ROBIN, MEASURED = (
     "... measured batch times",
 )
 POLICIES: Mapping[str, Tuple[str, Mapping[str, Any]]] = {  # batch times by what is better for the row (seed 901)
-    LOCAL: ("pard_local", {"margin": 0.0}),
-    "cohorts, margin 3 %": ("pard_local", {}),
+    LOCAL: ("pard_local", {}),
     "downstream first, d only (sf)": ("pard", {"rule": "sf", "across": "downstream", "batch_times": "full"}),
     ROUND_ROBIN: ("pard", {"across": "round_robin", "batch_times": "full"}),
     MEASURED: ("pard", {"across": "round_robin", "batch_times": "measured"}),
@@ -103,7 +102,7 @@ TRACE_REFERENCE: Mapping[str, Mapping[str, Sequence[float]]] = {  # wiki, tweet,
 }
 LIMITS_REFERENCE = {LOCAL: (0.0, 3.2, 14.0, 27.0), "downstream first, d only (sf)": (1.7, 15.6, 28.3, 40.2)}
 LIMITS_RHOS = (0.7, 0.85, 1.0, 1.2)
-WORK_REFERENCE = {"mean work": (5.0, 23.3), "predicted work": (3.5, 18.9), "predicted, with a price": (2.65, 13.2)}
+WORK_REFERENCE = {"mean work": (5.0, 23.3), "predicted work": (3.5, 18.9)}
 WORK_RHOS = (1.0, 1.3)
 
 
@@ -187,9 +186,8 @@ def run(case: Case) -> Tuple[Case, Result]:
 
 
 WORK_ROWS: Mapping[str, Tuple[str, Mapping[str, Any]]] = {
-    "mean work": ("pard_local", {"margin": 0.0}),
-    "predicted work": ("pard_local", {"margin": 0.0}),
-    "predicted, with a price": ("pard_local", {"margin": 0.0, "price": 0.4}),
+    "mean work": ("pard_local", {}),
+    "predicted work": ("pard_local", {}),
 }
 
 
@@ -218,18 +216,16 @@ def cases_of(seconds: int, trace_seconds: int, seeds: Sequence[int], traces: Seq
 
 
 def with_noise(seconds: int, seeds: Sequence[int]) -> Dict[str, Dict[str, float]]:
-    """The same pipeline in the full simulator with 10 % noise in every duration, by margin and load; percent lost."""
+    """The same pipeline in the full simulator with 10 % noise in every duration, by load; percent lost."""
     found: Dict[str, Dict[str, float]] = {}
-    for noise, margin in ((0.0, 0.0), (0.1, 0.0), (0.1, 0.03), (0.1, 0.06)):
+    for noise in (0.0, 0.1):
         for rho in (1.0, 1.2):
-            table = table_of("lv", "pard_local", {"margin": margin}, ())
+            table = table_of("lv", "pard_local", {}, ())
             table["run"] = {"duration": f"{seconds}s", "noise": noise, "step_cost": "20us", "event_cost": "15us"}
             table["workload"] = {"w": {"app": "lv", "rate": rho * CAPACITY["lv"]}}
             scenario = parse_scenario(table)
             report = report_of([simulate(scenario, seed, ()).world for seed in seeds], 0, scenario.run.duration_ns)
-            found.setdefault(f"noise {noise:.0%}, margin {margin:.0%}", {})[str(rho)] = 100 * (
-                1 - report.total.finish_rate
-            )
+            found.setdefault(f"noise {noise:.0%}", {})[str(rho)] = 100 * (1 - report.total.finish_rate)
     return found
 
 
@@ -285,11 +281,6 @@ def check(
     for rho in map(str, WORK_RHOS):
         checks.at_most(
             f"unequal work, rho {rho}: predicted over mean", work["predicted work"][rho] / work["mean work"][rho], 0.85
-        )
-        checks.at_most(
-            f"unequal work, rho {rho}: with a price over predicted",
-            work["predicted, with a price"][rho] / work["predicted work"][rho],
-            0.85,
         )
     return checks
 

@@ -259,7 +259,7 @@ def cases_of(seconds: int, seeds: Sequence[int], tables: Sequence[str]) -> List[
                         row,
                         str(rho),
                         "pard_local",
-                        {"margin": 0.0},
+                        {},
                         LOCAL_SLO_MS,
                         arrivals,
                         taken,

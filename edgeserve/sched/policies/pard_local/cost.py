@@ -22,41 +22,36 @@ ENTRIES_MAX = 256
 
 
 class Stage(NamedTuple):
-    """One module's share of a cohort: its batches, one after the other on one lane. ``needs`` says for each batch what
-    must be over before it begins; without, all of the stage before (of the first stage: nothing)."""
+    """One module's share of a cohort: the times of its batches, one after the other on one lane. ``needs`` says for
+    each batch what must be over before it begins; without, all of the stage before (of the first stage: nothing).
+    ``jobs`` says how many jobs each batch has."""
 
     lane: str
     batches: Sequence[int]
     needs: Sequence[Sequence[Need]] = ()
+    jobs: Sequence[int] = ()
 
 
 class Schedule(NamedTuple):
-    """What a cohort has still to run, from ``ready_ns`` on, and when what it has on lanes is over. ``after``: it begins
-    when the schedule of this number (counted as :func:`forecast` is given them) has left the lane ``home``; -1: at
-    once."""
+    """What a cohort has still to run, from ``ready_ns`` on, and when what it has on lanes is over. On lanes other than
+    its ``home`` it takes its last stage first, so that its requests are over one after the other."""
 
     stages: Sequence[Stage]
     ready_ns: int
     running_ns: Sequence[int] = ()
-    after: int = -1
     home: str = ""
 
 
-def forecast(schedules: Sequence[Schedule], free_ns: Mapping[str, int], budget: Budget | None = None) -> List[int]:
+class LaneSchedule:
     """When each schedule ends if a free lane always takes the first schedule that has something for it, and of that the
-    earliest stage.
+    earliest stage (where ``home`` is not named).
 
     Exact for what the policy does: batches are not interrupted, a batch begins as soon as its jobs are there, an
-    earlier schedule goes first. ``free_ns`` says when each lane is free. O(batches * stages).
+    earlier schedule goes first. ``free_ns`` says when each lane is free. O(batches * stages), which the step's
+    ``budget`` is charged with.
     """
-    return LaneSchedule(schedules, free_ns, budget).run()
 
-
-class LaneSchedule:
-    """One forecast while it is made. :meth:`run` goes through it; then ``ends_ns`` says when each schedule ends, and
-    ``left_ns`` when it has left its ``home``. The step's ``budget`` is charged with batches times stages."""
-
-    __slots__ = ("_schedules", "_free", "_over", "_ready", "_first", "_last_home", "left_ns", "ends_ns")
+    __slots__ = ("_schedules", "_free", "_over", "_ready", "_first", "_ends_ns")
 
     def __init__(self, schedules: Sequence[Schedule], free_ns: Mapping[str, int], budget: Budget | None = None) -> None:
         if budget is not None:
@@ -71,16 +66,7 @@ class LaneSchedule:
         self._over: List[List[List[int]]] = [[[] for _ in schedule.stages] for schedule in schedules]
         self._ready: List[List[int]] = [[-1] * len(schedule.stages) for schedule in schedules]  # of the next batch
         self._first = [0] * len(schedules)  # the first stage that is not over
-        self.ends_ns = [max([schedule.ready_ns, *schedule.running_ns]) for schedule in schedules]
-        self._last_home: List[int] = []  # position of the last stage at home, or -1
-        self.left_ns: List[int] = []  # -1: not known yet
-        for schedule in schedules:
-            last = -1
-            for place, stage in enumerate(schedule.stages):
-                if stage.lane == schedule.home and stage.batches:
-                    last = place
-            self._last_home.append(last)
-            self.left_ns.append(schedule.ready_ns if last < 0 else -1)
+        self._ends_ns = [max([schedule.ready_ns, *schedule.running_ns]) for schedule in schedules]
 
     def run(self) -> List[int]:
         """When each schedule ends."""
@@ -90,7 +76,7 @@ class LaneSchedule:
         while True:
             best_ns, best, best_place = -1, -1, -1
             for index, ready in enumerate(every):
-                stages = schedules[index].stages
+                stages, home = schedules[index].stages, schedules[index].home
                 for place in range(self._first[index], len(ready)):
                     at_ns = ready[place]
                     if at_ns < 0:
@@ -98,32 +84,25 @@ class LaneSchedule:
                     free_ns = free[stages[place].lane]
                     if free_ns > at_ns:
                         at_ns = free_ns
+                    if at_ns == best_ns and index == best and home and stages[place].lane != home:
+                        best_place = place if stages[best_place].lane == stages[place].lane else best_place
                     if best < 0 or at_ns < best_ns:
                         best_ns, best, best_place = at_ns, index, place
             if best < 0:
-                return self.ends_ns
+                return self._ends_ns
             self._take(best, best_place, best_ns)
 
-    def home_over_ns(self, home: str) -> int:
-        """When the schedules need a lane no more; 0 where none does."""
-        return max(
-            [
-                self._over[index][place][-1]
-                for index, schedule in enumerate(self._schedules)
-                for place, stage in enumerate(schedule.stages)
-                if stage.lane == home and stage.batches
-            ],
-            default=0,
-        )
+    def answers(self, index: int) -> List[int]:
+        """When the jobs of a schedule's last stage end that have not begun yet, in their order; after :meth:`run`."""
+        stages = self._schedules[index].stages
+        if not stages:
+            return []
+        return [at_ns for count, at_ns in zip(stages[-1].jobs, self._over[index][-1]) for _ in range(count)]
 
     def _look(self, index: int) -> None:
         """Which stages of a schedule have the jobs of their next batch, and since when."""
         schedule, over, ready = self._schedules[index], self._over[index], self._ready[index]
         from_ns = schedule.ready_ns
-        if schedule.after >= 0:
-            if self.left_ns[schedule.after] < 0:
-                return
-            from_ns = max(from_ns, self.left_ns[schedule.after])
         first = self._first[index]
         while first < len(ready) and len(over[first]) == len(schedule.stages[first].batches):
             first += 1
@@ -159,14 +138,9 @@ class LaneSchedule:
         over.append(ends_ns)
         self._ready[index][place] = -1
         self._free[stage.lane] = ends_ns
-        if ends_ns > self.ends_ns[index]:
-            self.ends_ns[index] = ends_ns
+        if ends_ns > self._ends_ns[index]:
+            self._ends_ns[index] = ends_ns
         self._look(index)
-        if place == self._last_home[index] and len(over) == len(stage.batches):
-            self.left_ns[index] = ends_ns
-            for other, schedule in enumerate(self._schedules):
-                if schedule.after == index:
-                    self._look(other)
 
 
 class AtNode(NamedTuple):
@@ -203,12 +177,12 @@ def staged(nodes: Sequence[AtNode]) -> List[Stage]:
     """Stages whose batches begin as soon as their jobs are there: those of a batch of the node before, in their order.
 
     A run of batches of one job, as host functions make them, is put together where nothing before or behind begins or
-    ends in between.
+    ends in between; but for the last stage, whose jobs answer requests.
     """
     jobs = [node.jobs() for node in nodes]
     batches = [
         _together(nodes, jobs, place)
-        if len(node.batches) > 2 and node.batches[0][0] == 1 and not node.is_stepped
+        if len(node.batches) > 2 and node.batches[0][0] == 1 and not node.is_stepped and place < len(nodes) - 1
         else node.batches
         for place, node in enumerate(nodes)
     ]
@@ -219,7 +193,8 @@ def staged(nodes: Sequence[AtNode]) -> List[Stage]:
             needs = [_needs(nodes, jobs, ends, place, jobs[place])] * len(batches[place])
         else:
             needs = [_needs(nodes, jobs, ends, place, reached) for reached in ends[place]]
-        stages.append(Stage(node.lane, [time_ns for _, time_ns in batches[place]], needs))
+        counts, times = [count for count, _ in batches[place]], [time_ns for _, time_ns in batches[place]]
+        stages.append(Stage(node.lane, times, needs, counts))
     return stages
 
 
@@ -274,12 +249,3 @@ def _together(nodes: Sequence[AtNode], jobs: Sequence[int], place: int) -> List[
     if count:
         found.append((count, time_ns))
     return found
-
-
-def one_by_one(stages: Sequence[Tuple[str, int, int]], from_ns: int) -> int:
-    """When a cohort that shares its lanes with no other ends: :func:`forecast` in closed form. Each stage is its lane,
-    its time, and when it may start: its lane is free, and its model resident."""
-    at_ns = from_ns
-    for _, time_ns, starts_ns in stages:
-        at_ns = (at_ns if at_ns > starts_ns else starts_ns) + time_ns
-    return at_ns

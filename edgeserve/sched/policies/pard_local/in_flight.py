@@ -6,64 +6,47 @@ counts in full, and while it lasts the home lane may take a second cohort, if th
 
 from __future__ import annotations
 
-from math import isqrt
-from typing import Dict, List, Mapping, Sequence, Set, Tuple
+from typing import Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.policies.pard_local.choice import Trial
-from edgeserve.sched.policies.pard_local.cost import AtNode, LaneSchedule, Schedule, Stage, forecast, repeated, staged
-from edgeserve.sched.policies.pard_local.remaining_work import NO_STEPS, Member, Pipeline
-from edgeserve.sched.policies.pard_local.stages import StageCosts, StagePlan, Steps, free_lanes
+from edgeserve.sched.policies.pard_local.cost import LaneSchedule, Schedule
+from edgeserve.sched.policies.pard_local.remaining_work import (
+    Left,
+    Member,
+    Pipeline,
+    Steps,
+    most_steps,
+    total_of,
+)
+from edgeserve.sched.policies.pard_local.stages import OnLanes, StageCosts, free_lanes
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import READY, RUNNING, Job
 from edgeserve.sched.requests.work import MILLI
 from edgeserve.sched.resources.lanes import Lane
 
-PPM = 1_000_000
-
-FOLLOWERS = 2
-"""Cohorts that a new one is believed to be followed by, where it leaves its home and comes back."""
-
-ANSWER_OPERATIONS = 10
-"""What each batch of a cohort's last module is charged in the step's budget: its time, and its place in the queue."""
-
-CUT_INS_MAX = 2
-"""Cohorts that may stand before the one that they interrupted: each makes the others' slack smaller."""
+ANSWER_OPERATIONS = 3
+"""What each answer of a cohort on trial is charged in the step's budget: its time, and its place in the queue."""
 
 
 class Cohort:
-    """Requests that go through their pipeline together. Their order is that of their deadlines. ``is_sure``: it began
-    with its margin; otherwise it began only because nobody could have had one."""
+    """Requests that go through their pipeline together. Their order is that of their deadlines. ``per_ns`` is the value
+    per nanosecond of lane time that it was chosen for."""
 
-    __slots__ = ("pipeline", "home", "members", "cuts_in", "is_sure")
+    __slots__ = ("pipeline", "home", "members", "per_ns")
 
-    def __init__(
-        self, pipeline: Pipeline, home: str, members: Sequence[Member], cuts_in: bool = False, is_sure: bool = True
-    ) -> None:
+    def __init__(self, pipeline: Pipeline, home: str, members: Sequence[Member], per_ns: float = 0.0) -> None:
         self.pipeline = pipeline
         self.home = home
         self.members = list(members)
-        self.cuts_in = cuts_in
-        self.is_sure = is_sure
+        self.per_ns = per_ns
 
-    def left(self) -> List[int]:
-        """What is left (``pard_local_line``), the running jobs included."""
-        plain = 0
-        total = [0] * (2 * len(self.pipeline.nodes))
-        for member in self.members:
-            if member.plain:
-                plain += 1
-                continue
-            for index, milli in enumerate(member.left()):
-                total[index] += milli
+    def left(self) -> Left:
+        """What is left, the running jobs included."""
+        plain = sum([member.plain for member in self.members])
+        lefts = [member.left() for member in self.members if not member.plain]
         if plain:
-            for index, milli in enumerate(self.pipeline.template):
-                total[index] += milli * plain
-        return total
-
-    def surely_left(self) -> List[int]:
-        """The same, with what that may turn out to be more (:meth:`Pipeline.left_of`), where it is not known yet."""
-        unknown = sum([member.is_unsure() for member in self.members])
-        return added([self.left(), self.pipeline.more_of(unknown)], 2 * len(self.pipeline.nodes))
+            lefts.append(self.pipeline.times(plain))
+        return total_of(lefts, len(self.pipeline.nodes))
 
     def steps(self) -> Steps:
         """How often the stage of an iterative node runs: as often as its longest member."""
@@ -72,16 +55,17 @@ class Cohort:
     def next_jobs(self, lane: Lane, stage_costs: StageCosts, board: Board) -> List[Job]:
         """The cohort's next batch on this lane, or none. The first node with jobs for the lane whose batch would not
         grow by waiting, since all of its jobs are there, or as many as its first batch takes; a smaller one where
-        nothing runs, and nothing at an earlier node can."""
-        left: List[int] | None = None
+        nothing runs, and nothing at an earlier node can. On other lanes than home the last such node goes first."""
+        left: List[int] = []
         smaller: List[Job] = []
-        for node in self.pipeline.nodes:
+        nodes = self.pipeline.nodes
+        for node in nodes if lane.name == self.home else nodes[::-1]:
             if node.model not in lane.models or not board.is_resident(node.model, lane):
                 continue
             jobs = ready_jobs(self, node.index, lane, bound=not stage_costs.serves(lane, node.model, self.home, board))
             if not jobs:
                 continue
-            left = self.left() if left is None else left
+            left = left or self.left().jobs
             running = sum(
                 [job.state == RUNNING and job.node is node for member in self.members for job in member.jobs.values()]
             )
@@ -105,20 +89,39 @@ class Cohort:
             can_run_now(job.node.model, board) for member in self.members for job in member.ready()
         )
 
-    def due_ns(self, early_ns: Mapping[int, int]) -> int | None:
-        """The latest end at which nobody is late of those that would be dropped then; ``early_ns`` says how long
-        before the end members are answered (:meth:`InFlight.early_ns`)."""
-        found: int | None = None
+    def slack_ns(self, answers: Mapping[int, int]) -> int | None:
+        """How much later than ``answers`` say, by request, its members may be answered before one would be dropped for
+        it; None where none would."""
+        return min(
+            [
+                member.due_ns - answers[member.request.id]
+                for member in self.members
+                if member.request.on_late != "answer"
+            ],
+            default=None,
+        )
+
+    def answered(self, planned: LaneSchedule, place: int, schedule: Schedule, ends_ns: int) -> Dict[int, int]:
+        """When its members are answered, by request, if its ``schedule`` ends then, which is at this place of a plan:
+        the tightest are in the first batch of the module that answers."""
+        found: Dict[int, int] = {}
+        waiting: List[Tuple[int, int]] = []
+        exit = self.pipeline.exit
         for member in self.members:
-            if member.request.on_late != "answer":
-                due_ns = member.due_ns + early_ns.get(member.request.id, 0)
-                if found is None or due_ns < found:
-                    found = due_ns
+            found[member.request.id] = ends_ns
+            if any(job.state == RUNNING and job.node.index == exit for job in member.jobs.values()):
+                found[member.request.id] = schedule.running_ns[-1]
+            else:
+                waiting.append((member.due_ns, member.request.id))
+        ends = planned.answers(place)
+        if exit >= 0 and len(ends) == len(waiting) and not self.steps():
+            for (_, request_id), at_ns in zip(sorted(waiting), ends):
+                found[request_id] = at_ns
         return found
 
     def needs(self, lane: Lane, stage_costs: StageCosts, board: Board) -> bool:
         """Whether anything is left for this lane besides what is on lanes."""
-        left, home = self.left(), self.home
+        left, home = self.left().jobs, self.home
         for node in self.pipeline.nodes:
             if left[node.index] and node.model in lane.models and stage_costs.serves(lane, node.model, home, board):
                 running = sum(
@@ -158,62 +161,20 @@ class InFlight:
 
     def start(self, cohort: Cohort) -> None:
         """A cohort's first batch runs."""
-        if cohort.cuts_in:
-            self.cohorts.insert(0, cohort)
-        else:
-            self.cohorts.append(cohort)
+        self.cohorts.append(cohort)
 
-    def ends_ns(self, cohort: Cohort, board: Board) -> int | None:
-        """When a cohort in flight ends, those before and beside it considered; None while a stage has no lane."""
-        schedules = self.schedules(board)
-        own = schedules[self.cohorts.index(cohort)]
-        if own is None:
-            return None
-        known = [schedule for schedule in schedules if schedule is not None]
-        ends = forecast(known, free_lanes(board), board.budget)
-        return next(ends_ns for schedule, ends_ns in zip(known, ends) if schedule is own)
-
-    def early_ns(self, cohort: Cohort, board: Board) -> Dict[int, int]:
-        """How long before the cohort's end its members are answered, by request, where the module that answers takes
-        several batches: the tightest are in the first. Empty where all are answered together."""
-        pipeline = cohort.pipeline
-        if pipeline.exit < 0 or len(cohort.members) < 2:
-            return {}
-        plans = [self._stage_costs.stage_plan(node.model, cohort.home, board) for node in pipeline.nodes]
-        tail = tail_of(pipeline, plans, cohort.home)
-        if tail:
-            return {} if cohort.steps() else _early_behind(cohort, tail, plans)
-        node = pipeline.nodes[pipeline.exit]
-        lane = self._stage_costs.lane_of(node.model, cohort.home, board)
-        if lane is None:
-            return {}
-        usual = self._stage_costs.usual(node.model, lane.name, board)
-        if usual.split.first(len(cohort.members)) == len(cohort.members) or usual.is_declared or cohort.steps():
-            return {}
-        found: Dict[int, int] = {}
-        ahead: List[Tuple[int, int]] = []
-        for member in cohort.members:
-            running = sum([job.state == RUNNING and job.node is node for job in member.jobs.values()])
-            if running:
-                found[member.request.id] = 0
-            else:
-                ahead.append((member.due_ns, member.request.id))
-        batches = usual.split.batches(len(ahead))
-        later_ns = sum([time_ns for _, time_ns in batches])
-        for request_id in found:
-            found[request_id] = later_ns
-        place = 0
-        ahead.sort()
-        for count, time_ns in batches:
-            later_ns -= time_ns
-            for _, request_id in ahead[place : place + count]:
-                found[request_id] = later_ns
-            place += count
-        return found
-
-    def schedules(self, board: Board, surely: bool = False) -> List[Schedule | None]:
-        """What each cohort in flight has still to run; ``surely``: and what its parts may be more."""
-        return [self.schedule(cohort, board, surely) for cohort in self.cohorts]
+    def answers(self, cohort: Cohort, board: Board) -> Dict[int, int]:
+        """When the members of a cohort, which is in flight or would be the last, are answered, by request, those before
+        and beside it considered; empty while a stage has no lane."""
+        cohorts = self.cohorts if cohort in self.cohorts else [*self.cohorts, cohort]
+        schedules = [(other, self.schedule(other, board)) for other in cohorts]
+        known = [(other, schedule) for other, schedule in schedules if schedule is not None]
+        planned = LaneSchedule([schedule for _, schedule in known], free_lanes(board), board.budget)
+        ends = planned.run()
+        for place, (other, schedule) in enumerate(known):
+            if other is cohort:
+                return cohort.answered(planned, place, schedule, ends[place])
+        return {}
 
     def may_start(self, home: str, lane: Lane, board: Board) -> bool:
         """Whether a new cohort may begin on this lane behind those of its home: when they are about to leave it, or
@@ -227,19 +188,18 @@ class InFlight:
             return False
         return not any(cohort.runs_on(lane) for cohort in staying)
 
-    def may_cut_in(self) -> bool:
-        """Whether one more cohort may go before those in flight."""
-        return sum([cohort.cuts_in for cohort in self.cohorts]) < CUT_INS_MAX
-
     def schedule(self, cohort: Cohort, board: Board, surely: bool = False) -> Schedule | None:
         """What a cohort has still to run, batch by batch, behind what it has on lanes; None while a stage has no
         lane."""
-        now_ns = board.now_ns
-        left, stage_costs = cohort.surely_left() if surely else cohort.left(), self._stage_costs
-        pipeline = cohort.pipeline
+        pipeline, left = cohort.pipeline, cohort.left()
+        route = self._stage_costs.route(pipeline, cohort.home, board)
+        if surely:
+            left = pipeline.surely(left)
+        if not route.is_open(left):
+            return None
         size = len(pipeline.nodes)
-        started, ready = [0] * len(left), [0] * size
-        busy_ns = [-1] * size
+        running, over, ready = [0] * size, [0] * size, [0] * size
+        until_ns = [board.now_ns] * size
         for member in cohort.members:
             for job in member.jobs.values():
                 index = job.node.index
@@ -247,75 +207,31 @@ class InFlight:
                     ready[index] += 1
                 if job.state != RUNNING:
                     continue
-                started[index] += MILLI
-                started[size + index] += pipeline.over_milli(index, MILLI, job.hints)
+                running[index] += MILLI
+                over[index] += pipeline.over_milli(index, MILLI, job.hints)
                 for lane in board.lanes_of(job.node.model):
                     if any(job in work.jobs for work in lane.works):
-                        busy_ns[index] = max(busy_ns[index], lane.available_ns(now_ns))
-        steps = cohort.steps()
-        nodes: List[AtNode] = []
-        places: Dict[int, int] = {}
-        running_ns: List[int] = []
-        for node in pipeline.nodes:
-            index = node.index
-            if not left[index]:
-                continue
-            place = stage_costs.lane_of(node.model, cohort.home, board)
-            if place is None:
-                return None
-            milli = left[index] - started[index]
-            batches = (
-                stage_costs.usual(node.model, place.name, board).batches(
-                    milli, left[size + index] - started[size + index]
-                )
-                if milli > 0
-                else []
-            )
-            repeats = steps.get(index, 1)
-            places[index] = len(nodes)
-            if repeats > 1:
-                batches = repeated(batches, repeats)
-            nodes.append(
-                AtNode(
-                    place.name,
-                    batches,
-                    [places[pred.index] for pred in node.preds if pred.index in places],
-                    ready[index],
-                    started[index] // MILLI,
-                    len(running_ns),
-                    repeats > 1,
-                )
-            )
-            if started[index]:
-                running_ns.append(max(now_ns, busy_ns[index]))
-        return Schedule(staged(nodes), now_ns, running_ns, home=cohort.home)
+                        until_ns[index] = max(until_ns[index], lane.available_ns(board.now_ns))
+        return route.schedule(left, cohort.steps(), board.now_ns, OnLanes(running, over, until_ns, ready))
 
 
 class Forecast:
     """When a new cohort would end beside those in flight, for any number of trials in one decision.
 
-    ``goes_first``: it cuts in, and those in flight come after it. With a ``margin_ppm`` these keep theirs: what their
-    parts may be more, that share of their time, and room for the noise in it.
+    Those in flight keep room for the noise in batch times, and for what parts and work may be more; so does the new one
+    where it ``is_careful``.
     """
 
     __slots__ = (
-        "_board",
         "budget",
-        "_size",
-        "_route",
+        "route",
+        "_pipeline",
         "_from_ns",
         "_known",
         "_limits",
         "_free",
-        "_first",
-        "margin_ppm",
-        "_home",
-        "ends",
-        "later_ns",
-        "_cohorts_max",
-        "_preds",
+        "is_careful",
         "_resident_ns",
-        "_tail",
     )
 
     def __init__(
@@ -326,318 +242,76 @@ class Forecast:
         pipeline: Pipeline,
         home: str,
         from_ns: int,
-        goes_first: bool,
-        margin_ppm: int = 0,
     ) -> None:
-        self._board = board
         self.budget = board.budget
-        self._size = len(pipeline.nodes)
-        self._route = [(node.index, stage_costs.stage_plan(node.model, home, board)) for node in pipeline.nodes]
-        self._home = home
+        self.route = stage_costs.route(pipeline, home, board)
+        self._pipeline = pipeline
         self._from_ns = from_ns
         self._free = free_lanes(board)
-        self._first = goes_first
-        self.margin_ppm = stage_costs.margin_ppm(pipeline, home, margin_ppm, board)
-        self._cohorts_max = flights.cohorts_max
-        self._resident_ns = max([place.resident_ns for _, place in self._route if place is not None], default=0)
-        self._preds = [[pred.index for pred in node.preds] for node in pipeline.nodes]
-        self._tail = tail_of(pipeline, [place for _, place in self._route], home)
+        self.is_careful = True
+        self._resident_ns = self.route.resident_ns()
         self._known: List[Schedule] = []
-        dues: List[int | None] = []
-        noises: List[int] = []
-        margins: List[int] = []
-        for cohort, schedule in zip(flights.cohorts, flights.schedules(board, margin_ppm > 0)):
+        cohorts: List[Cohort] = []
+        for cohort in flights.cohorts:
+            schedule = flights.schedule(cohort, board, surely=True)
             if schedule is not None and any(stage.batches for stage in schedule.stages) and not cohort.is_stuck(board):
                 self._known.append(schedule)
-                dues.append(cohort.due_ns(flights.early_ns(cohort, board)))
-                noises.append(
-                    stage_costs.noise_ns(cohort.pipeline, cohort.left(), cohort.steps(), cohort.home, board)
-                    if margin_ppm > 0
-                    else 0
-                )
-                margins.append(stage_costs.margin_ppm(cohort.pipeline, cohort.home, margin_ppm, board))
+                cohorts.append(cohort)
         planned = LaneSchedule(self._known, self._free, board.budget)
-        self.ends = planned.run()  # of those in flight, without the new one
-        self.later_ns = planned.home_over_ns(home)
-        self._limits = [
-            2**62 if due_ns is None else max(self._without_margin_ns(due_ns - noise_ns, share_ppm), ends_ns)
-            for due_ns, noise_ns, share_ppm, ends_ns in zip(dues, noises, margins, self.ends)
-        ]
+        self._limits: List[int] = []  # when those in flight must end
+        for place, (ends_ns, cohort) in enumerate(zip(planned.run(), cohorts)):
+            slack_ns = cohort.slack_ns(cohort.answered(planned, place, self._known[place], ends_ns))
+            noise_ns = stage_costs.route(cohort.pipeline, cohort.home, board).noise_ns(cohort.left(), cohort.steps())
+            self._limits.append(2**62 if slack_ns is None else ends_ns + max(0, slack_ns - noise_ns))
 
-    def _without_margin_ns(self, due_ns: int, margin_ppm: int) -> int:
-        """The end that becomes ``due_ns`` with the margin."""
-        now_ns = self._board.now_ns
-        return now_ns + max(0, due_ns - now_ns) * PPM // (PPM + margin_ppm)
+    def trial(self, left: Left, steps: Steps, limit_ns: int = 2**62, count: int = 0) -> Trial | None:
+        """A new cohort with so much left, of ``count`` equal members (0: of unequal ones); None when it cannot run,
+        when one in flight would then be late, or where nothing is left of the step's budget."""
+        budget = self.budget
+        if budget.left <= 0 or not self.route.is_open(left):
+            return None
+        if self.is_careful:
+            left = self._pipeline.surely(left)
+        exit = self._pipeline.exit
+        has_one_each = exit >= 0 and left.jobs[exit] == count * MILLI and not left.over[exit]
+        answers = self._answers(count if has_one_each else 0, left, steps, limit_ns)
+        if not answers:
+            return None
+        if self.is_careful and answers[-1] <= limit_ns:
+            noise_ns = self.route.noise_ns(left, steps)
+            answers = [at_ns + noise_ns for at_ns in answers]
+        budget.left -= ANSWER_OPERATIONS * len(answers)  # (as charge() does, without its call)
+        return Trial(self.route.busy_ns(left, steps), answers)
 
-    def with_margin_ns(self, ends_ns: int, left: Sequence[int], steps: Steps, limit_ns: int = 2**62) -> int:
-        """An end with the margin, and with room for noise where it is not beyond the limit anyway."""
-        ends_ns += max(0, ends_ns - self._from_ns) * self.margin_ppm // PPM
-        return ends_ns if ends_ns > limit_ns else ends_ns + self.noise_ns(left, steps)
+    def _answers(self, count: int, left: Left, steps: Steps, limit_ns: int) -> List[int]:
+        """When its ``count`` members are answered one after the other, or all (0: they do not have one job each at the
+        module that answers); empty where one in flight would be late. Where they could not be by ``limit_ns`` even
+        alone, some time after that: this is quicker."""
+        route, from_ns = self.route, self._from_ns
+        is_spread = route.is_spread(left)
+        if not is_spread or (self._resident_ns > from_ns and not self._known):
+            ends_ns = route.one_by_one_ns(left, steps, from_ns, limit_ns)
+            if ends_ns is None or ends_ns > limit_ns or not self._known:
+                return [] if ends_ns is None else self._batch_by_batch(0 if is_spread else count, ends_ns)
+        new = route.schedule(left, steps, from_ns)
+        planned = LaneSchedule([*self._known, new], self._free, self.budget)
+        *ends, ends_ns = planned.run()
+        if any(at_ns > known_ns for at_ns, known_ns in zip(ends, self._limits)):
+            return []
+        found = planned.answers(len(ends))
+        return found if count and len(found) == count else [ends_ns] * max(1, count)
 
-    def noise_ns(self, left: Sequence[int], steps: Steps) -> int:
-        """The standard deviation of its lane time (:meth:`StageCosts.noise_ns`)."""
-        size, total_us2 = self._size, 0
-        for index, place in self._route:
-            if left[index] and place is not None:
-                total_us2 += place.usual.variance_us2(left[index], left[size + index]) * steps.get(index, 1)
-        return isqrt(total_us2) * 1000
-
-    def busy_ns(self, left: Sequence[int], steps: Steps) -> int:
-        """What it costs the others: its time on the lane that it needs longest. While it is on another one, others may
-        go on."""
-        busy: Dict[str, int] = {}
-        for index, place in self._route:
-            if left[index] and place is not None:
-                time_ns = place.usual.time_ns(left[index], left[self._size + index]) * steps.get(index, 1)
-                busy[place.lane] = busy.get(place.lane, 0) + time_ns
-        return max(1, max(busy.values(), default=1))
-
-    def answers(self, count: int, left: Sequence[int], ends_ns: int, exit: int) -> List[Tuple[int, int]]:
-        """When the members of a cohort of so many that ends then are answered: (how many, when) for each batch of the
-        module at ``exit``, where each member has one job there."""
-        place = self._route[exit][1] if exit >= 0 else None
-        if place is None or left[exit] != count * MILLI or left[self._size + exit]:
-            return [(count, ends_ns)]
-        tail = [self._route[index][1] for index in self._tail]
-        if tail and all(left[index] == count * MILLI and not left[self._size + index] for index in self._tail):
-            each_ns = sum([stage.usual.time_ns(MILLI) for stage in tail[1:] if stage is not None])
-            early = early_of(tail[0].usual.split.batches(count) if tail[0] is not None else [], each_ns)
-            return [(1, ends_ns - time_ns) for time_ns in early]
-        batches = place.usual.split.batches(count)
-        found: List[Tuple[int, int]] = []
-        for number, time_ns in reversed(batches):
-            found.append((number, ends_ns))
+    def _batch_by_batch(self, count: int, ends_ns: int) -> List[int]:
+        """When so many members of a cohort are answered that ends then, on one lane."""
+        place = self.route.places[self._pipeline.exit]
+        if not count or place is None:
+            return [ends_ns]
+        found: List[int] = []
+        for number, time_ns in reversed(place.usual.split.batches(count)):
+            found += [ends_ns] * number
             ends_ns -= time_ns
         found.reverse()
         return found
-
-    def is_shared(self) -> bool:
-        """Whether it would run among others that need its home again, and go first."""
-        return self.later_ns > 0 and not self._first
-
-    def _stages(self, left: Sequence[int], steps: Steps) -> List[Stage]:
-        """The stages of a new cohort, or of one like it."""
-        nodes: List[AtNode] = []
-        places: Dict[int, int] = {}
-        for index, place in self._route:
-            if left[index] and place is not None:
-                places[index] = len(nodes)
-                repeats = steps.get(index, 1)
-                batches = place.usual.batches(left[index], left[self._size + index])
-                if repeats > 1:
-                    batches = repeated(batches, repeats)
-                preds = [places[pred] for pred in self._preds[index] if pred in places]
-                nodes.append(
-                    AtNode(place.lane, batches, preds, 0 if preds else left[index] // MILLI, is_stepped=repeats > 1)
-                )
-        return staged(nodes)
-
-    def has_gaps(self, left: Sequence[int]) -> bool:
-        """Whether a cohort with so much left leaves its home and comes back."""
-        gone = False
-        been = False
-        for index, place in self._route:
-            if left[index] and place is not None:
-                if place.lane != self._home:
-                    gone = been
-                elif gone:
-                    return True
-                else:
-                    been = True
-        return False
-
-    def alone_ns(self, left: Sequence[int], steps: Steps, limit_ns: int = 2**62) -> int | None:
-        """How long it would take with none in flight; None when it cannot run. Where it could not end by ``limit_ns``,
-        any time that is too long."""
-        size, at_ns, lanes = self._size, self._from_ns, 0
-        before = ""
-        for index, place in self._route:
-            milli = left[index]
-            if milli:
-                if place is None:
-                    return None
-                if place.lane != before:
-                    before, lanes = place.lane, lanes + 1
-                time_ns = place.usual.time_ns(milli, left[size + index])
-                if steps:
-                    time_ns *= steps.get(index, 1)
-                starts_ns = max(self._free[place.lane], place.resident_ns)
-                at_ns = (at_ns if at_ns > starts_ns else starts_ns) + time_ns
-                if at_ns > limit_ns and lanes == 1:
-                    break
-        if lanes > 1 and self._resident_ns <= self._from_ns and self.budget.left > 0:
-            return (
-                LaneSchedule([Schedule(self._stages(left, steps), self._from_ns)], self._free, self.budget).run()[0]
-                - self._from_ns
-            )
-        return at_ns - self._from_ns
-
-    def home_ns(self, left: Sequence[int]) -> int:
-        """How long it would need its home with none in flight, what it does not use of that included."""
-        planned = LaneSchedule(
-            [Schedule(self._stages(left, NO_STEPS), self._from_ns, home=self._home)], self._free, self.budget
-        )
-        planned.run()
-        return planned.left_ns[0] - self._from_ns
-
-    def paced(self, left: Sequence[int], followers: int = FOLLOWERS) -> Tuple[int, int] | None:
-        """When it would end if so many like it follow as soon as the home has nothing else to do, and how much time the
-        home takes for each of these; without any, how much longer it is needed. What the home waits meanwhile counts.
-        None when it cannot run, or when one in flight would be late (or nothing is left of the step's budget)."""
-        if self.budget.left <= 0 or any(left[index] and place is None for index, place in self._route):
-            return None
-        stages, known = self._stages(left, NO_STEPS), len(self._known)
-        like = [
-            Schedule(
-                stages,
-                self._from_ns,
-                (),
-                -1 if number == 0 else max(-1, known + number - self._cohorts_max),
-                self._home,
-            )
-            for number in range(1 + followers)
-        ]
-        planned = LaneSchedule([*self._known, *like], self._free, self.budget)
-        ends = planned.run()
-        if self._is_late(ends):
-            return None
-        over_ns = planned.left_ns
-        if not followers:
-            return ends[known], max(1, over_ns[known] - max(self.later_ns, self._from_ns))
-        return ends[known], max(1, (over_ns[known + followers] - over_ns[known]) // followers)
-
-    def ends_ns(self, left: Sequence[int], steps: Steps, limit_ns: int = 2**62) -> int | None:
-        """When it would end; None when it cannot run, or when one in flight would then be late (or nothing is left of
-        the step's budget). Where it could not end by ``limit_ns`` even alone, some time after that: this is quicker."""
-        if self.budget.left <= 0:
-            return None
-        alone_ns = self.alone_ns(left, steps, limit_ns)
-        if alone_ns is None or not self._known or self._from_ns + alone_ns > limit_ns:
-            return None if alone_ns is None else self._from_ns + alone_ns
-        new = Schedule(self._stages(left, steps), self._from_ns, home=self._home)
-        if self._first:
-            new_ns, *ends = forecast([new, *self._known], self._free, self.budget)
-        else:
-            *ends, new_ns = forecast([*self._known, new], self._free, self.budget)
-        return None if self._is_late(ends) else new_ns
-
-    def _is_late(self, ends: Sequence[int]) -> bool:
-        """Whether any of those in flight would be late."""
-        return any(ends_ns > limit_ns for ends_ns, limit_ns in zip(ends, self._limits))
-
-
-class CohortTimes:
-    """New cohorts of any number of requests that have ``each`` left: what they would cost, and when they would answer.
-
-    ``surely``: with room for what may turn out to be more. ``has_margin``: with the margin, and room for noise.
-    """
-
-    __slots__ = ("_forecast", "_pipeline", "_each", "_surely", "_has_margin", "has_gaps")
-
-    def __init__(
-        self, forecast: Forecast, pipeline: Pipeline, each: Sequence[int], surely: bool, has_margin: bool
-    ) -> None:
-        self._forecast = forecast
-        self._pipeline = pipeline
-        self._each = each
-        self._surely = surely
-        self._has_margin = has_margin
-        self.has_gaps = forecast.has_gaps(each)
-
-    def now(self, count: int) -> Trial | None:
-        """It begins now."""
-        forecast, left = self._forecast, self._pipeline.left_of(count, self._surely, self._each)
-        busy_ns = forecast.busy_ns(left, NO_STEPS)
-        if self.has_gaps:
-            found = forecast.paced(left, 0)
-            return None if found is None else Trial(max(busy_ns, found[1]), self._answers(count, left, found[0]))
-        ends_ns = forecast.ends_ns(left, NO_STEPS)
-        return None if ends_ns is None else Trial(busy_ns, self._answers(count, left, ends_ns))
-
-    def paced(self, count: int) -> Trial | None:
-        """It begins now, and others like it take turns with it at home."""
-        forecast, left = self._forecast, self._pipeline.left_of(count, self._surely, self._each)
-        found = forecast.paced(left)
-        if found is None:
-            return None
-        ends_ns, period_ns = found
-        return Trial(max(forecast.busy_ns(left, NO_STEPS), period_ns), self._answers(count, left, ends_ns))
-
-    def later(self, count: int) -> Trial | None:
-        """It begins when those in flight need its home no more. None too where nothing is left of the step's budget."""
-        if self._forecast.budget.left <= 0:
-            return None
-        forecast, left = self._forecast, self._pipeline.left_of(count, self._surely, self._each)
-        alone_ns = forecast.alone_ns(left, NO_STEPS)
-        if alone_ns is None:
-            return None
-        busy_ns = forecast.busy_ns(left, NO_STEPS)
-        if self.has_gaps:
-            busy_ns = max(busy_ns, forecast.home_ns(left))
-        return Trial(busy_ns, self._answers(count, left, forecast.later_ns + alone_ns))
-
-    def _answers(self, count: int, left: Sequence[int], ends_ns: int) -> List[Tuple[int, int]]:
-        forecast = self._forecast
-        if self._has_margin:
-            ends_ns = forecast.with_margin_ns(ends_ns, left, NO_STEPS)
-        found = forecast.answers(count, left, ends_ns, self._pipeline.exit)
-        forecast.budget.left -= ANSWER_OPERATIONS * len(found)  # (as charge() does, without its call)
-        return found
-
-
-def tail_of(pipeline: Pipeline, plans: Sequence[StagePlan | None], home: str) -> List[int]:
-    """The module at home whose batches are answered, and the functions behind it that take its jobs one by one on one
-    other lane; empty where the last module is at home itself, or where it is not so simple."""
-    if pipeline.exit < 0:
-        return []
-    node, behind = pipeline.nodes[pipeline.exit], [pipeline.exit]
-    lanes: Set[str] = set()
-    while True:
-        plan = plans[node.index]
-        if plan is None or plan.usual.is_declared:
-            return []
-        if plan.lane == home:
-            return behind if lanes else []
-        if len(node.preds) != 1 or node.gather or plan.usual.split.first(2) != 1:
-            return []
-        lanes.add(plan.lane)
-        node = node.preds[0]
-        if node.fan_out or node.route_one or len(node.succs) != 1 or len(lanes) > 1:
-            return []
-        behind.insert(0, node.index)
-
-
-def early_of(batches: Sequence[Tuple[int, int]], each_ns: int, before: int = 0) -> List[int]:
-    """How long before the last of them members are answered, in their order: ``before`` that wait for the functions
-    behind the batches, and those of the batches, (jobs, time) each. The functions take ``each_ns`` for each job."""
-    over_ns = at_ns = 0
-    ends = []
-    for count, time_ns in ([(before, 0)] if before else []) + list(batches):
-        over_ns += time_ns
-        for _ in range(count):
-            at_ns = max(at_ns, over_ns) + each_ns
-            ends.append(at_ns)
-    return [at_ns - end_ns for end_ns in ends]
-
-
-def _early_behind(cohort: Cohort, tail: Sequence[int], plans: Sequence[StagePlan | None]) -> Dict[int, int]:
-    """How long before the cohort's end each member is answered, by request, where functions follow the last module at
-    home. When its first batch begins is not asked: later would only mean that those before it are answered earlier."""
-    stages = [plan for plan in (plans[index] for index in tail) if plan is not None]
-    each_ns = sum([stage.usual.time_ns(MILLI) for stage in stages[1:]])
-    rows: List[Tuple[int, int, int]] = []  # 0: behind the module, 1: in its running batch, 2: before it
-    for member in cohort.members:
-        place = 2 if member.left()[tail[0]] else 0
-        for job in member.jobs.values():
-            if place and job.state == RUNNING and job.node.index == tail[0]:
-                place = 1
-        rows.append((place, member.due_ns, member.request.id))
-    rows.sort()
-    counts = [sum([row[0] == place for row in rows]) for place in range(3)]
-    batches = stages[0].usual.split.batches(counts[2])
-    if counts[1]:
-        batches = [(counts[1], 0), *batches]
-    return dict(zip([row[2] for row in rows], early_of(batches, each_ns, counts[0])))
 
 
 def can_run_now(model: str, board: Board) -> bool:
@@ -646,25 +320,6 @@ def can_run_now(model: str, board: Board) -> bool:
         if lane.up and not lane.hung and board.is_resident(model, lane):
             return True
     return False
-
-
-def added(lists: Sequence[Sequence[int]], size: int) -> List[int]:
-    """The sums of the lists' entries."""
-    total = [0] * size
-    for item in lists:
-        for index, milli in enumerate(item):
-            total[index] += milli
-    return total
-
-
-def most_steps(members: Sequence[Member]) -> Steps:
-    """The most steps that any of the members needs at a node; empty where no request declares any."""
-    found: Dict[int, int] = {}
-    for member in members:
-        if member.request.hints:
-            for index, steps in member.steps().items():
-                found[index] = max(found.get(index, 1), steps)
-    return found
 
 
 def ready_jobs(cohort: Cohort, index: int, lane: Lane, bound: bool = False) -> List[Job]:

@@ -2,15 +2,15 @@
 
 When all modules share a lane, waiting at a module is a consequence of our own choice. So nothing is interleaved: a
 cohort is admitted at the entry and driven through its pipeline module by module to the end. Its latency is then known
-before it starts, the sum of the batches it needs, and only requests that will be in time are admitted: the largest of
-the tightest feasible sets. What is waiting is dropped when it could not make its deadline even alone. Before every
-later module the survivors are tested again, since times are noisy and parts are known only after a detector. Modules
+before it starts, the sum of the batches it needs, and only requests that will be in time are admitted: those that
+bring most value per lane time. What is waiting is dropped when it could not make its deadline even alone. Before every
+later module the members are tested again, since times are noisy and parts are known only after a detector. Modules
 that run on other lanes, host functions above all, run ahead of their cohort, beside it and behind it.
 
 Several pipelines share the device, and others' policies do: a cohort's next stage is a continuation, which others may
 interrupt only as long as it still meets its deadlines. ``docs/guide/policies/pard_local.md`` has the whole story; the
 parts are beside this file: ``remaining_work`` (what is left of a request), ``stages`` and ``cost`` (what that takes,
-and where), ``in_flight`` (cohorts), ``choice`` (who goes), ``price`` (who is not worth it).
+and where), ``in_flight`` (cohorts), ``choice`` (who goes), ``filling`` (who joins a batch that is not full).
 """
 
 from __future__ import annotations
@@ -23,40 +23,41 @@ from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.bidding import Utility, best_class, bid_for
 from edgeserve.sched.policies.pard_local.choice import (
     Candidate,
-    Choice,
-    best_number,
-    deviations_milli,
+    Trial,
     equal_cohort,
-    ranked_cohort,
     unequal_cohort,
 )
-from edgeserve.sched.policies.pard_local.cost import one_by_one
 from edgeserve.sched.policies.pard_local.filling import Filling, filled, may_be_filled
-from edgeserve.sched.policies.pard_local.in_flight import Cohort, CohortTimes, Forecast, InFlight, added, most_steps
-from edgeserve.sched.policies.pard_local.price import Price
-from edgeserve.sched.policies.pard_local.remaining_work import CAME_LEN, NO_STEPS, Member, Pipeline, shape_of
-from edgeserve.sched.policies.pard_local.stages import StageCosts, Steps, free_lanes
+from edgeserve.sched.policies.pard_local.in_flight import Cohort, Forecast, InFlight
+from edgeserve.sched.policies.pard_local.remaining_work import (
+    CAME_LEN,
+    NO_STEPS,
+    PLAIN,
+    Left,
+    Member,
+    Pipeline,
+    Steps,
+    most_steps,
+    shape_of,
+    total_of,
+)
+from edgeserve.sched.policies.pard_local.stages import StageCosts, free_lanes
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
-from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
+from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change, Options, Policy
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
-from edgeserve.sched.requests.states import COMPLETED, DONE, DROPPED, READY, Job, RequestRecord
+from edgeserve.sched.requests.states import DONE, READY, Job, RequestRecord
 from edgeserve.sched.requests.work import MILLI
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.model_cache import NEVER_NS
 
 NO_LANE = "no_lane"
-PRICED_OUT = "costs_more_than_it_is_worth"
-"""Reason of a request that the shadow price kept waiting until it could not be in time any more."""
-
 ROWS_MAX = 32
-"""Waiting requests of unequal work that are looked at for one cohort, the tightest: the choice is quadratic in them."""
-
-RANKED_MAX = 256
-"""Waiting requests of equal work but unequal class or value that are looked at for one cohort."""
+"""Waiting requests of unequal work, value or class that are looked at for one cohort, the most urgent: the choice is
+quadratic in them."""
 
 BURST_PERCENT = 130
 """Of what full batches can serve: where the last requests came faster, a cohort's batch does not take longer for
@@ -70,11 +71,8 @@ Row = Tuple[int, int, Member]
 class PardLocalOptions(PolicyOptions):
     """Options of ``pard_local``."""
 
-    margin: Number = option(0.03, "share added to a cohort's predicted time, for noise")
     admit: bool = option(True, "refuse at arrival what cannot be in time")
     cohorts: int = option(2, "cohorts in flight at a time on one home lane, where other lanes interrupt them")
-    price: Number = option(0.0, "scale of the shadow price; 0: off")
-    refuse_max: Number = option(0.5, "share of a class's requests that the price may refuse")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -88,8 +86,6 @@ class PardLocal(Policy):
         own = self.options
         assert isinstance(own, PardLocalOptions)
         self._admit = own.admit
-        self._margin_ppm = round(own.margin * 1_000_000)
-        self._price = Price(own.price, own.refuse_max) if own.price > 0 else None
         shapes = {shape_of(app): Pipeline(app) for app in reversed(self.apps)}
         self._pipeline_of = {app.name: shapes[shape_of(app)] for app in self.apps}
         self._waiting: List[Tuple[Pipeline, List[Row]]] = [
@@ -115,11 +111,7 @@ class PardLocal(Policy):
             ends_ns = self._plain_ends_ns(pipeline, board)
         if ends_ns is None:
             return NO_LANE
-        if ends_ns <= request.deadline_ns:
-            return None
-        if self._price is not None:
-            self._price.ended(board.now_ns, request.klass, request.value, lost=True, priced=False)
-        return CANNOT_MAKE_DEADLINE
+        return None if ends_ns <= request.deadline_ns else CANNOT_MAKE_DEADLINE
 
     def on_ready(self, job: Job, board: Board) -> None:
         request = job.request
@@ -137,7 +129,7 @@ class PardLocal(Policy):
             return  # its request has ended, and an earlier job of it took it away
         member.lost(job)
         if job.request.ended or job.request.policy is not self:
-            self._remove(member, board)
+            self._remove(member)
 
     def on_started(self, work: Work, board: Board) -> None:
         member = self._members[work.jobs[0].request.id]
@@ -154,14 +146,11 @@ class PardLocal(Policy):
             member.stale = True
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
-        if self._price is not None:
-            self._price.ran(board.now_ns, finished_ns - started_ns)
         for job in work.jobs:
             member = self._members.get(job.request.id)
             if member is None:
                 continue
             member.stale = True
-            member.spent_ns += (finished_ns - started_ns) // len(work.jobs)
             node = job.node
             if job.state == DONE and (job.hints or member.request.hints or node.fan_out or node.route_one):
                 _learn(member, job)
@@ -175,8 +164,8 @@ class PardLocal(Policy):
             self._moved_all()
 
     def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
-        """Of a request that waits: by itself, on the home where it ends first. Of one in a cohort: with the cohort, and
-        with the caution that :meth:`_test_again` asks for."""
+        """Of a request that waits: by itself, on the home where it ends first. Of one in a cohort: with the
+        cohort."""
         pipeline = self._pipeline_of[request.app.name]
         if not self._stage_costs.knows(pipeline):  # to ask for its homes would fix them
             return super().expected_end(request, job, board)
@@ -194,26 +183,21 @@ class PardLocal(Policy):
             ]
             return min(ends)[2] if ends else None
         cohort = member.cohort
-        found, ends_ns = None, self._in_flight.ends_ns(cohort, board)
-        if ends_ns is not None:
-            found = self._ends_at(cohort.pipeline, cohort.left(), cohort.steps(), cohort.home, board)
-        if found is None or ends_ns is None:
+        answers = self._in_flight.answers(cohort, board)
+        if not answers:
             return None
-        ends_ns -= self._in_flight.early_ns(cohort, board).get(request.id, 0)
-        noise_ns = self._stage_costs.noise_ns(cohort.pipeline, cohort.left(), cohort.steps(), cohort.home, board)
-        caution_ns = self._caution_ns(member, noise_ns, self._is_dear(cohort), board)
-        alone_ns = min(found.alone_ns, ends_ns - board.now_ns)
-        return ExpectedEnd(found.lane, ends_ns - board.now_ns - alone_ns, alone_ns, ends_ns + caution_ns)
+        ends_ns = answers[request.id] - board.now_ns
+        route = self._stage_costs.route(cohort.pipeline, cohort.home, board)
+        alone_ns = min(ends_ns, sum(route.lane_times(cohort.left(), cohort.steps()).values()))
+        return ExpectedEnd(cohort.home, ends_ns - alone_ns, alone_ns, answers[request.id])
 
-    def _ends_at(
-        self, pipeline: Pipeline, left: Sequence[int], steps: Steps, home: str, board: Board
-    ) -> ExpectedEnd | None:
+    def _ends_at(self, pipeline: Pipeline, left: Left, steps: Steps, home: str, board: Board) -> ExpectedEnd | None:
         """When so much work would end at a home, with nothing but what is on the lanes before it."""
-        stages = self._stage_costs.stages(pipeline, left, steps, home, board)
-        ends_ns = one_by_one(stages, board.now_ns) if stages else NEVER_NS
-        if not stages or ends_ns >= NEVER_NS:
+        route = self._stage_costs.route(pipeline, home, board)
+        ends_ns = route.one_by_one_ns(left, steps, board.now_ns)
+        if ends_ns is None or ends_ns >= NEVER_NS or not any(left.jobs):
             return None
-        alone_ns = sum([time_ns for _, time_ns, _ in stages])
+        alone_ns = sum(route.lane_times(left, steps).values())
         return ExpectedEnd(home, ends_ns - board.now_ns - alone_ns, alone_ns, ends_ns)
 
     def queued(self) -> List[Job]:
@@ -230,13 +214,11 @@ class PardLocal(Policy):
                 self._test_again(cohort, board)
         for _, rows in self._waiting:
             self._test_waiting(rows, board)
-        if self._price is not None:
-            self._price.forget(board.now_ns)
 
     def _tidy(self, board: Board) -> None:
         for member in list(self._members.values()):
             if member.request.ended or member.request.policy is not self:
-                self._remove(member, board)
+                self._remove(member)
         lanes = {lane.name: lane for lane in board.lanes}
         for cohort in list(self._in_flight.cohorts):
             home = lanes[cohort.home]
@@ -249,51 +231,52 @@ class PardLocal(Policy):
                     self._wait(member)
 
     def _test_again(self, cohort: Cohort, board: Board) -> None:
-        """Drop the tightest until the rest can make it, each with the chance that what it still costs asks for
-        (:meth:`_caution_ns`). Without a margin: what was spent on them is spent, and a drop is for good."""
-        tested = set()
-        is_dear = self._is_dear(cohort)
-        while cohort.members and board.budget.left > 0:
-            ends_ns = self._in_flight.ends_ns(cohort, board)
-            early_ns = self._in_flight.early_ns(cohort, board)
-            noise_ns = self._stage_costs.noise_ns(cohort.pipeline, cohort.left(), cohort.steps(), cohort.home, board)
+        """Who would be late with the rest leaves, the tightest first, or a member of a less urgent class in its place;
+        then who has turned out to be more work than it is worth. They wait again: :meth:`_test_waiting` drops those
+        that could not be in time even alone."""
+        while len(cohort.members) > 0 and board.budget.left > 0:
+            answers = self._in_flight.answers(cohort, board)
             late = [
                 (member.due_ns, member.request.id, member)
                 for member in cohort.members
-                if ends_ns is not None
-                and member.request.on_late != "answer"
-                and member.due_ns
-                < ends_ns - early_ns.get(member.request.id, 0) + self._caution_ns(member, noise_ns, is_dear, board)
-                and member.request.id not in tested
+                if answers and member.request.on_late != "answer" and member.due_ns < answers[member.request.id]
             ]
             if not late:
+                break
+            self._leave(self._who_yields(min(late)[2], cohort, board))
+        if any(rows for _, rows in self._waiting) and not _are_of_one_kind(cohort.members):
+            self._part_with_dear(cohort, board)
+
+    def _part_with_dear(self, cohort: Cohort, board: Board) -> None:
+        """Members whose work brings less value per lane time than the cohort was chosen for leave: those that wait
+        bring as much as it did. (So it is where a detector found many parts.)"""
+        route = self._stage_costs.route(cohort.pipeline, cohort.home, board)
+        steps, size = cohort.steps(), len(cohort.pipeline.nodes)
+        ranked = sorted(
+            [
+                (self._stage_costs.cost_share_ns(member.pipeline, member.left(), board), member.request.id, member)
+                for member in cohort.members
+                if member.request.on_late != "answer"
+            ],
+            reverse=True,
+        )
+        for _, _, member in ranked:
+            others = total_of([other.left() for other in cohort.members if other is not member], size)
+            more_ns = route.busy_ns(cohort.left(), steps) - route.busy_ns(others, steps)
+            if member.request.value >= cohort.per_ns * more_ns:
                 return
-            _, request_id, tightest = min(late)
-            yields = self._who_yields(tightest, cohort, board)
-            if yields is not None:
-                cohort.members.remove(yields)
-                yields.cohort = None
-                self._wait(yields)
-                continue
-            tested.add(request_id)
-            _abandon_branch(self, tightest, board, CANNOT_MAKE_DEADLINE)
+            self._leave(member)
 
-    def _is_dear(self, cohort: Cohort) -> bool:
-        """Whether others could use the lane time that a cohort in flight still takes."""
-        return cohort.is_sure and any(rows for _, rows in self._waiting)
+    def _leave(self, member: Member) -> None:
+        """Out of its cohort, to wait again."""
+        if isinstance(member.cohort, Cohort):
+            member.cohort.members.remove(member)
+        member.cohort = None
+        self._wait(member)
 
-    def _caution_ns(self, member: Member, noise_ns: int, is_dear: bool, board: Board) -> int:
-        """How much before its deadline a request in flight must be expected to end. It goes on if the lane time that
-        it still takes is worth its chance of being in time, with all of its lane time for its worth: at first it must
-        be nearly sure, from the middle on an even chance is enough. So it is from the start where lane time is not
-        ``is_dear``, since nobody waits or it began on the risk because nobody else could."""
-        if not noise_ns or not is_dear:
-            return 0
-        left_ns = self._stage_costs.cost_share_ns(member.pipeline, member.left(), board)
-        return noise_ns * deviations_milli(left_ns, member.spent_ns + left_ns) // 1000
-
-    def _who_yields(self, late: Member, cohort: Cohort, board: Board) -> Member | None:
-        """A member of a less urgent class, the loosest, if the late one can make it without those; they wait again."""
+    def _who_yields(self, late: Member, cohort: Cohort, board: Board) -> Member:
+        """The loosest member of the least urgent class, if the late one can make it without those of less urgent
+        classes; else the late one."""
         rank = CLASSES.index(late.request.klass)
         less = [
             (CLASSES.index(member.request.klass), member.due_ns, member.request.id, member)
@@ -301,12 +284,12 @@ class PardLocal(Policy):
             if CLASSES.index(member.request.klass) > rank
         ]
         if not less:
-            return None
+            return late
         everybody = cohort.members
         cohort.members = [member for member in everybody if CLASSES.index(member.request.klass) <= rank]
-        ends_ns = self._in_flight.ends_ns(cohort, board)
+        answers = self._in_flight.answers(cohort, board)
         cohort.members = everybody
-        return max(less)[3] if ends_ns is not None and ends_ns <= late.due_ns else None
+        return max(less)[3] if answers and answers[late.request.id] <= late.due_ns else late
 
     def _test_waiting(self, rows: Sequence[Row], board: Board) -> None:
         """Drop who could not make it even alone. Those of one kind all need the same time."""
@@ -329,7 +312,7 @@ class PardLocal(Policy):
                 member.due_ns += slo_ns * -(-(ends_ns - due_ns) // slo_ns)
                 self._wait(member)
             else:
-                _abandon_branch(self, member, board, PRICED_OUT if member.priced_out else CANNOT_MAKE_DEADLINE)
+                _abandon_branch(self, member, board, CANNOT_MAKE_DEADLINE)
 
     # --- the next batch -----------------------------------------------------------------------------------------------
 
@@ -338,8 +321,7 @@ class PardLocal(Policy):
         for cohort in self._in_flight.cohorts:
             following = self._next_bid(cohort, lane, board)
             if following is not None:
-                urgent = self._fresh_bid(lane, board, ahead_of=cohort)
-                return following if urgent is None else urgent
+                return following
         fresh = self._fresh_bid(lane, board)
         ahead = [
             bid
@@ -358,8 +340,7 @@ class PardLocal(Policy):
 
     def _ahead_bids(self, pipeline: Pipeline, rows: Sequence[Row], lane: Lane, board: Board) -> List[Bid]:
         """What requests that wait for a cohort may run before it on a lane that is not its home: host functions at the
-        entry, above all. They go as they come, the most urgent class and the tightest first. Requests that could not be
-        in time with the next cohort go last: what they take of the lane others may need."""
+        entry, above all. They go as they come, the most urgent class and the tightest first."""
         homes = self._stage_costs.homes(pipeline, board)
         if lane.name in homes or not homes:
             return []
@@ -373,12 +354,8 @@ class PardLocal(Policy):
         bids: List[Bid] = []
         for model, waiting in by_model.items():
             if board.is_resident(model, lane) and self._stage_costs.serves(lane, model, home, board):
-                jobs = sorted(waiting)
-                if len(jobs) > 1:
-                    hopeful_ns = self._hopeful_ns(pipeline, rows, model, lane, home, board)
-                    jobs.sort(key=lambda row: (row[0], row[1] < hopeful_ns))
                 latency, usual = board.latency(model, lane.name), self._stage_costs.usual(model, lane.name, board)
-                chosen = [job for _, _, _, job in jobs[: usual.split.first(len(jobs))]]
+                chosen = [job for _, _, _, job in sorted(waiting)[: usual.split.first(len(waiting))]]
                 size = latency.size_for[len(chosen)]
                 over_milli = pipeline.work_of(chosen)
                 expected_ns = (
@@ -386,22 +363,6 @@ class PardLocal(Policy):
                 )
                 bids.append(bid_for(chosen, size, expected_ns, board))
         return bids
-
-    def _hopeful_ns(
-        self, pipeline: Pipeline, rows: Sequence[Row], model: str, lane: Lane, home: str, board: Board
-    ) -> int:
-        """When a cohort would end that begins when those in flight are over: of the requests that are ready for it now,
-        and of those that this lane can bring until then. O(requests that wait)."""
-        ends = [self._in_flight.ends_ns(cohort, board) for cohort in self._in_flight.cohorts if cohort.home == home]
-        from_ns = max([ends_ns for ends_ns in ends if ends_ns is not None], default=board.now_ns)
-        ready = 0
-        for _, _, member in rows:
-            if not member.plain:
-                ready += 1
-        each_ns = self._stage_costs.usual(model, lane.name, board).time_ns(MILLI)
-        left = pipeline.left_of(min(len(rows), ready + 1 + (from_ns - board.now_ns) // each_ns), False)
-        stages = self._stage_costs.stages(pipeline, left, NO_STEPS, home, board) or []
-        return from_ns + sum([time_ns for name, time_ns, _ in stages if name == home])
 
     def _next_bid(self, cohort: Cohort, lane: Lane, board: Board, is_new: bool = False) -> Bid | None:
         """The next batch of a cohort on this lane, if any may run here now."""
@@ -412,41 +373,39 @@ class PardLocal(Policy):
         latency, usual = board.latency(node.model, lane.name), self._stage_costs.usual(node.model, lane.name, board)
         left, steps = cohort.left(), cohort.steps()
         at_ns = lane.available_ns(board.now_ns)
-        ends_ns = (
-            self._stage_costs.alone_ends_ns(cohort.pipeline, left, steps, cohort.home, at_ns, board)
-            if is_new
-            else self._in_flight.ends_ns(cohort, board)
-        )
+        route = self._stage_costs.route(cohort.pipeline, cohort.home, board)
+        answers = self._in_flight.answers(cohort, board)
+        last_ns = max(answers.values(), default=at_ns)
+        ends_ns = (route.one_by_one_ns(left, steps, at_ns) or at_ns) if is_new else last_ns
+        slack_ns = cohort.slack_ns(answers) if answers else None
         size = latency.size_for[len(jobs)]
-        if ends_ns is not None and lane.name == cohort.home and not steps and may_be_filled(cohort.pipeline, jobs):
+        if answers and lane.name == cohort.home and not steps and may_be_filled(cohort.pipeline, jobs):
             jobs = filled(
                 jobs,
                 self._rows[id(cohort.pipeline)],
                 cohort.members,
                 latency,
-                self._filling(cohort, ends_ns, lane, board),
+                self._filling(cohort, ends_ns, slack_ns, lane, board),
                 board.budget,
             )
-            ends_ns += latency.likely_ns[latency.size_for[len(jobs)]] - latency.likely_ns[size]
+            longer_ns = latency.likely_ns[latency.size_for[len(jobs)]] - latency.likely_ns[size]
+            ends_ns, slack_ns = ends_ns + longer_ns, None if slack_ns is None else slack_ns - longer_ns
             size = latency.size_for[len(jobs)]
         over_milli = cohort.pipeline.work_of(jobs)
         expected_ns = latency.likely_ns[size] if over_milli is None else usual.time_ns(len(jobs) * MILLI, over_milli)
-        took_ns = max(expected_ns, (ends_ns or 0) - at_ns)
-        stages = self._stage_costs.stages(cohort.pipeline, left, steps, cohort.home, board) or []
-        here_ns = sum([time_ns for name, time_ns, _ in stages if name == lane.name])
+        took_ns = max(expected_ns, ends_ns - at_ns)
+        here_ns = route.lane_times(left, steps).get(lane.name, 0) if route.is_open(left) else 0
         one_each = [next(iter(member.jobs.values())) for member in cohort.members if member.jobs]
-        early_ns = self._in_flight.early_ns(cohort, board)
         utility = Utility(one_each, took_ns, board.now_ns)
-        if early_ns:
+        if answers:  # some are answered before the last
             utility.rows = [
                 (
-                    due_ns + early_ns.get(job.request.id, 0) if due_ns == job.request.deadline_ns else due_ns,
+                    due_ns + last_ns - answers[job.request.id] if due_ns == job.request.deadline_ns else due_ns,
                     worth,
                     soft_ns,
                 )
                 for (due_ns, worth, soft_ns), job in zip(utility.rows, one_each)
             ]
-        due_ns = None if is_new else cohort.due_ns(early_ns)
         return Bid(
             node.model,
             jobs,
@@ -454,49 +413,38 @@ class PardLocal(Policy):
             expected_ns,
             utility,
             max(expected_ns, here_ns),
-            latest_start_ns=None if due_ns is None else due_ns - took_ns,
+            latest_start_ns=None if is_new or slack_ns is None else ends_ns + slack_ns - took_ns,
             klass=best_class(one_each),
         )
 
-    def _filling(self, cohort: Cohort, ends_ns: int, lane: Lane, board: Board) -> Filling:
-        """What may be added to a batch of a cohort that ends at ``ends_ns``: nothing that takes longer where another
-        cohort needs the lane, or where more come than even full batches could serve."""
+    def _filling(self, cohort: Cohort, ends_ns: int, slack_ns: int | None, lane: Lane, board: Board) -> Filling:
+        """What may be added to a batch of a cohort that ends at ``ends_ns`` and could end so much later: nothing that
+        takes longer where another cohort needs the lane, or where more come than even full batches could serve."""
         pipeline, costs = cohort.pipeline, self._stage_costs
-        whole = costs.stages(pipeline, pipeline.left_of(len(cohort.members), False), NO_STEPS, cohort.home, board) or []
-        takes_ns = sum([time_ns for name, time_ns, _ in whole if name == cohort.home])
+        route = costs.route(pipeline, cohort.home, board)
+        takes_ns = route.lane_times(pipeline.times(len(cohort.members)), NO_STEPS).get(cohort.home, 0)
         rank_max = max([CLASSES.index(member.request.klass) for member in cohort.members])
-        flying, slack_ns = self._in_flight, 0
+        spare_ns = 0
         came = pipeline.came
         full_ns = costs.home_share_ns(pipeline, cohort.home, board)
         is_burst = len(came) == CAME_LEN and full_ns * len(came) * 100 > BURST_PERCENT * (board.now_ns - came[0])
-        others = [other for other in flying.cohorts if other is not cohort and other.needs(lane, costs, board)]
+        others = [other for other in self._in_flight.cohorts if other is not cohort and other.needs(lane, costs, board)]
         if not is_burst and not others:
-            due_ns = cohort.due_ns(flying.early_ns(cohort, board))
-            slack_ns = (
-                2**62
-                if due_ns is None
-                else due_ns - ends_ns - costs.noise_ns(pipeline, cohort.left(), NO_STEPS, cohort.home, board)
-            )
-        return Filling(lane.name, slack_ns, ends_ns + takes_ns, rank_max)
+            spare_ns = 2**62 if slack_ns is None else slack_ns - route.noise_ns(cohort.left(), NO_STEPS)
+        return Filling(lane.name, spare_ns, ends_ns + takes_ns, rank_max)
 
-    def _fresh_bid(self, lane: Lane, board: Board, ahead_of: Cohort | None = None) -> Bid | None:
-        """The first batch of the best new cohort that begins on this lane: of one that must go before ``ahead_of``, or
-        of any."""
-        if ahead_of is not None and not self._in_flight.may_cut_in():
-            return None
+    def _fresh_bid(self, lane: Lane, board: Board) -> Bid | None:
+        """The first batch of the best new cohort that begins on this lane."""
         bids: List[Bid] = []
         for pipeline, rows in self._waiting:
             if not rows or not _may_begin(rows, lane):
                 continue
             home = self._home_for(pipeline, lane, board)
-            if home != lane.name:
+            if home != lane.name or not self._in_flight.may_start(home, lane, board):
                 continue  # what may run there runs ahead (:meth:`_ahead_bids`)
-            if home is None or (ahead_of is None and not self._in_flight.may_start(home, lane, board)):
-                continue
-            members, is_sure = self._choose(pipeline, rows, home, lane, board, ahead_of)
-            cohort = Cohort(pipeline, home, members, cuts_in=ahead_of is not None, is_sure=is_sure)
-            bid = self._next_bid(cohort, lane, board, is_new=True) if members else None
-            if bid is not None:
+            cohort = self._choose(pipeline, _able_to_begin(rows, lane, board), lane, board)
+            bid = None if cohort is None else self._next_bid(cohort, lane, board, is_new=True)
+            if bid is not None and cohort is not None:
                 bids.append(bid)
                 if arbiter.choose(bids, lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns) is bid:
                     self._offered[lane.name] = cohort
@@ -504,31 +452,51 @@ class PardLocal(Policy):
             return None
         return arbiter.choose(bids, lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns)
 
-    def _choose(
-        self, pipeline: Pipeline, rows: Sequence[Row], home: str, lane: Lane, board: Board, ahead_of: Cohort | None
-    ) -> Tuple[List[Member], bool]:
-        """The members of the next cohort of a pipeline that begins on this lane, and whether it has its margin."""
-        from_ns = lane.available_ns(board.now_ns)
-        forecast = Forecast(
-            self._in_flight, self._stage_costs, board, pipeline, home, from_ns, ahead_of is not None, self._margin_ppm
-        )
-        members = waiting = _able_to_begin(rows, lane, board)
-        if ahead_of is not None and members:  # only who would be late if he waited
-            alone_ns = self._stage_costs.alone_ends_ns(pipeline, members[0].left(), {}, home, from_ns, board)
-            after_ns = (alone_ns or from_ns) - from_ns + max(forecast.ends, default=from_ns)
-            members = [member for member in members if member.due_ns < after_ns]
+    def _choose(self, pipeline: Pipeline, members: Sequence[Member], lane: Lane, board: Board) -> Cohort | None:
+        """The next cohort of a pipeline that begins on this lane, its home."""
         if not members:
-            return [], True
-
-        for has_margin in (True, False) if self._margin_ppm else (False,):  # without one rather than nobody
-            chosen = self._choose_among(members, from_ns, forecast, has_margin, board, ahead_of)
-            if chosen and ahead_of is not None and self._costs_more(chosen, waiting, forecast, has_margin, board):
-                return [], True
+            return None
+        from_ns = lane.available_ns(board.now_ns)
+        forecast = Forecast(self._in_flight, self._stage_costs, board, pipeline, lane.name, from_ns)
+        for careful in (True, False):  # rather on the risk than nobody
+            forecast.is_careful = careful
+            chosen = self._choose_among(members, forecast, board)
             if chosen:
-                return chosen, has_margin
-        if board.budget.left <= 0 and ahead_of is None:
-            return self._simply(members, lane, board), False
-        return [], True
+                left = total_of([member.left() for member in chosen], len(pipeline.nodes))
+                value = sum([member.request.value for member in chosen], 0.0)
+                return Cohort(pipeline, lane.name, chosen, value / forecast.route.busy_ns(left, most_steps(chosen)))
+        if board.budget.left <= 0:
+            return Cohort(pipeline, lane.name, self._simply(members, lane, board))
+        # Who waits would be in time alone: nobody must wait for an event that does not come.
+        return None if self._in_flight.cohorts else Cohort(pipeline, lane.name, _most_urgent(members, 1))
+
+    def _choose_among(self, members: Sequence[Member], forecast: Forecast, board: Board) -> List[Member]:
+        pipeline = members[0].pipeline
+        if _are_of_one_kind(members) and len({(member.request.klass, member.request.value) for member in members}) == 1:
+            each = members[0].left()
+
+            def trial_of_number(count: int) -> Trial | None:
+                return forecast.trial(pipeline.times(count, each), NO_STEPS, count=count)
+
+            places = equal_cohort([member.due_ns for member in members], trial_of_number)
+            return [members[index] for index in places]
+        members = _most_urgent(members, ROWS_MAX)
+        steps = most_steps(members)
+
+        def trial_of(left: Left, limit_ns: int) -> Trial | None:
+            return forecast.trial(left, steps, limit_ns)
+
+        rows = [
+            Candidate(
+                member.due_ns,
+                member.left(),
+                self._stage_costs.cost_share_ns(pipeline, member.left(), board),
+                member.request.value,
+                CLASSES.index(member.request.klass),
+            )
+            for member in members
+        ]
+        return [members[index] for index in unequal_cohort(rows, trial_of)]
 
     def _simply(self, members: Sequence[Member], lane: Lane, board: Board) -> List[Member]:
         """Who goes where nothing is left of the step's budget: the most urgent, as many as one batch takes."""
@@ -543,130 +511,11 @@ class PardLocal(Policy):
         """How often a cohort was chosen by the simple rule, since the step's budget was spent."""
         return {"simple_choices": self._cut_short} if self._cut_short else {}
 
-    def _choose_among(
-        self,
-        members: Sequence[Member],
-        from_ns: int,
-        forecast: Forecast,
-        has_margin: bool,
-        board: Board,
-        ahead_of: Cohort | None,
-    ) -> List[Member]:
-        pipeline = members[0].pipeline
-
-        steps = NO_STEPS
-
-        def ends_ns(left: Sequence[int], limit_ns: int) -> int | None:
-            at_ns = forecast.ends_ns(left, steps, limit_ns)
-            return at_ns if at_ns is None or not has_margin else forecast.with_margin_ns(at_ns, left, steps, limit_ns)
-
-        price = self._price.now() if self._price is not None else 0.0
-        if price <= 0 and _are_of_one_kind(members):
-            each = members[0].left()
-            surely = has_margin and (members[0].plain or members[0].is_unsure())
-
-            def end_of(number: int) -> int | None:
-                return ends_ns(pipeline.left_of(number, surely, each), 2**62)
-
-            if len({(member.request.klass, member.request.value) for member in members}) > 1:
-                members = _most_urgent(members, RANKED_MAX)
-                rows = [self._candidate(member, board) for member in members]
-                return [members[index] for index in ranked_cohort(rows, from_ns, end_of)]
-            times = CohortTimes(forecast, pipeline, each, surely, has_margin)
-            dues = [member.due_ns for member in members]
-            choice = equal_cohort(dues, times.now)
-            if times.has_gaps and ahead_of is None and not self._keeps_up(choice, pipeline, board):
-                paced = equal_cohort(dues, times.paced)
-                if len(paced.members) * choice.time_ns > len(choice.members) * paced.time_ns:
-                    choice = paced
-            if forecast.is_shared() and choice.members:  # rather all together when those in flight are over?
-                to_come = self._to_come(pipeline, members[-1], forecast.later_ns, board) if times.has_gaps else []
-                later = equal_cohort(dues + to_come, times.later)
-                if len(choice.members) * later.time_ns < len(later.members) * choice.time_ns:
-                    return []
-            return [members[index] for index in choice.members]
-        members = _most_urgent(members, ROWS_MAX)
-        steps = most_steps(members)
-        candidates = [self._candidate(member, board) for member in members]
-        if has_margin:  # the last number counts the members that may turn out to be more work
-            candidates = [
-                row._replace(left=[*row.left, int(member.is_unsure())]) for member, row in zip(members, candidates)
-            ]
-
-        def surely_ends_ns(left: Sequence[int], limit_ns: int) -> int | None:
-            unknown = left[-1] if has_margin else 0
-            return ends_ns(added([left[:-1], pipeline.more_of(unknown)], len(left) - 1) if unknown else left, limit_ns)
-
-        if price > 0:
-            for member, row in zip(members, candidates):
-                member.priced_out = row.cost_ns > 0 and row.value <= price * row.cost_ns
-        chosen = unequal_cohort(candidates, from_ns, surely_ends_ns, price, _enough(len(members), pipeline, forecast))
-        return [members[index] for index in sorted(chosen)]
-
-    def _costs_more(
-        self, chosen: Sequence[Member], waiting: Sequence[Member], forecast: Forecast, has_margin: bool, board: Board
-    ) -> bool:
-        """Whether more value is lost than saved if the chosen requests cut in. Of the others that wait, those are lost
-        that are in time with the next cohort only if it does not begin so much later. Where more come than are served,
-        the lane time is lost besides. Less urgent ones do not count."""
-        rank = min([CLASSES.index(member.request.klass) for member in chosen])
-        ids = {member.request.id for member in chosen}
-        others = [
-            member for member in waiting if member.request.id not in ids and CLASSES.index(member.request.klass) <= rank
-        ]
-        if not others or any(member.foretold for member in others):
-            return False
-        pipeline = others[0].pipeline  # where they have different numbers of parts left, all count as the mean
-        total = added([member.left() for member in others], len(others[0].left()))
-        times = CohortTimes(forecast, pipeline, [milli // len(others) for milli in total], has_margin, has_margin)
-        dues = [member.due_ns for member in others]
-        later = equal_cohort(dues, times.later)
-        trial = times.later(max(1, len(later.members)))
-        if trial is None:
-            return False
-        ends_ns = trial.answers[-1][1]
-        delay_ns = forecast.busy_ns(added([member.left() for member in chosen], len(chosen[0].left())), NO_STEPS)
-        saved = sum([member.request.value for member in chosen], 0.0)
-        lost = sum([member.request.value for member in others if ends_ns <= member.due_ns < ends_ns + delay_ns], 0.0)
-        if lost > saved:
-            return True
-        full = equal_cohort(dues + self._to_come(pipeline, others[-1], forecast.later_ns, board), times.later)
-        if not full.members or self._keeps_up(full, pipeline, board):
-            return False
-        mean = sum([member.request.value for member in others], 0.0) / len(others)
-        return mean * len(full.members) * delay_ns > saved * full.time_ns
-
-    def _keeps_up(self, choice: Choice, pipeline: Pipeline, board: Board) -> bool:
-        """Whether cohorts like this one, one after the other, serve as many as come."""
-        came = pipeline.came
-        return len(came) < CAME_LEN or len(choice.members) * (board.now_ns - came[0]) >= len(came) * choice.time_ns
-
-    def _to_come(self, pipeline: Pipeline, last: Member, until_ns: int, board: Board) -> List[int]:
-        """When requests that are yet to come until then would be due, at the rate of the last ones."""
-        came = pipeline.came
-        if len(came) < CAME_LEN:
-            return []
-        step_ns = max(1, (board.now_ns - came[0]) // len(came))
-        slo_ns = last.request.deadline_ns - last.request.arrival_ns
-        first_ns = max(board.now_ns, came[-1] + step_ns)
-        return [max(last.due_ns, at_ns + slo_ns) for at_ns in range(first_ns, until_ns, step_ns)][:CAME_LEN]
-
-    def _candidate(self, member: Member, board: Board) -> Candidate:
-        """What the choice needs to know of a request. It costs its share of full batches: what the others would gain
-        without it, not what it would take alone. Nothing (so that no price keeps it waiting) where it must be answered
-        whatever it costs."""
-        left, request = member.left(), member.request
-        cost_share_ns = self._stage_costs.cost_share_ns(member.pipeline, left, board)
-        priced = self._price is not None and request.on_late != "answer" and self._price.may_refuse(request.klass)
-        return Candidate(
-            member.due_ns, left, cost_share_ns if priced else 0, request.value, CLASSES.index(request.klass)
-        )
-
     def _alone_ends_ns(self, member: Member, board: Board) -> int | None:
         """When a request that waits would end at the earliest, with nothing but what is on the lanes before it."""
         left, steps = member.left(), member.steps()
         ends = [
-            self._stage_costs.alone_ends_ns(member.pipeline, left, steps, home, board.now_ns, board)
+            self._stage_costs.route(member.pipeline, home, board).one_by_one_ns(left, steps, board.now_ns)
             for home in self._stage_costs.homes(member.pipeline, board)
         ]
         return min([ends_ns for ends_ns in ends if ends_ns is not None], default=None)
@@ -679,7 +528,8 @@ class PardLocal(Policy):
             return board.ends_ns[key]
         found: int | None = None
         for home in self._stage_costs.homes(pipeline, board):
-            ends_ns = self._stage_costs.alone_ends_ns(pipeline, pipeline.template, NO_STEPS, home, board.now_ns, board)
+            route = self._stage_costs.route(pipeline, home, board)
+            ends_ns = route.one_by_one_ns(pipeline.template, NO_STEPS, board.now_ns)
             if ends_ns is not None and (found is None or ends_ns < found):
                 found = ends_ns
         if self._stage_costs.are_resident(pipeline, board):
@@ -710,26 +560,16 @@ class PardLocal(Policy):
             del rows[bisect_left(rows, member.key)]
             member.key = None
 
-    def _remove(self, member: Member, board: Board) -> None:
+    def _remove(self, member: Member) -> None:
         """The request has ended."""
-        request = member.request
-        del self._members[request.id]
+        del self._members[member.request.id]
         self._unwait(member)
         if isinstance(member.cohort, Cohort):
             member.cohort.members.remove(member)
-        if self._price is not None and request.state in (COMPLETED, DROPPED):
-            in_time = request.state == COMPLETED and board.now_ns <= request.deadline_ns
-            self._price.ended(board.now_ns, request.klass, request.value, not in_time, member.priced_out)
 
     def _moved_all(self) -> None:
         for member in self._members.values():
             member.stale = True
-
-
-def _enough(count: int, pipeline: Pipeline, forecast: Forecast) -> int:
-    """How many requests of usual work, of so many, serve as well per time as more would."""
-    sizes = [(number, forecast.busy_ns(pipeline.left_of(number, False), NO_STEPS)) for number in range(1, count + 1)]
-    return sizes[best_number(sizes)][0]
 
 
 def _may_begin(rows: Sequence[Row], lane: Lane) -> bool:
@@ -760,7 +600,7 @@ def _able_to_begin(rows: Sequence[Row], lane: Lane, board: Board) -> List[Member
 
 def _are_of_one_kind(members: Sequence[Member]) -> bool:
     """Whether the same is left of all."""
-    kind = members[0].kind()
+    kind = members[0].kind() if members else PLAIN
     if kind is None:
         return False
     for member in members:  # noqa: SIM110 a generator costs a call per member

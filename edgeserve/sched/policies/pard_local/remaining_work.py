@@ -4,16 +4,15 @@ A request's cost on one device is the work it still makes, so each request is a 
 exist, and those that are expected of what has not run yet (a fan-out's parts, a branch's frequency). As the request
 moves on, expectations become facts. Counts are whole numbers of thousandths, so that sums are exact on every Python.
 
-Jobs may be more or less work than usual ones, as the hint ``NODE.work`` says. So lists called ``left`` have two numbers
-per node: first the jobs of all nodes, then, for all nodes, how much more work those are than as many usual ones (below
-0: less), in thousandths of a usual job. Knows no lane and no time.
+Jobs may be more or less work than usual ones, as the hint ``NODE.work`` says, and parts and work may not be known yet:
+:class:`Left` has all three. Knows no lane and no time.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from math import isqrt
-from typing import Deque, Dict, Final, List, Mapping, Sequence, Set, Tuple
+from typing import Deque, Dict, Final, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import READY, RUNNING, Job, RequestRecord, steps_left
@@ -36,6 +35,20 @@ NO_STEPS: Final[Mapping[int, int]] = {}
 
 PLAIN: Final[Tuple[int, ...]] = ()
 """The kind of requests that have not begun (:meth:`Member.kind`)."""
+
+
+Steps = Mapping[int, int]
+"""Node -> how often its stage runs, where that is more than once (iterative models)."""
+
+
+class Left(NamedTuple):
+    """What is left of one or several requests, by node: their ``jobs`` in thousandths, and how much more work these are
+    than as many usual ones (``over``, below 0: less), in thousandths of a usual job. ``unsure``: how many of the
+    requests have parts or work that is not known yet."""
+
+    jobs: List[int]
+    over: List[int]
+    unsure: int = 0
 
 
 def shape_of(app: App) -> Tuple[object, ...]:
@@ -77,6 +90,7 @@ class Pipeline:
         "_mean_milli",
         "_share_milli",
         "_usual_milli",
+        "_may_be_more",
     )
 
     def __init__(self, app: App) -> None:
@@ -142,23 +156,22 @@ class Pipeline:
         """Whether requests tell their work at a node at some time, but these hints do not yet."""
         return bool(self._works[index]) and self.declared_milli(index, hints) is None
 
-    def left_of(self, count: int, surely: bool, each: Sequence[int] | None = None) -> List[int]:
-        """What so many requests with ``each`` left (None: which have not begun) have left; ``surely``: with what that
-        may turn out to be more. Deviations of several requests cancel: they add up with the square root of the number.
-        """
-        left = self.more_of(count if surely else 0)
-        for index, milli in enumerate(self.template if each is None else each):
-            left[index] += milli * count
-        return left
+    def times(self, count: int, each: Left | None = None) -> Left:
+        """What so many requests with ``each`` left (None: which have not begun) have left."""
+        jobs, over, unsure = self.template if each is None else each
+        return Left([milli * count for milli in jobs], [milli * count for milli in over], unsure * count)
 
-    def more_of(self, count: int) -> List[int]:
-        """What the parts and the work of so many requests, of which none is known yet, may be more than expected."""
-        left = list(self.spread)
-        root_milli = isqrt(count * MILLI * MILLI)
-        for index, more in enumerate(left):
-            if more:
-                left[index] = more * root_milli // MILLI
-        return left
+    def surely(self, left: Left) -> Left:
+        """The same with what the parts and the work that are not known yet may turn out to be more than expected.
+        Deviations of several requests cancel: they add up with the square root of the number."""
+        if not left.unsure or not self._may_be_more:
+            return left
+        root_milli = isqrt(left.unsure * MILLI * MILLI)
+        jobs, over = [
+            [milli + more * root_milli // MILLI if more else milli for milli, more in zip(have, spread)]
+            for have, spread in zip(left[:2], self.spread[:2])
+        ]
+        return Left(jobs, over)
 
     def left(
         self,
@@ -236,14 +249,15 @@ class Pipeline:
                 )
         entries, none = [int(not node.preds) for node in self.nodes], [0] * len(self.nodes)
         jobs = self.left(entries, none, {}, {})
-        self.template: List[int] = jobs + [self.over_milli(index, milli, {}) for index, milli in enumerate(jobs)]
+        self.template = Left(jobs, [self.over_milli(index, milli, {}) for index, milli in enumerate(jobs)], 1)
         means = dict(self._mean_milli)
         for index, seen in self._parts.items():
             self._mean_milli[index] += _deviation([count * MILLI for count in seen]) * ROOM // 2
         more = [most - mean for most, mean in zip(self.left(entries, none, {}, {}), jobs)]
         self._mean_milli = means
         room = [_deviation([total for _, total in works]) * ROOM // 2 for works in self._works]
-        self.spread: List[int] = more + [max(0, item - have) for item, have in zip(room, more)]
+        self.spread = Left(more, [max(0, item - have) for item, have in zip(room, more)])
+        self._may_be_more = any(more) or any(self.spread.over)
 
 
 class Member:
@@ -261,11 +275,9 @@ class Member:
         "cohort",
         "due_ns",
         "key",
-        "priced_out",
         "plain",
         "foretold",
         "learnt",
-        "spent_ns",
         "stale",
         "_done",
         "_left",
@@ -280,14 +292,12 @@ class Member:
         self.cohort: object | None = None
         self.due_ns = request.deadline_ns
         self.key: Tuple[int, int] | None = None  # where it stands among those that wait
-        self.priced_out = False  # the shadow price kept it waiting
         self.foretold = bool(request.hints) and not pipeline.hints.isdisjoint(request.hints)
         self.plain = not self.foretold
-        self.spent_ns = 0  # its share of the lane time of its batches
         self.learnt: Set[int] = set()  # nodes whose work its pipeline has learnt from it
         self._done = [0] * len(pipeline.nodes)
-        self._left: List[int] = []
-        self._steps: Mapping[int, int] | None = None
+        self._left = pipeline.template
+        self._steps: Steps | None = None
         self._kind: Tuple[int, ...] | None = None
         self.stale = True
 
@@ -301,7 +311,7 @@ class Member:
         self.jobs.pop(job.seq, None)
         self.stale = True
 
-    def left(self) -> List[int]:
+    def left(self) -> Left:
         """What is left, the running jobs included."""
         if self.plain:
             return self.pipeline.template
@@ -324,7 +334,7 @@ class Member:
                     over[index] += pipeline.over_milli(index, MILLI, job.hints) - pipeline.over_milli(
                         index, MILLI, hints
                     )
-            self._left = jobs + over
+            self._left = Left(jobs, over, int(self._is_unsure(jobs)))
             self._kind = None
         return self._left
 
@@ -337,19 +347,19 @@ class Member:
             return PLAIN
         left = self.left()
         if self._kind is None:
-            self._kind = tuple(left)
+            self._kind = (*left.jobs, *left.over)
         return self._kind
 
-    def is_unsure(self) -> bool:
+    def _is_unsure(self, jobs: Sequence[int]) -> bool:
         """Whether its parts, or its work where requests tell that, are not known yet."""
-        pipeline, left = self.pipeline, self.left()
-        return any(left[index] for index in pipeline.fan_outs) or any(
-            left[node.index] and pipeline.is_unsure_of(node.index, self.request.hints) for node in pipeline.nodes
+        pipeline = self.pipeline
+        return any(jobs[index] for index in pipeline.fan_outs) or any(
+            jobs[node.index] and pipeline.is_unsure_of(node.index, self.request.hints) for node in pipeline.nodes
         )
 
     def learn_work(self) -> None:
         """Tell the pipeline what the request's work at its nodes turned out to be, once the number of jobs is known."""
-        pipeline, hints, left = self.pipeline, self.request.hints, self.left()
+        pipeline, hints, left = self.pipeline, self.request.hints, self.left().jobs
         if any(left[index] for index in pipeline.fan_outs):
             return
         for index in range(len(pipeline.nodes)):
@@ -360,7 +370,7 @@ class Member:
                 if jobs_milli:
                     pipeline.observe_work(index, jobs_milli, told)
 
-    def steps(self) -> Mapping[int, int]:
+    def steps(self) -> Steps:
         """How often an iterative node still runs, where the request declared it (``NODE.steps``)."""
         if not self.foretold:
             return NO_STEPS
@@ -399,6 +409,28 @@ class Member:
                 self._done[job.node.index] += 1
         self.stale = False
         self._steps = None
+
+
+def total_of(lefts: Sequence[Left], size: int) -> Left:
+    """What several have left together, of a pipeline of so many nodes."""
+    jobs, over, unsure = [0] * size, [0] * size, 0
+    for left in lefts:
+        for index, milli in enumerate(left.jobs):
+            jobs[index] += milli
+        for index, milli in enumerate(left.over):
+            over[index] += milli
+        unsure += left.unsure
+    return Left(jobs, over, unsure)
+
+
+def most_steps(members: Sequence[Member]) -> Steps:
+    """The most steps that any of the members needs at a node; empty where no request declares any."""
+    found: Dict[int, int] = {}
+    for member in members:
+        if member.request.hints:
+            for index, steps in member.steps().items():
+                found[index] = max(found.get(index, 1), steps)
+    return found
 
 
 def _deviation(values: Sequence[int]) -> int:

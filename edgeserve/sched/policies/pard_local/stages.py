@@ -7,25 +7,130 @@ they may; host functions, and models that are not allowed there, run on the fast
 from __future__ import annotations
 
 from math import isqrt
-from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Sequence, Tuple
 
 from edgeserve.sched.latency.work_time import WorkTime
-from edgeserve.sched.policies.pard_local.cost import one_by_one
-from edgeserve.sched.policies.pard_local.remaining_work import Pipeline
+from edgeserve.sched.policies.pard_local.cost import AtNode, Schedule, repeated, staged
+from edgeserve.sched.policies.pard_local.remaining_work import Left, Pipeline, Steps
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.work import MILLI
 from edgeserve.sched.resources.lanes import Lane
 
-Steps = Mapping[int, int]
-"""Node -> how often its stage runs, where that is more than once (iterative models)."""
 
-
-class StagePlan(NamedTuple):
-    """Where a stage runs: the lane's name, the model's times there, and when it is in memory."""
+class Place(NamedTuple):
+    """Where a stage runs: the lane, the model's times there, when the model is in memory, and when a batch could begin:
+    what runs on the lane is over besides."""
 
     lane: str
     usual: WorkTime
     resident_ns: int
+    starts_ns: int
+
+
+class OnLanes(NamedTuple):
+    """What a cohort has on lanes, by node (jobs and work as in :class:`Left`), until when, and how many of its jobs are
+    ready."""
+
+    jobs: List[int]
+    over: List[int]
+    until_ns: List[int]
+    ready: List[int]
+
+
+class Route:
+    """Where the stages of a pipeline run for cohorts of one home, as things stand now, and what they take."""
+
+    __slots__ = ("home", "places", "_pipeline")
+
+    def __init__(self, pipeline: Pipeline, home: str, places: Sequence[Place | None]) -> None:
+        self.home = home
+        self.places = places  # by node; None where no lane is up
+        self._pipeline = pipeline
+
+    def is_open(self, left: Left) -> bool:
+        """Whether every stage that is left has a lane."""
+        return None not in [place for place, milli in zip(self.places, left.jobs) if milli]
+
+    def is_spread(self, left: Left) -> bool:
+        """Whether what is left needs more than one lane."""
+        first = ""
+        for place, milli in zip(self.places, left.jobs):
+            if milli and place is not None and place.lane != first:
+                if first:
+                    return True
+                first = place.lane
+        return False
+
+    def resident_ns(self) -> int:
+        """When all of its models are in memory."""
+        return max([place.resident_ns for place in self.places if place is not None], default=0)
+
+    def one_by_one_ns(self, left: Left, steps: Steps, from_ns: int, limit_ns: int = 2**62) -> int | None:
+        """When work that shares its lanes with nothing new ends, each stage behind the one before; None while a stage
+        has no lane. Where that is beyond the limit, any time beyond it."""
+        at_ns, over = from_ns, left.over
+        for index, milli in enumerate(left.jobs):
+            if milli:
+                place = self.places[index]
+                if place is None:
+                    return None
+                time_ns = place.usual.time_ns(milli, over[index])
+                if steps:
+                    time_ns *= steps.get(index, 1)
+                at_ns = (at_ns if at_ns > place.starts_ns else place.starts_ns) + time_ns
+                if at_ns > limit_ns:
+                    return at_ns
+        return at_ns
+
+    def lane_times(self, left: Left, steps: Steps) -> Dict[str, int]:
+        """How long what is left needs each lane."""
+        found: Dict[str, int] = {}
+        for index, place in enumerate(self.places):
+            if place is not None and left.jobs[index]:
+                time_ns = place.usual.time_ns(left.jobs[index], left.over[index]) * steps.get(index, 1)
+                found[place.lane] = found.get(place.lane, 0) + time_ns
+        return found
+
+    def busy_ns(self, left: Left, steps: Steps) -> int:
+        """What it costs the others: its time on the lane that it needs longest. While it is on another one, others may
+        go on."""
+        return max(1, max(self.lane_times(left, steps).values(), default=1))
+
+    def noise_ns(self, left: Left, steps: Steps) -> int:
+        """The standard deviation of the lane time of what is left, as far as batches took more or less than was
+        believed."""
+        total_us2 = 0
+        for index, place in enumerate(self.places):
+            if place is not None and left.jobs[index]:
+                total_us2 += place.usual.variance_us2(left.jobs[index], left.over[index]) * steps.get(index, 1)
+        return isqrt(total_us2) * 1000
+
+    def schedule(self, left: Left, steps: Steps, from_ns: int, on_lanes: OnLanes | None = None) -> Schedule:
+        """What a cohort has to run, batch by batch, where every stage has a lane: behind what it has ``on_lanes``
+        (None: it is new)."""
+        nodes: List[AtNode] = []
+        at: Dict[int, int] = {}
+        running_ns: List[int] = []
+        for node in self._pipeline.nodes:
+            index = node.index
+            milli, over, place = left.jobs[index], left.over[index], self.places[index]
+            if not milli or place is None:
+                continue
+            preds = [at[pred.index] for pred in node.preds if pred.index in at]
+            ready = 0 if preds else milli // MILLI
+            running = 0
+            if on_lanes is not None:
+                running, ready = on_lanes.jobs[index], on_lanes.ready[index]
+                milli, over = milli - running, over - on_lanes.over[index]
+            at[index] = len(nodes)
+            batches = place.usual.batches(milli, over) if milli > 0 else []
+            repeats = steps.get(index, 1)
+            if repeats > 1:
+                batches = repeated(batches, repeats)
+            nodes.append(AtNode(place.lane, batches, preds, ready, running // MILLI, len(running_ns), repeats > 1))
+            if on_lanes is not None and running:
+                running_ns.append(on_lanes.until_ns[index])
+        return Schedule(staged(nodes), from_ns, running_ns, self.home)
 
 
 class StageCosts:
@@ -58,78 +163,20 @@ class StageCosts:
                     best, best_ns = lane, time_ns
         return best
 
-    def stage_plan(self, model: str, home: str, board: Board) -> StagePlan | None:
-        """Where a stage runs, how fast, and from when; None while no lane is up."""
-        lane = self.lane_of(model, home, board)
-        return (
-            None
-            if lane is None
-            else StagePlan(lane.name, self.usual(model, lane.name, board), board.resident_at_ns(model, lane))
-        )
-
-    def stages(
-        self,
-        pipeline: Pipeline,
-        left: Sequence[int],
-        steps: Steps,
-        home: str,
-        board: Board,
-    ) -> List[Tuple[str, int, int]] | None:
-        """(lane, time, not before) of what is left: not before the lane is free and the model is there. None while a
-        stage has no lane."""
-        now_ns = board.now_ns
-        found: List[Tuple[str, int, int]] = []
+    def route(self, pipeline: Pipeline, home: str, board: Board) -> Route:
+        """Where the pipeline's stages run now, for cohorts of this home."""
+        places: List[Place | None] = []
         for node in pipeline.nodes:
-            milli = left[node.index]
-            if not milli:
-                continue
             lane = self.lane_of(node.model, home, board)
             if lane is None:
-                return None
+                places.append(None)
+                continue
             usual = self._usual.get((node.model, lane.name)) or self.usual(node.model, lane.name, board)
-            once_ns = usual.time_ns(milli, left[len(pipeline.nodes) + node.index])
-            time_ns = once_ns * steps.get(node.index, 1)
-            starts_ns = board.resident_at_ns(node.model, lane)
+            resident_ns = starts_ns = board.resident_at_ns(node.model, lane)
             if lane.works:
-                starts_ns = max(starts_ns, lane.available_ns(now_ns))
-            found.append((lane.name, time_ns, starts_ns))
-        return found
-
-    def noise_ns(self, pipeline: Pipeline, left: Sequence[int], steps: Steps, home: str, board: Board) -> int:
-        """The standard deviation of the lane time of what is left, as far as batches took more or less than was
-        believed."""
-        total_us2 = 0
-        for node in pipeline.nodes:
-            lane = self.lane_of(node.model, home, board) if left[node.index] else None
-            if lane is not None:
-                total_us2 += self.usual(node.model, lane.name, board).variance_us2(
-                    left[node.index], left[len(pipeline.nodes) + node.index]
-                ) * steps.get(node.index, 1)
-        return isqrt(total_us2) * 1000
-
-    def margin_ppm(self, pipeline: Pipeline, home: str, most_ppm: int, board: Board) -> int:
-        """The margin of a cohort's time: ``most_ppm``, but no more than the worst of its models' batches miss their
-        time by. What all batches have in common (another program, heat) shows in each of them."""
-        found = 0
-        for node in pipeline.nodes:
-            lane = self.lane_of(node.model, home, board)
-            if lane is not None and found < most_ppm:
-                miss_ppm = self.usual(node.model, lane.name, board).miss_ppm()
-                found = most_ppm if miss_ppm is None else max(found, min(most_ppm, miss_ppm))
-        return found
-
-    def alone_ends_ns(
-        self,
-        pipeline: Pipeline,
-        left: Sequence[int],
-        steps: Steps,
-        home: str,
-        from_ns: int,
-        board: Board,
-    ) -> int | None:
-        """When work that starts at ``from_ns`` and shares its lanes with nothing new ends."""
-        stages = self.stages(pipeline, left, steps, home, board)
-        return None if stages is None else one_by_one(stages, from_ns)
+                starts_ns = max(starts_ns, lane.available_ns(board.now_ns))
+            places.append(Place(lane.name, usual, resident_ns, starts_ns))
+        return Route(pipeline, home, places)
 
     def homes(self, pipeline: Pipeline, board: Board) -> List[str]:
         """The lanes that may be a cohort's home: those that run the heaviest of the pipeline's models whose batches
@@ -142,7 +189,7 @@ class StageCosts:
                 places = board.lanes_of(node.model)
                 share_ns = min([_share_ns(node.model, lane, board) for lane in places])
                 saving = [lane for lane in places if _saves(node.model, lane, board)]
-                shares.append((bool(saving), pipeline.template[node.index] * share_ns, -node.index))
+                shares.append((bool(saving), pipeline.template.jobs[node.index] * share_ns, -node.index))
             heaviest = pipeline.nodes[-max(shares)[2]]
             found = self._homes[id(pipeline)] = [lane.name for lane in board.lanes_of(heaviest.model)]
         names: List[str] = []
@@ -179,14 +226,14 @@ class StageCosts:
         for node in pipeline.nodes:
             lane = self.lane_of(node.model, home, board)
             if lane is not None and lane.name == home:
-                total += pipeline.template[node.index] * _share_ns(node.model, lane, board) // MILLI
+                total += pipeline.template.jobs[node.index] * _share_ns(node.model, lane, board) // MILLI
         return total
 
-    def cost_share_ns(self, pipeline: Pipeline, left: Sequence[int], board: Board) -> int:
+    def cost_share_ns(self, pipeline: Pipeline, left: Left, board: Board) -> int:
         """Lane time of what is left, each usual job counted as its share of a full batch on its first lane."""
         total = 0
         for node in pipeline.nodes:
-            milli, over_milli = left[node.index], left[len(pipeline.nodes) + node.index]
+            milli, over_milli = left.jobs[node.index], left.over[node.index]
             if milli:
                 lane = board.lanes_of(node.model)[0]
                 usual = self.usual(node.model, lane.name, board)

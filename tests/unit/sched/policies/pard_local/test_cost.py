@@ -13,17 +13,9 @@ from edgeserve.sched.policies.pard_local.cost import (
     LaneSchedule,
     Schedule,
     Stage,
-    forecast,
-    one_by_one,
     staged,
 )
 from edgeserve.sched.policy_api.budget import OPERATIONS_MAX, Budget
-
-
-def test_stages_follow_each_other_when_lane_and_model_are_there():
-    assert one_by_one([("a", 10, 30), ("b", 7, 5), ("a", 1, 30)], 20) == 30 + 10 + 7 + 1
-    assert one_by_one([("b", 10, 5), ("b", 7, 90)], 20) == 90 + 7
-    assert one_by_one([], 20) == 20
 
 
 def chain(*nodes):
@@ -35,28 +27,28 @@ def test_a_batch_begins_as_soon_as_its_jobs_are_there():
     eight = chain(("gpu", [(4, 40), (4, 40)]), ("host", [(1, 3)] * 8), ("gpu", [(8, 60)]))
     free = {"gpu": 0, "host": 0}
     # the function has the first four from 40 on and the others from 80 on
-    assert forecast([Schedule(staged(eight), 0)], free) == [80 + 12 + 60]
+    assert LaneSchedule([Schedule(staged(eight), 0)], free).run() == [80 + 12 + 60]
     small = chain(("gpu", [(4, 40), (4, 40)]), ("host", [(1, 3)] * 8), ("gpu", [(4, 30), (4, 30)]))
-    assert forecast([Schedule(staged(small), 0)], free) == [110 + 30]  # the first four go on at 80
+    assert LaneSchedule([Schedule(staged(small), 0)], free).run() == [110 + 30]  # the first four go on at 80
 
 
 def test_jobs_that_run_or_are_ready_count_for_what_follows():
     # two of six are over, three run until 25, and one waits
     nodes = [AtNode("gpu", [(1, 10)], [], 1, 3, 0), AtNode("host", [(1, 5)] * 6, [0], 2)]
     stages = staged(nodes)
-    assert forecast([Schedule(stages, 0, [25])], {"gpu": 25, "host": 0}) == [25 + 15 + 5]
+    assert LaneSchedule([Schedule(stages, 0, [25])], {"gpu": 25, "host": 0}).run() == [25 + 15 + 5]
     only = staged([AtNode("gpu", [], [], 0, 2, 0), AtNode("gpu", [(2, 8)], [0])])
-    assert forecast([Schedule(only, 0, [25])], {"gpu": 25}) == [33]
+    assert LaneSchedule([Schedule(only, 0, [25])], {"gpu": 25}).run() == [33]
 
 
 def test_parts_wait_for_their_share_of_the_batches_before():
     fan = [AtNode("gpu", [(2, 10), (2, 10)], []), AtNode("host", [(1, 1)] * 12, [0]), AtNode("gpu", [(4, 9)], [1])]
-    assert forecast([Schedule(staged(fan), 0)], {"gpu": 0, "host": 0}) == [20 + 6 + 9]
+    assert LaneSchedule([Schedule(staged(fan), 0)], {"gpu": 0, "host": 0}).run() == [20 + 6 + 9]
 
 
 def test_a_model_of_steps_begins_when_all_of_its_jobs_are_there():
     nodes = chain(("gpu", [(2, 10), (2, 10)]), ("other", [(2, 5), (2, 5)] * 3, 0, 0, -1, True))
-    assert forecast([Schedule(staged(nodes), 0)], {"gpu": 0, "other": 0}) == [20 + 30]
+    assert LaneSchedule([Schedule(staged(nodes), 0)], {"gpu": 0, "other": 0}).run() == [20 + 30]
 
 
 def test_branches_run_beside_each_other_on_lanes_of_their_own():
@@ -66,22 +58,17 @@ def test_branches_run_beside_each_other_on_lanes_of_their_own():
         AtNode("gpu", [(2, 12)], [0]),
         AtNode("gpu", [(2, 5)], [1, 2]),
     ]
-    assert forecast([Schedule(staged(nodes), 0)], {"gpu": 0, "host": 0}) == [10 + 30 + 5]
+    assert LaneSchedule([Schedule(staged(nodes), 0)], {"gpu": 0, "host": 0}).run() == [10 + 30 + 5]
 
 
-def test_a_follower_begins_when_the_one_before_has_left_the_lane():
-    stages = [Stage("gpu", [10]), Stage("host", [4]), Stage("gpu", [6])]
-    first, second = Schedule(stages, 0, home="gpu"), Schedule(stages, 0, after=0, home="gpu")
-    planned = LaneSchedule([first, second], {"gpu": 0, "host": 0})
-    assert planned.run() == [20, 40]
-    assert planned.left_ns == [20, 40] and planned.home_over_ns("gpu") == 40 and planned.home_over_ns("dsp") == 0
-    together = LaneSchedule([first, Schedule(stages, 0, home="gpu")], {"gpu": 0, "host": 0})
-    assert together.run() == [26, 32]  # the second's first batch fills the gap, and delays the first by 6
+def test_the_batch_of_another_fills_a_gap():
+    schedule = Schedule([Stage("gpu", [10]), Stage("host", [4]), Stage("gpu", [6])], 0)
+    assert LaneSchedule([schedule, schedule], {"gpu": 0, "host": 0}).run() == [26, 32]  # and delays the first by 6
 
 
 def test_a_join_waits_for_all_of_its_parts():
     join = [AtNode("gpu", [(2, 10), (2, 10)], []), AtNode("host", [(1, 4)], [0])]
-    assert forecast([Schedule(staged(join), 0)], {"gpu": 0, "host": 0}) == [20 + 4]
+    assert LaneSchedule([Schedule(staged(join), 0)], {"gpu": 0, "host": 0}).run() == [20 + 4]
 
 
 # --- against the rules written down once more, without any short cut --------------------------------------------------
@@ -141,13 +128,13 @@ def ends_job_by_job(nodes, running_ns, free, from_ns):
 def test_a_line_ends_as_if_every_function_were_looked_at_alone(seed):
     nodes, running_ns, free = drawn_line(random.Random(f"line {seed}"))
     schedule = Schedule(staged(nodes), 7, running_ns)
-    assert forecast([schedule], free) == [ends_job_by_job(nodes, running_ns, free, 7)]
+    assert LaneSchedule([schedule], free).run() == [ends_job_by_job(nodes, running_ns, free, 7)]
 
 
 def drawn_schedules(draw):
-    """Cohorts that share two lanes; some follow an earlier one as soon as that has left its home."""
+    """Cohorts that share two lanes."""
     schedules = []
-    for number in range(draw.randrange(1, 5)):
+    for _ in range(draw.randrange(1, 5)):
         stages = [
             Stage(draw.choice(["gpu", "host"]), [draw.randrange(1, 20) for _ in range(draw.randrange(1, 4))])
             for _ in range(draw.randrange(1, 4))
@@ -155,39 +142,22 @@ def drawn_schedules(draw):
         running_ns = [draw.randrange(5, 40)] if draw.random() < 0.3 else []
         if running_ns:
             stages.insert(0, Stage("gpu", []))  # what is left of it runs already
-        schedules.append(
-            Schedule(
-                stages, draw.randrange(0, 30), running_ns, draw.randrange(-1, number), draw.choice(["", "gpu", "host"])
-            )
-        )
+        schedules.append(Schedule(stages, draw.randrange(0, 30), running_ns))
     return schedules
 
 
 def batch_by_batch(schedules, free):
-    """When each schedule ends and has left its home, and when the lanes are needed no more: nothing is kept from one
-    batch to the next but the ends of those before."""
+    """When each schedule ends: nothing is kept from one batch to the next but the ends of those before."""
     free, over = dict(free), [[[] for _ in schedule.stages] for schedule in schedules]
-
-    def left_ns(number):
-        schedule = schedules[number]
-        at_home = [
-            place for place, stage in enumerate(schedule.stages) if stage.lane == schedule.home and stage.batches
-        ]
-        if not at_home:
-            return schedule.ready_ns
-        ends, stage = over[number][at_home[-1]], schedule.stages[at_home[-1]]
-        return ends[-1] if len(ends) == len(stage.batches) else None
 
     def there_ns(number, place):
         schedule = schedules[number]
         at = [schedule.ready_ns]
-        if schedule.after >= 0:
-            at.append(left_ns(schedule.after))
         if place and len(over[number][place - 1]) < len(schedule.stages[place - 1].batches):
             return None
         if place:
             at += over[number][place - 1][-1:] + (schedule.running_ns if place == 1 else [])
-        return None if None in at else max(at)
+        return max(at)
 
     while True:
         able = [
@@ -202,24 +172,10 @@ def batch_by_batch(schedules, free):
         stage = schedules[number].stages[place]
         free[stage.lane] = at_ns + stage.batches[len(over[number][place])]
         over[number][place].append(free[stage.lane])
-    ends = [
+    return [
         max([schedule.ready_ns, *schedule.running_ns, *[at for stage in stages for at in stage]])
         for schedule, stages in zip(schedules, over)
     ]
-    needed = {
-        lane: max(
-            [
-                at
-                for schedule, stages in zip(schedules, over)
-                for stage, times in zip(schedule.stages, stages)
-                if stage.lane == lane
-                for at in times
-            ],
-            default=0,
-        )
-        for lane in free
-    }
-    return ends, [left_ns(number) for number in range(len(schedules))], needed
 
 
 @for_each(lambda: range(300))
@@ -227,8 +183,6 @@ def test_cohorts_that_share_lanes_end_as_if_each_batch_were_chosen_anew(seed):
     draw = random.Random(f"shared {seed}")
     schedules, free = drawn_schedules(draw), {"gpu": draw.randrange(0, 40), "host": draw.randrange(0, 40)}
     budget = Budget()
-    planned = LaneSchedule(schedules, free, budget)
-    found = planned.run(), planned.left_ns, {lane: planned.home_over_ns(lane) for lane in free}
-    assert found == batch_by_batch(schedules, free)
+    assert LaneSchedule(schedules, free, budget).run() == batch_by_batch(schedules, free)
     stages = [stage for schedule in schedules for stage in schedule.stages]
     assert budget.left == OPERATIONS_MAX - len(stages) * sum(len(stage.batches) for stage in stages)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from exact_device import MS, Device, ask, model
 
-from edgeserve.sched.policies.pard_local.in_flight import early_of
 from edgeserve.sched.protocol.events import RequestCancelled
 
 
@@ -16,7 +14,7 @@ def pipeline(*stages, slo_ms=200, **options):
     return {
         "lane": {"gpu": {}, "host": {}},
         "model": {name: model(fixed, each, limit, lanes=[lane]) for name, lane, fixed, each, limit in stages},
-        "policy": {"p": {"kind": "pard_local", "margin": 0.0, **options}},
+        "policy": {"p": {"kind": "pard_local", **options}},
         "app": {"app": {"slo": f"{slo_ms}ms", "node": [{"name": stage[0]} for stage in stages]}},
     }
 
@@ -32,26 +30,6 @@ def test_functions_at_the_entry_run_ahead_while_a_cohort_has_the_device():
     device.ask(ask(2, 200), ask(3, 200))
     device.advance()
     assert device.batches == [(0.0, "f", [1]), (4.0, "a", [1]), (5.0, "f", [2]), (9.0, "f", [3]), (16.0, "a", [2, 3])]
-
-
-def test_of_those_that_run_ahead_the_tightest_that_can_still_be_in_time_goes_first():
-    device = Device(pipeline(*AT_ENTRY))
-    device.ask(ask(1, 200))
-    device.now_ns = 1 * MS  # the device is busy from 4 to 16; 2 could only be answered alone, at 28
-    device.ask(ask(2, 29), ask(3, 60), ask(4, 50), ask(5, 70))
-    device.advance(16)
-    assert [jobs for _, name, jobs in device.batches if name == "f"][:4] == [[1], [4], [3], [5]]
-
-
-@pytest.mark.parametrize(("due_ms", "first"), [(1034, [[2], [3]]), (1033, [[4], [5]])])
-def test_who_has_hope_is_in_time_with_all_whose_functions_end_before_the_next_cohort_begins(due_ms, first):
-    device = Device(pipeline(*AT_ENTRY))
-    device.now_ns = 1000 * MS
-    device.ask(ask(1, 1200, at_ms=1000))
-    device.now_ns = 1001 * MS  # the device is busy from 1004 to 1016: by then 4 of 7 are ready, which take 18
-    device.ask(*[ask(number, due_ms if number < 4 else 1100, at_ms=1001) for number in range(2, 9)])
-    device.advance(1008)
-    assert [jobs for _, name, jobs in device.batches if name == "f"] == [[1], *first]
 
 
 def test_urgent_requests_run_ahead_before_tighter_ones():
@@ -98,31 +76,6 @@ def test_a_request_that_is_cancelled_while_it_runs_ahead_is_forgotten():
     assert not device.scheduler.policies[0]._members
 
 
-def cutting(*others):
-    """1 is on the device until 20 (a: 10 ms, b: 10 ms). 2 would be late behind it, and saves itself at 10."""
-    device = Device(
-        {
-            "lane": {"l": {}},
-            "model": {"a": model(8, 2), "b": model(8, 2)},
-            "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
-            "app": {"app": {"slo": "200ms", "node": [{"name": "a"}, {"name": "b"}]}},
-        }
-    )
-    device.ask(ask(1, 200))
-    device.now_ns = 1 * MS
-    device.ask(ask(2, 39), *others)
-    device.advance()
-    return device
-
-
-def test_cutting_in_must_save_more_than_it_delays():
-    assert cutting().ends[2] == ("completed", 30.0)
-    assert cutting(ask(3, 190), ask(4, 190)).ends[2] == ("completed", 30.0)  # these have time for it
-    tight = cutting(ask(3, 49), ask(4, 49), ask(5, 49))  # and these have not: three for one
-    assert tight.ends[2][0] == "dropped"
-    assert sum(outcome == "completed" for outcome, _ in tight.ends.values()) == 4
-
-
 def test_where_more_come_than_one_cohort_after_the_other_can_serve_two_take_turns():
     """A cohort of eight needs the device for 55 ms, the function for 30 and the device for 25: with more in it there
     is no time for another in between."""
@@ -139,7 +92,7 @@ def test_where_more_come_than_one_cohort_after_the_other_can_serve_two_take_turn
         device.ask(ask(number, round(at_ms) + 216, round(at_ms)))
     device.advance()
     in_time = sum(outcome == "completed" for outcome, _ in device.ends.values())
-    assert in_time >= 0.69 * number  # 0.67 with the largest cohort that is in time alone
+    assert in_time >= 0.68 * number
 
 
 def test_who_is_in_an_early_batch_is_answered_early_also_behind_functions():
@@ -160,38 +113,3 @@ def test_who_is_in_an_early_batch_is_answered_early_also_behind_functions():
     late.ask(ask(1, 38), ask(2, 39), ask(3, 53), ask(4, 54))  # a millisecond too early for the four
     late.advance(60)
     assert late.batches[0] != (0.0, "a", [1, 2, 3, 4])
-
-
-@pytest.mark.parametrize(
-    ("batches", "each", "before", "early"),
-    [
-        ([(2, 10), (2, 10)], 1, 0, [11, 10, 1, 0]),  # at 11, 12, 21, 22
-        ([(2, 10), (2, 10)], 7, 0, [21, 14, 7, 0]),  # the functions are what takes long: at 17, 24, 31, 38
-        (
-            [(1, 0), (2, 10)],
-            2,
-            2,
-            [12, 10, 8, 2, 0],
-        ),  # two wait for functions (2, 4), one is over (6), two run (12, 14)
-        ([], 3, 2, [3, 0]),
-    ],
-)
-def test_how_long_before_the_end_members_are_answered(batches, each, before, early):
-    assert early_of(batches, each, before) == early
-
-
-@pytest.mark.parametrize(
-    ("others", "outcome"),
-    [
-        ([ask(number, 47) for number in (3, 4, 5)], "dropped"),
-        ([ask(number, 48) for number in (3, 4, 5)], "dropped"),  # they end at 48 if they follow, and at 68 if 2 cuts in
-        ([ask(number, 67) for number in (3, 4, 5)], "dropped"),
-        ([ask(number, 68) for number in (3, 4, 5)], "completed"),
-        ([ask(3, 59)], "completed"),  # one for one: it ends at 40, or at 60
-        ([ask(3, 59, value=1.5)], "dropped"),
-        ([ask(3, 59), ask(4, 59)], "dropped"),
-        ([ask(3, 59, klass="background"), ask(4, 59, klass="background")], "completed"),
-    ],
-)
-def test_cutting_in_costs_those_that_are_in_time_only_without_it(others, outcome):
-    assert cutting(*others).ends[2][0] == outcome

@@ -6,12 +6,12 @@ import random
 from collections import Counter
 
 import pytest
-from exact_device import MS, Device, ask, chain, ends_of, fan, model, together, with_host_function
+from exact_device import MS, Device, ask, chain, fan, model, of_work, together, with_host_function
 from lib.pard_oracle import most_in_time, most_in_time_exhaustive
 
 from edgeserve.sched.policies.pard_local.choice import Candidate, Trial, equal_cohort, unequal_cohort
-from edgeserve.sched.policies.pard_local.cost import Schedule, Stage, forecast
-from edgeserve.sched.policies.pard_local.price import Price
+from edgeserve.sched.policies.pard_local.cost import LaneSchedule, Schedule, Stage
+from edgeserve.sched.policies.pard_local.remaining_work import Left
 from edgeserve.sched.protocol.events import JobResult, LaneChanged, WorkFinished
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
@@ -22,23 +22,23 @@ from edgeserve.sim.scenario import parse_scenario
 def test_the_largest_tightest_feasible_set_goes():
     # C(b) = 6 + 4b: 10, 14, 18, 22. Four are due by 22 only without the first; of those who can, the tightest go.
     dues = [13, 22, 23, 24, 25, 90]
-    assert equal_cohort(dues, together(lambda count: 6 + 4 * count)).members == [1, 2, 3, 4]
+    assert equal_cohort(dues, together(lambda count: 6 + 4 * count)) == [1, 2, 3, 4]
 
 
-def test_of_equally_good_sizes_the_smaller_goes_and_a_useless_partial_batch_is_left_out():
+def test_a_useless_partial_batch_is_left_out():
     times = {1: 10, 2: 10, 3: 20, 4: 20, 5: 30}  # batches of two
-    assert equal_cohort([50] * 5, together(times.__getitem__)).members == [0, 1]
+    assert equal_cohort([50] * 5, together(times.__getitem__)) == [0, 1, 2, 3]
 
 
 def test_a_request_that_only_the_first_batch_can_answer_in_time_goes_in_it():
     # Batches of two at the end: two are answered at 16 and two at 20; together at 20 the first would be late.
-    trials = {count: Trial(20, [(2, 16), (count - 2, 20)] if count > 2 else [(count, 16)]) for count in range(1, 5)}
+    trials = {count: Trial(20, [16, 16, 20, 20][:count]) for count in range(1, 5)}
     trials[5] = None
-    assert equal_cohort([15, 17, 18, 21, 22], trials.__getitem__).members == [1, 2, 3, 4]
+    assert equal_cohort([15, 17, 18, 21, 22], trials.__getitem__) == [1, 2, 3, 4]
 
 
 def test_nobody_goes_when_nobody_can_make_it():
-    assert not equal_cohort([5, 6, 7], together(lambda count: 8 + count)).members
+    assert not equal_cohort([5, 6, 7], together(lambda count: 8 + count))
 
 
 def test_the_first_choice_is_the_best_of_all_sets_by_count_per_time():
@@ -46,7 +46,7 @@ def test_the_first_choice_is_the_best_of_all_sets_by_count_per_time():
     for _ in range(200):
         dues = sorted(draw.randrange(5, 60) for _ in range(draw.randrange(1, 9)))
         fixed, each = draw.randrange(1, 12), draw.randrange(1, 6)
-        members = equal_cohort(dues, together([fixed + each * number for number in range(9)].__getitem__)).members
+        members = equal_cohort(dues, together([fixed + each * number for number in range(9)].__getitem__))
         sizes = [
             number for number in range(1, len(dues) + 1) if sum(due >= fixed + each * number for due in dues) >= number
         ]
@@ -56,42 +56,24 @@ def test_the_first_choice_is_the_best_of_all_sets_by_count_per_time():
 
 
 def candidate(due, work, value=1.0):
-    return Candidate(due, [work * 1000], 4 * work, value)
+    return Candidate(due, Left([work * 1000], [0]), 4 * work, value)
 
 
-def test_of_unequal_work_as_many_as_fit_before_the_tightest_go():
+def test_of_unequal_work_those_go_that_bring_most_value_per_time():
     rows = [candidate(22, 1), candidate(31, 8), candidate(32, 2), candidate(90, 9)]
-    assert unequal_cohort(rows, 0, ends_of) == [0, 2]  # 18; with the second it would be 50
-    assert unequal_cohort([*rows[:2], candidate(32, 2, value=5.0)], 0, ends_of) == [0, 2]
-    assert unequal_cohort([candidate(12, 1), candidate(60, 2), candidate(60, 3, value=2.0)], 0, ends_of) == [1, 2]
-
-
-def test_with_a_price_the_cheap_go_and_the_dear_stay():
+    assert unequal_cohort(rows, of_work) == [0, 2]  # two in 18; the first alone takes 10
+    assert unequal_cohort([*rows[:2], candidate(32, 2, value=5.0)], of_work) == [0, 2]
+    assert unequal_cohort([candidate(12, 1), candidate(60, 2), candidate(60, 3)], of_work) == [0]  # the others can wait
     rows = [candidate(60, 8), candidate(60, 1), candidate(60, 2), candidate(60, 1)]
-    assert sorted(unequal_cohort(rows, 0, ends_of)) == [0, 1, 2, 3]
-    assert sorted(unequal_cohort(rows, 0, ends_of, price=1 / 30)) == [1, 2, 3]
-
-
-def test_the_price_is_zero_while_nothing_is_lost_and_bounded_per_class():
-    price = Price(scale=0.4, share_max=0.5)
-    price.ran(0, 100)
-    price.ended(0, "normal", 1.0, lost=False, priced=False)
-    assert price.now() == 0.0
-    price.ended(0, "normal", 1.0, lost=True, priced=True)
-    assert price.now() == pytest.approx(0.4 * 1.0 / 100)
-    assert price.may_refuse("normal") and not price.may_refuse("critical")
-    price.ended(0, "normal", 1.0, lost=True, priced=True)
-    assert not price.may_refuse("normal")
-    price.forget(10 * 10**9)
-    assert price.now() == 0.0 and price.may_refuse("normal")
+    assert unequal_cohort(rows, of_work) == [1, 3]  # two in 14; three take 22
 
 
 def test_a_forecast_gives_a_free_lane_to_the_first_course_that_has_something_for_it():
     first = Schedule([Stage("gpu", [10]), Stage("host", [5]), Stage("gpu", [10])], 0)
     second = Schedule([Stage("gpu", [4]), Stage("gpu", [3])], 0)
-    assert forecast([first], {"gpu": 2, "host": 0}) == [27]
+    assert LaneSchedule([first], {"gpu": 2, "host": 0}).run() == [27]
     # gpu: first 0-10, second's batch of 4 in the gap and of 3 behind it, which delays first's last stage by 2
-    assert forecast([first, second], {"gpu": 0, "host": 0}) == [27, 17]
+    assert LaneSchedule([first, second], {"gpu": 0, "host": 0}).run() == [27, 17]
 
 
 # --- cohorts on a lane ------------------------------------------------------------------------------------------------
@@ -154,21 +136,12 @@ def two_lines(**second):
     return {
         "lane": {"l": {}},
         "model": {"a": model(4, 6), "b": model(4, 6), "c": model(1, 1)},
-        "policy": {"p": {"kind": "pard_local", "margin": 0.0}},
+        "policy": {"p": {"kind": "pard_local"}},
         "app": {
             "app": {"slo": "100ms", "node": [{"name": "a"}, {"name": "b"}]},
             "other": {"slo": "15ms", "node": [{"name": "c"}], **second},
         },
     }
-
-
-def test_a_tight_request_cuts_in_between_modules_when_the_cohort_can_wait():
-    device = Device(two_lines())
-    device.ask(ask(1, 100))
-    device.now_ns = 2 * MS
-    device.ask(ask(2, 17, 2, "other"))
-    device.advance()
-    assert device.batches == [(0.0, "a", [1]), (10.0, "c", [2]), (12.0, "b", [1])]
 
 
 def test_a_tight_request_must_not_make_the_cohort_late():
