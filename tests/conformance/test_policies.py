@@ -161,9 +161,9 @@ class TestRtlmPlus(PolicyConformance):
     kind = "rtlm+"
 
 
-class TestRtlmPlusByStep(PolicyConformance):
+class TestRtlmPlusByArrival(PolicyConformance):
     kind = "rtlm+"
-    options = {"turn": 1, "order": "fifo", "batch": 2, "fair": False}
+    options = {"order": "fifo"}
     elsewhere = False
     soak_seeds = (1, 2)
 
