@@ -123,6 +123,7 @@ def test_a_batch_that_is_measured_by_turns_comes_back_before_its_answers_are_who
         ask(world, 500)
         bounds.append(world.work().steps_max)
     assert bounds[0] > 400 > 8 == bounds[1]
+    assert world.work().expected_ns == (2 + 8) * 10 * MS  # the prompt is read in two turns
 
 
 def test_nothing_is_cut_where_others_would_find_no_slot_or_no_memory():
