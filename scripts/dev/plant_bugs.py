@@ -283,7 +283,7 @@ BUGS: Tuple[Bug, ...] = (
     Bug("one-lane-of-four-counts-as-a-quarter", "latency/path_cost.py", "node_ns // len(latencies)", "node_ns // 4",
         SHARES),
     Bug("a-turn-is-expected-to-take-all-steps", "policies/language/base.py", "min(steps, bound)) * step_ns", "steps) * step_ns",
-        unit("core/sequences")),
+        unit("policies/language/policies")),
     Bug("full-is-one-too-late", "core/request_manager.py", "if admission.pending >= app.pending_max:",
         "if admission.pending > app.pending_max:"),
     Bug("stream-runs-two-at-once", "resources/streams.py", "if stream.active is None:\n            stream.active = request",

@@ -21,8 +21,9 @@ from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.inputs import InputVariance
 from edgeserve.sched.latency.lane_gaps import DispatchGap, IdleGap
 from edgeserve.sched.latency.path_cost import AppCosts
-from edgeserve.sched.policies import edf, orloj_plus
+from edgeserve.sched.policies import edf, orloj_plus, rtlm_plus
 from edgeserve.sched.policies.dynamic.sampler import Sampler
+from edgeserve.sched.policies.language.lengths import Lengths
 from edgeserve.sched.policies.pard_local import policy as pard_local
 from edgeserve.sched.policies.pard_local.cost import LaneSchedule
 from edgeserve.sched.policies.pard_local.in_flight import Forecast
@@ -198,12 +199,22 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         "policies/orloj_plus.py",
         (Part(orloj_plus._Losses, "of", says(0.0)),),
     ),
-    Mechanism("rtlm+: corrected lengths", "policies/language/lengths.py", (), {"rtlm+": {"correct": False}}),
-    Mechanism("rtlm+: admission by chance", "policies/rtlm_plus.py", (), {"rtlm+": {"admit_share": 0.0}}),
-    Mechanism("rtlm+: turns of clients", "policies/rtlm_plus.py", (), {"rtlm+": {"fair": False}}),
+    Mechanism("rtlm+: corrected lengths", "policies/language/lengths.py", (Part(Lengths, "_fit", says(None), True),)),
+    Mechanism(
+        "rtlm+: admission by chance",
+        "policies/rtlm_plus.py",
+        (Part(RtlmPlus, "_in_time", lambda self, tasks, running, following, *rest: len(following)),),
+    ),
+    Mechanism(
+        "rtlm+: turns of clients", "policies/rtlm_plus.py", (Part(rtlm_plus, "_has_several_clients", says(False)),)
+    ),
     Mechanism("rtlm+: offload", "policies/language/offload.py", (Part(RtlmPlus, "_is_sent", says(False)),)),
     Mechanism("rtlm+: cut for its own", "policies/rtlm_plus.py", (Part(RtlmPlus, "cut", says(False)),)),
-    Mechanism("schemble+: price of time", "policies/schemble_plus/backlog.py", (), {"schemble+": {"price": 0.0}}),
+    Mechanism(
+        "schemble+: price of time",
+        "policies/schemble_plus/backlog.py",
+        (Part(schemble_plus, "prices", lambda lanes, *rest: [0.0] * len(lanes.free_ns)),),
+    ),
     Mechanism(
         "schemble+: charges of those that wait",
         "policies/schemble_plus/backlog.py",
@@ -212,23 +223,7 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism(
         "schemble+: charges of other apps",
         "policies/schemble_plus/others.py",
-        (Part(SchemblePlus, "_charges_of_others", lambda *args: []),),
-    ),
-    Mechanism(
-        "schemble+: fastest model alone",
-        "policies/schemble_plus/policy.py",
-        (),
-        {"schemble+": {"lone": "plan"}},
-    ),
-    Mechanism(
-        "schemble+: guard of slow models",
-        "policies/schemble_plus/policy.py",
-        (Part(schemble_plus, "_guard_ns", says(0)),),
-    ),
-    Mechanism(
-        "schemble+: bids end early",
-        "policies/schemble_plus/policy.py",
-        (Part(SchemblePlus, "_adjust", says(None), True),),
+        (Part(schemble_plus, "charges", lambda shares_ns, *rest: [0.0] * len(shares_ns)),),
     ),
     Mechanism(
         "schemble+: wait of the join",

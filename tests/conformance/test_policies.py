@@ -161,9 +161,9 @@ class TestRtlmPlus(Shipped):
     kind = "rtlm+"
 
 
-class TestRtlmPlusByStep(WithOptions):
+class TestRtlmPlusByArrival(WithOptions):
     kind = "rtlm+"
-    options = {"turn": 1, "order": "fifo", "batch": 2, "fair": False}
+    options = {"order": "fifo"}
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ SEED = 104
 FIFO = System(options={"method": "fifo"})
 RTLM = System(options={"method": "up+c"})
 PLUS = System("rtlm+", {}, "continuous")
-CONTINUOUS_FIFO = System("rtlm+", {"method": "fifo", "order": "fifo", "fair": False}, "continuous")
+CONTINUOUS_FIFO = System("rtlm+", {"order": "fifo"}, "continuous")
 SHORT = Case(load=1.1, seconds=30.0, xi_ms=0.0)
 
 
@@ -86,10 +86,8 @@ def test_conditional_offloading_is_never_worse_than_none_and_a_slow_lane_stays_i
     for kappa in (2.0, 30.0):
         for kind, batching in (("rtlm", "static"), ("rtlm+", "continuous")):
             with_lane, without = [
-                world.run(
-                    System(kind, {"offload": rule}, batching, kappa), SHORT._replace(load=0.9, seconds=20.0), SEED
-                )
-                for rule in ("conditional", "none")
+                world.run(System(kind, {}, batching, lane), SHORT._replace(load=0.9, seconds=20.0), SEED)
+                for lane in (kappa, 0.0)
             ]
             assert with_lane.mean <= 1.02 * without.mean, (kind, kappa)
             assert kappa < 30.0 or with_lane.aside < 1.0
@@ -111,13 +109,13 @@ def test_rtlm_plus_never_lets_a_long_answer_starve_in_overload():
     assert world.run(PLUS, case, SEED).max <= 3.0 * world.run(CONTINUOUS_FIFO, case, SEED).max
 
 
-def beside_host_functions(monitor, offload="conditional"):
+def beside_host_functions(monitor, lanes=("gpu0", "cpu0")):
     """A side lane of two threads on two cores, where host functions with deadlines run too: the share of them that was
     in time, and how many answers began on the side lane."""
-    table = table_of(PLUS._replace(kappa=1.5, options={"offload": offload}), SHORT._replace(load=1.0, seconds=15.0))
+    table = table_of(PLUS._replace(kappa=1.5), SHORT._replace(load=1.0, seconds=15.0))
     table["lane"]["cpu0"]["threads"] = 2
     table["lane"]["hosts"] = {"device": "cpu"}
-    table["model"]["chat"]["lanes"] = ["gpu0", "cpu0"]
+    table["model"]["chat"]["lanes"] = [*lanes]
     table["model"]["cut"] = {"engine": "synthetic", "expected": {"1": "10ms"}, "lanes": ["hosts"]}
     table["app"]["chat"]["policy"] = "chat"
     table["app"]["cut"] = {"model": "cut", "slo": "30ms", "policy": "fifo"}
@@ -135,7 +133,7 @@ def beside_host_functions(monitor, offload="conditional"):
 
 @pytest.mark.worlds
 def test_host_functions_keep_their_share_of_the_processor_where_a_monitor_tells_its_load():
-    alone, _ = beside_host_functions(True, "none")
+    alone, _ = beside_host_functions(True, ["gpu0"])
     told, sent_told = beside_host_functions(True)
     blind, sent_blind = beside_host_functions(False)
     assert told >= alone - 0.02 and sent_told == 0

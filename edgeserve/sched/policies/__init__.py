@@ -13,7 +13,7 @@ from edgeserve.sched.policies.published.clockwork import Clockwork
 from edgeserve.sched.policies.published.nexus import Nexus
 from edgeserve.sched.policies.published.orloj.policy import Orloj
 from edgeserve.sched.policies.published.pard.policy import Pard, PardPlus
-from edgeserve.sched.policies.published.rtlm import Rtlm
+from edgeserve.sched.policies.published.rtlm.policy import Rtlm
 from edgeserve.sched.policies.published.schemble.baselines import EnsembleStatic
 from edgeserve.sched.policies.published.schemble.policy import Schemble
 from edgeserve.sched.policies.rtlm_plus import RtlmPlus

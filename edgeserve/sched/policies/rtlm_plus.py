@@ -1,9 +1,7 @@
-"""``rtlm+``: continuous batching. A sequence that ends frees its slot; others are admitted in groups between two steps.
+"""``rtlm+``: continuous batching. A sequence that ends frees its slot; others are admitted between two steps.
 
-Each admission interrupts decoding for a prefill. Where one prefill of many is cheaper than many of one, nobody is
-admitted before a share of the slots is free (``admit_share``), or nothing runs. The admitted are chosen by priority,
-one of each client at a time. How long a sequence will still be is estimated anew as it grows. A side lane takes a long
-task if it ends there earlier.
+The admitted are chosen by priority, one of each client at a time, and as many as bring most answers in time. How long a
+sequence will still be is estimated anew as it grows. A side lane takes a long task if it ends there earlier.
 """
 
 from __future__ import annotations
@@ -16,16 +14,19 @@ from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policies.language.base import KEEP, LanguageOptions, LanguagePolicy
-from edgeserve.sched.policies.language.consolidation import consolidate, window_len
 from edgeserve.sched.policies.language.offload import Crowd, Main, Side
+from edgeserve.sched.policies.language.priority import Key, PriorityParameters, fifo, linear
 from edgeserve.sched.policies.language.queues import RANKS, ModelTasks, Waiting
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.options import Number, PolicyOptions, option, other_default
+from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import Bid, Options
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.lanes import Lane, Work
+
+ALPHA: Final = 3.0
+"""Weight of the length in the order: an answer's own time counts so many times, beside the time to its deadline."""
 
 COUNTS_MAX: Final = 8
 """So many sizes of a batch are compared."""
@@ -47,15 +48,10 @@ ALMOST: Final = 0.98
 class RtlmPlusOptions(LanguageOptions):
     """Options of ``rtlm+``."""
 
-    order: str = other_default(LanguageOptions, "order", "linear")
-    alpha: Number = other_default(LanguageOptions, "alpha", 3.0)
-    correct: bool = other_default(LanguageOptions, "correct", True)
-    admit_share: Number = option(
-        0.5, "of the places that must be free before others are admitted, where prompts are read whole", low=0
-    )
-    fair: bool = option(True, "admit one request of each client at a time")
-    turn: int = option(
-        0, "steps after which a batch comes back by itself, for engines that cannot be cut; 0: none", low=0
+    order: str = option(
+        "linear",
+        "which answer goes first: by deadline and length, or by arrival, which makes the longest waits shorter",
+        one_of=("linear", "fifo"),
     )
 
 
@@ -69,15 +65,12 @@ class RtlmPlus(LanguagePolicy):
         super().__init__(name, apps, options)
         own = self.options
         assert isinstance(own, RtlmPlusOptions)
-        self._share: float = own.admit_share
-        self._fair = own.fair
-        self._turn = own.turn
-
+        self._by_arrival = own.order == "fifo"
         self._prefills: Dict[Tuple[str, str], float] = {}  # (model, lane) -> in steps, as measured
         self._reading: Set[int] = set()  # works that began with prompts
 
         # What makes no steps has nothing that this policy orders by: ``edf`` serves it.
-        self._plain = Edf(name, apps, {"admit": self._admit, "batch_max": self._batch_max})
+        self._plain = Edf(name, apps, {"admit": self._admit})
 
     def on_ready(self, job: Job, board: Board) -> None:
         tasks = self._models[job.node.model]
@@ -125,7 +118,7 @@ class RtlmPlus(LanguagePolicy):
         latency = board.latency(work.model, work.lane.name)
         more = took_ns / max(1, latency.typical_ns[work.size]) - work.steps
         key = (work.model, work.lane.name)
-        before = self._prefills.get(key, self._paper.prefill_steps)
+        before = self._prefills.get(key, self._prefill_steps)
         self._prefills[key] = KEEP * before + (1.0 - KEEP) * max(-PREFILL_MAX, min(PREFILL_MAX, more))
 
     def plan(self, board: Board) -> None:
@@ -151,7 +144,7 @@ class RtlmPlus(LanguagePolicy):
             return False
         lane, count = work.lane, len(work.left())
         places = self._places(tasks, lane, count, board)
-        if places - count < self._needed(tasks, places, board):
+        if places <= count:
             return False
         running = [tasks.running[job.seq] for job in work.left() if job.seq in tasks.running]
         following = self._admitted(tasks, running, lane, places - count, board)
@@ -165,12 +158,6 @@ class RtlmPlus(LanguagePolicy):
         batch = self._batch_of(board.latency(tasks.model, lane.name))
         room = board.sequence_room(tasks.model, lane)
         return batch if room is None else max(1, min(batch, room.slots + held))
-
-    def _needed(self, tasks: ModelTasks, places: int, board: Board) -> int:
-        """So many of the places must be free before others are admitted to a batch that runs. Rounded down: of 11
-        places two groups of 5 and 6 are served in turns. One where prompts are read in turns: a group saves nothing
-        then, and free places make steps that serve fewer."""
-        return 1 if board.reads_in_turns(tasks.model) else max(1, math.floor(self._share * places))
 
     def _steps_of(self, tasks: ModelTasks, chosen: Sequence[Waiting], lane: Lane, board: Board) -> int:
         """As many as the longest is expected to have: arrivals are refused by when the lane is free. Where a batch was
@@ -205,7 +192,7 @@ class RtlmPlus(LanguagePolicy):
         chosen = tasks.bound_to(lane.name)[: latency.size_max]
         places = self._places(tasks, lane, len(chosen), board)
         free = places - len(chosen)
-        if not chosen or free >= self._needed(tasks, places, board):
+        if free > 0:
             chosen += self._admitted(tasks, chosen, lane, free, board)
         if not chosen:
             return None
@@ -265,16 +252,15 @@ class RtlmPlus(LanguagePolicy):
 
     def _following(self, tasks: ModelTasks, lane: Lane, free: int, board: Board) -> List[Waiting]:
         """The next tasks for ``free`` slots."""
-        count = window_len(self._paper.b, free)
-        in_turns = self._fair and len(tasks) > free and _has_several_clients(tasks)
-        fresh = self._next_for(tasks, lane, board, 0 if in_turns else count)
-        if in_turns and len(fresh) > free:
-            fresh = _in_turns(tasks, fresh)
-        if self._rule == "none" or len(fresh) <= free:
-            return fresh[:free]
-        window = fresh[:count]
-        places = consolidate(self._rule, [waiting.steps for waiting in window], free, self._paper.ratio)
-        return [window[place] for place in places[:free]]
+        in_turns = len(tasks) > free and _has_several_clients(tasks)
+        fresh = self._next_for(tasks, lane, board, 0 if in_turns else free)
+        return _in_turns(tasks, fresh)[:free] if in_turns and len(fresh) > free else fresh[:free]
+
+    def _keys(self, found: List[Waiting], tasks: ModelTasks, step_ns: float, board: Board) -> List[Key]:
+        parameters = PriorityParameters(board.now_ns, step_ns, self._tau_of(tasks), ALPHA)
+        if self._by_arrival:
+            return [fifo(waiting.task, parameters) for waiting in found]
+        return [linear(waiting.task, parameters) for waiting in found]
 
     def _crowd(self, tasks: ModelTasks, fresh: List[Waiting], mains: Sequence[Lane], board: Board) -> Crowd:
         lane = mains[0]

@@ -19,7 +19,7 @@ Node = Dict[str, Any]
 
 def draw_ensemble_options(draw: random.Random, kind: str) -> Dict[str, Any]:
     """Some options of ``[policy.*]``; the others stay as they are by default."""
-    known: Dict[str, Any] = {"cells_max": draw.choice((10, 500, 20_000)), "margin_ms": draw.choice((0.0, 2.0))}
+    known: Dict[str, Any] = {"cells_max": draw.choice((10, 500, 20_000))}
     if kind == "schemble":
         known.update(
             planner=draw.choice(("exact", "published", "greedy")),
@@ -30,7 +30,7 @@ def draw_ensemble_options(draw: random.Random, kind: str) -> Dict[str, Any]:
             price=draw.choice((0.0, 0.4)),
         )
     elif kind == "schemble+":
-        known.update(stop=draw.choice((0.0, 0.05, 1.0)), lone=draw.choice(("fastest", "plan")))
+        known.update(stop=draw.choice((0.0, 0.05, 1.0)))
     else:
         known.update(
             pick=draw.choice(("all", "static", "gating", "des")),

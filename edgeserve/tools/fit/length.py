@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.errors import ConfigError
-from edgeserve.lognormal import sigma_squared
 from edgeserve.predict.length import SIGMA_MAX, LengthModel
 from edgeserve.predict.rules import RuleScorer, features
 from edgeserve.tools.fit.ranks import correlation, ranks_of
@@ -100,8 +98,8 @@ def fit(
     """The model, trained on all but a share of the texts, and every predictor's errors on that share: a random one, or
     the texts at the places ``tested``.
 
-    The network learns the logarithm of the length, since lengths are heavy-tailed. Its spread gives held-out
-    texts the right mean. Raises ``ConfigError`` where scikit-learn is missing or an argument makes no sense.
+    The network learns the logarithm of the length, since lengths are heavy-tailed. Its spread is the standard deviation
+    of the held-out residual. Raises ``ConfigError`` where scikit-learn is missing or an argument makes no sense.
     """
     if not 0 < held_out < 1:
         raise ConfigError(f"held-out share {held_out}, expected between 0 and 1")
@@ -119,7 +117,7 @@ def fit(
     layers = _train((rows[train] - shift) / scale, np.log(tokens[train]), epochs, seed)
     draft = LengthModel(shift, scale, layers, 0.0, longest, {})
     residual = np.log(tokens[test]) - draft.log_means(rows[test].tolist())
-    sigma = min(math.sqrt(sigma_squared((residual - residual.mean()).tolist())), SIGMA_MAX)
+    sigma = float(min(residual.std(), SIGMA_MAX))
     model = LengthModel(shift, scale, layers, sigma, longest, {})
     predicted = np.asarray([law.mean() for law in model.laws(rows.tolist())])
     ladder = _ladder(rows, tokens, train, test)

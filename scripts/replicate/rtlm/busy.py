@@ -73,16 +73,16 @@ def _run(kind: str, way: str, place: str, seed: int) -> Row:
     rule, monitor = WAYS[way]
     system = SYSTEMS[kind]
     table = world.scenario_of(
-        system._replace(options={**system.options, "offload": rule}, kappa=KAPPA),
+        system._replace(options={"offload": rule} if kind == "rtlm" else {}, kappa=KAPPA),
         Case(load=1.0, seconds=float(SECONDS), xi_ms=0.0),
     )
+    table["model"]["chat"]["lanes"] = ["gpu0"] if rule == "none" else ["gpu0", "cpu0"]
     table["lane"]["cpu0"].update(threads=2 if hosts else 4, nice=0 if place == HOSTS else 10)
     table["workload"]["people"]["start"] = "2s"  # the monitor has told something by then
     processor = {"cores": 2} if hosts else {"cores": 4, "changes": EPISODES}
     table["hardware"] = {"cpu": {"monitor": monitor, "processor": processor}}
     if hosts:
         table["lane"]["hosts"] = {"device": "cpu"}
-        table["model"]["chat"]["lanes"] = ["gpu0", "cpu0"]
         table["model"]["cut"] = {"engine": "synthetic", "expected": {"1": "10ms"}, "lanes": ["hosts"]}
         table["app"]["chat"]["policy"] = "chat"
         table["app"]["cut"] = {"model": "cut", "slo": "30ms", "policy": "fifo"}

@@ -66,7 +66,7 @@ def _decision_ms(kind: str, waiting: int) -> float:
                     "expected": {str(size): f"{17.5 + 0.7 * size}ms" for size in sizes},
                 }
             },
-            "policy": {"chat": {"kind": kind, "phi_ms": 80.0, "side_lanes": ["cpu0"]}},
+            "policy": {"chat": {"kind": kind, "side_lanes": ["cpu0"], **({"phi_ms": 80.0} if kind == "rtlm" else {})}},
             "app": {"chat": {"model": "chat", "slo": "600s", "on_late": "answer", "pending_max": 10_000}},
         }
     )

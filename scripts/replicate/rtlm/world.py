@@ -153,14 +153,13 @@ def scenario_of(system: System, case: Case) -> Dict[str, Any]:
 
 def options_of(system: System, lm: Lm, case: Case) -> Dict[str, Any]:
     """The options of the policy, with the published constants of the model."""
-    options: Dict[str, Any] = {"eta_ms": lm.eta_ms, "phi_ms": lm.phi_ms, "xi_ms": case.xi_ms, "batch": lm.batch}
-    if system.kappa:
+    options: Dict[str, Any] = {}
+    if system.kind == "rtlm":
+        options.update(eta_ms=lm.eta_ms, phi_ms=lm.phi_ms, xi_ms=case.xi_ms)
+        options["batch"] = 0 if system.kappa else lm.batch  # beside a side lane each lane's own
+    if system.kind in ("rtlm", "rtlm+") and system.kappa:
         options["side_lanes"] = ["cpu0"]
-        options["batch"] = 0  # each lane's own
-    if system.kind not in ("rtlm", "rtlm+"):
-        return dict(system.options)
-    options.update(system.options)
-    return options
+    return {**options, **system.options}
 
 
 def workloads(case: Case, loads: Sequence[float], rate: float, median: float, sigma: float) -> Dict[str, Any]:

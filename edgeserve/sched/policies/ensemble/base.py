@@ -23,18 +23,20 @@ from edgeserve.sched.policies.ensemble.queries import Ensemble, Query, ensemble_
 from edgeserve.sched.policies.ensemble.records import RecordDraws
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
+from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change, Options, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import ANSWERED, DONE, OPEN, READY, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
-from edgeserve.units import ms_to_ns
 
 OVERLOADED = "overloaded"
 """Reason of a request whose models' lanes are taken until its deadline, though alone it would be in time."""
 
 JOINS: Final = 32
 """Joins of an app whose waits for a lane are remembered."""
+
+MARGIN_NS: Final = 200_000
+"""How long before the last moment models are to end."""
 
 FORCED_WAIT_NS = 10_000_000_000
 """How long a request that is answered however late waits at most before its models are looked at again."""
@@ -78,11 +80,7 @@ class PlanParameters(NamedTuple):
 class EnsembleOptions(PolicyOptions):
     """Options of all policies of ensembles."""
 
-    admit: bool = option(True, "of apps that are no ensembles: refuse at arrival what no lane can finish in time")
-    batch_max: int = option(0, "the largest batch; 0: the largest profiled size", low=0)
-    score: str = option("", "the hint that tells how difficult a request is; empty: as the fitted file says")
     cells_max: int = option(20_000, "bound of one plan, in cells")
-    margin_ms: Number = option(0.2, "how long before the last moment models are to end, ms")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -100,11 +98,10 @@ class EnsemblePolicy(Policy):
         super().__init__(name, apps, options)
         own = self.options
         assert isinstance(own, EnsembleOptions)
-        self._plain = Edf(name, apps, {"admit": own.admit, "batch_max": own.batch_max})
-        self._batch_max = own.batch_max or 2**31
+        self._plain = Edf(name, apps, {})
         self._ensembles: Dict[str, Ensemble] = {}
         for app in self.apps:
-            found = ensemble_of(app, own.score)
+            found = ensemble_of(app)
             if found is not None:
                 self._ensembles[app.name] = found
             elif app.history_share > 0.0:
@@ -116,7 +113,6 @@ class EnsemblePolicy(Policy):
         self._queries: Dict[int, Query] = {}
         self._leads: Dict[str, JobQueue] = {}
         self._places: List[Places] = []  # ensembles that share no lane with others are planned without them
-        self._margin_ns = ms_to_ns(own.margin_ms)
         self._cells_max = own.cells_max
         self._empty: List[RequestRecord] = []  # whose join goes on without any model: there is no answer
         self._is_stale = True  # something happened since the last plan
@@ -132,8 +128,8 @@ class EnsemblePolicy(Policy):
         """Name the models that each request gets: ``planned``."""
         raise NotImplementedError(f"policy {self.name!r} does not decide")
 
-    def _is_enough(self, query: Query, lanes: Lanes, places: Places, board: Board) -> bool:
-        """Whether a request that has an answer does not wait for more."""
+    def _is_enough(self, query: Query, ends: Sequence[int], places: Places) -> bool:
+        """Whether a request that has an answer does not wait for more. ``ends``: when a batch of each model would."""
         return not query.planned & ~(query.answered | query.gone)
 
     # --- who comes in, who waits --------------------------------------------------------------------------------------
@@ -187,9 +183,7 @@ class EnsemblePolicy(Policy):
         query = self._queries.get(request.id)
         if query is None:
             behind_ns = max([board.rest_ns(request.app, node) for node in ensemble.nodes])
-            query = Query(
-                request, ensemble, request.deadline_ns - behind_ns - self._margin_ns, self._join_wait_ns(request)
-            )
+            query = Query(request, ensemble, request.deadline_ns - behind_ns - MARGIN_NS, self._join_wait_ns(request))
             self._queries[request.id] = query
         return query
 
@@ -384,11 +378,7 @@ class EnsemblePolicy(Policy):
             if query.score_came():
                 self._scored(query)
             if query.answered:
-                if (
-                    query.due_ns <= board.now_ns
-                    and request.on_late != "answer"
-                    or self._is_enough(query, lanes, places, board)
-                ):
+                if query.due_ns <= board.now_ns and request.on_late != "answer" or self._is_enough(query, ends, places):
                     board.settle(request, query.ensemble.join.name)
                     ends = places.ends_ns(lanes, board)  # a model that nobody wants any more may not be loaded
             elif not query.running and query.jobs and not _may_end(query, ends, places):
@@ -408,7 +398,7 @@ class EnsemblePolicy(Policy):
                 and not query.running
                 and not query.planned
                 and not query.request.ended
-                and query.worth(query.answered) >= query.request.quality_min
+                and query.is_useful()
                 and not [bit for bit in query.jobs if not idle >> places.number(query, bit) & 1]
             ):
                 board.settle(query.request, query.ensemble.join.name)
@@ -605,12 +595,7 @@ class EnsemblePolicy(Policy):
         jobs = [row[3].jobs[row[4]] for row in together[:count]]
         shares = [self._share(row[3]) for row in together[:count]]
         size = latency.size_for[count]
-        bid = bid_for(jobs, size, latency.likely_ns[size], board, shares=shares)
-        self._adjust(bid, [row for row in rows[1:] if row[3].jobs[row[4]] not in jobs], lane, board)
-        return bid
-
-    def _adjust(self, bid: Bid, behind: Sequence[Row], lane: Lane, board: Board) -> None:
-        """Have a bid say more of what waiting costs. ``behind`` are the models that are to run after it."""
+        return bid_for(jobs, size, latency.likely_ns[size], board, shares=shares)
 
     def _batch(self, query: Query) -> int:
         """How many requests a batch of one of a request's models may hold."""

@@ -23,7 +23,7 @@ class Ensemble:
 
     __slots__ = ("app", "nodes", "join", "bits", "leads", "helpers", "before", "profile", "score", "mean")
 
-    def __init__(self, app: App, nodes: Sequence[Node], join: Node, score: str) -> None:
+    def __init__(self, app: App, nodes: Sequence[Node], join: Node) -> None:
         self.app = app
         self.nodes = tuple(nodes)
         self.join = join
@@ -33,7 +33,7 @@ class Ensemble:
         self.before = self.leads | self.helpers
         profile: EnsembleProfile | None = app.ensemble
         self.profile = profile
-        self.score = score or (profile.score if profile is not None else "")
+        self.score = profile.score if profile is not None else ""
         self.mean: Row = (
             profile.mean_row()
             if profile is not None
@@ -62,7 +62,7 @@ class Ensemble:
         return profile.observed_row(answered, lead_of(votes), request.hints.get(self.score))
 
 
-def ensemble_of(app: App, score: str = "") -> Ensemble | None:
+def ensemble_of(app: App) -> Ensemble | None:
     """The app as an ensemble, or None: as its profile says, else where one join is left to the policy and everything
     before it is a branch of its own."""
     if app.ensemble is not None:
@@ -77,7 +77,7 @@ def ensemble_of(app: App, score: str = "") -> Ensemble | None:
         nodes = sorted(join.preds, key=_index)
     if join.depth or any(node.depth or len(node.succs) != 1 or node.fan_out or node.route_one for node in nodes):
         return None
-    return Ensemble(app, nodes, join, score)
+    return Ensemble(app, nodes, join)
 
 
 def _index(node: Node) -> int:
@@ -160,6 +160,10 @@ class Query:
         if self.observed is not None and subset & self.answered == self.answered:
             return self.observed[subset]
         return self.row[subset]
+
+    def is_useful(self) -> bool:
+        """Whether the models that have answered are enough for an answer."""
+        return self.worth(self.answered) >= self.request.quality_min
 
     def gain(self, subset: int) -> float:
         """What more models add to those that have begun; nothing where the answer would still be of no use."""

@@ -9,39 +9,47 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from heapq import nsmallest
-from typing import Any, ClassVar, Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple, Type
+from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.lognormal import Lognormal
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.policies.common.bidding import Utility, best_class, refusal
-from edgeserve.sched.policies.language import consolidation, offload
+from edgeserve.sched.policies.language import offload
 from edgeserve.sched.policies.language.constants import saturating
 from edgeserve.sched.policies.language.lengths import HOPELESS
 from edgeserve.sched.policies.language.offload import Crowd, Main, Side
-from edgeserve.sched.policies.language.priority import BY_ORDER, METHODS, ORDERS, PriorityParameters
+from edgeserve.sched.policies.language.priority import Key
 from edgeserve.sched.policies.language.queues import Learnt, ModelTasks, Waiting, declared
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
+from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import DONE, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.model_cache import NEVER_NS
-from edgeserve.units import NS_PER_MS, ns_to_ms
 
 SIDE_FACTOR: Final = 1.25
 """A lane whose step takes so many times as long as that of the fastest is a side lane, where no option names any."""
-
-KEEP: Final = 0.8
-"""Of the mean duration of batches, at each new one."""
 
 STEPS_MIN: Final = 8
 """A batch is given at least so many steps: fewer are not worth another launch."""
 
 PATIENCE: Final = 4.0
 """A static batch that takes so many times as many steps as predicted comes back, lest its lane count as hung."""
+
+STEPS: Final = 64.0
+"""Assumed length while nothing is known, in steps."""
+
+PREFILL_STEPS: Final = 2.0
+"""What reading a question costs where nothing was measured, in steps (RT-LM's models)."""
+
+TAU_SHARE: Final = 0.9
+"""An answer is long that is longer than this quantile of the predicted ones (RT-LM, Section IV)."""
+
+KEEP: Final = 0.8
+"""Of a mean, at each new number."""
 
 FEW: Final = 8
 """The first of a queue are found without sorting all of it where it is so many times as long."""
@@ -50,47 +58,12 @@ ONE_STEP: Final = Lognormal(0.0, 0.0)
 """What a job of a model is that makes no steps, as far as is known."""
 
 
-class Parameters(NamedTuple):
-    """The paper's parameters, as the options of the same names give them; ``ratio`` is its lambda."""
-
-    alpha: float
-    b: float
-    ratio: float
-    tau: float
-    k: float
-    eta_ns: float
-    phi_ns: float
-    prefill_steps: float
-
-
 @mypyc_attr(allow_interpreted_subclasses=True)
 @dataclass(frozen=True)
 class LanguageOptions(PolicyOptions):
-    """Options of ``rtlm`` and ``rtlm+``, under the names of the paper (RT-LM, sections IV and V)."""
+    """Options of ``rtlm`` and ``rtlm+``."""
 
-    method: str = option(
-        "rt-lm", "a system of the paper: order, consolidation and offloading at once", one_of=[*METHODS]
-    )
-    order: str = option("", "which answer goes first; empty: as the method says", one_of=["", *ORDERS])
-    consolidation: str = option(
-        "", "which answers share a batch; empty: as the method says", one_of=["", *consolidation.RULES]
-    )
-    offload: str = option("", "which go to a side lane; empty: as the method says", one_of=["", *offload.RULES])
-    alpha: Number = option(1.0, "weight of the length in the order", low=0)
-    b: Number = option(1.8, "how many batches the window of consolidation has", low=1)
-    lambda_: Number = option(1.5, "ratio of neighbours in a batch of the rules and, or", low=1)
-    k: Number = option(0.9, "tau is this quantile of the last 512 predicted lengths", low=0)
-    tau: Number = option(0.0, "tokens above which an answer is long; 0: by k", low=0)
-    eta_ms: Number = option(0.0, "time of a token in the order, ms; 0: as measured", low=0)
-    phi_ms: Number = option(
-        0.0, "the deadline in the order is so many ms per token of the question; 0: the real one", low=0
-    )
-    xi_ms: Number = option(0.0, "gathering window, ms", low=0)
-    batch: int = option(0, "C, the batch; 0: the smallest size with 98 % of the best throughput", low=0)
-    steps: Number = option(64.0, "assumed length while nothing is known, in steps", low=1)
-    prefill_steps: Number = option(2.0, "what reading a question costs where nothing was measured, in steps", low=0)
     side_lanes: Tuple[str, ...] = option((), "names of the side lanes; empty: those that are slower")
-    correct: bool = option(False, "correct declared lengths by those of finished answers")
     admit: bool = option(True, "refuse at arrival what no lane can make")
 
 
@@ -104,30 +77,13 @@ class LanguagePolicy(Policy):
         super().__init__(name, apps, options)
         own = self.options
         assert isinstance(own, LanguageOptions)
-        method = METHODS[own.method]
-        self._order = own.order or method[0]
-        self._rule = own.consolidation or method[1]
-        self._offload = own.offload or method[2]
-        self._paper = Parameters(
-            own.alpha,
-            own.b,
-            own.lambda_,
-            own.tau,
-            own.k,
-            own.eta_ms * NS_PER_MS,
-            own.phi_ms * NS_PER_MS,
-            own.prefill_steps,
-        )
-        self._xi_ns = round(own.xi_ms * NS_PER_MS)
-        self._batch_max = own.batch
         self._admit = own.admit
-        self._turn = 0  # steps after which a batch comes back; 0: no bound
         self._sides = own.side_lanes
-        self._learnt = Learnt(own.correct, own.steps)
+        self._learnt = Learnt(True, STEPS)
+        self._prefill_steps = PREFILL_STEPS
         self._models: Dict[str, ModelTasks] = {
             node.model: ModelTasks(node.model) for app in self.apps for node in app.nodes
         }
-        self._took_ns: Dict[str, float] = {}  # mean duration of a model's batches on main lanes
         self._sent_off = 0
         self._shares: Dict[Tuple[str, str], Tuple[int, float]] = {}  # of the processor, when a side lane was measured
         self._left: Dict[str, float] = {}  # side lane -> of the processor now, for people
@@ -144,10 +100,9 @@ class LanguagePolicy(Policy):
             waiting = self._new(tasks, job, board)
             if not job.steps:
                 tasks.predicted.add(waiting.steps)
-        visible_ns = -(-board.now_ns // self._xi_ns) * self._xi_ns if self._xi_ns else 0
         least = waiting.length.quantile(HOPELESS)  # steps that all but so many of such answers have
         hopeless_ns = self._latest_ns(job, board) - round((least - 1.0) * self._alone_ns(tasks, board))
-        tasks.add(waiting, visible_ns if visible_ns > board.now_ns else 0, hopeless_ns)
+        tasks.add(waiting, hopeless_ns)
 
     def _knows_steps(self, tasks: ModelTasks, job: Job, board: Board) -> bool:
         """Whether a job's model is one of steps, as far as is known now."""
@@ -165,13 +120,11 @@ class LanguagePolicy(Policy):
         told = declared(job, "steps")
         self._knows_steps(tasks, job, board)
         length = self._learnt.of(job).predict(told, declared(job, "steps_sd")) if tasks.stepwise else ONE_STEP
-        tokens = declared(job, "tokens") if self._paper.phi_ns else None
-        due_ns = (
-            job.request.deadline_ns
-            if tokens is None
-            else job.request.arrival_ns + round(self._paper.phi_ns * max(0.0, tokens))
-        )
-        return Waiting(job, length, told, due_ns)
+        return Waiting(job, length, told, self._due_ns(job))
+
+    def _due_ns(self, job: Job) -> int:
+        """The deadline that orders go by."""
+        return job.request.deadline_ns
 
     def on_gone(self, job: Job, board: Board) -> None:
         self._models[job.node.model].remove(job)
@@ -198,9 +151,6 @@ class LanguagePolicy(Policy):
                 board.now_ns,
                 now if before is None else KEEP * before + (1.0 - KEEP) * now,
             )
-        else:
-            took_ns = float(finished_ns - started_ns)
-            self._took_ns[work.model] = KEEP * self._took_ns.get(work.model, took_ns) + (1.0 - KEEP) * took_ns
 
     def on_refused(self, work: Work, board: Board) -> None:
         self._forget(work)
@@ -213,10 +163,8 @@ class LanguagePolicy(Policy):
             self._models[work.model].running.pop(job.seq, None)
 
     def plan(self, board: Board) -> None:
-        """What was gathered becomes visible; what cannot be in time is given up."""
+        """What cannot be in time is given up."""
         for tasks in self._models.values():
-            if tasks.gathered:
-                tasks.show(board.now_ns)
             if tasks.due.rows or tasks.begun:
                 ends_ns = board.earliest_end_ns(tasks.model)
                 if ends_ns is not None:
@@ -262,10 +210,6 @@ class LanguagePolicy(Policy):
             ),
         )
 
-    def next_wakeup_ns(self, board: Board) -> int | None:
-        times = [at_ns for tasks in self._models.values() for at_ns, _ in tasks.gathered.values()]
-        return min(times) if times else None
-
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         bids: List[Bid] = []
         for tasks in self._models.values():
@@ -284,7 +228,6 @@ class LanguagePolicy(Policy):
         figures: Dict[str, Any] = {"lengths": self._learnt.figures(), "sent to side lanes": self._sent_off}
         figures["tau"] = {model: self._tau_of(tasks) for model, tasks in self._models.items() if len(tasks.predicted)}
         figures["processor left to side lanes"] = dict(self._left)
-        figures["batch_ms"] = {model: ns_to_ms(round(took_ns)) for model, took_ns in self._took_ns.items()}
         return figures
 
     # --- for subclasses -----------------------------------------------------------------------------------------------
@@ -295,8 +238,6 @@ class LanguagePolicy(Policy):
 
     def _batch_of(self, latency: BatchTime) -> int:
         """C on this lane: how many tasks a batch is to have."""
-        if self._batch_max:
-            return min(self._batch_max, latency.size_max)
         return saturating(latency.typical_ns)
 
     def _step_ns(self, latency: BatchTime, count: int) -> int:
@@ -308,26 +249,29 @@ class LanguagePolicy(Policy):
         phase = latency.phases.get("prefill")
         if phase is not None:
             return phase.typical_ns[phase.size_for[min(count, phase.size_max)]]
-        return round(self._paper.prefill_steps * self._step_ns(latency, count))
+        return round(self._prefill_steps * self._step_ns(latency, count))
 
     def _tau_of(self, tasks: ModelTasks) -> float:
-        return self._paper.tau if self._paper.tau else max(1.0, tasks.predicted.quantile(self._paper.k))
+        """An answer that is longer is long."""
+        return max(1.0, tasks.predicted.quantile(TAU_SHARE))
 
     def _sorted(
         self, tasks: ModelTasks, found: List[Waiting], lane: Lane, board: Board, count: int = 0
     ) -> List[Waiting]:
         """Fresh tasks in the order of the policy, those of critical requests first; the first ``count`` (0: all)."""
         latency = board.latency(tasks.model, lane.name)
-        step_ns = self._paper.eta_ns or float(self._step_ns(latency, self._batch_of(latency)))
-        parameters = PriorityParameters(board.now_ns, step_ns, self._tau_of(tasks), self._paper.alpha)
-        key_of = BY_ORDER[self._order]
+        step_ns = float(self._step_ns(latency, self._batch_of(latency)))
         order: List[Waiting] = []
         for rank in sorted({waiting.rank for waiting in found}):
-            keys = [key_of(waiting.task, parameters) for waiting in found if waiting.rank == rank]
+            keys = self._keys([waiting for waiting in found if waiting.rank == rank], tasks, step_ns, board)
             wanted = count - len(order) if count else len(keys)
             keys = nsmallest(wanted, keys) if wanted * FEW < len(keys) else sorted(keys)[:wanted]
             order += [tasks.fresh[key[2]] for key in keys]  # each key ends with the number of its job
         return order
+
+    def _keys(self, found: List[Waiting], tasks: ModelTasks, step_ns: float, board: Board) -> List[Key]:
+        """By what tasks are sorted. ``step_ns``: one output token."""
+        raise NotImplementedError
 
     def _is_side(self, model: str, lane: Lane, board: Board) -> bool:
         """Whether a lane takes tasks of a model only by the rule of offloading."""
@@ -368,27 +312,14 @@ class LanguagePolicy(Policy):
             return []
         fresh = list(tasks.fresh.values())
         if not self._is_side(tasks.model, lane, board):
-            if self._offload == "static" and self._side_is_up(tasks.model, board):
-                tau = self._tau_of(tasks)
-                fresh = [waiting for waiting in fresh if waiting.steps <= tau]
             return self._sorted(tasks, fresh, lane, board, count)
         mains = self._main_lanes(tasks.model, board)
         if not mains:
             return self._sorted(tasks, fresh, lane, board, count)
-        if self._offload == "none":
-            return []
         tau = self._tau_of(tasks)
         if not any(self._may_be_sent(waiting, tau) for waiting in fresh):
             return []
-        if self._offload == "static":
-            return self._sorted(tasks, [waiting for waiting in fresh if waiting.steps > tau], lane, board, count)
         return self._worth_sending(tasks, self._sorted(tasks, fresh, mains[0], board), lane, mains, board)
-
-    def _side_is_up(self, model: str, board: Board) -> bool:
-        return any(
-            lane.up and not lane.hung and self._is_side(model, lane, board) and board.is_resident(model, lane)
-            for lane in board.lanes_of(model)
-        )
 
     def _worth_sending(
         self, tasks: ModelTasks, fresh: List[Waiting], lane: Lane, mains: Sequence[Lane], board: Board
@@ -450,17 +381,11 @@ class LanguagePolicy(Policy):
 
     def _crowd(self, tasks: ModelTasks, fresh: List[Waiting], mains: Sequence[Lane], board: Board) -> Crowd:
         """The main lanes and who waits for them. O(tasks)."""
-        lane = min(mains, key=lambda item: item.available_ns(board.now_ns))
-        latency = board.latency(tasks.model, lane.name)
-        batch, mean_steps = self._batch_of(latency), tasks.predicted.mean()
-        step_ns, prefill_ns = self._step_ns(latency, batch), self._prefill_ns(latency, batch)
-        main = Main(float(lane.available_ns(board.now_ns)), step_ns, prefill_ns, len(fresh), batch, mean_steps)
-        took_ns = self._took_ns.get(tasks.model, prefill_ns + 1.5 * mean_steps * step_ns)
-        return Crowd(main, batch * len(mains), took_ns)
+        raise NotImplementedError
 
     def _main(self, crowd: Crowd, place: int, ahead_steps: float) -> Main:
         """The main lanes as a task sees them that has so many tasks, and so many of their steps, before it."""
-        return crowd.main_from(crowd.main.begins_ns + place // crowd.slots * crowd.took_ns)
+        raise NotImplementedError
 
     def _steps_of(self, tasks: ModelTasks, chosen: Sequence[Waiting], lane: Lane, board: Board) -> int:
         """How many steps a batch is expected to make until all its answers are whole, or it comes back."""
@@ -489,8 +414,6 @@ class LanguagePolicy(Policy):
                 bound = min(math.ceil(PATIENCE * steps), patient)
             else:
                 bound = steps
-            if self._turn:
-                bound = min(bound, self._turn)
         expected_ns = max(1, before_ns + (steps if bound is None else min(steps, bound)) * step_ns)
         whole_ns = max(1, before_ns + steps * step_ns)
         jobs = [waiting.job for waiting in chosen]

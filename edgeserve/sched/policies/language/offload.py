@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from typing import Deque, Final, List, NamedTuple, Tuple
-
-RULES: Final[Tuple[str, ...]] = ("conditional", "static", "none")
+from typing import Deque, List, NamedTuple
 
 
 class Main(NamedTuple):

@@ -62,19 +62,18 @@ def declared(job: Job, what: str) -> float | None:
 
 class ModelTasks:
     """The tasks of one model: ``fresh`` ones that have not begun, ``begun`` ones whose answer has, ``running`` ones.
-    All by ``seq``, in the order in which they became ready. ``gathered`` are fresh tasks with the time at which they
-    become visible. ``due`` has the fresh ones that may be given up, by when they are. ``stepwise``: some job told that
-    it needs steps, or took several; before, every job of the model counts as one step.
+    All by ``seq``, in the order in which they became ready. ``due`` has the fresh ones that may be given up, by when
+    they are. ``stepwise``: some job told that it needs steps, or took several; before, every job of the model counts as
+    one step.
     """
 
-    __slots__ = ("model", "fresh", "begun", "running", "gathered", "due", "predicted", "stepwise")
+    __slots__ = ("model", "fresh", "begun", "running", "due", "predicted", "stepwise")
 
     def __init__(self, model: str) -> None:
         self.model = model
         self.fresh: Dict[int, Waiting] = {}
         self.begun: Dict[int, Waiting] = {}
         self.running: Dict[int, Waiting] = {}
-        self.gathered: Dict[int, Tuple[int, Waiting]] = {}
         self.due = JobQueue()
         self.predicted = Window(TAU_LEN)
         self.stepwise = False
@@ -82,33 +81,22 @@ class ModelTasks:
     def __len__(self) -> int:
         return len(self.fresh) + len(self.begun)
 
-    def add(self, waiting: Waiting, visible_ns: int, hopeless_ns: int) -> None:
-        """A job is ready: it goes on, or is new and becomes visible at ``visible_ns`` (0: now). ``hopeless_ns``: if its
-        first step cannot end by then, it will hardly be in time."""
+    def add(self, waiting: Waiting, hopeless_ns: int) -> None:
+        """A job is ready: it goes on, or is new. ``hopeless_ns``: if its first step cannot end by then, it will hardly
+        be in time."""
         job = waiting.job
         if job.steps or job.lane:
             self.begun[job.seq] = waiting
             return
         if job.request.on_late != "answer":
             self.due.add(hopeless_ns, job)
-        if visible_ns:
-            self.gathered[job.seq] = (visible_ns, waiting)
-        else:
-            self.fresh[job.seq] = waiting
+        self.fresh[job.seq] = waiting
 
     def remove(self, job: Job) -> Waiting:
         """A job was launched or has left."""
         if job.key is not None:
             self.due.remove(job)
-        gathered = self.gathered.pop(job.seq, None)
-        if gathered is not None:
-            return gathered[1]
         return self.begun.pop(job.seq) if job.seq in self.begun else self.fresh.pop(job.seq)
-
-    def show(self, now_ns: int) -> None:
-        """What was gathered becomes visible when its time has come."""
-        for seq in [seq for seq, (at_ns, _) in self.gathered.items() if at_ns <= now_ns]:
-            self.fresh[seq] = self.gathered.pop(seq)[1]
 
     def bound_to(self, lane: str) -> List[Waiting]:
         """Tasks that have begun and whose state a lane holds."""
@@ -120,9 +108,7 @@ class ModelTasks:
 
     def jobs(self) -> List[Job]:
         """All that wait."""
-        return [waiting.job for table in (self.fresh, self.begun) for waiting in table.values()] + [
-            waiting.job for _, waiting in self.gathered.values()
-        ]
+        return [waiting.job for table in (self.fresh, self.begun) for waiting in table.values()]
 
 
 class Learnt:

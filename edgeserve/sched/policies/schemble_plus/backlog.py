@@ -19,8 +19,8 @@ from edgeserve.sched.policies.ensemble.problem import Lanes
 FULL: Final = 0.5
 """The part of the time left that the fastest models of all that wait may need before nobody gets more than one."""
 
-LOWEST: Final = 0.05
-"""The least price of all models' time that a surcharge rises from, in agreement."""
+PRICE: Final = 0.05
+"""What the time of all models costs a request, in agreement: room for requests to come. The surcharges rise from it."""
 
 
 class Demand(NamedTuple):
@@ -46,8 +46,8 @@ def _own_ns(lanes: Lanes, model: int) -> int:
     return max(1, -(-lanes.times_ns[model] // lanes.sizes[model]))
 
 
-def prices(lanes: Lanes, demands: Sequence[Demand], price: float) -> List[float]:
-    """What a nanosecond of each place costs: ``price`` of what it brings on average to those who use the place."""
+def prices(lanes: Lanes, demands: Sequence[Demand]) -> List[float]:
+    """What a nanosecond of each place costs: :data:`PRICE` of what it brings on average to those who use the place."""
     found = []
     for place in range(len(lanes.free_ns)):
         worth = time_ns = 0.0
@@ -55,7 +55,7 @@ def prices(lanes: Lanes, demands: Sequence[Demand], price: float) -> List[float]
             if any(lanes.lane_of[model] == place for model in models):
                 worth += count * each
                 time_ns += count * sum([lanes.times_ns[model] for model in models])
-        found.append(price * worth / time_ns if time_ns else 0.0)
+        found.append(PRICE * worth / time_ns if time_ns else 0.0)
     return found
 
 
@@ -71,13 +71,11 @@ def taken(lanes: Lanes, demands: Sequence[Demand], last_ns: int) -> List[float]:
     return found
 
 
-def surcharges(
-    lanes: Lanes, models: Sequence[int], demands: Sequence[Demand], last_ns: int, price: float
-) -> List[float]:
+def surcharges(lanes: Lanes, models: Sequence[int], demands: Sequence[Demand], last_ns: int) -> List[float]:
     """What each of an ensemble's ``models`` costs while the demands wait, beyond the :func:`prices`: from nothing to
     the worth of the answers that the others who wait could get in its time."""
     fastest, parts = fastest_ns(lanes, models), taken(lanes, demands, last_ns)
-    lowest = max(LOWEST, price) * sum(fastest.values()) / len(fastest) / sum([lanes.times_ns[at] for at in models])
+    lowest = PRICE * sum(fastest.values()) / len(fastest) / sum([lanes.times_ns[at] for at in models])
     found = []
     for model in models:
         place = lanes.lane_of[model]

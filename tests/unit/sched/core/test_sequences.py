@@ -341,12 +341,6 @@ def test_a_step_that_takes_longer_than_expected_is_believed_to_end_now():
     assert lane.available_ns(55 * MS) == 55 * MS
 
 
-def test_a_batch_that_comes_back_after_a_turn_is_expected_then():
-    world = lm(policy={"rtlm+": {"turn": 5}})
-    world.arrive("chat", hints=chat(50))
-    assert (world.work().steps_max, world.work().expected_ns) == (5, 70 * MS)  # reading counts as two steps at first
-
-
 @pytest.mark.parametrize("slo", [30, 60])
 def test_a_pipeline_is_served_beside_a_batch_that_can_be_cut(slo):
     frames = {

@@ -14,8 +14,8 @@ VOTE = {"name": "vote", "after": ["c", "a", "b"], "join": "policy"}
 FITTED = {"models": ["a", "b", "c"], "edges": [0.5], "agreement": [EASY, HARD], "shares": [3.0, 1.0]}
 
 
-def ensemble(nodes=(*MODELS, VOTE), score="", **app):
-    return ensemble_of(app_of([dict(node) for node in nodes], **app), score)
+def ensemble(nodes=(*MODELS, VOTE), **app):
+    return ensemble_of(app_of([dict(node) for node in nodes], **app))
 
 
 def names(nodes):

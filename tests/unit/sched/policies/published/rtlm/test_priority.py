@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from edgeserve.sched.policies.language.priority import METHODS, ORDERS, PriorityParameters, Task, key_of
+from edgeserve.sched.policies.language.priority import PriorityParameters, Task
+from edgeserve.sched.policies.published.rtlm.priority import BY_ORDER, METHODS, ORDERS
 
 S = 10**9
 PHI, ETA, TAU = 0.08, 0.05, 35.0
@@ -21,7 +22,7 @@ def tasks(table=EXAMPLE):
 def in_order(order, now_s=0.0, alpha=1.0, table=EXAMPLE):
     parameters = PriorityParameters(round(now_s * S), ETA * S, TAU, alpha)
     rows = tasks(table)
-    return "".join(sorted(rows, key=lambda name: key_of(order, rows[name], parameters)))
+    return "".join(sorted(rows, key=lambda name: BY_ORDER[order](rows[name], parameters)))
 
 
 def test_the_worked_example_as_printed_and_corrected():
@@ -61,7 +62,7 @@ def test_a_slack_of_nothing_does_not_divide_by_zero():
 def test_every_order_is_total(order):
     parameters = PriorityParameters(0, ETA * S, TAU, 1.0)
     same = [Task(10.0, 5, 7, seq) for seq in (3, 1, 2)]
-    assert [task.seq for task in sorted(same, key=lambda task: key_of(order, task, parameters))] == [1, 2, 3]
+    assert [task.seq for task in sorted(same, key=lambda task: BY_ORDER[order](task, parameters))] == [1, 2, 3]
 
 
 def test_the_methods_name_orders_that_exist():
@@ -86,5 +87,5 @@ def test_the_keys_of_the_orders(order, alpha, steps, now_s, due_s, key):
     """In seconds; the task arrived at 0.25 s."""
     unit = {"corrected": 1 / S, "printed": 1.0}.get(order, S)
     parameters = PriorityParameters(now_s * S, ETA * S, TAU, alpha)
-    found = key_of(order, Task(steps, S // 4, round(due_s * S), 7), parameters)
+    found = BY_ORDER[order](Task(steps, S // 4, round(due_s * S), 7), parameters)
     assert found == (pytest.approx(key * unit), S // 4, 7)

@@ -1,0 +1,1 @@
+"""RT-LM as published: priorities, consolidation and offloading of language models in static batches."""
