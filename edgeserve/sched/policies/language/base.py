@@ -23,7 +23,7 @@ from edgeserve.sched.policies.language.priority import Key
 from edgeserve.sched.policies.language.queues import Learnt, ModelTasks, Waiting, declared
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.options import PolicyOptions, option
+from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import DONE, Job, RequestRecord
@@ -80,7 +80,7 @@ class LanguagePolicy(Policy):
         self._admit = own.admit
         self._sides = own.side_lanes
         self._learnt = Learnt(True, STEPS)
-        self._prefill_steps = PREFILL_STEPS
+        self._prefill_steps: Number = PREFILL_STEPS
         self._models: Dict[str, ModelTasks] = {
             node.model: ModelTasks(node.model) for app in self.apps for node in app.nodes
         }

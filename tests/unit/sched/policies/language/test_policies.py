@@ -103,17 +103,28 @@ def test_a_batch_that_is_far_longer_than_predicted_comes_back_to_be_predicted_ag
 # --- rtlm+ ------------------------------------------------------------------------------------------------------------
 
 
-def test_others_are_admitted_as_soon_as_a_place_is_free():
-    for turn_tokens in (0, 8):
-        world = world_of(turn_tokens=turn_tokens)
+def test_others_are_admitted_when_half_of_the_places_are_free():
+    world = world_of()
+    ask(world, 20)
+    ask(world, at=1)
+    assert ask(world, 20, 20, at=5)[0] == like(CutBatch)  # three of four places are free
+    world.finish(at=10, status="unfinished", steps=1, state_bytes=110)
+    assert batch_of(world) == [1, 2, 3]
+    assert ask(world, 20, at=15) == []  # one place is free: not worth another prefill
+    assert like(CutBatch) in world.progress(1, at=100, steps=9)
+    world.finish(at=101, status="unfinished", steps=10, state_bytes=200)
+    assert batch_of(world) == [2, 3, 4]
+
+
+def test_where_prompts_are_read_in_turns_no_group_is_waited_for():
+    whole, turns = world_of(), world_of(turn_tokens=8)
+    for world in (whole, turns):
         ask(world, 20)
-        assert ask(world, 20, 20, at=5)[0] == like(CutBatch)
+        ask(world, 20, 20, at=5)
         world.finish(at=10, status="unfinished", steps=1, state_bytes=110)
-        assert batch_of(world) == [1, 2, 3]
-        assert ask(world, 20, at=15) == [like(CutBatch)]
-        world.finish(at=20, status="unfinished", steps=2, state_bytes=120)
-        assert batch_of(world) == [1, 2, 3, 4]
-        assert ask(world, 20, at=25) == []  # no place is free
+        assert len(batch_of(world)) == 3
+    assert ask(whole, 20, at=15) == []
+    assert ask(turns, 20, at=15) == [like(CutBatch)]
 
 
 def test_a_batch_that_is_measured_by_turns_comes_back_before_its_answers_are_whole():
