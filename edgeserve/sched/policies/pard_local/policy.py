@@ -249,14 +249,14 @@ class PardLocal(Policy):
 
     def _part_with_dear(self, cohort: Cohort, board: Board) -> None:
         """Members whose work brings less value per lane time than the cohort was chosen for leave: those that wait
-        bring as much as it did. (So it is where a detector found many parts.)"""
+        bring as much as it did. So it is where a detector found many parts; work that was foretold was chosen."""
         route = self._stage_costs.route(cohort.pipeline, cohort.home, board)
         steps, size = cohort.steps(), len(cohort.pipeline.nodes)
         ranked = sorted(
             [
                 (self._stage_costs.cost_share_ns(member.pipeline, member.left(), board), member.request.id, member)
                 for member in cohort.members
-                if member.request.on_late != "answer"
+                if member.request.on_late != "answer" and not member.foretold
             ],
             reverse=True,
         )

@@ -93,39 +93,31 @@ def test_those_that_are_answered_first_are_the_tightest_that_can_make_it(seed):
 
 
 def unequal_by_hand(rows, trial_of):
-    """Every set that the rule allows, first by the mean value, then with the own value of whoever cannot wait."""
+    """Every set that the rule allows."""
     ranks = sorted({row.rank for row in rows})[:-1]
-    mean = sum(Fraction(row.value) for row in rows) / len(rows)
-
-    def best_of(worths):
-        best = None
-        for tightest in rows:
-            taken, full = [], set()
-            for index in sorted(
-                range(len(rows)),
-                key=lambda at: (rows[at].rank, Fraction(rows[at].cost_ns) / Fraction(rows[at].value), at),
-            ):
-                if rows[index].due_ns < tightest.due_ns or rows[index].rank in full:
-                    continue
-                trial = trial_of(total_of([rows[member].left for member in [*taken, index]], 2), tightest.due_ns)
-                if trial is None or trial.answers[-1] > tightest.due_ns:
-                    full.add(rows[index].rank)
-                    continue
-                taken.append(index)
-                urgent = [sum(rows[item].value for item in taken if rows[item].rank == rank) for rank in ranks]
-                score = (*urgent, sum(worths[item] for item in taken) / trial.time_ns, len(taken))
-                if best is None or score > best[0]:
-                    best = (score, sorted(taken), trial.answers[-1])
-        return best
-
-    first = best_of([mean] * len(rows))
-    if first is None:
-        return []
-    return best_of([Fraction(row.value) if row.due_ns < first[2] else mean for row in rows])[1]
+    best = None
+    for tightest in rows:
+        taken, full = [], set()
+        for index in sorted(
+            range(len(rows)),
+            key=lambda at: (rows[at].rank, Fraction(rows[at].cost_ns) / Fraction(rows[at].value), at),
+        ):
+            if rows[index].due_ns < tightest.due_ns or rows[index].rank in full:
+                continue
+            trial = trial_of(total_of([rows[member].left for member in [*taken, index]], 2), tightest.due_ns)
+            if trial is None or trial.answers[-1] > tightest.due_ns:
+                full.add(rows[index].rank)
+                continue
+            taken.append(index)
+            urgent = [sum(rows[item].value for item in taken if rows[item].rank == rank) for rank in ranks]
+            score = (*urgent, sum(rows[item].value for item in taken), -trial.time_ns)
+            if best is None or score > best[0]:
+                best = (score, sorted(taken))
+    return best[1] if best else []
 
 
 @for_each(lambda: range(300))
-def test_of_unequal_work_the_set_of_most_value_per_time(seed):
+def test_of_unequal_work_the_set_of_most_value(seed):
     draw = random.Random(f"unequal {seed}")
     rows, forbidden = candidates(draw, values=(840.0, 1680.0, 3360.0)), draw.randrange(2, 20)
 
