@@ -170,7 +170,14 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         "edf: values of a model's jobs", "policies/common/model_queues.py", (Part(edf, "worthiest", most_urgent),)
     ),
     Mechanism(
-        "edf: schedule of several models", "policies/common/lane_schedule.py", (Part(edf, "first_of", arbiter.choose),)
+        "edf: schedule of several models",
+        "policies/common/lane_schedule.py",
+        (Part(edf, "first_of", lambda bids, lost, *rest: arbiter.choose(bids, *rest)),),
+    ),
+    Mechanism(
+        "edf: who is passed over rises",
+        "policies/common/lane_schedule.py",
+        (Part(lane_schedule, "_rise", says(1.0)),),
     ),
     Mechanism(
         "edf: urgent before patient",

@@ -43,7 +43,7 @@ def rates(apps, load, seed, **arrivals):
 @pytest.mark.parametrize(("parts", "load"), [((1, 1), 1.3), ((1, 4, 2), 1.6), ((1, 8), 2.0)])
 def test_equal_apps_share_an_overloaded_lane(parts, load):
     found = rates({f"app{index}": (f"m{index}", part, {}) for index, part in enumerate(parts)}, load, seed=1)
-    assert min(found.values()) > 0.15, found  # in order of what is lost by waiting, the small one of the last has 4 %
+    assert min(found.values()) > 0.25, found  # in order of what is lost by waiting, the small one of the last has 4 %
     assert sum([parts[index] * found[f"app{index}"] for index in range(len(parts))]) / sum(parts) > 0.6 / load
 
 
@@ -51,7 +51,7 @@ def test_the_neighbour_of_cameras_that_fill_every_batch_is_served():
     """By the exchange rule the larger of two equal batches goes first each time, and the neighbour has 10 % in time."""
     apps = {"cameras": ("m0", 3, {"stream": "newest_wins"}), "other": ("m1", 1, {})}
     found = rates(apps, 1.3, 2, cameras={"kind": "periodic", "streams": 8})
-    assert found["other"] > 0.25 and found["cameras"] > 0.75, found
+    assert found["other"] > 0.5 and found["cameras"] > 0.6, found
 
 
 def test_where_not_all_can_be_served_those_of_most_value_are():

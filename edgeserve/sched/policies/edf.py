@@ -81,6 +81,7 @@ class Edf(Policy):
 
     def on_started(self, work: Work, board: Board) -> None:
         queues = self._models[work.model]
+        queues.lost = 0
         for job in work.jobs:
             queues.remove(job)
 
@@ -95,6 +96,7 @@ class Edf(Policy):
                 while ends_ns is not None and rows and rows[0][0] < ends_ns:
                     job = rows[0][2]
                     if droppable(job):
+                        queues.lost += 1
                         board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
                     else:
                         postpone(queue, job, ends_ns)
@@ -103,17 +105,19 @@ class Edf(Policy):
                     look_at_bound(queue, ends_by_lane(queues.model, board), board)
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
-        bids = []
+        bids: List[Bid] = []
+        lost: List[int] = []
         for queues in self._models.values():
             if queues.count and queues.model in lane.models and board.is_resident(queues.model, lane):
                 bid = self._best_batch(queues, lane, board)
                 if bid is not None:
                     bids.append(bid)
+                    lost.append(queues.lost)
         if not bids:
             return None
         if len(bids) == 1:
             return bids[0]
-        return first_of(bids, lane.available_ns(board.now_ns), lane.handover.careful_ns)
+        return first_of(bids, lost, lane.available_ns(board.now_ns), lane.handover.careful_ns)
 
     def holds(self, model: str) -> bool:
         """Whether jobs of a model wait here."""

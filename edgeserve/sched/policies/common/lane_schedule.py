@@ -18,6 +18,10 @@ KEPT = 0.9
 SOFT_PART = 9
 """What is answered late anyway keeps nine tenths of its worth until a ninth of its SLO after its deadline."""
 
+RISE, RISE_MAX = 4, 2.0
+"""A batch counts as denser if jobs of its model were given up since the model ran last: twice as dense for four times
+as many as the batch has, three times at most. So the smaller of two equal apps has its turn."""
+
 PATIENT = 16
 """A batch that can wait so many times as long as the most urgent one lets it go first, dense or not: between deadlines
 that lie so far apart, an early start keeps time free for those who come. (Between those that do not, full batches save
@@ -27,25 +31,25 @@ NEVER_NS = 2**62
 
 
 class Candidate:
-    """The best batch of one model. ``dense``: worth per remaining lane time; ``latest_ns``: until when it may start."""
+    """The best batch of one model. ``dense``: its worth per remaining lane time, more where its model was passed over;
+    ``latest_ns``: until when it may start."""
 
     __slots__ = ("bid", "dense", "latest_ns", "is_critical")
 
-    def __init__(self, bid: Bid, at_ns: int) -> None:
+    def __init__(self, bid: Bid, lost: int, at_ns: int) -> None:
         self.bid = bid
         self.is_critical = bid.klass == "critical"
-        self.dense = bid.utility.value(at_ns) / bid.remaining_ns
+        self.dense = _rise(lost, len(bid.jobs)) * bid.utility.value(at_ns) / bid.remaining_ns
         utility = bid.utility
         assert isinstance(utility, Utility)
         self.latest_ns = _latest_start_ns(utility, at_ns, 1.0 if self.is_critical else KEPT)
 
 
-def first_of(bids: Sequence[Bid], at_ns: int, handover_ns: int) -> Bid:
-    """The bid that starts at ``at_ns``, of at least one. O(bids ** 2), as soon as there are several."""
-    foreground = [bid for bid in bids if bid.klass != "background"] or bids
-    if len(foreground) == 1:
-        return foreground[0]
-    candidates = [Candidate(bid, at_ns) for bid in foreground]
+def first_of(bids: Sequence[Bid], lost: Sequence[int], at_ns: int, handover_ns: int) -> Bid:
+    """The bid that starts at ``at_ns``, of at least one; background only where nobody else bids. ``lost``: how many
+    jobs of each bid's model were given up since it ran last. O(bids ** 2)."""
+    foreground = [index for index, bid in enumerate(bids) if bid.klass != "background"] or range(len(bids))
+    candidates = [Candidate(bids[index], lost[index], at_ns) for index in foreground]
     candidates.sort(key=_by_density)
     schedule: List[Candidate] = []  # in order of latest starts
     for candidate in sorted(candidates, key=_by_class):
@@ -65,6 +69,11 @@ def first_of(bids: Sequence[Bid], at_ns: int, handover_ns: int) -> Bid:
         ):
             return candidate.bid
     return first.bid
+
+
+def _rise(lost: int, served: int) -> float:
+    """How many times as dense a batch counts that serves so many jobs of a model which has lost so many."""
+    return 1.0 + min(RISE_MAX, lost / (RISE * served))
 
 
 def _patient_from_ns(first: Candidate, at_ns: int) -> int:

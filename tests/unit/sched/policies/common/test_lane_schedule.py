@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeserve.sched.policies.common.bidding import Utility
-from edgeserve.sched.policies.common.lane_schedule import PATIENT, first_of
+from edgeserve.sched.policies.common.lane_schedule import PATIENT, RISE
+from edgeserve.sched.policies.common.lane_schedule import first_of as first_of_all
 from edgeserve.sched.policy_api.policy import Bid
 
 APP = app_of("m")
@@ -19,6 +20,11 @@ def bid(took, *deadlines, worth=10, klass="normal"):
     """A bid that takes so many ms for requests with these deadlines (ms), each worth so much."""
     jobs = [job(number, APP, deadline=deadline, worth=worth) for number, deadline in enumerate(deadlines, 1)]
     return Bid("m", jobs, len(jobs), took * MS, Utility(jobs, took * MS), took * MS, klass=klass)
+
+
+def first_of(bids, at_ns, handover_ns):
+    """Where nobody was passed over."""
+    return first_of_all(bids, [0] * len(bids), at_ns, handover_ns)
 
 
 def delivered(order):
@@ -80,3 +86,10 @@ def test_a_dense_batch_that_can_wait_far_longer_lets_the_urgent_go_first():
     urgent = bid(10, 50)
     assert first_of([urgent, bid(20, 20 + 40 * PATIENT, worth=90)], 0, 0) is not urgent
     assert first_of([urgent, bid(20, 21 + 40 * PATIENT, worth=90)], 0, 0) is urgent
+
+
+def test_who_was_passed_over_rises():
+    full, lone = bid(10, 15, 15, worth=5), bid(10, 15, worth=8)  # one of them is given up
+    assert first_of_all([full, lone], [0, 0], 0, 0) is full
+    assert first_of_all([full, lone], [0, RISE], 0, 0) is lone
+    assert first_of_all([full, bid(10, 15, worth=3)], [0, 1000], 0, 0) is full  # not for ever so little
