@@ -30,7 +30,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
-from lib import ensemble_worlds
+from lib import edf_before, ensemble_worlds
 from lib.checks import Checks
 from lib.ensemble_worlds import ALL_KINDS, KIND, rule_of, world_of
 from lib.worlds import KINDS, World
@@ -55,6 +55,8 @@ RECOMMENDED: Mapping[str, str] = {  # kind of world -> policy; the rows of docs/
     "lanes": "edf",
     KIND: "schemble+",
 }
+BASELINE = edf_before.KIND
+"""``edf`` as it once was: what changes of ``edf`` are measured against (``--policies edf,edf_before``)."""
 POLICIES = ("edf", "fifo", "clockwork", "orloj", "orloj+", "pard", "pard+", "pard_local", "rtlm+")
 WORLDS = 8
 """Worlds per kind."""

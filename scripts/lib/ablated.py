@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, Callable, Mapping, NamedTuple, Set, Tuple
+from typing import Any, Callable, List, Mapping, NamedTuple, Sequence, Set, Tuple
 from unittest import mock
 
 from edgeserve.loop.coalescing import ReceiveCoalescing
@@ -22,6 +22,8 @@ from edgeserve.sched.latency.inputs import InputVariance
 from edgeserve.sched.latency.lane_gaps import DispatchGap, IdleGap
 from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.policies import edf, orloj_plus, rtlm_plus
+from edgeserve.sched.policies.common import lane_schedule
+from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.dynamic.sampler import Sampler
 from edgeserve.sched.policies.language.lengths import Lengths
 from edgeserve.sched.policies.pard_local import policy as pard_local
@@ -36,6 +38,7 @@ from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.arrivals import AppArrivals, Sources
 from edgeserve.sched.requests.critical import Source
+from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.model_cache import Device
 from edgeserve.sched.resources.model_worth import ModelWorth
 from edgeserve.sim.scenario import Scenario
@@ -102,6 +105,12 @@ def says(answer: Any) -> Callable[..., Any]:
     return lambda *args, **keys: answer
 
 
+def most_urgent(queues: Sequence[JobQueue], room: int, size: int, ends_ns: int, step_ns: int, lane: str) -> List[Job]:
+    """The first jobs of a model that are in time, whatever they are worth."""
+    rows = sorted([row for queue in queues for row in queue.rows if row[0] >= ends_ns])
+    return [row[2] for row in rows if row[2].lane in ("", lane)][:room]
+
+
 MECHANISMS: Tuple[Mechanism, ...] = (
     # --- core
     Mechanism("wait for returning clients", "core/holds.py", (Part(Holds, "_for_clients_ns", says(0)),)),
@@ -156,11 +165,25 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism("eviction spares bound models", "resources/model_cache.py", (Part(Device, "_could_return", says(True)),)),
     # --- edf
     Mechanism(
-        "edf: the batch that follows",
-        "policies/edf.py",
-        (Part(edf, "_saved_per_time", lambda count, took_ns, *rest: count / took_ns),),
+        "edf: values of a model's jobs", "policies/common/model_queues.py", (Part(edf, "worthiest", most_urgent),)
     ),
-    Mechanism("edf: arrivals to come", "policies/edf.py", (Part(edf.ModelQueues, "rate", says(0.0)),)),
+    Mechanism(
+        "edf: schedule of several models",
+        "policies/common/lane_schedule.py",
+        (Part(edf, "first_of", lambda bids, lost, *rest: arbiter.choose(bids, *rest)),),
+    ),
+    Mechanism(
+        "edf: who is passed over rises",
+        "policies/common/lane_schedule.py",
+        (Part(lane_schedule, "_rise", says(1.0)),),
+    ),
+    Mechanism(
+        "edf: urgent before patient",
+        "policies/common/lane_schedule.py",
+        (Part(lane_schedule, "_patient_from_ns", says(lane_schedule.NEVER_NS)),),
+    ),
+    Mechanism("edf: batches that give nobody up", "policies/edf.py", (Part(edf, "_rate_of_all", says(0.0)),)),
+    Mechanism("edf: steps to come", "policies/edf.py", (Part(edf, "_steps_more_ns", says(0)),)),
     Mechanism("edf: sizes that lose critical jobs", "policies/edf.py", (Part(edf, "_critical_lost", says(0)),)),
     Mechanism("edf: refusal at arrival", "policies/edf.py", (), {"edf": {"admit": False}}),
     # --- pard_local

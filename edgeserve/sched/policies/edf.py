@@ -1,24 +1,23 @@
-"""Earliest deadline first, with the batch that saves most: the default policy.
+"""Earliest deadline first where all are worth the same, with the batch that saves most: the default policy.
 
 Requests that cannot make their deadline are refused at arrival or dropped as soon as that is certain. For each batch
-size, those jobs that would still be in time at its end are counted, in deadline order; the size that saves most per
-lane time runs. (Cutting the batch to what its tightest member allows collapses under overload: the head never has
-slack, so every batch shrinks, and the queue grows until nobody is in time.) Critical jobs go into the batch first, and
-a size that loses fewer of them is preferred before anything else is compared. The policy never waits for a fuller batch
-(``sched/core/holds.py`` may, for every policy). Among several models, the auction's own rule decides
-(``sched/policy_api/arbiter.py``).
+size, those jobs that would still be in time at its end are counted; the size that saves most worth per lane time runs.
+(Cutting the batch to what its tightest member allows collapses under overload: the head never has slack, so every batch
+shrinks, and the queue grows until nobody is in time.) Critical jobs go into the batch first, and a size that loses
+fewer of them is preferred before anything else is compared. Where not all can be served, value decides who is
+(``common/model_queues.py``), and among several models a tentative schedule decides who starts
+(``common/lane_schedule.py``). The policy never waits for a fuller batch (``sched/core/returns.py`` may, for every
+policy).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
 from dataclasses import dataclass
-from typing import ClassVar, Deque, Dict, List, Sequence, Tuple, Type
+from typing import ClassVar, Dict, Final, List, Sequence, Type
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.policies.common.bidding import (
     bid_for,
     droppable,
@@ -29,64 +28,21 @@ from edgeserve.sched.policies.common.bidding import (
     take,
 )
 from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.policy_api import arbiter
+from edgeserve.sched.policies.common.lane_schedule import first_of
+from edgeserve.sched.policies.common.model_queues import CRITICAL_TIERS, ModelQueues, WorthQueue, worthiest
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
-from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
-from edgeserve.sched.requests.states import Job, RequestRecord
+from edgeserve.sched.requests.states import Job, RequestRecord, steps_left
 from edgeserve.sched.resources.lanes import Lane, Work
 
-ALMOST = 0.98
+EQUAL: Final = 0.98
 """What two batches save is compared to this precision: where times rise evenly all splits are equal but for the noise
-of the estimates, and the fuller first batch is then the better one."""
+of the estimates, and one batch is then better than two."""
 
-STARTS_LEN = 8
-"""Batches of a model over which the rate of its arrivals is taken."""
-
-
-class ModelQueues:
-    """The ready jobs of one model, two queues per class, each in deadline order.
-
-    Iterative jobs that have ``begun`` (their state occupies memory, their steps are spent) stand before those of their
-    class that are ``fresh``: otherwise they would take turns, and all would end late. ``queues`` is in serving order,
-    ``count`` the number of jobs in all of them. ``arrived`` counts the fresh jobs of no stream so far (of a stream one
-    job may run at a time: its rate says nothing); ``starts`` has that count and the time at the last batches' starts.
-    """
-
-    __slots__ = ("model", "count", "queues", "begun", "fresh", "arrived", "starts")
-
-    def __init__(self, model: str) -> None:
-        self.model = model
-        self.count = 0
-        self.arrived = 0
-        self.starts: Deque[Tuple[int, int]] = deque(maxlen=STARTS_LEN)
-        self.begun = {klass: JobQueue() for klass in CLASSES}
-        self.fresh = {klass: JobQueue() for klass in CLASSES}
-        self.queues = tuple([queue for klass in CLASSES for queue in (self.begun[klass], self.fresh[klass])])
-
-    def add(self, job: Job) -> None:
-        """A job is ready."""
-        self.count += 1
-        if not job.steps and (job.part or job.request.stream is None):  # parts of one request stand beside each other
-            self.arrived += 1
-        (self.begun if job.steps else self.fresh)[job.request.klass].add(job.deadline_ns, job)
-
-    def remove(self, job: Job) -> None:
-        """A job was launched or has left."""
-        self.count -= 1
-        (self.begun if job.steps else self.fresh)[job.request.klass].remove(job)
-
-    def rate(self, now_ns: int) -> float:
-        """Arrivals of no stream per nanosecond since the first of the last batches' starts."""
-        if not self.starts or now_ns <= self.starts[0][0]:
-            return 0.0
-        return (self.arrived - self.starts[0][1]) / (now_ns - self.starts[0][0])
-
-    def critical(self) -> List[JobQueue]:
-        """The queues of critical jobs that hold something."""
-        return [queue for queue in self.queues[:2] if queue.rows]
+ALMOST: Final = 0.95
+"""Batches that serve all who wait are taken for so much of the worth per time of the best batch that gives some up."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -125,7 +81,7 @@ class Edf(Policy):
 
     def on_started(self, work: Work, board: Board) -> None:
         queues = self._models[work.model]
-        queues.starts.append((board.now_ns, queues.arrived))
+        queues.lost = 0
         for job in work.jobs:
             queues.remove(job)
 
@@ -140,25 +96,28 @@ class Edf(Policy):
                 while ends_ns is not None and rows and rows[0][0] < ends_ns:
                     job = rows[0][2]
                     if droppable(job):
+                        queues.lost += 1
                         board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
                     else:
                         postpone(queue, job, ends_ns)
-            for queue in queues.begun.values():
-                if queue.rows:
+            for queue in queues.queues:
+                if queue.rows and not queue.tier % 2:
                     look_at_bound(queue, ends_by_lane(queues.model, board), board)
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
-        bids = []
+        bids: List[Bid] = []
+        lost: List[int] = []
         for queues in self._models.values():
             if queues.count and queues.model in lane.models and board.is_resident(queues.model, lane):
                 bid = self._best_batch(queues, lane, board)
                 if bid is not None:
                     bids.append(bid)
+                    lost.append(queues.lost)
         if not bids:
             return None
         if len(bids) == 1:
             return bids[0]
-        return arbiter.choose(bids, lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns)
+        return first_of(bids, lost, lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns)
 
     def holds(self, model: str) -> bool:
         """Whether jobs of a model wait here."""
@@ -168,68 +127,116 @@ class Edf(Policy):
         return [job for queues in self._models.values() for queue in queues.queues for job in queue]
 
     def _best_batch(self, queues: ModelQueues, lane: Lane, board: Board) -> Bid | None:
-        """The size that loses fewest critical jobs, and of those the one that saves most per lane time, together with
-        the best batch of what would be left after it or have arrived meanwhile. O(sizes * (sizes + log n)) per batch.
-
-        Without the second batch, times that rise in steps mislead: 12 of 16 jobs in 13 ms look better than all 16 in
-        20, but the other 4 take 8 more.
-        """
+        """The size that loses fewest critical jobs, and of those the one that saves most per lane time, with the jobs
+        of most worth that can be in time."""
         latency = board.latency(queues.model, lane.name)
         starts_ns = lane.available_ns(board.now_ns)
         if queues.count == 1:
             return _lone_bid(queues, starts_ns, latency, lane, board)
         filled = [queue for queue in queues.queues if queue.rows]
-        # Between models the lane decides anew: then nobody knows that the next batch is one of this model.
-        is_alone = len(lane.models) == 1
-        rate = queues.rate(starts_ns) if is_alone else 0.0
-        best_size = self._best_size(queues, filled, starts_ns, latency, lane.dispatch_gap, rate)
-        if best_size is None:
+        size = self._best_size(queues, filled, starts_ns, latency, lane.dispatch_gap.careful_ns)
+        if not size:
             return None
-        ends_ns = starts_ns + latency.likely_ns[best_size]
-        jobs: List[Job] = []
-        for queue in filled:
-            if len(jobs) < best_size:
-                jobs += take(queue, lane, queue.position(ends_ns), best_size - len(jobs))
+        took_ns = latency.likely_ns[size]
+        ends_ns = starts_ns + took_ns
+        if len(filled) == 1:
+            jobs = take(filled[0], lane, filled[0].position(ends_ns), size)
+        else:
+            jobs = _fill(filled, size, ends_ns, took_ns + lane.dispatch_gap.likely_ns, lane)
         if not jobs:
             return None
-        size = latency.size_for[len(jobs)]
+        if len(jobs) < size:
+            size = latency.size_for[len(jobs)]
         return bid_for(jobs, size, latency.likely_ns[size], board)
 
     def _best_size(
         self,
         queues: ModelQueues,
-        filled: List[JobQueue],
+        filled: List[WorthQueue],
         starts_ns: int,
         latency: BatchTime,
-        gap: DispatchGap,
-        rate: float,
-    ) -> int | None:
-        critical = queues.critical()
-        choices: List[Tuple[int, float, float, int]] = []  # critical jobs lost, saved by two batches, by one, size
-        times_ns = [(size, latency.likely_ns[size]) for size in latency.sizes]
-        first_ns = filled[0].rows[0][0]  # a batch that ends by then is in time for all
-        for queue in filled:
-            first_ns = min(first_ns, queue.rows[0][0])
-        for size, took_ns in times_ns:
-            if size > self._batch_max and size != latency.sizes[0]:
+        dispatch_gap_ns: int,
+    ) -> int:
+        """0 where no job could be in time. O(sizes * queues * log n)."""
+        best, best_lost, best_rate = 0, 0, 0.0
+        whole, whole_rate = 0, 0.0  # the best size that costs nobody the deadline
+        critical = [queue for queue in filled if queue.tier < CRITICAL_TIERS]
+        takes_steps = queues.takes_steps
+        may_split = len(filled) == 1 and not takes_steps
+        for size in latency.sizes:
+            if best and size > self._batch_max:
                 break
+            took_ns = latency.likely_ns[size]
             ends_ns = starts_ns + took_ns
-            next_ns = ends_ns + gap.likely_ns
-            in_time = later = queues.count
-            if next_ns + latency.alone_likely_ns > first_ns:
-                in_time, later = _due_from(filled, ends_ns), _due_from(filled, next_ns + latency.alone_likely_ns)
-            if in_time == 0:
+            left, worth = size, 0.0
+            for queue in filled:
+                rows = queue.rows
+                count = len(rows)
+                due_ns = ends_ns + _steps_more_ns(rows[0][2], took_ns, latency) if takes_steps else ends_ns
+                if rows[0][0] < due_ns:
+                    count -= bisect_left(rows, (due_ns,))
+                if count > left:
+                    count = left
+                left -= count
+                worth += count * queue.worth
+            if left == size:
                 break
-            lost = _critical_lost(critical, size, starts_ns, latency, gap.careful_ns) if critical else 0
-            count = min(size, in_time)
-            left, coming = max(0, min(later, in_time - size)), round(rate * took_ns)
-            saved = count / took_ns
-            if left + coming > 0:
-                saved = _saved_per_time(count, took_ns, filled, first_ns, left, coming, next_ns, times_ns)
-            choices.append((lost, saved, count / took_ns, size))
-            if in_time <= size:
+            rate = worth / took_ns
+            lost = _critical_lost(critical, size, starts_ns, latency, dispatch_gap_ns) if critical else 0
+            if not best or lost < best_lost or lost == best_lost and rate > best_rate:
+                best, best_lost, best_rate = size, lost, rate
+            if may_split and rows[0][0] >= ends_ns:
+                rate = _rate_of_all(filled[0], size, ends_ns, took_ns, latency, dispatch_gap_ns)
+                if rate > whole_rate or size >= queues.count and rate > EQUAL * whole_rate:
+                    whole, whole_rate = size, rate
+            if left or size >= queues.count:
                 break  # a larger size would only hold padding
-        return _choice(choices) if choices else None
+        return whole if whole_rate >= ALMOST * best_rate and not best_lost else best
+
+
+def _steps_more_ns(job: Job, took_ns: int, latency: BatchTime) -> int:
+    """How much longer the steps that a job still needs after the next one take in such batches than alone, which its
+    deadline allows for."""
+    return (steps_left(job) - 1) * (took_ns - latency.alone_likely_ns)
+
+
+def _rate_of_all(
+    queue: WorthQueue, size: int, ends_ns: int, took_ns: int, latency: BatchTime, dispatch_gap_ns: int
+) -> float:
+    """Worth per time if a first batch of ``size`` and one of all that are left serve everybody in time, else 0."""
+    rows = queue.rows
+    rest = len(rows) - size
+    if rest > 0:
+        if rest > latency.size_max:
+            return 0.0
+        then_ns = latency.likely_ns[latency.size_for[rest]] + dispatch_gap_ns
+        if rows[size][0] < ends_ns + then_ns:
+            return 0.0
+        took_ns += then_ns
+    return len(rows) * queue.worth / took_ns
+
+
+def _fill(filled: List[WorthQueue], size: int, ends_ns: int, step_ns: int, lane: Lane) -> List[Job]:
+    """The jobs of a batch of ``size`` that ends at ``ends_ns``: tier by tier. Where the jobs of a tier differ in worth,
+    those of the most worth that can all be in time, in batches of this size that end ``step_ns`` apart."""
+    jobs: List[Job] = []
+    index = 0
+    while index < len(filled) and len(jobs) < size:
+        queue = filled[index]
+        index += 1
+        if index == len(filled) or filled[index].tier != queue.tier:
+            jobs += take(queue, lane, queue.position(ends_ns), size - len(jobs))
+            continue
+        alike = [queue]
+        while index < len(filled) and filled[index].tier == queue.tier:
+            alike.append(filled[index])
+            index += 1
+        found = worthiest(alike, size - len(jobs), size, ends_ns, step_ns, lane.name)
+        for other in alike:
+            if not found:  # all of the worthiest are bound to other lanes
+                found = take(other, lane, other.position(ends_ns), size - len(jobs))
+        jobs += found
+    return jobs
 
 
 def _lone_bid(queues: ModelQueues, starts_ns: int, latency: BatchTime, lane: Lane, board: Board) -> Bid | None:
@@ -245,54 +252,8 @@ def _lone_bid(queues: ModelQueues, starts_ns: int, latency: BatchTime, lane: Lan
     return None
 
 
-def _choice(choices: List[Tuple[int, float, float, int]]) -> int:
-    """Of the sizes that lose fewest critical jobs and, with the batch that follows, save most or almost so, the one
-    that saves most by itself; the smaller of two that are equal."""
-    fewest = min(choices)[0]
-    enough = ALMOST * max([choice[1] for choice in choices if choice[0] == fewest])
-    best_size, best_saved = 0, -1.0
-    for lost, saved, alone, size in choices:  # sizes rise
-        if lost == fewest and saved >= enough and alone > best_saved:
-            best_size, best_saved = size, alone
-    return best_size
-
-
-def _saved_per_time(
-    count: int,
-    took_ns: int,
-    filled: List[JobQueue],
-    first_ns: int,
-    left: int,
-    coming: int,
-    next_ns: int,
-    times_ns: Sequence[Tuple[int, int]],
-) -> float:
-    """Jobs saved per nanosecond by a batch of ``count`` and the best one that could follow at ``next_ns``: of the
-    ``left`` jobs, those that would be in time at its end, and those ``coming`` meanwhile. ``first_ns``: nobody is due
-    earlier."""
-    best = 0.0
-    for size, then_ns in times_ns:
-        follow = left + coming
-        if next_ns + then_ns > first_ns:
-            follow = min(left, _due_from(filled, next_ns + then_ns)) + coming
-        saved = (count + (size if size < follow else follow)) / (took_ns + then_ns)
-        if saved > best:
-            best = saved
-        if size >= follow:
-            break  # a larger one takes longer, and saves no more
-    return best
-
-
-def _due_from(filled: List[JobQueue], ends_ns: int) -> int:
-    """Jobs that are in time if they end at ``ends_ns``."""
-    count = 0
-    for queue in filled:
-        count += len(queue.rows) - bisect_left(queue.rows, (ends_ns,))
-    return count
-
-
 def _critical_lost(
-    critical: List[JobQueue], size: int, starts_ns: int, latency: BatchTime, dispatch_gap_ns: int
+    critical: Sequence[JobQueue], size: int, starts_ns: int, latency: BatchTime, dispatch_gap_ns: int
 ) -> int:
     """Critical jobs that a batch of ``size`` starting at ``starts_ns`` puts at risk: those that are due before it ends,
     should it be as slow as the slowest of the last ten, and those that find no place in it and could not be in time

@@ -1,0 +1,61 @@
+"""Several apps of ``edf`` on one lane that cannot serve all: nobody starves, and value counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from edgeserve.sim.report import report_of
+from edgeserve.sim.run import simulate
+from edgeserve.sim.scenario import parse_scenario
+
+SECONDS = 4
+TIMES = {1: 12, 2: 16, 4: 24, 8: 40}
+"""Milliseconds by batch size: 5 ms an item at best."""
+
+
+def rates(apps, load, seed, **arrivals):
+    """Share in time by app. ``apps``: name -> (model, part of the load, keys)."""
+    whole = sum(part for _, part, _ in apps.values())
+    scenario = parse_scenario(
+        {
+            "lane": {"gpu": {}},
+            "policy": {"edf": {}},
+            "model": {
+                model: {
+                    "engine": "synthetic",
+                    "batch": list(TIMES),
+                    "expected": {str(size): f"{time}ms" for size, time in TIMES.items()},
+                }
+                for model, _, _ in apps.values()
+            },
+            "app": {name: {"model": model, "slo": "150ms", **keys} for name, (model, _, keys) in apps.items()},
+            "workload": {
+                name: {"app": name, "kind": "poisson", "rate": load * 200 * part / whole, **arrivals.get(name, {})}
+                for name, (_, part, _) in apps.items()
+            },
+            "run": {"duration": f"{SECONDS}s", "noise": 0.03},
+        }
+    )
+    found = report_of([simulate(scenario, seed).world], 0, SECONDS * 10**9).apps
+    return {name: app.finish_rate for name, app in found.items()}
+
+
+@pytest.mark.parametrize(("parts", "load"), [((1, 1), 1.3), ((1, 4, 2), 1.6), ((1, 8), 2.0)])
+def test_equal_apps_share_an_overloaded_lane(parts, load):
+    found = rates({f"app{index}": (f"m{index}", part, {}) for index, part in enumerate(parts)}, load, seed=1)
+    assert min(found.values()) > 0.25, found  # in order of what is lost by waiting, the small one of the last has 4 %
+    assert sum([parts[index] * found[f"app{index}"] for index in range(len(parts))]) / sum(parts) > 0.6 / load
+
+
+def test_the_neighbour_of_cameras_that_fill_every_batch_is_served():
+    """By the exchange rule the larger of two equal batches goes first each time, and the neighbour has 10 % in time."""
+    apps = {"cameras": ("m0", 3, {"stream": "newest_wins"}), "other": ("m1", 1, {})}
+    found = rates(apps, 1.3, 2, cameras={"kind": "periodic", "streams": 8})
+    assert found["other"] > 0.5 and found["cameras"] > 0.6, found
+
+
+def test_where_not_all_can_be_served_those_of_most_value_are():
+    apps = {f"app{value}": ("m", 1, {"value": float(value)}) for value in range(1, 9)}
+    found = rates(apps, 1.3, seed=3)
+    assert found["app8"] > 0.97 > 0.4 > found["app1"], found
+    assert rates(apps, 0.6, seed=3)["app1"] > 0.95
