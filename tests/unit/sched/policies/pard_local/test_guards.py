@@ -38,11 +38,11 @@ def test_a_cohort_leaves_room_for_the_noise_in_batch_times():
 
 
 def test_rather_on_the_risk_than_nobody():
-    device = noisy(0.5)
+    device = noisy(2.0)
     busy(device)
-    device.ask(ask(2, 21))  # alone it ends at 20, with half of 4 ms more at 22
-    device.advance()
-    assert device.ends[2] == ("completed", 20.0)
+    device.ask(ask(2, 25), ask(3, 25))  # together they end at 24; one alone at 20, with twice its 4 ms more at 28
+    device.advance(10)
+    assert device.batches[-1] == (10.0, "a", [2, 3])
 
 
 def test_a_join_runs_once_however_many_branches_lead_to_it():
