@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from statistics import NormalDist
-from typing import Final, NamedTuple, Sequence
+from typing import Final, NamedTuple
 
 LOG_MAX: Final = 20.0
 """Logarithms are cut here: e^20 tokens are beyond any use."""
@@ -26,14 +26,12 @@ _NORMAL: Final = NormalDist()
 
 class Lognormal(NamedTuple):
     """Half of the numbers are below ``exp(log_mean)``, two thirds within a factor of ``exp(sigma)`` of it. No mean and
-    no quantile lies outside ``least`` to ``most``. ``bias`` is taken from the logarithm of the mean (:func:`log_bias`),
-    where numbers are not quite lognormal."""
+    no quantile lies outside ``least`` to ``most``."""
 
     log_mean: float
     sigma: float
     least: float = 0.0
     most: float = math.inf
-    bias: float = 0.0
 
     def mean(self) -> float:
         """The expected number."""
@@ -71,17 +69,10 @@ class Lognormal(NamedTuple):
         return max(0.0, 1.0 - _above((math.log(done + more) - self.log_mean) / self.sigma) / above)
 
     def _mean(self) -> float:
-        return math.exp(min(LOG_MAX, self.log_mean + self.sigma * self.sigma / 2.0 - self.bias))
+        return math.exp(min(LOG_MAX, self.log_mean + self.sigma * self.sigma / 2.0))
 
     def _cut(self, number: float) -> float:
         return max(self.least, min(self.most, number))
-
-
-def log_bias(residuals: Sequence[float], sigma: float) -> float:
-    """By how much the logarithm of a law's mean is too high for the numbers that it was learnt from. ``residuals``:
-    their logarithms less its ``log_mean``. About 0 for lognormal numbers; of a language model's real answers, of which
-    some are short and many end at the most tokens that they may have, 0.18 to 0.27."""
-    return sigma * sigma / 2.0 - math.log(sum([math.exp(off) for off in residuals], 0.0) / len(residuals))
 
 
 def deviate(share: float) -> float:

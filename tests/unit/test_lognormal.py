@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from edgeserve.lognormal import Lognormal, log_bias
+from edgeserve.lognormal import Lognormal
 
 LAWS = [Lognormal(3.0, 0.5), Lognormal(3.0, 0.9), Lognormal(1.0, 0.2), Lognormal(2.0, 0.0)]
 
@@ -35,20 +35,6 @@ def test_what_is_left_and_its_chances_are_those_of_the_longer_ones(law: Lognorma
     for more in (1.0, 5.0, 30.0):
         share = sum(number <= done + more for number in longer) / len(longer)
         assert law.chance(done, more) == pytest.approx(share, abs=0.02), more
-
-
-@pytest.mark.parametrize("most", [1e9, 60.0, 20.0])
-@pytest.mark.parametrize("short", [0.0, 0.3])
-def test_a_law_of_what_was_seen_has_its_mean_although_it_was_not_lognormal(most: float, short: float) -> None:
-    """Some answers are of one token, and some end at the most tokens that they may have."""
-    draw = random.Random(7)
-    numbers = [1.0 if draw.random() < short else min(most, draw.lognormvariate(3.0, 0.9)) for _ in range(20_000)]
-    logs = [math.log(number) for number in numbers]
-    middle = sum(logs) / len(logs)
-    sigma = math.sqrt(sum([(log - middle) ** 2 for log in logs]) / len(logs))
-    bias = log_bias([log - middle for log in logs], sigma)
-    assert Lognormal(middle, sigma, 1.0, most, bias).mean() == pytest.approx(sum(numbers) / len(numbers), rel=0.01)
-    assert (abs(bias) < 0.03) is (most > 1e6 and not short)
 
 
 def test_far_beyond_its_law_a_number_is_its_own_evidence() -> None:

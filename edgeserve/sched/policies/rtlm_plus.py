@@ -14,6 +14,7 @@ from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policies.language.base import KEEP, LanguageOptions, LanguagePolicy
+from edgeserve.sched.policies.language.consolidation import seed, window_len
 from edgeserve.sched.policies.language.offload import Crowd, Main, Side
 from edgeserve.sched.policies.language.priority import Key, PriorityParameters, fifo, linear
 from edgeserve.sched.policies.language.queues import RANKS, ModelTasks, Waiting
@@ -27,6 +28,9 @@ from edgeserve.sched.resources.lanes import Lane, Work
 
 ALPHA: Final = 3.0
 """Weight of the length in the order: an answer's own time counts so many times, beside the time to its deadline."""
+
+WINDOW: Final = 1.8
+"""Of so many times the free places those of about equal length are admitted together (RT-LM, Section IV)."""
 
 FREE_SHARE: Final = 0.5
 """Of the places that are free before others are admitted, where prompts are read whole: each admission interrupts all
@@ -264,8 +268,14 @@ class RtlmPlus(LanguagePolicy):
     def _following(self, tasks: ModelTasks, lane: Lane, free: int, board: Board) -> List[Waiting]:
         """The next tasks for ``free`` slots."""
         in_turns = len(tasks) > free and _has_several_clients(tasks)
-        fresh = self._next_for(tasks, lane, board, 0 if in_turns else free)
-        return _in_turns(tasks, fresh)[:free] if in_turns and len(fresh) > free else fresh[:free]
+        count = window_len(WINDOW, free)
+        fresh = self._next_for(tasks, lane, board, 0 if in_turns else count)
+        if in_turns and len(fresh) > free:
+            fresh = _in_turns(tasks, fresh)
+        if self._by_arrival or len(fresh) <= free:
+            return fresh[:free]
+        window = fresh[:count]
+        return [window[place] for place in seed([waiting.steps for waiting in window], free)]
 
     def _keys(self, found: List[Waiting], tasks: ModelTasks, step_ns: float, board: Board) -> List[Key]:
         parameters = PriorityParameters(board.now_ns, step_ns, self._tau_of(tasks), ALPHA)

@@ -12,7 +12,7 @@ import math
 from collections import deque
 from typing import Any, Deque, Dict, Final, Sequence, Tuple
 
-from edgeserve.lognormal import Lognormal, log_bias
+from edgeserve.lognormal import Lognormal
 
 ANSWERS_LEN: Final = 128
 """Answers that are looked back on."""
@@ -56,8 +56,6 @@ class Lengths:
         "_sigma",
         "_log_mean",
         "_spread",
-        "_bias",
-        "_all_bias",
     )
 
     def __init__(self, corrects: bool, default_steps: float) -> None:
@@ -72,17 +70,16 @@ class Lengths:
         self._sigma = PRIOR_SPREAD
         self._log_mean = self._default
         self._spread = PRIOR_SPREAD
-        self._bias = self._all_bias = 0.0
 
     def predict(self, declared: float | None, sigma: float | None) -> Lognormal:
         """The length of an answer whose request declared so many steps (None: nothing), with this deviation."""
         if declared is None:
-            return _steps(self._log_mean, self._spread, self._all_bias)
+            return _steps(self._log_mean, self._spread)
         told = math.log(max(1.0, min(STEPS_MAX, declared)))
         if not self._corrects or not self._told:
             known = PRIOR_SPREAD if sigma is None else max(0.0, sigma)
             return _steps(told - known * known / 2.0, known)
-        return _steps(self._centre + self._level + self._slope * (told - self._centre), self._sigma, self._bias)
+        return _steps(self._centre + self._level + self._slope * (told - self._centre), self._sigma)
 
     def finished(self, declared: float | None, steps: int) -> None:
         """An answer had so many steps. O(answers looked back on)."""
@@ -92,7 +89,7 @@ class Lengths:
         count = len(self._all)
         middle = sum(self._all, 0.0) / count
         self._log_mean = (middle * count + self._default) / (count + 1.0)  # one answer outweighs a guess
-        self._spread, self._all_bias = _spread_and_bias([value - middle for value in self._all])
+        self._spread = _spread([value - middle for value in self._all])
         if declared is not None and self._corrects:
             self._told.append((math.log(max(1.0, min(STEPS_MAX, declared))), real))
             self._fit()
@@ -113,9 +110,7 @@ class Lengths:
         self._slope = min(SLOPE_MAX, max(0.0, (along + spread) / (across + spread)))
         prior = -PRIOR_SPREAD * PRIOR_SPREAD / 2.0
         self._level = (count * (middle - centre) + PRIOR * prior) / (count + PRIOR)
-        self._sigma, self._bias = _spread_and_bias(
-            [real - middle - self._slope * (told - centre) for told, real in rows]
-        )
+        self._sigma = _spread([real - middle - self._slope * (told - centre) for told, real in rows])
 
     def figures(self) -> Dict[str, Any]:
         """What was learnt, for people: answers seen, their middle length, the line's slope and factor."""
@@ -128,14 +123,12 @@ class Lengths:
         }
 
 
-def _steps(log_mean: float, sigma: float, bias: float = 0.0) -> Lognormal:
+def _steps(log_mean: float, sigma: float) -> Lognormal:
     """The law of a number of steps."""
-    return Lognormal(log_mean, sigma, 1.0, STEPS_MAX, bias)
+    return Lognormal(log_mean, sigma, 1.0, STEPS_MAX)
 
 
-def _spread_and_bias(residuals: Sequence[float]) -> Tuple[float, float]:
-    """The deviation of the logarithms, held back by the prior, and the bias of the mean by it."""
-    count = len(residuals)
+def _spread(residuals: Sequence[float]) -> float:
+    """The deviation of the logarithms, held back by the prior."""
     squares = sum([off * off for off in residuals], 0.0)
-    sigma = math.sqrt((squares + PRIOR * PRIOR_SPREAD**2) / (count + PRIOR))
-    return sigma, log_bias(residuals, sigma) * count / (count + PRIOR)
+    return math.sqrt((squares + PRIOR * PRIOR_SPREAD**2) / (len(residuals) + PRIOR))

@@ -19,10 +19,10 @@ from edgeserve.sched.policies.language.base import (
     LanguageOptions,
     LanguagePolicy,
 )
+from edgeserve.sched.policies.language.consolidation import RULES, consolidate, window_len
 from edgeserve.sched.policies.language.offload import Crowd, Main
 from edgeserve.sched.policies.language.priority import Key, PriorityParameters
 from edgeserve.sched.policies.language.queues import Learnt, ModelTasks, Waiting, declared
-from edgeserve.sched.policies.published.rtlm.consolidation import RULES, consolidate, window_len
 from edgeserve.sched.policies.published.rtlm.priority import BY_ORDER, METHODS, ORDERS
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.options import Number, PolicyOptions, option

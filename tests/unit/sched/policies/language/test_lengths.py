@@ -77,13 +77,6 @@ def test_of_lognormal_answers_the_mean_and_the_quantiles_are_right(told):
         assert abs(inside - share) < 0.05, share
 
 
-@pytest.mark.parametrize("told", [None, 48.0])
-def test_of_answers_that_end_at_the_most_tokens_the_mean_is_right(told):
-    draw = random.Random(4)
-    predicted, real = learnt(told, lambda: 2 if draw.random() < 0.3 else min(48, round(draw.lognormvariate(3.5, 0.8))))
-    assert abs(sum(law.mean() for law in predicted) / sum(real) - 1.0) < 0.1  # 1.24 and 1.31 by the deviation
-
-
 def test_answers_of_one_token_and_absurd_hints_stay_finite():
     lengths = Lengths(True, 64.0)
     for told in (0.0, -5.0, 1e30):
