@@ -96,6 +96,9 @@ def unequal_cohort(rows: Sequence[Candidate], trial_of: TrialOf) -> List[int]:
     found: List[int] = []
     for tightest in rows:
         limit_ns, misfit = tightest.due_ns, -1
+        possible = sum([row.value for row in rows if row.due_ns >= limit_ns], 0.0)
+        if best and not urgent and possible < best[0] - EPSILON:
+            break  # those that are left are worth less together
         taken: List[int] = []
         total, value = Left([0] * len(tightest.left.jobs), [0] * len(tightest.left.jobs)), 0.0
         for index in order:
