@@ -675,7 +675,8 @@ def test_the_place_of_a_request_that_ended_is_free_again():
     world.arrive("a", count=2, client="x")
     assert world.arrive("a", client="x") == [ended(3, "rejected", "queue_full")]
     world.finish(at=10)
-    assert world.arrive("a", client="x") == []
+    world.arrive("a", client="x")
+    assert world.outcome(4) == ""
 
 
 def test_nobody_is_displaced_for_a_request_that_is_refused_all_the_same():
@@ -736,7 +737,7 @@ def test_newest_wins_in_one_burst_runs_only_the_newest():
     ]
 
 
-@pytest.mark.parametrize(("stream", "begins_ms"), [("newest_wins", 60), ("in_order", 90)])
+@pytest.mark.parametrize(("stream", "begins_ms"), [("newest_wins", 10), ("in_order", 90)])
 def test_the_auction_lets_a_frame_go_before_the_next_one_comes(stream, begins_ms):
     models = {"m": {1: 10, 8: 24}, "n": {1: 10}}  # a frame, worth 3 of its 10 ms, waits for the others while it can
     world = Driver(

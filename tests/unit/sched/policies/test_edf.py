@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeserve.errors import ConfigError
+from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.distribution import timing_constant
-from edgeserve.sched.latency.handover import LEARNT_MIN
-from edgeserve.sched.latency.model import ModelLatency
+from edgeserve.sched.latency.lane_gaps import DISPATCH_EVERY as LEARNT_MIN
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.common.model_queues import ModelQueues
 from edgeserve.sched.policies.edf import _critical_lost
@@ -101,11 +101,11 @@ def test_critical_jobs_that_would_be_too_late_for_the_batch_after_are_not_left_o
     assert burst(relaxed, 19, 21, klass="critical") == [ran("m", 1)]  # size 2 would lose the first, size 1 the second
 
 
-def test_the_batch_after_begins_a_handover_later():
-    def starts(handover_ms, due):
+def test_the_batch_after_begins_a_dispatch_gap_later():
+    def starts(dispatch_gap_ms, due):
         world = edf({1: 10, 2: 22.9})
         for _ in range(LEARNT_MIN):
-            world.scheduler.state.lanes["cpu0"].handover.took(handover_ms * MS)
+            world.scheduler.state.lanes["cpu0"].dispatch_gap.took(dispatch_gap_ms * MS)
         return burst(world, due, due, klass="critical")
 
     assert starts(0, 22.9) == [ran("m", 1)]
@@ -233,7 +233,7 @@ def test_critical_jobs_are_at_risk_in_a_batch_that_ends_too_late_and_after_one_t
     size, dues, lost
 ):
     """One takes 10 and two 20, from 100 on; one more after it, a nanosecond later."""
-    latency = ModelLatency("m", "l", {1: timing_constant(10), 2: timing_constant(20)}, (1, 2))
+    latency = BatchTime("m", "l", {1: timing_constant(10), 2: timing_constant(20)}, (1, 2))
     app, queues = app_of("m"), [JobQueue(), JobQueue()]
     for seq, due in enumerate(dues):
         queues[seq % 2].add(due, job(seq, app))

@@ -22,9 +22,9 @@ def bid(took, *deadlines, worth=10, klass="normal"):
     return Bid("m", jobs, len(jobs), took * MS, Utility(jobs, took * MS), took * MS, klass=klass)
 
 
-def first_of(bids, at_ns, handover_ns):
+def first_of(bids, at_ns, dispatch_gap_ns):
     """Where nobody was passed over."""
-    return first_of_all(bids, [0] * len(bids), at_ns, handover_ns)
+    return first_of_all(bids, [0] * len(bids), at_ns, dispatch_gap_ns)
 
 
 def delivered(order):
@@ -73,7 +73,7 @@ def test_a_critical_bid_loses_nothing_by_waiting():
     tight, looser = [bid(10, *[50] * 19, due, klass="critical") for due in (25, 26)]
     assert first_of([tight, dense], 0, 0) is tight
     assert first_of([looser, dense], 0, 0) is dense
-    assert first_of([looser, dense], 0, 1) is looser  # it would start a handover later
+    assert first_of([looser, dense], 0, 1) is looser  # it would start a dispatch_gap later
 
 
 def test_background_starts_only_where_nobody_else_bids():
