@@ -92,6 +92,9 @@ class TimedBackend:
     def free(self, slot: int) -> None:
         pass
 
+    def lost(self) -> bool:
+        return False
+
     def close(self) -> None:
         pass
 
