@@ -437,7 +437,7 @@ BUGS: Tuple[Bug, ...] = (
     Bug("promises-are-kept-for-others", "core/request_manager.py", "(request.share, app.name, request.klass), arrived",
         '("", app.name, request.klass), arrived', unit("core/refusals")),
     Bug("promises-are-kept-twice", "requests/promises.py", "                del notes[index]\n", "", unit("core/refusals")),
-    Bug("promises-last-for-ever", "requests/promises.py", "if is_it and now_ns <= until_ns:", "if is_it:",
+    Bug("promises-last-for-ever", "requests/promises.py", " and now_ns <= until_ns:", ":",
         unit("core/refusals")),
     Bug("promises-forget-the-queue", "core/refusals.py", "ahead_ns = _ahead_ns(state, request, lane, due_ns)", "ahead_ns = 0",
         unit("core/refusals")),

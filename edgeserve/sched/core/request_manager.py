@@ -646,7 +646,8 @@ class RequestManager(RequestMoves):
         """Whoever is told a deadline that would do may come back with it."""
         if shortfall is not None and shortfall.slo_ns_min is not None:
             key = (request.share, request.app.name, request.klass)
-            self._state.promises.give(key, shortfall.slo_ns_min, self._board.now_ns)
+            asked_ns = request.deadline_ns - request.arrival_ns
+            self._state.promises.give(key, asked_ns, shortfall.slo_ns_min, self._board.now_ns)
 
     def end(self, request: RequestRecord, what: str, reason: str, shortfall: Shortfall | None = None) -> None:
         """Give a request its one outcome; its jobs leave the queues, or become orphans on their lanes."""

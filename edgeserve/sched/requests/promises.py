@@ -30,6 +30,9 @@ NEARLY: Final = 128
 BEYOND: Final = 8
 """One that is longer by more than this part is another one: a client asks with several."""
 
+MORE: Final = 256
+"""One that is not longer than the refused one by more than this part is the client's usual one."""
+
 Key = Tuple[str, str, str]
 """Owner, app, class."""
 
@@ -40,15 +43,16 @@ class Promises:
     __slots__ = ("_notes",)
 
     def __init__(self) -> None:
-        self._notes: OrderedDict[Key, List[Tuple[int, int]]] = OrderedDict()  # -> (deadline from arrival, valid until)
+        self._notes: OrderedDict[Key, List[Tuple[int, int, int]]] = OrderedDict()  # -> from, to, valid until
 
     def __bool__(self) -> bool:
         return bool(self._notes)
 
-    def give(self, key: Key, slo_ns: int, now_ns: int) -> None:
-        """A refusal says that this deadline, counted from the arrival, would do."""
+    def give(self, key: Key, refused_ns: int, slo_ns: int, now_ns: int) -> None:
+        """A refusal of a request with one deadline, counted from the arrival, says that another one would do."""
         notes = self._notes.pop(key, [])
-        notes.append((slo_ns, now_ns + VALID_NS))
+        least_ns = max(slo_ns - slo_ns // NEARLY, refused_ns + refused_ns // MORE + 1)
+        notes.append((least_ns, slo_ns + slo_ns // BEYOND, now_ns + VALID_NS))
         del notes[:-NOTES_MAX]
         self._notes[key] = notes
         if len(self._notes) > OWNERS_MAX:
@@ -59,9 +63,8 @@ class Promises:
         notes = self._notes.get(key)
         if notes is None:
             return False
-        for index, (promised_ns, until_ns) in enumerate(notes):
-            is_it = promised_ns - promised_ns // NEARLY <= slo_ns <= promised_ns + promised_ns // BEYOND
-            if is_it and now_ns <= until_ns:
+        for index, (least_ns, most_ns, until_ns) in enumerate(notes):
+            if least_ns <= slo_ns <= most_ns and now_ns <= until_ns:
                 del notes[index]
                 if not notes:
                     del self._notes[key]

@@ -11,8 +11,8 @@ KEY = ("owner", "app", "normal")
 def test_each_is_used_once() -> None:
     notes = Promises()
     assert not notes
-    notes.give(KEY, 20 * MS, 0)
-    notes.give(KEY, 40 * MS, 0)
+    notes.give(KEY, 10 * MS, 20 * MS, 0)
+    notes.give(KEY, 10 * MS, 40 * MS, 0)
     assert [notes.take(KEY, 40 * MS, MS) for _ in range(2)] == [True, False]
     assert [notes.take(KEY, 20 * MS, MS) for _ in range(2)] == [True, False]
     assert not notes
@@ -20,7 +20,7 @@ def test_each_is_used_once() -> None:
 
 def test_others_have_no_part_in_it() -> None:
     notes = Promises()
-    notes.give(KEY, 20 * MS, 0)
+    notes.give(KEY, 10 * MS, 20 * MS, 0)
     others = [("x", "app", "normal"), ("owner", "x", "normal"), ("owner", "app", "critical")]
     assert [notes.take(other, 20 * MS, 0) for other in others] == [False] * 3
     assert notes.take(KEY, 20 * MS, 0)
@@ -29,10 +29,16 @@ def test_others_have_no_part_in_it() -> None:
 def test_a_flood_of_refusals_keeps_the_latest() -> None:
     notes = Promises()
     for index in range(100_000):
-        notes.give(("owner", "app", "normal"), (20 + index) * MS, 0)
+        notes.give(("owner", "app", "normal"), 10 * MS, (20 + index) * MS, 0)
     kept = sum([notes.take(KEY, (20 + index) * MS, 0) for index in range(99_000, 100_000)])
     assert 0 < kept < 100
     for index in range(100_000):
-        notes.give((f"owner {index}", "app", "normal"), 20 * MS, 0)
+        notes.give((f"owner {index}", "app", "normal"), 10 * MS, 20 * MS, 0)
     kept = sum([notes.take((f"owner {index}", "app", "normal"), 20 * MS, 0) for index in range(100_000)])
     assert 0 < kept < 10_000
+
+
+def test_the_client_s_next_usual_request_is_none_that_comes_back() -> None:
+    notes = Promises()
+    notes.give(KEY, 20 * MS, round(20.1 * MS), 0)
+    assert [notes.take(KEY, round(slo * MS), 0) for slo in (20, 20.05, 20.1)] == [False, False, True]
