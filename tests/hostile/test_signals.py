@@ -24,8 +24,8 @@ def stuck(text, *rest):
 server.log.info = stuck
 start = Runtime.start
 
-def start_and_stick(self):
-    start(self)
+def start_and_stick(self, *given):
+    start(self, *given)
     def stick(core):
         os.write(1, b"stuck\n")
         while True:

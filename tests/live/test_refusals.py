@@ -226,7 +226,7 @@ def test_the_log_names_the_app_that_cannot_fit(caplog: pytest.LogCaptureFixture)
     with Runtime(config):
         pass
     told = {record.levelname: record.message for record in caplog.records if record.message.startswith("app ")}
-    assert told["INFO"] == "app good: expected 20ms alone on cpu0, slo 1s"
+    assert told["INFO"] == "app good: expected 20ms alone on cpu0, slo 1s, policy edf since it is one model"
     assert told["WARNING"].startswith("app short: expected 20ms alone on cpu0, more than its slo of 10ms allows")
 
 

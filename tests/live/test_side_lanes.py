@@ -23,10 +23,8 @@ device = "host"
 nice = 1
 
 [policy.chat]
-kind = "rtlm+"
+POLICY
 side_lanes = ["side"]
-tau = 30
-offload = "OFFLOAD"
 
 [app.write]
 model = "tiny"
@@ -50,10 +48,13 @@ options = { context = 256 }
 SHORT, LONG = 4, 120
 
 
-def runtime_of(tmp_path, offload):
+PUBLISHED = 'kind = "rtlm"\ntau = 30\noffload = "{}"'
+
+
+def runtime_of(tmp_path, policy):
     lm_models.tiny(str(tmp_path))
     path = tmp_path / "edge.toml"
-    path.write_text(CONFIG.replace("OFFLOAD", offload))
+    path.write_text(CONFIG.replace("POLICY", policy))
     return Runtime.from_config(str(path))
 
 
@@ -70,7 +71,7 @@ def lanes_of(runtime, answer):
 
 
 def test_a_static_threshold_sends_every_long_answer_to_the_side_lane_and_no_other(tmp_path):
-    with runtime_of(tmp_path, "static") as runtime:
+    with runtime_of(tmp_path, PUBLISHED.format("static")) as runtime:
         for number, steps in enumerate((SHORT, LONG, SHORT, LONG)):
             answer = ask(runtime, number, steps).result(120)
             assert len(answer["tokens"]) == steps
@@ -78,7 +79,7 @@ def test_a_static_threshold_sends_every_long_answer_to_the_side_lane_and_no_othe
 
 
 def test_long_answers_go_to_the_side_lane_where_they_would_wait_longer_for_the_main_one(tmp_path):
-    with runtime_of(tmp_path, "conditional") as runtime:
+    with runtime_of(tmp_path, PUBLISHED.format("conditional")) as runtime:
         alone = ask(runtime, 0, LONG).result(120)
         many = [ask(runtime, 0, LONG) for _ in range(24)]
         short = [ask(runtime, number, SHORT) for number in range(4)]
@@ -91,6 +92,6 @@ def test_long_answers_go_to_the_side_lane_where_they_would_wait_longer_for_the_m
 
 
 def test_the_side_lane_makes_no_long_answer_where_nothing_goes_off(tmp_path):
-    with runtime_of(tmp_path, "none") as runtime:
+    with runtime_of(tmp_path, PUBLISHED.format("none")) as runtime:
         answers = [future.result(120) for future in [ask(runtime, number, LONG) for number in range(4)]]
         assert all(lanes_of(runtime, answer) == {"main"} for answer in answers)

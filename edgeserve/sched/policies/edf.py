@@ -6,7 +6,7 @@ size, those jobs that would still be in time at its end are counted; the size th
 shrinks, and the queue grows until nobody is in time.) Critical jobs go into the batch first, and a size that loses
 fewer of them is preferred before anything else is compared. Where not all can be served, value decides who is
 (``common/model_queues.py``), and among several models a tentative schedule decides who starts
-(``common/lane_schedule.py``). The policy never waits for a fuller batch (``sched/core/returns.py`` may, for every
+(``common/lane_schedule.py``). The policy never waits for a fuller batch (``sched/core/holds.py`` may, for every
 policy).
 """
 

@@ -127,7 +127,7 @@ class RtlmPlus(LanguagePolicy):
         latency = board.latency(work.model, work.lane.name)
         more = took_ns / max(1, latency.typical_ns[work.size]) - work.steps
         key = (work.model, work.lane.name)
-        before = self._prefills.get(key, self._prefill_steps)
+        before = self._prefills.get(key, self._prefill_milli / 1000)
         self._prefills[key] = KEEP * before + (1.0 - KEEP) * max(-PREFILL_MAX, min(PREFILL_MAX, more))
 
     def plan(self, board: Board) -> None:

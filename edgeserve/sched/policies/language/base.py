@@ -23,7 +23,7 @@ from edgeserve.sched.policies.language.priority import Key
 from edgeserve.sched.policies.language.queues import Learnt, ModelTasks, Waiting, declared
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
-from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
+from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import DONE, Job, RequestRecord
@@ -80,7 +80,7 @@ class LanguagePolicy(Policy):
         self._admit = own.admit
         self._sides = own.side_lanes
         self._learnt = Learnt(True, STEPS)
-        self._prefill_steps: Number = PREFILL_STEPS
+        self._prefill_milli = round(1000 * PREFILL_STEPS)
         self._models: Dict[str, ModelTasks] = {
             node.model: ModelTasks(node.model) for app in self.apps for node in app.nodes
         }
@@ -249,7 +249,7 @@ class LanguagePolicy(Policy):
         phase = latency.phases.get("prefill")
         if phase is not None:
             return phase.typical_ns[phase.size_for[min(count, phase.size_max)]]
-        return round(self._prefill_steps * self._step_ns(latency, count))
+        return round(self._prefill_milli * self._step_ns(latency, count) / 1000)
 
     def _tau_of(self, tasks: ModelTasks) -> float:
         """An answer that is longer is long."""

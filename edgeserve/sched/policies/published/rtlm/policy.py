@@ -80,7 +80,7 @@ class Rtlm(LanguagePolicy):
         self._rule = own.consolidation or method[1]
         self._offload = own.offload or method[2]
         self._learnt = Learnt(own.correct, own.steps)
-        self._prefill_steps = own.prefill_steps
+        self._prefill_milli = round(1000 * own.prefill_steps)
         self._xi_ns = round(own.xi_ms * NS_PER_MS)
         self._gathered: Dict[int, Tuple[int, Job]] = {}  # job's number -> when it becomes visible
         self._took_ns: Dict[str, float] = {}  # mean duration of a model's batches on main lanes
