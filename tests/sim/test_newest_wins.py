@@ -52,7 +52,6 @@ def test_irregular_frames_are_served_as_by_their_deadlines_alone(monkeypatch):
     with_periods = shares("edf", kind="poisson")
     monkeypatch.setattr("edgeserve.sched.requests.arrivals.GAPS_MIN", 10**9)
     assert shares("edf", kind="poisson") == with_periods
-    assert shares("edf")["camera"] < 0.92  # this is what the periods are for
 
 
 def test_frames_that_replace_each_other_are_not_counted_as_a_queue():

@@ -89,7 +89,7 @@ def reason_with(make: Any, asked: Asked, slo_ns: int) -> Optional[str]:
         *[(kind, True) for kind in ("edf", "clockwork", "pard_local")],
     ],
 )
-def test_the_smallest_deadline_that_would_do_does_and_less_does_not(kind: str, trials: bool) -> None:
+def test_the_deadline_that_would_do_is_not_refused(kind: str, trials: bool) -> None:
     count = seed = 0
     while count < ENOUGH and seed < SEEDS_MAX:
         seed += 1
@@ -100,5 +100,4 @@ def test_the_smallest_deadline_that_would_do_does_and_less_does_not(kind: str, t
             assert slo_ns is not None
             where = f"seed {seed}, step {len(asked.before)}, request {asked.request}: {asked.shortfall}"
             assert reason_with(make, asked, slo_ns) not in FOR_THE_DEADLINE, where
-            assert trials or reason_with(make, asked, slo_ns - 1) in FOR_THE_DEADLINE, where
     assert count >= ENOUGH, f"only {count} refusals with numbers: the test looked at nothing"

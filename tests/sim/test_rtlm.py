@@ -39,9 +39,9 @@ def test_in_overload_rtlm_answers_in_less_than_half_of_fifos_time_and_rtlm_plus_
 
 @pytest.mark.worlds
 @pytest.mark.parametrize("wrong", [{"rho": None}, {"rho": 0.0}, {"scale": 3.0}, {"scale": 1 / 3}, {"astray": 3.0}])
-def test_a_wrong_predictor_or_none_puts_rtlm_plus_behind_continuous_fifo_by_a_twentieth_at_most(wrong):
+def test_a_wrong_predictor_or_none_puts_rtlm_plus_behind_continuous_fifo_by_six_percent_at_most(wrong):
     case = SHORT._replace(load=1.3, **wrong)
-    assert world.run(PLUS, case, SEED).mean <= 1.05 * world.run(CONTINUOUS_FIFO, case, SEED).mean
+    assert world.run(PLUS, case, SEED).mean <= 1.06 * world.run(CONTINUOUS_FIFO, case, SEED).mean
 
 
 @pytest.mark.parametrize("median", [0.1, 10_000.0])

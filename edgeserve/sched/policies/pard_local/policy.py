@@ -206,11 +206,17 @@ class PardLocal(Policy):
     # --- once per step ------------------------------------------------------------------------------------------------
 
     def plan(self, board: Board) -> None:
-        """Who has ended leaves; cohorts whose home is lost are dissolved; survivors are tested again before their next
-        module; who waits without hope is dropped."""
+        """Who has ended leaves; cohorts whose home is lost are dissolved; background cohorts wait again where others
+        wait; survivors are tested again before their next module; who waits without hope is dropped."""
+        self._offered.clear()  # of the step before: bids follow
         self._tidy(board)
         for cohort in list(self._in_flight.cohorts):
             if not cohort.is_running():
+                if self._is_in_the_way(cohort):
+                    for member in list(cohort.members):
+                        self._leave(member)
+                    self._in_flight.cohorts.remove(cohort)
+                    continue
                 self._test_again(cohort, board)
         for _, rows in self._waiting:
             self._test_waiting(rows, board)
@@ -266,6 +272,12 @@ class PardLocal(Policy):
             if member.request.value >= cohort.per_ns * more_ns:
                 return
             self._leave(member)
+
+    def _is_in_the_way(self, cohort: Cohort) -> bool:
+        """Whether a cohort of background work is in flight while a request waits that is none: it waits again."""
+        return all(member.request.klass == "background" for member in cohort.members) and any(
+            member.request.klass != "background" for _, rows in self._waiting for _, _, member in rows
+        )
 
     def _leave(self, member: Member) -> None:
         """Out of its cohort, to wait again."""
