@@ -190,7 +190,7 @@ class BatchTime:
         self._ratios = Window(WINDOW_LEN, age_ns=age_ns)  # measured over standard, of batches of any size
         spreads = sorted([_spread_ppm(seed) for seed in self.seeds.values()])
         self._first_ppm = spreads[len(spreads) // 2]  # the likely slowdown before the first measurement
-        self._told_ppm = (0, 0, 0)
+        self._told_ppm: Tuple[int, ...] = (0, 0, 0)
         self._inputs = InputVariance(medians_ns, self.fixed_ns)
         self._standard_ns = medians_ns
         self._places: Dict[int, Tuple[int, int]] = {}  # size -> (times the profile, beside the others; batches seen)
@@ -241,7 +241,7 @@ class BatchTime:
         self._set_estimate(size)
         is_new = over_milli is None and self._inputs.observe(size, duration_ns)
         ratio_ppm = max(1, duration_ns * PPM // self._standard_ns[size])
-        self._follow(now_ns, ratio_ppm)
+        self._ratios.add(ratio_ppm, now_ns)
         self._set_slowdown(self._compare(size, ratio_ppm) or is_new)
         work = self._work
         if work is not None:
@@ -393,10 +393,6 @@ class BatchTime:
 
     # --- what is learnt -----------------------------------------------------------------------------------------------
 
-    def _follow(self, now_ns: int, ratio_ppm: int) -> None:
-        """A batch took so many times its standard time."""
-        self._ratios.add(ratio_ppm, now_ns)
-
     def _compare(self, size: int, ratio_ppm: int) -> bool:
         """A batch tells how its size compares with that of the batch before it, whatever slows both: one takes the more
         of its standard time, the other the less. True where a standard time changed. Where only one size runs, nothing
@@ -460,7 +456,7 @@ class BatchTime:
 
     def _set_estimate(self, size: int) -> None:
         window = self._windows[size]
-        known_ns = window.quantile(1.0) if window.count else self.seeds[size].p99_ns
+        known_ns = window.values[-1] if window.values else self.seeds[size].p99_ns
         self.estimate_ns[size] = math.ceil(known_ns / self.speed)
         self.alone_ns = self.estimate_ns.get(self.sizes[0], 0)
 
@@ -475,11 +471,7 @@ class BatchTime:
                 for size, seed in self.seeds.items()
             }
         ratios = self._ratios
-        told_ppm = (
-            (ratios.quantile(MIDDLE), ratios.quantile(LIKELY), ratios.quantile(1.0))
-            if ratios.count
-            else (PPM, self._first_ppm, self._first_ppm)
-        )
+        told_ppm = ratios.quantiles((MIDDLE, LIKELY, 1.0)) if ratios.values else (PPM, self._first_ppm, self._first_ppm)
         if told_ppm == self._told_ppm and not is_new:
             return
         self._told_ppm = told_ppm

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from typing import Deque, List, Tuple
+from typing import Deque, List, Sequence, Tuple
 
 NEVER_NS = 2**62
 
@@ -12,11 +12,12 @@ NEVER_NS = 2**62
 class Window:
     """The last ``length`` values, none of them older than ``age_ns`` after :meth:`forget`. Integers.
 
-    ``count`` is how many values there are, ``newest_ns`` when the last was added (below all times before the first).
+    ``values`` are in rising order, for reading; ``newest_ns`` is when the last was added (below all times before the
+    first).
     ``every``: :meth:`add` says when so many new values came, for users who look at the window no more often.
     """
 
-    __slots__ = ("length", "every", "age_ns", "newest_ns", "_rows", "_ordered", "_unseen")
+    __slots__ = ("length", "every", "age_ns", "newest_ns", "values", "_rows", "_unseen")
 
     def __init__(self, length: int, every: int = 1, age_ns: int = NEVER_NS) -> None:
         self.length = length
@@ -24,20 +25,21 @@ class Window:
         self.age_ns = age_ns
         self.newest_ns = -NEVER_NS
         self._rows: Deque[Tuple[int, int]] = deque()  # (when, value), the oldest first
-        self._ordered: List[int] = []  # the values
+        self.values: List[int] = []
         self._unseen = 0
 
     @property
     def count(self) -> int:
         """How many values there are."""
-        return len(self._ordered)
+        return len(self.values)
 
     def add(self, value: int, now_ns: int = 0) -> bool:
         """A value was measured; the oldest makes room for it. True for every ``every``-th value."""
-        if len(self._ordered) == self.length:
-            self._drop_oldest()
+        values = self.values
+        if len(values) == self.length:
+            del values[bisect_left(values, self._rows.popleft()[1])]
         self._rows.append((now_ns, value))
-        insort(self._ordered, value)
+        insort(values, value)
         self.newest_ns = now_ns
         self._unseen += 1
         if self._unseen < self.every:
@@ -51,19 +53,22 @@ class Window:
         if not rows or rows[0][0] >= before_ns:
             return False
         while rows and rows[0][0] < before_ns:
-            self._drop_oldest()
+            del self.values[bisect_left(self.values, rows.popleft()[1])]
         return True
 
     def quantile(self, share: float) -> int:
         """The largest value that is at most this quantile (0: the least value, 1: the largest). ``ValueError`` where
         there is no value."""
-        if not self._ordered:
+        return self.quantiles((share,))[0]
+
+    def quantiles(self, shares: Sequence[float]) -> Tuple[int, ...]:
+        """Several of them."""
+        values = self.values
+        if not values:
             raise ValueError("a window without values has no quantile: expected at least one value")
-        return self._ordered[int(share * (len(self._ordered) - 1))]
+        last = len(values) - 1
+        return tuple([values[int(share * last)] for share in shares])
 
     def rows(self) -> List[Tuple[int, int]]:
         """(when, value) of all values, the oldest first."""
         return list(self._rows)
-
-    def _drop_oldest(self) -> None:
-        del self._ordered[bisect_left(self._ordered, self._rows.popleft()[1])]

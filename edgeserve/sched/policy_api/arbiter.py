@@ -23,6 +23,8 @@ so that a lane for which twenty apps bid does not stand idle over the choice."""
 def choose(bids: Sequence[Bid], at_ns: int, dispatch_gap_ns: int = 0) -> Bid:
     """The bid that starts at ``at_ns``. ``bids`` must not be empty and be in a fixed order. ``dispatch_gap_ns``: what
     the lane needs from the end of a work to the start of the next (``sched/latency/lane_gaps.py``)."""
+    if len(bids) == 1:
+        return bids[0]
     foreground = [bid for bid in bids if not is_background(bid)] or bids
     if len(foreground) <= ORDERS_MAX:
         return _first(foreground, at_ns, dispatch_gap_ns)

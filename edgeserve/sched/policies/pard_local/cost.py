@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.sched.policy_api.budget import Budget
+from edgeserve.sched.requests.states import new_tuple
 
 Need = Tuple[int, int]
 """What a batch waits for: (stage, so many of its batches), or (-1 - number, 0) for that entry of the schedule's
@@ -194,7 +195,7 @@ def staged(nodes: Sequence[AtNode]) -> List[Stage]:
         else:
             needs = [_needs(nodes, jobs, ends, place, reached) for reached in ends[place]]
         counts, times = [count for count, _ in batches[place]], [time_ns for _, time_ns in batches[place]]
-        stages.append(Stage(node.lane, times, needs, counts))
+        stages.append(new_tuple(Stage, (node.lane, times, needs, counts)))
     return stages
 
 

@@ -96,7 +96,7 @@ class PardLocal(Policy):
         self._members: Dict[int, Member] = {}
         self._cut_short = 0
         self._offered: Dict[str, Cohort] = {}  # lane -> the cohort whose first batch was bid for it last
-        self._stage_costs = StageCosts()
+        self._stage_costs = StageCosts(name)
         self._in_flight = InFlight(self._stage_costs, max(1, own.cohorts))
 
     # --- requests and jobs come and go --------------------------------------------------------------------------------

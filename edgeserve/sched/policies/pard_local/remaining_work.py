@@ -15,7 +15,7 @@ from math import isqrt
 from typing import Deque, Dict, Final, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from edgeserve.sched.requests.graph import App, Node
-from edgeserve.sched.requests.states import READY, RUNNING, Job, RequestRecord, steps_left
+from edgeserve.sched.requests.states import READY, RUNNING, Job, RequestRecord, new_tuple, steps_left
 from edgeserve.sched.requests.work import MILLI, relative_milli
 
 SEEN_LEN = 64
@@ -159,7 +159,7 @@ class Pipeline:
     def times(self, count: int, each: Left | None = None) -> Left:
         """What so many requests with ``each`` left (None: which have not begun) have left."""
         jobs, over, unsure = self.template if each is None else each
-        return Left([milli * count for milli in jobs], [milli * count for milli in over], unsure * count)
+        return new_tuple(Left, ([milli * count for milli in jobs], [milli * count for milli in over], unsure * count))
 
     def surely(self, left: Left) -> Left:
         """The same with what the parts and the work that are not known yet may turn out to be more than expected.
@@ -334,7 +334,7 @@ class Member:
                     over[index] += pipeline.over_milli(index, MILLI, job.hints) - pipeline.over_milli(
                         index, MILLI, hints
                     )
-            self._left = Left(jobs, over, int(self._is_unsure(jobs)))
+            self._left = new_tuple(Left, (jobs, over, int(self._is_unsure(jobs))))
             self._kind = None
         return self._left
 
@@ -420,7 +420,7 @@ def total_of(lefts: Sequence[Left], size: int) -> Left:
         for index, milli in enumerate(left.over):
             over[index] += milli
         unsure += left.unsure
-    return Left(jobs, over, unsure)
+    return new_tuple(Left, (jobs, over, unsure))
 
 
 def most_steps(members: Sequence[Member]) -> Steps:

@@ -13,6 +13,7 @@ from edgeserve.sched.latency.work_time import WorkTime
 from edgeserve.sched.policies.pard_local.cost import AtNode, Schedule, repeated, staged
 from edgeserve.sched.policies.pard_local.remaining_work import Left, Pipeline, Steps
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.requests.states import new_tuple
 from edgeserve.sched.requests.work import MILLI
 from edgeserve.sched.resources.lanes import Lane
 
@@ -127,20 +128,25 @@ class Route:
             repeats = steps.get(index, 1)
             if repeats > 1:
                 batches = repeated(batches, repeats)
-            nodes.append(AtNode(place.lane, batches, preds, ready, running // MILLI, len(running_ns), repeats > 1))
+            nodes.append(
+                new_tuple(AtNode, (place.lane, batches, preds, ready, running // MILLI, len(running_ns), repeats > 1))
+            )
             if on_lanes is not None and running:
                 running_ns.append(on_lanes.until_ns[index])
-        return Schedule(staged(nodes), from_ns, running_ns, self.home)
+        return new_tuple(Schedule, (staged(nodes), from_ns, running_ns, self.home))
 
 
 class StageCosts:
-    """Where stages run and how long they take, for one policy. The times are the shared ones of usual work."""
+    """Where stages run and how long they take, for the policy of this name. The times are the shared ones of usual
+    work."""
 
-    __slots__ = ("_usual", "_homes")
+    __slots__ = ("_usual", "_homes", "_routes", "_routes_key")
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
         self._homes: Dict[int, List[str]] = {}  # by the pipeline's identity: pipelines live as long as the policy
         self._usual: Dict[Tuple[str, str], WorkTime] = {}
+        self._routes: Dict[Tuple[int, str], Route] = {}  # as long as the board's ends stand
+        self._routes_key = f"{name} routes"
 
     def usual(self, model: str, lane: str, board: Board) -> WorkTime:
         """How a model on a lane serves any number of jobs."""
@@ -164,8 +170,17 @@ class StageCosts:
         return best
 
     def route(self, pipeline: Pipeline, home: str, board: Board) -> Route:
-        """Where the pipeline's stages run now, for cohorts of this home."""
+        """Where the pipeline's stages run now, for cohorts of this home: worked out once, until something changes.
+        (When a model can be loaded depends on the demand, which every arrival changes.)"""
+        if self._routes_key not in board.ends_ns:
+            board.ends_ns[self._routes_key] = None
+            self._routes.clear()
+        key = (id(pipeline), home)
+        found = self._routes.get(key)
+        if found is not None:
+            return found
         places: List[Place | None] = []
+        resident = True
         for node in pipeline.nodes:
             lane = self.lane_of(node.model, home, board)
             if lane is None:
@@ -173,10 +188,14 @@ class StageCosts:
                 continue
             usual = self._usual.get((node.model, lane.name)) or self.usual(node.model, lane.name, board)
             resident_ns = starts_ns = board.resident_at_ns(node.model, lane)
+            resident = resident and resident_ns <= board.now_ns
             if lane.works:
                 starts_ns = max(starts_ns, lane.available_ns(board.now_ns))
-            places.append(Place(lane.name, usual, resident_ns, starts_ns))
-        return Route(pipeline, home, places)
+            places.append(new_tuple(Place, (lane.name, usual, resident_ns, starts_ns)))
+        found = Route(pipeline, home, places)
+        if resident:
+            self._routes[key] = found
+        return found
 
     def homes(self, pipeline: Pipeline, board: Board) -> List[str]:
         """The lanes that may be a cohort's home: those that run the heaviest of the pipeline's models whose batches
