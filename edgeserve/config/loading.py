@@ -262,6 +262,12 @@ def check_config(config: Config) -> None:
             )
         for lane_name in model.lanes:
             _refers(lane_name, config.lanes, f"[model.{model.name}] lanes")
+    for policy in config.policies.values():
+        if policy.kind == AUTO and policy.options:
+            raise ConfigError(
+                f"[policy.{policy.name}] has no option {next(iter(policy.options))!r}: 'auto' chooses a policy with "
+                "default options for each app; for others name the policy that the app is to have"
+            )
     for app in config.apps.values():
         if app.policy:
             _refers(app.policy, config.policies, f"[app.{app.name}] policy")

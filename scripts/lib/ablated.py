@@ -38,6 +38,7 @@ from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.arrivals import AppArrivals, Sources
 from edgeserve.sched.requests.critical import Source
+from edgeserve.sched.requests.promises import Promises
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.model_cache import Device
 from edgeserve.sched.resources.model_worth import ModelWorth
@@ -120,6 +121,7 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         (Part(Holds, "_under_pressure_ns", says(0)),),
     ),
     Mechanism("trials of refused requests", "core/trials.py", (Part(Trials, "takes", says(False)),)),
+    Mechanism("rank of promised deadlines", "requests/promises.py", (Part(Promises, "take", says(False)),)),
     Mechanism("batches cut for others", "core/cuts.py", (Part(Cuts, "_kept_waiting", says(None)),)),
     Mechanism(
         "background yields to critical",

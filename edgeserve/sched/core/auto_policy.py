@@ -27,8 +27,11 @@ def resolved(
         if config.policies[name].kind == AUTO:
             kind, reasons[app.name] = chosen(app, sequences, lanes_of)
             if kind not in names:
-                names[kind] = f"auto-{kind}" if kind in policies else kind
-                policies[names[kind]] = PolicyConfig(names[kind], kind)
+                free = kind
+                while free in policies:
+                    free = f"auto-{free}"
+                names[kind] = free
+                policies[free] = PolicyConfig(free, kind)
             name = names[kind]
         apps[app.name] = replace(app, policy=name)
     return replace(config, policies=policies, apps=apps), reasons

@@ -142,7 +142,7 @@ class RequestManager(RequestMoves):
         )
         if len(recent.unread) >= UNREAD_MAX:
             recent.count()
-        if state.promises and state.promises.take(
+        if state.promises.notes and state.promises.take(
             (request.share, app.name, request.klass), arrived.deadline_ns - arrived.arrival_ns, now
         ):
             request.rank = RANK

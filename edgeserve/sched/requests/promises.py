@@ -38,35 +38,32 @@ Key = Tuple[str, str, str]
 
 
 class Promises:
-    """The notes that refusals left, oldest first."""
+    """The notes that refusals left, by owner, app and class, oldest first."""
 
-    __slots__ = ("_notes",)
+    __slots__ = ("notes",)
 
     def __init__(self) -> None:
-        self._notes: OrderedDict[Key, List[Tuple[int, int, int]]] = OrderedDict()  # -> from, to, valid until
-
-    def __bool__(self) -> bool:
-        return bool(self._notes)
+        self.notes: OrderedDict[Key, List[Tuple[int, int, int]]] = OrderedDict()  # -> from, to, valid until
 
     def give(self, key: Key, refused_ns: int, slo_ns: int, now_ns: int) -> None:
         """A refusal of a request with one deadline, counted from the arrival, says that another one would do."""
-        notes = self._notes.pop(key, [])
+        notes = self.notes.pop(key, [])
         least_ns = max(slo_ns - slo_ns // NEARLY, refused_ns + refused_ns // MORE + 1)
         notes.append((least_ns, slo_ns + slo_ns // BEYOND, now_ns + VALID_NS))
         del notes[:-NOTES_MAX]
-        self._notes[key] = notes
-        if len(self._notes) > OWNERS_MAX:
-            self._notes.popitem(last=False)
+        self.notes[key] = notes
+        if len(self.notes) > OWNERS_MAX:
+            self.notes.popitem(last=False)
 
     def take(self, key: Key, slo_ns: int, now_ns: int) -> bool:
         """Whether a request that arrives with this deadline was promised it; the note is used up."""
-        notes = self._notes.get(key)
+        notes = self.notes.get(key)
         if notes is None:
             return False
         for index, (least_ns, most_ns, until_ns) in enumerate(notes):
             if least_ns <= slo_ns <= most_ns and now_ns <= until_ns:
                 del notes[index]
                 if not notes:
-                    del self._notes[key]
+                    del self.notes[key]
                 return True
         return False

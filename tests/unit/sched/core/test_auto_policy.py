@@ -7,6 +7,7 @@ from typing import Any, Dict
 import pytest
 
 from edgeserve.config.loading import parse_config
+from edgeserve.errors import ConfigError
 from edgeserve.sched.core.build import build_scheduler
 
 MODEL = {"engine": "synthetic", "expected": {"1": "4ms"}}
@@ -68,3 +69,18 @@ def test_named_policies_stay_and_apps_of_one_kind_share_one() -> None:
 
 def test_the_only_policy_of_a_file_is_that_of_its_apps() -> None:
     assert chosen(TWO, policy={"fifo": {}}) == ("Fifo", "")
+
+
+def test_a_name_that_the_file_has_is_not_taken() -> None:
+    table = {
+        "model": {"m": MODEL},
+        "policy": {"edf": {}, "auto-edf": {"kind": "fifo"}},
+        "app": {"a": {"model": "m", "policy": "auto"}, "b": {"model": "m", "policy": "auto-edf"}},
+    }
+    state = build_scheduler(parse_config(table)).state
+    assert [type(state.policy_of[name]).__name__ for name in "ab"] == ["Edf", "Fifo"]
+
+
+def test_it_takes_no_options() -> None:
+    with pytest.raises(ConfigError, match=r"\[policy.auto\] has no option 'admit': 'auto' chooses"):
+        chosen({"model": "m"}, policy={"auto": {"admit": False}})
