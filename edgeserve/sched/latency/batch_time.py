@@ -241,7 +241,7 @@ class BatchTime:
         self._set_estimate(size)
         is_new = over_milli is None and self._inputs.observe(size, duration_ns)
         ratio_ppm = max(1, duration_ns * PPM // self._standard_ns[size])
-        self._ratios.add(ratio_ppm, now_ns)
+        self._follow(now_ns, ratio_ppm)
         self._set_slowdown(self._compare(size, ratio_ppm) or is_new)
         work = self._work
         if work is not None:
@@ -392,6 +392,10 @@ class BatchTime:
         return table
 
     # --- what is learnt -----------------------------------------------------------------------------------------------
+
+    def _follow(self, now_ns: int, ratio_ppm: int) -> None:
+        """A batch took so many times its standard time."""
+        self._ratios.add(ratio_ppm, now_ns)
 
     def _compare(self, size: int, ratio_ppm: int) -> bool:
         """A batch tells how its size compares with that of the batch before it, whatever slows both: one takes the more
