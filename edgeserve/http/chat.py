@@ -1,9 +1,10 @@
 """OpenAI's chat protocol without its transport: a request to an app's inputs, its answer to a completion.
 
 An app that can chat takes ``messages`` (JSON text of OpenAI's messages) or ``prompt`` (a text), and optionally the
-inputs of :data:`NUMBERS`, ``stop`` (JSON text of a list) and ``logit_bias`` (JSON text of an object). It answers
-``text``, and optionally ``prompt_tokens``, ``completion_tokens`` (or ``tokens``: how many, or which) and
-``finish_reason``. A field of a request that would change the answer is served, or refused by its name.
+inputs of :data:`NUMBERS` and of :data:`STRUCTURED` (JSON text). It answers ``text``, and optionally ``prompt_tokens``,
+``completion_tokens`` (or ``tokens``: how many, or which), ``finish_reason`` and ``tool_calls`` (JSON text of a list of
+objects with ``name`` and ``arguments``). A field of a request that would change the answer is served, or refused by its
+name.
 """
 
 from __future__ import annotations
@@ -46,7 +47,10 @@ EXTENSIONS: Dict[str, Tuple[str, Tuple[type, ...]]] = {
 }
 """Fields of ours -> arguments of :meth:`Client.submit` and their types."""
 
-READ = {"model", "messages", "stream", "stream_options", "max_completion_tokens", "stop", "logit_bias", *NUMBERS}
+STRUCTURED = ("stop", "logit_bias", "response_format", "tools", "tool_choice")
+"""Options of a request that become an input each, the JSON text of what was sent."""
+
+READ = {"model", "messages", "stream", "stream_options", "max_completion_tokens", *NUMBERS, *STRUCTURED}
 
 NEUTRAL: Dict[str, Tuple[Any, ...]] = {
     "n": (1,),
@@ -140,9 +144,9 @@ def read_request(body: Any, inputs: Mapping[str, Any]) -> ChatRequest:
         if name in given and _taken(name, given[name], inputs):
             declared = inputs[name]["dtype"] if name in inputs else "any"
             values[name] = np.asarray(_number(name, given[name]), dtype if declared in OBJECTS else declared)
-    for name, read in (("stop", _stops), ("logit_bias", _biases)):
+    for name, read in zip(STRUCTURED, (_stops, _biases, _object, _tools, _choice)):
         if name in given:
-            value = read(given[name])
+            value = read(name, given[name])
             if _taken(name, value, inputs):
                 values[name] = json.dumps(value, ensure_ascii=False)
     return ChatRequest(body["model"], values, options, stream, bool(with_usage.get("include_usage")))
@@ -196,17 +200,24 @@ def _conversation(messages: Any, inputs: Mapping[str, Any]) -> Dict[str, Any]:
     plain = [_message(f"messages[{index}]", message) for index, message in enumerate(messages)]
     if "messages" in inputs or not inputs:
         return {"messages": json.dumps(plain, ensure_ascii=False)}
+    if any("tool_calls" in message for message in plain):
+        raise BadField("messages", ": tool_calls need an app with the input messages; this one takes a prompt")
     return {"prompt": "\n".join([message["content"] for message in plain])}
 
 
-def _message(where: str, message: Any) -> Dict[str, str]:
-    """Role and text of a message; its name and what refers to other messages are for people."""
+def _message(where: str, message: Any) -> Dict[str, Any]:
+    """Role and text of a message, and the calls of an assistant's; its name is for people."""
     if not isinstance(message, dict) or message.get("role") not in ROLES:
         raise BadField(where, f": expected an object whose role is one of {', '.join(ROLES)}")
-    for field in ("tool_calls", "function_call", "audio"):
+    for field in ("function_call", "audio"):
         if message.get(field):
             raise BadField(f"{where}.{field}", " is not served here; write it into the message's content")
+    calls = message.get("tool_calls") or []
+    if not isinstance(calls, list) or (calls and message["role"] != "assistant"):
+        raise BadField(f"{where}.tool_calls", ": expected a list, in a message of the assistant")
     content = message.get("content")
+    if content is None and calls:
+        content = ""
     if isinstance(content, list):
         if not all(
             isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
@@ -216,7 +227,16 @@ def _message(where: str, message: Any) -> Dict[str, str]:
         content = "".join([part["text"] for part in content])
     if not isinstance(content, str):
         raise BadField(f"{where}.content", ": expected a text")
-    return {"role": "system" if message["role"] == "developer" else message["role"], "content": content}
+    plain = {"role": "system" if message["role"] == "developer" else message["role"], "content": content}
+    return {**plain, "tool_calls": [_call(where, call) for call in calls]} if calls else plain
+
+
+def _call(where: str, call: Any) -> Dict[str, Any]:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise BadField(f"{where}.tool_calls", ': expected objects with {"function": {"name": ..., "arguments": ...}}')
+    called = {"name": function["name"], "arguments": function.get("arguments") or "{}"}
+    return {"id": str(call.get("id", "")), "type": "function", "function": called}
 
 
 def _number(name: str, value: Any) -> float:
@@ -228,19 +248,35 @@ def _number(name: str, value: Any) -> float:
     return number
 
 
-def _stops(stop: Any) -> List[str]:
+def _stops(name: str, stop: Any) -> List[str]:
     stops = [stop] if isinstance(stop, str) else stop
     if not isinstance(stops, list) or not all(isinstance(text, str) and text for text in stops):
-        raise BadField("stop", ": expected a text, or a list of texts")
+        raise BadField(name, ": expected a text, or a list of texts")
     return stops
 
 
-def _biases(biases: Any) -> Dict[str, float]:
+def _object(name: str, value: Any) -> Dict[str, Any]:
+    if not isinstance(value, dict) or not isinstance(value.get("type"), str):
+        raise BadField(name, f" = {_brief(value)}: expected an object with a type")
+    return value
+
+
+def _tools(name: str, value: Any) -> List[Any]:
+    if not isinstance(value, list):
+        raise BadField(name, f" = {_brief(value)}: expected a list of functions")
+    return value
+
+
+def _choice(name: str, value: Any) -> Any:
+    return value if isinstance(value, str) else _object(name, value)
+
+
+def _biases(name: str, biases: Any) -> Dict[str, float]:
     if not isinstance(biases, dict) or not all(
         token.isdecimal() and isinstance(bias, NUMBER) and not isinstance(bias, bool) and -100 <= bias <= 100
         for token, bias in biases.items()
     ):
-        raise BadField("logit_bias", ": expected an object of tokens' numbers with a bias from -100 to 100 each")
+        raise BadField(name, ": expected an object of tokens' numbers with a bias from -100 to 100 each")
     return biases
 
 
@@ -254,7 +290,10 @@ class Completion:
 
     def whole(self, outputs: Mapping[str, Any], late: bool) -> Dict[str, Any]:
         """The completion of an answer."""
-        message = {"role": "assistant", "content": text_of(outputs), "refusal": None}
+        calls, text = self._calls(outputs), text_of(outputs)
+        message: Dict[str, Any] = {"role": "assistant", "content": text or None if calls else text, "refusal": None}
+        if calls:
+            message["tool_calls"] = calls
         return {
             **self._head,
             "object": "chat.completion",
@@ -279,10 +318,22 @@ class Completion:
             chunks.append(self._chunk({"content": text[len(self._sent_text) :]}))
         elif not self._begun:
             chunks.append(self._chunk({"content": ""}))
+        calls = self._calls(outputs)
+        if calls:
+            chunks.append(self._chunk({"tool_calls": [{"index": place, **call} for place, call in enumerate(calls)]}))
         chunks.append(self._chunk({}, finish_of(outputs)))
         if usage:
             chunks.append({**self._head, "object": "chat.completion.chunk", "choices": [], "usage": usage_of(outputs)})
         return chunks
+
+    def _calls(self, outputs: Mapping[str, Any]) -> List[Dict[str, Any]]:
+        """The calls of an answer, each with a number of its own."""
+        text = outputs.get("tool_calls")
+        calls = json.loads(text) if isinstance(text, str) and text else []
+        head = self._head["id"]
+        return [
+            {"id": f"call_{head}_{place}", "type": "function", "function": call} for place, call in enumerate(calls)
+        ]
 
     def _chunk(self, delta: Dict[str, Any], finish: Optional[str] = None) -> Dict[str, Any]:
         if not self._begun:

@@ -12,21 +12,24 @@ import json
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from edgeserve.engines.lm.backend import Tokenizer
+from edgeserve.engines.lm.tools import NO_TOOLS, Message, Tools, described, written
 from edgeserve.errors import EngineError, WrongInput
 
 CHATML = "chatml"
 """The template of that name: OpenAI's ChatML, without a system message of its own."""
 
 
-def conversation_tokens(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]], model: str) -> List[int]:
+def conversation_tokens(
+    tokenizer: Tokenizer, messages: Sequence[Message], model: str, tools: Tools = NO_TOOLS
+) -> List[int]:
     """The conversation's tokens up to where the assistant's answer begins. The model's first tokens stand there once,
     whether or not the template writes them, as on llama.cpp's server. Raises what :func:`render` raises."""
-    tokens = tokenizer.encode(render(tokenizer, messages, model), special=True)
+    tokens = tokenizer.encode(render(tokenizer, messages, model, tools), special=True)
     first = list(tokenizer.first)
     return tokens if tokens[: len(first)] == first else [*first, *tokens]
 
 
-def render(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]], model: str) -> str:
+def render(tokenizer: Tokenizer, messages: Sequence[Message], model: str, tools: Tools = NO_TOOLS) -> str:
     """The text up to where the assistant's answer begins. Raises :class:`WrongInput` where the model has no template,
     or it refuses the conversation, and :class:`EngineError` where it is no template."""
     template = tokenizer.chat_template
@@ -35,9 +38,11 @@ def render(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]], model: s
             f"model {model!r} has no chat template, so it takes prompt or tokens, not messages; a model "
             "that was trained on conversations brings one"
         )
-    plain = [{**message, "content": without(message["content"], tokenizer.special_texts)} for message in messages]
+    names = tokenizer.special_texts
+    plain: Any = _cleaned(written(messages, tools, template), names)
     if template == CHATML:
         return chatml(plain)
+    known: Any = _cleaned(described(tools), names)
     try:
         compiled = _compiled(template)
     except EngineError:
@@ -46,7 +51,11 @@ def render(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]], model: s
         raise EngineError(f"model {model!r}: its chat template is none: {error}") from error
     try:
         text: str = compiled.render(
-            messages=plain, add_generation_prompt=True, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token
+            messages=plain,
+            tools=known or None,
+            add_generation_prompt=True,
+            bos_token=tokenizer.bos_token,
+            eos_token=tokenizer.eos_token,
         )
     except Exception as error:
         raise WrongInput(f"model {model!r}: its chat template refuses the messages: {error}") from error
@@ -57,6 +66,17 @@ def chatml(messages: Sequence[Mapping[str, str]]) -> str:
     """The conversation as ChatML, up to the assistant's next turn."""
     turns = [f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n" for message in messages]
     return "".join([*turns, "<|im_start|>assistant\n"])
+
+
+def _cleaned(value: Any, names: Sequence[str]) -> Any:
+    """The same with the names of control tokens taken out of every text in it."""
+    if isinstance(value, str):
+        return without(value, names)
+    if isinstance(value, Mapping):
+        return {_cleaned(key, names): _cleaned(inner, names) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_cleaned(inner, names) for inner in value]
+    return value
 
 
 def without(text: str, names: Sequence[str]) -> str:

@@ -25,6 +25,7 @@ from edgeserve.config.files import model_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Finished, Footprint, LaneInfo, Pending, SequenceInfo, Session, Values
 from edgeserve.engines.lm.backend import LmBackend, ModelFacts, Tokenizer
+from edgeserve.engines.lm.constraint import Grammars
 from edgeserve.engines.lm.generation import SAMPLING_BOUNDS, Generation, Reader
 from edgeserve.engines.lm.remote import HOST, TRIAL, RemoteBackend, StartProcess
 from edgeserve.engines.lm.sampling import Sampling
@@ -127,6 +128,7 @@ class LmEngine(Engine):
         self._lock = threading.Lock()
         self._backend: Optional[LmBackend] = None
         self._facts: Optional[ModelFacts] = None
+        self._grammars: Optional[Grammars] = None
         self._open: List[Slots] = []
 
     def load(self) -> Footprint:
@@ -196,9 +198,15 @@ class LmEngine(Engine):
     def language(self, lane: str) -> Language:
         """What the step loop knows of the model."""
         backend, facts = self._loaded()
+        tokenizer = self._tokenizer()
+        with self._lock:
+            if self._grammars is None:
+                self._grammars = Grammars(self._name, tokenizer, facts.vocabulary)
+                self._grammars.prepare()
         return Language(
             self._name,
-            self._tokenizer(),
+            tokenizer,
+            self._grammars,
             self._reader(facts.context_tokens, facts.vocabulary),
             facts.bytes_per_token,
             f"{self._name}/{lane}",

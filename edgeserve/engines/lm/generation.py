@@ -14,7 +14,9 @@ import numpy as np
 from edgeserve.engines.base import Values
 from edgeserve.engines.lm.backend import Tokenizer
 from edgeserve.engines.lm.chat import conversation_tokens
+from edgeserve.engines.lm.constraint import grammar_of
 from edgeserve.engines.lm.sampling import Sampling
+from edgeserve.engines.lm.tools import NO_TOOLS, Tools, grammar_for, tools_of
 from edgeserve.errors import WrongInput
 
 STOPS_MAX = 16
@@ -43,7 +45,8 @@ BIASES_MAX = 1024
 class Generation(NamedTuple):
     """``prompt`` tokens, how the next ones are chosen, at most how many (``max_tokens``, the token that ends the answer
     among them), ``stops`` strings that end it, whether the model's own end is passed over (``ignore_eos``), the seed of
-    the draws (``None``: each answer draws anew)."""
+    the draws (``None``: each answer draws anew), the ``grammar`` that the answer is held to (empty: none), and the
+    names of the functions that it may call."""
 
     prompt: Tuple[int, ...]
     sampling: Sampling
@@ -51,6 +54,8 @@ class Generation(NamedTuple):
     stops: Tuple[str, ...]
     ignore_eos: bool
     seed: Optional[int]
+    grammar: str = ""
+    calls: Tuple[str, ...] = ()
 
 
 class Reader:
@@ -69,7 +74,8 @@ class Reader:
 
     def read(self, item: Values) -> Generation:
         """What the item asks for. Raises :class:`WrongInput` naming the model, the input and what was expected."""
-        prompt = self.tokens_of(item)
+        tools = self._tools(item)
+        prompt = self.tokens_of(item, tools)
         if not prompt:
             raise self._refuse("the prompt has no tokens; give at least one")
         if len(prompt) >= self._context:
@@ -96,10 +102,13 @@ class Reader:
             self._stops(item),
             bool(self._whole(item, "ignore_eos", int(defaults.ignore_eos), 0)),
             seed,
+            self._grammar(item, tools),
+            tools.names,
         )
 
-    def tokens_of(self, item: Values) -> List[int]:
+    def tokens_of(self, item: Values, tools: Optional[Tools] = None) -> List[int]:
         """The prompt's tokens: of ``tokens``, ``messages`` or ``prompt``, exactly one of them."""
+        tools = self._tools(item) if tools is None else tools
         given = [name for name in ("tokens", "messages", "prompt") if _given(item, name)]
         if len(given) != 1:
             named = " and ".join(given) if given else "none of them"
@@ -110,10 +119,10 @@ class Reader:
         if given[0] == "tokens":
             return self._ids(item["tokens"])
         if given[0] == "messages":
-            return conversation_tokens(self._tokenizer, self._messages(item["messages"]), self._model)
+            return conversation_tokens(self._tokenizer, self._messages(item["messages"]), self._model, tools)
         text = self._text(item["prompt"], "prompt")
         if self._chat:
-            return conversation_tokens(self._tokenizer, [{"role": "user", "content": text}], self._model)
+            return conversation_tokens(self._tokenizer, [{"role": "user", "content": text}], self._model, tools)
         return [*self._tokenizer.first, *self._tokenizer.encode(text)]
 
     def _ids(self, value: Any) -> List[int]:
@@ -128,25 +137,76 @@ class Reader:
         ids: List[int] = array.tolist()
         return ids
 
-    def _messages(self, value: Any) -> List[Mapping[str, str]]:
-        if isinstance(value, (str, bytes)) or (isinstance(value, np.ndarray) and value.ndim == 0):
-            try:
-                value = json.loads(self._text(value, "messages"))
-            except (ValueError, RecursionError) as error:
-                raise self._refuse(f"input 'messages' is no JSON: {error}") from None
+    def _messages(self, value: Any) -> List[Mapping[str, Any]]:
+        value = self._parsed(value, "messages")
         if not isinstance(value, (list, tuple)) or not 0 < len(value) <= MESSAGES_MAX:
             raise self._refuse(
                 f"input 'messages' is {_brief(value)}; expected a list of 1 to {MESSAGES_MAX} messages, "
                 'such as [{"role": "user", "content": "Hello"}], or the same as JSON'
             )
-        for message in value:
-            if not isinstance(message, dict) or not all(
-                isinstance(message.get(key), str) for key in ("role", "content")
-            ):
-                raise self._refuse(
-                    f"input 'messages' has {_brief(message)}; expected the keys role and content, both strings"
-                )
-        return list(value)
+        return [self._message(message) for message in value]
+
+    def _message(self, message: Any) -> Mapping[str, Any]:
+        calls = message.get("tool_calls") if isinstance(message, dict) else None
+        if not isinstance(message, dict) or not all(
+            isinstance(text, str) for text in (message.get("role"), message.get("content") or ("" if calls else None))
+        ):
+            raise self._refuse(
+                f"input 'messages' has {_brief(message)}; expected the keys role and content, both strings"
+            )
+        functions = [call.get("function") if isinstance(call, dict) else None for call in _sequence_of(calls)]
+        if calls is not None and not all(
+            isinstance(each, dict) and isinstance(each.get("name"), str) for each in functions or [None]
+        ):
+            raise self._refuse(
+                f"input 'messages' has the tool_calls {_brief(calls)}; expected a list of "
+                '{"type": "function", "function": {"name": ..., "arguments": ...}}'
+            )
+        return {**message, "content": message.get("content") or ""}
+
+    def _tools(self, item: Values) -> Tools:
+        if not _given(item, "tools"):
+            if _given(item, "tool_choice") and self._choice(item) not in ("none", "auto"):
+                raise self._refuse("input 'tool_choice' asks for a call, and there is no input 'tools'")
+            return NO_TOOLS
+        tools = self._parsed(item["tools"], "tools")
+        choice = self._choice(item) if _given(item, "tool_choice") else ("auto" if tools else "none")
+        try:
+            return tools_of(tools, choice)
+        except WrongInput as error:
+            raise self._refuse(str(error)) from None
+
+    def _choice(self, item: Values) -> Any:
+        value = item["tool_choice"]
+        text = value if isinstance(value, dict) else self._text(value, "tool_choice")
+        return self._parsed(text, "tool_choice") if isinstance(text, str) and text[:1] in ("{", '"') else text
+
+    def _grammar(self, item: Values, tools: Tools) -> str:
+        """What the answer is held to: a form that was asked for, or the calls of its tools."""
+        try:
+            asked = ""
+            if _given(item, "response_format"):
+                value = self._parsed(item["response_format"], "response_format")
+                if not isinstance(value, dict):
+                    raise WrongInput(f"input 'response_format' is {_brief(value)}; expected an object with a type")
+                asked = grammar_of(value)
+            if not tools.names:
+                return asked
+            if asked:
+                raise WrongInput("response_format and tools exclude each other; leave one out, or tool_choice = 'none'")
+            template = self._tokenizer.chat_template
+            return grammar_for(tools, template, lambda text: self._tokenizer.encode(text, special=True))
+        except WrongInput as error:
+            raise self._refuse(str(error)) from None
+
+    def _parsed(self, value: Any, name: str) -> Any:
+        """The value, or what it is the JSON text of: over the bus an input is one text."""
+        if not isinstance(value, (str, bytes)) and not (isinstance(value, np.ndarray) and value.ndim == 0):
+            return value
+        try:
+            return json.loads(self._text(value, name))
+        except (ValueError, RecursionError) as error:
+            raise self._refuse(f"input {name!r} is no JSON: {error}") from None
 
     def _stops(self, item: Values) -> Tuple[str, ...]:
         if not _given(item, "stop"):
@@ -214,6 +274,10 @@ def _given(item: Mapping[str, Any], name: str) -> bool:
     return item.get(name) is not None
 
 
+def _sequence_of(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (list, tuple)) else ()
+
+
 def _listed(value: Any) -> List[Any]:
     """One stop string, or the list that it is the JSON text of: over the bus an input is one text."""
     text = value.item() if isinstance(value, np.ndarray) else value
@@ -235,13 +299,19 @@ def _brief(value: Any) -> str:
 
 
 def answer_of(
-    text: str, tokens: Sequence[int], finish_reason: str, prompt_tokens: int, completion_tokens: int
+    text: str,
+    tokens: Sequence[int],
+    finish_reason: str,
+    prompt_tokens: int,
+    completion_tokens: int,
+    calls: Sequence[Mapping[str, str]] = (),
 ) -> Dict[str, Any]:
-    """The outputs of a finished item."""
+    """The outputs of a finished item; ``tool_calls``, as JSON text, where it calls functions."""
     return {
+        **({"tool_calls": json.dumps(calls, ensure_ascii=False)} if calls else {}),
         "text": text,
         "tokens": np.array(tokens, np.int32),
-        "finish_reason": finish_reason,
+        "finish_reason": "tool_calls" if calls else finish_reason,
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
     }

@@ -6,6 +6,7 @@ import random
 from typing import Any, Dict, List, Optional
 
 from edgeserve.engines.lm.answer_text import AnswerText
+from edgeserve.engines.lm.constraint import Constraint, Grammars
 from edgeserve.engines.lm.generation import Generation
 from edgeserve.engines.lm.slots import Slots
 
@@ -18,17 +19,18 @@ class Sequence:
     any session of the same model, which computes the memory again. A copy through pickle is released.
     """
 
-    __slots__ = ("asked", "tokens", "text", "cached", "slot", "_slots", "_random", "_unsent", "__weakref__")
+    __slots__ = ("asked", "tokens", "text", "cached", "slot", "_slots", "_random", "_unsent", "_held_to", "__weakref__")
 
     def __init__(self, asked: Generation, seed: str) -> None:
         self.asked = asked
         self.tokens: List[int] = list(asked.prompt)
-        self.text = AnswerText(asked.stops)
+        self.text = AnswerText(asked.stops, bool(asked.calls))
         self.cached = 0
         self.slot = -1
         self._slots: Optional[Slots] = None
         self._random = random.Random(seed if asked.seed is None else asked.seed)
         self._unsent: List[int] = []
+        self._held_to: Optional[Constraint] = None
 
     @property
     def generated(self) -> List[int]:
@@ -47,6 +49,12 @@ class Sequence:
     def draw(self) -> float:
         """The next random number of this answer; none is used up where the best token is taken."""
         return self._random.random() if self.asked.sampling.temperature > 0 else 0.0
+
+    def constraint(self, grammars: Grammars) -> Optional[Constraint]:
+        """What the answer is held to, if anything. Raises :class:`WrongInput` where it cannot be compiled."""
+        if self._held_to is None and self.asked.grammar:
+            self._held_to = grammars.begun(self.asked.grammar, self.generated)
+        return self._held_to
 
     def append(self, token: int, piece: bytes) -> str:
         """A token was chosen; the text that may be sent after it."""
@@ -104,4 +112,4 @@ class Sequence:
     def __setstate__(self, state: Dict[str, Any]) -> None:
         self.asked, self.tokens, self.text = state["asked"], state["tokens"], state["text"]
         self._random, self._unsent = state["random"], state["unsent"]
-        self.cached, self.slot, self._slots = 0, -1, None
+        self.cached, self.slot, self._slots, self._held_to = 0, -1, None, None

@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 from edgeserve.engines.base import ANSWERED, Batch, BatchControl, Result
 from edgeserve.engines.lm.backend import Row, Tokenizer
+from edgeserve.engines.lm.constraint import Grammars
 from edgeserve.engines.lm.generation import Reader, answer_of
 from edgeserve.engines.lm.sampling import choose, weighed
 from edgeserve.engines.lm.sequence import Sequence
 from edgeserve.engines.lm.slots import Slots
+from edgeserve.engines.lm.tools import calls_of
 from edgeserve.errors import EngineError
 
 PREFILL, DECODE = "prefill", "decode"
@@ -42,12 +44,13 @@ class BatchItem:
 
 
 class Language(NamedTuple):
-    """What the loop knows of the model: its name, tokenizer, the reader of items, the bytes of a token in memory, what
-    the draws of answers without a seed of their own start from, and how many tokens of prompts a turn reads at most (0:
-    :data:`PREFILL_TOKENS_MAX`)."""
+    """What the loop knows of the model: its name, tokenizer, what answers are held to, the reader of items, the bytes
+    of a token in memory, what the draws of answers without a seed of their own start from, and how many tokens of
+    prompts a turn reads at most (0: :data:`PREFILL_TOKENS_MAX`)."""
 
     name: str
     tokenizer: Tokenizer
+    grammars: Grammars
     reader: Reader
     bytes_per_token: int
     seed: str
@@ -97,7 +100,9 @@ class StepLoop:
         if state is None:
             asked = self._language.reader.read(batch.items[index])
             self._begun += 1
-            return Sequence(asked, f"{self._language.seed}/{self._begun}")
+            sequence = Sequence(asked, f"{self._language.seed}/{self._begun}")
+            sequence.constraint(self._language.grammars)  # what cannot be compiled is refused before a step
+            return sequence
         if not isinstance(state, Sequence):
             raise EngineError(
                 f"model {self._language.name!r}: the item's state is a {type(state).__name__}; expected "
@@ -173,21 +178,30 @@ class StepLoop:
         """The next token of one answer, what may be sent of it, and whether the answer is over."""
         sequence, asked = job.sequence, job.sequence.asked
         scores = weighed(scores, asked.sampling, asked.prompt, sequence.generated)
+        try:
+            constraint = sequence.constraint(self._language.grammars)
+            scores = scores if constraint is None else constraint.allowed(scores)
+        except EngineError as error:
+            self._leave(run, job, Result({}, error=error, steps=job.steps, turns=run.turns))
+            return
         token = choose(scores, asked.sampling, sequence.draw())
         if token in self._stops and not asked.ignore_eos:
             self._finish(run, job, "stop", sequence.count + 1)
             return
         text = sequence.append(token, self._language.tokenizer.piece(token))
-        if sequence.text.stopped or sequence.count >= asked.max_tokens:
-            self._finish(run, job, "stop" if sequence.text.stopped else "length", sequence.count, text)
+        complete = sequence.text.stopped or (constraint is not None and constraint.took(token))
+        if complete or sequence.count >= asked.max_tokens:
+            self._finish(run, job, "stop" if complete else "length", sequence.count, text)
         elif text:
             run.tell(job, text)
 
     def _finish(self, run: _Run, job: BatchItem, reason: str, count: int, text: str = "") -> None:
-        sequence = job.sequence
+        sequence, asked = job.sequence, job.sequence.asked
         text += sequence.text.finish()
+        calls = calls_of(sequence.text.kept, asked.calls)
+        text += "" if calls else sequence.text.give_up()
         run.tell(job, text)
-        answer = answer_of(sequence.text.text, sequence.generated, reason, len(sequence.asked.prompt), count)
+        answer = answer_of(sequence.text.text, sequence.generated, reason, len(asked.prompt), count, calls)
         self._leave(run, job, Result(answer, steps=job.steps, turns=run.turns))
 
     def _leave(self, run: _Run, job: BatchItem, result: Result) -> None:

@@ -18,6 +18,9 @@ COMMENT_COLUMN = 40
 LM_INPUTS = ("max_tokens", "temperature", "top_p", "seed", "stop")
 """What most clients of OpenAI's API send, which an app of a language model must declare to be served."""
 
+CHAT_INPUTS = (*LM_INPUTS, "response_format", "tools", "tool_choice")
+"""The same of a model that was trained on conversations."""
+
 
 def configuration_text(
     found: Sequence[FoundModel], lanes: Sequence[LaneText], rates: Mapping[str, float], slo_ns: int
@@ -148,10 +151,12 @@ def _app(item: FoundModel, slo: Slo) -> List[str]:
         for port in roles.given:
             lines.append(f"{_key(port.name)} = {_inline(app_input(port, item.tried.shapes, roles.shapes_given))}")
     elif roles.description.engine == "lm":
+        chats = bool(item.roles.description.facts.get("chat"))
+        optional = ("messages", *CHAT_INPUTS) if chats else LM_INPUTS
         lines += [
-            _commented(f"[app.{item.name}.inputs]", "what a request must bring"),
-            'prompt = { dtype = "text" }',
-            *[f'{name} = {{ dtype = "any", optional = true }}' for name in LM_INPUTS],
+            _commented(f"[app.{item.name}.inputs]", "prompt or messages" if chats else "what a request must bring"),
+            'prompt = { dtype = "text", optional = true }' if chats else 'prompt = { dtype = "text" }',
+            *[f'{name} = {{ dtype = "any", optional = true }}' for name in optional],
         ]
     if item.tried.outputs:
         lines.append(f"# It returns {', '.join(f'{name} ({form})' for name, form in item.tried.outputs)}.")

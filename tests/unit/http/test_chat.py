@@ -117,16 +117,20 @@ def test_extensions_are_options_of_the_request():
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0]", "whose role is one of"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content", "expected a text"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content", "type text"),
-        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls", "not served"),
+        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls", "expected objects"),
+        ({"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]}, "messages[0].tool_calls", "assistant"),
         ({"n": 2}, "n", "= 2 is not served here; leave it out, or send 1"),
         ({"n": True}, "n", "= true"),
-        ({"tools": [{}]}, "tools", "not served"),
-        ({"tool_choice": "required"}, "tool_choice", 'or send "none", or send "auto"'),
+        ({"tools": [{}]}, "tools", "declares no input"),
+        ({"tools": {}}, "tools", "a list of functions"),
+        ({"tool_choice": "required"}, "tool_choice", "declares no input"),
+        ({"tool_choice": 3}, "tool_choice", "an object with a type"),
         ({"logprobs": True}, "logprobs", "not served"),
         ({"top_logprobs": 5}, "top_logprobs", "= 5"),
         ({"mirostat": 2}, "mirostat", "not served"),
         ({"reasoning_effort": "low"}, "reasoning_effort", "not served here; leave it out"),
-        ({"response_format": {"type": "json_object"}}, "response_format", "not served"),
+        ({"response_format": {"type": "json_object"}}, "response_format", "declares no input"),
+        ({"response_format": "json"}, "response_format", "an object with a type"),
         ({"temprature": 1}, "temprature", "did you mean 'temperature'"),
         ({"max_tokens": 0}, "max_tokens", "from 1"),
         ({"max_tokens": "5"}, "max_tokens", "number"),
@@ -211,3 +215,31 @@ def test_a_count_is_believed_before_a_list():
 )
 def test_counts_of_tokens(tokens, count):
     assert chat.count_of(tokens) == count
+
+
+TOOLS = [{"type": "function", "function": {"name": "lamp", "parameters": {"type": "object"}}}]
+FORM = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}
+
+
+def test_tools_and_forms_become_inputs_as_they_were_sent():
+    call = {"id": "1", "type": "function", "function": {"name": "lamp", "arguments": "{}"}}
+    talk = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "content": "done"}]
+    inputs = chat.read_request(
+        body(messages=talk, tools=TOOLS, tool_choice="required", response_format=FORM), {}
+    ).inputs
+    assert json.loads(inputs["tools"]) == TOOLS and json.loads(inputs["response_format"]) == FORM
+    assert json.loads(inputs["tool_choice"]) == "required"
+    assert json.loads(inputs["messages"])[1] == {"role": "assistant", "content": "", "tool_calls": [call]}
+    with pytest.raises(BadInput, match="this one takes a prompt"):
+        chat.read_request(body(messages=talk), {"prompt": TEXT})
+
+
+def test_calls_of_an_answer_are_told_in_openais_words():
+    outputs = {"text": "", "finish_reason": "tool_calls", "tool_calls": '[{"name": "lamp", "arguments": "{}"}]'}
+    choice = chat.Completion("id", "m", 1).whole(outputs, False)["choices"][0]
+    (call,) = choice["message"]["tool_calls"]
+    assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
+    assert call["function"] == {"name": "lamp", "arguments": "{}"} and call["id"] and call["type"] == "function"
+    deltas = [chunk["choices"][0] for chunk in chat.Completion("id", "m", 1).last(outputs, False)]
+    told = [delta["delta"]["tool_calls"] for delta in deltas if "tool_calls" in delta["delta"]]
+    assert told == [[{"index": 0, **call}]] and deltas[-1]["finish_reason"] == "tool_calls"
