@@ -2,7 +2,8 @@
 
 ``multiprocessing``'s connection joins everything into one block and reads it back in pieces; for a camera frame that is
 most of the time. Here arrays travel outside the pickle (protocol 5) and are received into memory of their final size.
-For a parent and its own child only: a pickle from elsewhere could run anything.
+For a parent and its own child only. What a parent sends is a pickle, which could run anything; what comes back is plain
+(``plain.py``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Any, List
 
 import numpy as np
 
+from edgeserve.offload.plain import plain_dumps, plain_loads
+
 _COUNT = struct.Struct("!I")
 _LENGTH = struct.Struct("!Q")
 
@@ -22,10 +25,11 @@ BUFFER_BYTES = 1 << 20
 
 
 class Channel:
-    """One end. Not thread-safe: its owner asks and listens by turns."""
+    """One end. Not thread-safe: its owner asks and listens by turns. ``is_child``: it is the end that answers."""
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, is_child: bool = False) -> None:
         self._socket = end
+        self._is_child = is_child
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             end.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
 
@@ -33,7 +37,10 @@ class Channel:
         """Raises what pickle raises before anything was sent, ``OSError`` when the other end is gone and
         ``socket.timeout`` when it does not read."""
         raw: List[pickle.PickleBuffer] = []
-        head = pickle.dumps(value, protocol=5, buffer_callback=raw.append)
+        if self._is_child:
+            head = plain_dumps(value, raw.append)
+        else:
+            head = pickle.dumps(value, protocol=5, buffer_callback=raw.append)
         blocks = [memoryview(head), *(block.raw() for block in raw)]
         self._socket.settimeout(timeout_s)
         lengths = b"".join(_LENGTH.pack(len(block)) for block in blocks)
@@ -43,12 +50,14 @@ class Channel:
 
     def receive(self, timeout_s: float | None = None) -> Any:
         """The next value. Raises ``EOFError`` or ``OSError`` when the other end is gone, ``socket.timeout`` when
-        nothing comes for ``timeout_s``. Arrays in it are writable and own their memory."""
+        nothing comes for ``timeout_s``, and ``UnpicklingError`` when a child sends what is not plain. Arrays in it are
+        writable and own their memory."""
         self._socket.settimeout(timeout_s)
         (count,) = _COUNT.unpack(self._exactly(_COUNT.size))
         lengths = self._exactly(count * _LENGTH.size)
         blocks = [self._exactly(length) for (length,) in _LENGTH.iter_unpack(lengths)]
-        return pickle.loads(blocks[0], buffers=blocks[1:])
+        loads = pickle.loads if self._is_child else plain_loads
+        return loads(blocks[0], buffers=blocks[1:])
 
     def close(self) -> None:
         self._socket.close()

@@ -6,8 +6,8 @@ over a socket pair. A child is started with a fresh interpreter (never a fork: t
 it ends with its parent. What a child serves is a *host*: named by module and class, made with what the parent sends,
 loaded once, and asked.
 
-Values are copied both ways (pickled between the two halves of one program; nothing from outside passes here), so this
-pays for functions that run for milliseconds, not for microseconds.
+Values are copied both ways, so this pays for functions that run for milliseconds, not for microseconds. A child gets
+pickles; what it answers is plain (``plain.py``): nothing that it sends runs here.
 
 A child that is killed or does not answer within ``options.process_timeout`` fails that call with an
 :class:`EngineError` and is started again: at once ``options.process_restarts_max`` times in a row, then after pauses
@@ -47,6 +47,7 @@ from edgeserve.engines.niceness import yield_to_others
 from edgeserve.errors import EdgeServeError, EngineError, ProcessEnded
 from edgeserve.offload.channel import Channel
 from edgeserve.offload.pin import pin_thread
+from edgeserve.offload.plain import KeptState, check_plain
 from edgeserve.offload.quarantine import STRIKES_MAX, Quarantine
 from edgeserve.units import NS_PER_S, format_duration
 
@@ -346,6 +347,10 @@ class Remote:
                 f"{verb}() did not answer within {format_duration(timeout_ns)} and its "
                 f"process was killed (bound: [model.{self._name}] options.process_timeout)",
             ) from None
+        except pickle.UnpicklingError as error:
+            child.kill()
+            self._forget()
+            raise self._gone(verb, f"its process answered {verb}() with {error}, which is no plain value") from None
         except Exception as error:  # pickle raises many kinds: the items cannot travel, and nothing was sent
             raise self._unsendable(error) from error
         if not fine:
@@ -588,7 +593,19 @@ class EngineHost:
         return footprint
 
     def ask(self, verb: str, argument: Any) -> Any:
-        return self._engine.example() if verb == "example" else run_batch(self._session, argument)[0]
+        if verb == "example":
+            return self._engine.example()
+        states = [None if state is None else state.state() for state in argument.states]
+        results = run_batch(self._session, argument._replace(states=states))[0]
+        return [_with_kept_state(result, self._name) for result in results]
+
+
+def _with_kept_state(result: Result, name: str) -> Result:
+    try:
+        result.state = KeptState.of(result.state)
+    except Exception as error:  # noqa: BLE001 pickle raises many kinds
+        return Result({}, error=_not_returned(name, error))
+    return result
 
 
 def _serve(channel: Channel, lifeline: int) -> None:
@@ -630,7 +647,7 @@ def _serve(channel: Channel, lifeline: int) -> None:
 def _sendable(result: Result, name: str) -> Result:
     """A result, or its failure where it cannot travel."""
     try:
-        pickle.dumps(result, protocol=5)
+        check_plain(result)
         return result
     except Exception as error:  # noqa: BLE001 pickle raises many kinds
         return Result({}, error=_not_returned(name, error))
@@ -654,7 +671,7 @@ def _made(path: str, setup: Tuple[Any, ...]) -> Host:
 
 def serve_child() -> None:
     """The child's whole life; its arguments are the numbers of its channel and its lifeline."""
-    _serve(Channel(socket.socket(fileno=int(sys.argv[1]))), int(sys.argv[2]))
+    _serve(Channel(socket.socket(fileno=int(sys.argv[1])), is_child=True), int(sys.argv[2]))
 
 
 def _end_with(lifeline: int) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import pickle
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -25,12 +27,22 @@ from edgeserve.offload.quarantine import PoisonInput
 FUNCTIONS = """
 import os, time
 from edgeserve.engines.base import Result
+class Exits:
+    def __reduce__(self): return os._exit, (7,)
+class Count:
+    def __init__(self): self.calls, self.seen = 0, []
+def counted(inputs, state):
+    state = state or Count()
+    state.calls += 1
+    state.seen.append(inputs["x"])
+    return {"calls": state.calls, "pid": os.getpid()}, state
 def f(inputs):
     what = inputs.get("do", "")
     if str(what).startswith("die"): os.kill(os.getpid(), 9)
     if what == "leave": os._exit(3)
     if what == "raise": raise ValueError("on purpose")
     if what == "unsendable": return {"y": lambda: 1}
+    if what == "exits": return {"y": Exits()}
     if what == "say": return Result({"y": 1}, hints={"read.work": inputs["x"][2], "read.steps": 3})
     if what == "hold": sum(range(10**11))
     return {"y": inputs["x"] * 2, "pid": os.getpid(), "cores": sorted(os.sched_getaffinity(0))}
@@ -179,7 +191,44 @@ def test_errors_keep_the_process(engine):
     assert run(engine)["pid"] == child
     with pytest.raises(EngineError, match="model 'm': its items cannot be sent to its process"):
         run(engine, lambda: 1)
+    with pytest.raises(EngineError, match="cannot be sent between processes .*Exits.*; return arrays, numbers"):
+        run(engine, "exits")
     assert run(engine)["pid"] == child
+
+
+def test_a_state_of_any_class_goes_on_in_the_next_process(tmp_path):
+    (tmp_path / "offload_functions.py").write_text(FUNCTIONS)
+    options = {"process": True, "stateful": True}
+    engine = make_engine(
+        ModelConfig("m", "python", function="offload_functions:counted", options=options), [LaneInfo()], str(tmp_path)
+    )
+    engine.load()
+    state, pids = None, set()
+    for calls in (1, 2, 3):
+        (result,) = engine.run(Batch([{"x": X}], 1, [state]))
+        state = result.state
+        assert result.outputs["calls"] == calls
+        pids.add(result.outputs["pid"])
+        if calls == 2:
+            child = psutil.Process(engine.pid)
+            child.kill()
+            child.wait(10)
+    assert len(pids) == 2
+    engine.unload()
+
+
+def test_what_a_child_sends_runs_nothing_here():
+    class Exits:
+        def __reduce__(self):
+            return os._exit, (7,)
+
+    ours, theirs = socket.socketpair()
+    for sent, says in ((pickle.dumps((True, Exits())), "os._exit|posix._exit"), (b"no pickle", "no value|invalid")):
+        theirs.sendall(struct.pack("!IQ", 1, len(sent)) + sent)
+        with pytest.raises(pickle.UnpicklingError, match=says):
+            Channel(ours).receive(5)
+    ours.close()
+    theirs.close()
 
 
 def test_items_that_fail_or_cannot_travel_fail_alone(engine):
@@ -214,10 +263,12 @@ def test_items_that_fail_or_cannot_travel_fail_alone(engine):
         np.array(["a", None], object),
     ],
 )
-def test_arrays_of_any_layout_survive_the_channel(array):
-    ours, theirs = (Channel(end) for end in socket.socketpair())
-    ours.send({"array": array, "again": [array, "text"]})
+@pytest.mark.parametrize("from_child", [False, True])
+def test_arrays_of_any_layout_survive_the_channel(array, from_child):
+    ours, theirs = (Channel(end, is_child) for end, is_child in zip(socket.socketpair(), (from_child, not from_child)))
+    ours.send({"array": array, "again": [array, "text", {1.5, array.dtype, np.float32(2)}]})
     got = theirs.receive(5)
+    assert got["again"][2] == {1.5, array.dtype, np.float32(2)}
     for other in (got["array"], got["again"][0]):
         np.testing.assert_array_equal(other, array)
         assert other.dtype == array.dtype
