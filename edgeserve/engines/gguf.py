@@ -16,6 +16,8 @@ from edgeserve.errors import EngineError
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 ENTRIES_MAX = 100_000
+ITEMS_MAX = 4_000_000
+"""Texts and arrays within all arrays of a header; the largest vocabularies have some 300,000 tokens and merges."""
 NAME_BYTES_MAX = 65_536
 TEXT_BYTES_MAX = 64 * 1024**2
 """A chat template or a licence is text; nothing in a header is longer."""
@@ -116,6 +118,7 @@ class _HeaderReader:
     def __init__(self, file: BinaryIO, size_bytes: int, path: str) -> None:
         self._file = file
         self._left = size_bytes
+        self._items = 0
         self._path = path
 
     def take(self, count: int) -> bytes:
@@ -165,6 +168,11 @@ class _HeaderReader:
     def _counted(self, count: int, least_bytes: int) -> int:
         if count * least_bytes > self._left:
             self._within(count * least_bytes)
+        self._items += count
+        if self._items > ITEMS_MAX:
+            raise EngineError(
+                f"{self._path}: arrays of more than {ITEMS_MAX} texts and arrays in its header. Is the file damaged?"
+            )
         return int(count)
 
     def _skip(self, count: int) -> None:

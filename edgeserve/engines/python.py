@@ -224,7 +224,7 @@ def import_function(spec: str, directory: str, where: str) -> Function:
         try:
             importlib.invalidate_caches()
             module = importlib.import_module(module_name)
-        except Exception as error:  # a user's module may raise anything while it is imported
+        except (Exception, SystemExit) as error:  # a user's module may raise anything while it is imported
             raise EngineError(
                 f"{where} = {spec!r}: module {module_name!r} cannot be imported from {home} or the "
                 f"Python path: {type(error).__name__}: {error}"

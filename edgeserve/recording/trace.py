@@ -40,6 +40,11 @@ class RecordedStep(NamedTuple):
     actions: Tuple[Action, ...]
 
 
+def _private(path: str, flags: int) -> int:
+    """A recording tells who asked for what, and when: a new one is this user's alone."""
+    return os.open(path, flags, 0o600)
+
+
 class Recorder:
     """Writes a recording. Where that fails, a full disk above all, it says so once and records no more: what is served
     goes on. ``start`` is kept in its first line: all that is needed to build the same scheduler again
@@ -48,7 +53,7 @@ class Recorder:
     def __init__(self, path: str, start: Mapping[str, Any] | None = None) -> None:
         self._path = path
         self._failed = False
-        self._file: IO[str] = open(path, "w", encoding="utf-8")  # noqa: SIM115 closed by close()
+        self._file: IO[str] = open(path, "w", encoding="utf-8", opener=_private)  # noqa: SIM115 closed by close()
         # Unsorted: the order of lanes and models in a configuration is part of it.
         self._file.write(json.dumps({"format": FORMAT, **(start or {})}, separators=(",", ":")) + "\n")
 

@@ -291,6 +291,7 @@ def test_imports_inside_functions_find_their_neighbours(tmp_path):
         ("steps", ConfigError, "expected 'module:function'"),
         ("no_such_module:f", EngineError, "cannot be imported from .*ModuleNotFoundError"),
         ("broken_steps:f", EngineError, "cannot be imported .*ValueError: broken on purpose"),
+        ("exits_steps:f", EngineError, "cannot be imported .*SystemExit: 3"),
         ("plain_steps:g", EngineError, "has no function or class 'g'"),
         ("plain_steps:VALUE", EngineError, "has no function or class 'VALUE'"),
         ("textwrap:f", EngineError, "was already imported from .*which hides the one in .*rename it"),
@@ -298,6 +299,7 @@ def test_imports_inside_functions_find_their_neighbours(tmp_path):
 )
 def test_functions_that_cannot_be_found(tmp_path, spec, kind, message):
     (tmp_path / "broken_steps.py").write_text("raise ValueError('broken on purpose')")
+    (tmp_path / "exits_steps.py").write_text("raise SystemExit(3)")
     (tmp_path / "plain_steps.py").write_text("VALUE = 1\ndef f(inputs):\n    return {}")
     (tmp_path / "textwrap.py").write_text("def f(inputs):\n    return {}")
     path = list(sys.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -80,6 +81,7 @@ def test_every_event_and_action_survives_a_recording(tmp_path):
     recorder.record(11, EVENTS, ACTIONS)
     recorder.record(12, (), ())
     recorder.close()
+    assert os.stat(path).st_mode & 0o077 == 0, "it tells who asked for what"
     recording = read_recording(path)
     assert recording.steps == [RecordedStep(11, EVENTS, ACTIONS), RecordedStep(12, (), ())]
     assert build_inputs(recording.start) == {

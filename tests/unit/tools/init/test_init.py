@@ -224,6 +224,13 @@ def test_a_damaged_header_is_an_error_and_never_read_beyond_the_file(tmp_path, e
         read_header(str(path))
 
 
+def test_a_header_of_millions_of_empty_arrays_is_refused_before_they_are_read(tmp_path):
+    path = gguf_file(tmp_path / "a.gguf", [(b"a", 9, struct.pack("<IQ", 9, 5_000_000))])
+    os.truncate(path, 1 << 30)  # sparse: as many bytes as the arrays would have
+    with pytest.raises(EngineError, match="more than 4000000 texts and arrays"):
+        read_header(str(path))
+
+
 # --- what is guessed ---
 
 
