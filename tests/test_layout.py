@@ -68,9 +68,10 @@ ROOMS = {
     "server": {"live", "runtime", "metrics", "http", "sched", ""} | OUTSIDE,
     "client": {"ipc", ""},
     "http": {"client", "ipc.wire", ""},
+    "fronts": {"client"},
     "ray": {"async_runtime", "runtime", "live.errors", ""},
     "tools": {"sched", "loop", "sim", "predict", "live", "recording", "metrics", "runtime", "client"}
-    | {"http", ""}
+    | {"http", "fronts", ""}
     | OUTSIDE,
     "cli": {"server", "tools", ""},
     "__main__": {"cli"},

@@ -1,0 +1,1 @@
+"""Fronts for other systems: each a process of its own that asks a running server over its bus."""

@@ -1,0 +1,195 @@
+"""Frigate's ``zmq`` detector, answered by an app of a running server.
+
+Frigate sends a message of two frames, a header (JSON: ``shape``, ``dtype``, ``model_type``) and an image's bytes, over
+a REQ socket, and takes one frame of 20 x 6 float32 (class, score, top, left, bottom, right), zeros where there is
+nothing. It waits 200 ms, then it makes another socket. So a request's deadline is that time, and whatever is refused or
+late is answered as an empty image. A socket of Frigate is a stream of its own where the app keeps streams.
+
+From 0.17 on it first asks, with a header alone, whether the detector has its model, and would send the file. The app
+has its own: the answer is yes, and no file is ever taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+import numpy as np
+import zmq
+import zmq.asyncio
+
+from edgeserve.client import AsyncClient
+from edgeserve.errors import BadInput, ConfigError, EdgeServeError, UnknownApp, nearest
+from edgeserve.fronts.detections import FORMS, MODEL_TYPES, rows_of
+
+log = logging.getLogger("edgeserve")
+
+ROWS = 20
+MESSAGE_BYTES_MAX = 64 * 1024**2
+TOGETHER_MAX = 64
+"""Requests that are open at once; a Frigate has one per detector."""
+
+MARGIN = 0.9
+"""The deadline's part of Frigate's time-out: the answer travels, too."""
+
+MODEL_ANSWER = json.dumps({"model_available": True, "model_loaded": True, "model_saved": False}).encode()
+
+STREAMS = ("in_order", "newest_wins")
+
+Header = Tuple[Tuple[int, ...], str, str]
+
+
+class FrigateFront:
+    """``app`` is asked for every image; ``form``, one of :data:`~edgeserve.fronts.detections.FORMS`, says how it
+    answers (empty: as Frigate's ``model_type`` says)."""
+
+    def __init__(self, client: AsyncClient, app: str, timeout_ms: float, form: str, score_min: float) -> None:
+        if form and form not in FORMS:
+            raise ConfigError(f"--form {form!r}{nearest(form, FORMS)}")
+        self._client = client
+        self._app = app
+        self._timeout_ms = timeout_ms
+        self._form = form
+        self._score_min = score_min
+        self._input = ""
+        self._dtype = ""
+        self._shape: Tuple[int, ...] = ()
+        self._streams = False
+        self._told: Set[str] = set()
+        self.answered = 0
+        self.empty = 0
+
+    async def look(self) -> None:
+        """Ask the server for the app. Raises :class:`EdgeServeError` where it cannot be a detector."""
+        apps = await self._client.apps()
+        if self._app not in apps:
+            raise UnknownApp(f"no app {self._app!r} is served there{nearest(self._app, apps)}")
+        inputs = {name: about for name, about in apps[self._app]["inputs"].items() if not about.get("optional")}
+        if len(inputs) != 1:
+            raise ConfigError(
+                f"app {self._app!r} takes {', '.join(inputs) or 'no declared inputs'}; Frigate sends one image. "
+                f'Declare it in [app.{self._app}.inputs], such as image = {{ dtype = "uint8", shape = [320, 320, 3] }}'
+            )
+        ((self._input, about),) = inputs.items()
+        self._dtype, self._shape = about["dtype"], tuple(about["shape"])
+        self._streams = apps[self._app]["stream"] in STREAMS
+
+    async def serve(self, listen: str, stopped: asyncio.Event, ready: Any) -> None:
+        """Answer until ``stopped``; ``ready(place)`` is called with where it listens."""
+        context = zmq.asyncio.Context()
+        socket = context.socket(zmq.ROUTER)
+        socket.setsockopt(zmq.MAXMSGSIZE, MESSAGE_BYTES_MAX)
+        socket.setsockopt(zmq.LINGER, 0)
+        try:
+            try:
+                socket.bind(listen)
+            except zmq.ZMQError as error:
+                raise ConfigError(f"--listen {listen!r}: {error}; expected such as tcp://127.0.0.1:5555") from None
+            ready(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+            await self._answer_all(socket, stopped)
+        finally:
+            socket.close()
+            context.term()
+
+    async def _answer_all(self, socket: Any, stopped: asyncio.Event) -> None:
+        open_now: Set[asyncio.Task[None]] = set()
+        ending = asyncio.ensure_future(stopped.wait())
+        try:
+            while not stopped.is_set():
+                coming = asyncio.ensure_future(socket.recv_multipart())
+                await asyncio.wait({coming, ending}, return_when=asyncio.FIRST_COMPLETED)
+                if not coming.done():
+                    coming.cancel()
+                    break
+                if len(open_now) >= TOGETHER_MAX:
+                    continue  # its sender gives up after the time-out
+                task = asyncio.ensure_future(self._answer(socket, coming.result()))
+                open_now.add(task)
+                task.add_done_callback(open_now.discard)
+        finally:
+            ending.cancel()
+            for task in list(open_now):
+                task.cancel()
+            await asyncio.gather(*open_now, return_exceptions=True)
+
+    async def _answer(self, socket: Any, frames: List[bytes]) -> None:
+        if len(frames) < 3 or frames[1]:
+            return  # no REQ socket: nobody waits
+        about = _model_question(frames[2])
+        if about:
+            self._tell(f"{about}: Frigate's model is not used; app {self._app!r} answers with its own")
+            await socket.send_multipart([frames[0], b"", MODEL_ANSWER])
+            return
+        self.answered += 1
+        rows: Optional[Any] = None
+        try:
+            rows = await self._rows(frames[0], frames[2:])
+        except EdgeServeError as error:
+            self._tell(f"{error.code}: an image is answered as empty: {error}")
+        if rows is None:
+            self.empty += 1
+            rows = np.zeros((ROWS, 6), np.float32)
+        await socket.send_multipart([frames[0], b"", rows.tobytes()])
+
+    async def _rows(self, sender: bytes, frames: List[bytes]) -> Any:
+        (shape, dtype, model_type), image = header_of(frames), frames[1]
+        array = self._fitted(np.frombuffer(image, dtype).reshape(shape))
+        options: Dict[str, Any] = {"slo_ms": self._timeout_ms * MARGIN, "on_late": "drop"}
+        if self._streams:
+            options["stream"] = f"frigate-{sender.hex()}"
+        answer = await self._client.infer(self._app, {self._input: array}, timeout_ms=self._timeout_ms, **options)
+        form = self._form or MODEL_TYPES.get(model_type, "yolo")
+        height, width = (shape[-3], shape[-2]) if shape[-1] in (1, 3) else (shape[-2], shape[-1])
+        return rows_of(answer.outputs, form, height, width, self._score_min, ROWS)
+
+    def _fitted(self, array: Any) -> Any:
+        """The image as the app takes it: without the batch's axis."""
+        if array.ndim == len(self._shape) + 1 and array.shape[0] == 1:
+            array = array[0]
+        fits = len(array.shape) == len(self._shape) and all(
+            wanted in (-1, length) for wanted, length in zip(self._shape, array.shape)
+        )
+        if not fits or array.dtype.name != self._dtype:
+            raise BadInput(
+                f"Frigate sends {array.dtype.name} of shape {list(array.shape)}, app {self._app!r} takes {self._dtype} "
+                f"of shape {list(self._shape)}; set width, height, input_tensor (nhwc or nchw) and input_dtype in "
+                "Frigate's model section"
+            )
+        return array
+
+    def _tell(self, what: str) -> None:
+        """Log each kind of trouble once: a camera would fill a log."""
+        kind = what.split(":")[0] if not what.startswith("bad_input") else what
+        if kind not in self._told:
+            self._told.add(kind)
+            log.warning("frigate: %s (told once)", what)
+
+
+def _model_question(head: bytes) -> str:
+    """Which model a header asks for, or brings; empty for an image's."""
+    try:
+        header = json.loads(head)
+    except (ValueError, RecursionError):
+        return ""
+    asks = isinstance(header, dict) and (header.get("model_request") or header.get("model_data"))
+    return str(header.get("model_name", "a model"))[:128] if asks else ""
+
+
+def header_of(frames: List[bytes]) -> Header:
+    """Shape, dtype and model type of a request. Raises :class:`BadInput`."""
+    if len(frames) != 2:
+        raise BadInput(f"a request of {len(frames)} frames; expected a header and an image")
+    try:
+        header = json.loads(frames[0])
+        shape = tuple(int(length) for length in header["shape"])
+        dtype = np.dtype(str(header["dtype"]))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise BadInput(f"the header of a request is none ({error}); expected JSON with shape and dtype") from None
+    if dtype.hasobject or not 2 <= len(shape) <= 4 or min(shape) < 1:
+        raise BadInput(f"an image of {dtype} and shape {shape}; expected two to four axes of numbers")
+    if math.prod(shape) * dtype.itemsize != len(frames[1]):
+        raise BadInput(f"an image of {len(frames[1])} bytes; its header says {shape} of {dtype.name}")
+    return shape, dtype.name, str(header.get("model_type", ""))

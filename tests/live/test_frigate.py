@@ -1,0 +1,191 @@
+"""Frigate's detector protocol, spoken by a client that was written from its description, against a served app."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zmq
+
+from edgeserve import cli
+from edgeserve.client import AsyncClient
+from edgeserve.config.loading import parse_config
+from edgeserve.errors import BadInput
+from edgeserve.fronts.frigate import FrigateFront, header_of
+from edgeserve.runtime import Runtime
+
+FUNCTIONS = """
+import time
+import numpy as np
+def detect(inputs):
+    image = inputs["image"]
+    if image[0, 0, 0] == 255: time.sleep(1.2)
+    rows = np.zeros((40, 9), np.float32)
+    rows[0] = [24, 16, 16, 16, 0, 0, image[0, 0, 0] / 100, 0, 0]
+    return {"output0": rows.T}
+def example():
+    return {"image": np.zeros((32, 48, 3), np.uint8)}
+def two(inputs):
+    return {"y": inputs["a"]}
+"""
+
+
+@pytest.fixture(scope="module")
+def server():
+    folder = Path(tempfile.mkdtemp(prefix="es"))
+    (folder / "frigate_functions.py").write_text(FUNCTIONS)
+    python = {"engine": "python", "options": {"example": "frigate_functions:example"}}
+    one = {"dtype": "float32", "shape": [1]}
+    config = parse_config(
+        {
+            "server": {"endpoint": f"ipc://{folder}/bus/socket"},
+            "model": {
+                "detect": {**python, "function": "frigate_functions:detect"},
+                "two": {"engine": "python", "function": "frigate_functions:two"},
+            },
+            "app": {
+                "detect": {
+                    "model": "detect",
+                    "slo": "2s",
+                    "stream": "newest_wins",
+                    "inputs": {"image": {"dtype": "uint8", "shape": [32, 48, 3]}},
+                },
+                "two": {"model": "two", "slo": "2s", "inputs": {"a": one, "b": one}},
+            },
+        },
+        directory=str(folder),
+    )
+    with Runtime(config, serve=True) as runtime:
+        yield runtime
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def front(server):
+    """Where a front listens, on a loop of its own."""
+    places, ready = [], threading.Event()
+    ends = {}
+
+    async def serve():
+        ends["loop"], ends["stopped"] = asyncio.get_running_loop(), asyncio.Event()
+        async with AsyncClient(server.endpoints[0]) as client:
+            front = FrigateFront(client, "detect", 1000.0, "", 0.4)
+            await front.look()
+            await front.serve("tcp://127.0.0.1:*", ends["stopped"], lambda place: (places.append(place), ready.set()))
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+    thread.start()
+    assert ready.wait(20)
+    yield places[0]
+    ends["loop"].call_soon_threadsafe(ends["stopped"].set)
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+class Recorder:
+    """Frigate's side: a REQ socket that is made anew after a time-out."""
+
+    def __init__(self, place, timeout_ms=20_000):
+        self.socket = zmq.Context.instance().socket(zmq.REQ)
+        self.socket.setsockopt(zmq.RCVTIMEO, timeout_ms)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.connect(place)
+
+    def detect(self, image, **header):
+        told = {"shape": list(image.shape), "dtype": image.dtype.name, "model_type": "yologeneric", **header}
+        self.socket.send_multipart([json.dumps(told).encode(), image.tobytes()])
+        (frame,) = self.socket.recv_multipart()
+        return np.frombuffer(frame, np.float32).reshape(20, 6)
+
+
+def image_of(value, shape=(1, 32, 48, 3), dtype=np.uint8):
+    return np.full(shape, value, dtype)
+
+
+def test_an_image_is_answered_with_what_the_app_found(front):
+    rows = Recorder(front).detect(image_of(90))
+    np.testing.assert_allclose(rows[0], [2, 0.9, 0.25, 16 / 48, 0.75, 32 / 48], atol=1e-6)
+    assert not rows[1:].any()
+
+
+def test_the_app_has_the_model_and_takes_no_file(front):
+    recorder = Recorder(front)
+    for frames in ([b'{"model_request": true, "model_name": "a.onnx"}'], [b'{"model_data": true}', b"file"]):
+        recorder.socket.send_multipart(frames)
+        answer = json.loads(recorder.socket.recv())
+        assert answer["model_available"] and answer["model_loaded"] and not answer["model_saved"]
+    assert recorder.detect(image_of(90)).any()
+
+
+def test_what_is_late_or_wrong_is_an_empty_image_and_the_next_one_is_served(front):
+    recorder = Recorder(front)
+    for wrong in (image_of(90, (1, 3, 32, 48)), image_of(0.5, dtype=np.float32), image_of(255)):
+        assert not recorder.detect(wrong).any()
+    assert not recorder.detect(image_of(90), shape=[1, 2, 3, 3]).any()
+    assert not recorder.detect(image_of(90), dtype="object").any()
+    assert any(recorder.detect(image_of(90)).any() for _ in range(100)), "the lane was busy for long"
+
+
+def test_several_recorders_wait_for_nobody_but_the_model(front):
+    recorders = [Recorder(front) for _ in range(4)]
+    image = image_of(80)
+    told = json.dumps({"shape": list(image.shape), "dtype": "uint8"}).encode()
+    for recorder in recorders:
+        recorder.socket.send_multipart([told, image.tobytes()])
+    found = [np.frombuffer(recorder.socket.recv(), np.float32) for recorder in recorders]
+    assert [rows[1] for rows in found] == [np.float32(0.8)] * 4
+
+
+@pytest.mark.parametrize("frames", [[b"{}"], [b"{", b""], [b'{"shape": [1], "dtype": "uint8"}', b"x"], [b"[]", b""]])
+def test_a_header_that_is_none_is_refused(frames):
+    with pytest.raises(BadInput):
+        header_of(frames)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--app", "detct"], "did you mean 'detect'"),
+        (["--app", "two"], "Frigate sends one image"),
+        (["--app", "detect", "--form", "yolov9"], "--form 'yolov9'"),
+        (["--app", "detect", "--listen", "x"], "expected such as tcp"),
+    ],
+)
+def test_what_cannot_be_a_detector_is_said_at_once(server, capsys, arguments, says):
+    assert cli.main(["frigate", "--endpoint", server.endpoints[0], *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_the_command_serves_and_ends_on_a_signal(server):
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "edgeserve",
+            "frigate",
+            "--app",
+            "detect",
+            "--endpoint",
+            server.endpoints[0],
+            "--listen",
+            "tcp://127.0.0.1:*",
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    place = process.stderr.readline().split("ready on ")[1].split(",")[0]
+    assert Recorder(place).detect(image_of(90)).any()
+    process.send_signal(signal.SIGINT)
+    assert "1 images answered, 0 of them as empty" in process.communicate(timeout=20)[1]
+    assert process.returncode == 0

@@ -1,0 +1,134 @@
+"""The forms of detectors: the same three things in an image come out of each."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edgeserve.errors import BadInput
+from edgeserve.fronts.detections import FORMS, kept_of, rows_of
+
+HEIGHT, WIDTH, CLASSES = 64, 96, 5
+THINGS = [(3, 0.9, (8, 16, 24, 32)), (1, 0.75, (40, 0, 96, 64)), (3, 0.5, (48, 32, 56, 40))]
+"""Class, score, and left, top, right, bottom in pixels."""
+WANTED = [
+    [kind, score, top / HEIGHT, left / WIDTH, bottom / HEIGHT, right / WIDTH]
+    for kind, score, (left, top, right, bottom) in THINGS
+]
+
+
+def chances():
+    scores = np.zeros((len(THINGS), CLASSES), np.float32)
+    for row, (kind, score, _) in enumerate(THINGS):
+        scores[row, kind] = score
+    return scores
+
+
+def corners():
+    return np.array([box for _, _, box in THINGS], np.float32)
+
+
+def centres():
+    box = corners()
+    return np.concatenate([(box[:, :2] + box[:, 2:]) / 2, box[:, 2:] - box[:, :2]], axis=1)
+
+
+def yolo():
+    rows = np.concatenate([centres(), chances()], axis=1)
+    return {"output0": np.concatenate([rows, np.zeros((30, 4 + CLASSES), np.float32)])}
+
+
+def yolo_of_many_boxes():
+    """As networks bring it: thousands of boxes, turned round, and a second box around the first thing."""
+    rows = np.concatenate([yolo()["output0"][:3], np.full((500, 4 + CLASSES), 0.01, np.float32)])
+    rows[3] = rows[0]
+    rows[3, :4] += 1
+    rows[3, 4 + 3] = 0.8
+    return {"output0": rows.T[None]}
+
+
+def with_nms():
+    scores, kinds = chances().max(axis=1), chances().argmax(axis=1)
+    return {"output0": np.concatenate([corners(), scores[:, None], kinds[:, None]], axis=1)[None]}
+
+
+def yolonas():
+    return {"graph": np.concatenate([np.zeros((3, 1)), with_nms()["output0"][0]], axis=1)}
+
+
+def yolox():
+    count = sum([(WIDTH // stride) * (HEIGHT // stride) for stride in (8, 16, 32)])
+    rows = np.full((count, 5 + CLASSES), -20.0, np.float32)
+    rows[:, 4:] = 0
+    for place, (centre, score) in enumerate(zip(centres(), chances())):
+        x, y = int(centre[0] // 8), int(centre[1] // 8)
+        rows[y * (WIDTH // 8) + x] = [*(centre[:2] / 8 - (x, y)), *np.log(centre[2:] / 8), 1.0, *score]
+        assert place < 3
+    return {"output": rows}
+
+
+def ssd():
+    order = np.array([1, 0, 3, 2])
+    boxes = (corners() / (WIDTH, HEIGHT, WIDTH, HEIGHT))[:, order]
+    found = with_nms()["output0"][0]
+    return {
+        "boxes:0": boxes[None],
+        "classes:0": found[None, :, 5],
+        "scores:0": found[None, :, 4],
+        "count": np.array([3]),
+    }
+
+
+def rfdetr():
+    sure = np.concatenate([1 - chances().sum(axis=1, keepdims=True), chances()], axis=1)
+    return {"dets": centres() / (WIDTH, HEIGHT, WIDTH, HEIGHT), "labels": np.log(sure + 1e-9)}
+
+
+CASES = [
+    (yolo, "yolo"),
+    (yolo_of_many_boxes, "yolo"),
+    (with_nms, "yolo-nms"),
+    (with_nms, "yolo"),
+    (yolonas, "yolonas"),
+    (yolox, "yolox"),
+    (ssd, "ssd"),
+    (rfdetr, "rfdetr"),
+]
+
+
+@pytest.mark.parametrize(("outputs", "form"), CASES)
+def test_every_form_says_the_same(outputs, form):
+    rows = rows_of(outputs(), form, HEIGHT, WIDTH, 0.4, 20)
+    assert rows.shape == (20, 6) and rows.dtype == np.float32
+    np.testing.assert_allclose(rows[:3], WANTED, atol=1e-5)
+    assert not rows[3:].any()
+    assert {form for _, form in CASES} == set(FORMS)
+
+
+def test_the_best_are_kept_and_what_is_unlikely_is_not():
+    assert rows_of(yolo(), "yolo", HEIGHT, WIDTH, 0.4, 1)[:, 0].tolist() == [3.0]
+    assert rows_of(yolo(), "yolo", HEIGHT, WIDTH, 0.6, 20)[:, 1].astype(bool).sum() == 2
+    assert not rows_of({"y": np.zeros((0, 9), np.float32)}, "yolo", HEIGHT, WIDTH, 0.4, 20).any()
+
+
+def test_overlapping_boxes_of_one_class_are_one_and_of_two_classes_two():
+    box = np.array([[0, 0, 1, 1], [0, 0, 1, 0.9], [0, 0, 1, 0.3]], np.float32)
+    scores = np.array([0.5, 0.9, 0.7], np.float32)
+    assert kept_of(box, scores, np.array([1, 1, 1])).tolist() == [1, 2]
+    assert kept_of(box, scores, np.array([1, 2, 1])).tolist() == [1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "form"),
+    [
+        ({"a": np.zeros((3, 4))}, "yolo"),
+        ({"a": np.zeros((3, 9)), "b": np.zeros((3, 9))}, "yolo"),
+        ({"a": np.zeros((3, 6))}, "yolonas"),
+        ({"a": np.zeros((3, 9))}, "yolox"),
+        ({"a": np.zeros((3, 9))}, "ssd"),
+        ({"a": np.zeros((3, 4)), "b": np.zeros((4, 9))}, "rfdetr"),
+    ],
+)
+def test_other_outputs_are_refused_with_their_shapes(outputs, form):
+    with pytest.raises(BadInput, match=form):
+        rows_of(outputs, form, HEIGHT, WIDTH, 0.4, 20)
