@@ -159,8 +159,9 @@ def offer(page: Path, hashes: Dict[str, str]) -> None:
 BUILD = "cp312-cp312-manylinux_2_28_x86_64"
 
 
-@pytest.mark.parametrize("pinned", ["thing.audio", "thing_audio"])  # the first and the second that the page lists
-@pytest.mark.parametrize("build", ["py3-none-any", BUILD])
+@pytest.mark.parametrize(
+    ("pinned", "build"), [("thing.audio", BUILD), ("thing_audio", "py3-none-any")]
+)  # the first and the second that the page lists
 def test_of_two_wheels_of_one_version_pip_takes_the_one_with_the_pinned_hash(simple, cache, pinned, build):
     hashes = {
         f"{name}-1.0-{build}.whl": real_wheel(simple, f"{name}-1.0-{build}.whl", name, name.encode())
