@@ -15,7 +15,7 @@ from serving import LIB, function, served, wait_until
 
 from edgeserve.client import Client, TimedOut
 from edgeserve.config.loading import parse_config
-from edgeserve.errors import EngineError, Rejected
+from edgeserve.errors import Rejected
 from edgeserve.runtime import Runtime
 
 SHORT, LONG = np.array([1, 1], np.float32), np.array([1e9, 2e9], np.float32)
@@ -166,14 +166,3 @@ def test_what_a_prediction_takes_counts_as_waiting(embedded: bool) -> None:
         table = bus.stats()["apps"]["guessed"]["predictions"]
         assert (table["count"], table["went_without"]) == (1, 0) and 50 <= table["mean_ms"] <= answer.total_ms
         assert bus.stats()["apps"]["plain"]["predictions"] == {"count": 0, "mean_ms": 0.0, "went_without": 0}
-
-
-def test_a_predictor_that_cannot_be_imported_is_said_before_anything_starts() -> None:
-    app = {"model": "echo", "predict": {"length": "live_functions:missing"}}
-    config = parse_config({"model": {"echo": {"engine": "synthetic"}}, "app": {"a": app}}, directory=LIB)
-    with pytest.raises(
-        EngineError,
-        match=r"app.a.predict. 'length' = 'live_functions:missing'.*"
-        r"no function or class 'missing'",
-    ):
-        Runtime(config)

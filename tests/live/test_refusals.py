@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from typing import Any, Callable, Iterator, Tuple
 
@@ -14,7 +13,6 @@ from serving import function, served
 
 from edgeserve.answers import TimedOut
 from edgeserve.client import AsyncClient, Client
-from edgeserve.config.loading import parse_config
 from edgeserve.errors import BadInput, Cancelled, DeadlineExpired, Dropped, Failed, Rejected, RequestError, UnknownApp
 from edgeserve.runtime import Runtime
 
@@ -197,21 +195,6 @@ def test_apps_and_stats_tell_the_time_alone_beside_the_deadline(both: Both) -> N
         assert table["slow"]["slo_ms"] == 300.0
         assert (table["slow"]["expected_ms"], table["slow"]["expected_on"]) == (400.0, "cpu0")
         assert 0 < table["quick"]["expected_ms"] < 1000
-
-
-def test_the_log_names_the_app_that_cannot_fit(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "edgeserve")
-    config = parse_config(
-        {
-            "model": {"m": {"engine": "synthetic", "expected": {"1": "20ms"}}},
-            "app": {"good": {"model": "m", "slo": "1s"}, "short": {"model": "m", "slo": "10ms"}},
-        }
-    )
-    with Runtime(config):
-        pass
-    told = {record.levelname: record.message for record in caplog.records if record.message.startswith("app ")}
-    assert told["INFO"] == "app good: expected 20ms alone on cpu0, slo 1s, policy edf since it is one model"
-    assert told["WARNING"].startswith("app short: expected 20ms alone on cpu0, more than its slo of 10ms allows")
 
 
 def _until(question: Callable[[], Any], word: str, seconds: float = 10.0) -> str:

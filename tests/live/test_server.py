@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
@@ -25,7 +24,6 @@ from edgeserve.config.loading import parse_config
 from edgeserve.errors import BadInput, Cancelled, DeadlineExpired, Dropped, Failed, Rejected, TooLarge, UnknownApp
 from edgeserve.ipc import wire
 from edgeserve.ipc.link import Link
-from edgeserve.live.service_manager import Heartbeat, ServiceManager
 from edgeserve.runtime import Runtime
 from edgeserve.sched.policies.edf import Edf
 
@@ -356,30 +354,6 @@ def test_systemd_hears_ready_heartbeats_and_the_end(folder: Path, monkeypatch: p
             messages.append(notify.recv(4096))
         assert server.process.wait(10) == 0
     notify.close()
-
-
-def test_a_loop_that_is_stuck_sends_no_heartbeat_until_it_turns_again(served: Runtime, folder: Path) -> None:
-    notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    notify.bind(str(folder / "notify"))
-    heartbeat = Heartbeat(ServiceManager(str(folder / "notify"), watchdog_ns=10**9), served.on_loop)
-    gate = threading.Event()
-    try:
-        served.on_loop(lambda core: assert_true(gate.wait(60)))  # as a fault inside a policy would
-        for _ in range(3):
-            heartbeat.beat()
-        notify.settimeout(0.1)
-        with pytest.raises(socket.timeout):
-            notify.recv(4096)
-    finally:
-        gate.set()
-    notify.settimeout(20)
-    assert notify.recv(4096).startswith(b"READY=1") and notify.recv(4096).startswith(b"WATCHDOG=1")
-    heartbeat.manager.close()
-    notify.close()
-
-
-def assert_true(held: bool) -> None:
-    assert held
 
 
 @pytest.mark.parametrize("way", ["Client", "AsyncClient"])
