@@ -247,7 +247,7 @@ def test_the_worlds_contain_what_they_are_drawn_for():
 
 def test_worlds_with_a_language_model_contain_what_they_are_drawn_for():
     seen = Counter()
-    for seed in range(1, 7):
+    for seed in (1, 2):
         seen.update(run_world(seed, "Honest", {}, language=True).marks)
     assert [mark for mark in LANGUAGE_MARKS if not seen[mark]] == []
 
