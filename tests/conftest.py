@@ -14,8 +14,9 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import tempfile
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -66,6 +67,23 @@ MOSTLY_WAIT = (*WALL_TIME, "tests/jetson/", "tests/unit/offload/")
 
 NICE = 5
 """How much lower the priority of the other processes is: a third of the first one's share of a core."""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A directory with a short path: that of a socket may have 107 characters."""
+    with tempfile.TemporaryDirectory(prefix="es") as path:
+        yield Path(path)
+
+
+@pytest.fixture
+def context() -> Iterator[Any]:
+    """Of libzmq. It ends also when the test failed: a forgotten socket would make its end wait for ever."""
+    import zmq
+
+    one: Any = zmq.Context()
+    yield one
+    one.destroy(0)
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -122,5 +122,5 @@ def test_every_test_lies_in_a_room(path):
 
 @for_each(lambda: sorted(TESTS))
 def test_no_test_imports_another(path):
-    wrong = sorted(name for name in imports_of(TESTS[path]) if name.split(".")[0].startswith("test_"))
+    wrong = sorted(set(re.findall(r"(?m)^\s*(?:from|import) (test_\w+)", TESTS[path])))  # parsing takes seconds
     assert wrong == [], f"tests/{path} imports {wrong}: what they share belongs into tests/lib"

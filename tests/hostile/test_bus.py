@@ -14,12 +14,11 @@ import time
 from typing import Any, Iterator, List
 
 import bus_server
-import msgpack
 import numpy as np
 import pytest
 import zmq
 import zmtp
-from bus_server import BusServer
+from bus_server import BusServer, bus_of, dealer, header, reply_to
 
 from edgeserve.client import Client
 from edgeserve.errors import Rejected
@@ -38,32 +37,6 @@ INFER = {"kind": "infer", "app": "echo"}
 def server(tmp_path: Any) -> Iterator[BusServer]:
     with BusServer(f"ipc://{tmp_path}/bus") as running:
         yield running
-
-
-@pytest.fixture
-def context() -> Iterator[Any]:
-    one: Any = zmq.Context()
-    yield one
-    one.destroy(0)
-
-
-def dealer(context: Any, endpoint: str, name: bytes = b"", **options: Any) -> Any:
-    one = context.socket(zmq.DEALER)
-    one.linger, one.rcvtimeo, one.sndtimeo = 0, 5000, 5000
-    if name:
-        one.setsockopt(zmq.ROUTING_ID, name)
-    for option, value in options.items():
-        setattr(one, option, value)
-    one.connect(endpoint)
-    return one
-
-
-def header(**fields: Any) -> bytes:
-    return b"\x01" + msgpack.packb(fields)
-
-
-def reply_to(one: Any) -> Any:
-    return wire.decode_reply(one.recv_multipart(), 10**9)
 
 
 # --- frames -----------------------------------------------------------------------------------------------------------
@@ -114,17 +87,8 @@ def test_a_message_of_many_frames_holds_nobody_up(server: BusServer) -> None:
 
 
 def test_frames_are_dropped_a_slice_at_a_time(context: Any) -> None:
-    clock = [0]
-    bus = Bus(
-        ["inproc://slices"],
-        clock_ns=lambda: clock[0],
-        message_bytes_max=10**6,
-        clients_max=8,
-        client_silence_ns=10**9,
-        context=context,
-    )
-    one = dealer(context, "inproc://slices")
-    other = dealer(context, "inproc://slices")
+    bus = bus_of("inproc://slices", [0], client_silence_ns=10**9, context=context)
+    one, other = (dealer(context, "inproc://slices") for _ in range(2))
     one.send_multipart([header(**INFER, id=1)] + [b""] * 20_000)
     calls, news = 1, bus.receive()
     other.send(header(**INFER, id=2))
@@ -141,14 +105,7 @@ def test_frames_are_dropped_a_slice_at_a_time(context: Any) -> None:
 
 def test_the_servers_own_pause_is_no_clients_silence(context: Any) -> None:
     clock = [0]
-    bus = Bus(
-        ["inproc://pause"],
-        clock_ns=lambda: clock[0],
-        message_bytes_max=10**6,
-        clients_max=8,
-        client_silence_ns=10**9,
-        context=context,
-    )
+    bus = bus_of("inproc://pause", clock, client_silence_ns=10**9, context=context)
     one = dealer(context, "inproc://pause")
     one.send(header(kind="infer", app="sleep", id=1))
     assert [type(news) for news in bus.receive()] == [Ask]
@@ -165,14 +122,7 @@ def test_the_servers_own_pause_is_no_clients_silence(context: Any) -> None:
 
 def test_what_a_client_sent_counts_before_its_silence(context: Any) -> None:
     clock = [0]
-    bus = Bus(
-        ["inproc://read-first"],
-        clock_ns=lambda: clock[0],
-        message_bytes_max=10**6,
-        clients_max=8,
-        client_silence_ns=10**9,
-        context=context,
-    )
+    bus = bus_of("inproc://read-first", clock, client_silence_ns=10**9, context=context)
     one = dealer(context, "inproc://read-first")
     one.send(header(kind="infer", app="sleep", id=1))
     bus.receive()
@@ -187,35 +137,26 @@ def test_what_a_client_sent_counts_before_its_silence(context: Any) -> None:
 # --- bytes ------------------------------------------------------------------------------------------------------------
 
 
-def test_requests_in_flight_are_bounded_in_bytes(tmp_path: Any, context: Any) -> None:
-    with BusServer(
-        f"ipc://{tmp_path}/bus",
-        message_bytes_max=1 << 20,
-        client_bytes_max=3 << 20,
-        pending_bytes_max=5 << 20,
-        app_bytes_max={"sleep": 4 << 20},
-    ) as server:
-        clients = [Client(server.endpoint, timeout_ms=10_000) for _ in range(3)]
-        try:
+def test_requests_in_flight_are_bounded_in_bytes(tmp_path: Any) -> None:
+    bounds = {"client_bytes_max": 3 << 20, "pending_bytes_max": 5 << 20, "app_bytes_max": {"sleep": 4 << 20}}
+    with BusServer(f"ipc://{tmp_path}/bus", message_bytes_max=1 << 20, **bounds) as server:
+        with Client(server.endpoint, timeout_ms=10_000) as one, Client(server.endpoint, timeout_ms=10_000) as other:
             block = {"x": np.zeros(1_000_000, np.uint8)}
-            waiting = [clients[0].submit("sleep", block) for _ in range(3)]
+            waiting = [one.submit("sleep", block) for _ in range(3)]
             with pytest.raises(Rejected) as caught:
-                clients[0].infer("sleep", block)
+                one.infer("sleep", block)
             assert caught.value.reason == "client_bytes"
-            assert clients[0].infer("echo", X)["x"].sum() == 15  # a small one still fits
-            waiting.append(clients[1].submit("sleep", block))
+            assert one.infer("echo", X)["x"].sum() == 15  # a small one still fits
+            waiting.append(other.submit("sleep", block))
             with pytest.raises(Rejected) as caught:
-                clients[1].infer("sleep", block)
+                other.infer("sleep", block)
             assert caught.value.reason == "app_bytes"
-            waiting.append(clients[1].submit("other_sleep" if False else "sleep", X))
+            waiting.append(other.submit("sleep", X))
             for future in waiting:
                 future.cancel()
-            clients[0].health()
-            clients[1].health()
-            assert len(clients[0].infer("echo", block)["x"]) == 1_000_000  # what ended counts no more
-        finally:
-            for client in clients:
-                client.close()
+            one.health()
+            other.health()
+            assert len(one.infer("echo", block)["x"]) == 1_000_000  # what ended counts no more
 
 
 def test_the_servers_bound_in_bytes(tmp_path: Any, context: Any) -> None:
@@ -271,32 +212,19 @@ def test_a_routing_id_that_looks_like_libzmqs_own_is_not_served(server: BusServe
         assert healthy.infer("echo", X)["x"].sum() == 15
 
 
-FIRST_ID = """
-import time, zmq
-from edgeserve.ipc.bus import Bus
-bus = Bus(["inproc://first"], clock_ns=time.monotonic_ns, message_bytes_max=1000, clients_max=8,
-          client_silence_ns=10**9)
-print(bus._peers._first_id)
-"""
+FIRST_ID = "import bus_server; print(bus_server.bus_of('inproc://first')._peers._first_id)"
 
 
 def test_the_numbers_of_clients_begin_elsewhere_in_every_process() -> None:
-    found = {
-        subprocess.run([sys.executable, "-c", FIRST_ID], stdout=subprocess.PIPE, check=True).stdout for _ in range(2)
-    }
+    env = {**os.environ, "PYTHONPATH": IMPORTS}
+    asked = ([sys.executable, "-c", FIRST_ID] for _ in range(2))
+    found = {subprocess.run(command, stdout=subprocess.PIPE, check=True, env=env).stdout for command in asked}
     assert len(found) == 2
 
 
 @pytest.mark.parametrize("version", zmtp.OLD_GREETINGS)
 def test_a_socket_of_the_own_program_lends_old_greetings_nothing(tmp_path: Any, context: Any, version: str) -> None:
-    bus = Bus(
-        [f"ipc://{tmp_path}/bus", "inproc://own"],
-        clock_ns=time.monotonic_ns,
-        message_bytes_max=10**6,
-        clients_max=8,
-        client_silence_ns=10**10,
-        context=context,
-    )
+    bus = bus_of(f"ipc://{tmp_path}/bus", None, "inproc://own", context=context)
     with contextlib.closing(bus), zmtp.dial(bus.endpoints[0]) as old:
         drain = zmtp.header(kind="drain", id=1)
         with contextlib.suppress(ConnectionError):
@@ -320,14 +248,7 @@ def test_who_sends_what_nobody_vouches_for_is_not_heard(
         "setsockopt",
         lambda self, option, value: plain(self, option, value) if option != zmq.ZAP_DOMAIN else None,
     )
-    bus = Bus(
-        [f"ipc://{tmp_path}/bus"],
-        clock_ns=time.monotonic_ns,
-        message_bytes_max=10**6,
-        clients_max=8,
-        client_silence_ns=10**10,
-        context=context,
-    )
+    bus = bus_of(f"ipc://{tmp_path}/bus", context=context)
     with contextlib.closing(bus), zmtp.dial(bus.endpoints[0]) as old:
         old.sendall(zmtp.OLD_GREETINGS["2.0"] + zmtp.old_message("2.0", zmtp.header(kind="drain", id=1)))
         assert bus.socket.poll(5000)
@@ -567,14 +488,7 @@ def test_heartbeats_of_libzmq_are_off(server: BusServer, context: Any) -> None:
 def test_who_sends_faster_than_is_read_is_cut_off(monkeypatch: pytest.MonkeyPatch, context: Any) -> None:
     clock, memory = [0], [0]
     monkeypatch.setattr(peers, "resident_bytes", lambda: memory[0])
-    bus = Bus(
-        ["inproc://flood"],
-        clock_ns=lambda: clock[0],
-        message_bytes_max=10**6,
-        clients_max=8,
-        client_silence_ns=10**12,
-        context=context,
-    )
+    bus = bus_of("inproc://flood", clock, client_silence_ns=10**12, context=context)
     greedy, modest = dealer(context, "inproc://flood", sndhwm=0), dealer(context, "inproc://flood")
     gone: List[Any] = []
     sent = 0
@@ -636,14 +550,7 @@ def test_connections_that_libzmq_does_not_close_are_counted_with_their_owner() -
 
 
 def test_garbage_alone_does_not_hold_the_loop(context: Any) -> None:
-    bus = Bus(
-        ["inproc://garbage"],
-        clock_ns=lambda: 0,
-        message_bytes_max=10**6,
-        clients_max=8,
-        client_silence_ns=10**9,
-        context=context,
-    )
+    bus = bus_of("inproc://garbage", [0], client_silence_ns=10**9, context=context)
     one = dealer(context, "inproc://garbage", sndhwm=0, rcvhwm=0)
     for _ in range(2000):
         one.send(b"garbage")
@@ -657,14 +564,7 @@ def test_garbage_alone_does_not_hold_the_loop(context: Any) -> None:
 
 def test_connections_that_are_over_are_forgotten(tmp_path: Any, context: Any) -> None:
     clock = [0]
-    bus = Bus(
-        [f"ipc://{tmp_path}/bus"],
-        clock_ns=lambda: clock[0],
-        message_bytes_max=10**6,
-        clients_max=8,
-        client_silence_ns=10**9,
-        context=context,
-    )
+    bus = bus_of(f"ipc://{tmp_path}/bus", clock, client_silence_ns=10**9, context=context)
     for number in range(5):
         one = dealer(context, bus.endpoints[0])
         one.send(header(**INFER, id=number))

@@ -9,6 +9,7 @@ import msgpack
 import numpy as np
 import pytest
 import zmq
+from bus_server import dealer
 
 from edgeserve import errors
 from edgeserve.config.loading import parse_config
@@ -35,9 +36,7 @@ def endpoint(tmp_path: Any) -> Iterator[str]:
 
 def replies(endpoint: str, **fields: Any) -> Any:
     """What comes of so many messages that are sent at once."""
-    with zmq.Context() as context, context.socket(zmq.DEALER) as one:
-        one.linger, one.rcvtimeo, one.sndhwm, one.rcvhwm = 0, 20_000, 0, 0
-        one.connect(endpoint)
+    with zmq.Context() as context, dealer(context, endpoint, rcvtimeo=20_000, sndhwm=0, rcvhwm=0) as one:
         for key in range(COUNT):
             one.send(b"\x01" + msgpack.packb({"id": key, **fields}))
         found = [wire.decode_reply(one.recv_multipart(), 10**6) for _ in range(COUNT)]

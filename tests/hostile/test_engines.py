@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator
+from typing import Any, Dict
 
 import numpy as np
 import psutil
 import pytest
+from serving import wait_until
 
 from edgeserve.client import Client
 from edgeserve.config.loading import parse_config
@@ -48,13 +48,6 @@ def number(value: float) -> Dict[str, Any]:
     return {"x": np.full(1, value, np.float32)}
 
 
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A short path: a socket's may have 107 characters."""
-    with tempfile.TemporaryDirectory(prefix="es") as path:
-        yield Path(path)
-
-
 def config_of(folder: Path, module: str, hang: str = "30s", **options: Any) -> Any:
     (folder / f"{module}.py").write_text(FUNCTIONS)
     return parse_config(
@@ -72,13 +65,6 @@ def config_of(folder: Path, module: str, hang: str = "30s", **options: Any) -> A
         },
         directory=str(folder),
     )
-
-
-def wait_until(question: Any, seconds: float = 30.0) -> None:
-    due = time.monotonic() + seconds
-    while not question():
-        assert time.monotonic() < due, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def test_a_process_that_poison_ended_comes_back_and_refuses_the_poison(

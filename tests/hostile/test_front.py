@@ -11,10 +11,10 @@ import tempfile
 import time
 from pathlib import Path
 
-import live_functions
 import numpy as np
 import psutil
 import pytest
+from serving import LIB, function
 
 from edgeserve.config.loading import parse_config
 from edgeserve.runtime import Runtime
@@ -37,14 +37,14 @@ BODY_MIB = 16
 def front():
     """HOST:PORT of gRPC, and the process."""
     folder = Path(tempfile.mkdtemp(prefix="es"))
-    model = {"engine": "python", "function": "live_functions:echo", "options": {"example": "live_functions:example"}}
+
     config = parse_config(
         {
             "server": {"endpoint": f"ipc://{folder}/bus/s"},
-            "model": {"echo": model},
+            "model": {"echo": function("echo")},
             "app": {"echo": {"model": "echo", "slo": "20s", "inputs": {"x": {"dtype": "float32", "shape": [-1]}}}},
         },
-        directory=str(Path(live_functions.__file__).parent),
+        directory=LIB,
     )
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -7,16 +7,17 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import msgpack
 import numpy as np
 import pytest
 import zmq
 import zmtp
+from bus_server import dealer
+from serving import function
 
 from edgeserve.client import Client
 from edgeserve.config.loading import parse_config
@@ -49,20 +50,13 @@ NOBODY_UID = 65534
 
 def config_of(folder: Path, endpoint: str, streams_max: int = 1024, **server: Any) -> Any:
     (folder / "owned_functions.py").write_text(FUNCTIONS)
+    home = "owned_functions"
     return parse_config(
         {
             "server": {"endpoint": endpoint, **server},
             "model": {
-                "shout": {
-                    "engine": "python",
-                    "function": "owned_functions:shout",
-                    "options": {"example": "owned_functions:example"},
-                },
-                "tally": {
-                    "engine": "python",
-                    "function": "owned_functions:tally",
-                    "options": {"example": "owned_functions:tally_example", "stateful": True},
-                },
+                "shout": function("shout", home=home),
+                "tally": function("tally", "tally_example", home, options={"stateful": True}),
             },
             "app": {
                 "shout": {"model": "shout", "slo": "20s"},
@@ -71,13 +65,6 @@ def config_of(folder: Path, endpoint: str, streams_max: int = 1024, **server: An
         },
         directory=str(folder),
     )
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    """A short path: a socket's may have 107 characters."""
-    with tempfile.TemporaryDirectory(prefix="es") as path:
-        yield Path(path)
 
 
 @pytest.fixture
@@ -110,34 +97,23 @@ def test_statistics_hold_no_text_of_a_client_or_an_exception(served: Runtime) ->
     assert len(told) < 64 * 1024
 
 
-def test_a_stamp_from_long_ago_poisons_no_statistics(served: Runtime) -> None:
-    context: zmq.Context[Any] = zmq.Context()
-    socket = context.socket(zmq.DEALER)
-    socket.linger = 0
-    socket.connect(served.endpoints[0])
-    try:
-        for age_ns in (10**15, 90 * 10**9, 10**12):
-            now_ns = time.monotonic_ns()
-            sent_ns = max(0, now_ns - age_ns)
-            header = {
-                "kind": "infer",
-                "id": 1,
-                "app": "shout",
-                "texts": {"text": "x"},
-                "on_late": "answer",
-                "sent_ns": sent_ns,
-                "slo_ms": 1000.0,
-            }
-            socket.send(b"\1" + msgpack.packb(header))
-            assert socket.poll(20_000)
-            reply = msgpack.unpackb(socket.recv_multipart()[0][1:])
-            assert reply["kind"] == "answer" and reply["late"]
-            assert reply["total_ns"] >= now_ns - sent_ns, "its asker reads what it asked for"
-        table = served.stats()["apps"]["shout"]
-        assert table["latency_ms"]["max"] < 60_000 and table["breakdown_ms"]["queue"] < 60_000
-    finally:
-        socket.close()
-        context.term()
+def asked(socket: Any, **fields: Any) -> Any:
+    """The reply to a request that is written by hand."""
+    socket.send(b"\1" + msgpack.packb({"kind": "infer", "id": 1, "app": "shout", "texts": {"text": "x"}, **fields}))
+    assert socket.poll(20_000)
+    return msgpack.unpackb(socket.recv_multipart()[0][1:])
+
+
+def test_a_stamp_from_long_ago_poisons_no_statistics(served: Runtime, context: Any) -> None:
+    socket = dealer(context, served.endpoints[0])
+    for age_ns in (10**15, 90 * 10**9, 10**12):
+        now_ns = time.monotonic_ns()
+        sent_ns = max(0, now_ns - age_ns)
+        reply = asked(socket, on_late="answer", sent_ns=sent_ns, slo_ms=1000.0)
+        assert reply["kind"] == "answer" and reply["late"]
+        assert reply["total_ns"] >= now_ns - sent_ns, "its asker reads what it asked for"
+    table = served.stats()["apps"]["shout"]
+    assert table["latency_ms"]["max"] < 60_000 and table["breakdown_ms"]["queue"] < 60_000
 
 
 # --- streams and stories ----------------------------------------------------------------------------------------------
@@ -275,30 +251,14 @@ def test_class_critical_can_be_for_some_users_only(folder: Path, listed: str, ma
         assert float(client.infer("shout", {"text": "four"})["length"]) == 4
 
 
-def test_a_front_does_not_lend_its_clients_the_class_critical(folder: Path) -> None:
+def test_a_front_does_not_lend_its_clients_the_class_critical(folder: Path, context: Any) -> None:
     config = config_of(folder, f"ipc://{folder}/bus/socket", critical_for=[f"uid:{os.getuid()}", "token:kitchen"])
-    context: zmq.Context[Any] = zmq.Context()
-    socket = context.socket(zmq.DEALER)
-    socket.linger = 0
+    told = {}
     with Runtime(config, serve=True) as runtime:
-        socket.connect(runtime.endpoints[0])
-        try:
-            told = {}
-            for origin in ("token:kitchen", "token:robot", ""):
-                header = {
-                    "kind": "infer",
-                    "id": 1,
-                    "app": "shout",
-                    "texts": {"text": "x"},
-                    "class": "critical",
-                    **({"origin": origin} if origin else {}),
-                }
-                socket.send(b"\1" + msgpack.packb(header))
-                assert socket.poll(20_000)
-                told[origin] = msgpack.unpackb(socket.recv_multipart()[0][1:]).get("reason", "")
-        finally:
-            socket.close()
-            context.term()
+        socket = dealer(context, runtime.endpoints[0])
+        for origin in ("token:kitchen", "token:robot", ""):
+            named = {"origin": origin} if origin else {}
+            told[origin] = asked(socket, **{"class": "critical"}, **named).get("reason", "")
     assert told == {"token:kitchen": "", "token:robot": "class_not_allowed", "": ""}
 
 
@@ -321,22 +281,12 @@ with Client({endpoint!r}, name={name!r}) as client:
     ("name", "refused"), [("", ""), ("pid:{0}", ""), ("pid:{0} #", "Malformed"), ("x@pid:{0} #1", "Malformed")]
 )
 def test_a_name_takes_no_places_of_the_process_that_it_names(folder: Path, name: str, refused: str) -> None:
-    (folder / "slow_functions.py").write_text(
-        "import time\ndef example():\n    return {'text': 'x'}\ndef slow(item):\n    time.sleep(0.3)\n    return item\n"
-    )
     config = parse_config(
         {
             "server": {"endpoint": f"ipc://{folder}/bus/socket"},
-            "model": {
-                "slow": {
-                    "engine": "python",
-                    "function": "slow_functions:slow",
-                    "options": {"example": "slow_functions:example"},
-                }
-            },
+            "model": {"slow": {"engine": "synthetic", "batch": [1], "expected": {"1": "300ms"}}},
             "app": {"slow": {"model": "slow", "slo": "20s", "pending_max": PLACES}},
-        },
-        directory=str(folder),
+        }
     )
     with Runtime(config, serve=True) as runtime, Client(runtime.endpoints[0]) as victim:
         code = CROWD.format(endpoint=runtime.endpoints[0], name=name.format(os.getpid()), count=PLACES)
@@ -359,79 +309,68 @@ def test_a_name_takes_no_places_of_the_process_that_it_names(folder: Path, name:
 needs_curve = pytest.mark.skipif(not zmq.has("curve"), reason="this libzmq was built without CURVE")
 
 
+Keys = Callable[..., Dict[str, str]]
+
+
 def reach(endpoint: str, **keys: str) -> Client:
     return Client(endpoint, connect_ms=1500, timeout_ms=10_000, **keys)
 
 
-@needs_curve
-def test_only_listed_keys_are_let_in_and_only_control_keys_control(folder: Path) -> None:
+def keyed(folder: Path, allowed: List[str], *others: str, **server: Any) -> Tuple[Any, Keys]:
+    """A server on TCP with a list of keys, and what a client with a key says of it: ``keys(name)``."""
     (folder / "allowed").mkdir()
     public, secret = make_keys(str(folder / "keys"), "server")
-    clients: Dict[str, str] = {name: make_keys(str(folder / "keys"), name)[1] for name in ("robot", "boss", "later")}
+    clients = {name: make_keys(str(folder / "keys"), name)[1] for name in (*allowed, *others)}
+    for name in allowed:
+        allow(folder, name)
+    config = config_of(folder, "tcp://127.0.0.1:*", curve_secret_key_file=secret, curve_client_keys="allowed", **server)
+    return config, lambda name="": {"server_key": public, **({"client_key": clients[name]} if name else {})}
 
-    def allow(name: str) -> None:
-        (folder / "allowed" / f"{name}.key").write_bytes((folder / "keys" / f"{name}.key").read_bytes())
 
-    allow("robot")
-    allow("boss")
-    config = config_of(
-        folder, "tcp://127.0.0.1:*", curve_secret_key_file=secret, curve_client_keys="allowed", control_keys=["boss"]
-    )
+def allow(folder: Path, name: str) -> None:
+    (folder / "allowed" / f"{name}.key").write_bytes((folder / "keys" / f"{name}.key").read_bytes())
+
+
+@needs_curve
+def test_only_listed_keys_are_let_in_and_only_control_keys_control(folder: Path) -> None:
+    config, keys = keyed(folder, ["robot", "boss"], "later", control_keys=["boss"])
     with Runtime(config, serve=True) as runtime:
         endpoint = runtime.endpoints[0]
-        with reach(endpoint, server_key=public, client_key=clients["robot"]) as robot:
+        with reach(endpoint, **keys("robot")) as robot:
             assert float(robot.infer("shout", {"text": "four"})["length"]) == 4
             assert float(robot.infer("tally", ONE, stream="s")["total"]) == 1
             with pytest.raises(NotAllowed):
                 robot.drain()
-        with reach(endpoint, server_key=public, client_key=clients["robot"]) as again:
+        with reach(endpoint, **keys("robot")) as again:
             assert float(again.infer("tally", ONE, stream="s")["total"]) == 2, "a key's streams survive a connection"
-        for keys in ({}, {"client_key": clients["later"]}):  # no key of its own, a key that is not listed
-            with reach(endpoint, server_key=public, **keys) as stranger, pytest.raises(ServerGone):
+        for name in ("", "later"):  # no key of its own, a key that is not listed
+            with reach(endpoint, **keys(name)) as stranger, pytest.raises(ServerGone):
                 stranger.infer("shout", {"text": "x"})
-        allow("later")
+        allow(folder, "later")
         time.sleep(1.2)  # the folder is looked at once a second
-        with reach(endpoint, server_key=public, client_key=clients["later"]) as later:
+        with reach(endpoint, **keys("later")) as later:
             assert later.health()["ready"], "the folder is read again"
-        with reach(endpoint, server_key=public, client_key=clients["boss"]) as boss:
+        with reach(endpoint, **keys("boss")) as boss:
             assert boss.drain()["draining"]
         assert runtime.wait(20)
 
 
 @needs_curve
 def test_class_critical_can_be_for_some_keys_only(folder: Path) -> None:
-    (folder / "allowed").mkdir()
-    public, secret = make_keys(str(folder / "keys"), "server")
-    clients = {name: make_keys(str(folder / "keys"), name)[1] for name in ("robot", "boss")}
-    for name in clients:
-        (folder / "allowed" / f"{name}.key").write_bytes((folder / "keys" / f"{name}.key").read_bytes())
-    config = config_of(
-        folder,
-        "tcp://127.0.0.1:*",
-        curve_secret_key_file=secret,
-        curve_client_keys="allowed",
-        critical_for=["key:boss"],
-    )
+    config, keys = keyed(folder, ["robot", "boss"], critical_for=["key:boss"])
     with Runtime(config, serve=True) as runtime:
         for name, may in (("robot", False), ("boss", True)):
-            with reach(runtime.endpoints[0], server_key=public, client_key=clients[name]) as client:
+            with reach(runtime.endpoints[0], **keys(name)) as client:
                 assert may_be_critical(client) is may
                 assert float(client.infer("shout", {"text": "four"})["length"]) == 4
 
 
 @needs_curve
 def test_a_key_that_is_removed_ends_its_open_connections(folder: Path) -> None:
-    (folder / "allowed").mkdir()
-    public, secret = make_keys(str(folder / "keys"), "server")
-    clients = {name: make_keys(str(folder / "keys"), name)[1] for name in ("robot", "camera")}
-    for name in clients:
-        (folder / "allowed" / f"{name}.key").write_bytes((folder / "keys" / f"{name}.key").read_bytes())
-    config = config_of(folder, "tcp://127.0.0.1:*", curve_secret_key_file=secret, curve_client_keys="allowed")
+    config, keys = keyed(folder, ["robot", "camera"])
     with Runtime(config, serve=True) as runtime:
         endpoint = runtime.endpoints[0]
-        with reach(endpoint, server_key=public, client_key=clients["robot"]) as robot, reach(
-            endpoint, server_key=public, client_key=clients["camera"]
-        ) as camera:
+        with reach(endpoint, **keys("robot")) as robot, reach(endpoint, **keys("camera")) as camera:
             assert robot.health()["ready"]
             assert camera.health()["ready"]
             (folder / "allowed" / "robot.key").unlink()

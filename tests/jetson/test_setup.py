@@ -7,9 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
-from typing import Iterator, List, NamedTuple
+from typing import Callable, Dict, List, NamedTuple
 
 import pytest
 from fake_boards import BOARDS, ROOT, Board, lay_board, lay_commands, listing, performed, run_script
@@ -23,6 +22,13 @@ PACKAGES = {
     "orin-nano": "python3.10-venv nvidia-cuda tensorrt python3-libnvinfer",
     "agx-thor": "python3.12-venv nvidia-cuda tensorrt python3-libnvinfer",
 }  # python3-pip is there
+
+HOLDS = {
+    "agx-xavier": "numpy<1.25",
+    "agx-orin": "numpy<2",
+    "orin-nano": "numpy<2",
+    "agx-thor": "cuda-bindings>=13,<14",
+}
 
 BINDING = {
     "agx-xavier": "cuda-python",
@@ -89,6 +95,24 @@ def lay(board: Board, place: Path) -> Laid:
     return Laid(board, lay_board(board, place / "board"), lay_commands(place / "commands"))
 
 
+SetUp = Callable[[int, Path], Laid]
+
+
+@pytest.fixture(scope="module")
+def set_up(tmp_path_factory: pytest.TempPathFactory) -> SetUp:
+    """A board on which setup.sh has run: it runs once for each board, and the tests get copies."""
+    done: Dict[int, Path] = {}
+
+    def copy(number: int, place: Path) -> Laid:
+        if number not in done:
+            done[number] = tmp_path_factory.mktemp("set_up")
+            lay(BOARDS[number], done[number]).run("setup.sh")
+        shutil.copytree(done[number], place / "copy", symlinks=True)
+        return Laid(BOARDS[number], place / "copy" / "board", place / "copy" / "commands")
+
+    return copy
+
+
 def commands_of(board: Board) -> List[str]:
     """What setup.sh has to do on a fresh board, in order."""
     groups = [
@@ -128,6 +152,7 @@ def test_a_run_does_what_the_dry_run_says_a_second_one_nothing_and_uninstall_lea
     assert unquoted(lines, laid.root) == commands_of(laid.board)
     assert said(lines, "file") == FILES
     assert said(lines, "directory") == DIRECTORIES
+    assert any("jtop (jetson-stats)" in line for line in lines) == laid.board.jtop
     assert "dry run: nothing was changed" in lines
     assert listing(laid.root) == before and performed(laid.root) == []
 
@@ -136,6 +161,7 @@ def test_a_run_does_what_the_dry_run_says_a_second_one_nothing_and_uninstall_lea
     assert [said(done, kind) for kind in ("+", "file", "directory")] == [
         said(lines, kind) for kind in ("+", "file", "directory")
     ]
+    assert HOLDS[laid.board.name] in (laid.root / "opt/edgeserve/constraints.txt").read_text().splitlines()
     after = listing(laid.root)
     assert "nothing to do: everything is set up" in laid.run("setup.sh")
     assert listing(laid.root) == after and performed(laid.root) == commands_of(laid.board)
@@ -160,9 +186,8 @@ def test_what_options_add_goes_too(tmp_path: Path) -> None:
     assert "apt-mark unhold nvidia-l4t-init" not in performed(laid.root)
 
 
-def test_the_configuration_outlives_uninstall_and_the_next_setup(tmp_path: Path) -> None:
-    laid = lay(BOARDS[2], tmp_path)
-    laid.run("setup.sh")
+def test_the_configuration_outlives_uninstall_and_the_next_setup(tmp_path: Path, set_up: SetUp) -> None:
+    laid = set_up(2, tmp_path)
     config = laid.root / "etc/edgeserve/edge.toml"
     config.write_text("# mine\n")
     lines = laid.run("uninstall.sh", "--keep-packages")
@@ -175,9 +200,8 @@ def test_the_configuration_outlives_uninstall_and_the_next_setup(tmp_path: Path)
     assert not config.parent.exists()
 
 
-def test_files_that_somebody_changed_are_kept_with_a_word(tmp_path: Path) -> None:
-    laid = lay(BOARDS[1], tmp_path)
-    laid.run("setup.sh")
+def test_files_that_somebody_changed_are_kept_with_a_word(tmp_path: Path, set_up: SetUp) -> None:
+    laid = set_up(1, tmp_path)
     unit = laid.root / "etc/systemd/system/edgeserve.service"
     unit.write_text(unit.read_text() + "# mine\n")
     assert any("edgeserve.service was changed" in line for line in laid.run("uninstall.sh"))
@@ -186,9 +210,8 @@ def test_files_that_somebody_changed_are_kept_with_a_word(tmp_path: Path) -> Non
     assert not unit.exists()
 
 
-def test_packages_that_others_need_by_now_are_kept_and_named(tmp_path: Path) -> None:
-    laid = lay(BOARDS[1], tmp_path)
-    laid.run("setup.sh")
+def test_packages_that_others_need_by_now_are_kept_and_named(tmp_path: Path, set_up: SetUp) -> None:
+    laid = set_up(1, tmp_path)
     status = laid.root / "var/lib/dpkg/status"
     status.write_text(
         status.read_text().replace("Package: tensorrt\n", "Package: tensorrt\nDepends: python3-libnvinfer\n")
@@ -224,9 +247,8 @@ def test_an_uninstall_comes_to_its_end_where_the_power_mode_of_before_needs_a_re
 # --- what runs as the service -----------------------------------------------------------------------------------------
 
 
-def test_what_is_built_by_hand_lies_where_the_service_looks_for_it(tmp_path: Path) -> None:
-    laid = lay(BOARDS[2], tmp_path)
-    laid.run("setup.sh")
+def test_what_is_built_by_hand_lies_where_the_service_looks_for_it(tmp_path: Path, set_up: SetUp) -> None:
+    laid = set_up(2, tmp_path)
     unit = (laid.root / "etc/systemd/system/edgeserve.service").read_text().splitlines()
     environment = [laid.root / line.split("=/")[1] for line in unit if line.startswith("EnvironmentFile=")]
     of_unit = dict(
@@ -254,18 +276,16 @@ def test_what_is_built_by_hand_lies_where_the_service_looks_for_it(tmp_path: Pat
     assert cache_directory({**of_unit, "HOME": "/var/lib/edgeserve"}) == cache_directory(of_wrapper)
 
 
-def test_the_environment_that_somebody_changed_stays(tmp_path: Path) -> None:
-    laid = lay(BOARDS[2], tmp_path)
-    laid.run("setup.sh")
+def test_the_environment_that_somebody_changed_stays(tmp_path: Path, set_up: SetUp) -> None:
+    laid = set_up(2, tmp_path)
     path = laid.root / "etc/edgeserve/environment"
     path.write_text("XDG_CACHE_HOME=/mnt/nvme\n")
     laid.run("setup.sh")
     assert path.read_text() == "XDG_CACHE_HOME=/mnt/nvme\n"
 
 
-def test_the_profiler_runs_from_where_it_is_installed(tmp_path: Path) -> None:
-    laid = lay(BOARDS[2], tmp_path)
-    laid.run("setup.sh")
+def test_the_profiler_runs_from_where_it_is_installed(tmp_path: Path, set_up: SetUp) -> None:
+    laid = set_up(2, tmp_path)
     script = laid.root / "opt/edgeserve/scripts/profile_device.py"
     shown = subprocess.run(
         [sys.executable, "-B", str(script), "--help"], cwd=tmp_path, text=True, capture_output=True, timeout=60
@@ -286,13 +306,6 @@ def test_the_unit_has_this_machines_paths(tmp_path: Path) -> None:
     assert "ExecStart=/srv/edge/jetson/power.sh --clocks\n" in clocks
 
 
-@pytest.mark.parametrize(("board", "holds"), [(0, "numpy<1.25"), (1, "numpy<2"), (3, "cuda-bindings>=13,<14")])
-def test_each_jetpack_gets_its_constraints(tmp_path: Path, board: int, holds: str) -> None:
-    laid = lay(BOARDS[board], tmp_path)
-    laid.run("setup.sh")
-    assert holds in (laid.root / "opt/edgeserve/constraints.txt").read_text().splitlines()
-
-
 def test_a_gpu_build_of_onnxruntime_takes_the_place_of_the_cpu_build(tmp_path: Path) -> None:
     laid = lay(BOARDS[1], tmp_path)
     laid.run("setup.sh", "--onnxruntime", "/tmp/onnxruntime_gpu-1.19-cp310-linux_aarch64.whl", "--no-apt")
@@ -304,12 +317,6 @@ def test_a_gpu_build_of_onnxruntime_takes_the_place_of_the_cpu_build(tmp_path: P
     first, then = [line for line in performed(other.root) if " pip " in line]
     assert first.endswith("--no-deps --index-url https://example.invalid/jp6/cu126 onnxruntime-gpu")
     assert "index" not in then and "/opt/edgeserve/source onnxruntime-gpu" in then, "it is there already"
-
-
-@pytest.mark.parametrize("board", BOARDS[:2], ids=lambda board: board.name)
-def test_jtop_is_named_where_it_is_installed(tmp_path: Path, board: Board) -> None:
-    laid = lay(board, tmp_path)
-    assert any("jtop (jetson-stats)" in line for line in laid.run("setup.sh", "--dry-run")) == laid.board.jtop
 
 
 def change(root: Path, path: str, text: str) -> None:
@@ -359,19 +366,12 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
 # --- this machine -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def short(tmp_path: Path) -> Iterator[str]:
-    path = tempfile.mkdtemp(prefix="es")  # a socket's path may have 107 characters
-    yield path
-    shutil.rmtree(path)
-
-
 @pytest.mark.skipif(
     os.environ.get("EDGESERVE_SLOW") != "1", reason="installs from the package index, about 10 s: set EDGESERVE_SLOW=1"
 )
 @pytest.mark.skipif(os.path.exists("/proc/device-tree/model"), reason="this is a board, not a workstation")
-def test_a_workstation_is_set_up_in_a_clean_directory_serves_and_is_clean_again(tmp_path: Path, short: str) -> None:
-    environment = {**os.environ, "HOME": str(tmp_path), "XDG_RUNTIME_DIR": short, "PYTHONPATH": ""}
+def test_a_workstation_is_set_up_in_a_clean_directory_serves_and_is_clean_again(tmp_path: Path, folder: Path) -> None:
+    environment = {**os.environ, "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(folder), "PYTHONPATH": ""}
 
     def run(*words: str) -> str:
         done = subprocess.run(

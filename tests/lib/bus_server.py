@@ -10,9 +10,40 @@ import threading
 import time
 from typing import Any, Dict, List
 
+import msgpack
+import zmq
+
 from edgeserve.errors import Cancelled, ConfigError, DeadlineExpired, UnknownApp
+from edgeserve.ipc import wire
 from edgeserve.ipc.bus import Ask, Bus, Cancel, ClientGone, Control
 from edgeserve.units import NS_PER_MS
+
+
+def bus_of(endpoint: str, clock: List[int] | None = None, *more: str, **bounds: Any) -> Bus:
+    """A bus that the test itself asks for news. ``clock`` holds its time, which stands still; else it is real."""
+    bounds = {"message_bytes_max": 10**6, "clients_max": 8, "client_silence_ns": 10**10, **bounds}
+    return Bus([endpoint, *more], clock_ns=time.monotonic_ns if clock is None else lambda: clock[0], **bounds)
+
+
+def dealer(context: Any, endpoint: str, name: bytes = b"", kind: int = zmq.DEALER, **options: Any) -> Any:
+    """A socket by hand, connected."""
+    one = context.socket(kind)
+    one.linger, one.rcvtimeo, one.sndtimeo = 0, 5000, 5000
+    if name:
+        one.setsockopt(zmq.ROUTING_ID, name)
+    for option, value in options.items():
+        setattr(one, option, value)
+    one.connect(endpoint)
+    return one
+
+
+def header(**fields: Any) -> bytes:
+    return b"\x01" + msgpack.packb(fields)
+
+
+def reply_to(one: Any) -> Any:
+    frames = one.recv_multipart()
+    return wire.decode_reply(frames[1:] if frames[0] == b"" else frames, 10**9)  # an empty delimiter comes back
 
 
 class BusServer:

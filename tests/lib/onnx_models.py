@@ -130,3 +130,18 @@ def total(directory: str) -> str:
         [("x", FLOAT, ["B", 4])],
         [("y", FLOAT, [])],
     )
+
+
+def one_node(directory: str, operator: str, name: str, domain: str = "") -> str:
+    """A model of one node of any operator, also of one that ONNX does not know: it is not checked."""
+    graph = helper.make_graph(
+        [helper.make_node(operator, ["x"], ["y"], name=name, domain=domain)],
+        "g",
+        [helper.make_tensor_value_info(port, FLOAT, ["B", 4]) for port in "x"],
+        [helper.make_tensor_value_info(port, FLOAT, ["B", 4]) for port in "y"],
+    )
+    versions = {"": OPSET, domain: OPSET if not domain else 1}
+    opsets = [helper.make_opsetid(each, version) for each, version in versions.items()]
+    path = os.path.join(directory, "one_node.onnx")
+    onnx.save(helper.make_model(graph, opset_imports=opsets), path)
+    return path

@@ -82,7 +82,7 @@ def world(patch: Any, version: str, in_process: bool = True, **settings: Any) ->
 
 
 def new_lane(**changes: Any) -> LaneInfo:
-    return LANE._replace(clock_ns=time.monotonic_ns, common={}, **changes)
+    return LANE._replace(**{"clock_ns": time.monotonic_ns, "common": {}, **changes})
 
 
 def close(lane: LaneInfo) -> None:
@@ -96,6 +96,23 @@ def made(directory: str, file: str, lanes: int = 1, **settings: Any) -> Engine:
     options = {"plans": os.path.join(directory, "plans"), **settings.pop("options", {})}
     model = ModelConfig(settings.pop("name", "m"), engine="tensorrt", file=file, options=options, **settings)
     return make_engine(model, [LANE] * lanes, directory)
+
+
+@contextlib.contextmanager
+def loaded(
+    patch: Any, directory: str, file: str, version: str = "10.3", depth: int = 2, cuda: Any = None, **settings: Any
+) -> Iterator[Any]:
+    """``(cuda, lane, engine, session)`` of a model on a double of this version, unloaded and closed at the end, when
+    nothing may be left. ``cuda``: settings of the CUDA double."""
+    with world(patch, version, **(cuda or {})) as double:
+        model, lane = made(directory, file, **settings), new_lane(depth=depth)
+        model.load()
+        try:
+            yield double, lane, model, model.open(lane)
+        finally:
+            model.unload()
+            close(lane)
+        assert double.leaks() == []
 
 
 def plan_file(
@@ -123,4 +140,4 @@ def plan_file(
     return name
 
 
-__all__ = ["LANE", "CudaDouble", "build_here", "close", "made", "new_lane", "plan_file", "world"]
+__all__ = ["LANE", "CudaDouble", "build_here", "close", "loaded", "made", "new_lane", "plan_file", "world"]

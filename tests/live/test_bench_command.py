@@ -4,37 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Any, Dict, Iterator
 
-import live_functions
 import pytest
+from serving import function, served
 
-from edgeserve.config.loading import parse_config
 from edgeserve.errors import BadInput, UnknownApp
-from edgeserve.runtime import Runtime
 from edgeserve.tools import bench
-
-HERE = str(Path(live_functions.__file__).parent)
 
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    folder = tempfile.mkdtemp(prefix="es")
-    options = {"example": "live_functions:example"}
-    config = parse_config(
-        {
-            "server": {"endpoint": f"ipc://{folder}/bus/socket"},
-            "model": {"echo": {"engine": "python", "function": "live_functions:echo", "options": options}},
-            "app": {"echo": {"model": "echo", "slo": "5s", "inputs": {"x": {"dtype": "float32", "shape": [4]}}}},
-        },
-        directory=HERE,
-    )
-    with Runtime(config, serve=True) as runtime:
+    app = {"model": "echo", "slo": "5s", "inputs": {"x": {"dtype": "float32", "shape": [4]}}}
+    with served({"model": {"echo": function("echo")}, "app": {"echo": app}}) as (runtime, _):
         yield runtime.endpoints[0]
-    shutil.rmtree(folder)
 
 
 def run(endpoint: str, *arguments: str) -> int:

@@ -14,12 +14,13 @@ import threading
 import time
 from concurrent.futures import CancelledError, wait
 
+import bus_server
 import msgpack
 import numpy as np
 import pytest
 import zmq
 import zmq.auth
-from bus_server import BusServer
+from bus_server import BusServer, reply_to
 
 from edgeserve.client import AsyncClient, Client, TimedOut
 from edgeserve.errors import (
@@ -55,28 +56,12 @@ def client(server):
 
 
 @pytest.fixture
-def context():
-    one = zmq.Context()
-    yield one
-    one.destroy(0)  # also when the test failed: a forgotten socket would make its context's end wait for ever
-
-
-@pytest.fixture
 def dealer(server, context):
-    one = context.socket(zmq.DEALER)
-    one.linger = 0
-    one.rcvtimeo = 5000
-    one.connect(server.endpoint)
-    return one
+    return bus_server.dealer(context, server.endpoint)
 
 
 def tell(one, **fields):
-    one.send(b"\x01" + msgpack.packb(fields))
-
-
-def reply_to(one):
-    frames = one.recv_multipart()
-    return wire.decode_reply(frames[1:] if frames[0] == b"" else frames, 10**8)  # an empty delimiter comes back
+    one.send(bus_server.header(**fields))
 
 
 # --- requests and answers ------------------------------------------------------------------------------------------
@@ -93,14 +78,8 @@ def test_an_answer_says_what_and_how(client):
 def test_the_server_sees_the_terms(server, client):
     client.infer("echo", X, slo_ms=5000, klass="background", value=2.0, on_late="answer", stream="s", hints={"n": 1})
     ask = server.seen(Ask)
-    assert (ask.slo_ms, ask.klass, ask.value, ask.on_late, ask.stream, ask.hints) == (
-        5000,
-        "background",
-        2.0,
-        "answer",
-        "s",
-        {"n": 1},
-    )
+    terms = (ask.slo_ms, ask.klass, ask.value, ask.on_late, ask.stream, ask.hints)
+    assert terms == (5000, "background", 2.0, "answer", "s", {"n": 1})
     assert 0 <= time.monotonic_ns() - ask.sent_ns < 10**10
 
 
@@ -240,33 +219,20 @@ def test_an_id_in_flight_is_refused_and_the_first_lives(server, dealer):
     assert type(reply_to(dealer).error) is Cancelled
 
 
-def test_a_req_socket_gets_its_delimiter_back(server, context):
-    one = context.socket(zmq.REQ)
-    one.linger = 0
-    one.rcvtimeo = 5000
-    one.connect(server.endpoint)
+def test_a_req_socket_gets_its_delimiter_back_and_cannot_ask_for_pieces(server, context):
+    one = bus_server.dealer(context, server.endpoint, kind=zmq.REQ)
     for key in (1, b"two"):
         one.send_multipart(wire.encode_request(key, "echo", X))
         assert wire.decode_reply(one.recv_multipart(), 10**8).key == key
     one.send(b"\x01")
     assert reply_to(one).error.code == "malformed"
-
-
-def test_a_req_socket_cannot_ask_for_pieces(server, context):
-    one = context.socket(zmq.REQ)
-    one.linger = 0
-    one.rcvtimeo = 5000
-    one.connect(server.endpoint)
     one.send_multipart(wire.encode_request(1, "echo", X, options={"pieces": True}))
     assert reply_to(one).error.code == "bad_input"
 
 
 def test_too_many_clients_are_refused_unless_one_is_idle(tmp_path, context):
     with BusServer(f"ipc://{tmp_path}/bus", clients_max=2) as server:
-        dealers = [context.socket(zmq.DEALER) for _ in range(4)]
-        for one in dealers:
-            one.linger, one.rcvtimeo = 0, 5000
-            one.connect(server.endpoint)
+        dealers = [bus_server.dealer(context, server.endpoint) for _ in range(4)]
         tell(dealers[0], kind="infer", id=1, app="sleep")
         for one in dealers[1:3]:  # each idle client makes room for the next
             tell(one, kind="infer", id=1, app="echo")
@@ -333,9 +299,7 @@ def test_a_forgotten_client_leaves(server):
 
 def test_silence_counts_as_gone_and_heartbeats_prevent_it(tmp_path, context):
     with BusServer(f"ipc://{tmp_path}/bus", client_silence_ns=300 * 10**6) as server:
-        mute = context.socket(zmq.DEALER)
-        mute.linger, mute.rcvtimeo = 0, 5000
-        mute.connect(server.endpoint)
+        mute = bus_server.dealer(context, server.endpoint)
         with Client(server.endpoint) as client:
             future = client.submit("sleep", X)
             tell(mute, kind="infer", id=9, app="sleep")
@@ -348,9 +312,7 @@ def test_silence_counts_as_gone_and_heartbeats_prevent_it(tmp_path, context):
 def test_a_client_that_never_reads_is_given_up_not_waited_for(tmp_path, monkeypatch, context):
     monkeypatch.setattr("edgeserve.ipc.bus.SEND_MESSAGES_MAX", 3)
     with BusServer(f"ipc://{tmp_path}/bus") as server:
-        full = context.socket(zmq.DEALER)
-        full.linger, full.rcvhwm = 0, 1
-        full.connect(server.endpoint)
+        full = bus_server.dealer(context, server.endpoint, rcvhwm=1)
         tell(full, kind="infer", id=999, app="sleep")
         for key in range(40):
             full.send_multipart(wire.encode_request(key, "echo", {"x": np.zeros(100_000)}))

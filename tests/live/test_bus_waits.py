@@ -9,7 +9,7 @@ from typing import Any, Iterator, List
 import msgpack
 import numpy as np
 import pytest
-import zmq
+from bus_server import bus_of, dealer, header
 
 from edgeserve.ipc.bus import Ask, Bus
 from edgeserve.ipc.forms import LEARN_AFTER
@@ -33,13 +33,6 @@ class Bell:
 
 
 @pytest.fixture
-def context() -> Iterator[Any]:
-    one = zmq.Context()
-    yield one
-    one.destroy(0)
-
-
-@pytest.fixture
 def bell() -> Iterator[Bell]:
     one = Bell()
     yield one
@@ -48,33 +41,13 @@ def bell() -> Iterator[Bell]:
 
 @pytest.fixture
 def bus(tmp_path: Any, context: Any) -> Iterator[Bus]:
-    one = Bus(
-        [f"ipc://{tmp_path}/bus"],
-        clock_ns=time.monotonic_ns,
-        message_bytes_max=10**6,
-        clients_max=8,
-        client_silence_ns=10**10,
-        context=context,
-    )
+    one = bus_of(f"ipc://{tmp_path}/bus", context=context)
     yield one
     one.close()
 
 
-def dealer(context: Any, bus: Bus) -> Any:
-    one = context.socket(zmq.DEALER)
-    one.linger = 0
-    one.rcvtimeo = 5000
-    one.connect(bus.endpoints[0])
-    return one
-
-
-def ask(one: Any, key: int, app: str = "echo") -> None:
-    one.send_multipart(
-        [
-            b"\x01" + msgpack.packb({"kind": "infer", "id": key, "app": app, "tensors": [["x", "float32", [3]]]}),
-            X.tobytes(),
-        ]
-    )
+def ask(one: Any, key: int, app: str = "echo", data: bytes = X.tobytes()) -> None:
+    one.send_multipart([header(kind="infer", id=key, app=app, tensors=[["x", "float32", [3]]]), data])
 
 
 def keys_of(one: Any, count: int) -> List[int]:
@@ -110,7 +83,7 @@ def come_to_rest(bus: Bus, bell: Bell) -> None:
 
 @pytest.mark.parametrize("ms", [1.5, 200])
 def test_a_wait_ends_for_a_message_a_bell_or_the_time(bus: Bus, bell: Bell, context: Any, ms: float) -> None:
-    one = dealer(context, bus)
+    one = dealer(context, bus.endpoints[0])
     ask(one, 1)
     received(bus, bell)
     come_to_rest(bus, bell)
@@ -126,7 +99,7 @@ def test_a_wait_ends_for_a_message_a_bell_or_the_time(bus: Bus, bell: Bell, cont
 
 def test_no_message_is_overlooked_whose_signal_an_answer_took(bus: Bus, bell: Bell, context: Any) -> None:
     """Sending takes libzmq's signals in: a message that came before is then told by no file."""
-    one = dealer(context, bus)
+    one = dealer(context, bus.endpoints[0])
     slept_s = 0.0
     for key in range(20):
         ask(one, 2 * key)
@@ -153,7 +126,7 @@ def test_another_bell_is_waited_for_too(bus: Bus, bell: Bell) -> None:
 
 
 def test_requests_of_a_known_form_keep_every_bound(bus: Bus, bell: Bell, context: Any) -> None:
-    one = dealer(context, bus)
+    one = dealer(context, bus.endpoints[0])
     for key in range(2 * LEARN_AFTER):
         ask(one, 1000 + key)
     asks = received(bus, bell, 2 * LEARN_AFTER)
@@ -161,12 +134,7 @@ def test_requests_of_a_known_form_keep_every_bound(bus: Bus, bell: Bell, context
     assert asks[-1].form is not None
     assert asks[0].form is None
     ask(one, 1000)  # in flight already
-    one.send_multipart(
-        [
-            b"\x01" + msgpack.packb({"kind": "infer", "id": 1500, "app": "echo", "tensors": [["x", "float32", [3]]]}),
-            X.tobytes()[1:],
-        ]
-    )
+    ask(one, 1500, data=X.tobytes()[1:])
     for _ in range(3):
         wait(bus, bell, 50)
         assert bus.receive() == []

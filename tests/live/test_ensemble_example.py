@@ -11,7 +11,7 @@ from typing import Any, Iterator
 
 import numpy as np
 import pytest
-from linked_files import hard_linked
+from linked_files import own_cache, own_modules
 
 from edgeserve.config.loading import load_config
 from edgeserve.runtime import Runtime
@@ -30,34 +30,16 @@ NAMES = ("build", "data", "inputs", "compare")
 @pytest.fixture(scope="module")
 def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The modules of the example, with a cache of these tests' own that holds the fetched digits by reference."""
-    real = assets.cache_directory()
-    try:
-        packages = [
-            package
-            for package in assets.read_assets(str(EXAMPLES / "dynamic" / "assets.toml"))
-            if package.name == "scikit-learn"
-        ]
-        assets.fetch(packages, real)
-    except assets.AssetError as error:
-        pytest.skip(f"the example's digits are not in the cache and cannot be fetched: {error}")
-    folder = tmp_path_factory.mktemp("cache")
-    hard_linked(os.path.join(real, packages[0].folder), folder / packages[0].folder)
-    patch = pytest.MonkeyPatch()
-    patch.setenv("EDGESERVE_CACHE", str(folder))
-    others = {name: sys.modules.pop(name) for name in NAMES if name in sys.modules}  # another example's of these names
-    patch.syspath_prepend(str(EXAMPLES / "ensemble"))
-    import build
+    packages = assets.read_assets(str(EXAMPLES / "dynamic" / "assets.toml"))
+    with pytest.MonkeyPatch.context() as patch:
+        own_cache(patch, tmp_path_factory.mktemp("cache"), [one for one in packages if one.name == "scikit-learn"])
+        with own_modules(patch, EXAMPLES / "ensemble", NAMES):
+            import build
 
-    patch.setattr(build, "WIDE", 128)
-    patch.setattr(build, "NARROW", 96)
-    patch.setattr(build, "NETWORK_COPIES", 3)
-    patch.setattr(build, "NEIGHBOUR_COPIES", 2)
-    patch.setattr(build, "EPOCHS", 15)
-    yield build
-    patch.undo()
-    for name in NAMES:
-        sys.modules.pop(name, None)
-    sys.modules.update(others)
+            small = {"WIDE": 128, "NARROW": 96, "NETWORK_COPIES": 3, "NEIGHBOUR_COPIES": 2, "EPOCHS": 15}
+            for name, value in small.items():
+                patch.setattr(build, name, value)
+            yield build
 
 
 @pytest.fixture(scope="module")

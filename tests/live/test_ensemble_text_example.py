@@ -4,13 +4,12 @@ packages) are not in the cache."""
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 from pathlib import Path
 from typing import Any, Iterator
 
 import pytest
-from linked_files import hard_linked
+from linked_files import own_cache, own_modules
 
 from edgeserve.config.loading import load_config
 from edgeserve.runtime import Runtime
@@ -31,29 +30,17 @@ LINES = 104
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A cache of these tests' own that holds the recognisers by reference, and a small fit."""
-    real = assets.cache_directory()
-    packages = assets.read_assets(str(EXAMPLE / "assets.toml"))
-    if assets.missing(packages, real):
-        pytest.skip(
-            "the recognisers are not in the cache: python -m edgeserve.tools.assets examples/ensemble_text/assets.toml"
-        )
     folder = tmp_path_factory.mktemp("cache")
-    for package in packages:
-        hard_linked(os.path.join(real, package.folder), folder / package.folder)
-    patch = pytest.MonkeyPatch()
-    patch.setenv("EDGESERVE_CACHE", str(folder))
-    others = {name: sys.modules.pop(name) for name in NAMES if name in sys.modules}  # another example's of these names
-    patch.syspath_prepend(str(EXAMPLE))
-    import build
+    with pytest.MonkeyPatch.context() as patch:
+        own_cache(patch, folder, assets.read_assets(str(EXAMPLE / "assets.toml")), fetch=False)
+        with own_modules(patch, EXAMPLE, NAMES):
+            import build
 
-    assert build.main(["--lines", str(LINES)]) == 0
-    yield folder / "ensemble-text-1"
-    patch.undo()
-    for name in NAMES:
-        sys.modules.pop(name, None)
-    sys.modules.update(others)
+            assert build.main(["--lines", str(LINES)]) == 0
+            yield folder / "ensemble-text-1"
 
 
+@pytest.mark.nightly  # test_ensemble_example.py has what they share
 def test_lines_are_read_by_some_of_the_recognisers(fitted: Path) -> None:
     assert {path.name for path in fitted.iterdir()} == {"history.npz", "text.ensemble.json", "text.ensemble.onnx"}
     lines: Any = sys.modules["lines"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from typing import Any, Callable, Dict
+from typing import Any, Dict
 
 import ensemble_functions
 import numpy as np
 import pytest
+from serving import function, wait_until
 
 from edgeserve.cli import main
 from edgeserve.config.loading import parse_config
@@ -19,7 +19,6 @@ from edgeserve.runtime import Runtime
 
 LIB = str(Path(ensemble_functions.__file__).parent)
 NODES = ("plain", "careful", "other")
-BOUND_S = 60
 
 
 def config(history: Path, **app: Any) -> Any:
@@ -32,21 +31,8 @@ def config(history: Path, **app: Any) -> Any:
             "inputs": {name: f"{name}.probabilities" for name in NODES},
         }
     )
-    models: Dict[str, Any] = {
-        name: {
-            "engine": "python",
-            "function": f"ensemble_functions:{name}",
-            "lanes": ["cpu0"],
-            "options": {"example": "ensemble_functions:example"},
-        }
-        for name in NODES
-    }
-    models["vote"] = {
-        "engine": "python",
-        "function": "ensemble_functions:vote",
-        "lanes": ["cpu1"],
-        "options": {"example": "ensemble_functions:example_vote"},
-    }
+    models = {name: function(name, home="ensemble_functions", lanes=["cpu0"]) for name in NODES}
+    models["vote"] = function("vote", "example_vote", "ensemble_functions", lanes=["cpu1"])
     return parse_config(
         {
             "lane": {"cpu0": {}, "cpu1": {}},
@@ -78,15 +64,8 @@ def recorded(runtime: Runtime) -> Dict[str, Any]:
     return table
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    due = time.monotonic() + BOUND_S
-    while not condition() and time.monotonic() < due:
-        time.sleep(0.01)
-    assert condition()
-
-
 def wait_for(runtime: Runtime, records: int) -> None:
-    wait_until(lambda: recorded(runtime)["records"] == records)
+    wait_until(lambda: recorded(runtime)["records"] == records, 60)
 
 
 def serve(runtime: Runtime, count: int) -> None:

@@ -15,18 +15,15 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-import http_functions
 import live_functions
 import numpy as np
 import psutil
 import pytest
+from serving import function, served, wait_until
 
-from edgeserve.config.loading import parse_config
 from edgeserve.config.schema import HttpConfig
-from edgeserve.runtime import Runtime
 
 pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
@@ -45,17 +42,14 @@ TEXT = {"dtype": "text"}
 X = {"dtype": "float32", "shape": [4]}
 
 
-def config_of(folder: Path):
-    def model(function: str, example: str, home: str = "http_functions"):
-        return {"engine": "python", "function": f"{home}:{function}", "options": {"example": f"{home}:{example}"}}
-
+def tables():
     models = {
-        "pair": model("pair", "example_pair"),
-        "shout": model("shout", "example_text"),
-        "colour": model("colour", "example_image"),
-        "chat": model("chat", "example_chat"),
-        "held": model("request", "example", "live_functions"),
-        "double": model("double", "example", "live_functions"),
+        "pair": function("pair", "example_pair", "http_functions"),
+        "shout": function("shout", "example_text", "http_functions"),
+        "colour": function("colour", "example_image", "http_functions"),
+        "chat": function("chat", "example_chat", "http_functions"),
+        "held": function("request"),
+        "double": function("double"),
         "slow": {"engine": "synthetic", "expected": {"1": "200ms"}},
     }
     inputs = {
@@ -72,24 +66,14 @@ def config_of(folder: Path):
     apps["held"].update(pending_max=2, stream="in_order")
     apps["unasked"] = dict(apps["double"])
     apps["simple"], apps["detect"] = apps["pair"], apps["colour"]  # as Triton's examples and the page call them
-    return parse_config(
-        {
-            "server": {"endpoint": f"ipc://{folder}/bus/socket"},
-            "model": models,
-            "app": apps,
-            "policy": {"edf": {"trials": False}},
-        },
-        directory=str(Path(http_functions.__file__).parent),
-    )
+    return {"model": models, "app": apps, "policy": {"edf": {"trials": False}}}
 
 
 @pytest.fixture(scope="module")
 def server():
-    folder = Path(tempfile.mkdtemp(prefix="es"))
-    with Runtime(config_of(folder), serve=True) as runtime:
+    with served(tables()) as (runtime, _):
         yield runtime
         live_functions.gate.set()
-    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
@@ -110,13 +94,6 @@ def gates():
 
 def infer(x, **parameters):
     return {"inputs": [{"name": "x", "datatype": "FP32", "shape": [4], "data": x}], "parameters": parameters}
-
-
-def wait_until(question, seconds=20.0):
-    due = time.monotonic() + seconds
-    while not question():
-        assert time.monotonic() < due, "it did not happen in time"
-        time.sleep(0.005)
 
 
 def post_and_hold(front, path, body, authorization="none"):
@@ -241,42 +218,29 @@ def test_a_refusal_for_the_deadline_tells_which_would_have_done(front):
         assert error["reason"] == "cannot_make_deadline" and error["lane"] == "cpu0"
 
 
+def form(name, content, more=""):
+    return f'--b\r\nContent-Disposition: form-data; name="{name}"{more}\r\n\r\n'.encode() + content + b"\r\n"
+
+
 def test_an_image_as_a_body_and_in_a_form(front):
     pillow = pytest.importorskip("PIL.Image", reason="pillow is not installed: images cannot be read")
     data = io.BytesIO()
     pillow.new("RGB", (60, 40), (10, 20, 30)).save(data, "png")
-    status, answer = front.ask(
-        "POST", "/v2/models/colour/infer?slo_ms=15000", data.getvalue(), {"Content-Type": "image/png"}
-    )
+    kind = {"Content-Type": "image/png"}
+    status, answer = front.ask("POST", "/v2/models/colour/infer?slo_ms=15000", data.getvalue(), kind)
     assert (status, answer["outputs"][0]["data"]) == (200, [10, 20, 30])
-    status, error = front.ask("POST", "/v2/models/double/infer", data.getvalue(), {"Content-Type": "image/png"})
+    status, error = front.ask("POST", "/v2/models/double/infer", data.getvalue(), kind)
     assert status == 400 and "exactly one input" in error["error"]
     pytest.importorskip("python_multipart", reason="python-multipart is not installed: forms cannot be read")
-    head = (
-        b'--b\r\nContent-Disposition: form-data; name="class"\r\n\r\ncritical\r\n'
-        b'--b\r\nContent-Disposition: form-data; name="image"; filename="x.png"\r\n\r\n'
-    )
-    for file, wanted in ((data.getvalue(), 200), (b"no image", 400)):
-        status, answer = front.ask(
-            "POST",
-            "/v2/models/colour/infer",
-            head + file + b"\r\n--b--\r\n",
-            {"Content-Type": "multipart/form-data; boundary=b"},
-        )
-        assert status == wanted
-    status, _ = front.ask(
-        "POST",
-        "/v2/models/shout/infer",
-        b'--b\r\nContent-Disposition: form-data; name="text"\r\n\r\nhey\r\n--b--\r\n',
-        {"Content-Type": "multipart/form-data; boundary=b"},
-    )
-    assert status == 200
-    assert (
-        front.ask(
-            "POST", "/v2/models/shout/infer", b"--b\r\nnonsense", {"Content-Type": "multipart/form-data; boundary=b"}
-        )[0]
-        == 400
-    )
+    named = form("class", b"critical")
+    for app, body, wanted in (
+        ("colour", named + form("image", data.getvalue(), '; filename="x.png"') + b"--b--\r\n", 200),
+        ("colour", named + form("image", b"no image", '; filename="x.png"') + b"--b--\r\n", 400),
+        ("shout", form("text", b"hey") + b"--b--\r\n", 200),
+        ("shout", b"--b\r\nnonsense", 400),
+    ):
+        kind = {"Content-Type": "multipart/form-data; boundary=b"}
+        assert front.ask("POST", f"/v2/models/{app}/infer", body, kind)[0] == wanted, body
 
 
 def test_a_token_is_asked_for_and_health_needs_none(server, tmp_path):
@@ -400,36 +364,24 @@ def test_a_listener_that_goes_cancels(front, server, gates):
 
 
 @pytest.fixture(scope="module")
-def lm_front():
+def lm_front(tmp_path_factory):
     """A front of a server with a real language model, however small and untrained."""
     for name in ("onnx", "onnxruntime"):
         pytest.importorskip(name, reason=f"{name} is not installed: there is no small language model")
     import lm_models
 
-    folder = Path(tempfile.mkdtemp(prefix="es"))
+    folder = str(tmp_path_factory.mktemp("lm"))
     texts = {"prompt": {"dtype": "text", "optional": True}, "messages": {"dtype": "any", "optional": True}}
     numbers = {name: {"dtype": "any", "optional": True} for name in ("max_tokens", "temperature", "seed", "stop")}
-    config = parse_config(
-        {
-            "server": {"endpoint": f"ipc://{folder}/bus/socket"},
-            "policy": {"fifo": {}},
-            "model": {
-                "lm": {
-                    "engine": "lm",
-                    "file": lm_models.tiny(str(folder)),
-                    "batch": [1, 2],
-                    "slots": 2,
-                    "options": {"context": 256, "max_tokens": 200},
-                }
-            },
-            "app": {"lm": {"model": "lm", "slo": "60s", "inputs": {**texts, **numbers}}},
-        },
-        directory=str(folder),
-    )
-    with Runtime(config, serve=True) as runtime:
+    model = {"engine": "lm", "file": lm_models.tiny(folder), "batch": [1, 2], "slots": 2}
+    lm = {
+        "policy": {"fifo": {}},
+        "model": {"lm": {**model, "options": {"context": 256, "max_tokens": 200}}},
+        "app": {"lm": {"model": "lm", "slo": "60s", "inputs": {**texts, **numbers}}},
+    }
+    with served(lm, folder) as (runtime, _):
         with FrontThread(runtime.endpoints[0], HttpConfig(listen="127.0.0.1:0")) as thread:
             yield thread, runtime
-    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("stream", [False, True])

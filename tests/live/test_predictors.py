@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import json
-import tempfile
 import threading
-import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Tuple
 
 import live_functions
 import numpy as np
 import pytest
+from serving import LIB, function, served, wait_until
 
 from edgeserve.client import Client, TimedOut
 from edgeserve.config.loading import parse_config
-from edgeserve.config.schema import Config
-from edgeserve.errors import EngineError, Rejected
+from edgeserve.errors import Rejected
 from edgeserve.runtime import Runtime
-
-HERE = str(Path(live_functions.__file__).parent)
 
 SHORT, LONG = np.array([1, 1], np.float32), np.array([1e9, 2e9], np.float32)
 NEGATIVE = np.array([-1, 0], np.float32)
 
 
-def config_of(**server: Any) -> Config:
+def tables_of(**server: Any) -> Dict[str, Any]:
     """A request has a second, and its ``x`` says how many steps it will need."""
-    model = {"engine": "python", "function": "live_functions:echo", "options": {"example": "live_functions:example"}}
     app = {
         "model": "echo",
         "slo": "1s",
@@ -36,9 +31,12 @@ def config_of(**server: Any) -> Config:
         "inputs": {"x": {"shape": [2]}},
         "predict": {"steps": "live_functions:total_of_x"},
     }
-    return parse_config(
-        {"policy": {"pard_local": {}}, "model": {"echo": model}, "app": {"echo": app}, "server": server}, directory=HERE
-    )
+    return {
+        "policy": {"pard_local": {}},
+        "model": {"echo": function("echo")},
+        "app": {"echo": app},
+        "server": server,
+    }
 
 
 def arrivals(path: Path) -> List[Dict[str, float]]:
@@ -50,7 +48,7 @@ def arrivals(path: Path) -> List[Dict[str, float]]:
 def test_a_predicted_hint_decides_as_a_declared_one_does(tmp_path: Path) -> None:
     """3e9 steps cannot be done in a second: it is refused at arrival, on the prediction alone."""
     live_functions.predicted_on.clear()
-    with Runtime(config_of(record=str(tmp_path / "record.jsonl"))) as runtime:
+    with Runtime(parse_config(tables_of(record=str(tmp_path / "record.jsonl")), directory=LIB)) as runtime:
         assert runtime.infer("echo", {"x": SHORT}).outcome == "completed"
         with pytest.raises(Rejected) as refused:
             runtime.infer("echo", {"x": LONG})
@@ -66,9 +64,7 @@ def test_a_predicted_hint_decides_as_a_declared_one_does(tmp_path: Path) -> None
 
 def test_over_the_bus_a_thread_of_its_own_predicts() -> None:
     live_functions.predicted_on.clear()
-    with tempfile.TemporaryDirectory(prefix="es") as folder, Runtime(
-        config_of(endpoint=f"ipc://{folder}/bus/socket"), serve=True
-    ) as runtime, Client(runtime.endpoints[0]) as bus:
+    with served(tables_of()) as (_, bus):
         assert bus.infer("echo", {"x": SHORT}).outcome == "completed"
         with pytest.raises(Rejected) as refused:
             bus.infer("echo", {"x": LONG})
@@ -84,23 +80,14 @@ def test_over_the_bus_a_thread_of_its_own_predicts() -> None:
 def predicting(slo: str = "20s", **server: Any) -> Iterator[Tuple[Runtime, Client]]:
     """A server with an app whose predictor waits at the gate for x[0] = 1 (and takes x[1] seconds), and one without."""
     live_functions.close_gate()
-    model = {"engine": "python", "function": "live_functions:echo", "options": {"example": "live_functions:example"}}
-    with tempfile.TemporaryDirectory(prefix="es") as folder:
-        config = parse_config(
-            {
-                "server": {"endpoint": f"ipc://{folder}/bus/socket", **server},
-                "policy": {"pard_local": {}},
-                "model": {"echo": model},
-                "app": {
-                    "guessed": {"model": "echo", "slo": slo, "predict": {"steps": "live_functions:hold_and_count"}},
-                    "plain": {"model": "echo", "slo": slo},
-                },
-            },
-            directory=HERE,
-        )
-        with Runtime(config, serve=True) as runtime, Client(runtime.endpoints[0]) as bus:
-            yield runtime, bus
-            live_functions.gate.set()
+    apps = {
+        "guessed": {"model": "echo", "slo": slo, "predict": {"steps": "live_functions:hold_and_count"}},
+        "plain": {"model": "echo", "slo": slo},
+    }
+    tables = {"server": server, "policy": {"pard_local": {}}, "model": {"echo": function("echo")}, "app": apps}
+    with served(tables) as pair:
+        yield pair
+        live_functions.gate.set()
 
 
 HOLD = np.array([1, 0], np.float32)
@@ -179,21 +166,3 @@ def test_what_a_prediction_takes_counts_as_waiting(embedded: bool) -> None:
         table = bus.stats()["apps"]["guessed"]["predictions"]
         assert (table["count"], table["went_without"]) == (1, 0) and 50 <= table["mean_ms"] <= answer.total_ms
         assert bus.stats()["apps"]["plain"]["predictions"] == {"count": 0, "mean_ms": 0.0, "went_without": 0}
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    ends = time.monotonic() + 10
-    while not holds():
-        assert time.monotonic() < ends
-        time.sleep(0.005)
-
-
-def test_a_predictor_that_cannot_be_imported_is_said_before_anything_starts() -> None:
-    app = {"model": "echo", "predict": {"length": "live_functions:missing"}}
-    config = parse_config({"model": {"echo": {"engine": "synthetic"}}, "app": {"a": app}}, directory=HERE)
-    with pytest.raises(
-        EngineError,
-        match=r"app.a.predict. 'length' = 'live_functions:missing'.*"
-        r"no function or class 'missing'",
-    ):
-        Runtime(config)

@@ -3,12 +3,10 @@ untouched."""
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
 from typing import Any, List
 
-import live_functions
 import pytest
+from serving import LIB, function, wait_until
 
 from edgeserve.config.loading import parse_config
 from edgeserve.live.retained_inputs import RetainedInputs
@@ -17,7 +15,6 @@ from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.dynamic.sampler import Sample, Sampler
 from edgeserve.sched.policies.edf import Edf
 
-HERE = str(Path(live_functions.__file__).parent)
 TIMES_MS = (20, 60, 20, 60, 20, 60, 20, 60)
 
 
@@ -49,21 +46,15 @@ class Sampling(Edf):
 
 
 def config(**server: Any) -> Any:
+    nap = function("nap", "nap_example", batch=[1, 8], options={"batched": True})
     return parse_config(
         {
             "server": server,
             "policy": {"p": {"kind": "sampling"}},
             "app": {"nap": {"model": "nap", "slo": "20s"}},
-            "model": {
-                "nap": {
-                    "engine": "python",
-                    "function": "live_functions:nap",
-                    "batch": [1, 8],
-                    "options": {"example": "live_functions:nap_example", "batched": True},
-                }
-            },
+            "model": {"nap": nap},
         },
-        directory=HERE,
+        directory=LIB,
     )
 
 
@@ -77,9 +68,7 @@ def test_the_samples_are_the_times_alone_and_the_apps_counts_know_nothing_of_pro
         policy = Sampling.made[-1]
         futures = [runtime.submit("nap", {"ms": ms}, hints={"length": ms}) for ms in TIMES_MS]
         assert [future.result(20)["ms"] for future in futures] == list(TIMES_MS)
-        due = time.monotonic() + 20
-        while len(policy.samples) < len(TIMES_MS) and time.monotonic() < due:
-            time.sleep(0.01)
+        wait_until(lambda: len(policy.samples) >= len(TIMES_MS))
         world = runtime._core.world  # type: ignore[union-attr]
         assert (len(world.retained), world.retained.bytes) == (0, 0)
         stats = runtime.stats()
@@ -112,9 +101,6 @@ def test_a_probe_whose_inputs_found_no_room_keeps_no_lane(monkeypatch: pytest.Mo
         for _ in range(2):
             futures = [runtime.submit("nap", {"ms": 1}) for _ in range(8)]
             assert [future.result(20)["ms"] for future in futures] == [1] * 8
-        due = time.monotonic() + 20
-        while not runtime.stats()["lanes"]["cpu0"]["refused"] and time.monotonic() < due:
-            time.sleep(0.01)
-        assert runtime.stats()["lanes"]["cpu0"]["refused"] >= 1, "the scheduler was told"
+        wait_until(lambda: runtime.stats()["lanes"]["cpu0"]["refused"])  # the scheduler was told
         assert runtime.stats()["lanes"]["cpu0"]["in_flight"] == 0
         runtime.check()

@@ -103,17 +103,6 @@ def test_an_upside_down_page_is_turned(reader, networks):
     assert len(found & {letters(line) for line in LINES}) >= 5
 
 
-def test_an_empty_page_has_no_lines(reader, networks):
-    lines, answer = read(reader, networks, np.full((200, 300, 3), 255, np.uint8))
-    assert lines == [""]
-    assert answer["boxes"].shape == (0, 4, 2)
-
-
-def test_bytes_that_are_no_image_are_refused(reader):
-    with pytest.raises(ValueError, match="send the bytes of a PNG or JPEG file"):
-        reader.decode({"image": np.arange(50, dtype=np.uint8)})
-
-
 @pytest.mark.parametrize("size", [(10, 10), (10, 4000), (4000, 10), (191, 384), (3000, 2000)])
 def test_the_detectors_input_stays_within_its_bounds(reader, size):
     width, height = reader.detector_size(*size)
@@ -135,13 +124,6 @@ def test_ctc_drops_repeats_and_blanks(reader):
         steps[step, which] = 0.8
     assert reader.greedy_ctc(steps, ("", "a", "b")) == ("aab", pytest.approx(0.8))
     assert reader.greedy_ctc(np.eye(3, dtype=np.float32)[[0, 0]], ("", "a", "b")) == ("", 0.0)
-
-
-def test_every_host_function_runs_on_its_own_example(reader):
-    assert reader.decode(reader.example_decode()).outputs["x"].dtype == np.float32
-    assert len(reader.find_lines(reader.example_find_lines()).items) == 6
-    assert reader.turn(reader.example_turn())["x"].shape[:2] == (3, 48)
-    assert bytes(reader.join(reader.example_join())["text"]).count(b"\n") == 5
 
 
 # --- served, in this process ---

@@ -69,7 +69,7 @@ def test_a_recorded_live_run_is_decided_again_exactly(recorded, capsys):
     assert "every decision is the same" in said
     with open(record, encoding="utf-8") as file:
         kinds = file.read()
-    for kind in ("RequestArrived", "WorkFinished", "RunBatch", "LoadModel", "FinishRequest"):
+    for kind in ("RequestArrived", "WorkFinished", "RunBatch", "LoadModel", "FinishRequest", "DrainRequested"):
         assert kind in kinds, f"the run had no {kind}"
 
 

@@ -6,9 +6,9 @@ import logging
 from pathlib import Path
 from typing import Any, Dict, List, Mapping
 
-import live_functions
 import numpy as np
 import pytest
+from serving import LIB, function
 
 from edgeserve.config.loading import parse_config
 from edgeserve.config.schema import Config
@@ -19,32 +19,21 @@ from edgeserve.runtime import Runtime
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.events import WorkFinished
 
-HERE = str(Path(live_functions.__file__).parent)
-
 SHORT, LONG = np.array([1, 1], np.float32), np.array([1e9, 2e9], np.float32)
 NEGATIVE = np.array([-1, 0], np.float32)
 
 
 def config_of(record: Path) -> Config:
     """A request has a second; look says how many runs of read it will need. A model of each node, on one lane."""
-    models = {
-        name: {
-            "engine": "python",
-            "function": f"live_functions:{function}",
-            "options": {"example": "live_functions:example"},
-        }
-        for name, function in (("look", "say"), ("read", "echo"))
-    }
     app = {
         "slo": "1s",
         "steps_max": 10**9,
         "inputs": {"x": {"shape": [2]}},
         "node": [{"name": "look"}, {"name": "read"}],
     }
-    return parse_config(
-        {"policy": {"edf": {}}, "model": models, "app": {"page": app}, "server": {"record": str(record)}},
-        directory=HERE,
-    )
+    models = {"look": function("say"), "read": function("echo")}
+    tables = {"policy": {"edf": {}}, "model": models, "app": {"page": app}, "server": {"record": str(record)}}
+    return parse_config(tables, directory=LIB)
 
 
 def said(path: Path) -> List[Mapping[str, float]]:

@@ -12,14 +12,12 @@ from typing import Any, Dict, Iterator, List, Tuple
 import live_functions
 import numpy as np
 import pytest
+from serving import function, wait_until
 
-from edgeserve.answers import TimedOut
 from edgeserve.config.loading import load_config, parse_config
-from edgeserve.config.profiles import read_profiles
 from edgeserve.config.schema import Config
 from edgeserve.errors import (
     BadInput,
-    Cancelled,
     ConfigError,
     DeadlineExpired,
     Dropped,
@@ -29,7 +27,6 @@ from edgeserve.errors import (
     UnknownApp,
 )
 from edgeserve.runtime import Runtime
-from edgeserve.sched.core.build import build_scheduler
 
 HERE = str(Path(live_functions.__file__).parent)
 
@@ -45,21 +42,9 @@ def _gates() -> Iterator[None]:
     live_functions.gate.set()
 
 
-def function(name: str, example: str = "example", **more: Any) -> Dict[str, Any]:
-    options = {"example": f"live_functions:{example}", **more.pop("options", {})}
-    return {"engine": "python", "function": f"live_functions:{name}", "options": options, **more}
-
-
 def config_of(models: Dict[str, Any], apps: Dict[str, Any] | None = None, **sections: Any) -> Config:
     apps = apps or {name: {"model": name, "slo": "20s"} for name in models}
     return parse_config({"model": models, "app": apps, **sections}, directory=HERE)
-
-
-def wait_until(question: Any, seconds: float = 10.0) -> None:
-    due = time.monotonic() + seconds
-    while not question():
-        assert time.monotonic() < due, "it did not happen in time"
-        time.sleep(0.005)
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
@@ -181,17 +166,6 @@ def test_what_cannot_be_right_is_refused_at_once_with_a_typed_error() -> None:
                 runtime.submit("echo", {"x": X}, **options)
 
 
-def test_beyond_pending_max_requests_are_rejected_with_the_bound() -> None:
-    with Runtime(config_of({"request": function("request")}, server={"pending_max": 2})) as runtime:
-        futures = [runtime.submit("request", {"x": HOLD}) for _ in range(2)]
-        with pytest.raises(Rejected, match="pending_max") as caught:
-            runtime.infer("request", {"x": ZERO})
-        assert caught.value.reason == "server_full"
-        live_functions.gate.set()
-        assert [future.result(10)["x"] is HOLD for future in futures] == [True, True]
-        assert runtime.infer("request", {"x": ZERO})["x"] is ZERO
-
-
 def test_a_request_that_waits_past_its_deadline_is_dropped_with_its_reason() -> None:
     with Runtime(config_of({"request": function("request")}, policy={"fifo": {}})) as runtime:
         first = runtime.submit("request", {"x": HOLD})
@@ -217,14 +191,6 @@ def test_cancel_takes_a_queued_request_away_and_it_never_runs() -> None:
         live_functions.gate.set()
         assert running.result(10)["x"] is HOLD
         assert runtime.stats()["lanes"]["cpu0"]["jobs"] == 1
-
-
-def test_infer_gives_up_after_timeout_ms() -> None:
-    with Runtime(config_of({"request": function("request")})) as runtime:
-        with pytest.raises(TimedOut, match="timeout_ms = 30"):
-            runtime.infer("request", {"x": HOLD}, timeout_ms=30)
-        live_functions.gate.set()
-        wait_until(lambda: runtime.stats()["apps"]["request"]["outcomes"]["cancelled"] == 1)
 
 
 # --- trouble ----------------------------------------------------------------------------------------------------------
@@ -351,19 +317,6 @@ def test_stop_lets_accepted_requests_end_and_accepts_no_others() -> None:
     assert runtime.stats()["open"] == 0
 
 
-def test_stop_without_drain_cancels_what_has_not_ended() -> None:
-    runtime = Runtime(config_of({"request": function("request")})).start()
-    running = runtime.submit("request", {"x": HOLD})
-    queued = runtime.submit("request", {"x": ZERO})
-    assert live_functions.entered.wait(10)
-    runtime.ask_to_stop(drain=False)
-    for future in (running, queued):
-        with pytest.raises(Cancelled, match="shutting down"):
-            future.result(10)
-    live_functions.gate.set()
-    runtime.stop()
-
-
 def test_an_engine_that_cannot_load_is_said_at_start_and_no_thread_stays() -> None:
     before = set(threading.enumerate())
     with pytest.raises(EngineError, match="no function or class 'nothing'"):
@@ -389,21 +342,6 @@ def test_models_beyond_the_budget_are_loaded_on_demand_and_others_make_room() ->
             assert runtime.infer(name, {"x": X})["x"] is X
         assert runtime.stats()["lanes"]["copy:cpu"]["works"] >= 2
         runtime.check()
-
-
-def test_a_recorded_run_replays_exactly(tmp_path: Path) -> None:
-    from edgeserve.recording import replay, trace
-
-    path = tmp_path / "run.jsonl"
-    config = config_of({"double": function("double", batch=[1, 2, 4])}, server={"record": str(path)})
-    with Runtime(config) as runtime:
-        for future in [runtime.submit("double", {"x": X}) for _ in range(50)]:
-            future.result(10)
-    recording = trace.read_recording(str(path))
-    kinds = {type(event).__name__ for step in recording.steps for event in step.events}
-    assert {"RequestArrived", "WorkFinished", "DrainRequested"} <= kinds
-    fresh = build_scheduler(config, read_profiles("nowhere"), **trace.build_inputs(recording.start))
-    assert replay.replay(fresh, recording.steps) is None
 
 
 def test_an_idle_runtime_costs_nothing_and_opens_no_socket(tmp_path: Path) -> None:

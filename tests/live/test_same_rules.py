@@ -3,17 +3,14 @@ one refuses the other refuses, with the same error wherever the meaning is wrong
 
 from __future__ import annotations
 
-import tempfile
 from typing import Any, Callable, Dict, Iterator, Tuple
 
 import numpy as np
 import pytest
+from serving import served
 
-from edgeserve.client import Client
 from edgeserve.config.limits import HINTS_MAX, INPUTS_MAX, NAME_CHARS_MAX, NUMBER_MAX, SLO_MS_MAX
-from edgeserve.config.loading import parse_config
 from edgeserve.errors import BadInput, DeadlineExpired, Malformed, RequestError, UnknownApp
-from edgeserve.runtime import Runtime
 
 X = {"x": np.zeros(2, np.float32)}
 Infer = Callable[..., Any]
@@ -22,19 +19,12 @@ Infer = Callable[..., Any]
 @pytest.fixture(scope="module")
 def ways() -> Iterator[Tuple[Infer, Infer]]:
     """``infer`` in process and over the bus, of one runtime."""
-    with tempfile.TemporaryDirectory(prefix="es") as folder:
-        config = parse_config(
-            {
-                "server": {"endpoint": f"ipc://{folder}/bus/socket"},
-                "model": {"m": {"engine": "synthetic", "expected": {"1": "100us"}}},
-                "app": {
-                    "strict": {"model": "m", "slo": "20s", "inputs": {"x": {"shape": [2]}}},
-                    "free": {"model": "m", "slo": "20s", "stream": "in_order"},
-                },
-            }
-        )
-        with Runtime(config, serve=True) as runtime, Client(runtime.endpoints[0]) as bus:
-            yield runtime.infer, bus.infer
+    apps = {
+        "strict": {"model": "m", "slo": "20s", "inputs": {"x": {"shape": [2]}}},
+        "free": {"model": "m", "slo": "20s", "stream": "in_order"},
+    }
+    with served({"model": {"m": {"engine": "synthetic", "expected": {"1": "100us"}}}, "app": apps}) as (runtime, bus):
+        yield runtime.infer, bus.infer
 
 
 LONGEST, TOO_LONG = "n" * NAME_CHARS_MAX, "n" * (NAME_CHARS_MAX + 1)

@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterator
 import live_engines
 import numpy as np
 import pytest
+from serving import wait_until
 
 from edgeserve.answers import PIECES_UNREAD_MAX, Answer
 from edgeserve.client import AsyncClient, Client
@@ -60,13 +61,6 @@ def steps(count: int) -> Dict[str, Any]:
 
 def hints(count: int) -> Dict[str, float]:
     return {"steps": float(count)}
-
-
-def wait_until(question: Any, seconds: float = 10.0) -> None:
-    due = time.monotonic() + seconds
-    while not question():
-        assert time.monotonic() < due, "waited in vain"
-        time.sleep(0.002)
 
 
 def nothing_held(runtime: Runtime) -> bool:
@@ -185,18 +179,13 @@ def test_a_client_reads_pieces_while_others_ask(server: Runtime) -> None:
         assert other.result(20)["steps"] == 2
 
 
-def test_a_client_that_goes_stops_its_sequence(server: Runtime) -> None:
-    client = Client(server.endpoints[0])
-    stream = client.stream("chat", steps(100_000), hints=hints(50_000))
-    next(stream)
-    client.close()
-    wait_until(lambda: nothing_held(server) and server.stats()["open"] == 0)
-
-
-def test_a_client_that_cancels_a_stream_stops_its_sequence(server: Runtime) -> None:
+@pytest.mark.parametrize("goes", [True, False])
+def test_a_client_that_goes_or_cancels_a_stream_stops_its_sequence(server: Runtime, goes: bool) -> None:
     with Client(server.endpoints[0]) as client:
         with client.stream("chat", steps(100_000), hints=hints(50_000)) as stream:
             next(stream)
+            if goes:
+                client.close()
         wait_until(lambda: nothing_held(server) and server.stats()["open"] == 0)
 
 

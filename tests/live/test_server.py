@@ -9,8 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
@@ -19,13 +17,13 @@ import live_functions
 import numpy as np
 import pytest
 import zmq
+from serving import function, wait_until
 
 from edgeserve.client import AsyncClient, Client
 from edgeserve.config.loading import parse_config
 from edgeserve.errors import BadInput, Cancelled, DeadlineExpired, Dropped, Failed, Rejected, TooLarge, UnknownApp
 from edgeserve.ipc import wire
 from edgeserve.ipc.link import Link
-from edgeserve.live.service_manager import Heartbeat, ServiceManager
 from edgeserve.runtime import Runtime
 from edgeserve.sched.policies.edf import Edf
 
@@ -61,22 +59,10 @@ slo = "100s"
 
 
 @pytest.fixture
-def folder() -> Iterator[Path]:
-    """A short path: a socket's may have 107 characters."""
-    path = Path(tempfile.mkdtemp(prefix="es"))
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture
 def served(folder: Path) -> Iterator[Runtime]:
     """A server in this process, whose lanes the test can hold."""
     live_functions.close_gate()
-    options = {"example": "live_functions:example"}
-    models = {
-        name: {"engine": "python", "function": f"live_functions:{name}", "options": options}
-        for name in ("request", "double")
-    }
+    models = {name: function(name) for name in ("request", "double")}
     apps = {name: {"model": name, "slo": "20s", "inputs": {"x": {"dtype": "float32", "shape": [4]}}} for name in models}
     config = parse_config(
         {"server": {"endpoint": f"ipc://{folder}/bus/socket"}, "model": models, "app": apps}, directory=str(HERE)
@@ -85,13 +71,6 @@ def served(folder: Path) -> Iterator[Runtime]:
         yield runtime
         live_functions.gate.set()
     assert not (folder / "bus" / "socket").exists()
-
-
-def wait_until(question: Any, seconds: float = 10.0) -> None:
-    due = time.monotonic() + seconds
-    while not question():
-        assert time.monotonic() < due, "it did not happen in time"
-        time.sleep(0.005)
 
 
 def outcomes(runtime: Runtime, app: str) -> Dict[str, int]:
@@ -162,19 +141,6 @@ def test_figures_of_a_policy_with_numbers_as_keys_end_no_connection(
         assert running.result(10)["x"].tolist() == HOLD.tolist()
 
 
-def test_a_cancelled_request_is_answered_so_and_never_runs(served: Runtime) -> None:
-    with Client(served.endpoints[0]) as bus:
-        running = bus.submit("request", {"x": HOLD})
-        assert live_functions.entered.wait(10)
-        queued = bus.submit("double", {"x": ZERO})
-        wait_until(lambda: served.stats()["apps"]["double"]["accepted"] == 1)
-        queued.cancel()
-        wait_until(lambda: outcomes(served, "double")["cancelled"] == 1)
-        live_functions.gate.set()
-        assert running.result(10)["x"].tolist() == HOLD.tolist()
-        assert served.stats()["lanes"]["cpu0"]["jobs"] == 1
-
-
 def test_a_client_that_vanishes_has_its_queued_work_cancelled(served: Runtime) -> None:
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)
@@ -198,16 +164,8 @@ def test_a_client_that_vanishes_has_its_queued_work_cancelled(served: Runtime) -
     served.check()
 
 
-def test_in_process_and_bus_requests_share_one_scheduler(served: Runtime) -> None:
-    with Client(served.endpoints[0]) as bus:
-        futures: List[Any] = [bus.submit("double", {"x": ZERO + k}) for k in range(10)]
-        futures += [served.submit("double", {"x": ZERO + k}) for k in range(10)]
-        assert [future.result(10)["y"][0] for future in futures] == [2 * k for k in range(10)] * 2
-    assert outcomes(served, "double")["completed"] == 20
-
-
 def test_drain_over_the_bus_ends_what_was_accepted_and_then_the_server(folder: Path) -> None:
-    with serving(folder) as server, Client(server.endpoint) as bus:
+    with Serving(folder) as server, Client(server.endpoint) as bus:
         future = bus.submit("nap", {"x": np.array([0.3])})
         wait_until(lambda: bus.stats()["apps"]["nap"]["accepted"] == 1)
         assert bus.drain()["draining"]
@@ -248,10 +206,6 @@ class Serving:
         self.process.wait(10)
         assert self.process.stderr is not None
         self.process.stderr.close()
-
-
-def serving(folder: Path) -> Serving:
-    return Serving(folder)
 
 
 LOSES_GPU = """
@@ -302,7 +256,7 @@ def test_a_lost_device_ends_the_server_where_another_one_will_be_started(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_and_leaves_nothing_behind(folder: Path, number: int) -> None:
-    with serving(folder) as server, Client(server.endpoint) as bus:
+    with Serving(folder) as server, Client(server.endpoint) as bus:
         assert (server.socket.parent.stat().st_mode & 0o777) == 0o700
         futures = [bus.submit("nap", {"x": np.array([0.2])}) for _ in range(2)]
         wait_until(lambda: bus.stats()["apps"]["nap"]["accepted"] == 2)
@@ -313,7 +267,7 @@ def test_a_signal_drains_and_leaves_nothing_behind(folder: Path, number: int) ->
 
 
 def test_a_second_signal_stops_at_once(folder: Path) -> None:
-    with serving(folder) as server, Client(server.endpoint) as bus:
+    with Serving(folder) as server, Client(server.endpoint) as bus:
         future = bus.submit("nap", {"x": np.array([60.0])})
         wait_until(lambda: bus.stats()["lanes"]["cpu0"]["in_flight"] == 1)
         server.process.send_signal(signal.SIGTERM)
@@ -356,7 +310,7 @@ def test_a_fault_that_ends_the_loop_is_told_once(folder: Path) -> None:
 
 
 def test_sighup_reads_the_file_again_and_a_mistake_in_it_changes_nothing(folder: Path) -> None:
-    with serving(folder) as server, Client(server.endpoint) as bus:
+    with Serving(folder) as server, Client(server.endpoint) as bus:
         file = folder / "edge.toml"
         text = file.read_text()
         file.write_text(f'{text}\n[app.again]\nmodel = "nap"\nslo = "30s"\n')
@@ -382,7 +336,7 @@ def test_systemd_hears_ready_heartbeats_and_the_end(folder: Path, monkeypatch: p
     notify.settimeout(20)
     monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "notify"))
     monkeypatch.setenv("WATCHDOG_USEC", "150000")
-    with serving(folder) as server, Client(server.endpoint) as bus:
+    with Serving(folder) as server, Client(server.endpoint) as bus:
         told = notify.recv(4096)
         starting = []
         while not told.startswith(b"READY=1"):
@@ -400,30 +354,6 @@ def test_systemd_hears_ready_heartbeats_and_the_end(folder: Path, monkeypatch: p
             messages.append(notify.recv(4096))
         assert server.process.wait(10) == 0
     notify.close()
-
-
-def test_a_loop_that_is_stuck_sends_no_heartbeat_until_it_turns_again(served: Runtime, folder: Path) -> None:
-    notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    notify.bind(str(folder / "notify"))
-    heartbeat = Heartbeat(ServiceManager(str(folder / "notify"), watchdog_ns=10**9), served.on_loop)
-    gate = threading.Event()
-    try:
-        served.on_loop(lambda core: assert_true(gate.wait(60)))  # as a fault inside a policy would
-        for _ in range(3):
-            heartbeat.beat()
-        notify.settimeout(0.1)
-        with pytest.raises(socket.timeout):
-            notify.recv(4096)
-    finally:
-        gate.set()
-    notify.settimeout(20)
-    assert notify.recv(4096).startswith(b"READY=1") and notify.recv(4096).startswith(b"WATCHDOG=1")
-    heartbeat.manager.close()
-    notify.close()
-
-
-def assert_true(held: bool) -> None:
-    assert held
 
 
 @pytest.mark.parametrize("way", ["Client", "AsyncClient"])

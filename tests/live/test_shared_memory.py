@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import contextlib
 import gc
 import os
 import signal
@@ -15,8 +16,8 @@ import time
 import msgpack
 import numpy as np
 import pytest
-import zmq
-from bus_server import BusServer
+from bus_server import BusServer, dealer
+from serving import wait_until
 
 from edgeserve.client import AsyncClient, Client
 from edgeserve.errors import BadInput, NotAllowed, Rejected, RequestError, ServerGone, TooLarge
@@ -28,6 +29,14 @@ X = np.random.default_rng(1).random((3, 150, 150)).astype(np.float32)  # 270 KB
 MIB = 1024**2
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="this system has no sealed memory without a name")
+
+
+@contextlib.contextmanager
+def pair(endpoint, shared_memory=True, **options):
+    """A server with shared memory and its client."""
+    with BusServer(endpoint, **{"shared_memory_bytes": 4 * MIB, **options}) as server:
+        with Client(server.endpoint, timeout_ms=30_000, shared_memory=shared_memory) as client:
+            yield server, client
 
 
 @pytest.fixture
@@ -43,21 +52,6 @@ def client(server):
         yield one
 
 
-@pytest.fixture
-def context():
-    one = zmq.Context()
-    yield one
-    one.destroy(0)
-
-
-def until(condition, what, timeout_s=20.0):
-    """Wait for a condition."""
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, f"{what} did not happen within {timeout_s} s"
-        time.sleep(0.005)
-
-
 def share(client, app="echo"):
     """Ask until the client has its memory, and knows what room the app's answers need."""
 
@@ -65,7 +59,7 @@ def share(client, app="echo"):
         answer = client.infer(app, {"x": X})
         return client._courier.slab is not None and np.shares_memory(answer["x"], client._courier.slab.memory)
 
-    until(is_shared, "shared memory")
+    wait_until(is_shared)
     return client._courier.slab
 
 
@@ -94,14 +88,7 @@ def test_large_tensors_go_through_memory_and_all_of_it_comes_back(server, client
     gc.collect()
     assert (kept == X[1:2]).all()
     del kept
-    until(lambda: free_again(slab), "giving back")
-
-
-def test_the_inputs_of_submit_may_change_at_once(client):
-    mine = X.copy()
-    future = client.submit("echo", {"x": mine})
-    mine[:] = 0
-    assert (future.result(10)["x"] == X).all()
+    wait_until(lambda: free_again(slab))
 
 
 def test_answers_that_are_kept_use_the_memory_up_and_frames_go_on(client):
@@ -113,16 +100,16 @@ def test_answers_that_are_kept_use_the_memory_up_and_frames_go_on(client):
     assert not all(shared)
     assert all((answer["x"] == X + index).all() for index, answer in enumerate(kept))
     del kept
-    until(lambda: free_again(slab), "giving back")
+    wait_until(lambda: free_again(slab))
 
 
 def test_a_cancelled_request_gives_back_after_its_reply(server, client):
     slab = client._courier.slab
     future = client.submit("sleep", {"x": X})
-    until(lambda: any(type(news) is Ask and news.app == "sleep" for news in list(server.news)), "the request's arrival")
+    wait_until(lambda: any(type(news) is Ask and news.app == "sleep" for news in list(server.news)))
     assert not free_again(slab)
     future.cancel()
-    until(lambda: free_again(slab), "giving back")
+    wait_until(lambda: free_again(slab))
 
 
 def test_an_error_gives_back(client):
@@ -131,7 +118,7 @@ def test_an_error_gives_back(client):
         client.infer("nothing", {"x": X})
     with pytest.raises(RequestError):
         client.infer("echo", {"x": X, "bad": object()})
-    until(lambda: free_again(slab), "giving back")
+    wait_until(lambda: free_again(slab))
 
 
 def test_an_answer_that_outgrows_its_room_comes_in_a_frame(client):
@@ -150,23 +137,20 @@ def test_small_tensors_ask_for_no_memory(server):
     assert segments_of(server) == 0
 
 
-@pytest.mark.parametrize("bytes_given", [0, 4 * MIB])
-def test_without_it_on_either_side_frames_do(tmp_path, bytes_given):
-    with BusServer(f"ipc://{tmp_path}/bus", shared_memory_bytes=bytes_given) as server, Client(
-        server.endpoint, timeout_ms=30_000, shared_memory=bytes_given == 0
-    ) as client:
-        assert os.path.exists(f"{tmp_path}/bus{SUFFIX}") is bool(bytes_given)
+@pytest.mark.parametrize("lacks", ["server", "client", "tcp"])
+def test_without_it_on_either_side_or_over_tcp_frames_do_and_buffers_are_ordinary_arrays(tmp_path, lacks):
+    endpoint = "tcp://127.0.0.1:*" if lacks == "tcp" else f"ipc://{tmp_path}/bus"
+    given = {"shared_memory": lacks != "client", "shared_memory_bytes": 0 if lacks == "server" else 4 * MIB}
+    with pair(endpoint, **given) as (server, client):
+        assert os.path.exists(f"{tmp_path}/bus{SUFFIX}") is (lacks == "client")
         for _ in range(5):
             assert (client.infer("echo", {"x": X})["x"] == X).all()
+        began = time.monotonic()
+        mine = client.buffer(X.shape)
+        assert time.monotonic() - began < 2, "it waited for what never comes"
+        mine[...] = X
+        assert (client.infer("echo", {"x": mine})["x"] == X).all()
         assert client._courier.slab is None
-
-
-def test_tcp_has_none():
-    with BusServer("tcp://127.0.0.1:*", shared_memory_bytes=4 * MIB) as server, Client(
-        server.endpoint, timeout_ms=30_000
-    ) as client:
-        assert (client.infer("echo", {"x": X})["x"] == X).all()
-        assert (client._courier.slab, server.bus._offers) == (None, None)
 
 
 # --- buffers -------------------------------------------------------------------------------------------------------
@@ -181,14 +165,14 @@ def test_a_buffer_is_sent_from_where_it_lies(server):
         mine[...] = X
         free = slab.free_bytes()
         waiting = client.submit("sleep", {"x": mine}, copy=False)
-        until(lambda: any(type(news) is Ask for news in list(server.news)), "the request's arrival")
+        wait_until(lambda: any(type(news) is Ask for news in list(server.news)))
         assert slab.free_bytes() == free, "it was copied"
         assert (server.seen(Ask).inputs["x"] == X).all()
         del mine
         gc.collect()
         assert not free_again(slab), "a request is under way with it"
         waiting.cancel()
-        until(lambda: free_again(slab), "giving back")
+        wait_until(lambda: free_again(slab))
         assert (client.infer("echo", {"x": X})["x"] == X).all()
 
 
@@ -224,18 +208,6 @@ def test_requests_of_one_form_are_not_mixed_up(server, client):
     assert any(news.form is not None for news in server.news if type(news) is Ask), "no form was learnt"
 
 
-@pytest.mark.parametrize("bytes_given", [0, 4 * MIB])
-def test_without_shared_memory_a_buffer_is_an_ordinary_array(tmp_path, bytes_given):
-    with BusServer(f"ipc://{tmp_path}/bus", shared_memory_bytes=bytes_given) as server, Client(
-        server.endpoint, timeout_ms=30_000, shared_memory=bytes_given == 0
-    ) as client:
-        began = time.monotonic()
-        mine = client.buffer(X.shape)
-        assert time.monotonic() - began < 2, "it waited for what never comes"
-        mine[...] = X
-        assert (client.infer("echo", {"x": mine})["x"] == X).all()
-
-
 def test_buffers_that_find_no_room_or_no_server_are_ordinary_arrays(server, client, monkeypatch):
     slab = client._courier.slab
     kept = [client.buffer(MIB, np.uint8) for _ in range(6)]
@@ -258,7 +230,7 @@ def test_a_buffer_of_a_server_that_is_gone_is_copied_for_its_successor(tmp_path)
             mine = client.buffer(X.shape)
             mine[...] = X
             share(client)
-        until(lambda: client._courier.slab is None, "noticing that the server is gone")
+        wait_until(lambda: client._courier.slab is None)
         with BusServer(endpoint, shared_memory_bytes=4 * MIB):
             slab = share(client)
             assert not np.shares_memory(mine, slab.memory)
@@ -280,9 +252,7 @@ def test_an_asyncio_client_has_buffers(server):
 
 
 def test_memory_counts_in_the_bounds_of_messages_and_clients(tmp_path):
-    with BusServer(
-        f"ipc://{tmp_path}/bus", shared_memory_bytes=4 * MIB, message_bytes_max=MIB, client_bytes_max=MIB
-    ) as server, Client(server.endpoint, timeout_ms=30_000) as client:
+    with pair(f"ipc://{tmp_path}/bus", message_bytes_max=MIB, client_bytes_max=MIB) as (_, client):
         share(client)
         with pytest.raises(TooLarge):
             client.infer("echo", {"x": np.zeros(MIB + 1, np.uint8)})
@@ -308,7 +278,7 @@ def test_one_process_has_at_most_half_of_the_memory(tmp_path):
                 [sys.executable, "-c", code + "; print(one._courier.slab.bytes)", server.endpoint], check=True
             )
             clients[0].close()
-            until(lambda: segments_of(server) == 1, "the first client's memory is freed")
+            wait_until(lambda: segments_of(server) == 1)
         finally:
             for one in clients:
                 one.close()
@@ -317,20 +287,21 @@ def test_one_process_has_at_most_half_of_the_memory(tmp_path):
 # --- strangers and attackers ---------------------------------------------------------------------------------------
 
 
+def offered(path):
+    """A connection beside the bus: itself, the file and the token that it was offered, how large that memory is."""
+    side = socket.socket(socket.AF_UNIX)
+    side.settimeout(20)
+    side.connect(path)
+    said, ancillary, _, _ = side.recvmsg(OFFER.size, socket.CMSG_SPACE(4))
+    return (side, array.array("i", ancillary[0][2])[0], *OFFER.unpack(said))
+
+
 class ByHand:
     """A client that says what it likes."""
 
     def __init__(self, server, context):
-        self.dealer = context.socket(zmq.DEALER)
-        self.dealer.linger = 0
-        self.dealer.rcvtimeo = 20_000
-        self.dealer.connect(server.endpoint)
-        self.side = socket.socket(socket.AF_UNIX)
-        self.side.settimeout(20)
-        self.side.connect(server.endpoint[len("ipc://") :] + SUFFIX)
-        said, ancillary, _, _ = self.side.recvmsg(OFFER.size, socket.CMSG_SPACE(4))
-        self.file = array.array("i", ancillary[0][2])[0]
-        self.token, self.bytes = OFFER.unpack(said)
+        self.dealer = dealer(context, server.endpoint, rcvtimeo=20_000)
+        self.side, self.file, self.token, self.bytes = offered(server.endpoint[len("ipc://") :] + SUFFIX)
 
     def ask(self, *frames, **fields):
         self.dealer.send_multipart([wire.pack_header(fields), *frames])
@@ -377,31 +348,13 @@ def test_what_an_attacker_says_of_its_memory_is_checked(server, by_hand):
 def test_a_known_form_is_checked_like_any_other(server, by_hand):
     by_hand.claim()
 
-    def asked(key, offset, *frames, room=2**16):
-        return by_hand.ask(
-            *frames,
-            kind="infer",
-            id=key,
-            app="sleep",
-            room=[room, MIB],
-            tensors=[["x", "uint8", [MIB], offset, MIB]],
-            sent_ns=2**40,
-        )
+    def fields(key, offset, room=2**16):
+        table = [["x", "uint8", [MIB], offset, MIB]]
+        return {"kind": "infer", "id": key, "app": "sleep", "room": [room, MIB], "sent_ns": 2**40, "tensors": table}
 
     for key in range(2, 6):
-        by_hand.dealer.send(
-            wire.pack_header(
-                {
-                    "kind": "infer",
-                    "id": key,
-                    "app": "sleep",
-                    "room": [2**16, MIB],
-                    "sent_ns": 2**40,
-                    "tensors": [["x", "uint8", [MIB], 2**16 * key, MIB]],
-                }
-            )
-        )
-    until(lambda: len([news for news in list(server.news) if type(news) is Ask]) == 4, "the requests")
+        by_hand.dealer.send(wire.pack_header(fields(key, 2**16 * key)))
+    wait_until(lambda: len([news for news in list(server.news) if type(news) is Ask]) == 4)
     form = next(iter(server.bus._peers.by_id.values())).form
     assert form is not None
     assert server.news[-1].form is form, "not known by its form"
@@ -412,7 +365,7 @@ def test_a_known_form_is_checked_like_any_other(server, by_hand):
         (12, 2**16, (), by_hand.bytes - MIB + 1),
         (5, 2**16, (), 2**16),
     ):
-        assert asked(key, offset, *frames, room=room).error.code == "malformed", (key, offset)
+        assert by_hand.ask(*frames, **fields(key, offset, room)).error.code == "malformed", (key, offset)
     assert by_hand.ask(kind="health", id=20).info["ready"]
 
 
@@ -434,30 +387,21 @@ def test_the_memory_cannot_be_made_shorter(by_hand):
 
 
 def test_a_token_is_good_for_its_own_process_once(tmp_path):
-    offers = Offers(f"ipc://{tmp_path}/bus", MIB, 8 * MIB, time.monotonic_ns)
-    try:
-        tokens, sides = [], []
-        for _ in range(2):
-            side = socket.socket(socket.AF_UNIX)
-            side.settimeout(20)
-            side.connect(offers.path)
-            said, ancillary, _, _ = side.recvmsg(OFFER.size, socket.CMSG_SPACE(4))
-            os.close(array.array("i", ancillary[0][2])[0])
-            tokens.append(OFFER.unpack(said)[0])
-            sides.append(side)
+    with contextlib.closing(Offers(f"ipc://{tmp_path}/bus", MIB, 8 * MIB, time.monotonic_ns)) as offers:
+        (side, file, stolen, _), (other, other_file, token, _) = offered(offers.path), offered(offers.path)
         me = f"pid:{os.getpid()}"
         with pytest.raises(NotAllowed):
-            offers.claim(tokens[0], "pid:1", os.getuid())
+            offers.claim(stolen, "pid:1", os.getuid())
         with pytest.raises(NotAllowed):  # shown by another, so it is void
-            offers.claim(tokens[0], me, os.getuid())
-        assert offers.claim(tokens[1], me, os.getuid()).bytes == MIB
+            offers.claim(stolen, me, os.getuid())
+        assert offers.claim(token, me, os.getuid()).bytes == MIB
         with pytest.raises(NotAllowed):
-            offers.claim(tokens[1], me, os.getuid())
-        for side in sides:
-            side.close()
-        until(lambda: len(offers._segments) == 0, "the end of what nobody has")
-    finally:
-        offers.close()
+            offers.claim(token, me, os.getuid())
+        for one in (side, other):
+            one.close()
+        for one in (file, other_file):
+            os.close(one)
+        wait_until(lambda: len(offers._segments) == 0)
     assert not os.path.exists(offers.path)
     offers.close()
 
@@ -465,19 +409,14 @@ def test_a_token_is_good_for_its_own_process_once(tmp_path):
 def test_offers_that_nobody_claims_end(tmp_path, monkeypatch):
     monkeypatch.setattr(segments, "LOOK_MS", 5)
     now = [0]
-    offers = Offers(f"ipc://{tmp_path}/bus", MIB, 8 * MIB, lambda: now[0])
-    with socket.socket(socket.AF_UNIX) as side:
-        try:
-            side.settimeout(20)
-            side.connect(offers.path)
-            _, ancillary, _, _ = side.recvmsg(OFFER.size, socket.CMSG_SPACE(4))
-            os.close(array.array("i", ancillary[0][2])[0])
-            assert len(offers._segments) == 1
-            now[0] = segments.OFFER_NS_MAX + 1
-            assert side.recv(1) == b""
-            until(lambda: len(offers._segments) == 0, "the end of the offer")
-        finally:
-            offers.close()
+    with contextlib.closing(Offers(f"ipc://{tmp_path}/bus", MIB, 8 * MIB, lambda: now[0])) as offers:
+        side, file, _, _ = offered(offers.path)
+        os.close(file)
+        assert len(offers._segments) == 1
+        now[0] = segments.OFFER_NS_MAX + 1
+        assert side.recv(1) == b""
+        wait_until(lambda: len(offers._segments) == 0)
+        side.close()
 
 
 def test_another_user_gets_none(tmp_path):
@@ -513,11 +452,11 @@ def test_a_killed_client_leaves_nothing_behind(server):
     try:
         assert child.stdout.readline() == b"shared\n"
         assert segments_of(server) == 1
-        until(lambda: any(type(news) is Ask and news.app == "sleep" for news in list(server.news)), "its request")
+        wait_until(lambda: any(type(news) is Ask and news.app == "sleep" for news in list(server.news)))
         child.send_signal(signal.SIGKILL)
         child.wait(20)
         server.news.clear()  # the records of its requests, which know their connection
-        until(lambda: segments_of(server) == 0, "the end of its memory")
+        wait_until(lambda: segments_of(server) == 0)
     finally:
         child.kill()
         child.wait(20)
@@ -532,7 +471,7 @@ def test_answers_outlive_the_server_and_its_successor_shares_anew(tmp_path):
             answer = client.infer("echo", {"x": X})
             assert np.shares_memory(answer["x"], first.memory)
             future = client.submit("sleep", {"x": X})
-            until(lambda: any(news.app == "sleep" for news in list(server.news)), "the request's arrival")
+            wait_until(lambda: any(news.app == "sleep" for news in list(server.news)))
         with pytest.raises(ServerGone):
             future.result(20)
         assert not os.path.exists(f"{tmp_path}/bus{SUFFIX}")
@@ -544,17 +483,13 @@ def test_answers_outlive_the_server_and_its_successor_shares_anew(tmp_path):
 def test_a_socket_left_behind_is_replaced(tmp_path):
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(f"{tmp_path}/bus{SUFFIX}")
-    with BusServer(f"ipc://{tmp_path}/bus", shared_memory_bytes=4 * MIB) as server, Client(
-        server.endpoint, timeout_ms=30_000
-    ) as client:
+    with pair(f"ipc://{tmp_path}/bus") as (_, client):
         share(client)
 
 
 def test_a_server_that_cannot_listen_beside_its_bus_serves_frames(tmp_path):
     (tmp_path / f"bus{SUFFIX}").write_text("something else")
-    with BusServer(f"ipc://{tmp_path}/bus", shared_memory_bytes=4 * MIB) as server, Client(
-        server.endpoint, timeout_ms=30_000
-    ) as client:
+    with pair(f"ipc://{tmp_path}/bus") as (_, client):
         assert (client.infer("echo", {"x": X})["x"] == X).all()
     assert (tmp_path / f"bus{SUFFIX}").read_text() == "something else"
 

@@ -6,17 +6,15 @@ import json
 import os
 import re
 import socket
-import tempfile
 
 import numpy as np
 import pytest
+from serving import served
 
 from edgeserve import cli
 from edgeserve.client import Client
-from edgeserve.config.loading import parse_config
 from edgeserve.errors import DeadlineExpired
 from edgeserve.recording.trace import read_recording
-from edgeserve.runtime import Runtime
 from edgeserve.tools.doctor import bus as doctor_bus
 from edgeserve.tools.doctor.bus import check_bus
 from edgeserve.tools.doctor.finding import GOOD, WRONG
@@ -30,15 +28,12 @@ CONFIG = {
 
 @pytest.fixture(scope="module")
 def endpoint():
-    with tempfile.TemporaryDirectory(prefix="edgeserve-top-") as place:
-        config = parse_config({"server": {"endpoint": f"ipc://{place}/bus", "trace_steps": 300}, **CONFIG})
-        with Runtime(config, serve=True) as runtime:
-            with Client(runtime.endpoints[0]) as client:
-                for _ in range(20):
-                    client.infer("echo", {"x": np.zeros(4, np.float32)})
-                with pytest.raises(DeadlineExpired):
-                    client.infer("echo", {"x": np.zeros(4, np.float32)}, slo_ms=1e-6)
-            yield runtime.endpoints[0]
+    with served({"server": {"trace_steps": 300}, **CONFIG}) as (runtime, client):
+        for _ in range(20):
+            client.infer("echo", {"x": np.zeros(4, np.float32)})
+        with pytest.raises(DeadlineExpired):
+            client.infer("echo", {"x": np.zeros(4, np.float32)}, slo_ms=1e-6)
+        yield runtime.endpoints[0]
 
 
 def test_top_prints_tables_of_80_columns(endpoint, capsys, monkeypatch):

@@ -67,6 +67,7 @@ def installed_editable() -> bool:
     return bool(json.loads(text or "{}").get("dir_info", {}).get("editable"))
 
 
+@pytest.mark.nightly  # mypy reads the package for ten seconds; `make lint` does too
 def test_an_editable_install_keeps_its_types(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="mypy is not installed: make lint")
     if not installed_editable():

@@ -45,27 +45,6 @@ def test_codes_are_unique():
     assert len({kind.code for kind in kinds}) == len(kinds)
 
 
-@pytest.mark.parametrize("kind", [errors.Rejected, errors.Dropped])
-def test_refusals_carry_their_reason(kind):
-    error = kind("request 3 was not accepted", "queue_full")
-    assert error.reason == "queue_full"
-    assert str(error) == "request 3 was not accepted"
-    assert kind("no reason given").reason == ""
-
-
-def test_what_is_missing_comes_first_and_what_was_sent_instead_after_it():
-    assert (
-        errors.sent_instead("image", ["images", "k"], ["image", "k"])
-        == "; 'images' was sent, which nothing takes: send it as 'image'"
-    )
-    assert errors.sent_instead("image", ["k"], ["image", "k"]) == " (sent: k)"
-    assert (
-        errors.sent_instead("image", ["frame"], ["image"])
-        == "; 'frame' was sent, which nothing takes: send it as 'image'"
-    )
-    assert errors.sent_instead("image", [], ["image"]) == " (nothing was sent)"
-
-
 def test_an_exception_is_told_by_type_and_text_and_a_key_error_by_what_is_missing():
     assert errors.told(ValueError("no"), " on item 1") == "ValueError on item 1: no"
     assert errors.told(KeyError("image")) == "KeyError: there is no 'image'"

@@ -136,16 +136,6 @@ def test_a_file_of_nonsense_is_not_described_to_its_end() -> None:
     assert len(problems_of(table)) == PROBLEMS_MAX
 
 
-def test_a_server_goes_on_without_the_files_that_are_wrong(tmp_path: Path) -> None:
-    folder = tmp_path / device_slug()
-    folder.mkdir()
-    (folder / "bad.json").write_text(json.dumps(changed(10**30, *ONE, "p99_ns")))
-    (folder / "good.json").write_text(json.dumps(GOOD))
-    profiles, errors = read_profiles_here(str(tmp_path))
-    assert [profile.model for profile in profiles] == ["yolo"]
-    assert isinstance(errors[0], InvalidProfile) and errors[0].problems[0].value == 10**30
-
-
 def test_the_schema_says_the_same_in_json_schema() -> None:
     jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed: the schema is not compared")
     validator = jsonschema.Draft202012Validator(json.loads(json.dumps(SCHEMA)))
@@ -208,17 +198,7 @@ def test_a_simulation_takes_the_only_mode_and_asks_which_of_several(tmp_path: Pa
 
 
 def test_the_profiles_of_papers_are_what_their_numbers_draw() -> None:
-    profiles = import_module("draw.profiles")
-    assert profiles.main(["--check"]) == 0
-    densenet = read_profile(str(ROOT / "profiles" / "clockwork-tesla-v100" / "densenet121.json"))
-    assert {size: timing.median_ns for size, timing in densenet.lanes["gpu0"].timings.items()} == {
-        1: 3_800_000,
-        2: 4_520_000,
-        4: 6_550_000,
-        8: 10_220_000,
-        16: 17_910_000,
-    }
-    assert (densenet.lanes["gpu0"].load_ns, densenet.weights_bytes) == (2_590_000, 31_800_000)
+    assert import_module("draw.profiles").main(["--check"]) == 0
 
 
 def test_a_log_normal_timing_has_the_mean_and_the_p99_that_were_printed() -> None:

@@ -24,7 +24,7 @@ from edgeserve.device.boards import detect_board, jetpack_of, l4t_of
 from edgeserve.device.gpu_clock import GpuClockSource
 from edgeserve.device.memory import MemorySource, largest_block, meminfo_bytes
 from edgeserve.device.monitor import Monitor
-from edgeserve.device.power_mode import PowerModeSource, current_mode, parse_conf, read_conf
+from edgeserve.device.power_mode import parse_conf
 from edgeserve.device.rails import RailsSource
 from edgeserve.device.sources import sources_for
 from edgeserve.device.state import QUANTITIES, DeviceState, merged
@@ -255,20 +255,6 @@ def test_constant_zones_and_those_of_the_board_never_count():
         "tboard",
         "cpu",
     ]
-
-
-def test_power_modes_are_told_by_name(tmp_path):
-    root = AGX_ORIN.plant(tmp_path / "root")
-    modes = read_conf(root)
-    assert modes.default == 2
-    full, thirty = modes.full, modes.by_number(2)
-    assert full is not None
-    assert thirty is not None
-    assert (full.number, thirty.name, thirty.gpu_clock_hz) == (0, "MODE_30W", 612_000_000)
-    assert current_mode(root) == full
-    (tmp_path / "root/var/lib/nvpmodel/status").write_text("pmode:0002\n")
-    state = PowerModeSource(root).read(0)
-    assert (state.power_mode, state.power_mode_gpu_clock_hz) == ("MODE_30W", 612_000_000)
 
 
 def test_the_strongest_mode_of_a_super_configuration_and_of_nonsense():

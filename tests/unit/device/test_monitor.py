@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 
 from edgeserve.device.monitor import Monitor
 from edgeserve.device.source import FAST_NS, SLOW_NS
 from edgeserve.device.state import DeviceState
 from edgeserve.units import NS_PER_MS, NS_PER_S
-
-WAIT_S = 30.0
 
 
 class Scripted:
@@ -102,29 +99,6 @@ def test_costs_are_counted_by_source():
     costs = monitor.costs()
     assert costs["sources"]["a"] == {"reads": 1, "ms": 0.001}
     assert 0 < costs["core_share"] < 1e-4
-
-
-def test_the_thread_reads_and_closes_its_sources_and_ends():
-    enough = threading.Event()
-    source = Scripted("fast", gpu_load=0.25)
-    told = []
-
-    def tell(state):
-        told.append(state)
-        if len(told) == 5:
-            enough.set()
-
-    monitor = Monitor("gpu0", [source], tell, time.monotonic_ns, time.thread_time_ns, NS_PER_MS).start()
-    assert enough.wait(WAIT_S)
-    monitor.stop()
-    monitor.stop()
-    read = len(source.reads)
-    assert source.closed == 1
-    assert source.threads == {"edgeserve-monitor-gpu0"}
-    assert told[0].gpu_load == 0.25
-    assert all(earlier < later for earlier, later in zip(source.reads, source.reads[1:]))
-    assert len(source.reads) == read
-    assert not any(thread.name == "edgeserve-monitor-gpu0" for thread in threading.enumerate())
 
 
 def test_a_monitor_that_was_never_started_gives_its_sources_back():

@@ -9,12 +9,12 @@ import textwrap
 import numpy as np
 import pytest
 
-from edgeserve.config.files import cache_directory, file_sha256, resolve_path
+from edgeserve.config.files import cache_directory, resolve_path
 from edgeserve.config.loading import parse_config
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Batch, BlockingSession, Engine, Finished, Footprint, LaneInfo, Result, run_whole
-from edgeserve.engines.python import Parts, Route, import_function, state_size_bytes
+from edgeserve.engines.python import import_function, state_size_bytes
 from edgeserve.engines.synthetic import SyntheticEngine
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EngineError
@@ -323,11 +323,6 @@ def test_state_bytes():
     assert state_size_bytes(endless) > 0  # bounded
 
 
-def test_parts_and_route_are_plain_records():
-    assert Parts([{"a": 1}]).shared is None
-    assert Route("x", {}).hints is None
-
-
 # --- synthetic ---
 
 
@@ -499,11 +494,6 @@ def test_cache_directory_follows_the_environment(monkeypatch):
     assert resolve_path("cache:zoo/m.onnx", "/config") == "/a/zoo/m.onnx"
     assert resolve_path("../m.onnx", "/config/here") == "/config/m.onnx"
     assert resolve_path("/m.onnx", "/config") == "/m.onnx"
-
-
-def test_file_sha256(tmp_path):
-    (tmp_path / "a").write_bytes(b"abc")
-    assert file_sha256(str(tmp_path / "a")).startswith("ba7816bf8f01cfea")
 
 
 def test_warm_up_of_a_model_of_sequences_measures_a_turn_and_not_the_whole_answer():

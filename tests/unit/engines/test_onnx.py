@@ -171,13 +171,6 @@ def test_items_of_an_unusual_shape_fail_alone(tmp_path):
         raise results[0].error
 
 
-def test_a_value_that_is_no_array_fails_alone(tmp_path):
-    engine = loaded(tmp_path, onnx_models.lookup(str(tmp_path)), batch=(1, 4))
-    good, bad = engine.run(Batch([{"ids": [1, 2]}, {"ids": [[1], [2, 3]]}], 4))
-    assert good.error is None
-    assert "input 'ids' is" in str(bad.error)
-
-
 def test_an_output_without_a_batch_axis_is_refused(tmp_path):
     engine = loaded(tmp_path, onnx_models.total(str(tmp_path)))
     with pytest.raises(EngineError, match="output 'y' has shape .* expected its axis 0 to be the batch"):

@@ -164,16 +164,6 @@ def test_what_cannot_be_served_is_refused_by_its_name(fields, param, says):
     assert chat.error_body(caught.value)["error"]["param"] == param
 
 
-def test_a_whole_answer():
-    whole = chat.Completion("id", "m", 5).whole(
-        {"text": "hi there", "tokens": np.int32([4, 5]), "prompt_tokens": 3, "finish_reason": "length"}, False
-    )
-    assert whole["choices"][0]["message"]["content"] == "hi there"
-    assert whole["choices"][0]["finish_reason"] == "length"
-    assert whole["usage"] == {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
-    assert (whole["id"], whole["model"], whole["created"], whole["object"]) == ("id", "m", 5, "chat.completion")
-
-
 def deltas(chunks):
     return [chunk["choices"][0]["delta"] for chunk in chunks if chunk["choices"]]
 

@@ -56,20 +56,6 @@ def test_pixels_take_the_inputs_dtype_range_and_axes():
     assert (images.in_form(PIXELS, images.Form("uint8", 2, 4, False, False, 0)) == PIXELS).all()
 
 
-def test_a_npy_file_is_taken_as_it_is_and_never_unpickled():
-    def file(array):
-        data = io.BytesIO()
-        np.save(data, array, allow_pickle=True)
-        return data.getvalue()
-
-    numbers = np.arange(3, dtype=np.float32)
-    assert (images.decode_file("x", file(numbers), tensor("float32", 3), 100) == numbers).all()
-    with pytest.raises(BadInput, match="without objects"):
-        images.decode_file("x", file(np.array([{}])), tensor("float32", 3), 100)
-    with pytest.raises(BadInput, match="holds no image"):
-        images.decode_file("x", b"GIF89a", tensor("float32", 3), 100)
-
-
 def test_image_files_are_read_and_scaled():
     pillow = pytest.importorskip("PIL.Image", reason="pillow is not installed: images cannot be read")
     data = io.BytesIO()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, Failed, Malformed
 from edgeserve.http import kserve
 
@@ -65,18 +64,6 @@ def test_statistics_count_and_sum():
     assert table["inference_stats"]["queue"] == {"count": 4, "ns": 24_000_000}
     assert table["inference_stats"]["compute_infer"] == {"count": 4, "ns": 16_000_000}
     assert table["inference_stats"]["fail"] == {"count": 3, "ns": 0}
-
-
-def test_how_an_answer_went_is_told():
-    table = kserve.how_it_went(Answer({}, late=True, total_ms=3.0, id=9, reason="partial"))
-    assert (table["request_id"], table["late"], table["total_ms"], table["queue_ms"], table["reason"]) == (
-        9,
-        True,
-        3.0,
-        0.0,
-        "partial",
-    )
-    assert "quality" not in table
 
 
 def test_types_in_tritons_words():

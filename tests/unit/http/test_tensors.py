@@ -47,7 +47,7 @@ def test_json_comes_back_flat_and_nested(case):
         assert again.dtype == array.dtype and (again == array).all() and again.shape == array.shape
 
 
-@given(st.lists(st.text(max_size=20), max_size=4))
+@given(st.lists(st.text(st.sampled_from("a\0\n\xe4\u6771\U0001f642"), max_size=20), max_size=4))
 def test_texts_come_back(texts):
     assert tensors.split_texts("t", tensors.to_raw(texts)) == texts
 

@@ -10,13 +10,12 @@ import pytest
 
 from edgeserve.errors import Malformed
 from edgeserve.ipc import wire
-from edgeserve.ipc.segments import ALIGN, Copies, Room, Segment, check_room, is_supported
+from edgeserve.ipc.segments import ALIGN, Copies, Segment, check_room, is_supported
 from edgeserve.ipc.slab import PAGE, Lease, Slab
 from edgeserve.ipc.tensors import LARGE_BYTES, Place, insert_places
 
 BYTES_MAX = 10**8
 LARGE = np.arange(LARGE_BYTES, dtype=np.float32)
-SMALL = np.arange(4, dtype=np.int32)
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="this system has no sealed memory without a name")
 
@@ -67,37 +66,6 @@ def test_places_never_overlap_and_all_come_back(segment):
     assert slab.take(slab.bytes) == 0, "the holes did not grow together"
 
 
-def test_a_request_and_its_answer_through_memory(segment):
-    shared, slab = segment
-    lease, inputs = Lease(slab), {"s": SMALL, "x": LARGE, "t": SMALL}
-    lease.borrow(inputs, LARGE.nbytes)
-    frames = wire.encode_request(1, "a", inputs, options={"room": lease.room}, places=lease)
-    assert len(frames) == 3, "the large one needs no frame"
-    ask, total = asked(shared, frames)
-    assert total == LARGE.nbytes
-    assert (ask.inputs["x"] == LARGE).all()
-    assert (ask.inputs["s"] == SMALL).all()
-    assert (ask.inputs["t"] == SMALL).all()
-    check_room(ask.room, shared)
-    outputs = {"y": LARGE.reshape(2, -1).T, "n": SMALL}  # not contiguous
-    answer = wire.encode_answer(1, outputs, BYTES_MAX, places=shared.room(ask.room))
-    assert len(answer) == 2
-    reply = wire.decode_reply(answer, BYTES_MAX, {1: lease})
-    lease.end()
-    assert (reply.outputs["y"] == outputs["y"]).all()
-    assert (reply.outputs["n"] == SMALL).all()
-    assert not reply.outputs["y"].flags.writeable
-    assert np.shares_memory(reply.outputs["y"], slab.memory)
-    assert slab.free_bytes() == slab.bytes - LARGE.nbytes, "the answer lies where its input did"
-    part = reply.outputs["y"][:1]
-    del reply
-    gc.collect()
-    assert slab.free_bytes() == slab.bytes - LARGE.nbytes, "a part of the answer still lives"
-    del part
-    gc.collect()
-    assert slab.free_bytes() == slab.bytes
-
-
 def test_an_answer_smaller_than_its_request_holds_no_more_than_its_room(segment):
     _, slab = segment
     lease = Lease(slab)
@@ -135,73 +103,6 @@ def test_the_place_that_was_given_back_last_is_taken_first(segment):
         slab.give_back(places[index], 3 * PAGE)
     assert slab.take(3 * PAGE) == places[3]
     assert slab.take(3 * PAGE) == places[0]
-
-
-def test_arrays_in_the_memory_are_sent_from_where_they_lie(segment):
-    shared, slab = segment
-    mine = slab.buffer(LARGE.shape, LARGE.dtype)
-    mine[:] = LARGE
-    free = slab.free_bytes()
-    for stays, copied in ((True, 0), (False, LARGE.nbytes)):
-        lease = Lease(slab)
-        lease.borrow({"x": mine}, 0, stays)
-        assert slab.free_bytes() == free - copied
-        frames = wire.encode_request(1, "a", {"x": mine}, places=lease)
-        ask, total = asked(shared, frames)
-        assert (total, len(frames)) == (LARGE.nbytes, 1)
-        assert (ask.inputs["x"] == LARGE).all()
-        assert not lease.is_empty()
-        lease.end()
-        assert lease.is_empty()
-    part = Lease(slab)
-    part.borrow({"x": mine.reshape(2, -1)[1], "y": mine.reshape(2, -1).T}, 0, True)
-    assert slab.free_bytes() == free - LARGE.nbytes, "one in a piece, and one that is not"
-    part.end()
-    del mine
-    gc.collect()
-    assert slab.free_bytes() == slab.bytes
-
-
-def test_a_buffer_is_not_free_while_a_request_reads_it(segment):
-    _, slab = segment
-    mine = slab.buffer(LARGE.shape, LARGE.dtype)
-    lease = Lease(slab)
-    lease.borrow({"x": mine}, 0, True)
-    lease.put(mine)
-    del mine
-    gc.collect()
-    assert slab.free_bytes() == slab.bytes - LARGE.nbytes
-    lease.end()
-    gc.collect()
-    assert slab.free_bytes() == slab.bytes
-    assert slab.buffer((slab.bytes + 1,), np.dtype(np.uint8)) is None
-
-
-def test_what_the_client_writes_later_does_not_reach_the_server(segment):
-    shared, slab = segment
-    lease = Lease(slab)
-    lease.borrow({"x": LARGE > 5}, 0)
-    frames = wire.encode_request(1, "a", {"x": LARGE > 5}, places=lease)
-    assert len(frames) == 1, "not shared"
-    ask, _ = asked(shared, frames)
-    slab.memory[:] = 255
-    assert (ask.inputs["x"] == (LARGE > 5)).all()
-    assert ask.inputs["x"].flags.writeable is False
-
-
-def test_where_no_room_is_left_tensors_travel_in_frames(segment):
-    shared, slab = segment
-    assert slab.take(slab.bytes) == 0
-    lease = Lease(slab)
-    lease.borrow({"x": LARGE}, 10)
-    assert lease.room is None
-    frames = wire.encode_request(1, "a", {"x": LARGE}, places=lease)
-    assert lease.is_empty()
-    ask, total = asked(shared, frames)
-    assert total == 0
-    assert (ask.inputs["x"] == LARGE).all()
-    small = Room(shared._map, 0, LARGE.nbytes - 1)
-    assert len(wire.encode_answer(1, {"y": LARGE}, BYTES_MAX, places=small)) == 2
 
 
 def test_tensors_of_an_answer_begin_at_cache_lines(segment):
@@ -286,12 +187,3 @@ def test_memory_of_copies_is_used_again_within_a_bound():
     copies.of(held)
     assert copies._spare_bytes <= 16 * PAGE
     assert copies.of(held[:0]) == b""
-
-
-def test_nobody_can_make_the_memory_shorter():
-    one = Segment(PAGE)
-    import os
-
-    for size in (0, 2 * PAGE):
-        with pytest.raises(PermissionError):
-            os.ftruncate(one.file, size)

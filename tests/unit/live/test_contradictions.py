@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 
 from edgeserve.config.loading import parse_config
-from edgeserve.live.estimates import ContradictionLog, warning_text
-from edgeserve.sched.latency.batch_time import EXPECTED, PROFILE, SERVED_EVERY_NS, START, BatchTime, Contradiction
-from edgeserve.sched.latency.distribution import timing_constant
+from edgeserve.live.estimates import warning_text
+from edgeserve.sched.latency.batch_time import EXPECTED, PROFILE, START, Contradiction
 from edgeserve.units import NS_PER_MS as MS
 
 CONFIG = parse_config({}, source="edge.toml")
-
-
-def test_each_model_and_lane_is_warned_of_once(caplog):
-    caplog.set_level(logging.WARNING, "edgeserve")
-    latency = {("m", lane): BatchTime("m", lane, {1: timing_constant(10 * MS)}, (1,)) for lane in ("a", "b")}
-    log = ContradictionLog(CONFIG, latency)
-    log.look()
-    assert caplog.records == []
-    for lane in ("a", "b"):
-        for index in range(10):
-            latency["m", lane].observe(index * SERVED_EVERY_NS, 1, 30 * MS)
-        log.look()
-        log.look()
-    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
-        "model m on lane a",
-        "model m on lane b",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
 from edgeserve.errors import Cancelled, Dropped, EngineError, Failed, Rejected
-from edgeserve.live.errors import EngineFailures, error_for, refusal
+from edgeserve.live.errors import EngineFailures, refusal
 from edgeserve.sched.protocol.actions import RunBatch, Shortfall
 from edgeserve.sched.protocol.events import JobId
 
@@ -82,11 +82,3 @@ def test_other_ends_have_an_id_and_no_numbers() -> None:
         assert type(error) is kind
         assert (error.id, getattr(error, "expected_ms", None), getattr(error, "slo_ms_min", None)) == (9, None, None)
     assert "[app.read] pending_max" in str(refusal("read", "rejected", "queue_full", 9))
-
-
-def test_an_error_that_many_get_is_a_copy_for_each() -> None:
-    shared = Rejected("the runtime has stopped", "stopped")
-    mine, yours = error_for(1, shared), error_for(2, shared)
-    assert (mine.id, yours.id, shared.id) == (1, 2, 0)
-    assert isinstance(mine, Rejected)
-    assert (str(mine), mine.reason) == ("the runtime has stopped", "stopped")

@@ -123,27 +123,6 @@ def test_a_lane_that_is_back_early_brings_along_what_came_meanwhile(monkeypatch:
     assert events == ["done", 1 * MS]  # one decision over both
 
 
-def test_a_message_to_busy_lanes_begins_another_wait_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, idle_lanes=0)
-    world.coalescing.launched(0, 8 * MS)
-    world.source.coming = [5 * MS, 6 * MS]  # after the first wait has ended
-    events: List[Any] = []
-    assert world.io.gather(100 * MS, events) == 9 * MS
-    assert events == [5 * MS, 6 * MS]
-
-
-def test_who_asks_again_at_once_is_read_early_although_the_lane_is_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(monkeypatch, idle_lanes=0)
-    world.coalescing.launched(0, 16 * MS)  # else held until half of it has passed
-    world.coalescing.answered(0, 3, is_busy=True)
-    world.source.coming = [MS // 2, 1 * MS, 4 * MS - 1]
-    events: List[Any] = []
-    assert world.io.gather(100 * MS, events) == 2 * MS and events == [MS // 2, 1 * MS]
-    later: List[Any] = []
-    assert world.io.gather(100 * MS, later) == 5 * MS - 1 and later == [4 * MS - 1]  # a short nap from its coming
-    assert world.coalescing.receive_at_ns(5 * MS) == 13 * MS - 1, "all are back"
-
-
 def test_what_is_due_ends_the_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch, idle_lanes=1)
     events: List[Any] = []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import threading
 from typing import Any, Iterator, List, Optional
 
 import pytest
@@ -88,15 +87,6 @@ def hold(world: World) -> LiveRequest:
     return request
 
 
-def test_a_request_goes_on_with_its_prediction_and_the_time_that_it_took(world: World) -> None:
-    request = world.request("four", hints={"work": 2})
-    assert world.take(request) == [] and world.worker.requests() == [request]
-    world.now_ns = 3 * MS
-    assert world.finished() is request
-    assert request.hints == {"length": 4, "work": 2} and request.predicted_ns == 3 * MS
-    assert world.worker.requests() == [] and world.without() == 0
-
-
 def test_a_request_that_says_everything_itself_waits_for_nobody(world: World) -> None:
     first = hold(world)
     request = world.request("x", hints={"length": 7})
@@ -165,41 +155,6 @@ def test_nobody_waits_behind_a_predictor_that_is_stuck(world: World) -> None:
     assert world.finished() is not None
     again = world.request("x")
     assert world.take(again) == [] and world.finished() is again
-
-
-def test_a_cancelled_request_is_forgotten_and_its_prediction_thrown_away(world: World) -> None:
-    held, waiting = hold(world), world.request("x")
-    world.take(waiting)
-    assert world.worker.forget(held) and world.worker.forget(waiting)
-    assert not world.worker.forget(held) and world.worker.requests() == []
-    world.held.gate.set()
-    assert world.finished() is None  # the other one was never asked
-    last = world.request("four")
-    world.take(last)
-    assert world.finished() is last
-
-
-def test_when_the_server_stops_everybody_goes_on_in_order(world: World) -> None:
-    held, waiting = hold(world), world.request("x")
-    world.take(waiting)
-    world.now_ns = 5 * MS
-    assert world.worker.release_all(world.now_ns) == [held, waiting]
-    assert (held.predicted_ns, waiting.predicted_ns) == (5 * MS, 5 * MS)
-
-
-def test_the_table_says_how_many_and_how_long(world: World) -> None:
-    predictors = world.validator.predictors
-    assert predictors is not None and predictors.table() == {"count": 0, "mean_ms": 0.0, "went_without": 0}
-    times = iter([0, 2 * MS, 10 * MS, 16 * MS])
-    for _ in range(2):
-        assert predictors.complete(None, {"x": "abc"}, lambda: next(times)) == {"length": 3}
-    assert predictors.table() == {"count": 2, "mean_ms": 4.0, "went_without": 0}
-
-
-def test_the_thread_begins_with_the_first_request(world: World) -> None:
-    others = set(threading.enumerate())  # a thread of an earlier test may still be ending
-    hold(world)
-    assert "edgeserve-predict" in {thread.name for thread in set(threading.enumerate()) - others}
 
 
 def language_model():

@@ -121,15 +121,6 @@ def test_an_item_that_was_never_told_cannot_be_answered():
     assert "did not emit" in str(results[0].error) and results[1].error is None
 
 
-def test_a_reader_that_stopped_is_cancelled_once():
-    world = World()
-    world.requests[0].responder.problem = "unread"
-    for _ in range(3):
-        world.batch.emit(0, piece("a"))
-    world.look()
-    assert world.cancelled == [(1, "unread")]
-
-
 def test_a_piece_that_is_no_table_cancels_its_request():
     world = World()
     world.batch.emit(0, Result(["a"], done=False))  # type: ignore[arg-type]  # engines are users' code

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import socket
-import tempfile
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List
 
@@ -32,13 +30,6 @@ class Listener:
             except BlockingIOError:
                 return found
             found.append(dict(line.split("=", 1) for line in text.split("\n")))
-
-
-@pytest.fixture
-def folder() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="es"))  # short: a socket's path may have 107 characters
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.fixture(params=["path", "abstract"])

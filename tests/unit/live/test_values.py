@@ -84,14 +84,6 @@ def test_values_go_through_a_fan_out_and_come_back_as_lists() -> None:
     assert len(values.requests) == 0 and values.open_count == 0
 
 
-def test_no_parts_at_all_gather_into_empty_lists() -> None:
-    values = RequestValues()
-    accepted(plan_of(READER), values, image="img")
-    run(values, "detect", outputs={"map": "m"})
-    assert run(values, "cut", outputs={"page": 7}, parts=[]).parts == 0
-    assert item(values, "join") == {"words": [], "boxes": [], "map": "m"}
-
-
 def test_nested_fan_outs_close_innermost_first() -> None:
     values = RequestValues()
     request = accepted(

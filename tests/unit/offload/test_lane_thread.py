@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Callable, List
+from typing import Callable, List
 
-import pytest
 from hand_lane import ANY_TIME, Clock, Post, end
 
 from edgeserve.offload.lane_thread import LaneDown, LaneThread, LaneWork, WorkDone, WorkNotStarted
@@ -26,15 +25,6 @@ def test_a_work_runs_on_the_lanes_own_thread_and_its_value_comes_back() -> None:
     assert isinstance(done, WorkDone) and done.work is work
     assert (done.value, done.error) == (("x", "edgeserve-cpu0"), None)
     assert (done.started_ns, done.finished_ns) == (1000, 1000)
-    end(lane)
-
-
-def test_works_are_answered_in_the_order_given() -> None:
-    clock, post = Clock(), Post()
-    lane = lane_with(clock, post)
-    for work_id in range(50):
-        lane.give(LaneWork(work_id, 0, ANY_TIME, lambda value: value, work_id))
-    assert [done.work.work_id for done in post.take(50)] == list(range(50))
     end(lane)
 
 
@@ -81,33 +71,6 @@ def test_stop_does_not_wait_for_a_start_that_is_far_away() -> None:
     assert lane.join(5)
 
 
-def test_an_exception_becomes_mail_and_the_lane_goes_on() -> None:
-    clock, post = Clock(), Post()
-    lane = lane_with(clock, post)
-    lane.give(LaneWork(1, 0, ANY_TIME, lambda _: 1 // 0, None))
-    lane.give(LaneWork(2, 0, ANY_TIME, lambda _: "fine", None))
-    failed, fine = post.take(2)
-    assert isinstance(failed.error, ZeroDivisionError) and failed.value is None
-    assert (fine.value, fine.error) == ("fine", None)
-    end(lane)
-
-
-@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit])
-def test_an_engine_that_asks_for_the_end_fails_its_work_and_nothing_else(kind: type) -> None:
-    clock, post = Clock(), Post()
-    lane = lane_with(clock, post)
-
-    def leave(_: Any) -> None:
-        raise kind(3)
-
-    lane.give(LaneWork(1, 0, ANY_TIME, leave, None))
-    lane.give(LaneWork(2, 0, ANY_TIME, lambda _: "fine", None))
-    failed, fine = post.take(2)
-    assert isinstance(failed.error, kind)
-    assert (fine.value, fine.error) == ("fine", None)
-    end(lane)
-
-
 def test_a_lane_that_cannot_be_prepared_says_so_and_refuses() -> None:
     clock, post = Clock(), Post()
 
@@ -120,16 +83,3 @@ def test_a_lane_that_cannot_be_prepared_says_so_and_refuses() -> None:
     assert isinstance(down, LaneDown) and "no such core" in down.reason
     assert isinstance(refused, WorkNotStarted)
     end(lane)
-
-
-def test_a_hanging_work_keeps_the_thread_but_not_whoever_stops_it() -> None:
-    clock, post = Clock(), Post()
-    lane = lane_with(clock, post)
-    began, release = threading.Event(), threading.Event()
-    lane.give(LaneWork(1, 0, ANY_TIME, lambda _: (began.set(), release.wait(10)), None))
-    assert began.wait(5)
-    lane.stop()
-    assert not lane.join(0.05)
-    release.set()
-    assert lane.join(5)
-    assert isinstance(post.take(1)[0], WorkDone)  # late, but said

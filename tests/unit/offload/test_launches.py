@@ -147,15 +147,6 @@ def test_so_many_are_launched_as_the_lane_is_deep_and_the_next_when_one_is_over(
     here.device.launched(3)
 
 
-def test_a_lane_of_depth_one_launches_nothing_behind_a_batch(rig: Any) -> None:
-    here = rig(depth=1)
-    here.give(1)
-    here.give(2)
-    kernels = here.device.launched(1)
-    here.settled()
-    assert len(kernels) == 1
-
-
 def test_time_that_two_batches_share_is_charged_once(rig: Any) -> None:
     here = rig()
     here.give(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Dict
 
 import numpy as np
@@ -59,14 +58,6 @@ def test_stacking_fills_what_is_missing_from_near_records() -> None:
     assert stacking().answers(outputs, 1)[0, 0] == pytest.approx(220, rel=0.01)
     assert stacking().answers(np.array([[[np.nan], [200.0]]]), 2)[0, 0] == pytest.approx(220, rel=0.01)
     assert stacking().answers(np.array([[[3.0], [4.0]]]), 3)[0, 0] == 7
-
-
-@pytest.mark.parametrize("combiner", [Combiner("vote", "classification", WEIGHTS), stacking()])
-def test_a_combiner_comes_back_from_its_table(combiner: Combiner) -> None:
-    again = combiner_of(json.loads(json.dumps(combiner.table())), "f.json")
-    outputs = OUTPUTS if combiner.kind == "vote" else np.array([[[3.5], [30.0]]])
-    for subset in range(1, 1 << len(combiner.weights)):
-        assert again.answers(outputs, subset) == pytest.approx(combiner.answers(outputs, subset))
 
 
 @pytest.mark.parametrize(

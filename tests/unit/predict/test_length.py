@@ -42,15 +42,6 @@ def test_several_texts_at_once_as_one_by_one() -> None:
     assert model().predict_all([]) == []
 
 
-def test_a_model_comes_back_from_its_file(tmp_path: pathlib.Path) -> None:
-    path = str(tmp_path / "m.npz")
-    model().save(path)
-    again = load_length_model(path)
-    assert again.predict("a b c").mean() == pytest.approx(model().predict("a b c").mean(), rel=1e-6)
-    assert (again.about, again.tokens_max) == ({"tau": 9.0}, 100)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["m.npz"]
-
-
 @pytest.mark.parametrize(
     ("content", "said"), [(b"", "cannot be used"), (b"no model", "cannot be used"), (None, "No such file")]
 )

@@ -32,16 +32,6 @@ def filled(
     return made
 
 
-def test_the_latest_records_are_kept_and_can_be_fitted_to(tmp_path: pathlib.Path) -> None:
-    made = filled(tmp_path / "h.npz", 90, records_max=60)
-    made.write()
-    assert made.unwritten == 0
-    history = load_history(str(tmp_path / "h.npz"))
-    assert (history.models, history.task, len(history)) == (MODELS, "classification", 60)
-    assert history.features is not None and history.features[:, 0].tolist() == list(range(30, 90))
-    assert history.outputs[0].tolist() == record(30).tolist()
-
-
 def test_outputs_that_are_no_probabilities_are_a_regressions(tmp_path: pathlib.Path) -> None:
     made = RecordedHistory(str(tmp_path / "h.npz"), MODELS, 100)
     for number in range(50):

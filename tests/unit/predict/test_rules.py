@@ -79,14 +79,6 @@ TEMPLATES: Dict[str, Callable[[random.Random], str]] = {
     "open_ended": open_ended,
     "multi_part": multi_part,
 }
-LEAST_SHARE = {
-    "structural": 0.95,
-    "syntactic": 0.90,
-    "semantic": 0.75,
-    "vague": 0.80,
-    "open_ended": 0.90,
-    "multi_part": 0.90,
-}
 
 
 def largest(text: str) -> str:
@@ -97,14 +89,6 @@ def largest(text: str) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_papers_example_scores_most_on_its_own_rule(kind: str) -> None:
     assert largest(EXAMPLES[kind]) == kind
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_sentences_of_a_kind_score_most_on_its_own_rule(kind: str) -> None:
-    draw = random.Random(5)
-    texts = [TEMPLATES[kind](draw) for _ in range(300)]
-    wrong = [text for text in texts if largest(text) != kind]
-    assert len(wrong) <= (1 - LEAST_SHARE[kind]) * len(texts), wrong[:5]
 
 
 def test_plain_sentences_score_nothing() -> None:

@@ -7,7 +7,6 @@ import os
 
 import pytest
 
-from edgeserve.recording.replay import replay
 from edgeserve.recording.timeline import timeline_of
 from edgeserve.recording.trace import (
     RecordedStep,
@@ -120,26 +119,6 @@ def test_what_is_no_recording_is_named(tmp_path, text, reason):
     path.write_text(text)
     with pytest.raises(TraceError, match=reason):
         read_recording(str(path))
-
-
-class Says:
-    """A scheduler that answers from a list."""
-
-    def __init__(self, *answers):
-        self.answers = list(answers)
-
-    def step(self, now_ns, events=()):
-        return self.answers.pop(0)
-
-
-def test_a_replay_names_the_first_difference():
-    steps = [RecordedStep(1, (), ()), RecordedStep(2, (), ACTIONS[:2])]
-    assert replay(Says([], list(ACTIONS[:2])), steps) is None
-    difference = replay(Says([], [ACTIONS[0], ACTIONS[2]]), steps)
-    assert (difference.step_index, difference.recorded, difference.replayed) == (1, ACTIONS[1], ACTIONS[2])
-    assert replay(Says([], [ACTIONS[0]]), steps).replayed is None
-    assert replay(Says([ACTIONS[3]], []), steps).recorded is None
-    assert "step 1 at 2 ns differs" in str(difference)
 
 
 def test_a_timeline_holds_batches_ends_and_reasons(tmp_path):

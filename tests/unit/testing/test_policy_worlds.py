@@ -247,7 +247,7 @@ def test_the_worlds_contain_what_they_are_drawn_for():
 
 def test_worlds_with_a_language_model_contain_what_they_are_drawn_for():
     seen = Counter()
-    for seed in range(1, 7):
+    for seed in (1, 2):
         seen.update(run_world(seed, "Honest", {}, language=True).marks)
     assert [mark for mark in LANGUAGE_MARKS if not seen[mark]] == []
 
@@ -318,12 +318,9 @@ def joined(policy, monkeypatch, on_late="drop"):
         now_ns = now_ns + 3 * MS if works else scheduler.wake_at()
 
 
-def test_a_join_that_its_policy_never_settles_ends_with_its_request_at_the_deadline(monkeypatch):
+def test_a_join_that_its_policy_never_settles_ends_at_the_deadline_or_is_answered_in_part(monkeypatch):
     end, now_ns, ran = joined(NeverSettles, monkeypatch)
     assert (end.outcome, end.reason, now_ns, ran) == (Outcome.DROPPED, "expired", 50 * MS, ["left"])
-
-
-def test_a_join_that_is_never_settled_is_answered_in_part_where_the_app_wants_that(monkeypatch):
     end, now_ns, ran = joined(NeverSettles, monkeypatch, "partial")
     assert (end.outcome, ran) == (Outcome.COMPLETED, ["left", "end"])
     assert end.reason == "did not wait for right"
@@ -340,17 +337,14 @@ def test_a_settled_join_runs_and_its_waiting_branch_leaves(monkeypatch):
     )
 
 
-class TestNamedByItsModule(PolicyConformance):
-    """``module:Class``, as a configuration names it."""
+def test_a_policy_is_named_by_its_module(monkeypatch):
+    class Suite(PolicyConformance):
+        kind = "edgeserve.sched.policies.fifo:Fifo"
+        world_seeds = (1,)
 
-    kind = "edgeserve.sched.policies.fifo:Fifo"
-    soak_seeds = (1,)
-    world_seeds = (1,)
-
-    @pytest.fixture(autouse=True)
-    def _forgotten_afterwards(self, monkeypatch):
-        """The table of policies is the process's: other tests walk through it."""
-        monkeypatch.setitem(POLICIES, self.kind, Fifo)
+    monkeypatch.setitem(POLICIES, Suite.kind, Fifo)  # the table is the process's: it is forgotten afterwards
+    RULE(Suite())
+    SETS(Suite())
 
 
 @pytest.mark.parametrize(

@@ -202,40 +202,24 @@ def test_another_thread_may_free(device, driver):
 # --- the double notices ---
 
 
-@pytest.fixture
-def plain(driver):
+def test_the_double_notices_misuse(driver):
     plain = CudaDevice(driver)
-    yield plain
-    driver.run_all()
-    plain.close()
-
-
-def test_the_double_notices_a_call_without_a_context(plain):
     with pytest.raises(Misuse, match="without a current context"):
         plain.buffer(8)
-
-
-def test_the_double_notices_host_memory_that_changes_under_a_copy(plain):
     with plain.current():
-        stream, host, buffer = plain.stream(), plain.pinned(8), plain.buffer(8)
-        host.array((8,), np.uint8)[:] = 1
+        stream, host, buffer, event = plain.stream(), plain.pinned(8), plain.buffer(8), plain.event()
         stream.to_device(buffer, host)
+        with pytest.raises(Misuse, match="was freed while 'copy_to_device' waits"):
+            driver.free_device(buffer.pointer)
         host.array((8,), np.uint8)[:] = 2
         with pytest.raises(Misuse, match="changed before its copy"):
             stream.synchronize()
-
-
-def test_the_double_notices_memory_freed_under_a_copy(plain):
-    with plain.current():
-        stream, host, buffer = plain.stream(), plain.pinned(8), plain.buffer(8)
-        stream.to_device(buffer, host)
-        with pytest.raises(Misuse, match="was freed while 'copy_to_device' waits"):
-            plain.driver.free_device(buffer.pointer)
-
-
-def test_the_double_notices_use_after_free_by_address(plain, driver):
-    with plain.current():
-        stream, buffer = plain.stream(), plain.buffer(8)
+        event.record(stream)
+        with pytest.raises(Misuse, match="recorded again before"):
+            event.record(stream)
+        with pytest.raises(Misuse, match="destroyed while a stream was still to pass it"):
+            driver.destroy_event(event.handle)
+        stream.synchronize()
         pointer = buffer.pointer
         buffer.free()
         with pytest.raises(Misuse, match="used after it was freed"):
@@ -244,13 +228,4 @@ def test_the_double_notices_use_after_free_by_address(plain, driver):
             driver.memory_at(plain.buffer(8).pointer, 9)
         with pytest.raises(Misuse, match="points to no memory"):
             driver.copy_to_device(12345, plain.pinned(8).host_pointer, 8, stream.handle)
-
-
-def test_the_double_notices_an_event_that_is_recorded_before_it_was_passed(plain):
-    with plain.current():
-        stream, event = plain.stream(), plain.event()
-        event.record(stream)
-        with pytest.raises(Misuse, match="recorded again before"):
-            event.record(stream)
-        with pytest.raises(Misuse, match="destroyed while a stream was still to pass it"):
-            plain.driver.destroy_event(event.handle)
+    plain.close()

@@ -226,20 +226,6 @@ def llama_file(tmp_path):
     return ModelConfig(name="chat", engine="lm", file=file, batch=(1, 2)), str(tmp_path)
 
 
-def test_each_token_says_its_position_and_sequence_and_a_slot_is_emptied(llama_file, monkeypatch):
-    double = doubled(monkeypatch)
-    engine = make_engine(llama_file[0], [LaneInfo()], llama_file[1])
-    engine.load()
-    session = engine.open(LaneInfo())
-    run(session, [{"prompt": "abc", "max_tokens": 2}, {"prompt": "z", "max_tokens": 3, "ignore_eos": True}])
-    slots = sorted({slot for slot, _ in double.calls[0]})
-    assert slots == [0, 1]
-    assert [len(call) for call in double.calls] == [4, 2, 1]
-    assert double.contexts[0].sequences == {0: [], 1: []}
-    engine.unload()
-    assert not double.contexts[0].open
-
-
 @pytest.mark.parametrize(
     ("model_bytes", "moved"), [(10**6, [0, 1, 2]), (1000, [0, 1, 3])], ids=["moves", "too large to move"]
 )

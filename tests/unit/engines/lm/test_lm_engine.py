@@ -14,7 +14,6 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import ANSWERED, Batch, LaneInfo
 from edgeserve.errors import ConfigError, EngineError
-from edgeserve.live.values import item_error
 
 pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
 pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
@@ -295,20 +294,6 @@ def test_a_long_prompt_is_filled_in_turns_and_others_go_on_meanwhile(session, al
     assert control.ends[0].outputs["tokens"].tolist() == wanted["tokens"].tolist()
     assert same(control.ends[1].outputs, alone[2])
     assert ends == [1, 0]  # six turns of the prompt, in each of which the other made a step
-
-
-def test_a_cut_before_a_prompt_is_whole_leaves_results_that_the_scheduler_takes(session, monkeypatch):
-    monkeypatch.setattr("edgeserve.engines.lm.step_loop.PREFILL_TOKENS_MAX", 32)
-    long = {"prompt": "The scheduler decides. " * 8, "max_tokens": 3}
-    wanted = run(session, [long])[0].outputs
-    control = Recorder()
-    control.stopping = True
-    cut = run(session, [long, ITEMS[0]], control=control)  # of neither has a token come
-    assert [item_error("chat", result) for result in cut] == [None, None]
-    assert [(result.done, result.steps, result.turns) for result in cut] == [(False, 0, 1), (False, 0, 1)]
-    finished = run(session, [long], [cut[0].state])[0].outputs
-    assert finished["tokens"].tolist() == wanted["tokens"].tolist()
-    cut[1].state.release()
 
 
 def test_what_the_scheduler_is_told(engine):

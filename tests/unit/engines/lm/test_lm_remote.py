@@ -103,12 +103,3 @@ def test_a_model_is_tried_before_it_is_loaded_here_and_its_tokenizer_before_it_i
     assert not children(), "one app alone has its model in this process"
     assert engine.count_tokens({"prompt": "abc"}) == 3
     engine.unload()
-
-
-def test_unload_ends_a_call_that_runs(engine):
-    assert engine.ends_calls
-    session = engine.open(LANE)
-    engine.unload()
-    with pytest.raises(EngineError, match="not loaded"):
-        run(session, ITEMS)
-    assert not children()

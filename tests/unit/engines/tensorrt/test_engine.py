@@ -159,40 +159,43 @@ def test_a_plan_whose_profiles_are_others_is_refused(double, builds, tmp_path, m
         made(tmp_path, batch=(1, 2)).load()
 
 
-def test_without_a_device(double, tmp_path):
-    double.devices = 0
-    with pytest.raises(DeviceMissing, match=r"device 0 does not exist"):
-        made(tmp_path).load()
-
-
-def test_without_a_driver(monkeypatch, tmp_path):
-    with trt_worlds.world(monkeypatch, "10.3") as cuda:
-        cuda.fail["device_count"] = 35
-        with pytest.raises(DeviceMissing, match=r"model 'm': .*\(35\).*driver"):
-            made(tmp_path).load()
-
-
-def test_without_a_library_for_cuda(monkeypatch, tmp_path):
-    with trt_worlds.world(monkeypatch, "10.3"):
-        monkeypatch.setattr(driver, "_open", {})
-        monkeypatch.setattr(driver, "BINDINGS", ("no_such_module",))
-        with pytest.raises(DeviceMissing, match="no library for CUDA can be imported"):
-            made(tmp_path).load()
-
-
-def test_without_tensorrt(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "tensorrt", None)
-    monkeypatch.setitem(sys.modules, "tensorrt_rtx", None)
-    with pytest.raises(LibraryMissing, match="TensorRT cannot be imported .tensorrt: .*; tensorrt_rtx: .*apt install"):
-        made(tmp_path).load()
-
-
-def test_a_tensorrt_that_is_too_old(double, tmp_path, monkeypatch):
+def too_old(patch, cuda):
     library = __import__("tensorrt")
-    monkeypatch.delattr(library.IExecutionContext, "execute_async_v3")
-    monkeypatch.setattr(library, "__version__", "8.4.1")
-    with pytest.raises(LibraryMissing, match="tensorrt 8.4.1 is too old; expected 8.5 or later"):
+    patch.delattr(library.IExecutionContext, "execute_async_v3")
+    patch.setattr(library, "__version__", "8.4.1")
+
+
+def no_binding(patch, cuda):
+    patch.setattr(driver, "_open", {})
+    patch.setattr(driver, "BINDINGS", ("no_such_module",))
+
+
+def no_library(patch, cuda):
+    patch.setitem(sys.modules, "tensorrt", None)
+    patch.setitem(sys.modules, "tensorrt_rtx", None)
+
+
+def shape_of_values(patch, cuda):
+    kind = __import__("tensorrt").IExecutionContext
+    patch.setattr(kind, "get_tensor_shape", lambda self, name: (-1, 4))
+
+
+@pytest.mark.parametrize(
+    ("lacks", "error", "says"),
+    [
+        (lambda patch, cuda: setattr(cuda, "devices", 0), DeviceMissing, r"device 0 does not exist"),
+        (lambda patch, cuda: cuda.fail.update(device_count=35), DeviceMissing, r"model 'm': .*\(35\).*driver"),
+        (no_binding, DeviceMissing, "no library for CUDA can be imported"),
+        (no_library, LibraryMissing, "TensorRT cannot be imported .tensorrt: .*; tensorrt_rtx: .*apt install"),
+        (too_old, LibraryMissing, "tensorrt 8.4.1 is too old; expected 8.5 or later"),
+        (shape_of_values, EngineError, "model 'm': the shape of output 'x' depends on the input's values"),
+    ],
+)
+def test_what_a_machine_or_a_model_lacks_is_told_with_the_mend(double, monkeypatch, tmp_path, lacks, error, says):
+    lacks(monkeypatch, double)
+    with pytest.raises(error, match=says):
         made(tmp_path).load()
+    assert double.leaks() == []
 
 
 def test_without_the_model(double, tmp_path):
@@ -200,19 +203,11 @@ def test_without_the_model(double, tmp_path):
         trt_worlds.made(str(tmp_path), "nothing.onnx").load()
 
 
-def test_outputs_whose_shape_depends_on_values_are_refused(double, tmp_path, monkeypatch):
-    library = __import__("tensorrt")
-    monkeypatch.setattr(library.IExecutionContext, "get_tensor_shape", lambda self, name: (-1, 4))
-    with pytest.raises(EngineError, match="model 'm': the shape of output 'x' depends on the input's values"):
-        made(tmp_path).load()
-    assert double.leaks() == []
-
-
 def test_a_plan_that_fails_is_gone_before_its_device_is_given_back(double, tmp_path, monkeypatch):
     """The double refuses the device's release while an engine lives, also one that a traceback keeps alive."""
     library = __import__("tensorrt")
     monkeypatch.setattr(library.ICudaEngine, "get_tensor_dtype", lambda self, name: library.DataType.BF16)
-    with pytest.raises(EngineError, match="numpy has no type for") as kept:
+    with pytest.raises(EngineError, match="tensor 'x' is .*, which numpy has no type for; export the model") as kept:
         made(tmp_path).load()
     assert len(double.engines) == 0
     assert kept.value.__traceback__ is not None
@@ -243,13 +238,6 @@ def test_an_error_of_opening_does_not_keep_the_plan_alive(double, tmp_path):
     assert len(double.engines) == 0, kept.value
     trt_worlds.close(lane)
     assert double.leaks() == []
-
-
-def test_types_that_numpy_lacks_are_refused(double, tmp_path, monkeypatch):
-    library = __import__("tensorrt")
-    monkeypatch.setattr(library.ICudaEngine, "get_tensor_dtype", lambda self, name: library.DataType.BF16)
-    with pytest.raises(EngineError, match="tensor 'x' is .*, which numpy has no type for; export the model"):
-        made(tmp_path).load()
 
 
 def test_more_lanes_than_it_was_made_for_before_version_86(monkeypatch, tmp_path):

@@ -45,36 +45,25 @@ def plan(tmp_path, profiles, **how):
     ],
 )
 def test_a_plan_runs_every_batch_size_that_its_profiles_take(monkeypatch, tmp_path, version, profiles):
-    with trt_worlds.world(monkeypatch, version) as cuda:
-        file = plan(tmp_path, profiles, version=version)
-        engine = trt_worlds.made(str(tmp_path), file, batch=(1, 2, 4))
-        lane = trt_worlds.new_lane()
+    file = plan(tmp_path, profiles, version=version)
+    with trt_worlds.loaded(monkeypatch, str(tmp_path), file, version, batch=(1, 2, 4)) as (_, lane, engine, session):
         assert engine.load().weights_bytes == os.path.getsize(tmp_path / file)
         assert engine.outputs()["y"].shape == (3,)
-        session = engine.open(lane)
         for size in (2, 1, 4, 3, 1):  # the shapes of a context change between them
             results, _ = run_whole(session, Batch([x(value) for value in range(size)], size))
             for value, result in enumerate(results):
                 np.testing.assert_allclose(result.outputs["y"], x(value)["x"] @ WEIGHTS, rtol=1e-6)
         own_profile_each = version == "10.3"
         assert (session.graphs >= 3 * lane.depth) == own_profile_each
-        engine.unload()
-        trt_worlds.close(lane)
-        assert cuda.leaks() == []
-        assert not os.path.exists(tmp_path / "plans"), "nothing is built"
+    assert not os.path.exists(tmp_path / "plans"), "nothing is built"
 
 
 def test_a_batch_axis_of_one_length_is_filled_up(monkeypatch, tmp_path):
-    with trt_worlds.world(monkeypatch, "10.3"):
-        file = trt_worlds.plan_file(
-            str(tmp_path), onnx_models.linear(str(tmp_path), batch=4), [{"x": [[4, 4], [4, 4], [4, 4]]}]
-        )
-        engine, lane = trt_worlds.made(str(tmp_path), file, batch=(1, 2)), trt_worlds.new_lane()
-        engine.load()
-        results, _ = run_whole(engine.open(lane), Batch([x(1.0)], 1))
+    model = onnx_models.linear(str(tmp_path), batch=4)
+    file = trt_worlds.plan_file(str(tmp_path), model, [{"x": [[4, 4], [4, 4], [4, 4]]}])
+    with trt_worlds.loaded(monkeypatch, str(tmp_path), file, batch=(1, 2)) as (_, _, _, session):
+        results, _ = run_whole(session, Batch([x(1.0)], 1))
         np.testing.assert_allclose(results[0].outputs["y"], x(1.0)["x"] @ WEIGHTS, rtol=1e-6)
-        engine.unload()
-        trt_worlds.close(lane)
 
 
 def test_two_lanes_share_a_plan_where_its_contexts_can(monkeypatch, tmp_path):
@@ -95,20 +84,14 @@ def test_two_lanes_share_a_plan_where_its_contexts_can(monkeypatch, tmp_path):
 
 
 def test_items_that_no_profile_takes_fail_alone(monkeypatch, tmp_path):
-    with trt_worlds.world(monkeypatch, "10.3"):
-        file = trt_worlds.plan_file(
-            str(tmp_path), onnx_models.pooled(str(tmp_path)), [{"x": [[1, 1, 2], [1, 1, 8], [1, 1, 16]]}]
-        )
-        engine, lane = trt_worlds.made(str(tmp_path), file, batch=(1,)), trt_worlds.new_lane()
-        engine.load()
+    model = onnx_models.pooled(str(tmp_path))
+    file = trt_worlds.plan_file(str(tmp_path), model, [{"x": [[1, 1, 2], [1, 1, 8], [1, 1, 16]]}])
+    with trt_worlds.loaded(monkeypatch, str(tmp_path), file, batch=(1,)) as (_, _, engine, session):
         assert engine.example()["x"].shape == (1, 8), "the usual length is the profile's"
-        session = engine.open(lane)
         (good,), _ = run_whole(session, Batch([{"x": np.ones((1, 4), np.float32)}], 1))
         assert good.error is None
         with pytest.raises(EngineError, match=r"takes \[1, 2\] to \[1, 16\] per item. Build the plan with a wider"):
             run_whole(session, Batch([{"x": np.ones((1, 20), np.float32)}], 1))
-        engine.unload()
-        trt_worlds.close(lane)
 
 
 def test_what_a_plan_cannot_do_is_said(monkeypatch, tmp_path):

@@ -85,16 +85,6 @@ def test_a_plan_belongs_to_everything_that_it_was_built_from(root):
     assert len({item.digest() for item in (same, *others)}) == 1 + len(others)
 
 
-def test_a_plan_is_built_once(root):
-    cache, calls = PlanCache(str(root / "plans")), []
-    first = cache.obtain("m", identity(root), "model 'm'", builder(calls=calls), 1)
-    again = cache.obtain("m", identity(root), "model 'm'", refuse, 1)
-    assert (first.was_built, again.was_built, first.path) == (True, False, again.path)
-    assert again.metadata["build_s"] == 12.0
-    assert len(calls) == 1
-    assert not [name for name in os.listdir(root / "plans") if ".part" in name]
-
-
 @pytest.mark.parametrize("damage", ["truncated", "changed", "no metadata", "bad metadata", "foreign", "other format"])
 def test_a_plan_that_does_not_fit_is_built_again_and_never_run(root, damage, caplog):
     cache = PlanCache(str(root / "plans"))

@@ -14,9 +14,7 @@ import pytest
 pytest.importorskip("tensorrt_rtx", reason="TensorRT for RTX is not installed; the commands stand in this file")
 pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
 
-import onnx
 import onnx_models
-from onnx import helper
 from plans import build_models
 
 from edgeserve.config.files import resolve_path
@@ -98,17 +96,7 @@ def test_small_models_of_every_kind_of_input(library, profiles, tmp_path, make, 
 
 
 def test_an_operator_that_is_not_there(library, tmp_path):
-    path = str(tmp_path / "strange.onnx")
-    node = helper.make_node("Fold", ["x"], ["y"], name="fold7", domain="com.acme")
-    graph = helper.make_graph(
-        [node],
-        "g",
-        [helper.make_tensor_value_info("x", 1, ["B", 4])],
-        [helper.make_tensor_value_info("y", 1, ["B", 4])],
-    )
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13), helper.make_opsetid("com.acme", 1)]), path
-    )
+    path = onnx_models.one_node(str(tmp_path), "Fold", "fold7", "com.acme")
     with pytest.raises(ParseFailed, match=r"node 0 'fold7' \(Fold\): .*run it with engine = 'onnx'"):
         built(library, request(path))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import pathlib
 from typing import Any, Dict
@@ -35,28 +37,38 @@ def history(records: int = 800, task: str = "classification", features: bool = T
     return EnsembleHistory(("a", "b", "c"), outputs, task, labels, columns, np.arange(records) // 2)
 
 
-def fitted(tmp_path: pathlib.Path, *arguments: str, **changes: Any) -> str:
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """``fitted(*arguments, **changes)``: the path of a fit of :func:`history`, and what was told; each made once."""
     pytest.importorskip("sklearn", reason="fitting needs scikit-learn")
-    save_history(str(tmp_path / "h.npz"), history(**changes))
-    path = str(tmp_path / "app.ensemble.json")
-    assert main(["fit", "app", str(tmp_path / "h.npz"), "--out", path, "--epochs", "60", *arguments]) == 0
-    return path
+    made: Dict[Any, Any] = {}
+
+    def fit(*arguments: str, **changes: Any) -> Any:
+        key = (arguments, tuple(sorted(changes.items())))
+        if key not in made:
+            place = tmp_path_factory.mktemp("fit")
+            save_history(str(place / "h.npz"), history(**changes))
+            path, out, err = str(place / "app.ensemble.json"), io.StringIO(), io.StringIO()
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                words = ["fit", "app", str(place / "h.npz"), "--out", path, "--epochs", "40", *arguments]
+                assert main(words) == 0
+            made[key] = path, out.getvalue(), err.getvalue()
+        return made[key]
+
+    return fit
 
 
-def test_each_step_is_told_as_it_begins_and_not_among_the_results(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fitted(tmp_path, "--json")
-    told = capsys.readouterr()
-    assert json.loads(told.out)["records"] == 800
-    assert [line.split(":")[0] for line in told.err.splitlines()] == ["edgeserve fit"] * 4
-    assert "400 records in at most 60 epochs ..." in told.err
-    assert "every subset of 3 models" in told.err
+def test_each_step_is_told_as_it_begins_and_not_among_the_results(fitted: Any) -> None:
+    _, out, err = fitted("--json")
+    assert json.loads(out)["records"] == 800
+    assert [line.split(":")[0] for line in err.splitlines()] == ["edgeserve fit"] * 4
+    assert "400 records in at most 40 epochs ..." in err
+    assert "every subset of 3 models" in err
 
 
-def test_the_file_plans_and_the_predictor_ranks(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = fitted(tmp_path, "--json")
-    about = json.loads(capsys.readouterr().out)
+def test_the_file_plans_and_the_predictor_ranks(fitted: Any) -> None:
+    path, out, _ = fitted("--json")
+    about = json.loads(out)
     profile = read_ensemble(path)
     assert profile is not None and profile.models == ("a", "b", "c") and len(profile.agreement) == 10
     assert profile.row(0.0)[1] > profile.row(1.0)[1] + 0.1
@@ -68,31 +80,23 @@ def test_the_file_plans_and_the_predictor_ranks(tmp_path: pathlib.Path, capsys: 
     assert table is not None and table["about"]["predictor"] == "app.ensemble.onnx"
 
 
-def test_the_exported_network_gives_the_hint(tmp_path: pathlib.Path) -> None:
+def test_the_exported_network_gives_the_hint(fitted: Any) -> None:
     pytest.importorskip("onnxruntime", reason="runs the exported network")
-    fitted(tmp_path)
-    model = ModelConfig(
-        name="score",
-        engine="onnx",
-        file=str(tmp_path / "app.ensemble.onnx"),
-        batch=(1, 4),
-        options={"hints": {"difficulty": "difficulty"}},
-    )
-    engine = make_engine(model, [LaneInfo()], str(tmp_path))
+    place = pathlib.Path(fitted("--json")[0]).parent
+    options = {"hints": {"difficulty": "difficulty"}}
+    model = ModelConfig("score", "onnx", file="app.ensemble.onnx", batch=(1, 4), options=options)
+    engine = make_engine(model, [LaneInfo()], str(place))
     engine.load()
-    easy, hard = (
-        engine.open(LaneInfo())
-        .launch(Batch([{"features": np.array([noise, 0.5], np.float32)} for noise in (0.0, 3.5)], 4))
-        .result()
-    )
+    items = [{"features": np.array([noise, 0.5], np.float32)} for noise in (0.0, 3.5)]
+    easy, hard = engine.open(LaneInfo()).launch(Batch(items, 4)).result()
     assert easy.hints is not None and hard.hints is not None
     assert 0 <= easy.hints["difficulty"] < hard.hints["difficulty"] <= 1
     engine.unload()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_combiner_answers_with_every_subset(tmp_path: pathlib.Path, kind: str) -> None:
-    path = fitted(tmp_path, "--combiner", kind, features=False)
+def test_every_combiner_answers_with_every_subset(tmp_path: pathlib.Path, fitted: Any, kind: str) -> None:
+    path, _, _ = fitted("--combiner", kind, features=False)
     model = ModelConfig(name="join", engine="combine", file=path, shapes={"a": (4,)})
     engine = make_engine(model, [LaneInfo()], str(tmp_path))
     engine.load()
@@ -110,19 +114,18 @@ def test_every_combiner_answers_with_every_subset(tmp_path: pathlib.Path, kind: 
     assert set(engine.example()) == {"a", "b", "c"}
 
 
-def test_a_regression_is_fitted(tmp_path: pathlib.Path) -> None:
-    path = fitted(tmp_path, "--combiner", "stacking", "--bins", "3", task="regression")
+def test_a_regression_is_fitted(fitted: Any) -> None:
+    path, _, _ = fitted("--combiner", "stacking", "--bins", "3", task="regression")
     profile = read_ensemble(path)
     assert profile is not None and len(profile.agreement) == 3 and profile.observed == {}
     assert profile.row(0.0)[1] > profile.row(1.0)[1]
 
 
-def test_without_features_every_request_counts_as_the_mean(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    profile = read_ensemble(fitted(tmp_path, features=False))
+def test_without_features_every_request_counts_as_the_mean(fitted: Any) -> None:
+    path, out, _ = fitted(features=False)
+    profile = read_ensemble(path)
     assert profile is not None and len(profile.agreement) == 1
-    assert "no features" in capsys.readouterr().out
+    assert "no features" in out
 
 
 @pytest.mark.parametrize(
@@ -134,9 +137,9 @@ def test_without_features_every_request_counts_as_the_mean(
         ({"a": [1.0, 2.0], "b": [1.0]}, "1 and 2 values"),
     ],
 )
-def test_an_item_that_cannot_be_combined_fails_alone(tmp_path: pathlib.Path, item: Dict[str, Any], said: str) -> None:
-    path = fitted(tmp_path, features=False)
-    engine = make_engine(ModelConfig(name="join", engine="combine", file=path), [LaneInfo()], str(tmp_path))
+def test_an_item_that_cannot_be_combined_fails_alone(fitted: Any, item: Dict[str, Any], said: str) -> None:
+    path, _, _ = fitted(features=False)
+    engine = make_engine(ModelConfig(name="join", engine="combine", file=path), [LaneInfo()], "/")
     engine.load()
     wrong, right = engine.run(Batch([item, {"a": [0.7, 0.1, 0.1, 0.1]}], 2))
     assert said in str(wrong.error) and right.error is None
