@@ -233,6 +233,7 @@ def test_items_that_fail_or_cannot_travel_fail_alone_and_keep_the_process(calm):
         (1, "model 'm': offload_functions:f raised ValueError on item 1: on purpose"),
         (2, "model 'm': its items cannot be sent to its process"),
         (3, "model 'm': what it returned cannot be sent between processes"),
+        (4, "Exits); return arrays, numbers"),
     ):
         assert isinstance(results[place].error, EngineError)
         assert said in str(results[place].error)
