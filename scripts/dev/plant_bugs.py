@@ -61,7 +61,7 @@ BUGS: Tuple[Bug, ...] = (
         "            if displaced is not None:\n                self.end(displaced, \"drop\", OVER_SHARE)\n"),
     Bug("draining-accepts", "core/request_manager.py", "        if state.draining:", "        if False:"),
     # --- what a refusal says
-    Bug("a-refusal-forgets-what-follows", "policy_api/expected_end.py", "after_ns = best_ends_ns + behind_ns", "after_ns = best_ends_ns",
+    Bug("a-refusal-forgets-what-follows", "policy_api/expected_end.py", "best_ends_ns += after_ns", "pass",
         unit("core/refusals")),
     Bug("numbers-for-every-refusal", "core/refusals.py", "expected.alone_ns) <= request.deadline_ns:", "expected.alone_ns) <= 0:", unit("core/refusals")),
     Bug("the-deadline-that-would-do-counts-from-now", "core/refusals.py", "due_ns - request.arrival_ns", "due_ns - state.board.now_ns",
@@ -79,8 +79,8 @@ BUGS: Tuple[Bug, ...] = (
         "for depth in (len(part),):", SAID),
     Bug("declared-hints-beat-said-ones", "requests/states.py", "self.hints = {**self.hints, **hints}",
         "self.hints = {**hints, **self.hints}", SAID),
-    Bug("steps-of-another-part", "requests/states.py", "hints = job.hints\n    if not hints:",
-        "hints = job.request.hints\n    if not hints:", SAID),
+    Bug("steps-of-another-part", "requests/states.py", "int(job.hints.get(job.node.steps_key",
+        "int(job.request.hints.get(job.node.steps_key", SAID),
     Bug("unfinished-jobs-say", "core/request_manager.py", 'move_job(job, "unfinished")',
         'move_job(job, "unfinished")\n        job.request.learn(job.part, result.hints)', SAID),
     # --- expiry

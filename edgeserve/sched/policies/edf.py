@@ -21,7 +21,6 @@ from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.policies.common.bidding import (
     bid_for,
     droppable,
-    ends_by_lane,
     look_at_bound,
     postpone,
     refusal,
@@ -102,7 +101,7 @@ class Edf(Policy):
                         postpone(queue, job, ends_ns)
             for queue in queues.queues:
                 if queue.rows and not queue.tier % 2:
-                    look_at_bound(queue, ends_by_lane(queues.model, board), board)
+                    look_at_bound(queue, board.ends_by_lane(queues.model), board)
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         bids: List[Bid] = []

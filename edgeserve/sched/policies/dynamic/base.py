@@ -6,7 +6,7 @@ The two differ in which requests they give up and which batch they choose.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Dict, List, Mapping, Sequence, Tuple, Type
+from typing import Any, ClassVar, Dict, List, Mapping, Sequence, Type
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.bidding import droppable, look_at_bound, postpone
@@ -126,12 +126,12 @@ class DynamicPolicy(Policy):
     def plan(self, board: Board) -> None:
         """Drop what is not worth running on any lane, when a lane asks; make new tables when none does."""
         for model in self._models.values():
-            lanes = _starts_ns(model.model, board) if model.queues else []
-            if any(lane.accepts(board.now_ns) for lane, _ in lanes):
+            starts = board.starts(model.model) if model.queues else []
+            if any(lane.accepts(board.now_ns) for lane, _, _, _ in starts):
                 for queue_key in list(model.queues):
                     ends_ns = {
                         lane.name: starts_ns + self._hopeless_ns(model, queue_key, lane, board)
-                        for lane, starts_ns in lanes
+                        for lane, _, starts_ns, _ in starts
                     }
                     _abandon_before(model, queue_key, min(ends_ns.values()), board)
                     if model.has_steps and queue_key in model.queues:
@@ -158,7 +158,7 @@ class DynamicPolicy(Policy):
             return super().expected_end(request, job, board)
         best: ExpectedEnd | None = None
         behind_ns = request.deadline_ns - job.deadline_ns
-        for lane, starts_ns in _starts_ns(model.model, board):
+        for lane, _, starts_ns, _ in board.starts(model.model):
             if starts_ns >= NEVER_NS or (job.lane and job.lane != lane.name):
                 continue
             alone_ns = self._hopeless_ns(model, queue_key, lane, board) + behind_ns
@@ -183,15 +183,6 @@ class DynamicPolicy(Policy):
 
     def queued(self) -> List[Job]:
         return [job for model in self._models.values() for job in model.jobs()]
-
-
-def _starts_ns(model: str, board: Board) -> List[Tuple[Lane, int]]:
-    """The lanes that may run a model and are up, with the time at which a batch could start on each."""
-    return [
-        (lane, max(lane.available_ns(board.now_ns), board.resident_at_ns(model, lane)))
-        for lane in board.lanes_of(model)
-        if lane.up and not lane.hung
-    ]
 
 
 def _abandon_before(model: DynamicModel, queue_key: QueueKey, ends_ns: int, board: Board) -> None:

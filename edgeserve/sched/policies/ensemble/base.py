@@ -13,7 +13,7 @@ from typing import ClassVar, Deque, Dict, Final, FrozenSet, Iterable, List, Mapp
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
-from edgeserve.sched.policies.common.bidding import bid_for, droppable, earliest_end_ns, take
+from edgeserve.sched.policies.common.bidding import bid_for, droppable, take
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.policies.ensemble.lanes import NEVER_NS, Places, places_of
@@ -140,16 +140,12 @@ class EnsemblePolicy(Policy):
             return self._plain.on_request(request, board)
         if request.on_late == "answer":
             return None
-        ends = [self._ends_ns(request, node_index, ensemble, board) for node_index in range(len(ensemble.nodes))]
-        return CANNOT_MAKE_DEADLINE if min(ends) > request.deadline_ns else None
-
-    def _ends_ns(self, request: RequestRecord, bit: int, ensemble: Ensemble, board: Board) -> int:
-        """When a new request could end with one model alone, on lanes as they are."""
-        node = ensemble.nodes[bit]
-        ends_ns = earliest_end_ns(node.model, board)
-        if ends_ns is None:
-            return NEVER_NS
-        return ends_ns + board.rest_ns(request.app, node) + self._lead_ns(request.app, board)
+        latest_ns = request.deadline_ns - self._lead_ns(request.app, board)
+        for node in ensemble.nodes:  # with one model alone, on lanes as they are
+            ends_ns = board.earliest_end_ns(node.model)
+            if ends_ns is not None and ends_ns + board.rest_ns(request.app, node) <= latest_ns:
+                return None
+        return CANNOT_MAKE_DEADLINE
 
     def _lead_ns(self, app: App, board: Board) -> int:
         """The time of the nodes before the models."""
