@@ -15,8 +15,8 @@ from edgeserve.loop.coalescing import ReceiveCoalescing
 from edgeserve.loop.response_overhead import ResponseOverhead
 from edgeserve.sched.core.auction import Auction
 from edgeserve.sched.core.cuts import Cuts
+from edgeserve.sched.core.experiments import Trials
 from edgeserve.sched.core.holds import Holds
-from edgeserve.sched.core.trials import Trials
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.inputs import InputVariance
 from edgeserve.sched.latency.lane_gaps import DispatchGap, IdleGap
@@ -120,7 +120,7 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         "core/holds.py",
         (Part(Holds, "_under_pressure_ns", says(0)),),
     ),
-    Mechanism("trials of refused requests", "core/trials.py", (Part(Trials, "takes", says(False)),)),
+    Mechanism("trials of refused requests", "core/experiments.py", (Part(Trials, "takes", says(False)),)),
     Mechanism("rank of promised deadlines", "requests/promises.py", (Part(Promises, "take", says(False)),)),
     Mechanism("batches cut for others", "core/cuts.py", (Part(Cuts, "_kept_waiting", says(None)),)),
     Mechanism(

@@ -55,7 +55,7 @@ class RequestMoves:
 
 
 class ProbeMoves:
-    """The moves that concern probes. The scheduler's core implements them (``sched/core/probes.py``)."""
+    """The moves that concern probes. The scheduler's core implements them (``sched/core/experiments.py``)."""
 
     def retain(self, job: Job) -> bool:
         """See :meth:`Board.retain`."""

@@ -116,6 +116,15 @@ def bid_for(
     )
 
 
+def bid_to_measure(job: Job, lane: Lane, board: Board, probe: bool = False) -> Bid:
+    """The bid to run a job alone for what that teaches (``sched/core/experiments.py``): it delivers no value."""
+    latency = board.latency(job.node.model, lane.name)
+    alone_ns = latency.alone_likely_ns
+    klass = "background" if probe else job.request.klass
+    nothing = Utility((), alone_ns)
+    return Bid(job.node.model, (job,), latency.sizes[0], alone_ns, nothing, alone_ns, probe=probe, klass=klass)
+
+
 class LikelyUtility:
     """What a bid of uncertain length is expected to deliver: each request counts with its chance to be in time.
 
