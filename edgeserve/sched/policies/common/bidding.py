@@ -206,6 +206,20 @@ def postpone(queue: JobQueue, job: Job, ends_ns: int) -> None:
     queue.add(key, job)
 
 
+def give_up_late(queue: JobQueue, ends_ns: int, board: Board) -> int:
+    """Give up the jobs of a queue that are due before ``ends_ns``, and postpone those that are answered anyway. How
+    many were given up."""
+    rows, count = queue.rows, 0
+    while rows and rows[0][0] < ends_ns:
+        job = rows[0][2]
+        if droppable(job):
+            count += 1
+            board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
+        else:
+            postpone(queue, job, ends_ns)
+    return count
+
+
 def look_at_bound(queue: JobQueue, ends_ns: Mapping[str, int], board: Board) -> None:
     """Jobs that are bound to a lane are late by what that lane can do (``ends_ns``), whatever others could: give them
     up, or postpone them. (By what others can do, one that is answered anyway would wait for its own lane for ever.)
