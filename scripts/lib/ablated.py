@@ -43,6 +43,7 @@ from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.model_cache import Device
 from edgeserve.sched.resources.model_worth import ModelWorth
 from edgeserve.sim.scenario import Scenario
+from edgeserve.units import FOREVER_NS
 
 
 class Part(NamedTuple):
@@ -182,7 +183,7 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism(
         "edf: urgent before patient",
         "policies/common/lane_schedule.py",
-        (Part(lane_schedule, "_patient_from_ns", says(lane_schedule.NEVER_NS)),),
+        (Part(lane_schedule, "_patient_from_ns", says(FOREVER_NS)),),
     ),
     Mechanism("edf: batches that give nobody up", "policies/edf.py", (Part(edf, "_rate_of_all", says(0.0)),)),
     Mechanism("edf: steps to come", "policies/edf.py", (Part(edf, "_steps_more_ns", says(0)),)),

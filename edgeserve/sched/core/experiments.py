@@ -32,7 +32,7 @@ from edgeserve.sched.protocol.actions import Action, EvictModel, ReleaseInputs, 
 from edgeserve.sched.requests.states import NEW, READY, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.model_cache import RESIDENT
-from edgeserve.units import NS_PER_MS
+from edgeserve.units import FOREVER_NS, NS_PER_MS
 
 WAITED_SHARE = 8
 """A request that has waited more than this part of its time was given up because of the load, not of an estimate."""
@@ -57,7 +57,7 @@ class AppTrials:
 
     def __init__(self) -> None:
         self.open = 0
-        self.last_ns = -(2**62)
+        self.last_ns = -FOREVER_NS
         self.took_ns = 0
         self.tried = 0
         self.in_time = 0

@@ -21,12 +21,10 @@ from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import DONE, GONE, JOB_FAILED, Job, steps_left
 from edgeserve.sched.resources.lanes import Lane, Work
-from edgeserve.units import NS_PER_S, ns_to_ms
+from edgeserve.units import NS_PER_S, PPM, ns_to_ms
 
 if TYPE_CHECKING:
     from edgeserve.sched.policy_api.board import Board
-
-PPM = 1_000_000
 
 BUDGET_DEPTH_NS = NS_PER_S
 """How long a lane's unused budget adds up: lanes that idle rarely may probe a few times in a row when they do."""

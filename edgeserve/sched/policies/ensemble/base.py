@@ -16,7 +16,7 @@ from edgeserve.errors import ConfigError
 from edgeserve.sched.policies.common.bidding import bid_for, droppable, take
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.edf import Edf
-from edgeserve.sched.policies.ensemble.lanes import NEVER_NS, Places, places_of
+from edgeserve.sched.policies.ensemble.lanes import Places, places_of
 from edgeserve.sched.policies.ensemble.planner import BOUNDED
 from edgeserve.sched.policies.ensemble.problem import REWARD_UNIT, Asked, Lanes, Option, Plan
 from edgeserve.sched.policies.ensemble.queries import Ensemble, Query, ensemble_of
@@ -28,6 +28,7 @@ from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change,
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import ANSWERED, DONE, OPEN, READY, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.sched.resources.model_cache import NEVER_NS
 
 OVERLOADED = "overloaded"
 """Reason of a request whose models' lanes are taken until its deadline, though alone it would be in time."""

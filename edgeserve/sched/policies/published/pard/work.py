@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Dict, Iterable, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.policies.published.pard.state_planner import Module
-from edgeserve.sched.policies.published.pard.waits import PPM
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.requests.work import WORK_MAX, relative_ppm
+from edgeserve.units import PPM
 
 
 class DeclaredWork:
