@@ -13,7 +13,8 @@ The page *Write a policy* is the tutorial, *The interface of a policy* the refer
   :class:`Distribution`.
 * Functions that all policies share, so that every policy counts value and time alike: :class:`JobQueue`, :func:`take`,
   :func:`bid_for`, :func:`likely_bid`, :func:`choose`, :func:`best_class`, :func:`refusal`, :func:`expected_end`,
-  :func:`earliest_end_ns`, :func:`ends_by_lane`, :func:`droppable`, :func:`postpone`, :func:`look_at_bound`,
+  :func:`droppable`, :func:`give_up_late`, :func:`postpone`,
+  :func:`look_at_bound`,
   :data:`CANNOT_MAKE_DEADLINE`, :func:`ms_to_ns`, :func:`ns_to_ms`.
 
 Imports the scheduler and the configuration; no engine, no socket and no thread.
@@ -28,8 +29,7 @@ from edgeserve.sched.policies.common.bidding import (
     best_class,
     bid_for,
     droppable,
-    earliest_end_ns,
-    ends_by_lane,
+    give_up_late,
     likely_bid,
     look_at_bound,
     postpone,
@@ -71,8 +71,7 @@ __all__ = [
     "bid_for",
     "choose",
     "droppable",
-    "earliest_end_ns",
-    "ends_by_lane",
+    "give_up_late",
     "expected_end",
     "likely_bid",
     "look_at_bound",

@@ -11,6 +11,8 @@ from typing import Final
 NS_PER_US: Final = 1_000
 NS_PER_MS: Final = 1_000_000
 NS_PER_S: Final = 1_000_000_000
+FOREVER_NS: Final = 2**62  # longer than anything lasts, later than any deadline
+PPM: Final = 1_000_000
 
 _DURATION_NS: Final = {
     "ns": 1,

@@ -15,8 +15,8 @@ from edgeserve.loop.coalescing import ReceiveCoalescing
 from edgeserve.loop.response_overhead import ResponseOverhead
 from edgeserve.sched.core.auction import Auction
 from edgeserve.sched.core.cuts import Cuts
+from edgeserve.sched.core.experiments import Trials
 from edgeserve.sched.core.holds import Holds
-from edgeserve.sched.core.trials import Trials
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.inputs import InputVariance
 from edgeserve.sched.latency.lane_gaps import DispatchGap, IdleGap
@@ -43,6 +43,7 @@ from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.model_cache import Device
 from edgeserve.sched.resources.model_worth import ModelWorth
 from edgeserve.sim.scenario import Scenario
+from edgeserve.units import FOREVER_NS
 
 
 class Part(NamedTuple):
@@ -120,7 +121,7 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         "core/holds.py",
         (Part(Holds, "_under_pressure_ns", says(0)),),
     ),
-    Mechanism("trials of refused requests", "core/trials.py", (Part(Trials, "takes", says(False)),)),
+    Mechanism("trials of refused requests", "core/experiments.py", (Part(Trials, "takes", says(False)),)),
     Mechanism("rank of promised deadlines", "requests/promises.py", (Part(Promises, "take", says(False)),)),
     Mechanism("batches cut for others", "core/cuts.py", (Part(Cuts, "_kept_waiting", says(None)),)),
     Mechanism(
@@ -182,7 +183,7 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism(
         "edf: urgent before patient",
         "policies/common/lane_schedule.py",
-        (Part(lane_schedule, "_patient_from_ns", says(lane_schedule.NEVER_NS)),),
+        (Part(lane_schedule, "_patient_from_ns", says(FOREVER_NS)),),
     ),
     Mechanism("edf: batches that give nobody up", "policies/edf.py", (Part(edf, "_rate_of_all", says(0.0)),)),
     Mechanism("edf: steps to come", "policies/edf.py", (Part(edf, "_steps_more_ns", says(0)),)),

@@ -20,7 +20,6 @@ from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.common.bidding import (
     bid_for,
     droppable,
-    ends_by_lane,
     look_at_bound,
     postpone,
     refusal,
@@ -145,7 +144,7 @@ class EdfBefore(Policy):
                         postpone(queue, job, ends_ns)
             for queue in queues.begun.values():
                 if queue.rows:
-                    look_at_bound(queue, ends_by_lane(queues.model, board), board)
+                    look_at_bound(queue, board.ends_by_lane(queues.model), board)
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         bids = []

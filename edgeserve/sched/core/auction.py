@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Dict, List, Tuple
 
 from edgeserve.errors import PolicyError
+from edgeserve.sched.core.experiments import Probes
 from edgeserve.sched.core.holds import Holds
-from edgeserve.sched.core.probes import Probes
 from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.core.state import State
 from edgeserve.sched.policy_api import arbiter

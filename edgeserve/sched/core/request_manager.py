@@ -11,10 +11,10 @@ from heapq import heapify, heappop, heappush
 from typing import List, Sequence, Tuple
 
 from edgeserve.errors import PolicyError
+from edgeserve.sched.core.experiments import Trials
 from edgeserve.sched.core.refusals import shortfall_of
 from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
-from edgeserve.sched.core.trials import Trials
 from edgeserve.sched.latency.path_cost import batch_time_ns
 from edgeserve.sched.policy_api.board import RequestMoves
 from edgeserve.sched.protocol.actions import (

@@ -12,9 +12,9 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 from edgeserve.errors import PolicyError
 from edgeserve.sched.core.auction import Auction
 from edgeserve.sched.core.cuts import Cuts
+from edgeserve.sched.core.experiments import Probes
 from edgeserve.sched.core.holds import Holds
 from edgeserve.sched.core.invariants import check_invariants
-from edgeserve.sched.core.probes import Probes
 from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
@@ -414,7 +414,6 @@ class Scheduler:
 
     def _drain_requested(self, event: DrainRequested) -> None:
         self.state.draining = True
-        self._probes.release_all()
         self._fail_stranded()
 
     # --- lanes --------------------------------------------------------------------------------------------------------
@@ -474,7 +473,7 @@ class Scheduler:
             for job in policy.queued():
                 if (job.request.on_late == "answer" or self.state.draining) and not job.request.ended:
                     self._request_manager.fail_if_stranded(job)
-        self._probes.release_stranded(self.state.can_run)
+        self._probes.release_stranded()
 
     def _fail_jobs_of(self, model: str, reason: str) -> None:
         """A model could not be loaded again: those that no device can serve need not wait for it."""

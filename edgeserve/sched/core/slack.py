@@ -13,6 +13,7 @@ from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.resources.lanes import Lane
+from edgeserve.units import FOREVER_NS
 
 
 class Slack:
@@ -31,7 +32,7 @@ class Slack:
                         if not job.lane or job.lane == lane.name:
                             yield job
 
-    def spares_arrivals(self, lane: Lane, takes_ns: int, since_ns: int = -(2**62), but: App | None = None) -> bool:
+    def spares_arrivals(self, lane: Lane, takes_ns: int, since_ns: int = -FOREVER_NS, but: App | None = None) -> bool:
         """Whether a request that arrives just after the lane began to be kept for ``takes_ns`` could still be answered
         in time, for every app (except ``but``) that uses the lane and was asked since then."""
         state = self._state

@@ -17,12 +17,10 @@ from edgeserve.config.profiles import QUANTILES, Timing
 from edgeserve.errors import ProfileError
 from edgeserve.sched.latency.distribution import Distribution
 from edgeserve.sched.latency.inputs import InputVariance
-from edgeserve.sched.latency.window import NEVER_NS, Window
+from edgeserve.sched.latency.window import Window
 from edgeserve.sched.latency.work_time import WorkTime
 from edgeserve.sched.requests.work import MILLI
-from edgeserve.units import NS_PER_MS, ns_to_ms
-
-PPM = 1_000_000
+from edgeserve.units import FOREVER_NS, NS_PER_MS, PPM, ns_to_ms
 
 EXPECTED, PROFILE, START, ASSUMED, LIVE = "expected", "profile", "start-up", "assumed", "live"
 """What an estimate stands on: ``[model.NAME.expected]``, a profile, a few runs at start-up, nothing (an input to try
@@ -184,7 +182,7 @@ class BatchTime:
         self.version = 0
         self.learns_work = False
         self.phases: Dict[str, BatchTime] = {}
-        self.observed_ns = -NEVER_NS
+        self.observed_ns = -FOREVER_NS
         self._sources: Mapping[int, str] = sources or {}
         self._windows: Dict[int, Window] = {size: Window(WINDOW_LEN, age_ns=age_ns) for size in self.sizes}
         self._ratios = Window(WINDOW_LEN, age_ns=age_ns)  # measured over standard, of batches of any size
@@ -305,7 +303,7 @@ class BatchTime:
                 self.model, self.lane, self.seeds, self.sizes, self.age_ns, self.fixed_ns, self.alone, self._sources
             )
             found.set_speed(self.speed)
-            found._served_due_ns = NEVER_NS  # its seeds are the whole's: they say nothing of the phase
+            found._served_due_ns = FOREVER_NS  # its seeds are the whole's: they say nothing of the phase
         return found
 
     def distribution(self, size: int) -> Distribution:
@@ -423,7 +421,7 @@ class BatchTime:
             rows += [(at_ns, size, duration_ns) for at_ns, duration_ns in window.rows()]
         rows.sort()
         usual_ppm = self._slowdown_before(since_ns, rows)
-        changed_ns, gained, most = NEVER_NS, 0, 0
+        changed_ns, gained, most = FOREVER_NS, 0, 0
         for at_ns, size, duration_ns in reversed(rows):
             if at_ns <= since_ns:
                 break

@@ -23,7 +23,7 @@ from collections import deque
 from statistics import NormalDist
 from typing import Deque, Dict, List, Mapping, Tuple
 
-PPM = 1_000_000
+from edgeserve.units import PPM
 
 LOOKED_BACK = 48
 """Batches whose spread is looked at, of any size."""

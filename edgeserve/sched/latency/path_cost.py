@@ -18,9 +18,6 @@ from edgeserve.units import NS_PER_MS
 REFRESH_NS = 100 * NS_PER_MS
 """How old the numbers may be: far shorter than the drift of a device, far longer than a decision."""
 
-RUNS_MAX = 1_000_000
-"""More steps or parts than this are counted as so many."""
-
 PARTS_LEN = 32
 """Fan-outs remembered per node, to predict the next one's number of parts by their mean."""
 
@@ -159,7 +156,7 @@ def least_alone_ns(
         places = latencies[node.model]
         alone_ns = min([latency.fastest_alone_ns(since_ns) for latency in places])
         if alone_ns and hints:
-            alone_ns *= _least_runs(app, node, hints, places)
+            alone_ns *= _least_runs(node, hints, places)
             work = relative_milli(hints, node.name)
             if work is not None and work > MILLI:
                 fixed_ns = max([latency.fixed_now_ns for latency in places])
@@ -168,37 +165,28 @@ def least_alone_ns(
     return max(longest_ns.values())
 
 
-def _least_runs(app: App, node: Node, hints: Mapping[str, float], places: Sequence[BatchTime]) -> int:
+def _least_runs(node: Node, hints: Mapping[str, float], places: Sequence[BatchTime]) -> int:
     """How many batches, one after the other, a request needs at a node at least, by its hints."""
     jobs = 1
     scope = node.scope
     while scope is not None:
-        jobs *= max(1, int(min(hints.get(scope.name + ".parts", 1), RUNS_MAX)))
+        jobs *= max(1, int(hints.get(scope.name + ".parts", 1)))
         scope = scope.scope
     runs = jobs // (max([latency.size_max for latency in places]) * len(places))
-    steps = int(min(hints.get("steps" if app.simple else node.name + ".steps", 1), RUNS_MAX))
-    return min(RUNS_MAX, max(1, runs) * max(1, steps))
+    return max(1, runs) * max(1, int(hints.get(node.steps_key, 1)))
 
 
 def batch_time_ns(latencies: Sequence[BatchTime], count: int) -> int:
     """Typical lane time to run ``count`` jobs of a model, in full batches and a rest, on the lane that is fastest for
     them. ``latencies`` are the model's on its lanes."""
-    best_ns = -1
+    times: List[int] = []
     for latency in latencies:
         full, rest = divmod(count, latency.size_max)
-        time_ns = full * latency.typical_ns[latency.size_max] if full else 0
-        if rest:
-            time_ns += latency.typical_ns[latency.size_for[rest]]
-        if best_ns < 0 or time_ns < best_ns:
-            best_ns = time_ns
-    return best_ns
+        rest_ns = latency.typical_ns[latency.size_for[rest]] if rest else 0
+        times.append(full * latency.typical_ns[latency.size_max] + rest_ns)
+    return min(times)
 
 
 def share_time_ns(latencies: Sequence[BatchTime]) -> int:
     """Typical lane time of one job in a full batch, on the lane that is fastest for it. At least 1."""
-    best_ns = -1
-    for latency in latencies:
-        time_ns = latency.typical_ns[latency.size_max] // latency.size_max
-        if best_ns < 0 or time_ns < best_ns:
-            best_ns = time_ns
-    return max(1, best_ns)
+    return max(1, min([latency.typical_ns[latency.size_max] // latency.size_max for latency in latencies]))

@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from typing import Deque, List, Sequence, Tuple
 
-NEVER_NS = 2**62
+from edgeserve.units import FOREVER_NS
 
 
 class Window:
@@ -19,11 +19,11 @@ class Window:
 
     __slots__ = ("length", "every", "age_ns", "newest_ns", "values", "_rows", "_unseen")
 
-    def __init__(self, length: int, every: int = 1, age_ns: int = NEVER_NS) -> None:
+    def __init__(self, length: int, every: int = 1, age_ns: int = FOREVER_NS) -> None:
         self.length = length
         self.every = every
         self.age_ns = age_ns
-        self.newest_ns = -NEVER_NS
+        self.newest_ns = -FOREVER_NS
         self._rows: Deque[Tuple[int, int]] = deque()  # (when, value), the oldest first
         self.values: List[int] = []
         self._unseen = 0

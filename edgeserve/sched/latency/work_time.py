@@ -11,8 +11,7 @@ from typing import List, Mapping, Tuple
 
 from edgeserve.sched.latency.split import COUNT_MAX, BestSplit
 from edgeserve.sched.requests.work import MILLI
-
-PPM = 1_000_000
+from edgeserve.units import PPM
 
 CALM = 16
 """The slowdown is followed by this part of the difference."""

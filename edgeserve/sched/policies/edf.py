@@ -20,10 +20,8 @@ from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.policies.common.bidding import (
     bid_for,
-    droppable,
-    ends_by_lane,
+    give_up_late,
     look_at_bound,
-    postpone,
     refusal,
     take,
 )
@@ -32,7 +30,7 @@ from edgeserve.sched.policies.common.lane_schedule import first_of
 from edgeserve.sched.policies.common.model_queues import CRITICAL_TIERS, ModelQueues, WorthQueue, worthiest
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.options import PolicyOptions, option
-from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
+from edgeserve.sched.policy_api.policy import Bid, Options, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord, steps_left
 from edgeserve.sched.resources.lanes import Lane, Work
@@ -91,18 +89,12 @@ class Edf(Policy):
             if not queues.count:
                 continue
             ends_ns = board.earliest_end_ns(queues.model)
-            for queue in [queue for queue in queues.queues if queue.rows]:
-                rows = queue.rows
-                while ends_ns is not None and rows and rows[0][0] < ends_ns:
-                    job = rows[0][2]
-                    if droppable(job):
-                        queues.lost += 1
-                        board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
-                    else:
-                        postpone(queue, job, ends_ns)
+            for queue in [queue for queue in queues.queues if queue.rows]:  # giving up may make other jobs ready
+                if ends_ns is not None and queue.rows and queue.rows[0][0] < ends_ns:
+                    queues.lost += give_up_late(queue, ends_ns, board)
             for queue in queues.queues:
                 if queue.rows and not queue.tier % 2:
-                    look_at_bound(queue, ends_by_lane(queues.model, board), board)
+                    look_at_bound(queue, board.ends_by_lane(queues.model), board)
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         bids: List[Bid] = []

@@ -6,7 +6,7 @@ A move takes effect at once, so the next line of the policy sees it; an illegal 
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, Sequence, Tuple
+from typing import Callable, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.latency.batch_time import BatchTime
@@ -22,6 +22,12 @@ from edgeserve.sched.resources.cpu_share import CpuShare
 from edgeserve.sched.resources.lanes import Lane
 from edgeserve.sched.resources.model_cache import LOADING, NEVER_NS, RESIDENT, Device, Placement
 from edgeserve.sched.resources.sequences import Room, Sequences
+
+Start = Tuple[Lane, BatchTime, int, bool]
+"""A lane, how long a model takes there, when a job of it could start, and whether the model is in memory."""
+
+AloneTime = Callable[[BatchTime], int]
+"""What a job alone takes on a lane, in nanoseconds, of how long its model takes there."""
 
 
 class RequestMoves:
@@ -49,7 +55,7 @@ class RequestMoves:
 
 
 class ProbeMoves:
-    """The moves that concern probes. The scheduler's core implements them (``sched/core/probes.py``)."""
+    """The moves that concern probes. The scheduler's core implements them (``sched/core/experiments.py``)."""
 
     def retain(self, job: Job) -> bool:
         """See :meth:`Board.retain`."""
@@ -180,29 +186,46 @@ class Board:
         """Whether a model can run on a lane now."""
         return self._devices[lane.device].placements[model].state == RESIDENT
 
-    def earliest_end_ns(self, model: str) -> int | None:
-        """When a job of a model alone would end at the earliest, given what is on the lanes now, by the likely time;
-        None when no lane is up. A model that is not resident has to be loaded first. (Asked for every arrival: worked
-        out once per step, until something changes. A load depends on the demand, which every arrival changes.)"""
-        ends = self.ends_ns
-        if model in ends:
-            return ends[model]
+    def starts(self, model: str, free_only: bool = False) -> List[Start]:
+        """Where a job of a model could run, and when it could start there, given what is on the lanes now: every lane
+        that is up, after a load where the model is not resident. ``free_only``: only lanes that accept a work now and
+        have the model in memory."""
         now_ns = self.now_ns
-        earliest_ns: int | None = None
-        lasts = True
+        found: List[Start] = []
         for lane, latency, placement in self._places[model]:
             if not lane.up or lane.hung:
                 continue
-            at_ns = lane.available_ns(now_ns)
-            if placement.state != RESIDENT:
+            resident = placement.state == RESIDENT
+            if free_only and not (resident and lane.accepts(now_ns)):
+                continue
+            at_ns = lane.available_ns(now_ns) if lane.works else now_ns
+            if not resident:
                 at_ns = max(at_ns, self.resident_at_ns(model, lane))
-                lasts = False
-            at_ns += latency.alone_likely_ns
+            found.append((lane, latency, at_ns, resident))
+        return found
+
+    def earliest_end_ns(self, model: str, alone_ns: AloneTime | None = None, free_only: bool = False) -> int | None:
+        """When a job of a model alone would end at the earliest on the lanes of :meth:`starts`, None when there is
+        none: by the likely time, or by what ``alone_ns`` says of a lane's latency. (The likely one is asked for every
+        arrival: worked out once per step, until something changes. A load depends on the demand, which every arrival
+        changes.)"""
+        ends = self.ends_ns
+        lasts = alone_ns is None and not free_only
+        if lasts and model in ends:
+            return ends[model]
+        earliest_ns: int | None = None
+        for _, latency, at_ns, resident in self.starts(model, free_only):
+            at_ns += latency.alone_likely_ns if alone_ns is None else alone_ns(latency)
+            lasts = lasts and resident
             if earliest_ns is None or at_ns < earliest_ns:
                 earliest_ns = at_ns
         if lasts:
             ends[model] = earliest_ns
         return earliest_ns
+
+    def ends_by_lane(self, model: str) -> Dict[str, int]:
+        """When a job of a model alone would end on each lane that is up, by the likely time."""
+        return {lane.name: at_ns + latency.alone_likely_ns for lane, latency, at_ns, _ in self.starts(model)}
 
     def rest_ns(self, app: App, node: Node) -> int:
         """Time from the end of a node to the end of its request, on idle lanes."""

@@ -147,7 +147,7 @@ class Policy:
 
     by_estimate: ClassVar[FrozenSet[str]] = frozenset((CANNOT_MAKE_DEADLINE,))
     """Reasons for which it refuses and drops because of how long something is believed to take: such a request may be
-    run as a trial instead (``sched/core/trials.py``)."""
+    run as a trial instead (``sched/core/experiments.py``)."""
 
     records_history: ClassVar[bool] = False
     """Whether it has all models of an ensemble run where ``[app.NAME] history`` wants their outputs recorded."""

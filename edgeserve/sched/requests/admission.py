@@ -19,6 +19,7 @@ from typing import Dict, List, Mapping, Sequence, Set, Tuple
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import RequestRecord
+from edgeserve.units import FOREVER_NS
 
 QUEUE_FULL = "queue_full"
 OVER_SHARE = "over_share"
@@ -37,8 +38,6 @@ batches that are not full and requests that come meanwhile take the rest."""
 REFRESH_NS = 10_000_000
 """How long it stays known who competes."""
 
-NO_HURRY_NS = 2**62
-
 
 def weight_of(share: str, weights: Mapping[str, float]) -> float:
     """The weight of an owner: its own, or that of what it calls itself."""
@@ -55,7 +54,7 @@ class Admission:
     def __init__(self, app: App) -> None:
         self.app = app
         self.pending = 0
-        self.last_ns = -(2**62)
+        self.last_ns = -FOREVER_NS
         self.clients: Dict[str, Dict[int, RequestRecord]] = {}
 
     def enter(self, request: RequestRecord) -> None:
@@ -130,7 +129,7 @@ def to_displace_anywhere(admissions: Sequence[Admission], client: str) -> Reques
 
 class Use:
     """What one client wants of a set of lanes in one class: pending requests and lane time, when it last asked, and how
-    much time that request had until its deadline (:data:`NO_HURRY_NS` where it is answered late, too). ``ahead_ns`` is
+    much time that request had until its deadline (:data:`FOREVER_NS` where it is answered late, too). ``ahead_ns`` is
     the lane time that it had beyond its part, as of ``ahead_at_ns``. ``recent_ns`` is the lane time that it asked for,
     faded linearly over :data:`ACTIVE_NS`, as of ``last_ns``. As of the last refresh, ``part`` of the lanes' time is its
     own, and ``greedy`` says that it wants more.
@@ -155,8 +154,8 @@ class Use:
         self.share = share
         self.pending = 0
         self.pending_ns = 0
-        self.last_ns = -(2**62)
-        self.slack_ns = NO_HURRY_NS
+        self.last_ns = -FOREVER_NS
+        self.slack_ns = FOREVER_NS
         self.ahead_ns = 0
         self.ahead_at_ns = 0
         self.recent_ns = 0
@@ -186,7 +185,7 @@ class LaneShare:
     def __init__(self) -> None:
         self.uses: Dict[str, Use] = {}
         self.total_ns = 0
-        self.room_ns = NO_HURRY_NS
+        self.room_ns = FOREVER_NS
         self._fresh_until_ns = -1
 
     def asks(self, request: RequestRecord, lane_ns: int, now_ns: int) -> Use:
@@ -206,7 +205,7 @@ class LaneShare:
     def _refresh(self, now_ns: int, weights: Mapping[str, float]) -> None:
         """Who competes now, how much time the most urgent of them has, and the part of each. O(clients * log)."""
         self._fresh_until_ns = now_ns + REFRESH_NS
-        slack_ns = NO_HURRY_NS
+        slack_ns = FOREVER_NS
         wants: List[Tuple[float, str, float]] = []  # of all time for each unit of weight, by whom, its weight
         for share, use in list(self.uses.items()):
             if not use.pending and now_ns - use.last_ns > ACTIVE_NS:
@@ -215,7 +214,7 @@ class LaneShare:
                 slack_ns = min(slack_ns, use.slack_ns)
                 weight = weight_of(share, weights)
                 wants.append((use.recent_by(now_ns) / (ACTIVE_NS * weight), share, weight))
-        self.room_ns = max(1, slack_ns) * ROOM_PERCENT // 100 if slack_ns < NO_HURRY_NS else NO_HURRY_NS
+        self.room_ns = max(1, slack_ns) * ROOM_PERCENT // 100 if slack_ns < FOREVER_NS else FOREVER_NS
         self._share_out(sorted(wants))
 
     def _share_out(self, wants: Sequence[Tuple[float, str, float]]) -> None:
@@ -272,7 +271,7 @@ class LaneShare:
             return ""
         before_ns, over_ns, found = 0, 0, ""
         for share, other in self.uses.items():
-            later_ns = max(0, other.slack_ns - use.slack_ns) if other.slack_ns < NO_HURRY_NS else 0
+            later_ns = max(0, other.slack_ns - use.slack_ns) if other.slack_ns < FOREVER_NS else 0
             if other.pending_ns > later_ns:
                 before_ns += other.pending_ns - later_ns
                 above_ns = other.pending_ns + self._ahead_ns(other, now_ns) - self.part_ns(other)

@@ -13,7 +13,7 @@ from typing import Deque, Dict, Mapping, Sequence, Tuple
 from edgeserve.sched.requests.arrivals import Arrivals
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import RequestRecord
-from edgeserve.units import NS_PER_MS
+from edgeserve.units import FOREVER_NS, NS_PER_MS
 
 MEMORY_NS = 1000 * NS_PER_MS
 """How long after its last request a critical source is expected to come back at least; one with a longer period for two
@@ -21,9 +21,6 @@ of its periods."""
 
 SOURCES_MAX = 64
 """Sources (client and stream) of one app that are told apart; of more, the least recent are forgotten."""
-
-NO_BOUND_NS = 2**62
-"""There is nobody to wait for."""
 
 
 class Source(Arrivals):
@@ -96,7 +93,7 @@ class CriticalArrivals:
     def room_ns(self, apps: Sequence[App], now_ns: int) -> Tuple[int, int | None]:
         """How long a work that starts now may take, so that no critical request of these apps is late behind it, and
         when that grows although none comes (None: never, nobody is waited for). Forgets who does not come any more."""
-        room_ns, grows_ns = NO_BOUND_NS, NO_BOUND_NS
+        room_ns, grows_ns = FOREVER_NS, FOREVER_NS
         for app in apps:
             sources = self._sources.get(app.name)
             if sources is None:
@@ -109,7 +106,7 @@ class CriticalArrivals:
             if not sources:
                 del self._sources[app.name]
         self.any = bool(self._sources)
-        return room_ns, None if room_ns == NO_BOUND_NS else grows_ns
+        return room_ns, None if room_ns == FOREVER_NS else grows_ns
 
 
 def apps_on(apps: Mapping[str, App], models: Mapping[str, object]) -> Tuple[App, ...]:

@@ -26,7 +26,8 @@ class Node:
 
     ``plain``: it neither fans out nor routes, so its results cannot be wrong. ``follower`` is the one node that runs
     whenever a plain node is done: its only successor, which waits for nothing else. ``is_join``: it waits for several
-    predecessors or parts; ``feeds_join``: a successor of the node does."""
+    predecessors or parts; ``feeds_join``: a successor of the node does. ``steps_key``: the hint that tells its steps,
+    ``steps`` in a simple app."""
 
     __slots__ = (
         "name",
@@ -46,6 +47,7 @@ class Node:
         "follower",
         "is_join",
         "feeds_join",
+        "steps_key",
     )
 
     def __init__(self, config: NodeConfig, index: int) -> None:
@@ -65,6 +67,7 @@ class Node:
         self.follower: Node | None = None
         self.is_join = False
         self.feeds_join = False
+        self.steps_key = self.name + ".steps"
         self.closers: Tuple[Node, ...] = ()  # the gather nodes that close the scope which this node opens
 
     def scope_after(self) -> Node | None:
@@ -129,6 +132,8 @@ class App:
         self.ensemble = config.ensemble_profile
         self.history_share = config.history_share if config.history else 0.0
         self.simple = len(self.nodes) == 1 and self.nodes[0].plain
+        if self.simple:
+            self.nodes[0].steps_key = "steps"
         self.hint_bounds = hint_bounds(config)
 
     def bounded(self, hints: Mapping[str, float]) -> Mapping[str, float]:

@@ -307,11 +307,7 @@ def steps_left(job: Job) -> int:
     node, ``NODE.steps`` otherwise. At least 1: a job that was expected to be over needs one more."""
     if job.steps_total:
         return max(1, job.steps_total - job.steps)
-    hints = job.hints
-    if not hints:
-        return 1
-    declared = hints.get("steps" if job.request.app.simple else job.node.name + ".steps", 1)
-    return max(1, int(declared) - job.steps)
+    return max(1, int(job.hints.get(job.node.steps_key, 1)) - job.steps) if job.hints else 1
 
 
 def move_request(request: RequestRecord, what: str) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import List, Mapping, Sequence
 
 from edgeserve.sched.requests.states import Job
-
-PPM = 1_000_000
+from edgeserve.units import PPM
 
 MILLI = 1000
 """Jobs and work are counted in thousandths of a usual job."""

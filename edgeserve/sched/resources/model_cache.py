@@ -22,7 +22,7 @@ from typing import AbstractSet, Deque, Dict, Iterable, List, Sequence, Tuple
 from edgeserve.errors import ConfigError
 from edgeserve.sched.protocol.events import CLASSES, LEVELS
 from edgeserve.sched.resources.model_worth import NOTHING, ModelWorth, Worth, added
-from edgeserve.units import NS_PER_MS, format_size
+from edgeserve.units import FOREVER_NS, NS_PER_MS, format_size
 
 LOAD_AHEAD_NS = 5 * NS_PER_MS
 """Outstanding loads per device (Clockwork, section 5)."""
@@ -116,7 +116,7 @@ class Placement:
         self.failures = 0
         self.retry_at_ns = 0
         self.loads_ns: Deque[int] = deque(maxlen=10)
-        self.used_ns = -(2**62)  # when it was launched last
+        self.used_ns = -FOREVER_NS  # when it was launched last
         self.gap_ns = 0  # a usual time between two launches, of the longer ones
 
     def is_working(self, now_ns: int) -> bool:
@@ -173,7 +173,7 @@ class Device:
         self.used_bytes = 0
         self.state_bytes = 0
         self.free_bytes: int | None = None  # as the monitor last reported
-        self.reported_ns = -(2**62)  # when that was, whether it had changed or not
+        self.reported_ns = -FOREVER_NS  # when that was, whether it had changed or not
         self.heat: float | None = None
         self.power_w: float | None = None
         self.falling_bytes = 0  # what other programs took between the last two reports,

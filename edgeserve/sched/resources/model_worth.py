@@ -10,14 +10,10 @@ from __future__ import annotations
 
 from typing import AbstractSet, Callable, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
-from edgeserve.sched.latency.path_cost import AppCosts
+from edgeserve.sched.latency.path_cost import REFRESH_NS, AppCosts
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.arrivals import AppArrivals
 from edgeserve.sched.requests.graph import App
-from edgeserve.units import NS_PER_MS
-
-REFRESH_NS = 100 * NS_PER_MS
-"""How old rates may be: far longer than a step, far shorter than what a rate is taken over."""
 
 PARTIAL = 0.5
 """What the models of an app are worth at most while one of them is missing."""

@@ -6,7 +6,7 @@ Pure: they read the board and change nothing.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Callable, Dict, Iterable, List, Mapping, Sequence, Tuple
+from typing import TYPE_CHECKING, Iterable, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.latency.distribution import Distribution
 from edgeserve.sched.policies.common.job_queue import JobQueue
@@ -15,8 +15,7 @@ from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
 from edgeserve.sched.requests.states import Job, RequestRecord, steps_left
 
 if TYPE_CHECKING:
-    from edgeserve.sched.latency.batch_time import BatchTime
-    from edgeserve.sched.policy_api.board import Board
+    from edgeserve.sched.policy_api.board import AloneTime, Board
     from edgeserve.sched.resources.lanes import Lane
 
 
@@ -94,7 +93,10 @@ def bid_for(
     """The bid to run ``jobs`` of one model: worth and remaining lane time count the rest of their pipelines.
     ``shares``: what each job adds to its request (:class:`Utility`)."""
     rest_ns = rest_lane_ns = steps_ns = 0
+    klass, is_mixed = jobs[0].request.klass, False
     for job in jobs:
+        if job.request.klass != klass:
+            is_mixed = True
         if job.node.succs:
             rest_ns = max(rest_ns, board.rest_ns(job.request.app, job.node))
             rest_lane_ns = max(rest_lane_ns, board.rest_lane_ns(job.request.app, job.node))
@@ -110,8 +112,17 @@ def bid_for(
         expected_ns + rest_lane_ns,
         start_before_ns=start_before_ns,
         drops=drops,
-        klass=best_class(jobs),
+        klass=best_class(jobs) if is_mixed else klass,
     )
+
+
+def bid_to_measure(job: Job, lane: Lane, board: Board, probe: bool = False) -> Bid:
+    """The bid to run a job alone for what that teaches (``sched/core/experiments.py``): it delivers no value."""
+    latency = board.latency(job.node.model, lane.name)
+    alone_ns = latency.alone_likely_ns
+    klass = "background" if probe else job.request.klass
+    nothing = Utility((), alone_ns)
+    return Bid(job.node.model, (job,), latency.sizes[0], alone_ns, nothing, alone_ns, probe=probe, klass=klass)
 
 
 class LikelyUtility:
@@ -163,48 +174,14 @@ def likely_bid(jobs: Sequence[Job], size: int, known: Distribution, board: Board
     return bid
 
 
-def ends_by_lane(model: str, board: Board, alone_ns: Callable[[BatchTime], int] | None = None) -> Dict[str, int]:
-    """When a job of this model alone would end on each lane that is up, given what is on the lanes now. A model that is
-    not resident has to be loaded first. By the likely time, or by what ``alone_ns`` says."""
-    ends: Dict[str, int] = {}
-    for lane in board.lanes_of(model):
-        ends_ns = _ends_alone_ns(model, lane, board, alone_ns)
-        if ends_ns is not None:
-            ends[lane.name] = ends_ns
-    return ends
-
-
-def _ends_alone_ns(model: str, lane: Lane, board: Board, alone_ns: Callable[[BatchTime], int] | None) -> int | None:
-    if not lane.up or lane.hung:
-        return None
-    starts_ns = max(lane.available_ns(board.now_ns), board.resident_at_ns(model, lane))
-    latency = board.latency(model, lane.name)
-    return starts_ns + (latency.alone_likely_ns if alone_ns is None else alone_ns(latency))
-
-
-def earliest_end_ns(model: str, board: Board, alone_ns: Callable[[BatchTime], int] | None = None) -> int | None:
-    """When a job of this model alone would end at the earliest, as :func:`ends_by_lane` says, or None when no lane is
-    up."""
-    if alone_ns is None:
-        return board.earliest_end_ns(model)
-    earliest_ns: int | None = None
-    for lane in board.lanes_of(model):
-        ends_ns = _ends_alone_ns(model, lane, board, alone_ns)
-        if ends_ns is not None and (earliest_ns is None or ends_ns < earliest_ns):
-            earliest_ns = ends_ns
-    return earliest_ns
-
-
-def refusal(request: RequestRecord, board: Board, alone_ns: Callable[[BatchTime], int] | None = None) -> str | None:
-    """Why a request should be refused at arrival, or None: some first node must be able to end, on some lane, early
-    enough for the rest (times as in :func:`earliest_end_ns`). Requests that are answered late anyway are never refused
-    for their deadline."""
+def refusal(request: RequestRecord, board: Board, alone_ns: AloneTime | None = None) -> str | None:
+    """Why a request should be refused at arrival, or None: each of its first nodes must be able to end, on some lane,
+    early enough for the rest (times as in :meth:`Board.earliest_end_ns`). Requests that are answered late anyway are
+    never refused for their deadline."""
     if request.on_late == "answer":
         return None
     for node in request.app.entries:
-        ends_ns = (
-            board.earliest_end_ns(node.model) if alone_ns is None else earliest_end_ns(node.model, board, alone_ns)
-        )
+        ends_ns = board.earliest_end_ns(node.model, alone_ns)
         if ends_ns is None:
             return "no_lane"
         if node.succs:
@@ -227,6 +204,20 @@ def postpone(queue: JobQueue, job: Job, ends_ns: int) -> None:
     key = job.key + slo_ns * -(-(ends_ns - job.key) // slo_ns)
     queue.remove(job)
     queue.add(key, job)
+
+
+def give_up_late(queue: JobQueue, ends_ns: int, board: Board) -> int:
+    """Give up the jobs of a queue that are due before ``ends_ns``, and postpone those that are answered anyway. How
+    many were given up."""
+    rows, count = queue.rows, 0
+    while rows and rows[0][0] < ends_ns:
+        job = rows[0][2]
+        if droppable(job):
+            count += 1
+            board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
+        else:
+            postpone(queue, job, ends_ns)
+    return count
 
 
 def look_at_bound(queue: JobQueue, ends_ns: Mapping[str, int], board: Board) -> None:

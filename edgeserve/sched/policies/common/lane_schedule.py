@@ -11,6 +11,7 @@ from typing import List, Sequence
 
 from edgeserve.sched.policies.common.bidding import Utility
 from edgeserve.sched.policy_api.policy import Bid
+from edgeserve.units import FOREVER_NS
 
 KEPT = 0.9
 """A batch is in time as long as so much of its worth remains. Of a critical batch, all of it."""
@@ -26,8 +27,6 @@ PATIENT = 16
 """A batch that can wait so many times as long as the most urgent one lets it go first, dense or not: between deadlines
 that lie so far apart, an early start keeps time free for those who come. (Between those that do not, full batches save
 more.)"""
-
-NEVER_NS = 2**62
 
 
 class Candidate:
@@ -116,4 +115,4 @@ def _latest_start_ns(utility: Utility, at_ns: int, kept: float) -> int:
         may_lose -= worth
         if may_lose < 0.0:
             return due_ns - utility.after_ns
-    return NEVER_NS
+    return FOREVER_NS

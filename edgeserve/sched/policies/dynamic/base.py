@@ -6,17 +6,17 @@ The two differ in which requests they give up and which batch they choose.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Dict, List, Mapping, Sequence, Tuple, Type
+from typing import Any, ClassVar, Dict, List, Mapping, Sequence, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.policies.common.bidding import droppable, look_at_bound, postpone
+from edgeserve.sched.policies.common.bidding import give_up_late, look_at_bound
 from edgeserve.sched.policies.dynamic.model import DynamicModel, QueueKey
 from edgeserve.sched.policies.dynamic.sampler import Sampler
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
-from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change, Options, Policy
+from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
@@ -126,14 +126,15 @@ class DynamicPolicy(Policy):
     def plan(self, board: Board) -> None:
         """Drop what is not worth running on any lane, when a lane asks; make new tables when none does."""
         for model in self._models.values():
-            lanes = _starts_ns(model.model, board) if model.queues else []
-            if any(lane.accepts(board.now_ns) for lane, _ in lanes):
+            starts = board.starts(model.model) if model.queues else []
+            if any(lane.accepts(board.now_ns) for lane, _, _, _ in starts):
                 for queue_key in list(model.queues):
                     ends_ns = {
                         lane.name: starts_ns + self._hopeless_ns(model, queue_key, lane, board)
-                        for lane, starts_ns in lanes
+                        for lane, _, starts_ns, _ in starts
                     }
-                    _abandon_before(model, queue_key, min(ends_ns.values()), board)
+                    if queue_key in model.queues:
+                        give_up_late(model.queues[queue_key], min(ends_ns.values()), board)
                     if model.has_steps and queue_key in model.queues:
                         look_at_bound(model.queues[queue_key], ends_ns, board)
             else:
@@ -158,7 +159,7 @@ class DynamicPolicy(Policy):
             return super().expected_end(request, job, board)
         best: ExpectedEnd | None = None
         behind_ns = request.deadline_ns - job.deadline_ns
-        for lane, starts_ns in _starts_ns(model.model, board):
+        for lane, _, starts_ns, _ in board.starts(model.model):
             if starts_ns >= NEVER_NS or (job.lane and job.lane != lane.name):
                 continue
             alone_ns = self._hopeless_ns(model, queue_key, lane, board) + behind_ns
@@ -183,23 +184,3 @@ class DynamicPolicy(Policy):
 
     def queued(self) -> List[Job]:
         return [job for model in self._models.values() for job in model.jobs()]
-
-
-def _starts_ns(model: str, board: Board) -> List[Tuple[Lane, int]]:
-    """The lanes that may run a model and are up, with the time at which a batch could start on each."""
-    return [
-        (lane, max(lane.available_ns(board.now_ns), board.resident_at_ns(model, lane)))
-        for lane in board.lanes_of(model)
-        if lane.up and not lane.hung
-    ]
-
-
-def _abandon_before(model: DynamicModel, queue_key: QueueKey, ends_ns: int, board: Board) -> None:
-    """Drop the jobs of a queue that are due before ``ends_ns``; those answered late anyway get one more SLO."""
-    queue = model.queues.get(queue_key)
-    while queue is not None and queue.rows and queue.rows[0][0] < ends_ns:
-        job = queue.rows[0][2]
-        if droppable(job):
-            board.abandon_branch(job, CANNOT_MAKE_DEADLINE)
-        else:
-            postpone(queue, job, ends_ns)

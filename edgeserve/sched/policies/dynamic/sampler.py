@@ -3,7 +3,7 @@
 Orloj (section 5 of the paper) samples finished requests and runs them again off the critical path. Here jobs are drawn
 when they become ready, before anything about them is known: of those that finish, or finish in time, the long ones are
 missing, since they are the ones that are dropped while they wait. Their inputs are retained whatever becomes of them
-(``sched/core/probes.py``, which also sees to it that a probe delays nobody).
+(``sched/core/experiments.py``, which also sees to it that a probe delays nobody).
 
 A policy owns one :class:`Sampler` and calls ``on_ready``, ``finished`` and ``next_wakeup_ns`` from its hooks
 ``on_ready``, ``on_finished`` and ``next_wakeup_ns``, and ``offer`` when it has nothing else to bid. Of a probe a policy
@@ -15,24 +15,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Dict, List, Mapping, NamedTuple, Sequence, Set, Tuple
 from zlib import crc32
 
-from edgeserve.sched.policies.common.bidding import Utility
+from edgeserve.sched.policies.common.bidding import bid_to_measure
 from edgeserve.sched.policies.common.draws import mixed
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import DONE, GONE, JOB_FAILED, Job, steps_left
 from edgeserve.sched.resources.lanes import Lane, Work
-from edgeserve.units import NS_PER_S, ns_to_ms
+from edgeserve.units import NS_PER_S, PPM, ns_to_ms
 
 if TYPE_CHECKING:
     from edgeserve.sched.policy_api.board import Board
 
-PPM = 1_000_000
-
 BUDGET_DEPTH_NS = NS_PER_S
 """How long a lane's unused budget adds up: lanes that idle rarely may probe a few times in a row when they do."""
-
-NOTHING = Utility((), 0)
-"""A probe delivers no value."""
 
 
 class Sample(NamedTuple):
@@ -103,19 +98,7 @@ class Sampler:
         if lane.works or self._unused_ns_ppm(lane, board.now_ns) <= 0:
             return None
         job = self._oldest(lane, board)
-        if job is None:
-            return None
-        latency = board.latency(job.node.model, lane.name)
-        return Bid(
-            job.node.model,
-            (job,),
-            latency.sizes[0],
-            latency.alone_likely_ns,
-            NOTHING,
-            latency.alone_likely_ns,
-            probe=True,
-            klass="background",
-        )
+        return None if job is None else bid_to_measure(job, lane, board, probe=True)
 
     def finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> Sample | None:
         """A work of the policy is over: the sample that it gives, if any."""

@@ -13,10 +13,10 @@ from typing import ClassVar, Deque, Dict, Final, FrozenSet, Iterable, List, Mapp
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
-from edgeserve.sched.policies.common.bidding import bid_for, droppable, earliest_end_ns, take
+from edgeserve.sched.policies.common.bidding import bid_for, droppable, take
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.edf import Edf
-from edgeserve.sched.policies.ensemble.lanes import NEVER_NS, Places, places_of
+from edgeserve.sched.policies.ensemble.lanes import Places, places_of
 from edgeserve.sched.policies.ensemble.planner import BOUNDED
 from edgeserve.sched.policies.ensemble.problem import REWARD_UNIT, Asked, Lanes, Option, Plan
 from edgeserve.sched.policies.ensemble.queries import Ensemble, Query, ensemble_of
@@ -28,6 +28,7 @@ from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change,
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import ANSWERED, DONE, OPEN, READY, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
+from edgeserve.sched.resources.model_cache import NEVER_NS
 
 OVERLOADED = "overloaded"
 """Reason of a request whose models' lanes are taken until its deadline, though alone it would be in time."""
@@ -140,16 +141,12 @@ class EnsemblePolicy(Policy):
             return self._plain.on_request(request, board)
         if request.on_late == "answer":
             return None
-        ends = [self._ends_ns(request, node_index, ensemble, board) for node_index in range(len(ensemble.nodes))]
-        return CANNOT_MAKE_DEADLINE if min(ends) > request.deadline_ns else None
-
-    def _ends_ns(self, request: RequestRecord, bit: int, ensemble: Ensemble, board: Board) -> int:
-        """When a new request could end with one model alone, on lanes as they are."""
-        node = ensemble.nodes[bit]
-        ends_ns = earliest_end_ns(node.model, board)
-        if ends_ns is None:
-            return NEVER_NS
-        return ends_ns + board.rest_ns(request.app, node) + self._lead_ns(request.app, board)
+        latest_ns = request.deadline_ns - self._lead_ns(request.app, board)
+        for node in ensemble.nodes:  # with one model alone, on lanes as they are
+            ends_ns = board.earliest_end_ns(node.model)
+            if ends_ns is not None and ends_ns + board.rest_ns(request.app, node) <= latest_ns:
+                return None
+        return CANNOT_MAKE_DEADLINE
 
     def _lead_ns(self, app: App, board: Board) -> int:
         """The time of the nodes before the models."""

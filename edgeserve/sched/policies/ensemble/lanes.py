@@ -14,9 +14,7 @@ from edgeserve.sched.policies.ensemble.problem import Lanes
 from edgeserve.sched.policies.ensemble.queries import Ensemble, Query
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.resources.lanes import Lane
-
-NEVER_NS = 2**61
-"""When a model could start that no lane can run now."""
+from edgeserve.sched.resources.model_cache import NEVER_NS
 
 STALE = 10
 """A model that has not run for so many times what it takes is measured too long ago to be called slow by it."""

@@ -1,8 +1,8 @@
 """Which requests of an ensemble have all their models run, for the history that ``edgeserve fit`` learns from.
 
 Requests are drawn when their models become ready, before anything is known of them. The world keeps the inputs of each
-model (``sched/core/probes.py``); what the request itself does not run is run later, alone, as a probe: where a lane
-idles and no deadline of an app on it could suffer. What the models say is written down by the world
+model (``sched/core/experiments.py``); what the request itself does not run is run later, alone, as a probe: where a
+lane idles and no deadline of an app on it could suffer. What the models say is written down by the world
 (``live/history_recorder.py``). A policy owns one :class:`RecordDraws` and calls it from its hooks.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Dict, List, Sequence
 from zlib import crc32
 
-from edgeserve.sched.policies.common.bidding import Utility
+from edgeserve.sched.policies.common.bidding import bid_to_measure
 from edgeserve.sched.policies.common.draws import mixed
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.policy import Bid
@@ -25,9 +25,6 @@ REQUESTS_MAX = 8
 
 WAIT_NS = 10 * NS_PER_S
 """After so long a kept request makes room for another: a model of it may never be in memory."""
-
-NOTHING = Utility((), 0)
-"""A probe delivers no value."""
 
 
 class RecordedRequest:
@@ -92,17 +89,7 @@ class RecordDraws:
                     and board.is_retained(job)
                     and board.is_resident(job.node.model, lane)
                 ):
-                    latency = board.latency(job.node.model, lane.name)
-                    return Bid(
-                        job.node.model,
-                        (job,),
-                        latency.sizes[0],
-                        latency.alone_likely_ns,
-                        NOTHING,
-                        latency.alone_likely_ns,
-                        probe=True,
-                        klass="background",
-                    )
+                    return bid_to_measure(job, lane, board, probe=True)
         return None
 
     def finished(self, work: Work, board: Board) -> None:

@@ -380,7 +380,7 @@ class Member:
         for job in self.jobs.values():
             found[job.node.index] = max(found.get(job.node.index, 1), steps_left(job))
         for node in self.pipeline.nodes:
-            declared = self.request.hints.get("steps" if self.request.app.simple else node.name + ".steps")
+            declared = self.request.hints.get(node.steps_key)
             if declared is not None and node.index not in found:
                 found[node.index] = max(1, int(declared))
         self._steps = found

@@ -21,7 +21,6 @@ from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.policies.common.bidding import (
     bid_for,
     droppable,
-    earliest_end_ns,
     must_yield,
     refusal,
     take,
@@ -113,7 +112,7 @@ class Clockwork(Policy):
                 continue
             if not self._refuse_early and not any(lane.accepts(board.now_ns) for lane in board.lanes_of(model)):
                 continue
-            ends_ns = earliest_end_ns(model, board, self._alone_ns)
+            ends_ns = board.earliest_end_ns(model, self._alone_ns)
             late = list(queue.rows[: queue.position(ends_ns)]) if ends_ns is not None else []
             for _, _, job in late:
                 if job.state != READY or not droppable(job):  # another job of its request has taken it along

@@ -73,7 +73,7 @@ class Nexus(Policy):
         if not self._early_drop:
             return
         for model, queue in list(self._waiting.queues.items()):  # giving up may make other jobs ready
-            ends_ns = self._earliest_end_ns(model, board) if queue.rows else None
+            ends_ns = board.earliest_end_ns(model, self._planned_ns, free_only=True) if queue.rows else None
             while ends_ns is not None and queue.rows:
                 job = queue.rows[0][2]
                 if job.deadline_ns >= ends_ns or not droppable(job):
@@ -116,13 +116,3 @@ class Nexus(Policy):
     def _planned_ns(self, latency: BatchTime) -> int:
         """The mean time of a batch of the planned size."""
         return latency.profiled_ns[latency.size_for[self._planned_size(latency)]]
-
-    def _earliest_end_ns(self, model: str, board: Board) -> int | None:
-        """When a batch of the planned size would end on the fastest lane that is free now, or None when none is."""
-        ends_ns: int | None = None
-        for lane in board.lanes_of(model):
-            if not lane.accepts(board.now_ns) or not board.is_resident(model, lane):
-                continue
-            at_ns = lane.available_ns(board.now_ns) + self._planned_ns(board.latency(model, lane.name))
-            ends_ns = at_ns if ends_ns is None else min(ends_ns, at_ns)
-        return ends_ns

@@ -7,7 +7,7 @@ from typing import ClassVar, Dict, Final, List, Mapping, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.ensemble.base import Alike, EnsembleOptions, EnsemblePolicy, PlanParameters
-from edgeserve.sched.policies.ensemble.lanes import NEVER_NS, Places, with_dispatch_gaps
+from edgeserve.sched.policies.ensemble.lanes import Places, with_dispatch_gaps
 from edgeserve.sched.policies.ensemble.planner import EXACT
 from edgeserve.sched.policies.ensemble.problem import Asked, Lanes, Option, Plan
 from edgeserve.sched.policies.ensemble.queries import Query
@@ -18,6 +18,7 @@ from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
 from edgeserve.sched.policy_api.policy import Options
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import RequestRecord
+from edgeserve.sched.resources.model_cache import NEVER_NS
 
 GUARD_PART: Final = 4
 """Models are asked to end early by a quarter of a request's time at most, since the join may wait for its lane."""

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from hand_world import MS, app_of, job
 
-from edgeserve.sched.requests.critical import NO_BOUND_NS, CriticalArrivals
+from edgeserve.sched.requests.critical import CriticalArrivals
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import RequestRecord
+from edgeserve.units import FOREVER_NS
 
 APP, OTHER = app_of("m"), app_of("n", name="b")
 SLACK = 16  # a request that has 20 ms and takes 4 alone
@@ -37,7 +38,7 @@ class Arrivals:
     def room(self, now_ms: float, *apps: App) -> float | None:
         """How long a work may take that starts now, or None for as long as it likes."""
         room_ns, _ = self.known.room_ns(apps or (APP,), round(now_ms * MS))
-        return None if room_ns == NO_BOUND_NS else room_ns / MS
+        return None if room_ns == FOREVER_NS else room_ns / MS
 
     def grows(self, now_ms: float) -> float | None:
         """When the room grows although no request comes."""

@@ -22,8 +22,8 @@ from typing import List, Optional, Sequence, Tuple
 from edgeserve.sched.policies.common.job_queue import JobQueue, Row
 from edgeserve.sched.policies.dynamic.lengths import Lengths
 from edgeserve.sched.requests.states import Job
+from edgeserve.units import FOREVER_NS
 
-FOREVER_NS = 2**62
 NOTHING = -1.0  # less than any score
 
 _Piece = Tuple[List[Row], int, int, List[float], List[float], List[float], float]

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Deque, Dict, List, Mapping, Sequence, Tuple
 
-from edgeserve.sched.policies.published.pard.waits import PPM
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import COMPLETED, DONE, Job
+from edgeserve.units import PPM
 
 SEEN_LEN = 64
 """Choices remembered per fork: a few seconds of a busy pipeline, so that a change of scene is noticed."""

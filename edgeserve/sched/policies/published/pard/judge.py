@@ -14,14 +14,13 @@ from edgeserve.sched.policies.common.bidding import droppable
 from edgeserve.sched.policies.published.pard.rules import END_TO_END, STAY, Rule
 from edgeserve.sched.policies.published.pard.siblings import Siblings
 from edgeserve.sched.policies.published.pard.state_planner import Module, Planner
-from edgeserve.sched.policies.published.pard.waits import PPM
 from edgeserve.sched.policies.published.pard.work import DeclaredWork
 from edgeserve.sched.policies.published.pard.worker import Worker
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import Job, steps_left
-from edgeserve.units import format_duration
+from edgeserve.units import PPM, format_duration
 
 OC_ADMITS_PPM = 600_000
 """Rule ``oc``: an overloaded module admits with probability 1 - alpha, alpha = 0.4 (the paper's section 5)."""

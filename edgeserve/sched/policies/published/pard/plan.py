@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Dict, Mapping, Sequence
 
-from edgeserve.sched.policies.published.pard.waits import PPM
 from edgeserve.sched.requests.graph import App
+from edgeserve.units import PPM
 
 Times = Mapping[str, Mapping[int, int]]
 """Model -> batch size -> how long such a batch takes, in nanoseconds."""

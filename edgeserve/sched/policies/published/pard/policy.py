@@ -25,7 +25,7 @@ from edgeserve.sched.policies.published.pard.plan import plan_sizes
 from edgeserve.sched.policies.published.pard.rules import NEVER, RULES
 from edgeserve.sched.policies.published.pard.siblings import Siblings
 from edgeserve.sched.policies.published.pard.state_planner import LoadFactor, Planner, models_of
-from edgeserve.sched.policies.published.pard.waits import PPM, Waits
+from edgeserve.sched.policies.published.pard.waits import Waits
 from edgeserve.sched.policies.published.pard.work import DeclaredWork
 from edgeserve.sched.policies.published.pard.worker import Worker, choose_worker, hindrance, is_usable, window_start
 from edgeserve.sched.policy_api.board import Board
@@ -35,7 +35,7 @@ from edgeserve.sched.policy_api.policy import Bid, Change, Options, Policy
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import DROPPED, Job, RequestRecord
 from edgeserve.sched.resources.lanes import Lane, Work
-from edgeserve.units import ms_to_ns
+from edgeserve.units import PPM, ms_to_ns
 
 PROACTIVE = "proactive"
 """Reason of a request that was given up before the module at which it could no longer be in time."""

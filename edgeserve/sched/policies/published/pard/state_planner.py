@@ -16,9 +16,10 @@ from collections import deque
 from typing import Deque, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.policies.published.pard.branches import Branches, Routes
-from edgeserve.sched.policies.published.pard.waits import PPM, Waits, forget_before, weighted_mean_ns
+from edgeserve.sched.policies.published.pard.waits import Waits, forget_before, weighted_mean_ns
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import Job
+from edgeserve.units import PPM
 
 SMOOTHED_OVER = 5
 """Periods over which the arrival rate is averaged to see how much it jumps (section 3.4: 5 s)."""

@@ -20,7 +20,7 @@ from typing import Any, Deque, Dict, Sequence, Tuple
 
 import numpy as np
 
-PPM = 1_000_000
+from edgeserve.units import PPM
 
 KEPT_MAX = 10_000
 """Observed waits that are looked back on, per module and in all (the paper: "the last 10k")."""

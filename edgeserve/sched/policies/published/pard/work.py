@@ -11,23 +11,21 @@ from __future__ import annotations
 from typing import Dict, Iterable, List, Mapping, Sequence, Tuple
 
 from edgeserve.sched.policies.published.pard.state_planner import Module
-from edgeserve.sched.policies.published.pard.waits import PPM
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import Job
 from edgeserve.sched.requests.work import WORK_MAX, relative_ppm
+from edgeserve.units import PPM
 
 
 class DeclaredWork:
     """What requests to some apps declare. Immutable."""
 
-    __slots__ = ("_steps", "_behind")
+    __slots__ = ("_behind",)
 
     def __init__(self, apps: Sequence[App]) -> None:
-        self._steps: Dict[Node, str] = {}  # node -> its hint of steps
         self._behind: Dict[Node, Tuple[Node, ...]] = {}
         for app in apps:
             for node in reversed(app.nodes):  # successors first
-                self._steps[node] = "steps" if app.simple else f"{node.name}.steps"
                 behind: List[Node] = list(node.succs)
                 for succ in node.succs:
                     behind += [further for further in self._behind[succ] if further not in behind]
@@ -48,7 +46,7 @@ class DeclaredWork:
         found: Dict[Node, int] = {}
         if hints:
             for node in self._behind[job.node]:
-                module, steps = modules[node.model], self._steps[node]
+                module, steps = modules[node.model], node.steps_key
                 extra_ns = _over_usual_ppm(hints, node.name) * module.each_ns // PPM
                 if steps in hints:
                     extra_ns += (max(1, int(min(hints[steps], WORK_MAX))) - 1) * module.time_ns

@@ -12,7 +12,6 @@ from edgeserve.sched.policies.common.bidding import (
     Utility,
     best_class,
     bid_for,
-    earliest_end_ns,
     likely_bid,
     must_yield,
     take,
@@ -164,12 +163,12 @@ def test_the_earliest_end_looks_at_every_lane_that_is_up_and_at_loads():
     )
     board = world.scheduler.state.board
     world.arrive("am", at=5)
-    assert earliest_end_ns("m", board) == 15 * MS  # l1 is idle
+    assert board.earliest_end_ns("m") == 15 * MS  # l1 is idle
     world.lane("l1", up=False)
-    assert earliest_end_ns("m", board) == 25 * MS
-    assert earliest_end_ns("n", board) == 25 * MS  # loaded before the lane is free
+    assert board.earliest_end_ns("m") == 25 * MS
+    assert board.earliest_end_ns("n") == 25 * MS  # loaded before the lane is free
     world.lane("l0", up=False, at=6)
-    assert earliest_end_ns("m", board) is None
+    assert board.earliest_end_ns("m") is None
 
 
 def test_the_earliest_end_of_a_loading_model_is_after_its_load():
@@ -178,7 +177,7 @@ def test_the_earliest_end_of_a_loading_model_is_after_its_load():
     world.arrive("am", at=5)
     world.now_ms = 6
     world.step()
-    assert earliest_end_ns("m", world.scheduler.state.board) == 22 * MS
+    assert world.scheduler.state.board.earliest_end_ns("m") == 22 * MS
 
 
 @interpreted_only

@@ -10,12 +10,15 @@ from hand_world import MS, Driver, app_of, ended, ids, job, like, ran
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.policies.dynamic.sampler import NOTHING, Sample, Sampler
+from edgeserve.sched.policies.common.bidding import Utility
+from edgeserve.sched.policies.dynamic.sampler import Sample, Sampler
 from edgeserve.sched.policies.edf import Edf, EdfOptions
 from edgeserve.sched.policy_api.options import option
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.protocol.actions import EvictModel, FinishRequest, ReleaseInputs, RetainInputs
 from edgeserve.sched.protocol.events import JobId, JobResult, WorkFinished
+
+NOTHING = Utility((), 0)
 
 ONE = {"m": {1: 10, 4: 12}}
 
@@ -476,7 +479,8 @@ def test_inputs_of_a_model_that_leaves_the_memory_are_let_go():
 def test_a_job_that_is_made_ready_again_is_not_drawn_again():
     world = world_of(options={"retained_max": 8})
     world.arrive("a", at=1)
-    world.scheduler._probes.release_all()
+    state = world.scheduler.state
+    state.board.release(state.retained[1])
     world.refuse(at=2)
     assert retained(world) == []
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from edgeserve.config.loading import parse_config
 from edgeserve.sched.policies.published.pard.plan import path_ns, plan_sizes
-from edgeserve.sched.policies.published.pard.waits import PPM
 from edgeserve.sched.requests.graph import App
+from edgeserve.units import PPM
 
 MS = 1_000_000
 SIZES = tuple(range(1, 17))

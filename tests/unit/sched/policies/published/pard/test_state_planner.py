@@ -10,8 +10,9 @@ from edgeserve.sched.policies.published.pard.state_planner import (
     Planner,
     models_of,
 )
-from edgeserve.sched.policies.published.pard.waits import PPM, Waits
+from edgeserve.sched.policies.published.pard.waits import Waits
 from edgeserve.sched.requests.graph import App
+from edgeserve.units import PPM
 
 S = 10**9
 MS = 10**6
