@@ -28,7 +28,6 @@ from edgeserve.sched.policies.dynamic.sampler import Sampler
 from edgeserve.sched.policies.language.lengths import Lengths
 from edgeserve.sched.policies.pard_local import policy as pard_local
 from edgeserve.sched.policies.pard_local.cost import LaneSchedule
-from edgeserve.sched.policies.pard_local.in_flight import Forecast
 from edgeserve.sched.policies.pard_local.remaining_work import Pipeline
 from edgeserve.sched.policies.pard_local.stages import Route
 from edgeserve.sched.policies.rtlm_plus import RtlmPlus
@@ -204,7 +203,7 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism(
         "pard_local: answers of early batches",
         "policies/pard_local/in_flight.py",
-        (Part(LaneSchedule, "answers", says([])), Part(Forecast, "_batch_by_batch", lambda self, count, end: [end])),
+        (Part(LaneSchedule, "answers", says([])), Part(Route, "answers", lambda self, left, count, end: [end])),
     ),
     Mechanism(
         "pard_local: parting with what costs more than it brings",

@@ -14,6 +14,7 @@ from collections import deque
 from math import isqrt
 from typing import Deque, Dict, Final, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
+from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import READY, RUNNING, Job, RequestRecord, new_tuple, steps_left
 from edgeserve.sched.requests.work import MILLI, relative_milli
@@ -21,8 +22,8 @@ from edgeserve.sched.requests.work import MILLI, relative_milli
 SEEN_LEN = 64
 """Fan-outs and branches remembered per node: a few seconds of a busy pipeline, so that a change of scene is noticed."""
 
-CAME_LEN = 32
-"""Arrivals that tell the rate of the next ones."""
+STATES_MAX = 4096
+"""States of requests without hints whose remaining work is kept."""
 
 ROOM = 3
 """Half standard deviations of the parts that a cohort leaves room for. With two, 2.3 % of a modelled reader's lane time
@@ -31,6 +32,9 @@ went to pages that turned out too long, with three 2.0, with four 1.8; each cost
 
 NO_STEPS: Final[Mapping[int, int]] = {}
 """Where no request declares steps: each stage runs once."""
+
+
+NO_HINTS: Final[Mapping[str, float]] = {}
 
 
 PLAIN: Final[Tuple[int, ...]] = ()
@@ -68,8 +72,7 @@ def shape_of(app: App) -> Tuple[object, ...]:
 
 
 class Pipeline:
-    """One shape of pipeline: its nodes, when its last requests ``came``, and what was learnt of its fan-outs and
-    branches.
+    """One shape of pipeline: its nodes, and what was learnt of its fan-outs and branches.
 
     ``template`` is what a request that has not begun has left, ``spread`` the room for what that may turn out to be
     more. :meth:`observe_parts`, :meth:`observe_branch` and :meth:`observe_work` are the only methods that change it.
@@ -77,7 +80,7 @@ class Pipeline:
 
     __slots__ = (
         "nodes",
-        "came",
+        "apps",
         "hints",
         "template",
         "spread",
@@ -91,11 +94,12 @@ class Pipeline:
         "_share_milli",
         "_usual_milli",
         "_may_be_more",
+        "_known",
     )
 
     def __init__(self, app: App) -> None:
         self.nodes: Sequence[Node] = app.nodes
-        self.came: Deque[int] = deque(maxlen=CAME_LEN)
+        self.apps: List[App] = []  # of this shape
         self.hints = (
             frozenset(f"{node.name}.{what}" for node in app.nodes for what in ("parts", "route", "steps", "work"))
             | {"work"}
@@ -113,6 +117,7 @@ class Pipeline:
         self._usual_milli = [MILLI] * len(app.nodes)  # work of a job of which nothing is told
         self._mean_milli: Dict[int, int] = {}
         self._share_milli: Dict[Tuple[int, int], int] = {}
+        self._known: Dict[Tuple[Tuple[int, ...], ...], Left] = {}
         self._learn()
 
     def observe_parts(self, node: Node, count: int) -> None:
@@ -152,10 +157,6 @@ class Pipeline:
                 total += self._usual_milli[index] - MILLI
         return total if tells else None
 
-    def is_unsure_of(self, index: int, hints: Mapping[str, float]) -> bool:
-        """Whether requests tell their work at a node at some time, but these hints do not yet."""
-        return bool(self._works[index]) and self.declared_milli(index, hints) is None
-
     def times(self, count: int, each: Left | None = None) -> Left:
         """What so many requests with ``each`` left (None: which have not begun) have left."""
         jobs, over, unsure = self.template if each is None else each
@@ -172,6 +173,28 @@ class Pipeline:
             for have, spread in zip(left[:2], self.spread[:2])
         ]
         return Left(jobs, over)
+
+    def left_without_hints(self, live: Sequence[int], done: Sequence[int], parts: Mapping[int, int]) -> Left:
+        """:meth:`left` of a request without hints, with its work: worked out once per state of a request."""
+        key = (tuple(live), tuple(done), *parts.items())
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) == STATES_MAX:
+                self._known.clear()
+            found = self._known[key] = self.with_work(self.left(live, done, parts, NO_HINTS), NO_HINTS)
+        return found
+
+    def with_work(self, jobs: List[int], hints: Mapping[str, float]) -> Left:
+        """What a request with so many jobs left has left, if these are the work that its hints tell, or what it was
+        lately."""
+        over, is_unsure = [0] * len(jobs), False
+        for index, milli in enumerate(jobs):
+            if milli:
+                told = self.declared_milli(index, hints) if hints else None
+                if index in self._parts or (told is None and self._works[index]):
+                    is_unsure = True
+                over[index] = milli * ((self._usual_milli[index] if told is None else told) - MILLI) // MILLI
+        return new_tuple(Left, (jobs, over, int(is_unsure)))
 
     def left(
         self,
@@ -248,20 +271,22 @@ class Pipeline:
                     sum([total for _, total in works]) * MILLI // max(1, sum([jobs for jobs, _ in works]))
                 )
         entries, none = [int(not node.preds) for node in self.nodes], [0] * len(self.nodes)
-        jobs = self.left(entries, none, {}, {})
-        self.template = Left(jobs, [self.over_milli(index, milli, {}) for index, milli in enumerate(jobs)], 1)
+        jobs = self.left(entries, none, {}, NO_HINTS)
+        self.template = self.with_work(jobs, NO_HINTS)
         means = dict(self._mean_milli)
         for index, seen in self._parts.items():
             self._mean_milli[index] += _deviation([count * MILLI for count in seen]) * ROOM // 2
-        more = [most - mean for most, mean in zip(self.left(entries, none, {}, {}), jobs)]
+        more = [most - mean for most, mean in zip(self.left(entries, none, {}, NO_HINTS), jobs)]
         self._mean_milli = means
         room = [_deviation([total for _, total in works]) * ROOM // 2 for works in self._works]
         self.spread = Left(more, [max(0, item - have) for item, have in zip(room, more)])
         self._may_be_more = any(more) or any(self.spread.over)
+        self._known.clear()
 
 
 class Member:
-    """One open request: its jobs, what is left of it, and the cohort it travels in.
+    """One open request: its jobs, what is left of it, and the cohort it travels in. ``rank``: its class, 0 is the most
+    urgent.
 
     ``due_ns`` is its deadline; one that is answered late anyway is given more time once its own is over. ``plain``: it
     is as any other of its pipeline that has not begun. The lists are worked out again after its jobs changed, which
@@ -274,6 +299,7 @@ class Member:
         "jobs",
         "cohort",
         "due_ns",
+        "rank",
         "key",
         "plain",
         "foretold",
@@ -291,6 +317,7 @@ class Member:
         self.jobs: Dict[int, Job] = {}
         self.cohort: object | None = None
         self.due_ns = request.deadline_ns
+        self.rank = CLASSES.index(request.klass)
         self.key: Tuple[int, int] | None = None  # where it stands among those that wait
         self.foretold = bool(request.hints) and not pipeline.hints.isdisjoint(request.hints)
         self.plain = not self.foretold
@@ -301,41 +328,33 @@ class Member:
         self._kind: Tuple[int, ...] | None = None
         self.stale = True
 
-    def has(self, job: Job) -> None:
-        """A job of the request is ready (again)."""
-        self.jobs[job.seq] = job
-        self.stale = True
-
-    def lost(self, job: Job) -> None:
-        """A ready job left without having run."""
-        self.jobs.pop(job.seq, None)
-        self.stale = True
-
     def left(self) -> Left:
         """What is left, the running jobs included."""
         if self.plain:
             return self.pipeline.template
         if self.stale:
             self._settle()
+            pipeline, request = self.pipeline, self.request
             live = [0] * len(self._done)
             for job in self.jobs.values():
                 live[job.node.index] += 1
             if not self.jobs:  # it has just arrived
-                live = [int(not node.preds) for node in self.pipeline.nodes]
+                live = [int(not node.preds) for node in pipeline.nodes]
             parts: Dict[int, int] = {}
-            for (index, _), count in (self.request.scopes or {}).items():
-                parts[index] = parts.get(index, 0) + count
-            pipeline, hints = self.pipeline, self.request.hints
-            jobs = pipeline.left(live, self._done, parts, hints)
-            over = [pipeline.over_milli(index, milli, hints) for index, milli in enumerate(jobs)]
-            if self.request.part_hints:
+            if request.scopes:
+                for (index, _), count in request.scopes.items():
+                    parts[index] = parts.get(index, 0) + count
+            self._kind = None
+            if not request.hints and not request.part_hints:
+                self._left = pipeline.left_without_hints(live, self._done, parts)
+                return self._left
+            left = pipeline.with_work(pipeline.left(live, self._done, parts, request.hints), request.hints)
+            if request.part_hints:
                 for job in self.jobs.values():
                     index = job.node.index
-                    over[index] += pipeline.over_milli(index, MILLI, job.hints) - pipeline.over_milli(
-                        index, MILLI, hints
-                    )
-            self._left = new_tuple(Left, (jobs, over, int(self._is_unsure(jobs))))
-            self._kind = None
+                    left.over[index] += pipeline.over_milli(index, MILLI, job.hints)
+                    left.over[index] -= pipeline.over_milli(index, MILLI, request.hints)
+            self._left = left
         return self._left
 
     def kind(self) -> Tuple[int, ...] | None:
@@ -349,13 +368,6 @@ class Member:
         if self._kind is None:
             self._kind = (*left.jobs, *left.over)
         return self._kind
-
-    def _is_unsure(self, jobs: Sequence[int]) -> bool:
-        """Whether its parts, or its work where requests tell that, are not known yet."""
-        pipeline = self.pipeline
-        return any(jobs[index] for index in pipeline.fan_outs) or any(
-            jobs[node.index] and pipeline.is_unsure_of(node.index, self.request.hints) for node in pipeline.nodes
-        )
 
     def learn_work(self) -> None:
         """Tell the pipeline what the request's work at its nodes turned out to be, once the number of jobs is known."""
@@ -386,14 +398,6 @@ class Member:
         self._steps = found
         return found
 
-    def ready(self) -> List[Job]:
-        """Its jobs that may run now."""
-        found: List[Job] = []
-        for job in self.jobs.values():
-            if job.state == READY:
-                found.append(job)
-        return found
-
     def is_running(self) -> bool:
         """Whether any of its jobs is on a lane."""
         for job in self.jobs.values():  # noqa: SIM110 a generator costs a call per job
@@ -413,6 +417,8 @@ class Member:
 
 def total_of(lefts: Sequence[Left], size: int) -> Left:
     """What several have left together, of a pipeline of so many nodes."""
+    if len(lefts) == 1:
+        return lefts[0]
     jobs, over, unsure = [0] * size, [0] * size, 0
     for left in lefts:
         for index, milli in enumerate(left.jobs):
