@@ -30,21 +30,19 @@ ANSWER_OPERATIONS = 3
 
 
 class Cohort:
-    """Requests that go through their pipeline together. Their order is that of their deadlines. ``per_ns`` is the value
-    per nanosecond of lane time that it was chosen for.
+    """Requests that go through their pipeline together. Their order is that of their deadlines.
 
     What :meth:`look` finds stands until something of its members changes: what is ``left`` of all (the running jobs
     included), the ``steps`` of iterative nodes, and by node the jobs that are ``ready``, the tightest first, and how
     many are ``running``. ``answers``: when each member is answered, as :class:`InFlight` worked out last.
     """
 
-    __slots__ = ("pipeline", "home", "members", "per_ns", "left", "steps", "ready", "running", "answers")
+    __slots__ = ("pipeline", "home", "members", "left", "steps", "ready", "running", "answers")
 
-    def __init__(self, pipeline: Pipeline, home: str, members: Sequence[Member], per_ns: float = 0.0) -> None:
+    def __init__(self, pipeline: Pipeline, home: str, members: Sequence[Member]) -> None:
         self.pipeline = pipeline
         self.home = home
         self.members = list(members)
-        self.per_ns = per_ns
         self.answers: Dict[int, int] | None = None
         self.look()
 
@@ -112,21 +110,17 @@ class Cohort:
 
     def slack_ns(self, answers: Mapping[int, int]) -> int | None:
         """How much later than ``answers`` say, by request, its members may be answered before one would be dropped for
-        it; None where none would."""
-        return min(
-            [
-                member.due_ns - answers[member.request.id]
-                for member in self.members
-                if member.request.on_late != "answer"
-            ],
-            default=None,
-        )
+        it; None where none would, or nothing is known."""
+        slacks = [
+            member.due_ns - answers[member.request.id]
+            for member in self.members
+            if answers and member.request.on_late != "answer"
+        ]
+        return min(slacks, default=None)
 
     def answered(self, ends_ns: int, one_by_one: Sequence[int], running_ns: int) -> Dict[int, int]:
         """When its members are answered, by request, if it ends then, its jobs that have not begun at the module that
         answers end ``one_by_one``, and those that run there at ``running_ns``: the tightest are in its first batch."""
-        if len(self.members) == 1:
-            return {self.members[0].request.id: ends_ns}
         found: Dict[int, int] = {}
         waiting: List[Tuple[int, int]] = []
         exit = self.pipeline.exit
@@ -224,15 +218,17 @@ class InFlight:
                 return False
             lane = route.lane
             at_ns = route.one_by_one_ns(cohort.left, cohort.steps, at_ns) or at_ns
-            cohort.answers = cohort.answered(at_ns, route.answers(cohort.left, len(cohort.members), at_ns), at_ns)
+            if len(cohort.members) == 1:
+                cohort.answers = {cohort.members[0].request.id: at_ns}
+            else:
+                cohort.answers = cohort.answered(at_ns, route.answers(cohort.left, len(cohort.members), at_ns), at_ns)
         return True
 
-    def flights(self, cohorts: Sequence[Cohort], board: Board, surely: bool = False) -> List[Flight]:
-        """How these cohorts would end beside each other, those for whose stages lanes are up. ``surely``: with what
-        their parts and work may turn out to be more."""
+    def flights(self, cohorts: Sequence[Cohort], board: Board) -> List[Flight]:
+        """How these cohorts would end beside each other, those for whose stages lanes are up."""
         schedules: List[Tuple[Cohort, Schedule]] = []
         for cohort in cohorts:
-            stages = self._stages(cohort, board, surely)
+            stages = self._stages(cohort, board)
             if stages is not None:
                 schedules.append((cohort, Schedule(stages, board.now_ns, cohort.home)))
         planned = LaneSchedule([schedule for _, schedule in schedules], free_lanes(board), board.budget)
@@ -244,10 +240,9 @@ class InFlight:
             found.append(Flight(cohort, schedule, ends_ns, answers))
         return found
 
-    def _stages(self, cohort: Cohort, board: Board, surely: bool) -> List[Stage] | None:
+    def _stages(self, cohort: Cohort, board: Board) -> List[Stage] | None:
         """What a cohort has still to run, behind what it has on lanes; None while a stage has no lane."""
-        pipeline = cohort.pipeline
-        left = pipeline.surely(cohort.left) if surely else cohort.left
+        pipeline, left = cohort.pipeline, cohort.left
         route = self._stage_costs.route(pipeline, cohort.home, board)
         if not route.is_open(left):
             return None
@@ -282,13 +277,9 @@ class InFlight:
 
 
 class Forecast:
-    """When a new cohort would end beside those in flight, for any number of trials in one decision.
+    """When a new cohort would end beside those in flight, for any number of trials in one decision."""
 
-    Those in flight keep room for the noise in batch times, and for what parts and work may be more; so does the new one
-    where it ``is_careful``.
-    """
-
-    __slots__ = ("budget", "route", "_pipeline", "_from_ns", "_known", "_limits", "_free", "is_careful")
+    __slots__ = ("budget", "route", "_pipeline", "_from_ns", "_known", "_limits", "_free")
 
     def __init__(
         self,
@@ -304,16 +295,14 @@ class Forecast:
         self._pipeline = pipeline
         self._from_ns = from_ns
         self._free = free_lanes(board)
-        self.is_careful = True
         self._known: List[Schedule] = []
         self._limits: List[int] = []  # when those in flight must end
         others = [cohort for cohort in in_flight.cohorts if not cohort.is_stuck(board)]
-        for cohort, schedule, ends_ns, answers in in_flight.flights(others, board, surely=True):
+        for cohort, schedule, ends_ns, answers in in_flight.flights(others, board):
             if any(stage.batches for stage in schedule.stages):
                 slack_ns = cohort.slack_ns(answers)
-                noise_ns = stage_costs.route(cohort.pipeline, cohort.home, board).noise_ns(cohort.left, cohort.steps)
                 self._known.append(schedule)
-                self._limits.append(2**62 if slack_ns is None else ends_ns + max(0, slack_ns - noise_ns))
+                self._limits.append(2**62 if slack_ns is None else ends_ns + max(0, slack_ns))
 
     def trial(self, left: Left, steps: Steps, limit_ns: int = 2**62, count: int = 0) -> Trial | None:
         """A new cohort with so much left, of ``count`` equal members (0: of unequal ones); None when it cannot run,
@@ -321,14 +310,9 @@ class Forecast:
         budget = self.budget
         if budget.left <= 0 or not self.route.is_open(left):
             return None
-        if self.is_careful:
-            left = self._pipeline.surely(left)
         answers = self._answers(count, left, steps, limit_ns)
         if not answers:
             return None
-        if self.is_careful and answers[-1] <= limit_ns:
-            noise_ns = self.route.noise_ns(left, steps)
-            answers = [at_ns + noise_ns for at_ns in answers]
         budget.left -= ANSWER_OPERATIONS * len(answers)  # (as charge() does, without its call)
         return Trial(self.route.busy_ns(left, steps), answers)
 

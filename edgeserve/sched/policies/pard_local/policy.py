@@ -38,7 +38,6 @@ from edgeserve.sched.policies.pard_local.remaining_work import (
     Steps,
     most_steps,
     shape_of,
-    total_of,
 )
 from edgeserve.sched.policies.pard_local.stages import StageCosts, free_lanes
 from edgeserve.sched.policy_api import arbiter
@@ -231,10 +230,11 @@ class PardLocal(Policy):
                 self._dissolve(cohort)
         if self._in_flight.moved:
             self._in_flight.look()
+        waiting = [rows for _, rows in self._waiting if rows]
         for cohort in list(cohorts):
             if cohort.is_running():
                 continue
-            if self._is_in_the_way(cohort):
+            if waiting and self._is_in_the_way(cohort):
                 self._dissolve(cohort)
             else:
                 self._test_again(cohort, board)
@@ -248,9 +248,8 @@ class PardLocal(Policy):
             self._wait(member)
 
     def _test_again(self, cohort: Cohort, board: Board) -> None:
-        """Who would be late with the rest leaves, the tightest first, or a member of a less urgent class in its place;
-        then who has turned out to be more work than it is worth. They wait again: :meth:`_test_waiting` drops those
-        that could not be in time even alone."""
+        """Who would be late with the rest leaves, the tightest first, or a member of a less urgent class in its place.
+        They wait again: :meth:`_test_waiting` drops those that could not be in time even alone."""
         while cohort.members and board.budget.left > 0:
             answers = self._in_flight.answers(cohort, board)
             late = [
@@ -261,30 +260,6 @@ class PardLocal(Policy):
             if not late:
                 break
             self._leave(self._who_yields(min(late)[2], cohort, board))
-        for _, rows in self._waiting:
-            if rows and not _are_of_one_kind(cohort.members):
-                self._part_with_dear(cohort, board)
-                return
-
-    def _part_with_dear(self, cohort: Cohort, board: Board) -> None:
-        """Members whose work brings less value per lane time than the cohort was chosen for leave: those that wait
-        bring as much as it did. So it is where a detector found many parts; work that was foretold was chosen."""
-        route = self._stage_costs.route(cohort.pipeline, cohort.home, board)
-        steps, size = cohort.steps, len(cohort.pipeline.nodes)
-        ranked = sorted(
-            [
-                (self._stage_costs.cost_share_ns(member.pipeline, member.left(), board), member.request.id, member)
-                for member in cohort.members
-                if member.request.on_late != "answer" and not member.foretold
-            ],
-            reverse=True,
-        )
-        for _, _, member in ranked:
-            others = total_of([other.left() for other in cohort.members if other is not member], size)
-            more_ns = route.busy_ns(cohort.left, steps) - route.busy_ns(others, steps)
-            if member.request.value >= cohort.per_ns * more_ns:
-                return
-            self._leave(member)
 
     def _is_in_the_way(self, cohort: Cohort) -> bool:
         """Whether a cohort of background work is in flight while a request waits that is none: it waits again."""
@@ -323,13 +298,13 @@ class PardLocal(Policy):
         """Drop who could not make it even alone. Those of one kind all need the same time."""
         known: Dict[Tuple[int, ...], int | None] = {}
         for due_ns, _, member in list(rows):
-            kind = member.kind()
+            kind = PLAIN if member.plain else member.kind()
             if kind is not None and kind in known:
                 ends_ns = known[kind]
+            elif kind is PLAIN:
+                ends_ns = known[kind] = self._plain_ends_ns(member.pipeline, board)
             else:
-                ends_ns = (
-                    self._plain_ends_ns(member.pipeline, board) if member.plain else self._alone_ends_ns(member, board)
-                )
+                ends_ns = self._alone_ends_ns(member, board)
                 if kind is not None:
                     known[kind] = ends_ns
             if ends_ns is None or ends_ns <= due_ns or member.request.ended or member.is_running():
@@ -354,17 +329,16 @@ class PardLocal(Policy):
             if following is not None:
                 return following
         fresh = self._fresh_bid(lane, board)
-        ahead = [
-            bid
-            for pipeline, rows in self._waiting
-            if rows and len(board.lanes) > 1
-            for bid in self._ahead_bids(pipeline, rows, lane, board)
-        ]
-        if not ahead:
+        if len(board.lanes) == 1:
             return fresh
-        best = arbiter.choose(
-            ahead if fresh is None else [fresh, *ahead], lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns
-        )
+        bids = [
+            bid for pipeline, rows in self._waiting if rows for bid in self._ahead_bids(pipeline, rows, lane, board)
+        ]
+        if not bids:
+            return fresh
+        if fresh is not None:
+            bids.insert(0, fresh)
+        best = arbiter.choose(bids, lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns)
         if best is not fresh:
             self._offered.pop(lane.name, None)
         return best
@@ -384,53 +358,40 @@ class PardLocal(Policy):
         bids: List[Bid] = []
         for model, waiting in by_model.items():
             if board.is_resident(model, lane) and self._stage_costs.serves(lane, model, home, board):
-                latency, usual = board.latency(model, lane.name), self._stage_costs.usual(model, lane.name, board)
-                chosen = [job for _, _, _, job in sorted(waiting)[: usual.split.first(len(waiting))]]
-                size = latency.size_for[len(chosen)]
-                over_milli = pipeline.work_of(chosen)
-                expected_ns = (
-                    latency.likely_ns[size] if over_milli is None else usual.time_ns(len(chosen) * MILLI, over_milli)
-                )
-                bids.append(bid_for(chosen, size, expected_ns, board))
+                split = self._stage_costs.usual(model, lane.name, board).split
+                chosen = [job for _, _, _, job in sorted(waiting)[: split.first(len(waiting))]]
+                size = board.latency(model, lane.name).size_for[len(chosen)]
+                bids.append(bid_for(chosen, size, self._batch_ns(pipeline, chosen, lane, board), board))
         return bids
+
+    def _batch_ns(self, pipeline: Pipeline, jobs: Sequence[Job], lane: Lane, board: Board) -> int:
+        """What a batch of these jobs is expected to take: by the work that is known of them, where any is."""
+        model, over_milli = jobs[0].node.model, pipeline.work_of(jobs)
+        if over_milli is not None:
+            return self._stage_costs.usual(model, lane.name, board).time_ns(len(jobs) * MILLI, over_milli)
+        latency = board.latency(model, lane.name)
+        return latency.likely_ns[latency.size_for[len(jobs)]]
 
     def _next_bid(self, cohort: Cohort, lane: Lane, board: Board, is_new: bool = False) -> Bid | None:
         """The next batch of a cohort on this lane, if any may run here now."""
         jobs = cohort.next_jobs(lane, self._stage_costs, board)
         if not jobs:
             return None
-        node = jobs[0].node
-        latency, usual = board.latency(node.model, lane.name), self._stage_costs.usual(node.model, lane.name, board)
-        left, steps = cohort.left, cohort.steps
         at_ns = lane.available_ns(board.now_ns)
-        route = self._stage_costs.route(cohort.pipeline, cohort.home, board)
         answers = self._in_flight.answers(cohort, board)
-        last_ns = max(answers.values(), default=at_ns)
-        ends_ns = (route.one_by_one_ns(left, steps, at_ns) or at_ns) if is_new else last_ns
-        slack_ns = cohort.slack_ns(answers) if answers else None
-        size = latency.size_for[len(jobs)]
-        if (
-            len(jobs) < latency.size_max
-            and answers
-            and lane.name == cohort.home
-            and not steps
-            and may_be_filled(cohort.pipeline, jobs)
-        ):
-            jobs = filled(
-                jobs,
-                self._rows[id(cohort.pipeline)],
-                cohort.members,
-                latency,
-                self._filling(cohort, ends_ns, slack_ns, lane, board),
-                board.budget,
-            )
-            longer_ns = latency.likely_ns[latency.size_for[len(jobs)]] - latency.likely_ns[size]
+        last_ns = ends_ns = max(answers.values(), default=at_ns)
+        slack_ns = None if is_new else cohort.slack_ns(answers)
+        pipeline = cohort.pipeline
+        if pipeline.fan_outs and answers and lane.name == cohort.home and not cohort.steps:
+            alone_ns = self._batch_ns(pipeline, jobs, lane, board)
+            if may_be_filled(pipeline, jobs):
+                jobs = self._filled(cohort, jobs, ends_ns, lane, board)
+            longer_ns = self._batch_ns(pipeline, jobs, lane, board) - alone_ns
             ends_ns, slack_ns = ends_ns + longer_ns, None if slack_ns is None else slack_ns - longer_ns
-            size = latency.size_for[len(jobs)]
-        over_milli = cohort.pipeline.work_of(jobs)
-        expected_ns = latency.likely_ns[size] if over_milli is None else usual.time_ns(len(jobs) * MILLI, over_milli)
+        expected_ns = self._batch_ns(pipeline, jobs, lane, board)
         took_ns = max(expected_ns, ends_ns - at_ns)
-        here_ns = route.lane_times(left, steps).get(lane.name, 0) if route.is_open(left) else 0
+        route = self._stage_costs.route(pipeline, cohort.home, board)
+        here_ns = route.lane_times(cohort.left, cohort.steps).get(lane.name, 0)
         one_each = [next(iter(member.jobs.values())) for member in cohort.members if member.jobs]
         utility = Utility(one_each, took_ns, board.now_ns)
         if answers:  # some are answered before the last
@@ -442,31 +403,34 @@ class PardLocal(Policy):
                 )
                 for (due_ns, worth, soft_ns), job in zip(utility.rows, one_each)
             ]
+        model = jobs[0].node.model
         return Bid(
-            node.model,
+            model,
             jobs,
-            size,
+            board.latency(model, lane.name).size_for[len(jobs)],
             expected_ns,
             utility,
             max(expected_ns, here_ns),
-            latest_start_ns=None if is_new or slack_ns is None else ends_ns + slack_ns - took_ns,
+            latest_start_ns=None if slack_ns is None else ends_ns + slack_ns - took_ns,
             klass=best_class(one_each),
         )
 
-    def _filling(self, cohort: Cohort, ends_ns: int, slack_ns: int | None, lane: Lane, board: Board) -> Filling:
-        """What may be added to a batch of a cohort that ends at ``ends_ns`` and could end so much later: nothing that
-        takes longer where another cohort needs the lane, or where more come than even full batches could serve."""
+    def _filled(self, cohort: Cohort, jobs: List[Job], ends_ns: int, lane: Lane, board: Board) -> List[Job]:
+        """The jobs of a batch of a cohort that ends at ``ends_ns``, and those of others that fill it: none that makes
+        it longer where another cohort needs the lane, or where more come than even full batches could serve."""
         pipeline, costs = cohort.pipeline, self._stage_costs
         route = costs.route(pipeline, cohort.home, board)
         takes_ns = route.lane_times(pipeline.times(len(cohort.members)), NO_STEPS).get(cohort.home, 0)
-        rank_max = max([member.rank for member in cohort.members])
-        spare_ns = 0
         per_ns = sum([board.recent_arrivals(app.name).per_ns(board.now_ns) for app in pipeline.apps])
         is_burst = costs.home_share_ns(pipeline, cohort.home, board) * per_ns * 100 > BURST_PERCENT
         others = [other for other in self._in_flight.cohorts if other is not cohort and other.needs(lane, costs, board)]
+        spare_ns: int | None = 0
         if not is_burst and not others:
-            spare_ns = 2**62 if slack_ns is None else slack_ns - route.noise_ns(cohort.left, NO_STEPS)
-        return Filling(lane.name, spare_ns, ends_ns + takes_ns, rank_max)
+            spare_ns = cohort.slack_ns(self._in_flight.answers(cohort, board))
+        rank_max = max([member.rank for member in cohort.members])
+        filling = Filling(lane.name, 2**62 if spare_ns is None else spare_ns, ends_ns + takes_ns, rank_max)
+        latency = board.latency(jobs[0].node.model, lane.name)
+        return filled(jobs, self._rows[id(pipeline)], cohort.members, latency, filling, board.budget)
 
     def _fresh_bid(self, lane: Lane, board: Board) -> Bid | None:
         """The first batch of the best new cohort that begins on this lane."""
@@ -490,26 +454,17 @@ class PardLocal(Policy):
 
     def _choose(self, pipeline: Pipeline, members: Sequence[Member], lane: Lane, board: Board) -> Cohort | None:
         """The next cohort of a pipeline that begins on this lane, its home."""
-        if len(members) == 1 and not self._in_flight.cohorts:
-            return self._cohort_of(pipeline, members, lane, board)
+        if len(members) == 1 and not self._in_flight.cohorts:  # it goes, whatever a trial says
+            return Cohort(pipeline, lane.name, members)
         from_ns = lane.available_ns(board.now_ns)
         forecast = Forecast(self._in_flight, self._stage_costs, board, pipeline, lane.name, from_ns)
-        for careful in (True, False):  # rather on the risk than nobody
-            forecast.is_careful = careful
-            chosen = self._choose_among(members, forecast, board)
-            if chosen:
-                return self._cohort_of(pipeline, chosen, lane, board)
-        if board.budget.left <= 0:
-            return Cohort(pipeline, lane.name, self._simply(members, lane, board))
-        # Who waits would be in time alone: nobody must wait for an event that does not come.
-        return None if self._in_flight.cohorts else Cohort(pipeline, lane.name, _most_urgent(members, 1))
-
-    def _cohort_of(self, pipeline: Pipeline, members: Sequence[Member], lane: Lane, board: Board) -> Cohort:
-        cohort = Cohort(pipeline, lane.name, members)
-        value = sum([member.request.value for member in members], 0.0)
-        route = self._stage_costs.route(pipeline, lane.name, board)
-        cohort.per_ns = value / route.busy_ns(cohort.left, cohort.steps)
-        return cohort
+        chosen = self._choose_among(members, forecast, board)
+        if not chosen and board.budget.left <= 0:
+            chosen = self._simply(members, lane, board)
+        elif not chosen and not self._in_flight.cohorts:
+            # Who waits would be in time alone: nobody must wait for an event that does not come.
+            chosen = list(_most_urgent(members, 1))
+        return Cohort(pipeline, lane.name, chosen) if chosen else None
 
     def _choose_among(self, members: Sequence[Member], forecast: Forecast, board: Board) -> List[Member]:
         pipeline = members[0].pipeline

@@ -4,14 +4,13 @@ A request's cost on one device is the work it still makes, so each request is a 
 exist, and those that are expected of what has not run yet (a fan-out's parts, a branch's frequency). As the request
 moves on, expectations become facts. Counts are whole numbers of thousandths, so that sums are exact on every Python.
 
-Jobs may be more or less work than usual ones, as the hint ``NODE.work`` says, and parts and work may not be known yet:
-:class:`Left` has all three. Knows no lane and no time.
+Jobs may be more or less work than usual ones, as the hint ``NODE.work`` says: :class:`Left` has both. Knows no lane and
+no time.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from math import isqrt
 from typing import Deque, Dict, Final, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 from edgeserve.sched.protocol.events import CLASSES
@@ -24,11 +23,6 @@ SEEN_LEN = 64
 
 STATES_MAX = 4096
 """States of requests without hints whose remaining work is kept."""
-
-ROOM = 3
-"""Half standard deviations of the parts that a cohort leaves room for. With two, 2.3 % of a modelled reader's lane time
-went to pages that turned out too long, with three 2.0, with four 1.8; each costs half a per cent of the goodput."""
-
 
 NO_STEPS: Final[Mapping[int, int]] = {}
 """Where no request declares steps: each stage runs once."""
@@ -47,12 +41,10 @@ Steps = Mapping[int, int]
 
 class Left(NamedTuple):
     """What is left of one or several requests, by node: their ``jobs`` in thousandths, and how much more work these are
-    than as many usual ones (``over``, below 0: less), in thousandths of a usual job. ``unsure``: how many of the
-    requests have parts or work that is not known yet."""
+    than as many usual ones (``over``, below 0: less), in thousandths of a usual job."""
 
     jobs: List[int]
     over: List[int]
-    unsure: int = 0
 
 
 def shape_of(app: App) -> Tuple[object, ...]:
@@ -74,8 +66,8 @@ def shape_of(app: App) -> Tuple[object, ...]:
 class Pipeline:
     """One shape of pipeline: its nodes, and what was learnt of its fan-outs and branches.
 
-    ``template`` is what a request that has not begun has left, ``spread`` the room for what that may turn out to be
-    more. :meth:`observe_parts`, :meth:`observe_branch` and :meth:`observe_work` are the only methods that change it.
+    ``template`` is what a request that has not begun has left. Only :meth:`observe_parts`, :meth:`observe_branch` and
+    :meth:`observe_work` change it.
     """
 
     __slots__ = (
@@ -83,7 +75,6 @@ class Pipeline:
         "apps",
         "hints",
         "template",
-        "spread",
         "openers",
         "fan_outs",
         "exit",
@@ -93,7 +84,6 @@ class Pipeline:
         "_mean_milli",
         "_share_milli",
         "_usual_milli",
-        "_may_be_more",
         "_known",
     )
 
@@ -159,20 +149,10 @@ class Pipeline:
 
     def times(self, count: int, each: Left | None = None) -> Left:
         """What so many requests with ``each`` left (None: which have not begun) have left."""
-        jobs, over, unsure = self.template if each is None else each
-        return new_tuple(Left, ([milli * count for milli in jobs], [milli * count for milli in over], unsure * count))
-
-    def surely(self, left: Left) -> Left:
-        """The same with what the parts and the work that are not known yet may turn out to be more than expected.
-        Deviations of several requests cancel: they add up with the square root of the number."""
-        if not left.unsure or not self._may_be_more:
+        left = self.template if each is None else each
+        if count == 1:
             return left
-        root_milli = isqrt(left.unsure * MILLI * MILLI)
-        jobs, over = [
-            [milli + more * root_milli // MILLI if more else milli for milli, more in zip(have, spread)]
-            for have, spread in zip(left[:2], self.spread[:2])
-        ]
-        return Left(jobs, over)
+        return new_tuple(Left, ([milli * count for milli in left.jobs], [milli * count for milli in left.over]))
 
     def left_without_hints(self, live: Sequence[int], done: Sequence[int], parts: Mapping[int, int]) -> Left:
         """:meth:`left` of a request without hints, with its work: worked out once per state of a request."""
@@ -187,14 +167,11 @@ class Pipeline:
     def with_work(self, jobs: List[int], hints: Mapping[str, float]) -> Left:
         """What a request with so many jobs left has left, if these are the work that its hints tell, or what it was
         lately."""
-        over, is_unsure = [0] * len(jobs), False
+        over = [0] * len(jobs)
         for index, milli in enumerate(jobs):
             if milli:
-                told = self.declared_milli(index, hints) if hints else None
-                if index in self._parts or (told is None and self._works[index]):
-                    is_unsure = True
-                over[index] = milli * ((self._usual_milli[index] if told is None else told) - MILLI) // MILLI
-        return new_tuple(Left, (jobs, over, int(is_unsure)))
+                over[index] = self.over_milli(index, milli, hints)
+        return new_tuple(Left, (jobs, over))
 
     def left(
         self,
@@ -273,14 +250,6 @@ class Pipeline:
         entries, none = [int(not node.preds) for node in self.nodes], [0] * len(self.nodes)
         jobs = self.left(entries, none, {}, NO_HINTS)
         self.template = self.with_work(jobs, NO_HINTS)
-        means = dict(self._mean_milli)
-        for index, seen in self._parts.items():
-            self._mean_milli[index] += _deviation([count * MILLI for count in seen]) * ROOM // 2
-        more = [most - mean for most, mean in zip(self.left(entries, none, {}, NO_HINTS), jobs)]
-        self._mean_milli = means
-        room = [_deviation([total for _, total in works]) * ROOM // 2 for works in self._works]
-        self.spread = Left(more, [max(0, item - have) for item, have in zip(room, more)])
-        self._may_be_more = any(more) or any(self.spread.over)
         self._known.clear()
 
 
@@ -419,14 +388,13 @@ def total_of(lefts: Sequence[Left], size: int) -> Left:
     """What several have left together, of a pipeline of so many nodes."""
     if len(lefts) == 1:
         return lefts[0]
-    jobs, over, unsure = [0] * size, [0] * size, 0
+    jobs, over = [0] * size, [0] * size
     for left in lefts:
         for index, milli in enumerate(left.jobs):
             jobs[index] += milli
         for index, milli in enumerate(left.over):
             over[index] += milli
-        unsure += left.unsure
-    return new_tuple(Left, (jobs, over, unsure))
+    return new_tuple(Left, (jobs, over))
 
 
 def most_steps(members: Sequence[Member]) -> Steps:
@@ -437,14 +405,6 @@ def most_steps(members: Sequence[Member]) -> Steps:
             for index, steps in member.steps().items():
                 found[index] = max(found.get(index, 1), steps)
     return found
-
-
-def _deviation(values: Sequence[int]) -> int:
-    """The standard deviation; 0 of nothing."""
-    if not values:
-        return 0
-    mean = sum(values) // len(values)
-    return isqrt(sum([(value - mean) * (value - mean) for value in values]) // len(values))
 
 
 def _opener(node: Node) -> int:

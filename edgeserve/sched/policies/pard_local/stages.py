@@ -6,7 +6,6 @@ they may; host functions, and models that are not allowed there, run on the fast
 
 from __future__ import annotations
 
-from math import isqrt
 from typing import Dict, Final, List, NamedTuple, Sequence, Tuple
 
 from edgeserve.sched.latency.work_time import WorkTime
@@ -138,15 +137,6 @@ class Route:
         """What it costs the others: its time on the lane that it needs longest. While it is on another one, others may
         go on."""
         return max(1, max(self.lane_times(left, steps).values(), default=1))
-
-    def noise_ns(self, left: Left, steps: Steps) -> int:
-        """The standard deviation of the lane time of what is left, as far as batches took more or less than was
-        believed."""
-        total_us2 = 0
-        for index, place in enumerate(self.places):
-            if place is not None and left.jobs[index]:
-                total_us2 += place.usual.variance_us2(left.jobs[index], left.over[index]) * steps.get(index, 1)
-        return isqrt(total_us2) * 1000
 
     def stages(
         self, left: Left, steps: Steps, ready: Sequence[int] = (), running: Sequence[Running] = ()
