@@ -1,7 +1,6 @@
 """When cohorts would end: what each has still to run, batch by batch, on lanes that they share (``pard_local``).
 
-Pure functions of learnt times (``sched/latency/work_time.py``); the caller, which compares an end with a
-deadline, adds the margin for noise.
+Pure functions of learnt times (``sched/latency/work_time.py``).
 """
 
 from __future__ import annotations

@@ -360,17 +360,19 @@ class PardLocal(Policy):
             if board.is_resident(model, lane) and self._stage_costs.serves(lane, model, home, board):
                 split = self._stage_costs.usual(model, lane.name, board).split
                 chosen = [job for _, _, _, job in sorted(waiting)[: split.first(len(waiting))]]
-                size = board.latency(model, lane.name).size_for[len(chosen)]
-                bids.append(bid_for(chosen, size, self._batch_ns(pipeline, chosen, lane, board), board))
+                size, expected_ns = self._batch_of(pipeline, chosen, lane, board)
+                bids.append(bid_for(chosen, size, expected_ns, board))
         return bids
 
-    def _batch_ns(self, pipeline: Pipeline, jobs: Sequence[Job], lane: Lane, board: Board) -> int:
-        """What a batch of these jobs is expected to take: by the work that is known of them, where any is."""
+    def _batch_of(self, pipeline: Pipeline, jobs: Sequence[Job], lane: Lane, board: Board) -> Tuple[int, int]:
+        """The size of a batch of these jobs, and what it is expected to take: by the work that is known of them, where
+        any is."""
         model, over_milli = jobs[0].node.model, pipeline.work_of(jobs)
-        if over_milli is not None:
-            return self._stage_costs.usual(model, lane.name, board).time_ns(len(jobs) * MILLI, over_milli)
         latency = board.latency(model, lane.name)
-        return latency.likely_ns[latency.size_for[len(jobs)]]
+        size = latency.size_for[len(jobs)]
+        if over_milli is None:
+            return size, latency.likely_ns[size]
+        return size, self._stage_costs.usual(model, lane.name, board).time_ns(len(jobs) * MILLI, over_milli)
 
     def _next_bid(self, cohort: Cohort, lane: Lane, board: Board, is_new: bool = False) -> Bid | None:
         """The next batch of a cohort on this lane, if any may run here now."""
@@ -382,13 +384,12 @@ class PardLocal(Policy):
         last_ns = ends_ns = max(answers.values(), default=at_ns)
         slack_ns = None if is_new else cohort.slack_ns(answers)
         pipeline = cohort.pipeline
-        if pipeline.fan_outs and answers and lane.name == cohort.home and not cohort.steps:
-            alone_ns = self._batch_ns(pipeline, jobs, lane, board)
-            if may_be_filled(pipeline, jobs):
-                jobs = self._filled(cohort, jobs, ends_ns, lane, board)
-            longer_ns = self._batch_ns(pipeline, jobs, lane, board) - alone_ns
-            ends_ns, slack_ns = ends_ns + longer_ns, None if slack_ns is None else slack_ns - longer_ns
-        expected_ns = self._batch_ns(pipeline, jobs, lane, board)
+        size, expected_ns = self._batch_of(pipeline, jobs, lane, board)
+        if answers and lane.name == cohort.home and not cohort.steps and may_be_filled(pipeline, jobs):
+            jobs, alone_ns = self._filled(cohort, jobs, ends_ns, lane, board), expected_ns
+            size, expected_ns = self._batch_of(pipeline, jobs, lane, board)
+            ends_ns += expected_ns - alone_ns
+            slack_ns = None if slack_ns is None else slack_ns - (expected_ns - alone_ns)
         took_ns = max(expected_ns, ends_ns - at_ns)
         route = self._stage_costs.route(pipeline, cohort.home, board)
         here_ns = route.lane_times(cohort.left, cohort.steps).get(lane.name, 0)
@@ -403,11 +404,10 @@ class PardLocal(Policy):
                 )
                 for (due_ns, worth, soft_ns), job in zip(utility.rows, one_each)
             ]
-        model = jobs[0].node.model
         return Bid(
-            model,
+            jobs[0].node.model,
             jobs,
-            board.latency(model, lane.name).size_for[len(jobs)],
+            size,
             expected_ns,
             utility,
             max(expected_ns, here_ns),

@@ -302,11 +302,16 @@ class Member:
         if self.plain:
             return self.pipeline.template
         if self.stale:
-            self._settle()
+            self.stale = False
+            self._steps = None
             pipeline, request = self.pipeline, self.request
             live = [0] * len(self._done)
-            for job in self.jobs.values():
-                live[job.node.index] += 1
+            for seq, job in list(self.jobs.items()):
+                if job.state in (READY, RUNNING):
+                    live[job.node.index] += 1
+                else:  # it is done, whatever became of it
+                    del self.jobs[seq]
+                    self._done[job.node.index] += 1
             if not self.jobs:  # it has just arrived
                 live = [int(not node.preds) for node in pipeline.nodes]
             parts: Dict[int, int] = {}
@@ -373,15 +378,6 @@ class Member:
             if job.state == RUNNING:
                 return True
         return False
-
-    def _settle(self) -> None:
-        """Jobs that neither wait nor run any more are done, whatever became of them."""
-        for seq, job in list(self.jobs.items()):
-            if job.state not in (READY, RUNNING):
-                del self.jobs[seq]
-                self._done[job.node.index] += 1
-        self.stale = False
-        self._steps = None
 
 
 def total_of(lefts: Sequence[Left], size: int) -> Left:

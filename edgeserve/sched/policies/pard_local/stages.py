@@ -6,7 +6,7 @@ they may; host functions, and models that are not allowed there, run on the fast
 
 from __future__ import annotations
 
-from typing import Dict, Final, List, NamedTuple, Sequence, Tuple
+from typing import Dict, Final, List, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve.sched.latency.work_time import WorkTime
 from edgeserve.sched.policies.pard_local.cost import Stage, repeated
@@ -35,6 +35,9 @@ class Place(NamedTuple):
     lane: Lane
     usual: WorkTime
     placement: Placement
+
+
+NO_PLACES: Final[List[Optional[Place]]] = []
 
 
 class Route:
@@ -210,30 +213,27 @@ class StageCosts:
         key = (id(pipeline), home)
         found = self._routes.get(key)
         if found is None:
-            found = Route(pipeline, home, self._places_of(pipeline, key, board), board)
+            places = self._places.get(key, NO_PLACES)
+            for place in places:
+                if place is None or not place.lane.up or place.lane.hung:
+                    places = NO_PLACES
+                    break
+            if not places:
+                places = self._find_places(pipeline, home, board)
+            found = Route(pipeline, home, places, board)
             if found.resident_ns <= board.now_ns:
                 self._routes[key] = found
         return found
 
-    def _places_of(self, pipeline: Pipeline, key: Tuple[int, str], board: Board) -> List[Place | None]:
-        """The places of a route. They stay while all its stages are at home or have no other lane, and these are up."""
-        places = self._places.get(key)
-        if places is not None:
-            for place in places:
-                if place is None or not place.lane.up or place.lane.hung:
-                    break
-            else:
-                return places
-        home = key[1]
+    def _find_places(self, pipeline: Pipeline, home: str, board: Board) -> List[Place | None]:
+        """The places of a route. They stay while they are up where every stage is at home or has no other lane."""
         places = [self._place_of(node.model, home, board) for node in pipeline.nodes]
-        has_choice = False
+        self._places[id(pipeline), home] = places
         for node, place in zip(pipeline.nodes, places):
             at_home = place is not None and place.lane.name == home
-            has_choice = has_choice or (not at_home and len(board.places_of(node.model)) > 1)
-        if has_choice:
-            self._places.pop(key, None)
-        else:
-            self._places[key] = places
+            if not at_home and len(board.places_of(node.model)) > 1:
+                del self._places[id(pipeline), home]
+                break
         return places
 
     def homes(self, pipeline: Pipeline, board: Board) -> List[str]:
