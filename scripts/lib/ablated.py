@@ -28,8 +28,6 @@ from edgeserve.sched.policies.dynamic.sampler import Sampler
 from edgeserve.sched.policies.language.lengths import Lengths
 from edgeserve.sched.policies.pard_local import policy as pard_local
 from edgeserve.sched.policies.pard_local.cost import LaneSchedule
-from edgeserve.sched.policies.pard_local.in_flight import Forecast
-from edgeserve.sched.policies.pard_local.remaining_work import Pipeline
 from edgeserve.sched.policies.pard_local.stages import Route
 from edgeserve.sched.policies.rtlm_plus import RtlmPlus
 from edgeserve.sched.policies.schemble_plus import policy as schemble_plus
@@ -198,19 +196,9 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         (Part(pard_local, "may_be_filled", says(False)),),
     ),
     Mechanism(
-        "pard_local: room for noise and more parts",
-        "policies/pard_local/in_flight.py",
-        (Part(Route, "noise_ns", says(0)), Part(Pipeline, "surely", lambda self, left: left)),
-    ),
-    Mechanism(
         "pard_local: answers of early batches",
         "policies/pard_local/in_flight.py",
-        (Part(LaneSchedule, "answers", says([])), Part(Forecast, "_batch_by_batch", lambda self, count, end: [end])),
-    ),
-    Mechanism(
-        "pard_local: parting with what costs more than it brings",
-        "policies/pard_local/policy.py",
-        (Part(pard_local.PardLocal, "_part_with_dear", says(None), True),),
+        (Part(LaneSchedule, "answers", says([])), Part(Route, "answers", lambda self, left, count, end: [end])),
     ),
     Mechanism(
         "pard_local: host functions ahead",

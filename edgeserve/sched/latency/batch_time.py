@@ -245,7 +245,6 @@ class BatchTime:
         if work is not None:
             work.is_declared = work.is_declared or over_milli is not None
             self._set_work(work)
-            work.surprised(ratio_ppm)
         if as_profiled and now_ns >= self._served_due_ns:
             self._served_due_ns, self._served_size = now_ns + SERVED_EVERY_NS, size
             self._served.add(duration_ns * PPM // max(1, self.seeds[size].median_ns))

@@ -20,19 +20,18 @@ class BestSplit:
     asked for, O(n * sizes), and anew after :meth:`set_times`: ``best_ns[n]`` is the lane time of n jobs.
     """
 
-    __slots__ = ("times", "best_ns", "_first", "_squares_us2")
+    __slots__ = ("times", "best_ns", "_first")
 
     def __init__(self, times: Sequence[Tuple[int, int]] = ()) -> None:
         self.times: List[Tuple[int, int]] = []
         self.best_ns: List[int] = [0]
         self._first: List[int] = [0]
-        self._squares_us2: List[int] = [0]
         self.set_times(times)
 
     def set_times(self, times: Sequence[Tuple[int, int]]) -> None:
         """(size, time of such a batch), rising in size."""
         self.times = list(times)
-        self.best_ns, self._first, self._squares_us2 = [0], [0], [0]
+        self.best_ns, self._first = [0], [0]
 
     def time_ns(self, count: int) -> int:
         """Lane time of ``count`` jobs."""
@@ -74,16 +73,8 @@ class BestSplit:
             count -= taken
         return found
 
-    def squares_us2(self, count: int) -> int:
-        """The sum of the batches' squared times, in square microseconds (``count``: :data:`COUNT_MAX` at most): times
-        a relative variance, how far the sum may be off."""
-        count = min(count, COUNT_MAX)
-        if count >= len(self.best_ns):
-            self._extend(count)
-        return self._squares_us2[count]
-
     def _extend(self, count: int) -> None:
-        best_ns, first, squares, times = self.best_ns, self._first, self._squares_us2, self.times
+        best_ns, first, times = self.best_ns, self._first, self.times
         while len(best_ns) <= count:
             here = len(best_ns)
             found_ns, found_size = -1, 0
@@ -95,5 +86,3 @@ class BestSplit:
                     break  # a larger one would only hold padding
             best_ns.append(found_ns)
             first.append(found_size)
-            rest = max(0, here - found_size)
-            squares.append(squares[rest] + ((found_ns - best_ns[rest]) // 1000) ** 2)

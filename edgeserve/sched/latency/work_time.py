@@ -6,7 +6,6 @@ the slowdown of the last ten batches slowly, since its own swing would decide ho
 
 from __future__ import annotations
 
-from math import isqrt
 from typing import List, Mapping, Tuple
 
 from edgeserve.sched.latency.split import COUNT_MAX, BestSplit
@@ -19,12 +18,6 @@ CALM = 16
 JUMP = 4
 """A slowdown that changed by more than this part (heat, another clock) is followed at once."""
 
-SURPRISES = 64
-"""Batches that the mean surprise looks back on."""
-
-KNOWN_FROM = 16
-"""Batches after which :meth:`WorkTime.miss_ppm` is known: its own error is then below a fifth."""
-
 
 class WorkTime:
     """How one model on one lane serves any number of jobs, counted in standard ones: work of 1.0.
@@ -33,15 +26,13 @@ class WorkTime:
     jobs declare their work, so that these times differ from what batches took.
     """
 
-    __slots__ = ("split", "each_ns", "is_declared", "_slowdown_ppm", "_surprise_ppm", "_seen")
+    __slots__ = ("split", "each_ns", "is_declared", "_slowdown_ppm")
 
     def __init__(self) -> None:
         self.split = BestSplit()
         self.each_ns = 0
         self.is_declared = False
         self._slowdown_ppm = 0
-        self._surprise_ppm = 0  # mean squared share by which a batch took more or less than was believed
-        self._seen = 0
 
     def follow(self, slowdown_ppm: int, standard_ns: Mapping[int, int], each_ns: int, speed: float) -> None:
         """Batches take so many times their standard times now; a job adds ``each_ns`` to these."""
@@ -54,12 +45,6 @@ class WorkTime:
         if times != self.split.times:
             self.split.set_times(times)
             self.each_ns = each_ns * now_ppm // PPM
-
-    def surprised(self, ratio_ppm: int) -> None:
-        """A batch took so many times its standard time."""
-        off_ppm = min(PPM, max(-PPM // 2, ratio_ppm * PPM // self._slowdown_ppm - PPM))
-        self._seen = min(self._seen + 1, SURPRISES)
-        self._surprise_ppm += (off_ppm * off_ppm // PPM - self._surprise_ppm) // self._seen
 
     def time_ns(self, milli: int, over_milli: int = 0) -> int:
         """Lane time of a number of jobs in thousandths, which are so much more work than as many standard ones; between
@@ -78,24 +63,6 @@ class WorkTime:
             if rest:
                 time_ns += (split.time_ns(whole + 1) - time_ns) * rest // MILLI
         return max(1, time_ns + self.each_ns * over_milli // MILLI) if over_milli else time_ns
-
-    def miss_ppm(self) -> int | None:
-        """The share by which batches take more or less than is believed, as a standard deviation; None while fewer than
-        :data:`KNOWN_FROM` were measured."""
-        return isqrt(self._surprise_ppm * PPM) if self._seen >= KNOWN_FROM else None
-
-    def variance_us2(self, milli: int, over_milli: int = 0) -> int:
-        """How far the lane time of these jobs may be off: the sum of the batches' variances, in square microseconds.
-        Surprises of one batch say little of the next (noise; what its items need): they add up as independent ones."""
-        if not self._surprise_ppm:
-            return 0
-        count = min(-(-milli // MILLI), COUNT_MAX)
-        scale_ppm = PPM
-        if over_milli:
-            usual_ns = self.split.time_ns(count)
-            if usual_ns:
-                scale_ppm = (max(1, usual_ns + self.each_ns * over_milli // MILLI) * PPM // usual_ns) ** 2 // PPM
-        return self.split.squares_us2(count) * scale_ppm // PPM * self._surprise_ppm // PPM
 
     def batches(self, milli: int, over_milli: int = 0) -> List[Tuple[int, int]]:
         """(jobs, time) of the batches one by one, for a forecast of what shares the lane. Work beyond the standard is

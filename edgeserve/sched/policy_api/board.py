@@ -154,6 +154,10 @@ class Board:
         """The lanes that may run a model."""
         return self._lanes_of[model]
 
+    def places_of(self, model: str) -> Sequence[Tuple[Lane, BatchTime, Placement]]:
+        """The same lanes with how long the model takes there, and its place in the memory of the lane's device."""
+        return self._places[model]
+
     def latency(self, model: str, lane: str) -> BatchTime:
         """How long a model takes on a lane."""
         return self._latency[model, lane]

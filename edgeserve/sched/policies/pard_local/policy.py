@@ -30,7 +30,6 @@ from edgeserve.sched.policies.pard_local.choice import (
 from edgeserve.sched.policies.pard_local.filling import Filling, filled, may_be_filled
 from edgeserve.sched.policies.pard_local.in_flight import Cohort, Forecast, InFlight
 from edgeserve.sched.policies.pard_local.remaining_work import (
-    CAME_LEN,
     NO_STEPS,
     PLAIN,
     Left,
@@ -39,7 +38,6 @@ from edgeserve.sched.policies.pard_local.remaining_work import (
     Steps,
     most_steps,
     shape_of,
-    total_of,
 )
 from edgeserve.sched.policies.pard_local.stages import StageCosts, free_lanes
 from edgeserve.sched.policy_api import arbiter
@@ -55,6 +53,7 @@ from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.model_cache import NEVER_NS
 
 NO_LANE = "no_lane"
+BACKGROUND = CLASSES.index("background")
 ROWS_MAX = 32
 """Waiting requests of unequal work, value or class that are looked at for one cohort, the most urgent: the choice is
 quadratic in them."""
@@ -88,6 +87,8 @@ class PardLocal(Policy):
         self._admit = own.admit
         shapes = {shape_of(app): Pipeline(app) for app in reversed(self.apps)}
         self._pipeline_of = {app.name: shapes[shape_of(app)] for app in self.apps}
+        for app in self.apps:
+            self._pipeline_of[app.name].apps.append(app)
         self._waiting: List[Tuple[Pipeline, List[Row]]] = [
             (pipeline, []) for pipeline in dict.fromkeys(self._pipeline_of[app.name] for app in self.apps)
         ]
@@ -97,7 +98,7 @@ class PardLocal(Policy):
         self._cut_short = 0
         self._offered: Dict[str, Cohort] = {}  # lane -> the cohort whose first batch was bid for it last
         self._stage_costs = StageCosts(name)
-        self._in_flight = InFlight(self._stage_costs, max(1, own.cohorts))
+        self._in_flight = InFlight(name, self._stage_costs, max(1, own.cohorts))
 
     # --- requests and jobs come and go --------------------------------------------------------------------------------
 
@@ -118,39 +119,40 @@ class PardLocal(Policy):
         member = self._members.get(request.id)
         if member is None:
             member = self._members[request.id] = Member(request, self._pipeline_of[request.app.name])
-            member.pipeline.came.append(board.now_ns)
-        member.has(job)
-        if member.cohort is None and member.key is None:
+        member.jobs[job.seq] = job
+        member.stale = True
+        if member.cohort is not None:
+            self._in_flight.moved = True
+        elif member.key is None:
             self._wait(member)
 
     def on_gone(self, job: Job, board: Board) -> None:
         member = self._members.get(job.request.id)
         if member is None:
             return  # its request has ended, and an earlier job of it took it away
-        member.lost(job)
+        member.jobs.pop(job.seq, None)
+        member.stale = self._in_flight.moved = True
         if job.request.ended or job.request.policy is not self:
             self._remove(member)
 
     def on_started(self, work: Work, board: Board) -> None:
-        member = self._members[work.jobs[0].request.id]
         cohort = self._offered.pop(work.lane.name, None)
-        if member.cohort is None and cohort is not None:
+        if cohort is not None and self._members[work.jobs[0].request.id].cohort is None:
             for other in cohort.members:
-                if other.key is not None:
-                    self._unwait(other)
+                self._unwait(other)
                 other.cohort = cohort
-            self._in_flight.start(cohort)
+            self._in_flight.cohorts.append(cohort)
         for job in work.jobs:
             member = self._members[job.request.id]
             member.plain = False
-            member.stale = True
+            member.stale = self._in_flight.moved = True
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         for job in work.jobs:
             member = self._members.get(job.request.id)
             if member is None:
                 continue
-            member.stale = True
+            member.stale = self._in_flight.moved = True
             node = job.node
             if job.state == DONE and (job.hints or member.request.hints or node.fan_out or node.route_one):
                 _learn(member, job)
@@ -188,7 +190,7 @@ class PardLocal(Policy):
             return None
         ends_ns = answers[request.id] - board.now_ns
         route = self._stage_costs.route(cohort.pipeline, cohort.home, board)
-        alone_ns = min(ends_ns, sum(route.lane_times(cohort.left(), cohort.steps()).values()))
+        alone_ns = min(ends_ns, sum(route.lane_times(cohort.left, cohort.steps).values()))
         return ExpectedEnd(cohort.home, ends_ns - alone_ns, alone_ns, answers[request.id])
 
     def _ends_at(self, pipeline: Pipeline, left: Left, steps: Steps, home: str, board: Board) -> ExpectedEnd | None:
@@ -208,39 +210,47 @@ class PardLocal(Policy):
     def plan(self, board: Board) -> None:
         """Who has ended leaves; cohorts whose home is lost are dissolved; background cohorts wait again where others
         wait; survivors are tested again before their next module; who waits without hope is dropped."""
-        self._offered.clear()  # of the step before: bids follow
-        self._tidy(board)
-        for cohort in list(self._in_flight.cohorts):
-            if not cohort.is_running():
-                if self._is_in_the_way(cohort):
-                    for member in list(cohort.members):
-                        self._leave(member)
-                    self._in_flight.cohorts.remove(cohort)
-                    continue
-                self._test_again(cohort, board)
-        for _, rows in self._waiting:
-            self._test_waiting(rows, board)
-
-    def _tidy(self, board: Board) -> None:
+        if self._offered:
+            self._offered.clear()  # of the step before: bids follow
         for member in list(self._members.values()):
             if member.request.ended or member.request.policy is not self:
                 self._remove(member)
+        if self._in_flight.cohorts:
+            self._look_at_cohorts(board)
+        for _, rows in self._waiting:
+            if rows:
+                self._test_waiting(rows, board)
+
+    def _look_at_cohorts(self, board: Board) -> None:
+        cohorts = self._in_flight.cohorts
         lanes = {lane.name: lane for lane in board.lanes}
-        for cohort in list(self._in_flight.cohorts):
+        for cohort in list(cohorts):
             home = lanes[cohort.home]
-            if not cohort.members:
-                self._in_flight.cohorts.remove(cohort)
-            elif not home.up or home.hung:
-                self._in_flight.cohorts.remove(cohort)
-                for member in cohort.members:
-                    member.cohort = None
-                    self._wait(member)
+            if not cohort.members or not home.up or home.hung:
+                self._dissolve(cohort)
+        if self._in_flight.moved:
+            self._in_flight.look()
+        waiting = [rows for _, rows in self._waiting if rows]
+        for cohort in list(cohorts):
+            if cohort.is_running():
+                continue
+            if waiting and self._is_in_the_way(cohort):
+                self._dissolve(cohort)
+            else:
+                self._test_again(cohort, board)
+
+    def _dissolve(self, cohort: Cohort) -> None:
+        """Its members wait again."""
+        self._in_flight.cohorts.remove(cohort)
+        self._in_flight.moved = True
+        for member in cohort.members:
+            member.cohort = None
+            self._wait(member)
 
     def _test_again(self, cohort: Cohort, board: Board) -> None:
-        """Who would be late with the rest leaves, the tightest first, or a member of a less urgent class in its place;
-        then who has turned out to be more work than it is worth. They wait again: :meth:`_test_waiting` drops those
-        that could not be in time even alone."""
-        while len(cohort.members) > 0 and board.budget.left > 0:
+        """Who would be late with the rest leaves, the tightest first, or a member of a less urgent class in its place.
+        They wait again: :meth:`_test_waiting` drops those that could not be in time even alone."""
+        while cohort.members and board.budget.left > 0:
             answers = self._in_flight.answers(cohort, board)
             late = [
                 (member.due_ns, member.request.id, member)
@@ -250,70 +260,51 @@ class PardLocal(Policy):
             if not late:
                 break
             self._leave(self._who_yields(min(late)[2], cohort, board))
-        if any(rows for _, rows in self._waiting) and not _are_of_one_kind(cohort.members):
-            self._part_with_dear(cohort, board)
-
-    def _part_with_dear(self, cohort: Cohort, board: Board) -> None:
-        """Members whose work brings less value per lane time than the cohort was chosen for leave: those that wait
-        bring as much as it did. So it is where a detector found many parts; work that was foretold was chosen."""
-        route = self._stage_costs.route(cohort.pipeline, cohort.home, board)
-        steps, size = cohort.steps(), len(cohort.pipeline.nodes)
-        ranked = sorted(
-            [
-                (self._stage_costs.cost_share_ns(member.pipeline, member.left(), board), member.request.id, member)
-                for member in cohort.members
-                if member.request.on_late != "answer" and not member.foretold
-            ],
-            reverse=True,
-        )
-        for _, _, member in ranked:
-            others = total_of([other.left() for other in cohort.members if other is not member], size)
-            more_ns = route.busy_ns(cohort.left(), steps) - route.busy_ns(others, steps)
-            if member.request.value >= cohort.per_ns * more_ns:
-                return
-            self._leave(member)
 
     def _is_in_the_way(self, cohort: Cohort) -> bool:
         """Whether a cohort of background work is in flight while a request waits that is none: it waits again."""
-        return all(member.request.klass == "background" for member in cohort.members) and any(
-            member.request.klass != "background" for _, rows in self._waiting for _, _, member in rows
-        )
+        for member in cohort.members:
+            if member.rank < BACKGROUND:
+                return False
+        return any(member.rank < BACKGROUND for _, rows in self._waiting for _, _, member in rows)
 
     def _leave(self, member: Member) -> None:
         """Out of its cohort, to wait again."""
         if isinstance(member.cohort, Cohort):
             member.cohort.members.remove(member)
+        self._in_flight.look()
         member.cohort = None
         self._wait(member)
 
     def _who_yields(self, late: Member, cohort: Cohort, board: Board) -> Member:
         """The loosest member of the least urgent class, if the late one can make it without those of less urgent
         classes; else the late one."""
-        rank = CLASSES.index(late.request.klass)
         less = [
-            (CLASSES.index(member.request.klass), member.due_ns, member.request.id, member)
+            (member.rank, member.due_ns, member.request.id, member)
             for member in cohort.members
-            if CLASSES.index(member.request.klass) > rank
+            if member.rank > late.rank
         ]
         if not less:
             return late
         everybody = cohort.members
-        cohort.members = [member for member in everybody if CLASSES.index(member.request.klass) <= rank]
+        cohort.members = [member for member in everybody if member.rank <= late.rank]
+        self._in_flight.look()
         answers = self._in_flight.answers(cohort, board)
         cohort.members = everybody
+        self._in_flight.look()
         return max(less)[3] if answers and answers[late.request.id] <= late.due_ns else late
 
     def _test_waiting(self, rows: Sequence[Row], board: Board) -> None:
         """Drop who could not make it even alone. Those of one kind all need the same time."""
         known: Dict[Tuple[int, ...], int | None] = {}
         for due_ns, _, member in list(rows):
-            kind = member.kind()
+            kind = PLAIN if member.plain else member.kind()
             if kind is not None and kind in known:
                 ends_ns = known[kind]
+            elif kind is PLAIN:
+                ends_ns = known[kind] = self._plain_ends_ns(member.pipeline, board)
             else:
-                ends_ns = (
-                    self._plain_ends_ns(member.pipeline, board) if member.plain else self._alone_ends_ns(member, board)
-                )
+                ends_ns = self._alone_ends_ns(member, board)
                 if kind is not None:
                     known[kind] = ends_ns
             if ends_ns is None or ends_ns <= due_ns or member.request.ended or member.is_running():
@@ -329,23 +320,25 @@ class PardLocal(Policy):
     # --- the next batch -----------------------------------------------------------------------------------------------
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
-        self._offered.pop(lane.name, None)
+        if self._offered:
+            self._offered.pop(lane.name, None)
+        if self._in_flight.moved:
+            self._in_flight.look()
         for cohort in self._in_flight.cohorts:
             following = self._next_bid(cohort, lane, board)
             if following is not None:
                 return following
         fresh = self._fresh_bid(lane, board)
-        ahead = [
-            bid
-            for pipeline, rows in self._waiting
-            if rows and len(board.lanes) > 1
-            for bid in self._ahead_bids(pipeline, rows, lane, board)
-        ]
-        if not ahead:
+        if len(board.lanes) == 1:
             return fresh
-        best = arbiter.choose(
-            ahead if fresh is None else [fresh, *ahead], lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns
-        )
+        bids = [
+            bid for pipeline, rows in self._waiting if rows for bid in self._ahead_bids(pipeline, rows, lane, board)
+        ]
+        if not bids:
+            return fresh
+        if fresh is not None:
+            bids.insert(0, fresh)
+        best = arbiter.choose(bids, lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns)
         if best is not fresh:
             self._offered.pop(lane.name, None)
         return best
@@ -359,54 +352,47 @@ class PardLocal(Policy):
         home = self._home_for(pipeline, lane, board) or homes[0]
         by_model: Dict[str, List[Tuple[int, int, int, Job]]] = {}
         for due_ns, _, member in rows:
-            rank = CLASSES.index(member.request.klass)
             for job in member.jobs.values():
                 if job.state == READY and job.node.model in lane.models and (not job.lane or job.lane == lane.name):
-                    by_model.setdefault(job.node.model, []).append((rank, due_ns, job.seq, job))
+                    by_model.setdefault(job.node.model, []).append((member.rank, due_ns, job.seq, job))
         bids: List[Bid] = []
         for model, waiting in by_model.items():
             if board.is_resident(model, lane) and self._stage_costs.serves(lane, model, home, board):
-                latency, usual = board.latency(model, lane.name), self._stage_costs.usual(model, lane.name, board)
-                chosen = [job for _, _, _, job in sorted(waiting)[: usual.split.first(len(waiting))]]
-                size = latency.size_for[len(chosen)]
-                over_milli = pipeline.work_of(chosen)
-                expected_ns = (
-                    latency.likely_ns[size] if over_milli is None else usual.time_ns(len(chosen) * MILLI, over_milli)
-                )
+                split = self._stage_costs.usual(model, lane.name, board).split
+                chosen = [job for _, _, _, job in sorted(waiting)[: split.first(len(waiting))]]
+                size, expected_ns = self._batch_of(pipeline, chosen, lane, board)
                 bids.append(bid_for(chosen, size, expected_ns, board))
         return bids
+
+    def _batch_of(self, pipeline: Pipeline, jobs: Sequence[Job], lane: Lane, board: Board) -> Tuple[int, int]:
+        """The size of a batch of these jobs, and what it is expected to take: by the work that is known of them, where
+        any is."""
+        model, over_milli = jobs[0].node.model, pipeline.work_of(jobs)
+        latency = board.latency(model, lane.name)
+        size = latency.size_for[len(jobs)]
+        if over_milli is None:
+            return size, latency.likely_ns[size]
+        return size, self._stage_costs.usual(model, lane.name, board).time_ns(len(jobs) * MILLI, over_milli)
 
     def _next_bid(self, cohort: Cohort, lane: Lane, board: Board, is_new: bool = False) -> Bid | None:
         """The next batch of a cohort on this lane, if any may run here now."""
         jobs = cohort.next_jobs(lane, self._stage_costs, board)
         if not jobs:
             return None
-        node = jobs[0].node
-        latency, usual = board.latency(node.model, lane.name), self._stage_costs.usual(node.model, lane.name, board)
-        left, steps = cohort.left(), cohort.steps()
         at_ns = lane.available_ns(board.now_ns)
-        route = self._stage_costs.route(cohort.pipeline, cohort.home, board)
         answers = self._in_flight.answers(cohort, board)
-        last_ns = max(answers.values(), default=at_ns)
-        ends_ns = (route.one_by_one_ns(left, steps, at_ns) or at_ns) if is_new else last_ns
-        slack_ns = cohort.slack_ns(answers) if answers else None
-        size = latency.size_for[len(jobs)]
-        if answers and lane.name == cohort.home and not steps and may_be_filled(cohort.pipeline, jobs):
-            jobs = filled(
-                jobs,
-                self._rows[id(cohort.pipeline)],
-                cohort.members,
-                latency,
-                self._filling(cohort, ends_ns, slack_ns, lane, board),
-                board.budget,
-            )
-            longer_ns = latency.likely_ns[latency.size_for[len(jobs)]] - latency.likely_ns[size]
-            ends_ns, slack_ns = ends_ns + longer_ns, None if slack_ns is None else slack_ns - longer_ns
-            size = latency.size_for[len(jobs)]
-        over_milli = cohort.pipeline.work_of(jobs)
-        expected_ns = latency.likely_ns[size] if over_milli is None else usual.time_ns(len(jobs) * MILLI, over_milli)
+        last_ns = ends_ns = max(answers.values(), default=at_ns)
+        slack_ns = None if is_new else cohort.slack_ns(answers)
+        pipeline = cohort.pipeline
+        size, expected_ns = self._batch_of(pipeline, jobs, lane, board)
+        if answers and lane.name == cohort.home and not cohort.steps and may_be_filled(pipeline, jobs):
+            jobs, alone_ns = self._filled(cohort, jobs, ends_ns, lane, board), expected_ns
+            size, expected_ns = self._batch_of(pipeline, jobs, lane, board)
+            ends_ns += expected_ns - alone_ns
+            slack_ns = None if slack_ns is None else slack_ns - (expected_ns - alone_ns)
         took_ns = max(expected_ns, ends_ns - at_ns)
-        here_ns = route.lane_times(left, steps).get(lane.name, 0) if route.is_open(left) else 0
+        route = self._stage_costs.route(pipeline, cohort.home, board)
+        here_ns = route.lane_times(cohort.left, cohort.steps).get(lane.name, 0)
         one_each = [next(iter(member.jobs.values())) for member in cohort.members if member.jobs]
         utility = Utility(one_each, took_ns, board.now_ns)
         if answers:  # some are answered before the last
@@ -419,68 +405,66 @@ class PardLocal(Policy):
                 for (due_ns, worth, soft_ns), job in zip(utility.rows, one_each)
             ]
         return Bid(
-            node.model,
+            jobs[0].node.model,
             jobs,
             size,
             expected_ns,
             utility,
             max(expected_ns, here_ns),
-            latest_start_ns=None if is_new or slack_ns is None else ends_ns + slack_ns - took_ns,
+            latest_start_ns=None if slack_ns is None else ends_ns + slack_ns - took_ns,
             klass=best_class(one_each),
         )
 
-    def _filling(self, cohort: Cohort, ends_ns: int, slack_ns: int | None, lane: Lane, board: Board) -> Filling:
-        """What may be added to a batch of a cohort that ends at ``ends_ns`` and could end so much later: nothing that
-        takes longer where another cohort needs the lane, or where more come than even full batches could serve."""
+    def _filled(self, cohort: Cohort, jobs: List[Job], ends_ns: int, lane: Lane, board: Board) -> List[Job]:
+        """The jobs of a batch of a cohort that ends at ``ends_ns``, and those of others that fill it: none that makes
+        it longer where another cohort needs the lane, or where more come than even full batches could serve."""
         pipeline, costs = cohort.pipeline, self._stage_costs
         route = costs.route(pipeline, cohort.home, board)
         takes_ns = route.lane_times(pipeline.times(len(cohort.members)), NO_STEPS).get(cohort.home, 0)
-        rank_max = max([CLASSES.index(member.request.klass) for member in cohort.members])
-        spare_ns = 0
-        came = pipeline.came
-        full_ns = costs.home_share_ns(pipeline, cohort.home, board)
-        is_burst = len(came) == CAME_LEN and full_ns * len(came) * 100 > BURST_PERCENT * (board.now_ns - came[0])
+        per_ns = sum([board.recent_arrivals(app.name).per_ns(board.now_ns) for app in pipeline.apps])
+        is_burst = costs.home_share_ns(pipeline, cohort.home, board) * per_ns * 100 > BURST_PERCENT
         others = [other for other in self._in_flight.cohorts if other is not cohort and other.needs(lane, costs, board)]
+        spare_ns: int | None = 0
         if not is_burst and not others:
-            spare_ns = 2**62 if slack_ns is None else slack_ns - route.noise_ns(cohort.left(), NO_STEPS)
-        return Filling(lane.name, spare_ns, ends_ns + takes_ns, rank_max)
+            spare_ns = cohort.slack_ns(self._in_flight.answers(cohort, board))
+        rank_max = max([member.rank for member in cohort.members])
+        filling = Filling(lane.name, 2**62 if spare_ns is None else spare_ns, ends_ns + takes_ns, rank_max)
+        latency = board.latency(jobs[0].node.model, lane.name)
+        return filled(jobs, self._rows[id(pipeline)], cohort.members, latency, filling, board.budget)
 
     def _fresh_bid(self, lane: Lane, board: Board) -> Bid | None:
         """The first batch of the best new cohort that begins on this lane."""
-        bids: List[Bid] = []
+        best: Bid | None = None
         for pipeline, rows in self._waiting:
-            if not rows or not _may_begin(rows, lane):
-                continue
-            home = self._home_for(pipeline, lane, board)
-            if home != lane.name or not self._in_flight.may_start(home, lane, board):
+            members = _able_to_begin(rows, lane) if rows else ()
+            if not members or self._home_for(pipeline, lane, board) != lane.name:
                 continue  # what may run there runs ahead (:meth:`_ahead_bids`)
-            cohort = self._choose(pipeline, _able_to_begin(rows, lane, board), lane, board)
+            if self._in_flight.cohorts and not self._in_flight.may_start(lane, board):
+                continue
+            cohort = self._choose(pipeline, members, lane, board)
             bid = None if cohort is None else self._next_bid(cohort, lane, board, is_new=True)
-            if bid is not None and cohort is not None:
-                bids.append(bid)
-                if arbiter.choose(bids, lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns) is bid:
-                    self._offered[lane.name] = cohort
-        if not bids:
-            return None
-        return arbiter.choose(bids, lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns)
+            if bid is None or cohort is None:
+                continue
+            if best is not None:
+                at_ns, gap_ns = lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns
+                if arbiter.choose((best, bid), at_ns, gap_ns) is best:
+                    continue
+            best, self._offered[lane.name] = bid, cohort
+        return best
 
     def _choose(self, pipeline: Pipeline, members: Sequence[Member], lane: Lane, board: Board) -> Cohort | None:
         """The next cohort of a pipeline that begins on this lane, its home."""
-        if not members:
-            return None
+        if len(members) == 1 and not self._in_flight.cohorts:  # it goes, whatever a trial says
+            return Cohort(pipeline, lane.name, members)
         from_ns = lane.available_ns(board.now_ns)
         forecast = Forecast(self._in_flight, self._stage_costs, board, pipeline, lane.name, from_ns)
-        for careful in (True, False):  # rather on the risk than nobody
-            forecast.is_careful = careful
-            chosen = self._choose_among(members, forecast, board)
-            if chosen:
-                left = total_of([member.left() for member in chosen], len(pipeline.nodes))
-                value = sum([member.request.value for member in chosen], 0.0)
-                return Cohort(pipeline, lane.name, chosen, value / forecast.route.busy_ns(left, most_steps(chosen)))
-        if board.budget.left <= 0:
-            return Cohort(pipeline, lane.name, self._simply(members, lane, board))
-        # Who waits would be in time alone: nobody must wait for an event that does not come.
-        return None if self._in_flight.cohorts else Cohort(pipeline, lane.name, _most_urgent(members, 1))
+        chosen = self._choose_among(members, forecast, board)
+        if not chosen and board.budget.left <= 0:
+            chosen = self._simply(members, lane, board)
+        elif not chosen and not self._in_flight.cohorts:
+            # Who waits would be in time alone: nobody must wait for an event that does not come.
+            chosen = list(_most_urgent(members, 1))
+        return Cohort(pipeline, lane.name, chosen) if chosen else None
 
     def _choose_among(self, members: Sequence[Member], forecast: Forecast, board: Board) -> List[Member]:
         pipeline = members[0].pipeline
@@ -504,7 +488,7 @@ class PardLocal(Policy):
                 member.left(),
                 self._stage_costs.cost_share_ns(pipeline, member.left(), board),
                 member.request.value,
-                CLASSES.index(member.request.klass),
+                member.rank,
             )
             for member in members
         ]
@@ -513,7 +497,8 @@ class PardLocal(Policy):
     def _simply(self, members: Sequence[Member], lane: Lane, board: Board) -> List[Member]:
         """Who goes where nothing is left of the step's budget: the most urgent, as many as one batch takes."""
         self._cut_short += 1
-        model = next(job.node.model for job in members[0].ready() if job.node.model in lane.models)
+        models = [job.node.model for job in members[0].jobs.values() if job.state == READY]
+        model = next(model for model in models if model in lane.models)
         chosen = list(_most_urgent(members, board.latency(model, lane.name).size_max))
         for member in chosen:
             member.request.note(board.now_ns, "goes with the tightest: choosing would have taken too many operations")
@@ -539,12 +524,14 @@ class PardLocal(Policy):
         if key in board.ends_ns:
             return board.ends_ns[key]
         found: int | None = None
+        lasts = True
         for home in self._stage_costs.homes(pipeline, board):
             route = self._stage_costs.route(pipeline, home, board)
+            lasts = lasts and route.resident_ns <= board.now_ns
             ends_ns = route.one_by_one_ns(pipeline.template, NO_STEPS, board.now_ns)
             if ends_ns is not None and (found is None or ends_ns < found):
                 found = ends_ns
-        if self._stage_costs.are_resident(pipeline, board):
+        if lasts:
             board.ends_ns[key] = found
         return found
 
@@ -575,25 +562,19 @@ class PardLocal(Policy):
     def _remove(self, member: Member) -> None:
         """The request has ended."""
         del self._members[member.request.id]
-        self._unwait(member)
+        if member.key is not None:
+            self._unwait(member)
         if isinstance(member.cohort, Cohort):
             member.cohort.members.remove(member)
+            self._in_flight.moved = True
 
     def _moved_all(self) -> None:
+        self._in_flight.moved = True
         for member in self._members.values():
             member.stale = True
 
 
-def _may_begin(rows: Sequence[Row], lane: Lane) -> bool:
-    """Whether any of those that wait could begin on a lane."""
-    for _, _, member in rows:
-        for job in member.jobs.values():
-            if job.state == READY and job.node.model in lane.models:
-                return True
-    return False
-
-
-def _able_to_begin(rows: Sequence[Row], lane: Lane, board: Board) -> List[Member]:
+def _able_to_begin(rows: Sequence[Row], lane: Lane) -> List[Member]:
     """Those that wait and have a job for this lane, without those whose state another lane holds."""
     members: List[Member] = []
     name, models = lane.name, lane.models
@@ -625,9 +606,7 @@ def _most_urgent(members: Sequence[Member], count: int) -> Sequence[Member]:
     """So many of the members, those of the most urgent class first and the tightest of each, in order of deadlines."""
     if len(members) <= count:
         return members
-    ranked = sorted(
-        [(CLASSES.index(member.request.klass), member.due_ns, member.request.id, member) for member in members]
-    )[:count]
+    ranked = sorted([(member.rank, member.due_ns, member.request.id, member) for member in members])[:count]
     return [row[3] for row in sorted(ranked, key=lambda row: row[1:3])]
 
 
@@ -655,6 +634,6 @@ def _learn(member: Member, job: Job) -> None:
 
 def _abandon_branch(policy: Policy, member: Member, board: Board, reason: str) -> None:
     """Drop a request that cannot be in time, or let it go on without what is too late, where it may."""
-    for job in member.ready():
+    for job in list(member.jobs.values()):
         if job.state == READY and not member.request.ended and member.request.policy is policy:
             board.abandon_branch(job, reason)

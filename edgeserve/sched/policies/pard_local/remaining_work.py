@@ -4,16 +4,16 @@ A request's cost on one device is the work it still makes, so each request is a 
 exist, and those that are expected of what has not run yet (a fan-out's parts, a branch's frequency). As the request
 moves on, expectations become facts. Counts are whole numbers of thousandths, so that sums are exact on every Python.
 
-Jobs may be more or less work than usual ones, as the hint ``NODE.work`` says, and parts and work may not be known yet:
-:class:`Left` has all three. Knows no lane and no time.
+Jobs may be more or less work than usual ones, as the hint ``NODE.work`` says: :class:`Left` has both. Knows no lane and
+no time.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from math import isqrt
 from typing import Deque, Dict, Final, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
+from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App, Node
 from edgeserve.sched.requests.states import READY, RUNNING, Job, RequestRecord, new_tuple, steps_left
 from edgeserve.sched.requests.work import MILLI, relative_milli
@@ -21,16 +21,14 @@ from edgeserve.sched.requests.work import MILLI, relative_milli
 SEEN_LEN = 64
 """Fan-outs and branches remembered per node: a few seconds of a busy pipeline, so that a change of scene is noticed."""
 
-CAME_LEN = 32
-"""Arrivals that tell the rate of the next ones."""
-
-ROOM = 3
-"""Half standard deviations of the parts that a cohort leaves room for. With two, 2.3 % of a modelled reader's lane time
-went to pages that turned out too long, with three 2.0, with four 1.8; each costs half a per cent of the goodput."""
-
+STATES_MAX = 4096
+"""States of requests without hints whose remaining work is kept."""
 
 NO_STEPS: Final[Mapping[int, int]] = {}
 """Where no request declares steps: each stage runs once."""
+
+
+NO_HINTS: Final[Mapping[str, float]] = {}
 
 
 PLAIN: Final[Tuple[int, ...]] = ()
@@ -43,12 +41,10 @@ Steps = Mapping[int, int]
 
 class Left(NamedTuple):
     """What is left of one or several requests, by node: their ``jobs`` in thousandths, and how much more work these are
-    than as many usual ones (``over``, below 0: less), in thousandths of a usual job. ``unsure``: how many of the
-    requests have parts or work that is not known yet."""
+    than as many usual ones (``over``, below 0: less), in thousandths of a usual job."""
 
     jobs: List[int]
     over: List[int]
-    unsure: int = 0
 
 
 def shape_of(app: App) -> Tuple[object, ...]:
@@ -68,19 +64,17 @@ def shape_of(app: App) -> Tuple[object, ...]:
 
 
 class Pipeline:
-    """One shape of pipeline: its nodes, when its last requests ``came``, and what was learnt of its fan-outs and
-    branches.
+    """One shape of pipeline: its nodes, and what was learnt of its fan-outs and branches.
 
-    ``template`` is what a request that has not begun has left, ``spread`` the room for what that may turn out to be
-    more. :meth:`observe_parts`, :meth:`observe_branch` and :meth:`observe_work` are the only methods that change it.
+    ``template`` is what a request that has not begun has left. Only :meth:`observe_parts`, :meth:`observe_branch` and
+    :meth:`observe_work` change it.
     """
 
     __slots__ = (
         "nodes",
-        "came",
+        "apps",
         "hints",
         "template",
-        "spread",
         "openers",
         "fan_outs",
         "exit",
@@ -90,12 +84,12 @@ class Pipeline:
         "_mean_milli",
         "_share_milli",
         "_usual_milli",
-        "_may_be_more",
+        "_known",
     )
 
     def __init__(self, app: App) -> None:
         self.nodes: Sequence[Node] = app.nodes
-        self.came: Deque[int] = deque(maxlen=CAME_LEN)
+        self.apps: List[App] = []  # of this shape
         self.hints = (
             frozenset(f"{node.name}.{what}" for node in app.nodes for what in ("parts", "route", "steps", "work"))
             | {"work"}
@@ -113,6 +107,7 @@ class Pipeline:
         self._usual_milli = [MILLI] * len(app.nodes)  # work of a job of which nothing is told
         self._mean_milli: Dict[int, int] = {}
         self._share_milli: Dict[Tuple[int, int], int] = {}
+        self._known: Dict[Tuple[Tuple[int, ...], ...], Left] = {}
         self._learn()
 
     def observe_parts(self, node: Node, count: int) -> None:
@@ -152,26 +147,31 @@ class Pipeline:
                 total += self._usual_milli[index] - MILLI
         return total if tells else None
 
-    def is_unsure_of(self, index: int, hints: Mapping[str, float]) -> bool:
-        """Whether requests tell their work at a node at some time, but these hints do not yet."""
-        return bool(self._works[index]) and self.declared_milli(index, hints) is None
-
     def times(self, count: int, each: Left | None = None) -> Left:
         """What so many requests with ``each`` left (None: which have not begun) have left."""
-        jobs, over, unsure = self.template if each is None else each
-        return new_tuple(Left, ([milli * count for milli in jobs], [milli * count for milli in over], unsure * count))
-
-    def surely(self, left: Left) -> Left:
-        """The same with what the parts and the work that are not known yet may turn out to be more than expected.
-        Deviations of several requests cancel: they add up with the square root of the number."""
-        if not left.unsure or not self._may_be_more:
+        left = self.template if each is None else each
+        if count == 1:
             return left
-        root_milli = isqrt(left.unsure * MILLI * MILLI)
-        jobs, over = [
-            [milli + more * root_milli // MILLI if more else milli for milli, more in zip(have, spread)]
-            for have, spread in zip(left[:2], self.spread[:2])
-        ]
-        return Left(jobs, over)
+        return new_tuple(Left, ([milli * count for milli in left.jobs], [milli * count for milli in left.over]))
+
+    def left_without_hints(self, live: Sequence[int], done: Sequence[int], parts: Mapping[int, int]) -> Left:
+        """:meth:`left` of a request without hints, with its work: worked out once per state of a request."""
+        key = (tuple(live), tuple(done), *parts.items())
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) == STATES_MAX:
+                self._known.clear()
+            found = self._known[key] = self.with_work(self.left(live, done, parts, NO_HINTS), NO_HINTS)
+        return found
+
+    def with_work(self, jobs: List[int], hints: Mapping[str, float]) -> Left:
+        """What a request with so many jobs left has left, if these are the work that its hints tell, or what it was
+        lately."""
+        over = [0] * len(jobs)
+        for index, milli in enumerate(jobs):
+            if milli:
+                over[index] = self.over_milli(index, milli, hints)
+        return new_tuple(Left, (jobs, over))
 
     def left(
         self,
@@ -248,20 +248,14 @@ class Pipeline:
                     sum([total for _, total in works]) * MILLI // max(1, sum([jobs for jobs, _ in works]))
                 )
         entries, none = [int(not node.preds) for node in self.nodes], [0] * len(self.nodes)
-        jobs = self.left(entries, none, {}, {})
-        self.template = Left(jobs, [self.over_milli(index, milli, {}) for index, milli in enumerate(jobs)], 1)
-        means = dict(self._mean_milli)
-        for index, seen in self._parts.items():
-            self._mean_milli[index] += _deviation([count * MILLI for count in seen]) * ROOM // 2
-        more = [most - mean for most, mean in zip(self.left(entries, none, {}, {}), jobs)]
-        self._mean_milli = means
-        room = [_deviation([total for _, total in works]) * ROOM // 2 for works in self._works]
-        self.spread = Left(more, [max(0, item - have) for item, have in zip(room, more)])
-        self._may_be_more = any(more) or any(self.spread.over)
+        jobs = self.left(entries, none, {}, NO_HINTS)
+        self.template = self.with_work(jobs, NO_HINTS)
+        self._known.clear()
 
 
 class Member:
-    """One open request: its jobs, what is left of it, and the cohort it travels in.
+    """One open request: its jobs, what is left of it, and the cohort it travels in. ``rank``: its class, 0 is the most
+    urgent.
 
     ``due_ns`` is its deadline; one that is answered late anyway is given more time once its own is over. ``plain``: it
     is as any other of its pipeline that has not begun. The lists are worked out again after its jobs changed, which
@@ -274,6 +268,7 @@ class Member:
         "jobs",
         "cohort",
         "due_ns",
+        "rank",
         "key",
         "plain",
         "foretold",
@@ -291,6 +286,7 @@ class Member:
         self.jobs: Dict[int, Job] = {}
         self.cohort: object | None = None
         self.due_ns = request.deadline_ns
+        self.rank = CLASSES.index(request.klass)
         self.key: Tuple[int, int] | None = None  # where it stands among those that wait
         self.foretold = bool(request.hints) and not pipeline.hints.isdisjoint(request.hints)
         self.plain = not self.foretold
@@ -301,41 +297,38 @@ class Member:
         self._kind: Tuple[int, ...] | None = None
         self.stale = True
 
-    def has(self, job: Job) -> None:
-        """A job of the request is ready (again)."""
-        self.jobs[job.seq] = job
-        self.stale = True
-
-    def lost(self, job: Job) -> None:
-        """A ready job left without having run."""
-        self.jobs.pop(job.seq, None)
-        self.stale = True
-
     def left(self) -> Left:
         """What is left, the running jobs included."""
         if self.plain:
             return self.pipeline.template
         if self.stale:
-            self._settle()
+            self.stale = False
+            self._steps = None
+            pipeline, request = self.pipeline, self.request
             live = [0] * len(self._done)
-            for job in self.jobs.values():
-                live[job.node.index] += 1
+            for seq, job in list(self.jobs.items()):
+                if job.state in (READY, RUNNING):
+                    live[job.node.index] += 1
+                else:  # it is done, whatever became of it
+                    del self.jobs[seq]
+                    self._done[job.node.index] += 1
             if not self.jobs:  # it has just arrived
-                live = [int(not node.preds) for node in self.pipeline.nodes]
+                live = [int(not node.preds) for node in pipeline.nodes]
             parts: Dict[int, int] = {}
-            for (index, _), count in (self.request.scopes or {}).items():
-                parts[index] = parts.get(index, 0) + count
-            pipeline, hints = self.pipeline, self.request.hints
-            jobs = pipeline.left(live, self._done, parts, hints)
-            over = [pipeline.over_milli(index, milli, hints) for index, milli in enumerate(jobs)]
-            if self.request.part_hints:
+            if request.scopes:
+                for (index, _), count in request.scopes.items():
+                    parts[index] = parts.get(index, 0) + count
+            self._kind = None
+            if not request.hints and not request.part_hints:
+                self._left = pipeline.left_without_hints(live, self._done, parts)
+                return self._left
+            left = pipeline.with_work(pipeline.left(live, self._done, parts, request.hints), request.hints)
+            if request.part_hints:
                 for job in self.jobs.values():
                     index = job.node.index
-                    over[index] += pipeline.over_milli(index, MILLI, job.hints) - pipeline.over_milli(
-                        index, MILLI, hints
-                    )
-            self._left = new_tuple(Left, (jobs, over, int(self._is_unsure(jobs))))
-            self._kind = None
+                    left.over[index] += pipeline.over_milli(index, MILLI, job.hints)
+                    left.over[index] -= pipeline.over_milli(index, MILLI, request.hints)
+            self._left = left
         return self._left
 
     def kind(self) -> Tuple[int, ...] | None:
@@ -349,13 +342,6 @@ class Member:
         if self._kind is None:
             self._kind = (*left.jobs, *left.over)
         return self._kind
-
-    def _is_unsure(self, jobs: Sequence[int]) -> bool:
-        """Whether its parts, or its work where requests tell that, are not known yet."""
-        pipeline = self.pipeline
-        return any(jobs[index] for index in pipeline.fan_outs) or any(
-            jobs[node.index] and pipeline.is_unsure_of(node.index, self.request.hints) for node in pipeline.nodes
-        )
 
     def learn_work(self) -> None:
         """Tell the pipeline what the request's work at its nodes turned out to be, once the number of jobs is known."""
@@ -386,14 +372,6 @@ class Member:
         self._steps = found
         return found
 
-    def ready(self) -> List[Job]:
-        """Its jobs that may run now."""
-        found: List[Job] = []
-        for job in self.jobs.values():
-            if job.state == READY:
-                found.append(job)
-        return found
-
     def is_running(self) -> bool:
         """Whether any of its jobs is on a lane."""
         for job in self.jobs.values():  # noqa: SIM110 a generator costs a call per job
@@ -401,26 +379,18 @@ class Member:
                 return True
         return False
 
-    def _settle(self) -> None:
-        """Jobs that neither wait nor run any more are done, whatever became of them."""
-        for seq, job in list(self.jobs.items()):
-            if job.state not in (READY, RUNNING):
-                del self.jobs[seq]
-                self._done[job.node.index] += 1
-        self.stale = False
-        self._steps = None
-
 
 def total_of(lefts: Sequence[Left], size: int) -> Left:
     """What several have left together, of a pipeline of so many nodes."""
-    jobs, over, unsure = [0] * size, [0] * size, 0
+    if len(lefts) == 1:
+        return lefts[0]
+    jobs, over = [0] * size, [0] * size
     for left in lefts:
         for index, milli in enumerate(left.jobs):
             jobs[index] += milli
         for index, milli in enumerate(left.over):
             over[index] += milli
-        unsure += left.unsure
-    return new_tuple(Left, (jobs, over, unsure))
+    return new_tuple(Left, (jobs, over))
 
 
 def most_steps(members: Sequence[Member]) -> Steps:
@@ -431,14 +401,6 @@ def most_steps(members: Sequence[Member]) -> Steps:
             for index, steps in member.steps().items():
                 found[index] = max(found.get(index, 1), steps)
     return found
-
-
-def _deviation(values: Sequence[int]) -> int:
-    """The standard deviation; 0 of nothing."""
-    if not values:
-        return 0
-    mean = sum(values) // len(values)
-    return isqrt(sum([(value - mean) * (value - mean) for value in values]) // len(values))
 
 
 def _opener(node: Node) -> int:

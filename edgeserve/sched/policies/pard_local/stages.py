@@ -6,65 +6,84 @@ they may; host functions, and models that are not allowed there, run on the fast
 
 from __future__ import annotations
 
-from math import isqrt
-from typing import Dict, List, NamedTuple, Sequence, Tuple
+from typing import Dict, Final, List, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve.sched.latency.work_time import WorkTime
-from edgeserve.sched.policies.pard_local.cost import AtNode, Schedule, repeated, staged
+from edgeserve.sched.policies.pard_local.cost import Stage, repeated
 from edgeserve.sched.policies.pard_local.remaining_work import Left, Pipeline, Steps
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import new_tuple
 from edgeserve.sched.requests.work import MILLI
 from edgeserve.sched.resources.lanes import Lane
+from edgeserve.sched.resources.model_cache import RESIDENT, Placement
+
+
+class Running(NamedTuple):
+    """What of a cohort runs at a node: its jobs, how much more work than usual they are, and until when."""
+
+    jobs: int
+    over: int
+    until_ns: int
+
+
+NOT_RUNNING: Final = Running(0, 0, 0)
 
 
 class Place(NamedTuple):
-    """Where a stage runs: the lane, the model's times there, when the model is in memory, and when a batch could begin:
-    what runs on the lane is over besides."""
+    """Where a stage runs, the model's times there, and its place in the memory of the lane's device."""
 
-    lane: str
+    lane: Lane
     usual: WorkTime
-    resident_ns: int
-    starts_ns: int
+    placement: Placement
 
 
-class OnLanes(NamedTuple):
-    """What a cohort has on lanes, by node (jobs and work as in :class:`Left`), until when, and how many of its jobs are
-    ready."""
-
-    jobs: List[int]
-    over: List[int]
-    until_ns: List[int]
-    ready: List[int]
+NO_PLACES: Final[List[Optional[Place]]] = []
 
 
 class Route:
-    """Where the stages of a pipeline run for cohorts of one home, as things stand now, and what they take."""
+    """Where the stages of a pipeline run for cohorts of one home, as things stand now, and what they take.
 
-    __slots__ = ("home", "places", "_pipeline")
+    ``places`` and ``starts_ns`` (when a batch could begin: what runs on the lane is over, the model in memory) are by
+    node; a place is None where no lane is up. ``lane`` is the lane of all stages, None where they have several.
+    ``resident_ns`` is when all models are in memory.
+    """
 
-    def __init__(self, pipeline: Pipeline, home: str, places: Sequence[Place | None]) -> None:
+    __slots__ = ("home", "places", "starts_ns", "lane", "resident_ns", "_pipeline")
+
+    def __init__(self, pipeline: Pipeline, home: str, places: Sequence[Place | None], board: Board) -> None:
         self.home = home
-        self.places = places  # by node; None where no lane is up
+        self.places = places
+        self.starts_ns: List[int] = []
+        self.lane: Lane | None = None
+        self.resident_ns = now_ns = board.now_ns
         self._pipeline = pipeline
+        free: Dict[str, int] = {}
+        for node, place in zip(pipeline.nodes, places):
+            at_ns = now_ns
+            if place is not None:
+                lane = place.lane
+                if lane.works:
+                    at_ns = free[lane.name] = free.get(lane.name) or lane.available_ns(now_ns)
+                else:
+                    free[lane.name] = now_ns
+                if place.placement.state != RESIDENT:
+                    resident_ns = board.resident_at_ns(node.model, lane)
+                    at_ns, self.resident_ns = max(at_ns, resident_ns), max(self.resident_ns, resident_ns)
+                self.lane = lane
+            self.starts_ns.append(at_ns)
+        if len(free) > 1 or None in places:
+            self.lane = None
 
     def is_open(self, left: Left) -> bool:
         """Whether every stage that is left has a lane."""
-        return None not in [place for place, milli in zip(self.places, left.jobs) if milli]
+        return self.lane is not None or None not in [place for place, milli in zip(self.places, left.jobs) if milli]
 
     def is_spread(self, left: Left) -> bool:
         """Whether what is left needs more than one lane."""
-        first = ""
-        for place, milli in zip(self.places, left.jobs):
-            if milli and place is not None and place.lane != first:
-                if first:
-                    return True
-                first = place.lane
-        return False
-
-    def resident_ns(self) -> int:
-        """When all of its models are in memory."""
-        return max([place.resident_ns for place in self.places if place is not None], default=0)
+        if self.lane is not None:
+            return False
+        lanes = {place.lane.name for place, milli in zip(self.places, left.jobs) if milli and place is not None}
+        return len(lanes) > 1
 
     def one_by_one_ns(self, left: Left, steps: Steps, from_ns: int, limit_ns: int = 2**62) -> int | None:
         """When work that shares its lanes with nothing new ends, each stage behind the one before; None while a stage
@@ -75,21 +94,46 @@ class Route:
                 place = self.places[index]
                 if place is None:
                     return None
-                time_ns = place.usual.time_ns(milli, over[index])
+                best_ns = place.usual.split.best_ns
+                if milli == MILLI and not over[index] and len(best_ns) > 1:  # asked for most often
+                    time_ns = best_ns[1]
+                else:
+                    time_ns = place.usual.time_ns(milli, over[index])
                 if steps:
                     time_ns *= steps.get(index, 1)
-                at_ns = (at_ns if at_ns > place.starts_ns else place.starts_ns) + time_ns
+                starts_ns = self.starts_ns[index]
+                at_ns = (at_ns if at_ns > starts_ns else starts_ns) + time_ns
                 if at_ns > limit_ns:
                     return at_ns
         return at_ns
 
+    def answers(self, left: Left, count: int, ends_ns: int) -> List[int]:
+        """When a cohort of ``count`` members is answered that ends then and has one lane: one time, or one for each
+        member where each has one job of usual work at the module that answers."""
+        exit = self._pipeline.exit
+        place = self.places[exit] if exit >= 0 and count > 1 else None
+        if place is None or left.jobs[exit] != count * MILLI or left.over[exit]:
+            return [ends_ns]
+        found: List[int] = []
+        for number, time_ns in reversed(place.usual.split.batches(count)):
+            found += [ends_ns] * number
+            ends_ns -= time_ns
+        found.reverse()
+        return found
+
     def lane_times(self, left: Left, steps: Steps) -> Dict[str, int]:
         """How long what is left needs each lane."""
         found: Dict[str, int] = {}
-        for index, place in enumerate(self.places):
-            if place is not None and left.jobs[index]:
-                time_ns = place.usual.time_ns(left.jobs[index], left.over[index]) * steps.get(index, 1)
-                found[place.lane] = found.get(place.lane, 0) + time_ns
+        for index, milli in enumerate(left.jobs):
+            place = self.places[index]
+            if milli and place is not None:
+                best_ns = place.usual.split.best_ns
+                if milli == MILLI and not left.over[index] and len(best_ns) > 1:
+                    time_ns = best_ns[1]
+                else:
+                    time_ns = place.usual.time_ns(milli, left.over[index])
+                name = place.lane.name
+                found[name] = found.get(name, 0) + time_ns * steps.get(index, 1)
         return found
 
     def busy_ns(self, left: Left, steps: Steps) -> int:
@@ -97,54 +141,44 @@ class Route:
         go on."""
         return max(1, max(self.lane_times(left, steps).values(), default=1))
 
-    def noise_ns(self, left: Left, steps: Steps) -> int:
-        """The standard deviation of the lane time of what is left, as far as batches took more or less than was
-        believed."""
-        total_us2 = 0
-        for index, place in enumerate(self.places):
-            if place is not None and left.jobs[index]:
-                total_us2 += place.usual.variance_us2(left.jobs[index], left.over[index]) * steps.get(index, 1)
-        return isqrt(total_us2) * 1000
-
-    def schedule(self, left: Left, steps: Steps, from_ns: int, on_lanes: OnLanes | None = None) -> Schedule:
-        """What a cohort has to run, batch by batch, where every stage has a lane: behind what it has ``on_lanes``
-        (None: it is new)."""
-        nodes: List[AtNode] = []
+    def stages(
+        self, left: Left, steps: Steps, ready: Sequence[int] = (), running: Sequence[Running] = ()
+    ) -> List[Stage]:
+        """What a cohort has to run, batch by batch, where every stage has a lane. By node: how many of its jobs are
+        ``ready``, and what is ``running`` (empty: it is new)."""
+        found: List[Stage] = []
         at: Dict[int, int] = {}
-        running_ns: List[int] = []
-        for node in self._pipeline.nodes:
+        for node, place in zip(self._pipeline.nodes, self.places):
             index = node.index
-            milli, over, place = left.jobs[index], left.over[index], self.places[index]
+            milli, over = left.jobs[index], left.over[index]
             if not milli or place is None:
                 continue
             preds = [at[pred.index] for pred in node.preds if pred.index in at]
-            ready = 0 if preds else milli // MILLI
-            running = 0
-            if on_lanes is not None:
-                running, ready = on_lanes.jobs[index], on_lanes.ready[index]
-                milli, over = milli - running, over - on_lanes.over[index]
-            at[index] = len(nodes)
+            at[index] = len(found)
+            if running:
+                own, waiting = running[index], ready[index]
+                milli, over = milli - own.jobs * MILLI, over - own.over
+            else:
+                own, waiting = NOT_RUNNING, 0 if preds else milli // MILLI
             batches = place.usual.batches(milli, over) if milli > 0 else []
             repeats = steps.get(index, 1)
             if repeats > 1:
                 batches = repeated(batches, repeats)
-            nodes.append(
-                new_tuple(AtNode, (place.lane, batches, preds, ready, running // MILLI, len(running_ns), repeats > 1))
-            )
-            if on_lanes is not None and running:
-                running_ns.append(on_lanes.until_ns[index])
-        return new_tuple(Schedule, (staged(nodes), from_ns, running_ns, self.home))
+            stage = (place.lane.name, batches, preds, waiting, own.jobs, own.until_ns, repeats > 1)
+            found.append(new_tuple(Stage, stage))
+        return found
 
 
 class StageCosts:
     """Where stages run and how long they take, for the policy of this name. The times are the shared ones of usual
     work."""
 
-    __slots__ = ("_usual", "_homes", "_routes", "_routes_key")
+    __slots__ = ("_usual", "_homes", "_places", "_routes", "_routes_key")
 
     def __init__(self, name: str) -> None:
         self._homes: Dict[int, List[str]] = {}  # by the pipeline's identity: pipelines live as long as the policy
         self._usual: Dict[Tuple[str, str], WorkTime] = {}
+        self._places: Dict[Tuple[int, str], List[Place | None]] = {}  # of routes that have no choice
         self._routes: Dict[Tuple[int, str], Route] = {}  # as long as the board's ends stand
         self._routes_key = f"{name} routes"
 
@@ -155,18 +189,19 @@ class StageCosts:
             found = self._usual[model, lane] = board.latency(model, lane).work()
         return found
 
-    def lane_of(self, model: str, home: str, board: Board) -> Lane | None:
-        """The lane of a stage: home where it may run there, else the one that is fastest for a single job; None while
-        none is up."""
-        best: Lane | None = None
+    def _place_of(self, model: str, home: str, board: Board) -> Place | None:
+        """Where a stage runs: at home where it may, else on the lane that is fastest for a single job; None while no
+        lane is up."""
+        best: Place | None = None
         best_ns = 0
-        for lane in board.lanes_of(model):
+        for lane, _, placement in board.places_of(model):
             if lane.up and not lane.hung:
+                usual = self.usual(model, lane.name, board)
                 if lane.name == home:
-                    return lane
-                time_ns = self.usual(model, lane.name, board).time_ns(MILLI)
+                    return Place(lane, usual, placement)
+                time_ns = usual.time_ns(MILLI)
                 if best is None or time_ns < best_ns:
-                    best, best_ns = lane, time_ns
+                    best, best_ns = Place(lane, usual, placement), time_ns
         return best
 
     def route(self, pipeline: Pipeline, home: str, board: Board) -> Route:
@@ -177,25 +212,29 @@ class StageCosts:
             self._routes.clear()
         key = (id(pipeline), home)
         found = self._routes.get(key)
-        if found is not None:
-            return found
-        places: List[Place | None] = []
-        resident = True
-        for node in pipeline.nodes:
-            lane = self.lane_of(node.model, home, board)
-            if lane is None:
-                places.append(None)
-                continue
-            usual = self._usual.get((node.model, lane.name)) or self.usual(node.model, lane.name, board)
-            resident_ns = starts_ns = board.resident_at_ns(node.model, lane)
-            resident = resident and resident_ns <= board.now_ns
-            if lane.works:
-                starts_ns = max(starts_ns, lane.available_ns(board.now_ns))
-            places.append(new_tuple(Place, (lane.name, usual, resident_ns, starts_ns)))
-        found = Route(pipeline, home, places)
-        if resident:
-            self._routes[key] = found
+        if found is None:
+            places = self._places.get(key, NO_PLACES)
+            for place in places:
+                if place is None or not place.lane.up or place.lane.hung:
+                    places = NO_PLACES
+                    break
+            if not places:
+                places = self._find_places(pipeline, home, board)
+            found = Route(pipeline, home, places, board)
+            if found.resident_ns <= board.now_ns:
+                self._routes[key] = found
         return found
+
+    def _find_places(self, pipeline: Pipeline, home: str, board: Board) -> List[Place | None]:
+        """The places of a route. They stay while they are up where every stage is at home or has no other lane."""
+        places = [self._place_of(node.model, home, board) for node in pipeline.nodes]
+        self._places[id(pipeline), home] = places
+        for node, place in zip(pipeline.nodes, places):
+            at_home = place is not None and place.lane.name == home
+            if not at_home and len(board.places_of(node.model)) > 1:
+                del self._places[id(pipeline), home]
+                break
+        return places
 
     def homes(self, pipeline: Pipeline, board: Board) -> List[str]:
         """The lanes that may be a cohort's home: those that run the heaviest of the pipeline's models whose batches
@@ -224,14 +263,6 @@ class StageCosts:
         """Whether the homes of a pipeline have been asked for."""
         return id(pipeline) in self._homes
 
-    def are_resident(self, pipeline: Pipeline, board: Board) -> bool:
-        """Whether all models of a pipeline are in memory wherever they may run."""
-        for node in pipeline.nodes:
-            for lane in board.lanes_of(node.model):
-                if not board.is_resident(node.model, lane):
-                    return False
-        return True
-
     def serves(self, lane: Lane, model: str, home: str, board: Board) -> bool:
         """Whether a stage may run on this lane: its home, or any other lane when home cannot run it now."""
         if lane.name == home:
@@ -243,9 +274,9 @@ class StageCosts:
         """Time that a request which has not begun takes of its home, each job counted as its share of a full batch."""
         total = 0
         for node in pipeline.nodes:
-            lane = self.lane_of(node.model, home, board)
-            if lane is not None and lane.name == home:
-                total += pipeline.template.jobs[node.index] * _share_ns(node.model, lane, board) // MILLI
+            place = self._place_of(node.model, home, board)
+            if place is not None and place.lane.name == home:
+                total += pipeline.template.jobs[node.index] * _share_ns(node.model, place.lane, board) // MILLI
         return total
 
     def cost_share_ns(self, pipeline: Pipeline, left: Left, board: Board) -> int:

@@ -181,19 +181,6 @@ def test_requests_of_much_work_at_the_start_are_no_slow_device():
     assert known.work().time_ns(1000) == TRUE[1]
 
 
-@pytest.mark.parametrize("noise", [0.0, 0.05, 0.2])
-def test_how_far_the_time_of_several_batches_may_be_off_is_learnt(noise):
-    """The deviations of batches are independent; twice the work is twice as far off."""
-    draw, known = random.Random(f"sure/{noise}"), believed()
-    usual = known.work()
-    ran(known, draw, 600, noise=noise)
-    times_us = [time_ns / 1000 for _, time_ns in usual.batches(21_000)]
-    wanted = noise * sum(time_us**2 for time_us in times_us) ** 0.5
-    assert usual.variance_us2(21_000) ** 0.5 == pytest.approx(wanted, rel=0.3)
-    more = (usual.time_ns(21_000, 10_000) / usual.time_ns(21_000)) * usual.variance_us2(21_000) ** 0.5
-    assert usual.variance_us2(21_000, 10_000) ** 0.5 == pytest.approx(more, rel=0.05)
-
-
 def test_the_fixed_part_is_what_a_batch_of_nothing_would_take():
     assert fixed_part_ns(TRUE) == FIXED
     assert fixed_part_ns({size: size * EACH for size in SIZES}) == 0

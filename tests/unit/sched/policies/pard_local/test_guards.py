@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from cores import interpreted_only
-from exact_device import MS, Device, ask, chain, fan, model, with_host_function
+from exact_device import MS, Device, ask, chain, model, with_host_function
 
 from edgeserve.sched.protocol.events import JobResult, WorkFinished
 
@@ -13,36 +13,6 @@ def busy(device):
     """Request 1 (6 + 4 ms, alone) holds the lane; what comes at 1 ms is chosen from when it is over, at 10."""
     device.ask(ask(1, 1000))
     device.now_ns = 1 * MS
-
-
-def noisy(share):
-    """A device that believes that the second model's batches miss their time by this share."""
-    device = Device(chain())
-    costs = device.scheduler.policies[0]._stage_costs
-    usual = costs.usual("b", "l", device.scheduler.state.board)
-    usual._surprise_ppm, usual._seen = round(share * share * 1_000_000), 64
-    return device
-
-
-def test_a_cohort_leaves_room_for_the_noise_in_batch_times():
-    # C(b) = 6 + 4b. From 10 on, two would end at 24. The second model takes 6 of that: half of it more is 27.
-    def first_after_busy(due_ms):
-        device = noisy(0.5)
-        busy(device)
-        device.ask(ask(2, due_ms), ask(3, due_ms))
-        device.advance(10)
-        return device.batches[-1]
-
-    assert first_after_busy(26) == (10.0, "a", [2])
-    assert first_after_busy(27) == (10.0, "a", [2, 3])
-
-
-def test_rather_on_the_risk_than_nobody():
-    device = noisy(2.0)
-    busy(device)
-    device.ask(ask(2, 25), ask(3, 25))  # together they end at 24; one alone at 20, with twice its 4 ms more at 28
-    device.advance(10)
-    assert device.batches[-1] == (10.0, "a", [2, 3])
 
 
 def test_a_join_runs_once_however_many_branches_lead_to_it():
@@ -96,21 +66,6 @@ def test_declared_steps_count_as_often_as_they_run():
     device = Device(table)
     device.ask(ask(1, 14, hints={"steps": 3.0}), ask(2, 15, hints={"steps": 3.0}))
     assert device.ends == {1: ("rejected", 0.0)}
-
-
-def test_a_cohort_leaves_room_for_more_parts_than_the_mean():
-    # Detectors made two or six parts of 4 ms: one request needs 2 + 16 + 1 ms by the mean and 27 with a deviation more;
-    # two need 35 by the mean, and 2 + 43.3 + 1 with a deviation (they add up as roots do).
-    def first_batch(due_ms):
-        device = Device(fan())
-        pipeline = device.scheduler.policies[0]._pipeline_of["app"]
-        for count in (2, 6) * 20:
-            pipeline.observe_parts(pipeline.nodes[0], count)
-        device.ask(ask(1, due_ms), ask(2, due_ms))
-        return device.batches[0][2]
-
-    assert first_batch(42) == [1]
-    assert first_batch(60) == [1, 2]
 
 
 @interpreted_only

@@ -67,8 +67,9 @@ def test_of_unequal_work_as_many_as_fit_before_the_tightest_go():
 
 
 def test_a_forecast_gives_a_free_lane_to_the_first_course_that_has_something_for_it():
-    first = Schedule([Stage("gpu", [10]), Stage("host", [5]), Stage("gpu", [10])], 0)
-    second = Schedule([Stage("gpu", [4]), Stage("gpu", [3])], 0)
+    stages = [Stage("gpu", [(1, 10)]), Stage("host", [(1, 5)], [0]), Stage("gpu", [(1, 10)], [1])]
+    first = Schedule(stages, 0)
+    second = Schedule([Stage("gpu", [(1, 4)]), Stage("gpu", [(1, 3)], [0])], 0)
     assert LaneSchedule([first], {"gpu": 2, "host": 0}).run() == [27]
     # gpu: first 0-10, second's batch of 4 in the gap and of 3 behind it, which delays first's last stage by 2
     assert LaneSchedule([first, second], {"gpu": 0, "host": 0}).run() == [27, 17]
