@@ -150,8 +150,6 @@ BUGS: Tuple[Bug, ...] = (
         unit("core/device_news")),
     Bug("collects-past-the-deadline", "core/holds.py", "spare_ns = due_ns - takes_ns - ready_ns",
         "spare_ns = due_ns - ready_ns", unit("core/device_news")),
-    Bug("first-batches-teach-the-drift", "core/scheduler.py", "return max(1, round(took_ns / factor))", "return took_ns",
-        unit("core/device_news")),
     Bug("window-outlives-the-hang-bound", "core/auction.py", "min(bid.start_before_ns, hung_from_ns)",
         "bid.start_before_ns"),
     # --- latency
@@ -164,7 +162,7 @@ BUGS: Tuple[Bug, ...] = (
     Bug("estimate-is-the-shortest", "latency/batch_time.py", "window.values[-1] if", "window.values[0] if",
         unit("latency/batch_times")),
     Bug("nothing-is-learnt", "core/scheduler.py",
-        "latency.observe(self._board.now_ns, work.size, warm_ns, over_milli, work", "(lambda *_: None)(self._board.now_ns, work.size, took_ns, over_milli, work",
+        "latency.observe(self._board.now_ns, work.size, took_ns, over_milli, work", "(lambda *_: None)(self._board.now_ns, work.size, took_ns, over_milli, work",
         unit("policies/published/clockwork")),
     Bug("failures-teach", "core/scheduler.py",
         "if not work.failed:\n            latency = self.state.latency[work.model, lane.name]",

@@ -19,7 +19,7 @@ from edgeserve.sched.core.holds import Holds
 from edgeserve.sched.core.trials import Trials
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.inputs import InputVariance
-from edgeserve.sched.latency.lane_gaps import DispatchGap, IdleGap
+from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.policies import edf, orloj_plus, rtlm_plus
 from edgeserve.sched.policies.common import lane_schedule
@@ -152,7 +152,6 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism("standard work", "latency/batch_time.py", (Part(BatchTime, "_each_ns", says(0)),)),
     Mechanism("measured durations expire", "latency/batch_time.py", (Part(BatchTime, "forget", says(None), True),)),
     Mechanism("dispatch gap", "latency/lane_gaps.py", (Part(DispatchGap, "took", says(None), True),)),
-    Mechanism("slow start after an idle gap", "latency/lane_gaps.py", (Part(IdleGap, "learn", says(None), True),)),
     Mechanism("response overhead", "loop/response_overhead.py", (Part(ResponseOverhead, "took", says(None), True),)),
     Mechanism("mean parts of a fan-out", "latency/path_cost.py", (Part(AppCosts, "observe_parts", says(None), True),)),
     # --- requests and resources

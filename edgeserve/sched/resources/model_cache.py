@@ -141,8 +141,7 @@ class Device:
     ``budget_bytes`` 0 means no budget. ``used_bytes`` counts what is resident or loading,
     ``state_bytes`` the states of streams. ``headroom_bytes`` of what the monitor reports as free stay free: loads wait,
     and models that are not at work go (0: only what :data:`PRESSURE_SHARE` says). ``thermal`` and ``power`` are the
-    levels of :data:`~edgeserve.sched.protocol.events.LEVELS`, ``idle_gap_ns`` as in
-    :class:`~edgeserve.sched.protocol.events.DeviceChanged`.
+    levels of :data:`~edgeserve.sched.protocol.events.LEVELS`.
     """
 
     __slots__ = (
@@ -160,7 +159,6 @@ class Device:
         "block_bytes",
         "thermal",
         "power",
-        "idle_gap_ns",
         "reported_ns",
         "worth",
     )
@@ -181,7 +179,6 @@ class Device:
         self.block_bytes: int | None = None  # the largest free block, as the monitor last reported
         self.thermal = LEVELS[0]
         self.power = LEVELS[0]
-        self.idle_gap_ns = 0
         self.worth = ModelWorth((), {}, {})
 
     @property
