@@ -253,7 +253,7 @@ BUGS: Tuple[Bug, ...] = (
     Bug("memory-forgets-what-comes", "resources/model_worth.py", "            if per_ns > 0.0:", "            if False:", MEMORY),
     Bug("halves-are-worth-as-much-as-wholes", "resources/model_worth.py", "PARTIAL * count / len(self.models)", "1.0",
         MEMORY),
-    Bug("what-can-wait-counts-as-lost", "resources/model_worth.py", "max(0.0, away_ns - self.slack_ns)", "away_ns", MEMORY),
+    Bug("what-can-wait-counts-as-lost", "resources/model_worth.py", "max(0.0, away_ns + busy_ns - self.slack_ns)", "away_ns", MEMORY),
     Bug("memory-forgets-class", "resources/model_worth.py", "CLASSES.index(app.klass), per_ns", "1, per_ns", MEMORY),
     Bug("evicts-what-could-not-return", "resources/model_cache.py", " and not others and self._could_return(item)",
         " and not others",

@@ -395,8 +395,9 @@ class Device:
             [item.model for item in self.placements.values() if item.state not in (RESIDENT, LOADING)]
         )  # and what lives on other devices
         both = here | {newcomer.model}
+        busy_ns = sum([item.demand_ns for item in self.placements.values() if item.state == RESIDENT])
         rows = [
-            (self._lost_without((item,), needs_ns and item.load_ns + needs_ns, both), item)
+            (self._lost_without((item,), needs_ns and item.load_ns + needs_ns, busy_ns, both), item)
             for item in self.placements.values()
             if _evictable(item)
             and (item.demand_ns == 0 or (item.used and not others and self._could_return(item)))
@@ -410,12 +411,14 @@ class Device:
             if missing <= 0:
                 away_ns = needs_ns and needs_ns + sum([item.load_ns for item in victims])
                 gained = added(worth, self._coming(newcomer, away_ns, here))
-                return victims if _outweighs(gained, self._lost_without(victims, away_ns, both)) else None
+                lost = self._lost_without(victims, away_ns, busy_ns, both)
+                return victims if _outweighs(gained, lost) else None
         return None
 
-    def _lost_without(self, victims: Sequence[Placement], away_ns: int, here: AbstractSet[str]) -> Worth:
-        """What is lost if these models are away for so long: what waits for them, and what comes and cannot wait."""
-        lost = self.worth.lost_without({item.model for item in victims}, away_ns, here)
+    def _lost_without(self, victims: Sequence[Placement], away_ns: int, busy_ns: int, here: AbstractSet[str]) -> Worth:
+        """What is lost if these models are away for so long: what waits for them, and what comes and cannot wait for
+        that, behind ``busy_ns`` of work."""
+        lost = self.worth.lost_without({item.model for item in victims}, away_ns, busy_ns, here)
         lost = tuple([SURELY * each for each in lost])
         for item in victims:
             if item.demand_ns:
