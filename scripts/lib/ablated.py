@@ -21,7 +21,7 @@ from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.inputs import InputVariance
 from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.latency.path_cost import AppCosts
-from edgeserve.sched.policies import edf, orloj_plus, rtlm_plus
+from edgeserve.sched.policies import edf, rtlm_plus
 from edgeserve.sched.policies.common import lane_schedule
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.dynamic.sampler import Sampler
@@ -218,11 +218,6 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     # --- orloj+, rtlm+, schemble+
     Mechanism("orloj+: probes and samples", "policies/dynamic/sampler.py", (Part(Sampler, "offer", says(None)),)),
     Mechanism("orloj+: lengths by hint", "policies/orloj_plus.py", (), {"orloj+": {"hint": ""}}),
-    Mechanism(
-        "orloj+: what waiting loses",
-        "policies/orloj_plus.py",
-        (Part(orloj_plus._Losses, "of", says(0.0)),),
-    ),
     Mechanism("rtlm+: corrected lengths", "policies/language/lengths.py", (Part(Lengths, "_fit", says(None), True),)),
     Mechanism(
         "rtlm+: admission by chance",
