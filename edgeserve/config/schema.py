@@ -75,7 +75,6 @@ class DeviceConfig:
     heat_soft_c: float = entry(number(0.0, 150.0), 0.0, key="heat_soft")  # C: save from here on; 0 = as the device says
     heat_hard_c: float = entry(number(0.0, 150.0), 0.0, key="heat_hard")  # C: nearly throttled; 0 = as the device says
     power_cap_w: float = entry(number(0.0), 0.0, key="power_cap")  # watts that it should not exceed; 0 = none
-    idle_gap_ns: int = entry(duration, 0, key="idle_gap")  # the first batch after so long is slower; 0 = it is not
     contention: float = entry(number(1.0, 100.0), 1.0)  # simulation: works of two lanes at a time take so much longer
 
 

@@ -190,7 +190,6 @@ class SimHardware:
                 device.heat_soft_c,
                 device.heat_hard_c,
                 device.power_cap_w,
-                device.idle_gap_ns,
             ),
         )
         self._draw = random.Random(f"{seed}/hardware/{device.name}")
@@ -418,7 +417,6 @@ class SimHardware:
                 free,
                 thermal=calm,
                 power=calm,
-                idle_gap_ns=0,
                 cpu_load=None if cores is None else 0.0,
                 cpu_cores=cores,
             ),

@@ -1,4 +1,4 @@
-"""What the scheduler's reactions to its device are worth: clocks, idle gaps, heat, memory and power. In virtual time.
+"""What the scheduler's reactions to its device are worth: clocks, heat, memory and power. In virtual time.
 
     python scripts/bench/device.py [--quick] [--json FILE]
 
@@ -62,7 +62,6 @@ def scenario(
     policy: str = "edf",
     nodes: int = 1,
     sizes: Sequence[int] = (1, 2, 4, 8),
-    kind: str = "poisson",
     device: Mapping[str, Any] | None = None,
     **hardware: Any,
 ) -> Scenario:
@@ -85,9 +84,7 @@ def scenario(
             "model": {name: {"engine": "synthetic", "batch": list(sizes), "expected": times} for name in names},
             "app": apps,
             "hardware": {"gpu": {"clocks": CLOCKS, **hardware}},
-            "workload": {
-                app: {"app": app, "kind": kind, "rate": rate / models, "on": "200ms", "off": "600ms"} for app in apps
-            },
+            "workload": {app: {"app": app, "rate": rate / models} for app in apps},
             "run": {"duration": f"{seconds}s", "noise": 0.03, "step_cost": "20us", "event_cost": "15us"},
         }
     )
@@ -196,40 +193,6 @@ def check_clocks(seeds: Sequence[int], checks: Checks) -> List[Dict[str, Any]]:
             f"jitter of 5 %, {row['world']}: points lost", row["measured, jitter"] - row["told, jitter"], 0.002
         )
         checks.at_most(f"jitter of 5 %, {row['world']}: speeds told", row["speeds told under jitter"], 0)
-    return rows
-
-
-# --- idle gaps --------------------------------------------------------------------------------------------------------
-
-
-def check_idle(seeds: Sequence[int], checks: Checks) -> List[Dict[str, Any]]:
-    """Bursts on a device whose clock falls when it idles, so that a burst's first batch takes twice as long."""
-    rows = []
-    for arm in ARMS[:2]:
-        rates = []
-        for seed in seeds:
-            told = scenario(
-                1,
-                30.0,
-                60.0,
-                8.0,
-                4.0,
-                60.0,
-                kind="onoff",
-                monitor=arm == "told",
-                governor="ondemand",
-                device={"idle_gap": "150ms"},
-                idle_after="100ms",
-                ramp="15ms",
-            )
-            rates.append(in_time(run(told, seed, arm).world.ended))
-        rows.append({"arm": arm, "in_time": statistics.fmean(rates)})
-    print(
-        "bursts on a device that idles slowly, in time:",
-        ", ".join(f"{row['arm']} {row['in_time']:.1%}" for row in rows),
-        flush=True,
-    )
-    checks.at_least("idle gaps: told - measured", rows[0]["in_time"] - rows[1]["in_time"], -0.005)
     return rows
 
 
@@ -440,7 +403,6 @@ def main() -> int:
     checks = Checks("scripts/bench/device.py")
     results = {
         "clocks": check_clocks(seeds, checks),
-        "idle": check_idle(seeds, checks),
         "memory": check_memory(seeds, checks),
         "power": check_power(seeds, checks),
         "heat": check_heat(seeds, checks),

@@ -38,7 +38,7 @@ TITLES = {  # file -> what it shows; in the order of the page
     "bench_regret_ensembles.json": "Regret of ensembles: schemble+ beside simple rules on drawn worlds, in simulation",
     "bench_ablation.json": "What each mechanism of the scheduler is worth, on drawn worlds, in simulation",
     "bench_promises.json": "Deadlines that would do: kept for those that ask again, in simulation",
-    "bench_device.json": "Reactions to the device: clocks, idle gaps, memory, power and heat, in simulation",
+    "bench_device.json": "Reactions to the device: clocks, memory, power and heat, in simulation",
     "replicate_orloj.json": "Orloj, replicated in simulation, and surpassed",
     "replicate_schemble.json": "Schemble, replicated in simulation, and surpassed",
     "replicate_schemble_days.json": "Schemble on eight more days, in simulation",

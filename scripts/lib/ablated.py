@@ -19,9 +19,9 @@ from edgeserve.sched.core.experiments import Trials
 from edgeserve.sched.core.holds import Holds
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.latency.inputs import InputVariance
-from edgeserve.sched.latency.lane_gaps import DispatchGap, IdleGap
+from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.latency.path_cost import AppCosts
-from edgeserve.sched.policies import edf, orloj_plus, rtlm_plus
+from edgeserve.sched.policies import edf, rtlm_plus
 from edgeserve.sched.policies.common import lane_schedule
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.dynamic.sampler import Sampler
@@ -151,7 +151,6 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism("standard work", "latency/batch_time.py", (Part(BatchTime, "_each_ns", says(0)),)),
     Mechanism("measured durations expire", "latency/batch_time.py", (Part(BatchTime, "forget", says(None), True),)),
     Mechanism("dispatch gap", "latency/lane_gaps.py", (Part(DispatchGap, "took", says(None), True),)),
-    Mechanism("slow start after an idle gap", "latency/lane_gaps.py", (Part(IdleGap, "learn", says(None), True),)),
     Mechanism("response overhead", "loop/response_overhead.py", (Part(ResponseOverhead, "took", says(None), True),)),
     Mechanism("mean parts of a fan-out", "latency/path_cost.py", (Part(AppCosts, "observe_parts", says(None), True),)),
     # --- requests and resources
@@ -208,11 +207,6 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     # --- orloj+, rtlm+, schemble+
     Mechanism("orloj+: probes and samples", "policies/dynamic/sampler.py", (Part(Sampler, "offer", says(None)),)),
     Mechanism("orloj+: lengths by hint", "policies/orloj_plus.py", (), {"orloj+": {"hint": ""}}),
-    Mechanism(
-        "orloj+: what waiting loses",
-        "policies/orloj_plus.py",
-        (Part(orloj_plus._Losses, "of", says(0.0)),),
-    ),
     Mechanism("rtlm+: corrected lengths", "policies/language/lengths.py", (Part(Lengths, "_fit", says(None), True),)),
     Mechanism(
         "rtlm+: admission by chance",
@@ -224,11 +218,6 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     ),
     Mechanism("rtlm+: offload", "policies/language/offload.py", (Part(RtlmPlus, "_is_sent", says(False)),)),
     Mechanism("rtlm+: cut for its own", "policies/rtlm_plus.py", (Part(RtlmPlus, "cut", says(False)),)),
-    Mechanism(
-        "schemble+: price of time",
-        "policies/schemble_plus/backlog.py",
-        (Part(schemble_plus, "prices", lambda lanes, *rest: [0.0] * len(lanes.free_ns)),),
-    ),
     Mechanism(
         "schemble+: charges of those that wait",
         "policies/schemble_plus/backlog.py",

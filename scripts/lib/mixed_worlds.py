@@ -231,7 +231,7 @@ def heat(draft: Draft) -> None:
     for index in range(draft.draw.choice((1, 2))):
         _single(draft, f"app{index}", draft.draw.uniform(4.0, 12.0), log_uniform(draft.draw, 3.0, 10.0))
     draft.table["lane"][GPU]["device"] = "gpu0"
-    draft.table["device"] = {"gpu0": {"idle_gap": "20ms"}}
+    draft.table["device"] = {"gpu0": {}}
     draft.table["hardware"] = {
         "gpu0": {
             "clocks": [420.0, 765.0, 1000.0, 1300.0],

@@ -60,6 +60,17 @@ def test_what_is_asked_for_all_the_time_does_not_make_room_for_what_is_rare(poli
     assert loads["a"] + loads["b"] <= 4
 
 
+def test_under_overload_what_could_wait_for_a_load_on_a_free_lane_makes_no_room():
+    apps = {
+        "hot": {"slo": "200ms", "node": [{"name": "a", "model": "a"}, {"name": "b", "model": "b"}]},
+        "left": app("left", "300ms"),
+        "right": app("right", "400ms"),
+    }
+    models = {"a": model(4, "40ms"), "b": model(4, "40ms"), "left": model(7, "60ms"), "right": model(7, "60ms")}
+    percent, _ = served(apps, {"hot": 160, "left": 8, "right": 8}, models, seconds=3)
+    assert percent["hot"] > 50  # a third where each load seems to cost nothing
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_model_whose_requests_are_refused_since_it_is_not_there_is_loaded_all_the_same(policy):
     apps = {"old": app("old", "5s"), "older": app("older", "5s"), "hot": app("hot", "50ms")}

@@ -126,7 +126,7 @@ def test_every_rule_holds_among_language_models_on_processors_that_others_use():
 
 @pytest.mark.worlds
 def test_every_rule_holds_on_hardware_that_gets_warm_too(tmp_path):
-    """Clocks that fall and jitter, limits of heat and power, idle gaps, other programs that take the memory."""
+    """Clocks that fall and jitter, limits of heat and power, other programs that take the memory."""
     levels = set()
     for seed in range(2000, 2008):
         print(f"seed {seed} (again: python scripts/dev/soak.py --hardware --seed {seed})")

@@ -17,7 +17,7 @@ from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.policy import Bid, Policy
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.requests.states import READY, move_job
-from edgeserve.sched.resources.lanes import RUN, Lane, Work
+from edgeserve.sched.resources.lanes import RUN, Lane
 from edgeserve.sched.resources.model_cache import RESIDENT, Placement
 from edgeserve.sched.resources.sequences import STATE_MEMORY, Fit
 
@@ -262,7 +262,6 @@ class Auction:
         work = state.works.put(now, RUN, lane, bid.model, bid.expected_ns, tuple(bid.jobs), bid.size, bid.policy)
         work.steps_max, work.variant = bid.steps_max, bid.variant
         work.at_once = work.starts_ns == now and lane.depth == 1 and not lane.ahead_ns
-        self._warm_up(lane, work)
         self._board.ends_ns.clear()
         others = len(work.jobs) - 1
         tracked = state.memory.tracked
@@ -319,7 +318,6 @@ class Auction:
         self._probes.take(job)
         self._board.ends_ns.clear()
         work = state.works.put(now, RUN, lane, bid.model, bid.expected_ns, (), bid.size, bid.policy, job)
-        self._warm_up(lane, work)
         placement.in_flight += 1
         state.actions.append(
             RunBatch(
@@ -335,13 +333,6 @@ class Auction:
                 True,
             )
         )
-
-    def _warm_up(self, lane: Lane, work: Work) -> None:
-        """A batch starts: it is the first after an idle gap, or not, and the ones behind it are not."""
-        if lane.idle_gap is not None and lane.idle_gap.cold:
-            lane.idle_gap.cold = False
-            work.cold = True
-            self._state.set_speeds(lane)
 
     def _illegal(self, lane: Lane, bid: Bid, placement: Placement | None) -> str:
         """Why a bid must not run, or ``""``."""

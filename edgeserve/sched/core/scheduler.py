@@ -19,7 +19,6 @@ from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.latency.lane_gaps import IdleGap
 from edgeserve.sched.policy_api.budget import OPERATIONS_MAX
 from edgeserve.sched.policy_api.policy import Change, Policy
 from edgeserve.sched.protocol.actions import Action
@@ -87,7 +86,6 @@ class Scheduler:
         self._thinkers = tuple([policy for policy in policies if type(policy).thought_ns is not Policy.thought_ns])
         self._wake_ns: int | None = None
         self._forget_at_ns = 0
-        self._gapped: Tuple[Lane, ...] = ()  # lanes whose first batch after an idle gap is slower
         self._handlers: Dict[type, Callable[[Any], None]] = {
             RequestArrived: self._arrived,
             RequestCancelled: self._cancelled,
@@ -116,9 +114,6 @@ class Scheduler:
             self._forget_at_ns = now_ns + FORGET_EVERY_NS
             for latency in state.latency.values():
                 latency.forget(now_ns)
-        for lane in self._gapped:
-            if lane.idle_gap is not None and lane.idle_gap.turns_cold(now_ns, bool(lane.works)):
-                state.set_speeds(lane)
         for event in events:
             self._handlers[type(event)](event)
         timers, silent_ns = request_manager.timers, state.streams.due_ns
@@ -259,8 +254,6 @@ class Scheduler:
                 self._fail_jobs_of(work.model, problem)
             return
         lane.busy_ns += event.finished_ns - event.started_ns
-        if lane.idle_gap is not None:
-            lane.idle_gap.ended_ns = event.finished_ns
         if self.state.energy[lane.device].is_on:
             self._charge(work, event.finished_ns - event.started_ns)
         if work.lost:
@@ -290,8 +283,7 @@ class Scheduler:
                 latency = latency.phase(work.variant)
             over_milli = over_usual_milli(jobs) if latency.learns_work else None
             took_ns = event.finished_ns - event.started_ns
-            warm_ns = self._warm_ns(work, took_ns, latency) if work.cold else took_ns
-            latency.observe(self._board.now_ns, work.size, warm_ns, over_milli, work.turns or work.steps, "", not reads)
+            latency.observe(self._board.now_ns, work.size, took_ns, over_milli, work.turns or work.steps, "", not reads)
             if work.at_once:
                 lane.dispatch_gap.took(self._board.now_ns - work.launched_ns - took_ns)
             if self._holds.learns:
@@ -304,15 +296,6 @@ class Scheduler:
         jobs = work.jobs if work.probe is None else (work.probe,)
         for job in jobs:
             self.state.energy[work.lane.device].ran(job.request.app.name, took_ns / len(jobs))
-
-    def _warm_ns(self, work: Work, took_ns: int, latency: BatchTime) -> int:
-        """What the first batch after an idle gap would have taken as any other: the rest is the gap's."""
-        gap = work.lane.idle_gap
-        if gap is None:
-            return took_ns
-        factor = gap.factor
-        gap.learn(took_ns, latency.typical_ns[work.size] * (work.turns or work.steps))
-        return max(1, round(took_ns / factor))
 
     def _probed(self, work: Work, event: WorkFinished) -> None:
         """A probe is over. It teaches the latency model as what it was, a batch of the smallest size: where such are
@@ -328,8 +311,7 @@ class Scheduler:
         if not work.failed:
             latency = self.state.latency[work.model, work.lane.name]
             over_milli = over_usual_milli((work.probe,)) if latency.learns_work else None
-            warm_ns = self._warm_ns(work, took_ns, latency) if work.cold else took_ns
-            latency.observe(self._board.now_ns, work.size, warm_ns, over_milli)
+            latency.observe(self._board.now_ns, work.size, took_ns, over_milli)
             self._board.ends_ns.clear()
         work.policy.on_finished(work, event.started_ns, event.finished_ns, self._board)
 
@@ -390,8 +372,6 @@ class Scheduler:
         device.power = event.power or device.power
         if device.pressure != pressure:
             change.pressure = device.pressure
-        if event.idle_gap_ns is not None and event.idle_gap_ns != device.idle_gap_ns:
-            self._idle_gap_changed(device, event.idle_gap_ns)
         if (
             change.memory_free_bytes is not None
             or change.heat is not None
@@ -399,14 +379,6 @@ class Scheduler:
             or change.pressure is not None
         ):
             self._tell(change)
-
-    def _idle_gap_changed(self, device: Device, gap_ns: int) -> None:
-        device.idle_gap_ns = gap_ns
-        for lane in self._lanes:
-            if lane.device == device.name and not lane.copy:
-                lane.idle_gap = IdleGap(gap_ns, self._board.now_ns) if gap_ns else None
-                self.state.set_speeds(lane)
-        self._gapped = tuple([lane for lane in self._lanes if lane.idle_gap is not None])
 
     def _tell(self, change: Change) -> None:
         for policy in self.state.policies:

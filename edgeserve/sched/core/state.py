@@ -144,13 +144,11 @@ class State:
         )
 
     def set_speeds(self, lane: Lane, since_ns: int | None = None) -> None:
-        """Tell the latencies of a lane's models its speed, for the first batch after an idle gap where that is next."""
-        gap = lane.idle_gap
-        speed = lane.speed if gap is None or not gap.cold else lane.speed / gap.factor
+        """Tell the latencies of a lane's models its speed."""
         for model in lane.models:
             latency = self.latency[model, lane.name]
-            if latency.speed != speed:
-                latency.set_speed(speed, since_ns)
+            if latency.speed != lane.speed:
+                latency.set_speed(lane.speed, since_ns)
         self.board.ends_ns.clear()
 
     def can_run(self, model: str, only: str = "") -> bool:

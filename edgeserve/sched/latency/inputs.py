@@ -26,10 +26,7 @@ from typing import Deque, Dict, List, Mapping, Tuple
 from edgeserve.units import PPM
 
 LOOKED_BACK = 48
-"""Batches whose spread is looked at, of any size."""
-
-EVERY = 12
-"""The spread is looked at after so many batches; fewer tell of no spread."""
+"""Batches whose spread is looked at, of any size, whenever a quarter of them is new; fewer tell of no spread."""
 
 NOISE_PPM = 120_000
 """Deviation of whole batch times that noise alone explains: a spread up to this is none."""
@@ -44,11 +41,9 @@ maxima's distances from their mean): then the slope is known to a quarter of the
 STEP_PPM = 50_000
 """The deviation moves when it is off by this much."""
 
-APART_MAX_PPM = 1_400_000
-"""Two successive batches are no further apart than this (four times): one outlier makes no spread."""
-
 DEVIATION_MAX_PPM = 1_200_000
-"""Wider spreads count as this one: the longest of eight inputs is then five times as long as the usual one."""
+"""Wider spreads count as this one: the longest of eight inputs is then five times as long as the usual one. Nor are two
+successive batches further apart: one outlier makes no spread."""
 
 MEAN_APART = 2 / math.sqrt(math.pi)
 """The mean distance of two draws of a normal distribution, in its deviations."""
@@ -107,7 +102,7 @@ class InputVariance:
         growing_ns = max(took_ns - self._fixed_ns, usual_ns // 20, 1)
         self._logs.append((size, round(PPM * math.log(growing_ns / usual_ns))))
         self._new += 1
-        if self._new < EVERY or len(self._growing_ns) < 2:
+        if 4 * self._new < LOOKED_BACK or len(self._growing_ns) < 2:
             return False
         self._new = 0
         deviation_ppm = self._beyond_noise_ppm()
@@ -133,7 +128,7 @@ class InputVariance:
             distance = log - log_before
             distance -= self.deviation_ppm * (self._longest_ppm[size] - self._longest_ppm[before]) // PPM
             spread = self._spread_ppm[size] + self._spread_ppm[before]
-            apart_ppm += min(APART_MAX_PPM, abs(distance)) * 2 * PPM // spread
+            apart_ppm += min(DEVIATION_MAX_PPM, abs(distance)) * 2 * PPM // spread
             noise_ppm += self._noise_ppm[size]
         count = len(rows) - 1
         found, noise = min(DEVIATION_MAX_PPM, round(apart_ppm / count / MEAN_APART)), noise_ppm // count

@@ -1,14 +1,9 @@
-"""What a lane's batches take beside what they run: the dispatch gap between two of them, and what an idle gap costs.
-
-Both are learnt per lane, from windows of measurements. Neither knows a clock.
-"""
+"""The dispatch gap of a lane: what passes between two of its batches beside what they run. Knows no clock."""
 
 from __future__ import annotations
 
 from edgeserve.sched.latency.window import Window
 from edgeserve.units import NS_PER_MS
-
-PPM = 1_000_000
 
 DISPATCH_LEN = 32
 """Batches that the dispatch gap looks back on: a lane that has become quicker or slower is believed after so many."""
@@ -18,19 +13,6 @@ DISPATCH_EVERY = 8
 
 DISPATCH_NS_MAX = 10 * NS_PER_MS
 """A longer gap counts as this long: the machine stood still, or the loop was held up by something else."""
-
-IDLE_LEN = 8
-"""First batches after an idle gap that the factor looks back on."""
-
-IDLE_FROM = 3
-"""So many must have been measured before anything is expected."""
-
-STEP = 8
-"""The factor of an idle gap is told in eighths, and only where the gap costs an eighth at least: every change makes all
-tables of the lane anew."""
-
-FACTOR_MAX = 8
-"""No first batch counts as slower than this: something else held it up."""
 
 
 class DispatchGap:
@@ -58,34 +40,3 @@ class DispatchGap:
             if (likely_ns, careful_ns) != (self.likely_ns, self.careful_ns):
                 self.likely_ns, self.careful_ns = likely_ns, careful_ns
                 self.version += 1
-
-
-class IdleGap:
-    """How much slower a lane's first batch after an idle gap is, beside warm batches, by one factor: the governor of an
-    idle device lowers its clock, and needs a moment to raise it again.
-
-    ``cold``: the lane has been idle for ``gap_ns``, so that its next batch is the first after a gap; ``factor`` is how
-    many times longer that one is expected to take, 1.0 where it hardly matters.
-    """
-
-    __slots__ = ("gap_ns", "cold", "factor", "ended_ns", "_window")
-
-    def __init__(self, gap_ns: int, now_ns: int) -> None:
-        self.gap_ns = gap_ns
-        self.cold = False
-        self.factor = 1.0
-        self.ended_ns = now_ns  # when the last batch ended
-        self._window = Window(IDLE_LEN)  # of factors, in millionths
-
-    def turns_cold(self, now_ns: int, busy: bool) -> bool:
-        """Whether the lane has just been idle for long enough."""
-        if self.cold or busy or now_ns - self.ended_ns < self.gap_ns:
-            return False
-        self.cold = True
-        return True
-
-    def learn(self, took_ns: int, warm_ns: int) -> None:
-        """A first batch took so long, and a warm one of its kind would have taken ``warm_ns``."""
-        self._window.add(min(FACTOR_MAX * PPM, max(PPM, took_ns * PPM // max(1, warm_ns))))
-        if self._window.count >= IDLE_FROM:
-            self.factor = round(self._window.quantile(1 / 2) * STEP / PPM) / STEP

@@ -7,7 +7,7 @@ What differs from the published policy (``published/orloj``), in the order of it
    Short requests need not be padded to long ones; and a batch that saves no time at all is none.
 2. *Every size* that was profiled is considered, not powers of two only.
 3. *Value per time.* A candidate counts the chance of each member to be in time, from the product of the members' own
-   CDFs, less a part of the chances that the others lose meanwhile, over its expected time.
+   CDFs, over its expected time.
 4. *Even odds.* A request is dropped when it would more likely than not be late even alone.
 5. *Hints.* A predicted length (a declared number of the request) makes finer classes than the app does.
 
@@ -17,7 +17,6 @@ The policy never waits for a fuller batch: every rule for waiting that was tried
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 from typing import ClassVar, Dict, List, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
@@ -38,9 +37,6 @@ EVEN_ODDS = 0.5
 SAFE = 0.95
 """Beside those that are just expected in time, a candidate is made of those that are so with this chance: of two
 requests it may be the more urgent one that wastes the lane. Utility up to a point where deadlines are tight."""
-
-LOSS_WEIGHT = 0.3
-"""What a chance that a waiting request loses counts, beside a member's (specification, 11.3)."""
 
 TIME_EXPONENT = 0.7
 """Value is compared per expected time to this power (specification, 11.3): short batches are not quite as good as they
@@ -100,7 +96,6 @@ class OrlojPlus(DynamicPolicy):
         if not rows:
             return None
         latency = board.latency(model.model, lane.name)
-        losses = _Losses(rows, lengths, starts_ns)
         exponent = INFERRED_EXPONENT if lengths.is_inferred else TIME_EXPONENT
         best_score, best = -1.0, (rows[:1], latency.sizes[0])
         for ceiling in sorted({row[4] for row in rows}, key=lambda name: (lengths.mean_alone_ns(name), name)):
@@ -123,10 +118,7 @@ class OrlojPlus(DynamicPolicy):
                     per_time = known.mean_ns() ** -exponent
                     if sum([row[5] for row in chosen]) * per_time <= best_score:
                         continue  # even if all were surely in time
-                    value = sum([row[5] * known.p_by(row[1] - starts_ns) for row in chosen])
-                    if value * per_time <= best_score:
-                        continue
-                    score = (value - LOSS_WEIGHT * losses.of(chosen, known.mean_ns())) * per_time
+                    score = sum([row[5] * known.p_by(row[1] - starts_ns) for row in chosen]) * per_time
                     if score > best_score:
                         best_score, best = score, (chosen, size)
         chosen, size = best
@@ -143,32 +135,6 @@ class OrlojPlus(DynamicPolicy):
                     rows.append((queue_key.rank, deadline_ns, seq, job, queue_key.name, queue_key.value))
         rows.sort(key=_urgency)
         return rows[:LOOKED_AT_MAX]
-
-
-class _Losses:
-    """The chances that waiting requests lose while a batch runs: P(in time alone) now, less that after it."""
-
-    __slots__ = ("_rows", "_lengths", "_starts_ns", "_safe_ns")
-
-    def __init__(self, rows: Sequence[Row], lengths: Lengths, starts_ns: int) -> None:
-        self._lengths = lengths
-        self._starts_ns = starts_ns
-        self._rows = []
-        self._safe_ns: List[float] = []
-        for row in rows:
-            alone = lengths.alone(row[4])
-            slack_ns = row[1] - starts_ns
-            self._rows.append((row[2], row[5], slack_ns, alone, alone.p_by(slack_ns)))
-            self._safe_ns.append(slack_ns - alone.times_ns[-1])  # a batch that takes no longer costs it nothing
-
-    def of(self, chosen: Sequence[Row], mean_ns: float) -> float:
-        """The loss of all but the chosen, each times its value."""
-        inside = {row[2] for row in chosen}
-        total = 0.0
-        for (seq, value, slack_ns, alone, now), safe_ns in zip(self._rows, self._safe_ns):
-            if safe_ns < mean_ns and seq not in inside:
-                total += value * (now - alone.p_by(slack_ns - ceil(mean_ns)))
-        return total
 
 
 def _urgency(row: Row) -> Tuple[int, int, int]:

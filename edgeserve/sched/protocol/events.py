@@ -226,9 +226,8 @@ class DeviceChanged:
 
     ``memory_free_bytes``: what all programs together may still take; ``memory_block_bytes``: the largest block of it
     that lies together. ``heat`` is 0..1 of its limit, ``power_w`` watts. ``thermal`` and ``power`` are
-    :data:`LEVELS`. ``idle_gap_ns``: the first batch after so long without work is slower, since the governor lowers the
-    clock of an idle device (0: its clock is locked). ``cpu_load`` is the share of ``cpu_cores`` cores that all threads
-    together, ours too, kept busy since it was told last.
+    :data:`LEVELS`. ``cpu_load`` is the share of ``cpu_cores`` cores that all threads together, ours too, kept busy
+    since it was told last.
     """
 
     device: str
@@ -238,7 +237,6 @@ class DeviceChanged:
     memory_block_bytes: Optional[int] = field(default=None, metadata={"sparse": True})
     thermal: Optional[str] = field(default=None, metadata={"sparse": True})
     power: Optional[str] = field(default=None, metadata={"sparse": True})
-    idle_gap_ns: Optional[int] = field(default=None, metadata={"sparse": True})
     cpu_load: Optional[float] = field(default=None, metadata={"sparse": True})
     cpu_cores: Optional[int] = field(default=None, metadata={"sparse": True})
 

@@ -101,7 +101,6 @@ class DeviceLimits(NamedTuple):
     heat_soft_c: float = 0.0
     heat_hard_c: float = 0.0
     power_cap_w: float = 0.0
-    idle_gap_ns: int = 0
 
 
 class DeviceFilter:
@@ -213,13 +212,6 @@ class DeviceFilter:
             self._throttled = self._throttled if self._throttled_left else ""
         thermal, heat = self._thermal_level(readings)
         power = self._power_level(readings)
-        gap_ns = (
-            None
-            if readings.locked is None or not self.limits.idle_gap_ns
-            else 0
-            if readings.locked
-            else self.limits.idle_gap_ns
-        )
         block_bytes = readings.memory_block_bytes
         news = DeviceChanged(
             self.device,
@@ -229,7 +221,6 @@ class DeviceFilter:
             block_bytes if _differs(told.memory_block_bytes, block_bytes, BLOCK_STEP) else None,
             thermal if thermal != (told.thermal or NONE) else None,
             power if power != (told.power or NONE) else None,
-            gap_ns if gap_ns != told.idle_gap_ns else None,
             load[0],
             load[1],
         )
@@ -293,7 +284,6 @@ def _after(told: DeviceChanged, news: DeviceChanged) -> DeviceChanged:
         told.memory_block_bytes if news.memory_block_bytes is None else news.memory_block_bytes,
         news.thermal or told.thermal,
         news.power or told.power,
-        told.idle_gap_ns if news.idle_gap_ns is None else news.idle_gap_ns,
     )
 
 

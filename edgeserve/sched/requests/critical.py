@@ -20,7 +20,8 @@ MEMORY_NS = 1000 * NS_PER_MS
 of its periods."""
 
 SOURCES_MAX = 64
-"""Sources (client and stream) of one app that are told apart; of more, the least recent are forgotten."""
+"""Sources (client and stream) of one app that are told apart; of more, the least recent are forgotten. (So many clients
+have full batches without waiting for each other.)"""
 
 
 class Source(Arrivals):

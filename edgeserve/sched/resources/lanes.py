@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from typing import Any, Deque, Dict, List, Tuple
 
 from edgeserve.errors import PolicyError
-from edgeserve.sched.latency.lane_gaps import DispatchGap, IdleGap
+from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.requests.states import Job
 from edgeserve.units import NS_PER_MS
 
@@ -59,7 +59,6 @@ class Work:
         "failed",
         "steps",
         "turns",
-        "cold",
         "over",
         "cut_ns",
         "steps_max",
@@ -97,7 +96,6 @@ class Work:
         self.failed = False
         self.steps = 1
         self.turns = 0
-        self.cold = False  # it is the first batch after an idle gap of its lane
         self.over: Dict[int, Job] = NO_JOBS
         self.cut_ns: int | None = None
         self.steps_max: int | None = None
@@ -136,7 +134,6 @@ class Lane:
         "speed",
         "models",
         "busy_ns",
-        "idle_gap",
         "threads",
         "nice",
         "dispatch_gap",
@@ -171,7 +168,6 @@ class Lane:
         self.speed = 1.0
         self.models: Dict[str, Any] = {}
         self.busy_ns = 0
-        self.idle_gap: IdleGap | None = None  # where its first batch after a gap is slower
         self.dispatch_gap = DispatchGap()
 
     def accepts(self, now_ns: int) -> bool:

@@ -21,6 +21,7 @@ from typing import AbstractSet, Deque, Dict, Iterable, List, Sequence, Tuple
 
 from edgeserve.errors import ConfigError
 from edgeserve.sched.protocol.events import CLASSES, LEVELS
+from edgeserve.sched.requests.critical import MEMORY_NS
 from edgeserve.sched.resources.model_worth import NOTHING, ModelWorth, Worth, added
 from edgeserve.units import FOREVER_NS, NS_PER_MS, format_size
 
@@ -39,14 +40,13 @@ LOAD_RETRY_NS = 500 * NS_PER_MS
 PRESSURE_SHARE = 16
 """A device whose free memory falls below 1/16 of its budget gives up models that nobody waits for."""
 
-WORKING_NS = 1_000 * NS_PER_MS
-"""A model that ran within this time is at work, as is one that ran within twice its usual time between two runs."""
-
 WORKING_NS_MAX = 5_000 * NS_PER_MS
 """No model counts as at work for longer after its last run: one that runs more rarely can be loaded again."""
 
-EMERGENCY_SHARE = 4
-"""With less than a quarter of the headroom left, a model at work goes too: better one reload than a killed process."""
+SHORT = 4
+"""With less than a quarter of the headroom left, a model at work goes too: better one reload than a killed process.
+With more than four times the headroom free, fragmented memory is no shortage: much of it is a cache that the system
+gives back in one piece."""
 
 BLOCK_BYTES_MIN = 1024**2
 """While no larger block of memory than this is free, it is so fragmented that large allocations fail: loads wait, and
@@ -58,10 +58,6 @@ news for longer says that it was not."""
 
 REPORT_STALE_NS = 20_000 * NS_PER_MS
 """Free memory that was reported so long ago says nothing of what may be taken without need."""
-
-FRAGMENTED_BELOW = 4
-"""Fragmented memory counts only where less than so many times the headroom is free: with more, much of it is a cache
-that the system gives back in one piece."""
 
 NEVER_NS = 2**61
 """When a model is there that nobody will load; far enough that sums with it are later than any deadline."""
@@ -120,7 +116,7 @@ class Placement:
         self.gap_ns = 0  # a usual time between two launches, of the longer ones
 
     def is_working(self, now_ns: int) -> bool:
-        """Whether it ran lately, or is about to run again as it usually does."""
+        """Whether it ran within :data:`MEMORY_NS`, or within twice its usual time between two runs."""
         return now_ns < self.idle_at_ns()
 
     def is_overdue(self, now_ns: int) -> bool:
@@ -129,7 +125,7 @@ class Placement:
 
     def idle_at_ns(self) -> int:
         """When it counts as idle, unless it runs again before."""
-        return self.used_ns + min(WORKING_NS_MAX, max(WORKING_NS, 2 * self.gap_ns))
+        return self.used_ns + min(WORKING_NS_MAX, max(MEMORY_NS, 2 * self.gap_ns))
 
     def __repr__(self) -> str:
         return f"Placement({self.model} on {self.device}: {self.state}, {format_size(self.bytes)})"
@@ -141,8 +137,7 @@ class Device:
     ``budget_bytes`` 0 means no budget. ``used_bytes`` counts what is resident or loading,
     ``state_bytes`` the states of streams. ``headroom_bytes`` of what the monitor reports as free stay free: loads wait,
     and models that are not at work go (0: only what :data:`PRESSURE_SHARE` says). ``thermal`` and ``power`` are the
-    levels of :data:`~edgeserve.sched.protocol.events.LEVELS`, ``idle_gap_ns`` as in
-    :class:`~edgeserve.sched.protocol.events.DeviceChanged`.
+    levels of :data:`~edgeserve.sched.protocol.events.LEVELS`.
     """
 
     __slots__ = (
@@ -160,7 +155,6 @@ class Device:
         "block_bytes",
         "thermal",
         "power",
-        "idle_gap_ns",
         "reported_ns",
         "worth",
     )
@@ -181,7 +175,6 @@ class Device:
         self.block_bytes: int | None = None  # the largest free block, as the monitor last reported
         self.thermal = LEVELS[0]
         self.power = LEVELS[0]
-        self.idle_gap_ns = 0
         self.worth = ModelWorth((), {}, {})
 
     @property
@@ -231,7 +224,7 @@ class Device:
             self.block_bytes is not None
             and self.block_bytes <= BLOCK_BYTES_MIN
             and self.free_bytes is not None
-            and self.free_bytes < FRAGMENTED_BELOW * self.headroom_bytes
+            and self.free_bytes < SHORT * self.headroom_bytes
         )
 
     def _budget_room_bytes(self) -> int:
@@ -374,7 +367,7 @@ class Device:
                 return None
         elif free_bytes - self.falling_bytes >= headroom_bytes and not self._is_fragmented():
             return None
-        spares = bool(headroom_bytes) and free_bytes >= headroom_bytes // EMERGENCY_SHARE
+        spares = bool(headroom_bytes) and free_bytes >= headroom_bytes // SHORT
         return next(
             (
                 placement
@@ -398,8 +391,9 @@ class Device:
             [item.model for item in self.placements.values() if item.state not in (RESIDENT, LOADING)]
         )  # and what lives on other devices
         both = here | {newcomer.model}
+        busy_ns = sum([item.demand_ns for item in self.placements.values() if item.state == RESIDENT])
         rows = [
-            (self._lost_without((item,), needs_ns and item.load_ns + needs_ns, both), item)
+            (self._lost_without((item,), needs_ns and item.load_ns + needs_ns, busy_ns, both), item)
             for item in self.placements.values()
             if _evictable(item)
             and (item.demand_ns == 0 or (item.used and not others and self._could_return(item)))
@@ -413,12 +407,14 @@ class Device:
             if missing <= 0:
                 away_ns = needs_ns and needs_ns + sum([item.load_ns for item in victims])
                 gained = added(worth, self._coming(newcomer, away_ns, here))
-                return victims if _outweighs(gained, self._lost_without(victims, away_ns, both)) else None
+                lost = self._lost_without(victims, away_ns, busy_ns, both)
+                return victims if _outweighs(gained, lost) else None
         return None
 
-    def _lost_without(self, victims: Sequence[Placement], away_ns: int, here: AbstractSet[str]) -> Worth:
-        """What is lost if these models are away for so long: what waits for them, and what comes and cannot wait."""
-        lost = self.worth.lost_without({item.model for item in victims}, away_ns, here)
+    def _lost_without(self, victims: Sequence[Placement], away_ns: int, busy_ns: int, here: AbstractSet[str]) -> Worth:
+        """What is lost if these models are away for so long: what waits for them, and what comes and cannot wait for
+        that, behind ``busy_ns`` of work."""
+        lost = self.worth.lost_without({item.model for item in victims}, away_ns, busy_ns, here)
         lost = tuple([SURELY * each for each in lost])
         for item in victims:
             if item.demand_ns:

@@ -34,9 +34,10 @@ class Asked(NamedTuple):
     per_ns: float
     slack_ns: float
 
-    def lost(self, away_ns: float) -> float:
-        """What comes while a model is away, and cannot wait until it is back."""
-        return self.per_ns * max(0.0, away_ns - self.slack_ns)
+    def lost(self, away_ns: float, busy_ns: float) -> float:
+        """What comes while a model is away and cannot wait until it is back, and for the ``busy_ns`` of work that waits
+        for the lanes: under overload little can."""
+        return self.per_ns * min(away_ns, max(0.0, away_ns + busy_ns - self.slack_ns))
 
     def part(self, here: AbstractSet[str]) -> float:
         """What part of its worth the app has with these models."""
@@ -72,8 +73,9 @@ class ModelWorth:
                 for model in asked.models:
                     self.by_model.setdefault(model, []).append(asked)
 
-    def lost_without(self, models: AbstractSet[str], away_ns: float, here: AbstractSet[str]) -> Worth:
-        """What is lost while these models are away, of those that are ``here``."""
+    def lost_without(self, models: AbstractSet[str], away_ns: float, busy_ns: float, here: AbstractSet[str]) -> Worth:
+        """What is lost while these models are away, of those that are ``here``; ``busy_ns``: the work that waits for
+        the lanes."""
         if not self.by_model:
             return NOTHING
         lost = [0.0] * len(CLASSES)
@@ -83,7 +85,7 @@ class ModelWorth:
             for asked in self.by_model.get(model, ()):
                 if id(asked) not in counted:
                     counted.add(id(asked))
-                    lost[asked.rank] += (asked.part(here) - asked.part(left)) * asked.lost(away_ns)
+                    lost[asked.rank] += (asked.part(here) - asked.part(left)) * asked.lost(away_ns, busy_ns)
         return tuple(lost)
 
     def gained_with(

@@ -1,5 +1,5 @@
 """What the scheduler does with news of its devices: fuller batches and patient background work near a limit, memory
-that is kept free, first batches after idle gaps, energy."""
+that is kept free, energy."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_loads_wait_while_memory_is_in_small_pieces():
     assert plenty.arrive("b", at=2000) == [like(LoadModel, model="b")], "most of it is a cache"
 
 
-# --- speed, idle gaps, energy -----------------------------------------------------------------------------------------
+# --- speed, energy ----------------------------------------------------------------------------------------------------
 
 
 def test_a_speed_that_is_told_late_does_not_count_twice():
@@ -223,20 +223,6 @@ def test_a_speed_that_is_told_late_does_not_count_twice():
     world.step(LaneChanged("cpu0", speed=0.5, since_ns=0), at=500)
     assert latency.likely_ns[1] == 20 * MS
     assert latency.slowdown_ppm == 10**6
-
-
-def test_the_first_batch_after_an_idle_gap_is_expected_to_be_slower_and_teaches_the_others_nothing():
-    world = Driver({"m": {1: 10}}, {"app": {"model": "m", "slo": "1000ms"}})
-    world.step(DeviceChanged("cpu", idle_gap_ns=50 * MS), at=0)
-    latency = world.scheduler.state.latency["m", "cpu0"]
-    for at in range(100, 1100, 100):  # pairs: a first batch of 20 ms, then one of 10
-        expected = [action.expected_ns / MS for action in world.arrive("app", at=at, count=2)]
-        expected += [action.expected_ns / MS for action in world.finish("cpu0", at=at + 20) if hasattr(action, "jobs")]
-        world.finish("cpu0", at=at + 30)
-    assert expected == [20, 10]
-    assert latency.slowdown_ppm == pytest.approx(10**6, rel=0.01)
-    world.step(DeviceChanged("cpu", idle_gap_ns=0), at=1200)
-    assert [action.expected_ns / MS for action in world.arrive("app", at=1300)] == [10]
 
 
 def test_the_energy_goes_to_who_ran():

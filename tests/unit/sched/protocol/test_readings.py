@@ -37,7 +37,7 @@ class Watched:
 
 
 def test_what_no_sensor_tells_is_no_news_and_never_zero():
-    watched = Watched(clock_mhz=1300.0, power_cap_w=10.0, idle_gap_ns=S)
+    watched = Watched(clock_mhz=1300.0, power_cap_w=10.0)
     assert [watched.read() for _ in range(20)] == [[]] * 20
 
 
@@ -127,14 +127,6 @@ def test_memory_is_told_in_steps_and_again_after_a_few_readings():
     assert MEMORY_READINGS == 4
     blocks = [watched.news(memory_block_bytes=size * MB).get("memory_block_bytes") for size in (4, 4, 2, 1)]
     assert blocks == [4 * MB, None, 2 * MB, 1 * MB]
-
-
-def test_a_clock_that_is_locked_has_no_idle_gap():
-    watched = Watched(idle_gap_ns=S)
-    assert watched.news(locked=False) == {"idle_gap_ns": S}
-    assert watched.news(locked=False) == {}
-    assert watched.news(locked=True) == {"idle_gap_ns": 0}
-    assert Watched().news(locked=False) == {}
 
 
 def test_over_current_alone_is_no_pressure_and_hard_with_a_mean_power_above_the_cap():

@@ -258,13 +258,7 @@ def most_valuable(asked, ranks=(), values=()):
                 if size > 1 and took.mean_ns() >= sum(lengths.mean_alone_ns(row[3]) for row in batch):
                     continue
                 gain = sum(worth[row[2]] * took.p_by(row[1]) for row in batch)
-                loss = sum(
-                    worth[row[2]]
-                    * (lengths.alone(row[3]).p_by(row[1]) - lengths.alone(row[3]).p_by(row[1] - took.mean_ns()))
-                    for row in rows
-                    if row not in batch
-                )
-                score = (gain - 0.3 * loss) / took.mean_ns() ** 0.7
+                score = gain / took.mean_ns() ** 0.7
                 if score > best * (1 + 1e-9):
                     best, chosen = score, sorted(row[2] for row in batch)
     return chosen or [row[2] for row in rows[:1]]
@@ -299,11 +293,6 @@ SKEWED = {"short": [20.0] * 60 + [100.0] * 41, "long": LONG}  # even odds at 21 
 
 def test_where_nobody_is_expected_in_time_the_most_urgent_one_with_even_odds_runs_alone():
     assert started(burst(plus(alone=SKEWED), ("short", 31), ("short", 30))) == [2]
-
-
-def test_a_candidate_that_costs_the_others_more_than_it_brings_is_still_better_than_none():
-    asked = [("short", 30), *[("short", 56)] * 12]  # the first is not expected in time, and who waits is late
-    assert started(burst(plus(alone=SKEWED), *asked)) == [2]
 
 
 def test_hints_make_classes_of_one_wide_app():
