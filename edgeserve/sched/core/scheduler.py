@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.core.auction import Auction
+from edgeserve.sched.core.auto_policy import LearntChoice
 from edgeserve.sched.core.cuts import Cuts
 from edgeserve.sched.core.holds import Holds
 from edgeserve.sched.core.invariants import check_invariants
@@ -58,7 +59,8 @@ class Scheduler:
 
     ``lanes`` run batches; each device has one copy lane for loads and evictions besides. ``latency`` has an entry for
     every (model, lane) that is allowed, ``sequences`` one for every model whose items are sequences. ``pending_max``
-    bounds the accepted requests of all apps that have not ended. ``state`` has all tables, for reading.
+    bounds the accepted requests of all apps that have not ended. ``learnt_choice`` may move apps to another policy.
+    ``state`` has all tables, for reading.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Scheduler:
         latency: Mapping[Tuple[str, str], BatchTime],
         sequences: Mapping[str, SequenceModel] | None = None,
         pending_max: int = PENDING_MAX,
+        learnt_choice: LearntChoice | None = None,
     ) -> None:
         self.state = state = State(apps, policies, devices, lanes, latency, sequences or {}, pending_max)
         self._board = state.board
@@ -81,10 +84,10 @@ class Scheduler:
         self._cuts = Cuts(state, slack)
         state.board.connect(self._request_manager, self._probes)
         self._lanes = tuple(lanes)
-        self._wakers = tuple(
-            [policy for policy in policies if type(policy).next_wakeup_ns is not Policy.next_wakeup_ns]
-        )
-        self._thinkers = tuple([policy for policy in policies if type(policy).thought_ns is not Policy.thought_ns])
+        self._learnt_choice = learnt_choice
+        self._wakers: Tuple[Policy, ...] = ()
+        self._thinkers: Tuple[Policy, ...] = ()
+        self._set_policies()
         self._wake_ns: int | None = None
         self._forget_at_ns = 0
         self._gapped: Tuple[Lane, ...] = ()  # lanes whose first batch after an idle gap is slower
@@ -116,6 +119,8 @@ class Scheduler:
             self._forget_at_ns = now_ns + FORGET_EVERY_NS
             for latency in state.latency.values():
                 latency.forget(now_ns)
+            if self._learnt_choice is not None and self._learnt_choice.look(state):
+                self._set_policies()
         for lane in self._gapped:
             if lane.idle_gap is not None and lane.idle_gap.turns_cold(now_ns, bool(lane.works)):
                 state.set_speeds(lane)
@@ -173,6 +178,15 @@ class Scheduler:
             if at is not None and (wake_ns is None or at < wake_ns):
                 wake_ns = at
         self._wake_ns = wake_ns if wake_ns is None or wake_ns > now_ns else now_ns + 1
+
+    def _set_policies(self) -> None:
+        """Who bids, wakes and takes time to plan: at the start, and when a policy was added."""
+        policies = self.state.policies
+        self._wakers = tuple(
+            [policy for policy in policies if type(policy).next_wakeup_ns is not Policy.next_wakeup_ns]
+        )
+        self._thinkers = tuple([policy for policy in policies if type(policy).thought_ns is not Policy.thought_ns])
+        self._auction.set_bidders()
 
     def story(self, request_id: int) -> List[str]:
         """What happened to a request, for people and error messages; empty when it is not remembered."""
