@@ -97,14 +97,22 @@ LOOK_NS = 5 * NS_PER_S
 
 
 class ContradictionLog:
-    """The latency models of which nothing was said yet."""
+    """The latency models of which nothing was said yet, and the policies of apps that was said last."""
 
-    def __init__(self, config: Config, latency: Mapping[Tuple[str, str], BatchTime]) -> None:
+    def __init__(
+        self, config: Config, latency: Mapping[Tuple[str, str], BatchTime], apps: Mapping[str, App] | None = None
+    ) -> None:
         self._config = config
         self._quiet = dict(latency)
+        self._apps = apps or {}
+        self._policies = {name: app.policy for name, app in self._apps.items()}
 
     def look(self) -> None:
-        """Say what contradicts now. O(models on lanes)."""
+        """Say what contradicts now, and which apps were moved to another policy. O(apps, and models on lanes)."""
+        for name, app in self._apps.items():
+            if self._policies[name] != app.policy:
+                log.info("app %s: policy %s from now on, since %s", name, app.policy, app.policy_reason)
+                self._policies[name] = app.policy
         for key, latency in list(self._quiet.items()):
             found = latency.contradiction()
             if found is not None:

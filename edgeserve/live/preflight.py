@@ -18,7 +18,7 @@ from edgeserve.engines.python import import_function
 from edgeserve.errors import ConfigError, EdgeServeError, EngineError
 from edgeserve.live.estimates import app_fit, too_slow
 from edgeserve.offload.pin import allowed_cores
-from edgeserve.sched.core.build import build_scheduler, model_lanes, profiled_lanes
+from edgeserve.sched.core.build import build_scheduler, model_lanes, policies_of, profiled_lanes
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.units import NS_PER_MS, counted
@@ -147,6 +147,19 @@ def check_apps(config: Config, profiles: Sequence[Profile] = ()) -> List[Problem
         if not fit.fits:
             found.append(Problem("deadlines", too_slow(fit), False, app.name))
     return found
+
+
+def served_policies(config: Config, profiles: Sequence[Profile] = ()) -> Dict[str, Tuple[str, str]]:
+    """App -> the policy that it starts with, and why where the file names none (``sched/core/build.py``)."""
+    engines: Dict[Tuple[str, str], Engine] = {}
+    check_models(config, engines)  # what cannot be made, others say
+    sequences = {model for (model, _), engine in engines.items() if engine.makes_sequences}
+    return policies_of(config, profiles, sequences)
+
+
+def policy_text(policy: str, reason: str) -> str:
+    """A policy, and why it is that one: where nothing is said, the file names it."""
+    return f"policy {policy} since {reason}" if reason else f"policy {policy}, as configured"
 
 
 def _few(cores: Sequence[int]) -> str:

@@ -122,7 +122,8 @@ class RuntimeCore:
         self._start_predictions(self.world, self.validators)
         self.world.early = self.early
         self.world.on_device_lost = self.on_device_lost
-        self.world.contradictions = ContradictionLog(config, self.scheduler.state.latency)
+        state = self.scheduler.state
+        self.world.contradictions = ContradictionLog(config, state.latency, state.apps)
         if recorded:
             self.world.history = HistoryRecorder(recorded)
         if config.server.record:
@@ -217,7 +218,7 @@ class RuntimeCore:
             started.sequences,
         )
         self._start_predictions(world, prepared.validators)
-        world.contradictions = ContradictionLog(config, scheduler.state.latency)
+        world.contradictions = ContradictionLog(config, scheduler.state.latency, scheduler.state.apps)
         world.adopt = partial(self._adopt, prepared.validators)
         world.early = self.early
         world.on_device_lost = self.on_device_lost

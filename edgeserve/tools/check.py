@@ -21,7 +21,7 @@ from edgeserve.config.machine import device_name
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
-from edgeserve.live.preflight import check_apps, import_policies
+from edgeserve.live.preflight import check_apps, import_policies, policy_text, served_policies
 from edgeserve.live.profiles import matched_profiles
 from edgeserve.sched.core.build import model_lanes, profiled_lanes
 from edgeserve.sim.host import Measured
@@ -110,7 +110,8 @@ def main(args: argparse.Namespace) -> int:
     impossible = [problem.text for problem in check_apps(scenario.config, profiles) if problem.app in rates]
     short = [name for name in rates if now.apps[name].finish_rate < least]
     found = first_break(simulated, now, rates, least)
-    result = CheckResult(scenario.config, rates, least, now, short, found, source, impossible)
+    policies = served_policies(config, profiles)
+    result = CheckResult(scenario.config, rates, least, now, short, found, source, impossible, policies)
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     print(json.dumps(result.as_table(), indent=1) if args.json else result.text(columns))
     return 1 if short else 0
@@ -246,6 +247,7 @@ class CheckResult(NamedTuple):
     found: Break
     source: str
     impossible: Sequence[str]
+    policies: Mapping[str, Tuple[str, str]]  # of each app, and why; no reason where the file names it
 
     def as_table(self) -> Dict[str, Any]:
         """For programs."""
@@ -259,6 +261,8 @@ class CheckResult(NamedTuple):
                     "in_time": self.now.apps[name].finish_rate,
                     "p99_ms": self.now.apps[name].p99_ms,
                     "slo_ms": self.config.apps[name].slo_ns / 1e6,
+                    "policy": self.policies[name][0],
+                    "policy_reason": self.policies[name][1],
                 }
                 for name, rate in self.rates.items()
             },
@@ -285,6 +289,8 @@ class CheckResult(NamedTuple):
         widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
         lines = [f"{self.config.source} on {device_name()}, simulated with {self.source}:"]
         lines += ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        for name in self.rates:
+            lines += wrapped(f"{name}: {policy_text(*self.policies[name])}", "", columns)
         used = ", ".join(f"{lane} {share:.0%}" for lane, share in self.now.lanes.items())
         lines += [*wrapped(f"lanes in use: {used}", "", columns), *wrapped(self._verdict(), "", columns)]
         for line in self.advice():

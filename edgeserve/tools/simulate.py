@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 from edgeserve.config.loading import load_config, parse_config
 from edgeserve.config.profiles import Profile, find_profiles, parts_of
-from edgeserve.config.schema import Config
+from edgeserve.config.schema import AUTO, Config
 from edgeserve.device.circumstances import power_mode
 from edgeserve.errors import ConfigError
 from edgeserve.live.preflight import import_policies
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KIND",
-        help="put every app under this policy; several times to compare on the same arrivals",
+        help="put every app under this policy, or auto; several times to compare on the same arrivals",
     )
     parser.add_argument("--seeds", type=int, default=0, help="how many seeds (default: the scenario's)")
     parser.add_argument("--seed", type=int, default=None, help="the first seed (default: the scenario's)")
@@ -88,10 +88,10 @@ def main(args: argparse.Namespace) -> int:
         raise ConfigError("name a scenario file, or --replay RECORDING (docs/reference/scenarios.md)")
     scenario = load_scenario(args.scenario)
     for kind in args.policy:
-        if ":" not in kind and kind not in POLICIES:
+        if ":" not in kind and kind not in (AUTO, *POLICIES):
             raise ConfigError(
                 f"--policy {kind}: there is no such policy (known: {', '.join(sorted(POLICIES))}; "
-                "or 'module:Class' of your own)"
+                f"{AUTO!r} for the right one of each app, or 'module:Class' of your own)"
             )
     profiles = profiles_to_simulate(scenario.config, profiles_directory(scenario.config, args.profiles))
     args.measured = machine_to_simulate(scenario.config, args.profiles)

@@ -36,6 +36,7 @@ TITLES = {  # file -> what it shows; in the order of the page
     "bench_arbiter.json": "Three apps on one lane, in simulation",
     "bench_regret.json": "Regret: every policy on worlds that nobody tuned it on, in simulation",
     "bench_regret_ensembles.json": "Regret of ensembles: schemble+ beside simple rules on drawn worlds, in simulation",
+    "bench_mix.json": "Mixes: each app its own policy beside simple rules, in simulation",
     "bench_ablation.json": "What each mechanism of the scheduler is worth, on drawn worlds, in simulation",
     "bench_promises.json": "Deadlines that would do: kept for those that ask again, in simulation",
     "bench_device.json": "Reactions to the device: clocks, memory, power and heat, in simulation",

@@ -33,7 +33,13 @@ class Auction:
         self._probes = probes
         self._ready = state.ready
         self._holds = holds
-        self._bidders: Dict[str, Tuple[Policy, ...]] = {
+        self._bidders: Dict[str, Tuple[Policy, ...]] = {}
+        self.set_bidders()
+
+    def set_bidders(self) -> None:
+        """Which policies are asked, by lane: at the start, and when a policy was added."""
+        state = self._state
+        self._bidders = {
             lane.name: tuple(
                 [
                     policy

@@ -5,12 +5,12 @@ The live runtime and the simulator both call :func:`build_scheduler`, so that wh
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Collection, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.config.profiles import LaneProfile, Profile, Timing
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.errors import ConfigError, ProfileError, did_you_mean
-from edgeserve.sched.core.auto_policy import resolved
+from edgeserve.sched.core.auto_policy import DYNAMIC, PLAIN, LearntChoice, dynamic_models, free_name, resolved
 from edgeserve.sched.core.scheduler import Scheduler
 from edgeserve.sched.latency.batch_time import ASSUMED, EXPECTED, PROFILE, START, BatchTime
 from edgeserve.sched.latency.distribution import timing_constant, timing_of
@@ -113,9 +113,12 @@ def build_scheduler(
     ]
     copies = [Lane(copy_lane_name(device.name), device.name, ahead_ns=LOAD_AHEAD_NS, copy=True) for device in devices]
     lanes_of = {model.name: model_lanes(config, model) for model in config.models.values()}
-    config, reasons = resolved(config, sequences or {}, lanes_of)
+    differing = [model for (model, _), times in (learnt or {}).items() if times.inputs_differ]
+    config, reasons = resolved(config, sequences or {}, lanes_of, dynamic_models(profiles, differing))
     apps = [App(app, app.policy, reasons.get(app.name, "")) for app in config.apps.values()]
     policies = [_policy(config, name, apps) for name in sorted(config.policies)]
+    plain = [app for app in apps if app.name in reasons and config.policies[app.policy].kind == PLAIN]
+    dynamic = free_name(DYNAMIC, config.policies)
     return Scheduler(
         apps,
         policies,
@@ -124,7 +127,16 @@ def build_scheduler(
         latency,
         sequence_models(config, sequences or {}),
         config.server.pending_max,
+        LearntChoice(plain, lambda moved: POLICIES[DYNAMIC](dynamic, moved, {})) if plain else None,
     )
+
+
+def policies_of(config: Config, profiles: Sequence[Profile], sequences: Collection[str]) -> Dict[str, Tuple[str, str]]:
+    """App -> the policy that it starts with, and why; no reason where the file names it. ``sequences``: the models
+    whose items are sequences."""
+    lanes_of = {model.name: model_lanes(config, model) for model in config.models.values()}
+    config, reasons = resolved(config, sequences, lanes_of, dynamic_models(profiles))
+    return {app.name: (app.policy, reasons.get(app.name, "")) for app in config.apps.values()}
 
 
 def sequence_models(config: Config, facts: SequenceFacts) -> Dict[str, SequenceModel]:

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.core.auction import Auction
+from edgeserve.sched.core.auto_policy import LearntChoice
 from edgeserve.sched.core.cuts import Cuts
 from edgeserve.sched.core.experiments import Probes
 from edgeserve.sched.core.holds import Holds
@@ -57,7 +58,8 @@ class Scheduler:
 
     ``lanes`` run batches; each device has one copy lane for loads and evictions besides. ``latency`` has an entry for
     every (model, lane) that is allowed, ``sequences`` one for every model whose items are sequences. ``pending_max``
-    bounds the accepted requests of all apps that have not ended. ``state`` has all tables, for reading.
+    bounds the accepted requests of all apps that have not ended. ``learnt_choice`` may move apps to another policy.
+    ``state`` has all tables, for reading.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Scheduler:
         latency: Mapping[Tuple[str, str], BatchTime],
         sequences: Mapping[str, SequenceModel] | None = None,
         pending_max: int = PENDING_MAX,
+        learnt_choice: LearntChoice | None = None,
     ) -> None:
         self.state = state = State(apps, policies, devices, lanes, latency, sequences or {}, pending_max)
         self._board = state.board
@@ -80,10 +83,10 @@ class Scheduler:
         self._cuts = Cuts(state, slack)
         state.board.connect(self._request_manager, self._probes)
         self._lanes = tuple(lanes)
-        self._wakers = tuple(
-            [policy for policy in policies if type(policy).next_wakeup_ns is not Policy.next_wakeup_ns]
-        )
-        self._thinkers = tuple([policy for policy in policies if type(policy).thought_ns is not Policy.thought_ns])
+        self._learnt_choice = learnt_choice
+        self._wakers: Tuple[Policy, ...] = ()
+        self._thinkers: Tuple[Policy, ...] = ()
+        self._set_policies()
         self._wake_ns: int | None = None
         self._forget_at_ns = 0
         self._handlers: Dict[type, Callable[[Any], None]] = {
@@ -114,6 +117,8 @@ class Scheduler:
             self._forget_at_ns = now_ns + FORGET_EVERY_NS
             for latency in state.latency.values():
                 latency.forget(now_ns)
+            if self._learnt_choice is not None and self._learnt_choice.look(state):
+                self._set_policies()
         for event in events:
             self._handlers[type(event)](event)
         timers, silent_ns = request_manager.timers, state.streams.due_ns
@@ -168,6 +173,15 @@ class Scheduler:
             if at is not None and (wake_ns is None or at < wake_ns):
                 wake_ns = at
         self._wake_ns = wake_ns if wake_ns is None or wake_ns > now_ns else now_ns + 1
+
+    def _set_policies(self) -> None:
+        """Who bids, wakes and takes time to plan: at the start, and when a policy was added."""
+        policies = self.state.policies
+        self._wakers = tuple(
+            [policy for policy in policies if type(policy).next_wakeup_ns is not Policy.next_wakeup_ns]
+        )
+        self._thinkers = tuple([policy for policy in policies if type(policy).thought_ns is not Policy.thought_ns])
+        self._auction.set_bidders()
 
     def story(self, request_id: int) -> List[str]:
         """What happened to a request, for people and error messages; empty when it is not remembered."""

@@ -327,6 +327,11 @@ class BatchTime:
             return 0
         return math.ceil(window.quantile(0.0) / self.speed)
 
+    @property
+    def inputs_differ(self) -> bool:
+        """Whether measured times show that a batch takes as long as its longest input, and that inputs are unequal."""
+        return self._inputs.deviation_ppm > 0
+
     def known(self, size: int, now_ns: int) -> Known:
         """What the estimates of a size stand on."""
         window = self._windows[size]

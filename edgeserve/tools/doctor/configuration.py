@@ -13,7 +13,7 @@ from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError, EngineError
 from edgeserve.http.process import FrontProcess
 from edgeserve.live.predictors import load_predictors
-from edgeserve.live.preflight import Problem, check_before_loading
+from edgeserve.live.preflight import Problem, check_before_loading, policy_text, served_policies
 from edgeserve.live.profiles import instead, matched_profiles
 from edgeserve.live.request import InputRule
 from edgeserve.tools.doctor.finding import GOOD, NOTE, WRONG, Finding
@@ -70,11 +70,16 @@ def check_before(config: Config) -> List[Finding]:
     """What the server itself checks before it loads the first model. Threads are counted by the caller."""
     matches, _ = matched_profiles(config)
     usable = [match.usable for match in matches if match.usable.lanes]
-    return [
+    problems = check_before_loading(config, usable)
+    found = [
         Finding(problem.subject, WRONG, problem.text, _mend(config, problem))
-        for problem in check_before_loading(config, usable)
+        for problem in problems
         if problem.subject != "threads"
     ]
+    if all(problem.subject != "policies" for problem in problems):
+        known = served_policies(config, usable).items()
+        found += [Finding("policies", GOOD, f"app {app}: {policy_text(*why)}") for app, why in known]
+    return found
 
 
 def _mend(config: Config, problem: Problem) -> str:

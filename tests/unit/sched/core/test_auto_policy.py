@@ -7,8 +7,12 @@ from typing import Any, Dict
 import pytest
 
 from edgeserve.config.loading import parse_config
+from edgeserve.config.profiles import LaneProfile, Profile
 from edgeserve.errors import ConfigError
-from edgeserve.sched.core.build import build_scheduler
+from edgeserve.sched.core.build import build_scheduler, policies_of
+from edgeserve.sched.latency.distribution import timing_of
+from edgeserve.sim.run import simulate
+from edgeserve.sim.scenario import parse_scenario
 
 MODEL = {"engine": "synthetic", "expected": {"1": "4ms"}}
 TWO = {"node": [{"name": "m", "after": []}, {"name": "n", "after": ["m"]}]}
@@ -84,3 +88,70 @@ def test_a_name_that_the_file_has_is_not_taken() -> None:
 def test_it_takes_no_options() -> None:
     with pytest.raises(ConfigError, match=r"\[policy.auto\] has no option 'admit': 'auto' chooses"):
         chosen({"model": "m"}, policy={"auto": {"admit": False}})
+
+
+# --- times that depend on the input -----------------------------------------------------------------------------------
+
+UNEQUAL = {
+    "lane": {"gpu": {}},
+    "model": {
+        "m": {
+            "engine": "synthetic",
+            "batch": [1, 2, 4, 8],
+            "expected": {"1": "7ms", "2": "9ms", "4": "13ms", "8": "21ms"},
+        }
+    },
+    "app": {"a": {"model": "m", "slo": "120ms"}},
+    "truth": {"m": {"hint": "size", "fixed": "5ms", "per_unit": "1ms", "says": ["size"]}},
+    "workload": {"w": {"app": "a", "rate": 200.0, "hints": {"size": {"1": 0.7, "6": 0.3}}}},
+    "run": {"duration": "2.2s", "noise": 0.03},
+}
+
+
+def served(table: Dict[str, Any]) -> Any:
+    """The scheduler and all requests of a run of a scenario."""
+    scenario = parse_scenario(table)
+    scheduler = build_scheduler(scenario.config)
+    world = simulate(scenario, 1, scheduler=scheduler).world
+    return scheduler, world.ended
+
+
+def test_an_app_moves_when_batches_show_that_times_depend_on_the_input() -> None:
+    scheduler, ended = served(UNEQUAL)
+    app = scheduler.state.apps["a"]
+    assert (app.policy, app.policy_reason) == ("orloj+", "batches of m showed that its times depend on the input")
+    assert type(scheduler.state.policy_of["a"]).__name__ == "OrlojPlus"
+    stories = [(item, "\n".join(scheduler.story(item.request.id))) for item in ended]
+    moved = [item for item, story in stories if "goes from policy edf to orloj+" in story]
+    assert any(item.outcome == "completed" for item in moved)
+    assert len(ended) == len({item.request.id for item in ended}) > 300
+    assert not scheduler.open_count
+    assert [(item.request.id, item.end_ns) for item in served(UNEQUAL)[1]] == [
+        (item.request.id, item.end_ns) for item in ended
+    ]
+
+
+def test_a_named_policy_stays_whatever_the_times() -> None:
+    scheduler, _ = served({**UNEQUAL, "policy": {"edf": {}}})
+    assert scheduler.state.apps["a"].policy == "edf"
+
+
+def test_equal_inputs_and_steps_move_nothing() -> None:
+    equal = {"w": {**UNEQUAL["workload"]["w"], "hints": {"size": 2.0}}}
+    assert served({**UNEQUAL, "workload": equal})[0].state.apps["a"].policy == "edf"
+    steps = {"m": {"steps": [1, 12], "steps_per_run": 1}}
+    slow = {"w": {"app": "a", "rate": 20.0}}
+    assert served({**UNEQUAL, "truth": steps, "workload": slow})[0].state.apps["a"].policy == "edf"
+
+
+def test_a_profile_or_what_was_learnt_says_so_from_the_start() -> None:
+    config = parse_config({key: UNEQUAL[key] for key in ("lane", "model", "app")})
+    timings = {size: timing_of([time_ns] * 5) for size, time_ns in config.models["m"].expected.items()}
+    alone = tuple(range(6_000_000, 12_000_000, 200_000))
+    for times, kind in ((alone, "orloj+"), (alone[:6], "edf")):
+        profile = Profile("m", "cpu", {"gpu": LaneProfile(timings, alone={"a": times})})
+        app = build_scheduler(config, [profile]).state.apps["a"]
+        assert app.policy == kind
+        assert policies_of(config, [profile], ())["a"] == (kind, app.policy_reason)
+    learnt = served(UNEQUAL)[0].state.latency
+    assert build_scheduler(config, learnt=learnt).state.apps["a"].policy == "orloj+"

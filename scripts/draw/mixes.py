@@ -1,0 +1,87 @@
+"""Draw ``docs/research/mixes.md``: the mixes under their own policies and under simple rules, as stored."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Tuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
+
+from lib import drawn
+
+PAGE, SCRIPT = "docs/research/mixes.md", "draw/mixes.py"
+RESULT = os.path.join(drawn.ROOT, "docs", "research", "results", "bench_mix.json")
+
+Row = Mapping[str, Any]
+
+
+def parts() -> Dict[str, str]:
+    """The page's parts by name."""
+    with open(RESULT, encoding="utf-8") as file:
+        found = json.load(file)
+    by_key = {(row["mix"], row["load"], row["way"]): row for row in found["rows"]}
+    ways = list(dict.fromkeys([row["way"] for row in found["rows"]]))
+    told = [f"* {key}: {value}" for key, value in found["circumstances"].items()]
+    return {
+        "circumstances": "\n".join(told),
+        "value in time": _table(by_key, ways, lambda row: f"{row['percent']:.1f}", "bound", _bound),
+        "critical in time": _table(by_key, ways, lambda row: f"{row['classes']['critical']:.1f}"),
+        "regained": _regained(by_key),
+        "apps": _apps(found["rows"]),
+    }
+
+
+def _bound(row: Row) -> str:
+    return f"{row['bound']:.1f}"
+
+
+def _table(
+    by_key: Mapping[Tuple[str, float, str], Row],
+    ways: List[str],
+    cell: Callable[[Row], str],
+    last: str = "",
+    of_last: Callable[[Row], str] | None = None,
+) -> str:
+    """One row per mix and load, one column per way."""
+    titles = ["mix", "load", *ways, *([last] if last else [])]
+    lines = [f"| {' | '.join(titles)} |", f"| --- |{' ---: |' * (len(titles) - 1)}"]
+    for mix, load in dict.fromkeys([(mix, load) for mix, load, _ in by_key]):
+        rows = [by_key[mix, load, way] for way in ways]
+        cells = [mix, f"{load:g}", *[cell(row) for row in rows], *([of_last(rows[0])] if of_last else [])]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _regained(by_key: Mapping[Tuple[str, float, str], Row]) -> str:
+    """What ``auto`` regains of the value that a rule for all apps loses, and its longest gap."""
+    lines = [
+        "| mix | load | regained of what edf loses | of what edf_before loses | longest gap of any app |",
+        "| --- | ---: | ---: | ---: | ---: |",
+    ]
+    for (mix, load, way), row in by_key.items():
+        if way != "auto":
+            continue
+        cells = []
+        for name in ("edf", "edf_before"):
+            lost = 100.0 - by_key[mix, load, name]["percent"]
+            cells.append(f"{(row['percent'] - 100.0 + lost) / lost:.0%}" if lost else "-")
+        lines.append(f"| {mix} | {load:g} | {cells[0]} | {cells[1]} | {row['gap_s']:.1f} s ({row['gap_app']}) |")
+    return "\n".join(lines)
+
+
+def _apps(rows: List[Row]) -> str:
+    """Each app under ``auto``: its policy, and its share in time at each load beside ``edf`` for all."""
+    lines = ["| mix | app | policy | auto, % in time | edf, % in time |", "| --- | --- | --- | --- | --- |"]
+    for mix in dict.fromkeys([row["mix"] for row in rows]):
+        mine = {way: [row for row in rows if row["mix"] == mix and row["way"] == way] for way in ("auto", "edf")}
+        for app in mine["auto"][0]["apps"]:
+            cells = [" / ".join([f"{row['apps'][app]:.1f}" for row in mine[way]]) for way in ("auto", "edf")]
+            lines.append(f"| {mix} | {app} | {mine['auto'][0]['policies'][app]} | {cells[0]} | {cells[1]} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(drawn.main(PAGE, parts(), SCRIPT))
