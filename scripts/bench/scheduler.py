@@ -4,17 +4,16 @@
 
 Every arrival is a step of its own, with the ``wake_at`` that the loop asks for after each step; a batch of 16 is
 launched by the step that hears of the last one's end. Deadlines are drawn, so that arrivals go into the middle of the
-queue. Beside it, in the same run, a ``heapq`` push and pop at the same length. Where the compiled core is installed
-(``docs/guide/compiled.md``), each round measures both cores, in a process each. *Decision* is the step of
-``pard_local`` that chooses the next cohort of a three-node chain among 64 waiting requests of unequal work (processor
-time). The process's memory, the time of ``import edgeserve`` and the idle CPU of an embedded runtime are measured in
+queue. Times are the processor's. Beside it, in the same run, a ``heapq`` push and pop at the same length. Where the
+compiled core is installed (``docs/guide/compiled.md``), each round measures both cores, in a process each. *Decision*
+is the step of ``pard_local`` that chooses the next cohort of a three-node chain among 64 waiting requests of unequal
+work. The process's memory, the time of ``import edgeserve`` and the idle CPU of an embedded runtime are measured in
 processes of their own.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import heapq
 import json
 import os
@@ -29,6 +28,7 @@ from typing import Any, Dict, List
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib.checks import Checks
+from lib.tree_costs import Cycle
 
 from edgeserve import compiled
 from edgeserve.config.loading import parse_config
@@ -45,61 +45,6 @@ GROWTH_MAX = 10.0  # at 10,000 pending, as a multiple of that at 100
 UNEQUAL = 64
 DECISION_MS_MAX = 5.0  # of pard_local among so many waiting requests of unequal work
 COMPILED_TIMES_MIN = 1.7  # as fast as the interpreted core, each policy at 100 pending
-
-
-def scheduler_with(policy: str, pending: int, rng: random.Random) -> Any:
-    """A scheduler of one model in batches of 16, with ``pending`` requests waiting behind a running batch."""
-    config = parse_config(
-        {
-            "server": {"pending_max": 1_000_000},
-            "model": {
-                "m": {
-                    "engine": "synthetic",
-                    "batch": [1, 2, 4, 8, 16],
-                    "expected": {str(k): f"{2 + k}ms" for k in (1, 2, 4, 8, 16)},
-                }
-            },
-            "policy": {"p": {"kind": policy}},
-            "app": {"a": {"model": "m", "slo": "1h", "pending_max": 1_000_000}},
-        }
-    )
-    scheduler = build_scheduler(config)
-    events = [RequestArrived(request(index, 0, rng)) for index in range(pending + BATCH)]
-    return scheduler, scheduler.step(0, events)
-
-
-def request(index: int, now_ns: int, rng: random.Random) -> Request:
-    """A request with a drawn deadline, far enough away that nothing is dropped."""
-    return Request(index, "a", now_ns, now_ns + int((0.5 + rng.random()) * 3600 * NS_PER_S))
-
-
-def cycle_us(policy: str, pending: int, batches: int, seed: int) -> float:
-    """Microseconds per request over ``batches`` full cycles at ``pending`` waiting requests."""
-    rng = random.Random(f"{seed}/deadlines")
-    scheduler, actions = scheduler_with(policy, pending, rng)
-    (running,) = [action for action in actions if isinstance(action, RunBatch)]
-    now_ns, index = 0, pending + BATCH
-    arrivals = [[RequestArrived(request(index + i * BATCH + k, 0, rng)) for k in range(BATCH)] for i in range(batches)]
-    for burst in arrivals:  # hints are made by the world; the clock starts after it
-        for event in burst:
-            event.request.deadline_ns += 1
-    gc.collect()
-    started = time.perf_counter()
-    for burst in arrivals:
-        for event in burst:
-            now_ns += 10_000
-            scheduler.step(now_ns, (event,))
-            scheduler.wake_at()
-        now_ns += running.expected_ns
-        results = tuple([JobResult(job) for job in running.jobs])
-        finished = WorkFinished(running.work_id, now_ns - running.expected_ns, now_ns, results)
-        actions = scheduler.step(now_ns, (finished,))
-        scheduler.wake_at()
-        running = next(action for action in actions if isinstance(action, RunBatch))
-    took = time.perf_counter() - started
-    assert len(running.jobs) == BATCH
-    assert scheduler.open_count == pending + BATCH
-    return took / (batches * BATCH) * 1e6
 
 
 def decision_ms(seed: int) -> float:
@@ -153,18 +98,18 @@ def heap_us(pending: int, count: int, seed: int) -> float:
     heap = [(rng.random(), index) for index in range(pending)]
     heapq.heapify(heap)
     keys = [rng.random() for _ in range(count)]
-    started = time.perf_counter()
+    started = time.process_time()
     for index, key in enumerate(keys):
         heapq.heappush(heap, (key, index))
         heapq.heappop(heap)
-    return (time.perf_counter() - started) / count * 1e6
+    return (time.process_time() - started) / count * 1e6
 
 
 def measure(seed: int) -> Dict[str, Dict[int, float]]:
     """One round with the core of this process: what -> queue length -> microseconds."""
     found: Dict[str, Dict[int, float]] = {"heap": {pending: heap_us(pending, 20_000, seed) for pending in LENGTHS}}
     for policy in POLICIES:
-        found[policy] = {pending: cycle_us(policy, pending, 60, seed) for pending in LENGTHS}
+        found[policy] = {pending: Cycle(policy, pending, seed).us_per_request(60 * BATCH) for pending in LENGTHS}
     found["decision"] = {UNEQUAL: decision_ms(seed)}
     return found
 

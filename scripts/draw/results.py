@@ -22,6 +22,8 @@ RESULTS = os.path.join(drawn.ROOT, "docs", "research", "results")
 
 TITLES = {  # file -> what it shows; in the order of the page
     "bench_bus.json": "The bus, beside hand-written servers in the same run",
+    "bench_price.json": "Overload, decisions, a lone request and memory, beside an earlier commit",
+    "bench_price_quarter.json": "Overload and a lone request at a quarter of a core, beside an earlier commit",
     "bench_shared_memory.json": "Large tensors: shared memory beside frames, in the same run",
     "bench_http_front.json": "The HTTP front, beside the bus and a bare echo",
     "bench_observe.json": "What metrics and top cost at 1,000 requests a second",
