@@ -21,14 +21,13 @@ that no scheduler can exceed, not even one that knows all arrivals beforehand.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 from lib.three_apps import App, at_most, by_rule
 
 from edgeserve.sim.report import Report, report_of
@@ -117,8 +116,7 @@ def reachable(worlds: Sequence[Any], seeds: Sequence[int], counted: Dict[str, fl
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="three seeds (same checks, twice the tolerance)")
+    parser = arguments(__doc__, quick="three seeds (same checks, twice the tolerance)")
     parser.add_argument(
         "--batch",
         type=float,
@@ -126,7 +124,6 @@ def main() -> int:
         metavar="SHARE",
         help="the batch in which requests count, as a share of the largest (default %(default)s)",
     )
-    parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     args = parser.parse_args()
     seeds = range(args.first_seed, args.first_seed + (3 if args.quick else 10))

@@ -11,7 +11,6 @@ within a round are reported.
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import statistics
@@ -28,7 +27,7 @@ import numpy as np
 import psutil
 import zmq
 from lib import bus_load as load
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from edgeserve import compiled
 
@@ -264,9 +263,7 @@ def show(name: str, results: Dict[str, List[float]]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="shorter rounds (same checks; noisier)")
-    parser.add_argument("--json", metavar="FILE")
+    parser = arguments(__doc__, quick="shorter rounds (same checks; noisier)")
     parser.add_argument("--only", choices=("echo", "batching"))
     args = parser.parse_args()
     count, seconds = (3, 1.0) if args.quick else (5, 3.0)

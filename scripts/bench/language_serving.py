@@ -37,7 +37,7 @@ from typing import Any, Awaitable, Callable, Dict, List, NamedTuple, Sequence, T
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 import numpy as np
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 from lib.prompts import prompts
 
 import edgeserve
@@ -331,7 +331,7 @@ async def run(args: argparse.Namespace) -> Dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--model", default="cache:smollm2-135m-onnx-int8/smollm2.onnx")
     parser.add_argument("--systems", default="fifo,rtlm,rtlm+", help=f"of fifo, rtlm, rtlm+, {LLAMA}")
     parser.add_argument("--capacity-of", default="", help="whose capacity --load is a share of; left out: the first's")
@@ -345,7 +345,6 @@ def main() -> int:
     parser.add_argument("--lengths", default="", help="a fitted model of lengths; left out: nothing is predicted")
     parser.add_argument("--llama-python", default=sys.executable, help="a Python that has xllamacpp")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     args.capacity_of = args.capacity_of or args.systems.split(",")[0]
     load_before = os.getloadavg()[0]

@@ -15,7 +15,6 @@ place or in ``.compiled`` (``make compiled-core``). *Lone*: the mean time of an 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import glob
 import os
@@ -30,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 import numpy as np
 from lib import bus_load as load
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 from lib.slow_core import a_quarter
 
 from bench import bus
@@ -265,13 +264,11 @@ def in_turn(subjects: Mapping[str, Any], index: int) -> List[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__, quick="fewer and shorter rounds (same checks; noisier)")
     parser.add_argument("--base", default="5d4e2b0", metavar="REV", help="the commit to compare with (5d4e2b0)")
     parser.add_argument("--rounds", type=int, help="7, or 2 with --quick")
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds (same checks; noisier)")
     parser.add_argument("--quarter", action="store_true", help="every server has a quarter of a core")
     parser.add_argument("--only", choices=PARTS, action="append", help="may be given several times")
-    parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     rounds = args.rounds or (2 if args.quick else 7)
     seconds = 0.5 if args.quick else 1.0

@@ -29,7 +29,7 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 import numpy as np
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from edgeserve import compiled
 from edgeserve.config.loading import parse_config
@@ -224,9 +224,7 @@ def round_of(core: str, seed: int) -> Dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rounds (same checks)")
-    parser.add_argument("--json", metavar="FILE")
+    parser = arguments(__doc__, quick="fewer rounds (same checks)")
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     parser.add_argument("--measure", type=int, metavar="SEED", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -19,7 +19,6 @@ the best simple rule, and ahead of it in the mean. Every app of a world has the 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
@@ -31,7 +30,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib import edf_before, ensemble_worlds
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 from lib.ensemble_worlds import ALL_KINDS, KIND, rule_of, world_of
 from lib.worlds import KINDS, World
 
@@ -303,7 +302,7 @@ def describe(row: Row) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--dev", action="store_true", help="worlds to develop on, not those that are reported")
     parser.add_argument("--seed", help="worlds of another seed (default report; dev with --dev)")
     parser.add_argument(
@@ -322,7 +321,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="arrivals per world (default %(default)s)")
     parser.add_argument("--processes", type=int, default=1, help="default %(default)s")
     parser.add_argument("--world", metavar="NAME", action="append", help="this world again, such as report/local/3")
-    parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args(argv)
     of_ensembles = args.only == [KIND] or bool(args.world) and args.world[0].split("/")[1] == KIND
     if KIND in (args.only or ()) and not of_ensembles:

@@ -27,7 +27,7 @@ from typing import Any, Dict, List
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 from lib.tree_costs import Cycle
 
 from edgeserve import compiled
@@ -152,9 +152,7 @@ def in_process(code: str) -> List[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rounds (same checks)")
-    parser.add_argument("--json", metavar="FILE")
+    parser = arguments(__doc__, quick="fewer rounds (same checks)")
     parser.add_argument("--measure", type=int, metavar="SEED", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.measure is not None:

@@ -9,7 +9,6 @@ healthy client, the longest stall of the loop, memory before and after, and the 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -27,7 +26,7 @@ import zmq
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 from lib.server_process import ServerProcess
 
 from edgeserve.client import Client
@@ -517,11 +516,10 @@ def failures(found: Dict[str, Any]) -> List[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--attackers", type=int, default=2)
-    parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     print(f"seed {args.seed}", flush=True)
     found = attack(args.messages, args.seed, args.attackers)

@@ -10,7 +10,6 @@ every policy (paired); the optimum is the dynamic programme of ``scripts/lib/par
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import random
 import sys
@@ -19,7 +18,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 from lib.lean_world import LeanWorld
 from lib.pard_oracle import most_in_time
 
@@ -286,21 +285,19 @@ def check(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="20 s and one seed per cell, one trace")
+    parser = arguments(__doc__, quick="20 s and one seed per cell, one trace")
     parser.add_argument("--seconds", type=int, default=60, help="of arrivals per cell at a constant rate")
     parser.add_argument("--trace-seconds", type=int, default=200)
     parser.add_argument("--seeds", default="11,12", help="of the arrivals; the same for every policy")
-    parser.add_argument("--json", help="write rows and checks there")
     parser.add_argument("--processes", type=int, default=2)
-    arguments = parser.parse_args()
-    seeds = [int(seed) for seed in arguments.seeds.split(",")]
-    seconds, trace_seconds = arguments.seconds, arguments.trace_seconds
-    if arguments.quick:
+    args = parser.parse_args()
+    seeds = [int(seed) for seed in args.seeds.split(",")]
+    seconds, trace_seconds = args.seconds, args.trace_seconds
+    if args.quick:
         seconds, trace_seconds, seeds = 20, 60, seeds[:1]
-    traces = ("wiki",) if arguments.quick else ("wiki", "tweet", "azure")
+    traces = ("wiki",) if args.quick else ("wiki", "tweet", "azure")
     collected: Dict[str, Dict[str, Dict[str, List[Result]]]] = {}
-    with multiprocessing.Pool(arguments.processes) as pool:
+    with multiprocessing.Pool(args.processes) as pool:
         for case, result in pool.imap_unordered(run, cases_of(seconds, trace_seconds, seeds, traces)):
             collected.setdefault(case.table, {}).setdefault(case.row, {}).setdefault(case.where, []).append(result)
     drop = {
@@ -344,7 +341,7 @@ def main() -> int:
     late = sum(item.late for results in collected["constant"][LOCAL].values() for item in results)
     checks = check(constant, invalid, drop, late)
     return checks.finish(
-        arguments.json,
+        args.json,
         {"seconds": seconds, "trace seconds": trace_seconds, "seeds": str(seeds)},
         drop=drop,
         invalid=invalid,

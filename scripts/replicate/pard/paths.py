@@ -21,7 +21,6 @@ once with a lane less for the slow branch than the load needs.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import multiprocessing
@@ -32,7 +31,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 from lib.lean_world import LeanWorld
 
 from edgeserve.config.loading import parse_config
@@ -355,19 +354,17 @@ def judge(drop: Mapping[str, Any], invalid: Mapping[str, Any], checks: Checks) -
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="10 s and one seed per cell")
+    parser = arguments(__doc__, quick="10 s and one seed per cell")
     parser.add_argument("--seconds", type=int, default=20, help="of arrivals per cell")
     parser.add_argument("--seeds", default="21,22,23", help="of arrivals, branches and guesses")
     parser.add_argument("--tables", default="", help="only these, with ; between them")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--json", metavar="FILE")
-    arguments = parser.parse_args()
-    seeds = [int(seed) for seed in arguments.seeds.split(",")]
-    seconds, seeds = (10, seeds[:1]) if arguments.quick else (arguments.seconds, seeds)
-    cases = cases_of(seconds, seeds, arguments.tables.split(";") if arguments.tables else ())
+    args = parser.parse_args()
+    seeds = [int(seed) for seed in args.seeds.split(",")]
+    seconds, seeds = (10, seeds[:1]) if args.quick else (args.seconds, seeds)
+    cases = cases_of(seconds, seeds, args.tables.split(";") if args.tables else ())
     collected: Dict[str, Dict[str, Dict[str, List[Result]]]] = {}
-    with multiprocessing.Pool(arguments.processes) as pool:
+    with multiprocessing.Pool(args.processes) as pool:
         for case, result in pool.imap(run, cases):
             collected.setdefault(case.table, {}).setdefault(case.row, {}).setdefault(case.where, []).append(result)
     drop, invalid = (
@@ -388,7 +385,7 @@ def main() -> int:
         show(f"{table}: lane time spent on what was lost, in percent", invalid[table], {})
     checks = Checks("scripts/replicate/pard/paths.py")
     judge(drop, invalid.get("both branches", {}), checks)
-    return checks.finish(arguments.json, {"seconds": seconds, "seeds": str(seeds)}, drop=drop, invalid=invalid)
+    return checks.finish(args.json, {"seconds": seconds, "seeds": str(seeds)}, drop=drop, invalid=invalid)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ reference; its hop of 0.5 ms between modules is left out.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import multiprocessing
@@ -26,7 +25,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from replicate.pard.cases import (
     FLOORS,
@@ -296,8 +295,7 @@ def read_kept(path: str | None) -> Dict[str, Tuple[Case, Outcome, float]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer loads, shorter, wider bounds")
+    parser = arguments(__doc__, quick="fewer loads, shorter, wider bounds")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--lanes", type=int, default=16, help="lanes of the traces (reference: 64)")
     parser.add_argument(
@@ -317,7 +315,6 @@ def main() -> int:
         help="keep finished cases here, and take them from here: a run that "
         "was interrupted goes on (for one version of the code)",
     )
-    parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     began = time.monotonic()
     waiting = cases(args.only, args.quick, args.lanes, args.scale, args.seed)

@@ -9,7 +9,6 @@ without and with the hint ``work``; and with the hint off by lognormal errors. T
 
 from __future__ import annotations
 
-import argparse
 import math
 import multiprocessing
 import random
@@ -19,7 +18,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from edgeserve.config.loading import parse_config
 from edgeserve.loop.drive import drive
@@ -82,15 +81,13 @@ def run(case: Case) -> Tuple[Case, Tuple[float, float]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="5 s and one seed per cell: shows collapses")
+    parser = arguments(__doc__, quick="5 s and one seed per cell: shows collapses")
     parser.add_argument("--seconds", type=int, default=15, help="of arrivals per cell")
     parser.add_argument("--seeds", default="31,32", help="of arrivals, work and errors")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--json", metavar="FILE")
-    arguments = parser.parse_args()
-    seeds = [int(seed) for seed in arguments.seeds.split(",")]
-    seconds, seeds = (5, seeds[:1]) if arguments.quick else (arguments.seconds, seeds)
+    args = parser.parse_args()
+    seeds = [int(seed) for seed in args.seeds.split(",")]
+    seconds, seeds = (5, seeds[:1]) if args.quick else (args.seconds, seeds)
     cases = [
         Case(row, f"{variation} at {rho}", variation, rho, seed, seconds)
         for seed in seeds
@@ -98,7 +95,7 @@ def main() -> int:
         for row in ROWS
     ]
     collected: Dict[str, Dict[str, List[Tuple[float, float]]]] = {row: {} for row in ROWS}
-    with multiprocessing.Pool(arguments.processes) as pool:
+    with multiprocessing.Pool(args.processes) as pool:
         for case, result in pool.imap(run, cases):
             collected[case.row].setdefault(case.where, []).append(result)
     drop, invalid = (
@@ -122,7 +119,7 @@ def main() -> int:
         ]
         print(f"{row:18}" + "".join(f"{text:>22}" for text in texts))
     points, ratio = 0.0, 0.0
-    if arguments.quick:
+    if args.quick:
         points, ratio = QUICK_POINTS, QUICK_RATIO
         print(
             f"\n5 s are the planner's window once, and one seed is one draw of the work: bounds are {points} points "
@@ -147,7 +144,7 @@ def main() -> int:
             drop[error]["1.0 at 1.2"] / drop[UNTOLD]["1.0 at 1.2"],
             1.0 + ratio,
         )
-    return checks.finish(arguments.json, {"seconds": seconds, "seeds": str(seeds)}, drop=drop, invalid=invalid)
+    return checks.finish(args.json, {"seconds": seconds, "seeds": str(seeds)}, drop=drop, invalid=invalid)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ host functions make each other wait for: with these nobody can quite reach it.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import random
 import sys
@@ -20,7 +19,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 from lib.lean_world import LeanWorld
 from lib.pard_oracle import most_in_time
 
@@ -297,20 +296,19 @@ def cases_of(families: Sequence[str], seeds: Sequence[int], seconds: int, rows: 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--seconds", type=int, default=20, help="of arrivals per world and load")
     parser.add_argument("--seeds", default="101-108", help="of the worlds and their arrivals: FIRST-LAST")
     parser.add_argument("--families", default=",".join(FAMILIES))
     parser.add_argument("--rows", default=",".join(POLICIES))
-    parser.add_argument("--json", help="write rows and checks there")
     parser.add_argument("--processes", type=int, default=2)
-    arguments = parser.parse_args()
-    first, last = arguments.seeds.split("-")
-    seeds, families = range(int(first), int(last) + 1), arguments.families.split(",")
-    rows = arguments.rows.split(",")
+    args = parser.parse_args()
+    first, last = args.seeds.split("-")
+    seeds, families = range(int(first), int(last) + 1), args.families.split(",")
+    rows = args.rows.split(",")
     lost: Dict[Tuple[str, int], Dict[str, Dict[float, float]]] = {}
-    with multiprocessing.Pool(arguments.processes) as pool:
-        for case, value in pool.imap_unordered(run, cases_of(families, seeds, arguments.seconds, [OPTIMUM, *rows])):
+    with multiprocessing.Pool(args.processes) as pool:
+        for case, value in pool.imap_unordered(run, cases_of(families, seeds, args.seconds, [OPTIMUM, *rows])):
             lost.setdefault((case.pipeline.family, case.seed), {}).setdefault(case.row, {})[case.load] = value
     for family, seed in sorted(lost, key=lambda key: (families.index(key[0]), key[1])):
         pipeline = draw_pipeline(family, seed)
@@ -328,8 +326,8 @@ def main() -> int:
     for family in families:
         judge(family, {seed: rows for (name, seed), rows in lost.items() if name == family}, rows, checks)
     return checks.finish(
-        arguments.json,
-        {"seconds": arguments.seconds, "seeds": arguments.seeds},
+        args.json,
+        {"seconds": args.seconds, "seeds": args.seeds},
         lost={f"{family} {seed}": rows for (family, seed), rows in lost.items()},
     )
 

@@ -13,7 +13,6 @@ the others, or where the fit is of other data behind the static choices.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from dataclasses import replace
@@ -24,7 +23,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from edgeserve.config.ensemble_profile import EnsembleProfile, ensemble_table
 from replicate.schemble import ensemble, world
@@ -196,11 +195,9 @@ def run_all(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one seed, one load, half of the time")
+    parser = arguments(__doc__, quick="one seed, one load, half of the time")
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--json", default="")
     parser.add_argument("--only", nargs="*", choices=list(CASES), default=list(CASES))
     args = parser.parse_args()
     seeds = list(range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds)))

@@ -15,7 +15,6 @@ reference on eight days that nothing was chosen on; it is not part of a run of e
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 import sys
@@ -25,7 +24,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from replicate.schemble import ensemble, world
 from replicate.schemble.world import Result, System
@@ -350,11 +349,9 @@ def lanes_table(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one seed, a day of a quarter, two loads; wider tolerance")
+    parser = arguments(__doc__, quick="one seed, a day of a quarter, two loads; wider tolerance")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=1)
-    parser.add_argument("--json", default="")
     parser.add_argument("--only", nargs="*", choices=(*TABLES, *MORE), default=list(TABLES))
     args = parser.parse_args()
     seeds = list(range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds)))
