@@ -61,7 +61,6 @@ TITLES = {  # file -> what it shows; in the order of the page
     "bench_calibration.json": "Whether stated batch times hold, in simulation",
     "dynamic_digits.json": "A network with early exits, live, under one policy after the other",
     "dynamic_recognise.json": "A text recogniser, live, under one policy after the other",
-    "bench_queues.json": "Queues for Orloj's score",
     "replicate_pard.json": "PARD, replicated in simulation",
     "replicate_pard_local.json": "PARD on one shared device, in simulation",
     "replicate_pard_worlds.json": "PARD on one shared device, drawn worlds with and without host functions",
