@@ -1,4 +1,4 @@
-"""What this tree costs beside an earlier commit, in interleaved rounds: overload, decisions, a lone request, memory.
+"""What this tree costs beside an earlier commit, in interleaved rounds: overload, decisions, a lone request, a process.
 
     python scripts/bench/price.py [--base REV] [--quick] [--quarter] [--only PART ...] [--json FILE]
 
@@ -7,8 +7,10 @@ alternating order, and ratios are within a round. *Overload*: a small network at
 written by hand serves that batches greedily (``scripts/lib/bus_servers.py``, in the same round): goodput relative to
 that thread. The clients have one core, the server that is measured the other. *Decisions*: processor time of the
 scheduler per request at 1 to 10,000 waiting ones, by policy; also with the compiled core where this tree has one, in
-place or in ``.compiled`` (``make compiled-core``). *Lone*: the mean time of an echo over the bus, one after the other.
-*Memory*: a runtime with a synthetic model that has served one request.
+place or in ``.compiled`` (``make compiled-core``). Every arrival is a step of its own, with the ``wake_at`` that the
+loop asks for. *Choice* is the step of ``pard_local`` that chooses a cohort among 64 waiting requests of unequal work.
+*Lone*: the mean time of an echo over the bus, one after the other. *Process*: memory and idle CPU of a runtime with a
+synthetic model that has served one request, and the time of ``import edgeserve``.
 
 ``--quarter`` limits every server to a quarter of a core (``scripts/lib/slow_core.py``): overload and lone requests.
 """
@@ -36,7 +38,7 @@ from bench import bus
 from edgeserve import compiled
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("overload", "lone", "decisions", "memory")
+PARTS = ("overload", "lone", "decisions", "process")
 POLICIES = (
     "fifo",
     "edf",
@@ -64,6 +66,9 @@ GROWTH_MAX = 2.0
 """Of a decision from 100 to 10,000 pending. Constant but for the processor's caches, which hold no such queue."""
 
 REQUESTS = 160  # of one measurement of a decision
+CHOICE_MS_MAX = 5.0
+MEMORY_MB_MAX, IDLE_MAX, IMPORT_S_MAX = 80.0, 0.01, 0.3
+IMPORT = "import time; began = time.perf_counter(); import edgeserve; print(time.perf_counter() - began)"
 
 
 @contextlib.contextmanager
@@ -228,6 +233,7 @@ class Bench:
                 asked["compiled"] = Costs(built, "compiled")
             for costs in asked.values():
                 ends.callback(costs.close)
+            self.choice(asked)
             for policy in POLICIES:
                 found = {pending: self._decision(asked, policy, pending) for pending in LENGTHS}
                 for core, name in (("interpreted", "now"), ("compiled", "compiled")):
@@ -247,15 +253,37 @@ class Bench:
         known = {name: values for name, values in results.items() if values}
         return self.row(f"{policy}, {pending} pending: us a decision", known)
 
-    def memory(self) -> None:
+    def choice(self, asked: Mapping[str, Costs]) -> None:
+        """What ``pard_local`` takes to choose among requests of unequal work; of this tree alone."""
+        found = {
+            name: [costs.ask(f"choice {index}") or 0.0 for index in range(self._count)]
+            for name, costs in asked.items()
+            if name != "base"
+        }
+        row = self.row("pard_local: ms to choose among 64 of unequal work", found)
+        self.checks.at_most(row["what"], row["now"], CHOICE_MS_MAX)
+
+    def process(self) -> None:
         """A process of its own for each answer."""
-        results: Dict[str, List[float]] = {name: [] for name in self.trees}
-        for index in range(min(3, self._count)):
-            for name in in_turn(self.trees, index):
-                costs = Costs(self.trees[name], os.environ.get(compiled.CHOICE, "interpreted"))
-                results[name].append(costs.ask("memory") or 0.0)
-                costs.close()
-        self.row("runtime with a synthetic model, MB", results)
+        for question, what, most in (
+            ("memory", "runtime with a synthetic model, MB", MEMORY_MB_MAX),
+            ("idle", "idle CPU of it, share of a core", IDLE_MAX),
+            ("import", "import edgeserve, s", IMPORT_S_MAX),
+        ):
+            results: Dict[str, List[float]] = {name: [] for name in self.trees}
+            for index in range(min(3, self._count)):
+                for name in in_turn(self.trees, index):
+                    results[name].append(self._of_process(self.trees[name], question))
+            self.checks.at_most(what, self.row(what, results)["now"], most)
+
+    def _of_process(self, tree: Path, question: str) -> float:
+        if question == "import":
+            command, environment = [sys.executable, "-c", IMPORT], {**os.environ, "PYTHONPATH": str(tree)}
+            return float(subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout)
+        costs = Costs(tree, bus.core_of_servers())
+        found = costs.ask(question) or 0.0
+        costs.close()
+        return found
 
 
 def in_turn(subjects: Mapping[str, Any], index: int) -> List[str]:

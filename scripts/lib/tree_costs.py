@@ -1,10 +1,11 @@
-"""What one tree costs: decisions by queue length, and memory of a runtime that has nothing to do.
+"""What one tree costs: decisions by queue length, and a runtime that has nothing to do.
 
     PYTHONPATH=TREE python scripts/lib/tree_costs.py
 
 The package is the one that ``PYTHONPATH`` names, of today or of an earlier commit, so only what both have is used here.
 Each line of standard input is a question, each line of output its answer: ``decision POLICY PENDING REQUESTS SEED`` in
-microseconds of processor time, ``memory`` in MB. ``missing`` answers for a policy that this tree does not have.
+microseconds of processor time, ``choice SEED`` in milliseconds of it, ``memory`` in MB, ``idle`` as a share of a core.
+``missing`` answers for a policy that this tree does not have.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import gc
 import random
 import sys
 import time
-from typing import Any, List
+from typing import Any, Dict, List
 
 import psutil
 
@@ -39,6 +40,16 @@ TURNS_MAX = 1000
 """A policy that waits before it starts a batch does not wait longer than so many wake-ups."""
 
 
+UNEQUAL = 64
+IDLE_S = 3.0
+
+
+def synthetic(count: int = 1) -> Dict[str, Any]:
+    """So many models, a batch of b of which takes 2 + b ms."""
+    times = {str(size): f"{2 + size}ms" for size in SIZES}
+    return {f"m{index}": {"engine": "synthetic", "batch": list(SIZES), "expected": times} for index in range(count)}
+
+
 class Cycle:
     """A scheduler of one model in batches of up to 16, with ``pending`` requests waiting behind a running batch."""
 
@@ -48,15 +59,9 @@ class Cycle:
             parse_config(
                 {
                     "server": {"pending_max": 1_000_000},
-                    "model": {
-                        "m": {
-                            "engine": "synthetic",
-                            "batch": list(SIZES),
-                            "expected": {str(size): f"{2 + size}ms" for size in SIZES},
-                        }
-                    },
+                    "model": synthetic(),
                     "policy": {"p": {"kind": policy}},
-                    "app": {"a": {"model": "m", "slo": "1h", "pending_max": 1_000_000}},
+                    "app": {"a": {"model": "m0", "slo": "1h", "pending_max": 1_000_000}},
                 }
             )
         )
@@ -108,23 +113,55 @@ class Cycle:
         ]
 
 
-def memory_mb() -> float:
-    """Resident memory of this process with a runtime that has served one request of a synthetic model."""
+def choice_ms(seed: int) -> float:
+    """Processor time of the step in which ``pard_local`` chooses a cohort of a three-node chain among :data:`UNEQUAL`
+    requests that tell their work, from 0.5 to 2.5 times the usual, and have 0.1 to 1.1 s left."""
+    rng = random.Random(f"{seed}/unequal")
+    models = synthetic(3)
+    chain = [{"name": name, "after": list(models)[index - 1 : index]} for index, name in enumerate(models)]
+    policy = {"p": {"kind": "pard_local", "cohorts": 1}}
+    scheduler = build_scheduler(
+        parse_config({"model": models, "policy": policy, "app": {"a": {"slo": "10s", "node": chain}}})
+    )
+    actions = scheduler.step(0, [RequestArrived(Request(0, "a", 0, 10**10))])
+    waiting = [
+        Request(index, "a", 0, int((0.1 + rng.random()) * 1e9), hints={"work": 0.5 + 2 * rng.random()})
+        for index in range(1, UNEQUAL + 1)
+    ]
+    scheduler.step(0, [RequestArrived(request) for request in waiting])
+    now_ns = 0
+    while True:
+        batch = next(action for action in actions if isinstance(action, RunBatch))
+        started_ns, now_ns = now_ns, now_ns + batch.expected_ns
+        event = WorkFinished(batch.work_id, started_ns, now_ns, tuple([JobResult(job) for job in batch.jobs]))
+        began = time.thread_time()
+        actions = scheduler.step(now_ns, (event,))
+        took = time.thread_time() - began
+        if batch.model == list(models)[-1]:
+            assert any(isinstance(action, RunBatch) and len(action.jobs) > 1 for action in actions)
+            return took * 1e3
+
+
+def at_rest(what: str) -> float:
+    """Resident memory of this process in MB, or its share of a core, with a runtime that has served one request."""
     import edgeserve
 
-    config = parse_config(
-        {"model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}}, "app": {"a": {"model": "m"}}}
-    )
-    with edgeserve.Runtime(config) as runtime:
+    with edgeserve.Runtime(parse_config({"model": synthetic(), "app": {"a": {"model": "m0"}}})) as runtime:
         runtime.infer("a", {})
-        return psutil.Process().memory_info().rss / 1e6
+        if what == "memory":
+            return float(psutil.Process().memory_info().rss / 1e6)
+        began = time.process_time()
+        time.sleep(IDLE_S)
+        return (time.process_time() - began) / IDLE_S
 
 
 def answer(question: str) -> str:
     """The answer to one line."""
     what, *rest = question.split()
-    if what == "memory":
-        return f"{memory_mb():.3f}"
+    if what in ("memory", "idle"):
+        return f"{at_rest(what):.6f}"
+    if what == "choice":
+        return f"{choice_ms(int(rest[0])):.3f}"
     policy, pending, requests, seed = rest
     if policy not in POLICIES:
         return "missing"

@@ -18,6 +18,10 @@ def test_every_policy_that_is_compared_answers_what_a_decision_costs(policy):
     assert float(tree_costs.answer(f"decision {policy} 20 16 7")) > 0
 
 
+def test_a_choice_among_unequal_requests_is_timed():
+    assert float(tree_costs.answer("choice 3")) > 0
+
+
 def test_a_policy_that_a_tree_does_not_have_is_missing():
     assert tree_costs.answer("decision of_the_future 1 16 7") == "missing"
 
