@@ -112,23 +112,6 @@ class Row(NamedTuple):
         return max([self.percent[name] for name in others]) - self.percent[policy]
 
 
-def value_percent(world: Any) -> float:
-    """Value in time over value offered. Requests of one app count alike, whatever work they are."""
-    offered: Dict[str, List[int]] = {}
-    in_time: Dict[str, int] = {}
-    for item in world.ended:
-        app = item.request.app
-        offered.setdefault(app, []).append(item.cost_share_ns)
-        if item.outcome == "completed" and item.end_ns <= item.request.deadline_ns:
-            in_time[app] = in_time.get(app, 0) + 1
-    mean = {app: statistics.fmean(shares) for app, shares in offered.items()}
-    return (
-        100.0
-        * sum([mean[app] * count for app, count in in_time.items()])
-        / sum([mean[app] * len(shares) for app, shares in offered.items()])
-    )
-
-
 def under(scenario: Scenario, policy: str) -> Scenario:
     """The scenario with every app under one policy, which may have options: ``pard+;plan=0.8;work=false``."""
     kind, *options = policy.split(";")
@@ -157,25 +140,18 @@ def run_job(job: Job) -> Share:
     """Simulate one policy on one world, once per round. The arrivals depend on the world and the round alone."""
     world = world_of(job.world)
     scenario = under(world.scenario, rule_of(world.scenario, job.policy))
+    truths = ensemble_worlds.draw(job.world).truths if world.kind == KIND else {}
     found, offered, began = [], 0, time.perf_counter()
     for index in range(job.rounds):
         scheduler, took = scheduler_for(scenario, world), ensemble_worlds.Took()
         try:
             ended = simulate(
-                scenario,
-                f"{job.world}/{index}",
-                world.profiles,
-                scheduler=scheduler,
-                on_step=took.step if world.kind == KIND else None,
-            ).world
+                scenario, f"{job.world}/{index}", world.profiles, scheduler=scheduler, on_step=took.step
+            ).world.ended
         except Exception as error:
             raise RuntimeError(f"{job.policy} on world {job.world}, round {index}: {error!r}") from error
-        found.append(
-            value_percent(ended)
-            if world.kind != KIND
-            else ensemble_worlds.value_percent(ended.ended, took, ensemble_worlds.draw(job.world).truths)
-        )
-        offered += len(ended.ended)
+        found.append(ensemble_worlds.value_percent(ended, took, truths))
+        offered += len(ended)
     return Share(
         job.world, job.policy, statistics.fmean(found), max(found) - min(found), offered, time.perf_counter() - began
     )
