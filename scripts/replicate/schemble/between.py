@@ -43,14 +43,6 @@ PLACES = {
 """Where the models run -> the rate that all of them can take, and whether they share a lane."""
 
 STATIC = ("static", "fastest")
-RIVALS = {
-    "original": System("ensemble_static"),
-    "static": System("ensemble_static", {"pick": "static", "models": ["m0", "m1"]}),
-    "fastest": System("ensemble_static", {"pick": "static", "models": ["m0"]}),
-    "edf, partial": System("edf"),
-    "schemble+": System("schemble+"),
-}
-
 Table = Dict[str, Any]
 
 
@@ -170,13 +162,13 @@ def run_all(
     """Every case: value in time, percent, per policy."""
     found: Dict[str, Any] = {}
     profile = ensemble.fit(ensemble.draw_items(HISTORY, 1000))
-    print(f"{'value in time, %':52}" + "".join(f"{key:>14}" for key in RIVALS))
+    print(f"{'value in time, %':52}" + "".join(f"{key:>14}" for key in world.RIVALS))
     with tempfile.TemporaryDirectory() as directory:
         for name in cases:
             for place in PLACES:
                 for load in loads:
                     values: Dict[str, float] = {}
-                    for key, system in RIVALS.items():
+                    for key, system in world.RIVALS.items():
                         rows: List[float] = [
                             run_case(name, system, place, load, seed, directory, profile, seconds).value
                             for seed in seeds

@@ -301,15 +301,8 @@ def lanes_table(
 
     The rate at load 1 is what the whole ensemble can be run for: 1 / 85 ms on lanes of their own, 1 / 200 ms on one
     lane; a third of that beside another app on one lane."""
-    rivals = {
-        "original": SYSTEMS["original"],
-        "static": System("ensemble_static", {"pick": "static", "models": ["m0", "m1"]}),
-        "fastest": System("ensemble_static", {"pick": "static", "models": ["m0"]}),
-        "edf, partial": System("edf"),
-        "schemble+": SYSTEMS["schemble+"],
-    }
     found: Dict[str, Any] = {}
-    print(f"\n{'value in time, %':26}" + "".join(f"{key:>14}" for key in rivals))
+    print(f"\n{'value in time, %':26}" + "".join(f"{key:>14}" for key in world.RIVALS))
     for place, rate, shared, others in (
         ("lanes of their own", 1000 / 85, False, None),
         ("one lane", 5.0, True, None),
@@ -317,7 +310,7 @@ def lanes_table(
     ):
         for factor in loads:
             values = {}
-            for key, system in rivals.items():
+            for key, system in world.RIVALS.items():
                 rows = []
                 for seed in seeds:
                     items = setup.items[seed]
