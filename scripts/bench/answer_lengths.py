@@ -21,7 +21,7 @@ from typing import Any, Dict, List, Sequence
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 import numpy as np
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 from lib.prompts import FORMS, prompts
 
 from edgeserve.config.schema import ModelConfig
@@ -139,14 +139,13 @@ def judge(args: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("verb", choices=("record", "judge"))
     parser.add_argument("file", help="recorded answers: JSON lines")
     parser.add_argument("--model", default="cache:smollm2-135m-onnx/smollm2.onnx")
     parser.add_argument("--count", type=int, default=420)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", default="", help="write the fitted model there")
-    parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     return record(args) if args.verb == "record" else judge(args)
 

@@ -11,7 +11,6 @@ within a round are reported.
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import statistics
@@ -28,10 +27,20 @@ import numpy as np
 import psutil
 import zmq
 from lib import bus_load as load
-from lib.checks import Checks
+from lib.checks import Checks, arguments
+
+from edgeserve import compiled
 
 LIB = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "lib")
 RANDOM_SEED = 20261121
+ECHO_RATE_MIN = {"interpreted": 0.42, "compiled": 0.5}  # to the bare server
+ECHO_CPU_MAX = {"interpreted": 3.4, "compiled": 2.8}
+GOODPUT_MIN = {0.5: 0.97, 0.9: 0.95, 1.2: 0.92, 1.5: 0.90}
+"""Share of the thread's capacity -> goodput relative to the thread."""
+
+CRITICAL, CRITICAL_MIN, OTHERS_MIN = 0.2, 0.99, 0.35
+"""Share of critical requests at the highest load; in time of them, and of the others."""
+
 CORES = sorted(os.sched_getaffinity(0))  # batching: the client takes the first, the servers the second
 
 ECHO_TOML = """
@@ -64,9 +73,11 @@ slo = "10s"
 class Server:
     """A server process on the second core, and how much CPU it has used."""
 
-    def __init__(self, command: List[str], endpoint: str, own_core: bool) -> None:
+    def __init__(self, command: List[str], endpoint: str, own_core: bool, tree: str = "") -> None:
         self.endpoint = endpoint
         environment = dict(os.environ, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
+        if tree:
+            environment["PYTHONPATH"] = tree
         self.process = subprocess.Popen(
             command, cwd=LIB, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
@@ -95,14 +106,15 @@ class Server:
             self.process.kill()
 
 
-def edgeserve(folder: str, name: str, text: str, **values: str) -> Server:
-    """``edgeserve serve`` on a configuration of its own."""
+def edgeserve(folder: str, name: str, text: str, tree: str = "", **values: str) -> Server:
+    """``edgeserve serve`` on a configuration of its own, of the package in ``tree`` where one is named."""
     endpoint = f"ipc://{folder}/edgeserve-{name}.bus"
     path = os.path.join(LIB, f".bench-{os.getpid()}-{name}.toml")
     with open(path, "w", encoding="utf-8") as file:
         file.write(text.format(endpoint=endpoint, **values))
     try:
-        server = Server([sys.executable, "-m", "edgeserve.cli", "serve", path], endpoint, own_core=name != "echo")
+        command = [sys.executable, "-m", "edgeserve.cli", "serve", path]
+        server = Server(command, endpoint, own_core=name != "echo", tree=tree)
         load.ping(endpoint)
     finally:
         os.unlink(path)
@@ -122,6 +134,11 @@ def ratio(results: Dict[str, List[float]], a: str, b: str) -> float:
     return statistics.median(x / y for x, y in zip(results[a], results[b]))
 
 
+def core_of_servers() -> str:
+    """The core that this tree's servers run, as this process does; one that is compiled in part is held to less."""
+    return "compiled" if compiled.running().kind == "compiled" else "interpreted"
+
+
 def bench_echo(folder: str, count: int, seconds: float, checks: Checks) -> None:
     """Small requests, one in flight, large tensors, CPU per request."""
     servers = {"ours": edgeserve(folder, "echo", ECHO_TOML), "bare": by_hand(folder, "echo")}
@@ -139,8 +156,9 @@ def bench_echo(folder: str, count: int, seconds: float, checks: Checks) -> None:
 
         rates = load.rounds(count, servers, small_rate)
         show("64 floats, 16 in flight, requests/s", rates)
-        checks.at_least("echo 64 floats, 16 in flight: rate to bare", ratio(rates, "ours", "bare"), 0.5)
-        checks.at_most("echo 64 floats: server CPU per request to bare", ratio(cpu, "ours", "bare"), 3.0)
+        core = core_of_servers()
+        checks.at_least("echo 64 floats, 16 in flight: rate to bare", ratio(rates, "ours", "bare"), ECHO_RATE_MIN[core])
+        checks.at_most("echo 64 floats: server CPU per request to bare", ratio(cpu, "ours", "bare"), ECHO_CPU_MAX[core])
         show("  server CPU per request, us", {key: [v * 1e6 for v in values] for key, values in cpu.items()})
         p50 = load.rounds(count, servers, lambda s: statistics.median(load.closed_loop(s.endpoint, small, 1, seconds)))
         show("64 floats, 1 in flight, p50 us", {key: [v * 1e6 for v in values] for key, values in p50.items()})
@@ -199,7 +217,7 @@ def open_loop(
 ) -> None:
     """Poisson arrivals at shares of the thread's capacity: goodput, and what the critical class gets."""
     x = np.ones(load.WIDTH, np.float32)
-    for share, must in ((0.5, 0.97), (0.9, 0.92), (1.2, 0.92), (1.5, 0.92)):
+    for share, must in GOODPUT_MIN.items():
         seeds = seed_numbers()
 
         def goodput(server: Server, share: float = share, seeds: Iterator[int] = seeds) -> float:
@@ -212,17 +230,19 @@ def open_loop(
         checks.at_least(
             f"network, open loop at {share:.0%}: goodput to the thread", ratio(results, "ours", "thread"), must
         )
+    most = max(GOODPUT_MIN)
     mixed = [
         load.open_loop(
-            servers["ours"].endpoint, "net", x, 1.5 * capacity, slo_ms, seconds, RANDOM_SEED + index, critical=0.2
+            servers["ours"].endpoint, "net", x, most * capacity, slo_ms, seconds, RANDOM_SEED + index, critical=CRITICAL
         )
         for index in range(count)
     ]
     critical = statistics.median(run.in_time["critical"] for run in mixed)
     others = statistics.median(run.in_time["normal"] for run in mixed)
-    print(f"network, open loop at 150 %, 20 % critical: {critical:.3f} of them in time, {others:.3f} of the others")
-    checks.at_least("network at 150 %, 20 % critical: critical in time", critical, 0.95)
-    checks.at_least("network at 150 %, 20 % critical: others in time", others, 0.3)
+    what = f"network at {most:.0%}, {CRITICAL:.0%} critical"
+    print(f"{what}: {critical:.3f} of them in time, {others:.3f} of the others")
+    checks.at_least(f"{what}: critical in time", critical, CRITICAL_MIN)
+    checks.at_least(f"{what}: others in time", others, OTHERS_MIN)
 
 
 def seed_numbers() -> Iterator[int]:
@@ -243,9 +263,7 @@ def show(name: str, results: Dict[str, List[float]]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="shorter rounds (same checks; noisier)")
-    parser.add_argument("--json", metavar="FILE")
+    parser = arguments(__doc__, quick="shorter rounds (same checks; noisier)")
     parser.add_argument("--only", choices=("echo", "batching"))
     args = parser.parse_args()
     count, seconds = (3, 1.0) if args.quick else (5, 3.0)
@@ -262,6 +280,7 @@ def main() -> int:
         "python": sys.version.split()[0],
         "pyzmq": zmq.__version__,
         "libzmq": zmq.zmq_version(),
+        "core": compiled.running().kind,
         "machine": platform.machine(),
         "cores": len(CORES),
         "rounds": count,

@@ -13,7 +13,6 @@ that window; beside it the share that the prediction held by itself, without the
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
@@ -22,7 +21,7 @@ from typing import Any, Dict, List, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from edgeserve.loop.drive import drive
 from edgeserve.sched.core.build import build_scheduler
@@ -110,9 +109,7 @@ def shares(policy: str, seconds: float, seed: Any) -> Tuple[List[float], Dict[st
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one seed")
-    parser.add_argument("--json", metavar="FILE")
+    parser = arguments(__doc__, quick="one seed")
     parser.add_argument("--first-seed", type=int, default=1000)
     args = parser.parse_args()
     seeds = range(args.first_seed, args.first_seed + (1 if args.quick else 3))

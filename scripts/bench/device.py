@@ -15,7 +15,6 @@ Throttling: the clock falls by 40 % for 30 s, three times. The finish rate is th
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from edgeserve import compiled
 from edgeserve.sched.core.build import build_scheduler
@@ -394,9 +393,7 @@ def check_heat(seeds: Sequence[int], checks: Checks) -> List[Dict[str, Any]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one seed")
-    parser.add_argument("--json", metavar="FILE")
+    parser = arguments(__doc__, quick="one seed")
     parser.add_argument("--first-seed", type=int, default=1)
     args = parser.parse_args()
     seeds = range(args.first_seed, args.first_seed + (1 if args.quick else 3))

@@ -9,7 +9,6 @@ arrivals that all policies get in turns; the median of the rounds counts. Four m
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import statistics
@@ -19,7 +18,7 @@ from typing import Any, Dict, List
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from edgeserve import compiled
 from edgeserve.config.loading import load_config
@@ -51,13 +50,11 @@ def of_load(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one round of 4 s per load")
+    parser = arguments(__doc__, quick="one round of 4 s per load")
     parser.add_argument("--loads", type=float, nargs="+", default=list(LOADS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--json", default="")
     args = parser.parse_args()
     rounds, seconds = (1, 4.0) if args.quick else (args.rounds, args.seconds)
     config = load_config(os.path.join(compare.HERE, "edge.toml"))

@@ -9,7 +9,6 @@ medians of rounds and of the ratios within a round are reported.
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import re
@@ -26,7 +25,7 @@ import numpy as np
 import starlette
 import uvicorn
 from lib import bus_load, http_load
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from bench import bus
 
@@ -86,9 +85,7 @@ def bench(folder: str, count: int, seconds: float, checks: Checks) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="shorter rounds (same checks; noisier)")
-    parser.add_argument("--json", metavar="FILE")
+    parser = arguments(__doc__, quick="shorter rounds (same checks; noisier)")
     args = parser.parse_args()
     count, seconds = (3, 1.0) if args.quick else (5, 3.0)
     checks = Checks("scripts/bench/http_front.py")

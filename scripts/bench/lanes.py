@@ -11,7 +11,6 @@ The gap at depth 1 is packing, unpacking and the loop's turn; at depth 2 these r
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from typing import List, Tuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 import numpy as np
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from edgeserve.config.loading import parse_config
 from edgeserve.config.machine import device_name
@@ -98,9 +97,7 @@ def gaps_ms(spans: Spans) -> List[float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="500 batches per depth instead of 3000")
-    parser.add_argument("--json", default="", help="write the table of checks here")
+    parser = arguments(__doc__, quick="500 batches per depth instead of 3000")
     args = parser.parse_args()
     count = 500 if args.quick else 3000
     checks, rows = Checks("scripts/bench/lanes.py"), []

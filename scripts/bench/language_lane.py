@@ -10,7 +10,6 @@ bounded. With the auction, words and voices have a policy each; without, one pol
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import itertools
 import random
@@ -21,7 +20,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 import numpy as np
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from edgeserve.config.loading import parse_config
 from edgeserve.engines.base import ANSWERED, Batch, BatchControl, Result, release_state
@@ -306,10 +305,8 @@ def measure(case: Case, seconds: float, seed: int) -> Dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer seconds")
+    parser = arguments(__doc__, quick="fewer seconds")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     seconds = 10.0 if args.quick else 60.0
     cases = [

@@ -11,7 +11,6 @@ joins one that runs, but each answer leaves when it is whole (*early exit*), whi
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
@@ -20,7 +19,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from bench.language_lane import MS, SLOTS, STEPS_MS, Case, World
 from edgeserve.config.loading import parse_config
@@ -101,9 +100,7 @@ def measure(count: int, seed: int) -> Dict[str, Dict[str, float]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer seeds")
-    parser.add_argument("--json", metavar="FILE")
+    parser = arguments(__doc__, quick="fewer seeds")
     args = parser.parse_args()
     count, seeds = 240, 2 if args.quick else 7
     rows = [measure(count, seed) for seed in range(1, seeds + 1)]

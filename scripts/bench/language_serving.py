@@ -37,7 +37,7 @@ from typing import Any, Awaitable, Callable, Dict, List, NamedTuple, Sequence, T
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 import numpy as np
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 from lib.prompts import prompts
 
 import edgeserve
@@ -46,12 +46,11 @@ from edgeserve.config.loading import parse_config
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import LaneInfo
-from edgeserve.predict.length import load_length_model
 
 CONTEXT, SLOTS = 512, 8
 LEARNT_FROM, DRAWN = 420, 600
-"""Questions that ``answer_lengths.py`` records, from which --lengths was learnt; of these drawn here the rest counts
-(none was trained on)."""
+"""Questions that ``answer_lengths.py`` records, from which the hub's lengths were learnt; of these drawn here the rest
+counts."""
 LLAMA = "llama-server"
 HUB = Path(__file__).resolve().parents[2] / "examples" / "chat"
 LONG_SHARE = 0.25
@@ -242,16 +241,11 @@ def hub_questions(args: argparse.Namespace, reader: Any) -> List[Question]:
 
 def open_questions(args: argparse.Namespace, reader: Any) -> List[Question]:
     """Every one may have ``--most`` tokens."""
-    lengths = load_length_model(args.lengths) if args.lengths else None
-    found = []
     learnt_from = {prompt.text for prompt in prompts(LEARNT_FROM)}
     fresh = [prompt for prompt in prompts(DRAWN, seed=args.seed + 1000) if prompt.text not in learnt_from]
     if len(fresh) < args.count:
         raise SystemExit(f"--count {args.count}: there are {len(fresh)} questions that no length was learnt from")
-    for prompt in fresh[: args.count]:
-        predicted = min(float(args.most), lengths.predict(prompt.text).mean()) if lengths is not None else 0.0
-        found.append(Question(reader.tokens_of({"prompt": prompt.text}), args.most, predicted))
-    return found
+    return [Question(reader.tokens_of({"prompt": prompt.text}), args.most, 0.0) for prompt in fresh[: args.count]]
 
 
 async def all_at(ask: Ask, asked: Sequence[Question], at_s: Sequence[float]) -> Tuple[List[float], int, float]:
@@ -331,7 +325,7 @@ async def run(args: argparse.Namespace) -> Dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--model", default="cache:smollm2-135m-onnx-int8/smollm2.onnx")
     parser.add_argument("--systems", default="fifo,rtlm,rtlm+", help=f"of fifo, rtlm, rtlm+, {LLAMA}")
     parser.add_argument("--capacity-of", default="", help="whose capacity --load is a share of; left out: the first's")
@@ -342,10 +336,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--full-rounds", type=int, default=1, help="rounds of all questions at once")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--lengths", default="", help="a fitted model of lengths; left out: nothing is predicted")
     parser.add_argument("--llama-python", default=sys.executable, help="a Python that has xllamacpp")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     args.capacity_of = args.capacity_of or args.systems.split(",")[0]
     load_before = os.getloadavg()[0]

@@ -49,7 +49,7 @@ from typing import Any, DefaultDict, Dict, Iterator, List, Mapping, NamedTuple, 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib import live_models
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from edgeserve.client import Client
 from edgeserve.config.loading import parse_config, read_toml
@@ -501,7 +501,7 @@ def measure_role(path: str) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--configurations", default=",".join(CONFIGURATIONS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=12.0, help="arrivals per load and round")
@@ -512,20 +512,19 @@ def main() -> int:
         default=0.4,
         help="per batch size, and a sixth of what the machine takes; before and after each run",
     )
-    parser.add_argument("--json", help="write results and checks there")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--measure", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.serve:
-        return serve_role(arguments.serve)
-    if arguments.measure:
-        return measure_role(arguments.measure)
+    args = parser.parse_args()
+    if args.serve:
+        return serve_role(args.serve)
+    if args.measure:
+        return measure_role(args.measure)
     checks = Checks("scripts/bench/live_vs_simulated.py")
     rows: List[Dict[str, Any]] = []
-    for name in arguments.configurations.split(","):
+    for name in args.configurations.split(","):
         with tempfile.TemporaryDirectory(prefix="edgeserve-") as folder:
-            rows += compare(name, CONFIGURATIONS[name](), folder, arguments)
-    for name in arguments.configurations.split(","):
+            rows += compare(name, CONFIGURATIONS[name](), folder, args)
+    for name in args.configurations.split(","):
         for load in sorted({row["load"] for row in rows}):
             here = [row for row in rows if (row["configuration"], row["load"]) == (name, load)]
             for key, words in (
@@ -541,10 +540,10 @@ def main() -> int:
                 )
                 checks.at_most(f"{name} at {load:g}{words}: points off, worst round", max(off), POINTS_MAX)
     return checks.finish(
-        arguments.json,
+        args.json,
         {
-            "rounds": arguments.rounds,
-            "seconds": arguments.seconds,
+            "rounds": args.rounds,
+            "seconds": args.seconds,
             "machine": device_slug(),
             "cores": os.cpu_count(),
             "others_busy": max(row["others_busy"] for row in rows),
@@ -563,22 +562,22 @@ class Run(NamedTuple):
     after: Measured
 
 
-def compare(name: str, asked: Asked, folder: str, arguments: argparse.Namespace) -> List[Dict[str, Any]]:
+def compare(name: str, asked: Asked, folder: str, args: argparse.Namespace) -> List[Dict[str, Any]]:
     """All rounds and loads of one configuration: first the live runs and what is measured between them, then what the
     simulator says."""
-    before = measure(asked, folder, arguments.profile_seconds)
+    before = measure(asked, folder, args.profile_seconds)
     works = works_of(asked, folder, before.profiles)
-    rate = capacity(asked, folder, IN_FLIGHT[name], min(8.0, arguments.seconds))
+    rate = capacity(asked, folder, IN_FLIGHT[name], min(8.0, args.seconds))
     slo_ms = 1000 * SERVICES[name] / rate
     print(f"{name}: {rate:.2f} answers/s, deadline {slo_ms:.1f} ms", flush=True)
     runs, slot = [], "profiles"
-    for number in range(arguments.rounds):
-        for load in [float(word) for word in arguments.loads.split(",")]:
+    for number in range(args.rounds):
+        for load in [float(word) for word in args.loads.split(",")]:
             table = served_table(asked, folder, slo_ms, "drop", profiles=slot)
-            due = arrivals_of(sorted(asked.kinds), load * rate, arguments.seconds, f"live/{name}/{number}/{load}")
+            due = arrivals_of(sorted(asked.kinds), load * rate, args.seconds, f"live/{name}/{number}/{load}")
             live = ask(asked, table, folder, due)
             slot = f"profiles-{number}-{load:g}"
-            after = measure(asked, folder, arguments.profile_seconds, slot)
+            after = measure(asked, folder, args.profile_seconds, slot)
             runs.append(Run(number, load, live, before, after))
             before = after
     rows = []

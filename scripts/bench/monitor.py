@@ -8,11 +8,15 @@ of the whole process over the time that passed. ``--root`` reads the files of a 
 
 from __future__ import annotations
 
-import argparse
-import json
 import platform
+import sys
 import time
+from pathlib import Path
 from typing import Any, Dict
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
+
+from lib.checks import Checks, arguments
 
 from edgeserve.device.boards import detect_board
 from edgeserve.device.monitor import Monitor
@@ -39,24 +43,18 @@ def measured(root: str, rate: int, seconds: float) -> Dict[str, Any]:
 
 
 def main() -> int:
-    """Measure, print, and end with 1 where the claim does not hold."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--seconds", type=float, default=20.0, help="per rate (default: 20)")
     parser.add_argument("--root", default="/", help="read the files of a recorded machine below this directory")
-    parser.add_argument("--json", default="", metavar="FILE", help="write the numbers there")
     args = parser.parse_args()
     rows = [measured(args.root, rate, args.seconds) for rate in RATES]
-    for row in rows:
-        print(f"{row['rate']:3} readings a second: {row['share']:.3%} of a core ({row['board']})")
     for name, cost in rows[-1]["sources"].items():
-        print(f"    {name}: {cost['ms']:.3f} ms per reading, {cost['reads']} readings")
-    if args.json:
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump({"machine": platform.processor() or platform.machine(), "rows": rows}, file, indent=1)
-    kept = all(row["share"] < SHARE_MAX for row in rows)
-    print(f"under {SHARE_MAX:.0%} of a core: {'yes' if kept else 'no'}")
-    return 0 if kept else 1
+        print(f"{name}: {cost['ms']:.3f} ms per reading, {cost['reads']} readings")
+    checks = Checks("scripts/bench/monitor.py")
+    for row in rows:
+        checks.at_most(f"{row['rate']} readings a second: share of a core", row["share"], SHARE_MAX)
+    return checks.finish(args.json, {"machine": platform.machine(), "board": rows[0]["board"]}, rows=rows)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

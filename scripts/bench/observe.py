@@ -10,7 +10,6 @@ time beyond that of the rounds without, by look. Reported is the share of a core
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import socket
@@ -26,7 +25,7 @@ from typing import Callable, Dict, List
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 import numpy as np
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 import edgeserve
 from bench import bus
@@ -100,9 +99,7 @@ def bench(folder: str, rounds: int, seconds: float, checks: Checks) -> Dict[str,
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds (noisier)")
-    parser.add_argument("--json", metavar="FILE")
+    parser = arguments(__doc__, quick="fewer and shorter rounds (noisier)")
     parser.add_argument("--send", metavar="ENDPOINT", help="only send: for the script itself")
     args = parser.parse_args()
     if args.send:

@@ -18,7 +18,6 @@ functions of 1 to 6 ms on a lane of their own, 15 % noise in all times. There a 
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import sys
@@ -32,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "reader"))
 
 import load as reader_load
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 import edgeserve
 from edgeserve.config.loading import parse_config, read_toml
@@ -268,20 +267,19 @@ def run_simulated(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=60.0, help="arrivals per policy and round")
     parser.add_argument("--load", type=float, default=1.5, help="multiple of what the machine can do")
-    parser.add_argument("--json", help="write results and checks there")
     parser.add_argument("--simulated", action="store_true", help="a model of the pipeline, in virtual time")
     parser.add_argument("--seed", type=int, default=41, help="of the first simulated round")
-    arguments = parser.parse_args()
+    args = parser.parse_args()
     results: Dict[str, List[Result]] = {name: [] for name in POLICIES}
     rates: List[float] = []
-    for number in range(arguments.rounds):
+    for number in range(args.rounds):
         rates.append(
             1000 / MODEL_SERVICE_MS
-            if arguments.simulated
+            if args.simulated
             else max(capacity({"kind": kind}, CAPACITY_S) for kind in ("fifo", "pard_local") for _ in range(TRIALS))
         )
         service = max(rates)
@@ -289,12 +287,10 @@ def main() -> int:
         order: Sequence[str] = list(POLICIES)[number % 4 :] + list(POLICIES)[: number % 4]
         for name in order:
             policy, on_late = POLICIES[name]
-            if arguments.simulated:
-                result = run_simulated(
-                    policy, on_late, service, arguments.load, arguments.seconds, arguments.seed + number
-                )
+            if args.simulated:
+                result = run_simulated(policy, on_late, service, args.load, args.seconds, args.seed + number)
             else:
-                result = run(policy, on_late, service, arguments.load, arguments.seconds, f"live/{number}")
+                result = run(policy, on_late, service, args.load, args.seconds, f"live/{number}")
             results[name].append(result)
             print(
                 f"  {name:28} {result.good:4} of {result.offered:4} in time, {result.goodput:6.2f}/s, "
@@ -314,10 +310,10 @@ def main() -> int:
     checks.at_least("goodput over the best of the others", goodput[LOCAL] / best if best else float("inf"), 1.3)
     checks.at_most("lane time spent on lost requests", invalid[LOCAL], 0.02)
     return checks.finish(
-        arguments.json,
+        args.json,
         {
-            "load": arguments.load,
-            "rounds": arguments.rounds,
+            "load": args.load,
+            "rounds": args.rounds,
             "pages a second": ", ".join(f"{rate:.2f}" for rate in rates),
         },
         goodput=goodput,

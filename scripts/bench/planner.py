@@ -8,7 +8,6 @@ Processor time of one core, so that other processes on the machine do not count;
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import time
@@ -18,7 +17,7 @@ from typing import List, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from edgeserve import compiled
 from edgeserve.config.ensemble_profile import monotone
@@ -63,9 +62,7 @@ def measure(count: int, models: int, executions: float, shared: bool, runs: int)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer problems")
-    parser.add_argument("--json", default="")
+    parser = arguments(__doc__, quick="fewer problems")
     args = parser.parse_args()
     checks = Checks(SCRIPT)
     rows, runs = [], 20 if args.quick else 100

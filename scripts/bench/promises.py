@@ -11,7 +11,6 @@ promises.py``).
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from contextlib import ExitStack
@@ -24,7 +23,7 @@ os.environ["EDGESERVE_CORE"] = "interpreted"
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib import ensemble_worlds, mixed_worlds, worlds
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from bench import regret
 from edgeserve.sched.core import refusals, request_manager
@@ -122,11 +121,10 @@ def count(name: str, way: str) -> Dict[str, Count]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--dev", action="store_true", help="worlds to develop on, not those that are reported")
     parser.add_argument("--only", metavar="KIND", action="append", choices=KINDS, help=", ".join(KINDS))
     parser.add_argument("--worlds", type=int, default=4, metavar="N", help="worlds per kind (default %(default)s)")
-    parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args(argv)
     seed = "dev" if args.dev else "report"
     names = [f"{seed}/{kind}/{index}" for kind in args.only or KINDS for index in range(args.worlds)]

@@ -19,7 +19,6 @@ the best simple rule, and ahead of it in the mean. Every app of a world has the 
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 import time
@@ -31,7 +30,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib import edf_before, ensemble_worlds
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 from lib.ensemble_worlds import ALL_KINDS, KIND, rule_of, world_of
 from lib.worlds import KINDS, World
 
@@ -113,23 +112,6 @@ class Row(NamedTuple):
         return max([self.percent[name] for name in others]) - self.percent[policy]
 
 
-def value_percent(world: Any) -> float:
-    """Value in time over value offered. Requests of one app count alike, whatever work they are."""
-    offered: Dict[str, List[int]] = {}
-    in_time: Dict[str, int] = {}
-    for item in world.ended:
-        app = item.request.app
-        offered.setdefault(app, []).append(item.cost_share_ns)
-        if item.outcome == "completed" and item.end_ns <= item.request.deadline_ns:
-            in_time[app] = in_time.get(app, 0) + 1
-    mean = {app: statistics.fmean(shares) for app, shares in offered.items()}
-    return (
-        100.0
-        * sum([mean[app] * count for app, count in in_time.items()])
-        / sum([mean[app] * len(shares) for app, shares in offered.items()])
-    )
-
-
 def under(scenario: Scenario, policy: str) -> Scenario:
     """The scenario with every app under one policy, which may have options: ``pard+;plan=0.8;work=false``."""
     kind, *options = policy.split(";")
@@ -158,25 +140,18 @@ def run_job(job: Job) -> Share:
     """Simulate one policy on one world, once per round. The arrivals depend on the world and the round alone."""
     world = world_of(job.world)
     scenario = under(world.scenario, rule_of(world.scenario, job.policy))
+    truths = ensemble_worlds.draw(job.world).truths if world.kind == KIND else {}
     found, offered, began = [], 0, time.perf_counter()
     for index in range(job.rounds):
         scheduler, took = scheduler_for(scenario, world), ensemble_worlds.Took()
         try:
             ended = simulate(
-                scenario,
-                f"{job.world}/{index}",
-                world.profiles,
-                scheduler=scheduler,
-                on_step=took.step if world.kind == KIND else None,
-            ).world
+                scenario, f"{job.world}/{index}", world.profiles, scheduler=scheduler, on_step=took.step
+            ).world.ended
         except Exception as error:
             raise RuntimeError(f"{job.policy} on world {job.world}, round {index}: {error!r}") from error
-        found.append(
-            value_percent(ended)
-            if world.kind != KIND
-            else ensemble_worlds.value_percent(ended.ended, took, ensemble_worlds.draw(job.world).truths)
-        )
-        offered += len(ended.ended)
+        found.append(ensemble_worlds.value_percent(ended, took, truths))
+        offered += len(ended)
     return Share(
         job.world, job.policy, statistics.fmean(found), max(found) - min(found), offered, time.perf_counter() - began
     )
@@ -303,7 +278,7 @@ def describe(row: Row) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser = arguments(__doc__)
     parser.add_argument("--dev", action="store_true", help="worlds to develop on, not those that are reported")
     parser.add_argument("--seed", help="worlds of another seed (default report; dev with --dev)")
     parser.add_argument(
@@ -322,7 +297,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="arrivals per world (default %(default)s)")
     parser.add_argument("--processes", type=int, default=1, help="default %(default)s")
     parser.add_argument("--world", metavar="NAME", action="append", help="this world again, such as report/local/3")
-    parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args(argv)
     of_ensembles = args.only == [KIND] or bool(args.world) and args.world[0].split("/")[1] == KIND
     if KIND in (args.only or ()) and not of_ensembles:

@@ -11,7 +11,6 @@ in Python. The order changes from round to round; medians of rounds and of the r
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import platform
 import statistics
@@ -28,7 +27,7 @@ import numpy as np
 import psutil
 import zmq
 from lib import bus_load as load
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from bench import bus
 from edgeserve.client import Client
@@ -146,9 +145,7 @@ def compare(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="shorter rounds (same checks; noisier)")
-    parser.add_argument("--json", metavar="FILE")
+    parser = arguments(__doc__, quick="shorter rounds (same checks; noisier)")
     args = parser.parse_args()
     count, seconds = (3, 1.0) if args.quick else (7, 3.0)
     checks = Checks("scripts/bench/shared_memory.py")

@@ -18,7 +18,6 @@ network that returns a stored output at once.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import os
@@ -35,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 import numpy as np
 import onnxruntime
 import torch
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 from lib.torch_networks import NETWORKS, Network, item_of, make
 
 from edgeserve.config.files import resolve_path
@@ -202,22 +201,20 @@ def alone(engine: Any, session: Session, batch: Batch) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="modules alone, and fewer rounds")
-    parser.add_argument("--json", metavar="FILE")
-    arguments = parser.parse_args()
+    parser = arguments(__doc__, quick="modules alone, and fewer rounds")
+    args = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.ERROR)
     here = [network for network in NETWORKS if os.path.isfile(resolve_path(network.file, "."))]
     checks = Checks("scripts/bench/torch_engine.py")
-    forms = ("module",) if arguments.quick else ("module", "export", "script")
+    forms = ("module",) if args.quick else ("module", "export", "script")
     with tempfile.TemporaryDirectory() as directory:
         rows = {network.name: compare(network, forms, directory) for network in here}
         for name, found in rows.items():
             for form, difference in found.items():
                 if isinstance(difference, float):
                     checks.at_most(f"{name}, {form}: difference to ONNX Runtime", difference, DIFFERENCE_MAX)
-        costs = {network.name: overhead(network, 20 if arguments.quick else 200, directory) for network in here}
+        costs = {network.name: overhead(network, 20 if args.quick else 200, directory) for network in here}
     same = [
         name
         for name, found in rows.items()
@@ -243,14 +240,14 @@ def main() -> int:
             f"the engine alone {cost['engine_alone_us']:.0f} us"
         )
     return checks.finish(
-        arguments.json,
+        args.json,
         {
             "device": device_name(),
             "cores": os.cpu_count(),
             "torch": torch.__version__,
             "onnxruntime": onnxruntime.__version__,
             "networks": len(here),
-            "quick": arguments.quick,
+            "quick": args.quick,
         },
         differences=rows,
         overheads=costs,

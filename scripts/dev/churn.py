@@ -11,7 +11,6 @@ minutes) with that of the last tenth. At the end the server's ledger must balanc
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import statistics
@@ -29,7 +28,7 @@ import zmq
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 from lib.server_process import ServerProcess
 
 from edgeserve.client import Client
@@ -228,10 +227,9 @@ def _at_rest(endpoint: str) -> Dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--load", type=float, default=1.5, help="of what the lane can do (1.5)")
-    parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     found = run(args.minutes, args.load)
     samples = found.pop("samples")

@@ -16,7 +16,6 @@ The exit status is 1 when something of it does not hold.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import random
@@ -38,7 +37,7 @@ import zmq
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 from lib.server_process import ServerProcess
 
 from edgeserve.client import Client
@@ -359,10 +358,9 @@ def is_alive(pid: int) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = arguments(__doc__)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     began_s = time.monotonic()
     try:

@@ -11,7 +11,6 @@ must be where clients are not trusted with it.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -23,7 +22,7 @@ from typing import Any, Dict, List
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 from lib.server_process import ServerProcess
 
 CONFIG = """
@@ -319,11 +318,10 @@ def run(attacks: Dict[str, str], seconds: float, rounds: int, say: Any) -> List[
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only", default="", metavar="TEXT", help="attackers whose names hold this text alone")
-    parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     attacks = {name: attack for name, attack in ATTACKS.items() if args.only in name}
     rows = run(attacks, args.seconds, args.rounds, lambda row: print(row, flush=True))

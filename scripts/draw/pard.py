@@ -17,12 +17,9 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib import plots
-from lib.lean_world import LeanWorld
+from lib.lean_world import LeanWorld, served
 from replicate.pard.cases import poisson_ns
 
-from edgeserve.config.loading import parse_config
-from edgeserve.loop.drive import drive
-from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
 
 MS = 1_000_000
@@ -49,8 +46,8 @@ class Ran(NamedTuple):
 class Watched(LeanWorld):
     """Notes what ran, and which module a request was to enter when it ended."""
 
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(self, *given: Any, **more: Any) -> None:
+        super().__init__(*given, **more)
         self.ran: List[Ran] = []
         self.entered: Dict[int, int] = {}
         self.ended: List[Tuple[int, int, str]] = []  # (when, request, how)
@@ -85,15 +82,8 @@ def timeline(title: str, policy: Mapping[str, Any], arrivals_ns: Sequence[int], 
             "watch": {"slo": f"{SLO_MS}ms", "pending_max": 100_000, "node": [{"name": name} for name in MODULES_MS]}
         },
     }
-    config = parse_config(table)
-    times = {name: model.expected for name, model in config.models.items()}
-    world = Watched("watch", SLO_MS * MS, arrivals_ns, times)
-    drive(build_scheduler(config), world)
-    good = {
-        request
-        for at_ns, request, how in world.ended
-        if how == "completed" and at_ns <= arrivals_ns[request - 1] + SLO_MS * MS
-    }
+    world, _ = served(table, arrivals_ns, Watched)
+    good = {request for request in range(1, len(arrivals_ns) + 1) if world.is_in_time(request)}
     bars: List[plots.Bar] = []
     for ran in world.ran:
         share = sum(request in good for request in ran.requests) / len(ran.requests)

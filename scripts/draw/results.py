@@ -22,10 +22,11 @@ RESULTS = os.path.join(drawn.ROOT, "docs", "research", "results")
 
 TITLES = {  # file -> what it shows; in the order of the page
     "bench_bus.json": "The bus, beside hand-written servers in the same run",
+    "bench_price.json": "Overload, decisions, a lone request and a process, beside an earlier commit",
+    "bench_price_quarter.json": "Overload and a lone request at a quarter of a core, beside an earlier commit",
     "bench_shared_memory.json": "Large tensors: shared memory beside frames, in the same run",
     "bench_http_front.json": "The HTTP front, beside the bus and a bare echo",
     "bench_observe.json": "What metrics and top cost at 1,000 requests a second",
-    "bench_scheduler.json": "What a decision costs",
     "bench_calls.json": "Python-level calls of a request",
     "hostile.json": "A million mutated messages, a healthy client beside them (on a busy machine)",
     "churn.json": "1.5 times the load, from clients that come and go (on a busy machine)",
@@ -61,7 +62,6 @@ TITLES = {  # file -> what it shows; in the order of the page
     "bench_calibration.json": "Whether stated batch times hold, in simulation",
     "dynamic_digits.json": "A network with early exits, live, under one policy after the other",
     "dynamic_recognise.json": "A text recogniser, live, under one policy after the other",
-    "bench_queues.json": "Queues for Orloj's score",
     "replicate_pard.json": "PARD, replicated in simulation",
     "replicate_pard_local.json": "PARD on one shared device, in simulation",
     "replicate_pard_worlds.json": "PARD on one shared device, drawn worlds with and without host functions",

@@ -1,11 +1,21 @@
-"""The table of checks that every script with a result ends with: name, value, what it must reach, holds or not."""
+"""What every script with a result has: its first options, and the table of checks that it ends with."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import shlex
 import sys
 from typing import Any, List, Mapping, NamedTuple
+
+
+def arguments(doc: str | None, quick: str = "") -> argparse.ArgumentParser:
+    """A parser with ``--json``, and ``--quick`` where ``quick`` says what that does; ``doc`` is the script's page."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", metavar="FILE", help="write rows and checks there")
+    if quick:
+        parser.add_argument("--quick", action="store_true", help=quick)
+    return parser
 
 
 class Check(NamedTuple):

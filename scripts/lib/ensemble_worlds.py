@@ -348,7 +348,8 @@ class Took:
 
 
 def value_percent(ended: Sequence[Any], took: Took, truths: Mapping[str, Truth]) -> float:
-    """Value in time over value offered."""
+    """Value in time over value offered. Requests of one app count alike, whatever work they are, but for the agreement
+    of an ensemble's answer (``truths``)."""
     offered: Dict[str, List[int]] = {}
     brought: Dict[str, float] = {}
     for item in ended:

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from typing import Any, Deque, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Deque, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Type, TypeVar
 
+from edgeserve.config.loading import parse_config
+from edgeserve.loop.drive import drive
+from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.actions import FinishRequest, Outcome, RunBatch
 from edgeserve.sched.protocol.events import (
     Event,
@@ -23,6 +26,14 @@ from edgeserve.sched.protocol.events import (
     WorkFinished,
     WorkRefused,
 )
+
+
+class Lost(NamedTuple):
+    """Requests that were not answered in time, and the lane time spent on them, in percent; the late answers."""
+
+    drop: float
+    invalid: float
+    late: int
 
 
 class LeanWorld:
@@ -85,6 +96,21 @@ class LeanWorld:
     def result_of(self, job: JobId) -> JobResult:
         """What a job returns; a world whose graphs fan out or choose says more."""
         return JobResult(job)
+
+    def is_in_time(self, request_id: int) -> bool:
+        """Whether a request was answered by its deadline."""
+        outcome, end_ns = self.ends[request_id]
+        return outcome == Outcome.COMPLETED and end_ns <= self.arrivals_ns[request_id - 1] + self._slo_ns
+
+    def lost(self) -> Lost:
+        """What was lost, when all requests have ended."""
+        lost = [request_id for request_id in range(1, len(self.arrivals_ns) + 1) if not self.is_in_time(request_id)]
+        wasted_ns = sum([self.spent_ns[request_id] for request_id in lost])
+        return Lost(
+            100 * len(lost) / len(self.arrivals_ns),
+            100 * wasted_ns / max(1, sum(self.spent_ns.values())),
+            sum([self.ends[request_id][0] == Outcome.COMPLETED for request_id in lost]),
+        )
 
     def _push(self, at_ns: int, what: Any) -> None:
         self._count += 1
@@ -184,3 +210,18 @@ class LeanWorld:
             self._leaving[lane] = True
         elif not up:
             self._events.append(LaneChanged(lane, up=False))
+
+
+W = TypeVar("W", bound=LeanWorld)
+
+
+def served(table: Dict[str, Any], arrivals_ns: Sequence[int], kind: Type[W], **more: Any) -> Tuple[W, Any]:
+    """The world in which the configuration of one app has served the arrivals, and its scheduler. ``more`` is what this
+    kind of world is made with."""
+    config = parse_config(table)
+    app = next(iter(config.apps.values()))
+    times_ns = {name: model.expected for name, model in config.models.items()}
+    world = kind(app.name, app.slo_ns, arrivals_ns, times_ns, on_late=app.on_late, **more)
+    scheduler = build_scheduler(config)
+    drive(scheduler, world)
+    return world, scheduler

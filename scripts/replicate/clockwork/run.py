@@ -11,7 +11,6 @@ virtual time (20 us and 15 us an event).
 
 from __future__ import annotations
 
-import argparse
 import csv
 import os
 import sys
@@ -20,7 +19,7 @@ from typing import Any, Dict, List, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from edgeserve.sim.report import Report, report_of
 from edgeserve.sim.run import simulate
@@ -210,9 +209,7 @@ def fig7(checks: Checks, quick: bool) -> List[Dict[str, Any]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="shorter runs, one seed (same checks)")
-    parser.add_argument("--json", metavar="FILE")
+    parser = arguments(__doc__, quick="shorter runs, one seed (same checks)")
     parser.add_argument("--only", choices=("5", "6", "7"), help="one figure alone")
     args = parser.parse_args()
     checks = Checks("scripts/replicate/clockwork/run.py")

@@ -28,7 +28,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from replicate.orloj import output
 from replicate.orloj.cases import (
@@ -274,8 +274,7 @@ def seeds_of(text: str) -> Tuple[int, ...]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one seed, two cases")
+    parser = arguments(__doc__, quick="one seed, two cases")
     parser.add_argument(
         "--seeds",
         "--seed",
@@ -298,7 +297,6 @@ def _parser() -> argparse.ArgumentParser:
         default="",
         help="append every run to this CSV and go on from what it has; delete it when code changed",
     )
-    parser.add_argument("--json", metavar="FILE")
     parser.add_argument(
         "--write",
         metavar="PART",

@@ -10,8 +10,6 @@ every policy (paired); the optimum is the dynamic programme of ``scripts/lib/par
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing
 import random
 import sys
 from pathlib import Path
@@ -19,13 +17,11 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
-from lib.checks import Checks
-from lib.lean_world import LeanWorld
+from lib.cells import by_column, means, run_cells, show
+from lib.checks import Checks, arguments
+from lib.lean_world import LeanWorld, Lost, served
 from lib.pard_oracle import most_in_time
 
-from edgeserve.config.loading import parse_config
-from edgeserve.loop.drive import drive
-from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
@@ -118,14 +114,6 @@ class Case(NamedTuple):
     works: Sequence[float] = ()
 
 
-class Result(NamedTuple):
-    """Shares in percent; goodput a second is what is in time of what was offered."""
-
-    drop: float
-    invalid: float
-    late: int
-
-
 def cost_ns(pipeline: str, count: int) -> int:
     """The lane time of a cohort."""
     return sum(round((-(-count // LIMIT) * fixed + each * count) * 1e6) for fixed, each in PIPELINES[pipeline][1])
@@ -156,33 +144,21 @@ def _model(fixed: float, each: float, limit: int) -> Dict[str, Any]:
     }
 
 
-def run(case: Case) -> Tuple[Case, Result]:
+def run(case: Case) -> Lost:
     """One case with the product's scheduler, or the optimum for it."""
-    slo_ns = PIPELINES[case.pipeline][0] * 1_000_000
     arrivals = case.arrivals_ns
     if case.row == OPTIMUM:
+        slo_ns = PIPELINES[case.pipeline][0] * 1_000_000
         best = most_in_time(arrivals, slo_ns, lambda count: cost_ns(case.pipeline, count), 1_000_000)
-        return case, Result(100 * (1 - best / len(arrivals)), 0.0, 0)
+        return Lost(100 * (1 - best / len(arrivals)), 0.0, 0)
     kind, options = WORK_ROWS[case.row] if case.works else POLICIES[case.row]
     planned = {"batch_max": PLANNED[case.pipeline]} if kind == "pard" and not case.limits else {}
     table = table_of(case.pipeline, kind, {**options, **planned}, case.limits)
-    config = parse_config(table)
-    if case.works:
-        profiles = {f"m{index}": profile for index, profile in enumerate(PIPELINES[case.pipeline][1])}
-        declared = case.works if case.row != "mean work" else ()
-        world: LeanWorld = WorkWorld(case.pipeline, slo_ns, arrivals, profiles, case.works, declared)
-    else:
-        times = {name: model.expected for name, model in config.models.items()}
-        world = LeanWorld(case.pipeline, slo_ns, arrivals, times)
-    drive(build_scheduler(config), world)
-    good = late = wasted = 0
-    for index, at_ns in enumerate(arrivals, 1):
-        outcome, end_ns = world.ends[index]
-        in_time = outcome == "completed" and end_ns <= at_ns + slo_ns
-        good += in_time
-        late += outcome == "completed" and not in_time
-        wasted += 0 if in_time else world.spent_ns[index]
-    return case, Result(100 * (1 - good / len(arrivals)), 100 * wasted / max(1, sum(world.spent_ns.values())), late)
+    if not case.works:
+        return served(table, arrivals, LeanWorld)[0].lost()
+    profiles = {f"m{index}": profile for index, profile in enumerate(PIPELINES[case.pipeline][1])}
+    declared = case.works if case.row != "mean work" else ()
+    return served(table, arrivals, WorkWorld, profiles=profiles, works=case.works, declared=declared)[0].lost()
 
 
 WORK_ROWS: Mapping[str, Tuple[str, Mapping[str, Any]]] = {
@@ -229,23 +205,6 @@ def with_noise(seconds: int, seeds: Sequence[int]) -> Dict[str, Dict[str, float]
     return found
 
 
-def show(
-    title: str,
-    rows: Mapping[str, Mapping[str, float]],
-    columns: Sequence[str],
-    reference: Mapping[str, Sequence[float]],
-) -> None:
-    """A table: ours, and the reference's number in brackets where it has one."""
-    print(f"\n{title}\n{'':32}" + "".join(f"{column:>16}" for column in columns))
-    for row, values in rows.items():
-        known = reference.get(row, ())
-        cells = [
-            f"{values[column]:8.2f}" + (f" ({known[index]:5.2f})" if index < len(known) else " " * 8)
-            for index, column in enumerate(columns)
-        ]
-        print(f"{row:32}" + "".join(f"{cell:>16}" for cell in cells), flush=True)
-
-
 def check(
     constant: Mapping[str, Mapping[str, float]],
     invalid: Mapping[str, Mapping[str, float]],
@@ -286,65 +245,34 @@ def check(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="20 s and one seed per cell, one trace")
+    parser = arguments(__doc__, quick="20 s and one seed per cell, one trace")
     parser.add_argument("--seconds", type=int, default=60, help="of arrivals per cell at a constant rate")
     parser.add_argument("--trace-seconds", type=int, default=200)
     parser.add_argument("--seeds", default="11,12", help="of the arrivals; the same for every policy")
-    parser.add_argument("--json", help="write rows and checks there")
     parser.add_argument("--processes", type=int, default=2)
-    arguments = parser.parse_args()
-    seeds = [int(seed) for seed in arguments.seeds.split(",")]
-    seconds, trace_seconds = arguments.seconds, arguments.trace_seconds
-    if arguments.quick:
+    args = parser.parse_args()
+    seeds = [int(seed) for seed in args.seeds.split(",")]
+    seconds, trace_seconds = args.seconds, args.trace_seconds
+    if args.quick:
         seconds, trace_seconds, seeds = 20, 60, seeds[:1]
-    traces = ("wiki",) if arguments.quick else ("wiki", "tweet", "azure")
-    collected: Dict[str, Dict[str, Dict[str, List[Result]]]] = {}
-    with multiprocessing.Pool(arguments.processes) as pool:
-        for case, result in pool.imap_unordered(run, cases_of(seconds, trace_seconds, seeds, traces)):
-            collected.setdefault(case.table, {}).setdefault(case.row, {}).setdefault(case.where, []).append(result)
-    drop = {
-        table: {
-            row: {where: sum(item.drop for item in results) / len(results) for where, results in cells.items()}
-            for row, cells in rows.items()
-        }
-        for table, rows in collected.items()
-    }
-    invalid = {
-        row: {where: sum(item.invalid for item in results) / len(results) for where, results in cells.items()}
-        for row, cells in collected["constant"].items()
-    }
-    columns = [str(rho) for rho in RHOS]
-    order = [OPTIMUM, *POLICIES]
-    constant = {row: drop["constant"][row] for row in order}
-    show("lv at rho x 57.6/s: drop in percent, ours (reference)", constant, columns, REFERENCE)
-    show("... lane time spent on what was lost, in percent", {row: invalid[row] for row in order}, columns, {})
-    show(
-        "lv, entry's batches at most 4, the others' 32",
-        drop["limits"],
-        [str(rho) for rho in LIMITS_RHOS],
-        LIMITS_REFERENCE,
-    )
-    show(
-        "lv, lognormal work of variation 1",
-        {row: drop["work"][row] for row in WORK_ROWS},
-        [str(rho) for rho in WORK_RHOS],
-        WORK_REFERENCE,
-    )
-    for pipeline in PIPELINES:
-        show(
-            f"{pipeline} on traces, peak 1.3 x capacity",
-            {row: drop["trace"][row] for row in TRACE_ROWS},
-            [f"{pipeline} {trace}" for trace in traces],
-            TRACE_REFERENCE[pipeline],
-        )
+    traces = ("wiki",) if args.quick else ("wiki", "tweet", "azure")
+    found = run_cells(run, cases_of(seconds, trace_seconds, seeds, traces), args.processes)
+    drop, invalid = means(found, "drop"), means(found, "invalid")["constant"]
+    show("lv at rho x 57.6/s: drop in percent, ours (reference)", drop["constant"], by_column(REFERENCE, RHOS))
+    show("... lane time spent on what was lost, in percent", invalid)
+    limits, work = by_column(LIMITS_REFERENCE, LIMITS_RHOS), by_column(WORK_REFERENCE, WORK_RHOS)
+    show("lv, entry's batches at most 4, the others' 32", drop["limits"], limits)
+    show("lv, lognormal work of variation 1", drop["work"], work)
+    for pipeline, known in TRACE_REFERENCE.items():
+        places = [f"{pipeline} {trace}" for trace in traces]
+        shown = {row: {where: values[where] for where in places} for row, values in drop["trace"].items()}
+        show(f"{pipeline} on traces, peak 1.3 x capacity", shown, by_column(known, places))
     noise = with_noise(seconds, seeds)
-    show("lv in the full simulator, the scheduler's own time charged", noise, ["1.0", "1.2"], {})
-
-    late = sum(item.late for results in collected["constant"][LOCAL].values() for item in results)
-    checks = check(constant, invalid, drop, late)
+    show("lv in the full simulator, the scheduler's own time charged", noise)
+    late = sum(item.late for results in found["constant"][LOCAL].values() for item in results)
+    checks = check(drop["constant"], invalid, drop, late)
     return checks.finish(
-        arguments.json,
+        args.json,
         {"seconds": seconds, "trace seconds": trace_seconds, "seeds": str(seeds)},
         drop=drop,
         invalid=invalid,

@@ -21,10 +21,8 @@ once with a lane less for the slow branch than the load needs.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
-import multiprocessing
 import random
 import sys
 from pathlib import Path
@@ -32,12 +30,10 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
-from lib.checks import Checks
-from lib.lean_world import LeanWorld
+from lib.cells import means, run_cells, show
+from lib.checks import Checks, arguments
+from lib.lean_world import LeanWorld, Lost, served
 
-from edgeserve.config.loading import parse_config
-from edgeserve.loop.drive import drive
-from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.events import JobId, JobResult
 from replicate.pard.cases import PROFILES_MS, poisson_ns
 
@@ -105,18 +101,11 @@ class Case(NamedTuple):
     less: int = 0  # lanes that the slow branch lacks
 
 
-class Result(NamedTuple):
-    """Shares in percent."""
-
-    drop: float
-    invalid: float
-
-
 class RoutesWorld(LeanWorld):
     """A lean world whose first node chooses a branch, which requests may declare, rightly or not."""
 
-    def __init__(self, *given: Any, taken: Sequence[int], declared: Sequence[int]) -> None:
-        super().__init__(*given)
+    def __init__(self, *given: Any, taken: Sequence[int], declared: Sequence[int], **more: Any) -> None:
+        super().__init__(*given, **more)
         self._taken, self._declared = taken, declared
 
     def hints_of(self, request_id: int) -> Optional[Mapping[str, float]]:
@@ -194,22 +183,10 @@ def table_of(case: Case) -> Dict[str, Any]:
     }
 
 
-def run(case: Case) -> Tuple[Case, Result]:
+def run(case: Case) -> Lost:
     """One case with the product's scheduler."""
-    config = parse_config(table_of(case))
-    slo_ns = case.slo_ms * 1_000_000
-    times_ns = {name: model.expected for name, model in config.models.items()}
-    world = RoutesWorld("da", slo_ns, case.arrivals_ns, times_ns, taken=case.taken, declared=case.declared)
-    drive(build_scheduler(config), world)
-    good = wasted_ns = 0
-    for index, at_ns in enumerate(case.arrivals_ns, 1):
-        outcome, end_ns = world.ends[index]
-        in_time = outcome == "completed" and end_ns <= at_ns + slo_ns
-        good += in_time
-        wasted_ns += 0 if in_time else world.spent_ns[index]
-    return case._replace(arrivals_ns=(), taken=(), declared=()), Result(
-        100 * (1 - good / len(case.arrivals_ns)), 100 * wasted_ns / max(1, sum(world.spent_ns.values()))
-    )
+    more = {"taken": case.taken, "declared": case.declared}
+    return served(table_of(case), case.arrivals_ns, RoutesWorld, **more)[0].lost()
 
 
 def branches(count: int, seed: int) -> List[int]:
@@ -273,22 +250,6 @@ def cases_of(seconds: int, seeds: Sequence[int], tables: Sequence[str]) -> List[
                     Case("both branches", row, column, kind, {"siblings": siblings}, BOTH_SLO_MS, arrivals, less=less)
                 )
     return [case for case in found if not tables or case.table in tables]
-
-
-def show(title: str, cells: Mapping[str, Mapping[str, float]], reference: Mapping[str, Mapping[str, float]]) -> None:
-    """A table: ours, and the reference's number in brackets where it has one."""
-    columns = list(next(iter(cells.values())))
-    print(f"\n{title}\n{'':28}" + "".join(f"{column:>17}" for column in columns))
-    for row, values in cells.items():
-        known = reference.get(row, {})
-        print(
-            f"{row:28}"
-            + "".join(
-                f"{values[column]:8.2f}" + (f" ({known[column]:6.2f})" if column in known else " " * 9)
-                for column in columns
-            ),
-            flush=True,
-        )
 
 
 def judge(drop: Mapping[str, Any], invalid: Mapping[str, Any], checks: Checks) -> None:
@@ -355,40 +316,24 @@ def judge(drop: Mapping[str, Any], invalid: Mapping[str, Any], checks: Checks) -
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="10 s and one seed per cell")
+    parser = arguments(__doc__, quick="10 s and one seed per cell")
     parser.add_argument("--seconds", type=int, default=20, help="of arrivals per cell")
     parser.add_argument("--seeds", default="21,22,23", help="of arrivals, branches and guesses")
     parser.add_argument("--tables", default="", help="only these, with ; between them")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--json", metavar="FILE")
-    arguments = parser.parse_args()
-    seeds = [int(seed) for seed in arguments.seeds.split(",")]
-    seconds, seeds = (10, seeds[:1]) if arguments.quick else (arguments.seconds, seeds)
-    cases = cases_of(seconds, seeds, arguments.tables.split(";") if arguments.tables else ())
-    collected: Dict[str, Dict[str, Dict[str, List[Result]]]] = {}
-    with multiprocessing.Pool(arguments.processes) as pool:
-        for case, result in pool.imap(run, cases):
-            collected.setdefault(case.table, {}).setdefault(case.row, {}).setdefault(case.where, []).append(result)
-    drop, invalid = (
-        {
-            table: {
-                row: {
-                    where: sum([result[field] for result in results]) / len(results) for where, results in cells.items()
-                }
-                for row, cells in rows.items()
-            }
-            for table, rows in collected.items()
-        }
-        for field in (0, 1)
-    )
+    args = parser.parse_args()
+    seeds = [int(seed) for seed in args.seeds.split(",")]
+    seconds, seeds = (10, seeds[:1]) if args.quick else (args.seconds, seeds)
+    cases = cases_of(seconds, seeds, args.tables.split(";") if args.tables else ())
+    found = run_cells(run, cases, args.processes)
+    drop, invalid = means(found, "drop"), means(found, "invalid")
     for table, cells in drop.items():
         reference = {} if table in VARIANTS else LOCAL_REFERENCE if table == "one device" else REFERENCE
         show(f"{table}: drop in percent, ours (reference)", cells, reference)
-        show(f"{table}: lane time spent on what was lost, in percent", invalid[table], {})
+        show(f"{table}: lane time spent on what was lost, in percent", invalid[table])
     checks = Checks("scripts/replicate/pard/paths.py")
     judge(drop, invalid.get("both branches", {}), checks)
-    return checks.finish(arguments.json, {"seconds": seconds, "seeds": str(seeds)}, drop=drop, invalid=invalid)
+    return checks.finish(args.json, {"seconds": seconds, "seeds": str(seeds)}, drop=drop, invalid=invalid)
 
 
 if __name__ == "__main__":

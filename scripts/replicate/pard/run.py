@@ -13,12 +13,8 @@ reference; its hop of 0.5 ms between modules is left out.
 
 from __future__ import annotations
 
-import argparse
-import itertools
 import math
 import multiprocessing
-import os
-import pickle
 import sys
 import time
 from pathlib import Path
@@ -26,7 +22,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from replicate.pard.cases import (
     FLOORS,
@@ -284,20 +280,8 @@ def _mean(items: Sequence[float]) -> float:
     return sum(items) / max(1, len(items))
 
 
-def read_kept(path: str | None) -> Dict[str, Tuple[Case, Outcome, float]]:
-    """What an earlier run kept, by the case's text."""
-    kept: Dict[str, Tuple[Case, Outcome, float]] = {}
-    if path and os.path.exists(path):
-        with open(path, "rb") as file:
-            while file.peek(1):
-                row = pickle.load(file)
-                kept[repr(row[0])] = row
-    return kept
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer loads, shorter, wider bounds")
+    parser = arguments(__doc__, quick="fewer loads, shorter, wider bounds")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--lanes", type=int, default=16, help="lanes of the traces (reference: 64)")
     parser.add_argument(
@@ -311,29 +295,16 @@ def main() -> int:
         "--seed", type=int, default=11, help="of arrivals and traces (1 was looked at while this was written)"
     )
     parser.add_argument("--only", choices=("stress", "traces"), default="")
-    parser.add_argument(
-        "--keep",
-        metavar="FILE",
-        help="keep finished cases here, and take them from here: a run that "
-        "was interrupted goes on (for one version of the code)",
-    )
-    parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     began = time.monotonic()
     waiting = cases(args.only, args.quick, args.lanes, args.scale, args.seed)
-    kept = read_kept(args.keep)
     done: Dict[Tuple[str, str], Outcome] = {}
     fluid: Dict[str, float] = {}
     with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
-        fresh = pool.imap_unordered(run, [case for case in waiting if repr(case) not in kept])
-        known = [kept[repr(case)] for case in waiting if repr(case) in kept]
-        for case, outcome, bound in itertools.chain(known, fresh):
+        for case, outcome, bound in pool.imap_unordered(run, waiting):
             done[case.what, case.where] = outcome
             fluid[case.where] = optimum(case, outcome.offered) if case.rho else bound
             print(f"{len(done)}/{len(waiting)} {case.where}, {case.what}: {100 * outcome.drop:.2f} %", file=sys.stderr)
-            if args.keep and repr(case) not in kept:
-                with open(args.keep, "ab") as file:
-                    pickle.dump((case, outcome, bound), file)
     checks = Checks("scripts/replicate/pard/run.py")
     if args.only != "traces":
         show_stress(done, fluid, checks, args.quick)
@@ -365,9 +336,8 @@ def main() -> int:
         "trace lanes": args.lanes,
         "scale": args.scale,
         "seed": args.seed,
+        "minutes": round((time.monotonic() - began) / 60, 1),
     }
-    if not kept:
-        circumstances["minutes"] = round((time.monotonic() - began) / 60, 1)
     return checks.finish(
         args.json, circumstances, pipelines={name: PIPELINES[name][0] for name in PIPELINES}, traces=TRACES, rows=rows
     )

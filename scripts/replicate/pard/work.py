@@ -9,21 +9,18 @@ without and with the hint ``work``; and with the hint off by lognormal errors. T
 
 from __future__ import annotations
 
-import argparse
 import math
-import multiprocessing
 import random
 import sys
 from pathlib import Path
-from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import List, Mapping, NamedTuple, Optional, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
-from lib.checks import Checks
+from lib.cells import means, run_cells, show
+from lib.checks import Checks, arguments
+from lib.lean_world import Lost, served
 
-from edgeserve.config.loading import parse_config
-from edgeserve.loop.drive import drive
-from edgeserve.sched.core.build import build_scheduler
 from replicate.pard.cases import PROFILES_MS, plan_of, poisson_ns, table_of
 from replicate.pard.run import STRESS_LANES
 from replicate.pard.world import WorkWorld, lognormal
@@ -56,10 +53,11 @@ class Case(NamedTuple):
     rho: float
     seed: int
     seconds: int
+    table: str = "work"
 
 
-def run(case: Case) -> Tuple[Case, Tuple[float, float]]:
-    """One case: what was lost, and the lane time spent on it, in percent."""
+def run(case: Case) -> Lost:
+    """One case."""
     plan = plan_of("lv", 0.5)
     arrivals = poisson_ns([plan.capacity(STRESS_LANES) * case.rho] * case.seconds, case.seed)
     draw = random.Random(f"{case.seed}/work")
@@ -69,60 +67,31 @@ def run(case: Case) -> Tuple[Case, Tuple[float, float]]:
     if error is not None:
         draw = random.Random(f"{case.seed}/error")
         declared = [work * math.exp(draw.gauss(0, error)) for work in works]
-    config = parse_config(table_of(plan, STRESS_LANES, kind, {}))
-    world = WorkWorld("lv", plan.slo_ms * 1_000_000, arrivals, PROFILES_MS, works, declared)
-    drive(build_scheduler(config), world)
-    lost = [
-        index
-        for index, at_ns in enumerate(arrivals, 1)
-        if world.ends[index][0] != "completed" or world.ends[index][1] > at_ns + plan.slo_ms * 1_000_000
-    ]
-    wasted = sum([world.spent_ns[index] for index in lost]) / max(1, sum(world.spent_ns.values()))
-    return case, (100 * len(lost) / len(arrivals), 100 * wasted)
+    table = table_of(plan, STRESS_LANES, kind, {})
+    return served(table, arrivals, WorkWorld, profiles=PROFILES_MS, works=works, declared=declared)[0].lost()
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="5 s and one seed per cell: shows collapses")
+    parser = arguments(__doc__, quick="5 s and one seed per cell: shows collapses")
     parser.add_argument("--seconds", type=int, default=15, help="of arrivals per cell")
     parser.add_argument("--seeds", default="31,32", help="of arrivals, work and errors")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--json", metavar="FILE")
-    arguments = parser.parse_args()
-    seeds = [int(seed) for seed in arguments.seeds.split(",")]
-    seconds, seeds = (5, seeds[:1]) if arguments.quick else (arguments.seconds, seeds)
+    args = parser.parse_args()
+    seeds = [int(seed) for seed in args.seeds.split(",")]
+    seconds, seeds = (5, seeds[:1]) if args.quick else (args.seconds, seeds)
     cases = [
         Case(row, f"{variation} at {rho}", variation, rho, seed, seconds)
         for seed in seeds
         for variation, rho in LOADS
         for row in ROWS
     ]
-    collected: Dict[str, Dict[str, List[Tuple[float, float]]]] = {row: {} for row in ROWS}
-    with multiprocessing.Pool(arguments.processes) as pool:
-        for case, result in pool.imap(run, cases):
-            collected[case.row].setdefault(case.where, []).append(result)
-    drop, invalid = (
-        {
-            row: {where: sum([result[field] for result in results]) / len(results) for where, results in cells.items()}
-            for row, cells in collected.items()
-        }
-        for field in (0, 1)
-    )
+    found = run_cells(run, cases, args.processes)
+    drop, invalid = means(found, "drop")["work"], means(found, "invalid")["work"]
     columns = list(drop[TOLD])
-    print(
-        "lv on 64 lanes, variation of the work at rho: drop % (invalid %; reference's drop %)\n"
-        + f"{'':18}"
-        + "".join(f"{column:>22}" for column in columns)
-    )
-    for row, cells in drop.items():
-        known = REFERENCE.get(row, {})
-        texts = [
-            f"{cells[column]:.1f} ({invalid[row][column]:.1f}" + (f"; {known[column]:g})" if known else ")")
-            for column in columns
-        ]
-        print(f"{row:18}" + "".join(f"{text:>22}" for text in texts))
+    show("lv on 64 lanes, variation of the work at rho: drop in percent, ours (reference)", drop, REFERENCE)
+    show("... lane time spent on what was lost, in percent", invalid)
     points, ratio = 0.0, 0.0
-    if arguments.quick:
+    if args.quick:
         points, ratio = QUICK_POINTS, QUICK_RATIO
         print(
             f"\n5 s are the planner's window once, and one seed is one draw of the work: bounds are {points} points "
@@ -147,7 +116,7 @@ def main() -> int:
             drop[error]["1.0 at 1.2"] / drop[UNTOLD]["1.0 at 1.2"],
             1.0 + ratio,
         )
-    return checks.finish(arguments.json, {"seconds": seconds, "seeds": str(seeds)}, drop=drop, invalid=invalid)
+    return checks.finish(args.json, {"seconds": seconds, "seeds": str(seeds)}, drop=drop, invalid=invalid)
 
 
 if __name__ == "__main__":

@@ -6,22 +6,19 @@ import math
 import random
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from lib.lean_world import LeanWorld
+from lib.lean_world import LeanWorld, served
 
-from edgeserve.config.loading import parse_config
-from edgeserve.loop.drive import drive
-from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.actions import RunBatch
 
 
 class Outcome(NamedTuple):
-    """What became of the requests of a run."""
+    """What became of the requests of a run; ``drop`` and ``invalid`` are shares."""
 
     offered: int
     good: int
     late: int
-    drop: float  # dropped or late, of all
-    invalid: float  # lane time spent on these, of all lane time spent
+    drop: float
+    invalid: float
     by_module: Dict[str, int]  # requests that were dropped or expired before this module
     by_second: Dict[int, Tuple[int, int]]  # second of arrival -> (offered, good)
 
@@ -32,14 +29,13 @@ class WorkWorld(LeanWorld):
 
     def __init__(
         self,
-        app: str,
-        slo_ns: int,
-        arrivals_ns: Sequence[int],
+        *given: Any,
         profiles: Mapping[str, Tuple[float, float]],
         works: Sequence[float],
         declared: Sequence[float],
+        **more: Any,
     ) -> None:
-        super().__init__(app, slo_ns, arrivals_ns, {})
+        super().__init__(*given, **more)
         self._profiles, self._works, self._declared = profiles, works, declared
 
     def hints_of(self, request_id: int) -> Optional[Mapping[str, float]]:
@@ -59,38 +55,24 @@ def lognormal(draw: random.Random, variation: float) -> float:
 
 
 def run_case(
-    table: Dict[str, Any], arrivals_ns: Sequence[int], changes: Sequence[Tuple[int, str, bool]] = (), warmup_ns: int = 0
+    table: Dict[str, Any], arrivals_ns: Sequence[int], changes: Sequence[Tuple[int, str, bool]] = ()
 ) -> Outcome:
     """Serve the arrivals with the configuration of one app and one policy of kind ``pard`` or ``pard+``."""
-    config = parse_config(table)
-    scheduler = build_scheduler(config)
-    app = next(iter(config.apps.values()))
-    times_ns = {name: model.expected for name, model in config.models.items()}
-    world = LeanWorld(app.name, app.slo_ns, arrivals_ns, times_ns, changes, on_late=app.on_late)
-    drive(scheduler, world)
-    policy: Any = scheduler.policies[0]
-    good = late = offered = wasted_ns = 0
-    seconds: Dict[int, List[int]] = {}
+    world, scheduler = served(table, arrivals_ns, LeanWorld, changes=changes)
+    policy = scheduler.policies[0]
+    seconds: Dict[int, List[bool]] = {}
     for index, at_ns in enumerate(arrivals_ns, 1):
-        outcome, end_ns = world.ends[index]
-        row = seconds.setdefault(at_ns // 1_000_000_000, [0, 0])
-        row[0] += 1
-        in_time = outcome == "completed" and end_ns <= at_ns + app.slo_ns
-        row[1] += in_time
-        if not in_time:
-            wasted_ns += world.spent_ns[index]
-        if at_ns >= warmup_ns:
-            offered += 1
-            good += in_time
-            late += outcome == "completed" and not in_time
+        seconds.setdefault(at_ns // 1_000_000_000, []).append(world.is_in_time(index))
+    by_second = {second: (len(good), sum(good)) for second, good in seconds.items()}
+    lost = world.lost()
     return Outcome(
-        offered,
-        good,
-        late,
-        1 - good / max(1, offered),
-        wasted_ns / max(1, sum(world.spent_ns.values())),
+        len(arrivals_ns),
+        sum([good for _, good in by_second.values()]),
+        lost.late,
+        lost.drop / 100,
+        lost.invalid / 100,
         {model: policy.dropped[model] + policy.expired[model] for model in policy.dropped},
-        {second: (row[0], row[1]) for second, row in seconds.items()},
+        by_second,
     )
 
 

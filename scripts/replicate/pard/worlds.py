@@ -11,7 +11,6 @@ host functions make each other wait for: with these nobody can quite reach it.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import random
 import sys
@@ -20,13 +19,10 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
-from lib.checks import Checks
-from lib.lean_world import LeanWorld
+from lib.checks import Checks, arguments
+from lib.lean_world import LeanWorld, served
 from lib.pard_oracle import most_in_time
 
-from edgeserve.config.loading import parse_config
-from edgeserve.loop.drive import drive
-from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.latency.split import BestSplit
 from edgeserve.sched.protocol.events import JobId, JobResult
 from replicate.pard.cases import poisson_ns
@@ -186,8 +182,8 @@ FAMILIES = ("single", "host", "chain", "hosts", "fan")
 class FanWorld(LeanWorld):
     """A lean world whose detectors make a fixed number of parts."""
 
-    def __init__(self, *given: Any, parts: Mapping[str, int]) -> None:
-        super().__init__(*given)
+    def __init__(self, *given: Any, parts: Mapping[str, int], **more: Any) -> None:
+        super().__init__(*given, **more)
         self._parts = parts
 
     def result_of(self, job: JobId) -> JobResult:
@@ -236,28 +232,13 @@ def table_of(pipeline: Pipeline, kind: str, options: Mapping[str, Any]) -> Dict[
     }
 
 
-def run(case: Case) -> Tuple[Case, float]:
+def run(case: Case) -> float:
     """What one policy loses, or the optimum, in percent."""
     pipeline, arrivals = case.pipeline, case.arrivals_ns
-    slo_ns = pipeline.slo_ms * 1_000_000
     if case.row == OPTIMUM:
-        return case, 100 * (1 - optimum(pipeline, arrivals) / len(arrivals))
-    kind, options = POLICIES[case.row]
-    config = parse_config(table_of(pipeline, kind, options))
-    parts = {
-        f"m{index}": pipeline.stages[index + 1].parts
-        for index in range(len(pipeline.stages) - 1)
-        if pipeline.stages[index + 1].parts > 1
-    }
-    world = FanWorld(
-        "app", slo_ns, arrivals, {name: model.expected for name, model in config.models.items()}, parts=parts
-    )
-    drive(build_scheduler(config), world)
-    good = sum(
-        world.ends[index][0] == "completed" and world.ends[index][1] <= at_ns + slo_ns
-        for index, at_ns in enumerate(arrivals, 1)
-    )
-    return case, 100 * (1 - good / len(arrivals))
+        return 100 * (1 - optimum(pipeline, arrivals) / len(arrivals))
+    parts = {f"m{index}": after.parts for index, after in enumerate(pipeline.stages[1:]) if after.parts > 1}
+    return served(table_of(pipeline, *POLICIES[case.row]), arrivals, FanWorld, parts=parts)[0].lost().drop
 
 
 def optimum(pipeline: Pipeline, arrivals_ns: Sequence[int]) -> int:
@@ -297,20 +278,20 @@ def cases_of(families: Sequence[str], seeds: Sequence[int], seconds: int, rows: 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--seconds", type=int, default=20, help="of arrivals per world and load")
     parser.add_argument("--seeds", default="101-108", help="of the worlds and their arrivals: FIRST-LAST")
     parser.add_argument("--families", default=",".join(FAMILIES))
     parser.add_argument("--rows", default=",".join(POLICIES))
-    parser.add_argument("--json", help="write rows and checks there")
     parser.add_argument("--processes", type=int, default=2)
-    arguments = parser.parse_args()
-    first, last = arguments.seeds.split("-")
-    seeds, families = range(int(first), int(last) + 1), arguments.families.split(",")
-    rows = arguments.rows.split(",")
+    args = parser.parse_args()
+    first, last = args.seeds.split("-")
+    seeds, families = range(int(first), int(last) + 1), args.families.split(",")
+    rows = args.rows.split(",")
     lost: Dict[Tuple[str, int], Dict[str, Dict[float, float]]] = {}
-    with multiprocessing.Pool(arguments.processes) as pool:
-        for case, value in pool.imap_unordered(run, cases_of(families, seeds, arguments.seconds, [OPTIMUM, *rows])):
+    with multiprocessing.Pool(args.processes) as pool:
+        cases = cases_of(families, seeds, args.seconds, [OPTIMUM, *rows])
+        for case, value in zip(cases, pool.imap(run, cases)):
             lost.setdefault((case.pipeline.family, case.seed), {}).setdefault(case.row, {})[case.load] = value
     for family, seed in sorted(lost, key=lambda key: (families.index(key[0]), key[1])):
         pipeline = draw_pipeline(family, seed)
@@ -328,8 +309,8 @@ def main() -> int:
     for family in families:
         judge(family, {seed: rows for (name, seed), rows in lost.items() if name == family}, rows, checks)
     return checks.finish(
-        arguments.json,
-        {"seconds": arguments.seconds, "seeds": arguments.seeds},
+        args.json,
+        {"seconds": args.seconds, "seeds": args.seeds},
         lost={f"{family} {seed}": rows for (family, seed), rows in lost.items()},
     )
 

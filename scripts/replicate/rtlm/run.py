@@ -14,7 +14,6 @@ The case of ``busy`` was changed once after its seeds 1 to 3 were seen: ``--firs
 
 from __future__ import annotations
 
-import argparse
 import platform
 import sys
 import time
@@ -23,7 +22,7 @@ from typing import Any, Dict, List, Mapping, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from replicate.rtlm import cases, online, world
 from replicate.rtlm.busy import busy
@@ -274,12 +273,10 @@ def cost(checks: Checks) -> Dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one seed, one model on a short ramp")
+    parser = arguments(__doc__, quick="one seed, one model on a short ramp")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first", type=int, default=1, help="the first seed (default %(default)s)")
     parser.add_argument("--segment", type=float, default=60.0, help="seconds of each of the ramp's 24 segments")
-    parser.add_argument("--json", default="")
     parser.add_argument("--only", nargs="*", choices=TABLES, default=list(TABLES))
     args = parser.parse_args()
     seeds = list(range(args.first, args.first + (1 if args.quick else args.seeds)))

@@ -13,7 +13,6 @@ the others, or where the fit is of other data behind the static choices.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from dataclasses import replace
@@ -24,7 +23,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from edgeserve.config.ensemble_profile import EnsembleProfile, ensemble_table
 from replicate.schemble import ensemble, world
@@ -44,14 +43,6 @@ PLACES = {
 """Where the models run -> the rate that all of them can take, and whether they share a lane."""
 
 STATIC = ("static", "fastest")
-RIVALS = {
-    "original": System("ensemble_static"),
-    "static": System("ensemble_static", {"pick": "static", "models": ["m0", "m1"]}),
-    "fastest": System("ensemble_static", {"pick": "static", "models": ["m0"]}),
-    "edf, partial": System("edf"),
-    "schemble+": System("schemble+"),
-}
-
 Table = Dict[str, Any]
 
 
@@ -171,13 +162,13 @@ def run_all(
     """Every case: value in time, percent, per policy."""
     found: Dict[str, Any] = {}
     profile = ensemble.fit(ensemble.draw_items(HISTORY, 1000))
-    print(f"{'value in time, %':52}" + "".join(f"{key:>14}" for key in RIVALS))
+    print(f"{'value in time, %':52}" + "".join(f"{key:>14}" for key in world.RIVALS))
     with tempfile.TemporaryDirectory() as directory:
         for name in cases:
             for place in PLACES:
                 for load in loads:
                     values: Dict[str, float] = {}
-                    for key, system in RIVALS.items():
+                    for key, system in world.RIVALS.items():
                         rows: List[float] = [
                             run_case(name, system, place, load, seed, directory, profile, seconds).value
                             for seed in seeds
@@ -196,11 +187,9 @@ def run_all(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one seed, one load, half of the time")
+    parser = arguments(__doc__, quick="one seed, one load, half of the time")
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--json", default="")
     parser.add_argument("--only", nargs="*", choices=list(CASES), default=list(CASES))
     args = parser.parse_args()
     seeds = list(range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds)))

@@ -15,7 +15,6 @@ reference on eight days that nothing was chosen on; it is not part of a run of e
 
 from __future__ import annotations
 
-import argparse
 import math
 import statistics
 import sys
@@ -25,7 +24,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from replicate.schemble import ensemble, world
 from replicate.schemble.world import Result, System
@@ -302,15 +301,8 @@ def lanes_table(
 
     The rate at load 1 is what the whole ensemble can be run for: 1 / 85 ms on lanes of their own, 1 / 200 ms on one
     lane; a third of that beside another app on one lane."""
-    rivals = {
-        "original": SYSTEMS["original"],
-        "static": System("ensemble_static", {"pick": "static", "models": ["m0", "m1"]}),
-        "fastest": System("ensemble_static", {"pick": "static", "models": ["m0"]}),
-        "edf, partial": System("edf"),
-        "schemble+": SYSTEMS["schemble+"],
-    }
     found: Dict[str, Any] = {}
-    print(f"\n{'value in time, %':26}" + "".join(f"{key:>14}" for key in rivals))
+    print(f"\n{'value in time, %':26}" + "".join(f"{key:>14}" for key in world.RIVALS))
     for place, rate, shared, others in (
         ("lanes of their own", 1000 / 85, False, None),
         ("one lane", 5.0, True, None),
@@ -318,7 +310,7 @@ def lanes_table(
     ):
         for factor in loads:
             values = {}
-            for key, system in rivals.items():
+            for key, system in world.RIVALS.items():
                 rows = []
                 for seed in seeds:
                     items = setup.items[seed]
@@ -350,11 +342,9 @@ def lanes_table(
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one seed, a day of a quarter, two loads; wider tolerance")
+    parser = arguments(__doc__, quick="one seed, a day of a quarter, two loads; wider tolerance")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first-seed", type=int, default=1)
-    parser.add_argument("--json", default="")
     parser.add_argument("--only", nargs="*", choices=(*TABLES, *MORE), default=list(TABLES))
     args = parser.parse_args()
     seeds = list(range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds)))

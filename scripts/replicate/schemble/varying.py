@@ -10,7 +10,6 @@ are profiled. ``schemble+`` is to be at most two points behind the best other po
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any, Dict, List, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # scripts/
 
-from lib.checks import Checks
+from lib.checks import Checks, arguments
 
 from replicate.schemble import ensemble, world
 from replicate.schemble.world import Result, System
@@ -87,11 +86,9 @@ def run_all(seeds: Sequence[int], seconds: float, loads: Sequence[float], checks
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="one seed, two loads, a third of the time")
+    parser = arguments(__doc__, quick="one seed, two loads, a third of the time")
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--json", default="")
     args = parser.parse_args()
     seeds = list(range(args.first_seed, args.first_seed + (1 if args.quick else args.seeds)))
     seconds = 5.0 if args.quick else 15.0

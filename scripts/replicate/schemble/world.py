@@ -61,6 +61,16 @@ class System(NamedTuple):
     by: str = "predicted"  # which score the requests tell
 
 
+RIVALS = {
+    "original": System("ensemble_static"),
+    "static": System("ensemble_static", {"pick": "static", "models": ["m0", "m1"]}),
+    "fastest": System("ensemble_static", {"pick": "static", "models": ["m0"]}),
+    "edf, partial": System("edf"),
+    "schemble+": System("schemble+"),
+}
+"""schemble+ and the simpler rules that it is held against."""
+
+
 def day(seed: int, count: int, segment_s: float = 40.0, factor: float = 1.0) -> Load:
     """The arrivals of one day."""
     draw = random.Random(f"{seed}/day")

@@ -21,7 +21,7 @@ def test_a_slice_is_each_nth_test_in_pytests_order(tmp_path):
     )
     (tmp_path / "each_nth.py").write_text(aarch64.EACH_NTH)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "each_nth", str(tmp_path)],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "each_nth", str(tmp_path)],
         text=True,
         env={**os.environ, "PYTHONPATH": str(tmp_path), "EDGESERVE_EACH_NTH": "4"},
         stdout=subprocess.PIPE,

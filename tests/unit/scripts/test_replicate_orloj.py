@@ -107,6 +107,7 @@ class Replayed:
     """The requests of a trace as a source of the simulator's world."""
 
     name = kind = "trace"
+    again = 0.0
 
     def __init__(self, requests):
         self.config, self.serial, self._requests = self, 0, requests

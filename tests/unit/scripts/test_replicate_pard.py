@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 
 import pytest
+from lib.lean_world import LeanWorld, served
 from replicate.pard import cases
 from replicate.pard import world as worlds
 
@@ -113,19 +114,7 @@ def test_one_module_without_batches_waits_as_queueing_theory_says():
         "app": {"a": {"model": "m", "slo": "10s", "pending_max": 10_000, "on_late": "answer"}},
     }
     arrivals = cases.poisson_ns([50.0] * 60, seed=4)
-    world = None
-
-    class Spy(worlds.LeanWorld):
-        def __init__(self, *given, **more):
-            nonlocal world
-            super().__init__(*given, **more)
-            world = self
-
-    lean, worlds.LeanWorld = worlds.LeanWorld, Spy
-    try:
-        worlds.run_case(table, arrivals)
-    finally:
-        worlds.LeanWorld = lean
+    world, _ = served(table, arrivals, LeanWorld)
     waits_ms = [(world.ends[index][1] - at_ns) / 1e6 - mean_ms for index, at_ns in enumerate(arrivals, 1)]
     rho = len(arrivals) * mean_ms / 60_000
     assert statistics.mean(waits_ms) == pytest.approx(rho * mean_ms / (2 * (1 - rho)), rel=0.12)  # M/D/1
