@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
 from edgeserve.config.loading import parse_config
@@ -13,11 +11,6 @@ from edgeserve.sched.protocol.events import Request, RequestArrived
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
 from edgeserve.testing.soak.accounts import Accounts, AccountsError
-from edgeserve.testing.soak.pard import PARD_KINDS
-from edgeserve.testing.soak.run import POLICY_KINDS, soak
-
-SEEDS = range(26, 66)  # as many of them as it takes for every way to end to occur
-ENDS = ("in time", "late", "rejected", "dropped", "cancelled", "failed")
 
 
 def table(**app):
@@ -103,29 +96,3 @@ def test_a_policy_that_counts_a_drop_twice_or_not_at_all_is_noticed():
     scheduler.policies[0].expired["m"] += 10**6
     with pytest.raises(AccountsError, match="expired"):
         accounts.check(world, scheduler)
-
-
-@pytest.mark.worlds
-@pytest.mark.parametrize("kind", PARD_KINDS)
-def test_forks_joins_and_dead_branches_leave_nobody_uncounted(kind):
-    """Every soak run checks its accounts; here each of these policies is alone, until every way to end has occurred."""
-    ends: Counter = Counter()
-    for seed in SEEDS:
-        print(f"seed {seed} (again: python scripts/dev/soak.py --seed {seed} --policies {kind})")
-        account = soak(seed, policies=(kind,)).accounts[kind]
-        assert account.arrived == sum(account.ends.values())
-        ends.update({name.split(":")[0]: count for name, count in account.ends.items()})
-        if all(ends[name] for name in ENDS):
-            return
-    pytest.fail(f"in {len(SEEDS)} runs only these ends occurred: {ends}")
-
-
-@pytest.mark.worlds
-def test_a_soak_over_all_policies_accounts_for_each_kind_apart():
-    seen: Counter = Counter()
-    for seed in range(100, 106):
-        print(f"seed {seed} (again: python scripts/dev/soak.py --seed {seed})")
-        result = soak(seed)
-        assert sum(account.arrived for account in result.accounts.values()) == result.requests
-        seen.update(list(result.accounts))
-    assert len(seen) >= 3 and set(seen) <= set(POLICY_KINDS)
