@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import pytest
+from scenarios import scenario_of
 
-from edgeserve.config.loading import parse_config
 from edgeserve.sched.policies.published.pard.policy import PROACTIVE
 from edgeserve.sched.protocol.actions import FinishRequest
 from edgeserve.sched.protocol.events import Request, RequestArrived
 from edgeserve.sim.run import simulate
-from edgeserve.sim.scenario import parse_scenario
 from edgeserve.testing.soak.accounts import Accounts, AccountsError
 
 
-def table(**app):
-    return {
-        "lane": {"l": {}},
-        "model": {"m": {"engine": "synthetic", "expected": {"1": "2ms"}}},
-        "policy": {"pard": {"kind": "pard", "rule": "back"}},
-        "app": {"a": {"model": "m", "slo": "20ms", **app}},
-        "workload": {"w": {"app": "a", "rate": 700.0}},
-        "run": {"duration": "200ms"},
-    }
+def scenario_under(policy, **app):
+    """Overload of one model."""
+    return scenario_of(
+        {"m": {1: 2}},
+        {"a": {"model": "m", "slo": "20ms", **app}},
+        {"w": {"app": "a", "rate": 700.0}},
+        policy,
+        seconds=0.2,
+        lane={"l": {}},
+    )
 
 
-def played():
+def played(policy=None, **app):
     """An overloaded run, its ledger, its world and its scheduler."""
-    scenario = parse_scenario(table())
+    scenario = scenario_under(policy or {"pard": {"kind": "pard", "rule": "back"}}, **app)
     accounts = Accounts(scenario.config)
     run = simulate(scenario, 1, on_step=lambda now_ns, events, actions: accounts.step(events, actions))
     return accounts, run.world, run.scheduler
@@ -46,11 +46,9 @@ def test_who_came_has_one_end_and_the_report_and_the_policy_say_the_same():
 
 
 def test_who_was_answered_too_late_is_told_apart():
-    scenario = parse_scenario({**table(on_late="answer"), "policy": {"fifo": {}}})
-    accounts = Accounts(scenario.config)
-    run = simulate(scenario, 1, on_step=lambda now_ns, events, actions: accounts.step(events, actions))
-    late = sum(item.end_ns > item.request.deadline_ns for item in run.world.ended)
-    accounts.check(run.world, run.scheduler)
+    accounts, world, scheduler = played("fifo", on_late="answer")
+    late = sum(item.end_ns > item.request.deadline_ns for item in world.ended)
+    accounts.check(world, scheduler)
     account = accounts.by_kind()["fifo"]
     assert account.ends == {"in time": account.arrived - late, "late": late} and late > 10
 
@@ -70,7 +68,7 @@ def test_a_second_end_is_noticed():
 
 
 def test_an_end_without_a_reason_is_noticed():
-    accounts = Accounts(parse_config({key: value for key, value in table().items() if key not in ("workload", "run")}))
+    accounts = Accounts(scenario_under("fifo").config)
     accounts.step([arrived(1), arrived(2)], [FinishRequest(1, "completed", ""), FinishRequest(2, "cancelled", "")])
     with pytest.raises(AccountsError, match="says no reason"):
         accounts.step([arrived(3)], [FinishRequest(3, "dropped", "")])

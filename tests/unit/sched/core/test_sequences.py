@@ -77,24 +77,6 @@ def test_the_time_of_a_step_is_learnt_from_batches_of_many():
     assert world.scheduler.state.latency["lm", "cpu0"].likely_ns[1] == pytest.approx(30 * MS, rel=0.1)
 
 
-def test_times_of_a_variant_are_learnt_apart(monkeypatch):
-    class Prefills(Fifo):
-        def bid(self, lane, board):
-            bid = super().bid(lane, board)
-            if bid is not None:
-                bid.variant, bid.steps_max = "prefill", 1
-            return bid
-
-    monkeypatch.setitem(POLICIES, "prefills", Prefills)
-    world = lm(policy="prefills")
-    world.arrive("chat", hints=chat())
-    assert world.work().variant == "prefill" and world.work().steps_max == 1
-    world.finish(at=70)
-    latency = world.scheduler.state.latency["lm", "cpu0"]
-    assert latency.known(1, 70 * MS).measured == 0
-    assert latency.phase("prefill").known(1, 70 * MS).measured == 1
-
-
 @pytest.mark.parametrize(
     ("hints", "steps"),
     [({"steps": 1}, 1), ({"lm.steps": 1}, 1), ({"steps": 2}, 2), ({"steps": 0}, 16), ({"other": 5}, 16), (None, 16)],
@@ -165,15 +147,6 @@ def test_a_released_sequence_goes_on_when_there_is_room_with_the_steps_it_has_ma
     assert world.finish(at=300, steps=10) == [like(DropState), ended(1, "completed"), ran("lm", 2)]
     assert world.finish(at=400, steps=10) == [like(DropState), ended(2, "completed")]
     world.over()
-
-
-def test_steps_are_bounded_by_the_memory_that_is_left_if_no_job_ends_early():
-    world = lm(state_memory="1KB")
-    world.arrive("chat", hints=chat(20, tokens=10))
-    world.finish(at=200, status="unfinished", steps=20, hints={"steps": 60}, state_bytes=300)
-    world.arrive("chat", count=1, hints=chat(20, tokens=10))
-    world.finish(at=500, status="unfinished", steps=60, hints={"steps": 10}, state_bytes=900)
-    assert world.work().steps_max == 10 and held(world)[1] <= 1024
 
 
 def test_a_sequence_alone_may_hold_all_there_is_and_fails_when_that_is_too_little():

@@ -67,12 +67,6 @@ def test_static_models_follow_their_profile_not_the_law():
         assert known.batch(size, ("a",) * size).mean_ns() / UNIT == pytest.approx(took, abs=0.01)
 
 
-def test_a_lane_at_half_speed_takes_twice_as_long():
-    slow = lengths_of(latency(fixed=5), {"a": window(10, 20)}, {"a": 1.0}, speed=0.5)
-    full = lengths_of(latency(fixed=5), {"a": window(10, 20)}, {"a": 1.0})
-    assert slow.batch(2, ("a", "a")).mean_ns() == pytest.approx(2 * full.batch(2, ("a", "a")).mean_ns())
-
-
 def test_stated_quantiles_hold_even_where_the_prediction_is_wrong_and_again_after_a_shift():
     draw = random.Random("calibration")
     calibration = Calibration()

@@ -57,6 +57,11 @@ def started(actions):
     return sorted(job.request_id for job in runs[0].jobs) if runs else []
 
 
+def test_a_size_is_filled_with_those_that_are_expected_in_time_in_it():
+    # One in three may be long: a batch of two is expected to take some 71 ms, one of four 202.
+    assert len(started(burst(dynamic(estimate="own"), *[("short", 120)] * 4))) == 2
+
+
 def test_what_is_answered_late_anyway_is_never_dropped():
     world = dynamic()
     assert started(burst(world, ("long", 30), on_late="answer")) == [1]

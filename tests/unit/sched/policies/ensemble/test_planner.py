@@ -153,27 +153,6 @@ def test_algorithm_1_rejects_rather_than_be_late_and_keeps_the_least_load():
     assert plan_published(lanes, [equal, equal], 0.01, 0).subsets == (1, 0)  # no time for the second
 
 
-TENTH = round(REWARD_UNIT / 10)
-
-
-@pytest.mark.parametrize(("due", "subsets"), [(49, (0,)), (50, (1,)), (79, (1,)), (80, (2,)), (200, (2,))])
-def test_algorithm_1_takes_a_model_that_ends_at_the_deadline(due, subsets):
-    lanes = Lanes((0, 1), (40, 75), ((10,), (5,)), (1, 1))
-    options = [Option(1, 6 * TENTH), Option(2, 7 * TENTH)]
-    assert plan_published(lanes, [Asked(due, options)], 0.1, 10**6).subsets == subsets
-
-
-def test_algorithm_1_adds_up_models_of_one_lane_and_rounds_rewards_down():
-    lanes = Lanes((0, 0), (40, 30), ((0,),), (1, 1))
-    both = [Option(1, 10), Option(2, 10), Option(3, 19)]
-    assert plan_published(lanes, [Asked(69, both)], 10 / REWARD_UNIT, 10**6).subsets == (2,)
-    assert plan_published(lanes, [Asked(70, both)], 10 / REWARD_UNIT, 10**6).subsets == (2,)  # 19 is one 10, as 10 is
-    assert plan_published(lanes, [Asked(70, both)], 9 / REWARD_UNIT, 10**6).subsets == (3,)
-    assert plan_published(lanes, [Asked(70, both)], 0.0, 10**6).subsets == (3,)
-    idle_elsewhere = Lanes((0, 1), (40, 30), ((500,), (0,)), (1, 1))
-    assert plan_published(idle_elsewhere, [Asked(70, both)], 0.0, 10**6).subsets == (2,)
-
-
 def test_replicas_serve_as_many_as_they_can_between_them():
     lanes = Lanes((0, 0 + 1), (40, 75), ((0, 0, 10), (0,)), (1, 1))
     asked = [Asked(80, [Option(1, 90), Option(2, 95), Option(3, 100)]) for _ in range(8)]

@@ -318,14 +318,6 @@ def test_no_more_answers_are_admitted_than_bring_most_in_time():
     assert batch_of(patient) == [2, 3, 4, 5]
 
 
-def test_what_makes_no_steps_is_served_in_batches_that_are_in_time():
-    world = Driver({"m": {1: 10, 4: 40}}, {"a": {"model": "m", "slo": "25ms"}}, policy="rtlm+")
-    world.arrive("a", count=3)
-    assert world.work().size == 1  # all three together would be late
-    world.finish(at=10)
-    assert world.work().size == 1
-
-
 def trained(kind="rtlm", answers=4, **app):
     """A world in which so many answers were as long as declared."""
     world = world_of(kind, {"correct": False}, **{"on_late": "drop", "slo": "1s", **app})

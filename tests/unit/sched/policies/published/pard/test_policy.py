@@ -57,17 +57,6 @@ def test_the_start_of_the_forming_batch_counts_not_now():
     assert world.outcome(3) == "dropped" and world.outcome(2) == ""
 
 
-def test_time_spent_in_earlier_modules_counts():
-    world = chain()
-    burst(world, 35)
-    world.step(world.finished("a0", at=15))  # 5 ms late: 15 + 10 + 10 = 35
-    assert world.work("b0").jobs[0].request_id == 1
-    world = chain()
-    burst(world, 35)
-    assert world.finish("a0", at=16) == [ended(1, "dropped", PROACTIVE)]
-    assert pard(world).dropped["b"] == 1
-
-
 BATCHED = {name: {1: 10, 4: 40} for name in "abc"}
 
 
@@ -157,23 +146,6 @@ def test_a_second_look_at_the_start_drops_what_noise_made_late():
         burst(world, 20, at=1)  # would end at 20 of 21
         world.finish("a0", at=13)
         assert world.outcome(2) == outcome
-
-
-def test_a_cancelled_member_leaves_its_place_to_the_next():
-    world = chain({"a": {1: 10}})
-    burst(world, 100, 90, 80)
-    assert ids(world.work("a0").jobs) == [3]  # the least budget first; 2 is forming, 1 waits
-    world.cancel(2, at=1)
-    world.finish("a0", at=10)
-    assert ids(world.work("a0").jobs) == [1]
-
-
-def test_each_lane_has_its_own_queue_and_requests_take_turns():
-    world = chain({"a": {1: 10}}, lanes=2)
-    burst(world, 100, 100, 100, 100)
-    assert ids(world.work("a0").jobs) == [1] and ids(world.work("a1").jobs) == [2]
-    world.finish("a1", at=3)
-    assert ids(world.work("a1").jobs) == [4]  # the third waits for its own lane
 
 
 def test_what_waits_for_a_lane_that_is_gone_goes_to_another():
