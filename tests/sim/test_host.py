@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections import deque
 from dataclasses import replace
 
 import pytest
+from relay import Relay
 from scenarios import scenario_of
 
 from edgeserve.config.machine_costs import ASSUMED, MachineCosts, machine_path, write_machine
 from edgeserve.config.profiles import QUANTILES, LaneProfile, Profile, Timing
 from edgeserve.errors import ConfigError
-from edgeserve.sched.protocol.actions import START_ANY_TIME_NS, FinishRequest, Outcome, RunBatch
-from edgeserve.sched.protocol.events import JobId, RequestArrived, WorkFinished
+from edgeserve.sched.protocol.events import RequestArrived
 from edgeserve.sim.host import NOT_MEASURED, Machine, charged
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
@@ -24,50 +23,6 @@ MS = 10**6
 US = 1000
 FREE = ("a test", MachineCosts())
 NO_COSTS = dict.fromkeys(("step", "event", "receive", "answer", "send", "wake", "start", "stall_every"), "0us")
-
-
-class Relay:
-    """Runs each node of a request as soon as the one before is over, each model on the lane of its name."""
-
-    def __init__(self, config):
-        self.config = config
-        self.works = {}
-        self.waiting = {lane: deque() for lane in config.lanes}
-        self.busy = set()
-
-    def wake_at(self):
-        return None
-
-    def thought_ns(self):
-        return 0
-
-    def step(self, now_ns, events=()):
-        actions = []
-        for event in events:
-            if isinstance(event, RequestArrived):
-                self.ready(event.request.app, event.request.id, 0)
-            elif isinstance(event, WorkFinished):
-                app, request, index, lane = self.works.pop(event.work_id)
-                self.busy.discard(lane)
-                if index + 1 == len(self.config.apps[app].nodes):
-                    actions.append(FinishRequest(request, Outcome.COMPLETED))
-                else:
-                    self.ready(app, request, index + 1)
-        for lane, waiting in self.waiting.items():
-            if waiting and lane not in self.busy:
-                app, request, index = waiting.popleft()
-                node = self.config.apps[app].nodes[index]
-                work = len(self.works) + 1000 * (request + 1) + index
-                self.works[work] = (app, request, index, lane)
-                self.busy.add(lane)
-                actions.append(
-                    RunBatch(work, lane, node.model, (JobId(request, node.name, ()),), 1, now_ns, START_ANY_TIME_NS, 1)
-                )
-        return actions
-
-    def ready(self, app, request, index):
-        node = self.config.apps[app].nodes[index]
-        self.waiting[self.config.models[node.model].lanes[0]].append((app, request, index))
 
 
 def scenario(machine=None, models=(("a", "10ms", "synthetic"),), **sections):

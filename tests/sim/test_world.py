@@ -2,70 +2,25 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 import pytest
+from relay import Relay
 
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.edf import Edf
 from edgeserve.sched.protocol.actions import (
-    START_ANY_TIME_NS,
     EvictModel,
     FinishRequest,
     LoadModel,
     Outcome,
     RunBatch,
 )
-from edgeserve.sched.protocol.events import JobId, JobResult, Request, RequestArrived, WorkFinished, WorkRefused
+from edgeserve.sched.protocol.events import JobId, JobResult, Request, WorkFinished
 from edgeserve.sim.reference_model import ReferenceModel, ReferenceModelError
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
 
 MS = 10**6
-
-
-class FakeFifo:
-    """Single-node apps, one lane, no deadlines. ``expected_ns`` is what it tells the lane."""
-
-    def __init__(self, config, lane="cpu0", late_ns=START_ANY_TIME_NS):
-        self.config, self.lane, self.late_ns = config, lane, late_ns
-        self.queue, self.out, self.next_id = deque(), {}, 1
-
-    def wake_at(self):
-        return None
-
-    def thought_ns(self):
-        return 0
-
-    def step(self, now_ns, events=()):
-        actions = []
-        for event in events:
-            if isinstance(event, RequestArrived):
-                self.queue.append(event.request)
-            elif isinstance(event, WorkFinished):
-                request = self.out.pop(event.work_id)
-                status = event.results[0].status
-                if status == "unfinished":
-                    self.queue.appendleft(request)
-                else:
-                    outcome = Outcome.COMPLETED if status == "done" else Outcome.FAILED
-                    actions.append(FinishRequest(request.id, outcome))
-            elif isinstance(event, WorkRefused):
-                request = self.out.pop(event.work_id)
-                actions.append(FinishRequest(request.id, Outcome.DROPPED, event.reason))
-        if self.queue and not self.out:
-            request = self.queue.popleft()
-            node = self.config.apps[request.app].nodes[0]
-            before_ns = min(now_ns + self.late_ns, START_ANY_TIME_NS)
-            actions.append(
-                RunBatch(
-                    self.next_id, self.lane, node.model, (JobId(request.id, node.name, ()),), 1, now_ns, before_ns, 1
-                )
-            )
-            self.out[self.next_id] = request
-            self.next_id += 1
-        return actions
 
 
 def scenario(**changes):
@@ -81,7 +36,7 @@ def scenario(**changes):
 
 
 def run(made, seed=1, **options):
-    return simulate(made, seed, scheduler=FakeFifo(made.config), **options).world
+    return simulate(made, seed, scheduler=Relay(made.config), **options).world
 
 
 @pytest.mark.worlds
@@ -164,7 +119,7 @@ def test_iterative_models_return_unfinished_jobs_until_their_steps_are_done():
 
 def test_a_lane_refuses_what_comes_too_late():
     made = scenario(run={"duration": "1s", "step_cost": "2ms", "event_cost": "0ms"})
-    world = simulate(made, 1, scheduler=FakeFifo(made.config, late_ns=1 * MS)).world
+    world = simulate(made, 1, scheduler=Relay(made.config, late_ns=1 * MS)).world
     assert {item.outcome for item in world.ended} == {Outcome.DROPPED}
     assert world.ended[0].reason == "the start window has passed"
 

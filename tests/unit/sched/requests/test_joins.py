@@ -282,3 +282,23 @@ def test_parts_that_all_came_to_nothing_starve_what_gathers_them(done, starved):
         walk.skip("b", 0)
     walk.skip("b", 1)
     assert joins.is_starved(walk.request, walk.job("b", 1)) == starved
+
+
+def test_a_failed_branch_fails_the_request_where_the_other_one_leads_nowhere():
+    names = ("left", "look", "right", "either")
+    nodes = [
+        {"name": "left", "after": []},
+        {"name": "look", "after": [], "route": "one"},
+        {"name": "right", "after": ["look"]},
+        {"name": "either", "after": ["left", "right"], "join": 1},
+    ]
+    driver = Driver(
+        {name: {1: 1, "lanes": [name]} for name in names},
+        {"app": [{"model": node["name"], **node} for node in nodes]},
+        policy="fifo",
+        lane={name: {} for name in names},
+    )
+    driver.arrive("app")
+    assert driver.finish("left", at=1, status="failed", reason="no light") == []
+    assert driver.finish("look", at=2, route="") == [ended(1, "failed", "no light")]
+    driver.over()
