@@ -93,6 +93,22 @@ def test_one_question_tells_what_became_of_each_branch(world):
     assert driver.work("lv").model == "vote"  # which goes on with what there is
 
 
+def test_a_branch_of_two_nodes_is_told_by_the_one_that_runs(world):
+    driver = world(
+        [
+            {"name": "a", "after": []},
+            {"name": "b", "after": []},
+            {"name": "c", "after": ["b"]},
+            {"name": "vote", "after": ["a", "c"], "join": "policy"},
+        ]
+    )
+    driver.arrive("v")
+    assert driver.states() == {"a": "running", "c": "running"}
+    driver.finish("la", at=10)
+    driver.move(lambda board: board.settle(driver.only(), "vote"))
+    assert driver.states() == {"a": "answered", "c": "left out"}
+
+
 def test_one_join_is_settled_and_the_other_waits(world):
     nodes = [*VOTE, {"name": "score", "after": ["a", "c"], "join": "policy"}]
     driver = world(nodes)
