@@ -11,6 +11,7 @@ from edgeserve.sched.latency.distribution import timing_constant
 from edgeserve.sched.policies.dynamic.calibration import HITS_LEN, Calibration
 from edgeserve.sched.policies.dynamic.evidence import BatchRow
 from edgeserve.sched.policies.dynamic.lengths import (
+    POINTS_MAX,
     LengthWindow,
     learnt_of,
     lengths_of,
@@ -51,6 +52,14 @@ def test_quantiles_are_those_of_drawn_batches():
     for share in (0.1, 0.5, 0.9):
         assert common.quantile_ns(share) / UNIT == pytest.approx(drawn[int(share * len(drawn))], rel=0.03)
     assert own.mean_ns() < common.mean_ns() < known.expected("long", 4, 4).mean_ns()
+
+
+def test_however_many_classes_the_law_is_kept_at_a_bounded_number_of_points():
+    windows = {f"class {number}": window(10 + number, 20 + 2 * number, 101) for number in range(20)}
+    known = lengths_of(latency(), windows, dict.fromkeys(windows, 1.0))
+    assert len(known.points) <= POINTS_MAX
+    assert (known.points[0], known.points[-1]) == (pytest.approx(10 * UNIT), pytest.approx(58 * UNIT))
+    assert known.mean_alone_ns("class 0") / UNIT == pytest.approx(15, rel=0.01)
 
 
 def test_static_models_follow_their_profile_not_the_law():
