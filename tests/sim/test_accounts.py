@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
+from scenarios import scenario_of
 
-from edgeserve.config.loading import parse_config
 from edgeserve.sched.policies.published.pard.policy import PROACTIVE
 from edgeserve.sched.protocol.actions import FinishRequest
 from edgeserve.sched.protocol.events import Request, RequestArrived
 from edgeserve.sim.run import simulate
-from edgeserve.sim.scenario import parse_scenario
 from edgeserve.testing.soak.accounts import Accounts, AccountsError
-from edgeserve.testing.soak.pard import PARD_KINDS
-from edgeserve.testing.soak.run import POLICY_KINDS, soak
-
-SEEDS = range(26, 66)  # as many of them as it takes for every way to end to occur
-ENDS = ("in time", "late", "rejected", "dropped", "cancelled", "failed")
 
 
-def table(**app):
-    return {
-        "lane": {"l": {}},
-        "model": {"m": {"engine": "synthetic", "expected": {"1": "2ms"}}},
-        "policy": {"pard": {"kind": "pard", "rule": "back"}},
-        "app": {"a": {"model": "m", "slo": "20ms", **app}},
-        "workload": {"w": {"app": "a", "rate": 700.0}},
-        "run": {"duration": "200ms"},
-    }
+def scenario_under(policy, **app):
+    """Overload of one model."""
+    return scenario_of(
+        {"m": {1: 2}},
+        {"a": {"model": "m", "slo": "20ms", **app}},
+        {"w": {"app": "a", "rate": 700.0}},
+        policy,
+        seconds=0.2,
+        lane={"l": {}},
+    )
 
 
-def played():
+def played(policy=None, **app):
     """An overloaded run, its ledger, its world and its scheduler."""
-    scenario = parse_scenario(table())
+    scenario = scenario_under(policy or {"pard": {"kind": "pard", "rule": "back"}}, **app)
     accounts = Accounts(scenario.config)
     run = simulate(scenario, 1, on_step=lambda now_ns, events, actions: accounts.step(events, actions))
     return accounts, run.world, run.scheduler
@@ -53,11 +46,9 @@ def test_who_came_has_one_end_and_the_report_and_the_policy_say_the_same():
 
 
 def test_who_was_answered_too_late_is_told_apart():
-    scenario = parse_scenario({**table(on_late="answer"), "policy": {"fifo": {}}})
-    accounts = Accounts(scenario.config)
-    run = simulate(scenario, 1, on_step=lambda now_ns, events, actions: accounts.step(events, actions))
-    late = sum(item.end_ns > item.request.deadline_ns for item in run.world.ended)
-    accounts.check(run.world, run.scheduler)
+    accounts, world, scheduler = played("fifo", on_late="answer")
+    late = sum(item.end_ns > item.request.deadline_ns for item in world.ended)
+    accounts.check(world, scheduler)
     account = accounts.by_kind()["fifo"]
     assert account.ends == {"in time": account.arrived - late, "late": late} and late > 10
 
@@ -77,7 +68,7 @@ def test_a_second_end_is_noticed():
 
 
 def test_an_end_without_a_reason_is_noticed():
-    accounts = Accounts(parse_config({key: value for key, value in table().items() if key not in ("workload", "run")}))
+    accounts = Accounts(scenario_under("fifo").config)
     accounts.step([arrived(1), arrived(2)], [FinishRequest(1, "completed", ""), FinishRequest(2, "cancelled", "")])
     with pytest.raises(AccountsError, match="says no reason"):
         accounts.step([arrived(3)], [FinishRequest(3, "dropped", "")])
@@ -103,29 +94,3 @@ def test_a_policy_that_counts_a_drop_twice_or_not_at_all_is_noticed():
     scheduler.policies[0].expired["m"] += 10**6
     with pytest.raises(AccountsError, match="expired"):
         accounts.check(world, scheduler)
-
-
-@pytest.mark.worlds
-@pytest.mark.parametrize("kind", PARD_KINDS)
-def test_forks_joins_and_dead_branches_leave_nobody_uncounted(kind):
-    """Every soak run checks its accounts; here each of these policies is alone, until every way to end has occurred."""
-    ends: Counter = Counter()
-    for seed in SEEDS:
-        print(f"seed {seed} (again: python scripts/dev/soak.py --seed {seed} --policies {kind})")
-        account = soak(seed, policies=(kind,)).accounts[kind]
-        assert account.arrived == sum(account.ends.values())
-        ends.update({name.split(":")[0]: count for name, count in account.ends.items()})
-        if all(ends[name] for name in ENDS):
-            return
-    pytest.fail(f"in {len(SEEDS)} runs only these ends occurred: {ends}")
-
-
-@pytest.mark.worlds
-def test_a_soak_over_all_policies_accounts_for_each_kind_apart():
-    seen: Counter = Counter()
-    for seed in range(100, 106):
-        print(f"seed {seed} (again: python scripts/dev/soak.py --seed {seed})")
-        result = soak(seed)
-        assert sum(account.arrived for account in result.accounts.values()) == result.requests
-        seen.update(list(result.accounts))
-    assert len(seen) >= 3 and set(seen) <= set(POLICY_KINDS)

@@ -4,50 +4,29 @@ background work whose batches are short, long, or both."""
 from __future__ import annotations
 
 import pytest
+from scenarios import scenario_of
 
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import simulate
-from edgeserve.sim.scenario import parse_scenario
 
 POLICIES = [
-    "fifo",
-    "edf",
-    "clockwork",
-    "nexus",
-    "clipper",
-    "orloj",
-    "orloj+",
-    "pard",
-    "pard+",
-    "pard_local",
-    "rtlm",
-    "rtlm+",
+    *("fifo", "edf", "clockwork", "nexus", "clipper", "orloj", "orloj+", "pard", "pard+", "pard_local"),
+    *("rtlm", "rtlm+"),
 ]
 
 
 def run(policy, times_ms, rate, *, jitter="0ms", slo="2s", noise=0.02, seconds=40, control=None, seeds=(1, 2), **app):
-    setting = parse_scenario(
+    setting = scenario_of(
+        {"control": {1: 4}, "slow": times_ms},
         {
-            "lane": {"gpu0": {}},
-            "model": {
-                "control": {"engine": "synthetic", "batch": [1], "expected": {"1": "4ms"}},
-                "slow": {
-                    "engine": "synthetic",
-                    "batch": sorted(times_ms),
-                    "expected": {str(size): f"{ms}ms" for size, ms in times_ms.items()},
-                },
-            },
-            "policy": {policy: {}},
-            "app": {
-                "control": {"model": "control", "slo": "20ms", "class": "critical"},
-                "slow": {"model": "slow", "slo": slo, "class": "background", **app},
-            },
-            "workload": {
-                "control": control or {"app": "control", "kind": "periodic", "rate": 10, "jitter": jitter},
-                "slow": {"app": "slow", "kind": "poisson", "rate": rate},
-            },
-            "run": {"duration": f"{seconds}s", "noise": noise},
-        }
+            "control": {"model": "control", "slo": "20ms", "class": "critical"},
+            "slow": {"model": "slow", "slo": slo, "class": "background", **app},
+        },
+        {"control": control or {"kind": "periodic", "rate": 10, "jitter": jitter}, "slow": {"rate": rate}},
+        policy,
+        seconds=seconds,
+        run={"noise": noise},
+        lane={"gpu0": {}},
     )
     report = report_of([simulate(setting, seed, ()).world for seed in seeds], 0, setting.run.duration_ns)
     return report.apps["control"].finish_rate, report.apps["slow"].finish_rate

@@ -5,46 +5,34 @@ from __future__ import annotations
 import math
 
 import pytest
+from scenarios import NO_STEP_COSTS, scenario_of
 
 from edgeserve.config.schema import DeviceConfig, LaneConfig
 from edgeserve.errors import ConfigError
-from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.events import DeviceChanged, LaneChanged
 from edgeserve.sim.hardware import POLL_NS, LaneThreads, SimHardware, shared_cores
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import simulate
-from edgeserve.sim.scenario import parse_scenario
 
 S, MS, MB = 10**9, 10**6, 10**6
 CLOCKS = [400.0, 800.0, 1000.0]
 
 
+def scenario(seconds=4.0, rate=20.0, device=None, times=None, slo="200ms", run=None, **keys):
+    return scenario_of(
+        {"m": times or {1: 20, 4: 40}},
+        {"a": {"model": "m", "slo": slo}},
+        {"w": {"app": "a", "kind": "periodic", "rate": rate}},
+        seconds=seconds,
+        run={**NO_STEP_COSTS, **(run or {})},
+        device={"gpu": device or {}},
+        lane={"gpu0": {"device": "gpu"}},
+        hardware={"gpu": {"clocks": CLOCKS, **keys}},
+    )
+
+
 def hardware(**keys):
-    table = {
-        "device": {"gpu": {}},
-        "lane": {"gpu0": {"device": "gpu"}},
-        "model": {"m": {"engine": "synthetic", "expected": {"1": "10ms"}}},
-        "app": {"a": {"model": "m"}},
-        "hardware": {"gpu": {"clocks": CLOCKS, **keys}},
-    }
-    config = parse_scenario(table).hardware["gpu"]
-    return SimHardware(config, DeviceConfig("gpu"), [LaneConfig("gpu0", "gpu")], 1)
-
-
-def scenario(*args, **keys):
-    return parse_scenario(scenario_table(*args, **keys))
-
-
-def scenario_table(seconds=4.0, rate=20.0, device=None, run=None, **keys):
-    return {
-        "device": {"gpu": device or {}},
-        "lane": {"gpu0": {"device": "gpu"}},
-        "model": {"m": {"engine": "synthetic", "batch": [1, 4], "expected": {"1": "20ms", "4": "40ms"}}},
-        "app": {"a": {"model": "m", "slo": "200ms"}},
-        "workload": {"w": {"app": "a", "kind": "periodic", "rate": rate}},
-        "hardware": {"gpu": {"clocks": CLOCKS, **keys}},
-        "run": {"duration": f"{seconds}s", "step_cost": "0us", "event_cost": "0us", **(run or {})},
-    }
+    return SimHardware(scenario(**keys).hardware["gpu"], DeviceConfig("gpu"), [LaneConfig("gpu0", "gpu")], 1)
 
 
 # --- the device alone -------------------------------------------------------------------------------------------------
@@ -155,15 +143,7 @@ def test_what_cannot_be_is_refused_with_its_place():
     with pytest.raises(ConfigError, match=r"\[hardware.gpu\] caps\[0\] has no key 'clok'"):
         hardware(caps=[{"at": "1s", "clok": 0.5}])
     with pytest.raises(ConfigError, match=r"\[hardware.gpux\]: there is no such device"):
-        parse_scenario(
-            {
-                "device": {"gpu": {}},
-                "lane": {"gpu0": {"device": "gpu"}},
-                "hardware": {"gpux": {}},
-                "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}},
-                "app": {"a": {"model": "m"}},
-            }
-        )
+        scenario_of({"m": {1: 1}}, {"a": "m"}, {}, device={"gpu": {}}, hardware={"gpux": {}})
 
 
 # --- in a world -------------------------------------------------------------------------------------------------------
@@ -184,12 +164,10 @@ def events_of(told, seed=1):
 
 def test_a_clock_that_falls_slows_what_runs_at_that_moment_too():
     """The hardware looks at its caps every 100 ms."""
-    slow = {"m": {"engine": "synthetic", "expected": {"1": "200ms"}}}
 
     def took(cap_ns):
-        table = scenario_table(1.0, 1.0, caps=[{"at": f"{cap_ns}ns", "clock": 0.4}])
-        table.update(model=slow, app={"a": {"model": "m", "slo": "2s"}})
-        (ended,) = simulate(parse_scenario(table), 1, []).world.ended
+        told = scenario(1.0, 1.0, times={1: 200}, slo="2s", caps=[{"at": f"{cap_ns}ns", "clock": 0.4}])
+        (ended,) = simulate(told, 1, []).world.ended
         return ended.request.arrival_ns, ended.end_ns - ended.request.arrival_ns
 
     begins_ns, whole_ns = took(10 * S)
@@ -220,12 +198,6 @@ def test_without_a_monitor_nothing_is_told():
     assert found == []
 
 
-def test_equal_seeds_behave_equally_and_others_do_not():
-    told = scenario(3.0, rate=60.0, jitter=0.3)
-    ends = [[item.end_ns for item in simulate(told, seed, []).world.ended] for seed in (1, 1, 2)]
-    assert ends[0] == ends[1] != ends[2]
-
-
 def test_the_report_tells_joules_per_answer_and_all_of_the_energy():
     told = scenario(
         2.0, power={"static": 5.0, "dynamic": 20.0}, memory={"total": "1GB"}, thermal={"ambient": 30.0, "trip": 90.0}
@@ -238,17 +210,11 @@ def test_the_report_tells_joules_per_answer_and_all_of_the_energy():
     assert table["devices"]["gpu"]["oom_kills"] == 0
     assert table["devices"]["gpu"]["power_w"] == pytest.approx(report.total.energy_j / 2, abs=0.01)
     assert table["total"]["joules_per_answer"] == report.total.joules_per_answer
-    assert "devices" not in report_of([simulate(scenario_without_hardware(), 1, []).world], 0, S).as_table()
-
-
-def scenario_without_hardware():
-    return parse_scenario(
-        {
-            "model": {"m": {"engine": "synthetic", "expected": {"1": "5ms"}}},
-            "app": {"a": {"model": "m"}},
-            "workload": {"w": {"app": "a", "rate": 5.0}},
-            "run": {"duration": "1s"},
-        }
+    assert (
+        "devices"
+        not in report_of(
+            [simulate(scenario_of({"m": {1: 5}}, {"a": "m"}, {"w": {"app": "a", "rate": 5.0}}), 1, []).world], 0, S
+        ).as_table()
     )
 
 
@@ -265,18 +231,6 @@ def test_a_power_cap_saves_energy_per_answer_and_no_answers_are_lost():
     assert capped_j < 0.9 * free_j
 
 
-def test_a_fall_of_the_clock_is_known_to_a_model_that_has_not_run_since():
-    told = scenario(2.0, rate=0.9, caps=[{"at": "500ms", "clock": 0.4}])
-    scheduler, likely_ns = build_scheduler(told.config), []
-
-    def watch(now_ns, events, actions):
-        if any(isinstance(event, LaneChanged) for event in events):
-            likely_ns.append(scheduler.state.latency["m", "gpu0"].likely_ns[1])
-
-    simulate(told, 1, [], scheduler=scheduler, on_step=watch)
-    assert likely_ns[0] == 50 * MS
-
-
 # --- a processor that others use --------------------------------------------------------------------------------------
 
 
@@ -289,14 +243,14 @@ def test_cores_are_shared_by_weight_and_nobody_gets_more_than_it_wants():
 
 
 def processor(**keys):
-    table = {
-        "lane": {"cpu0": {"threads": 2}, "cpu1": {"threads": 2, "nice": 10}},
-        "model": {"m": {"engine": "synthetic", "expected": {"1": "10ms"}}},
-        "app": {"a": {"model": "m"}},
-        "hardware": {"cpu": {"processor": {"cores": 4, **keys}}},
-    }
-    scenario = parse_scenario(table)
-    return SimHardware(scenario.hardware["cpu"], DeviceConfig("cpu"), list(scenario.config.lanes.values()), 1)
+    made = scenario_of(
+        {"m": {1: 10}},
+        {"a": "m"},
+        {},
+        lane={"cpu0": {"threads": 2}, "cpu1": {"threads": 2, "nice": 10}},
+        hardware={"cpu": {"processor": {"cores": 4, **keys}}},
+    )
+    return SimHardware(made.hardware["cpu"], DeviceConfig("cpu"), list(made.config.lanes.values()), 1)
 
 
 def test_a_lane_is_slower_while_others_use_the_cores_and_the_monitor_tells_how_many():

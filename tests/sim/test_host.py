@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections import deque
 from dataclasses import replace
 
 import pytest
+from relay import Relay
+from scenarios import scenario_of
 
-from edgeserve.cli import main
 from edgeserve.config.machine_costs import ASSUMED, MachineCosts, machine_path, write_machine
 from edgeserve.config.profiles import QUANTILES, LaneProfile, Profile, Timing
 from edgeserve.errors import ConfigError
-from edgeserve.sched.protocol.actions import START_ANY_TIME_NS, FinishRequest, Outcome, RunBatch
-from edgeserve.sched.protocol.events import JobId, RequestArrived, WorkFinished
-from edgeserve.sim.host import NOT_MEASURED, Machine, charged, slowed_by_lock
-from edgeserve.sim.report import report_of
+from edgeserve.sched.protocol.events import RequestArrived
+from edgeserve.sim.host import NOT_MEASURED, Machine, charged
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
 from edgeserve.sim.spreads import bend_of, value_at
@@ -25,50 +23,6 @@ MS = 10**6
 US = 1000
 FREE = ("a test", MachineCosts())
 NO_COSTS = dict.fromkeys(("step", "event", "receive", "answer", "send", "wake", "start", "stall_every"), "0us")
-
-
-class Relay:
-    """Runs each node of a request as soon as the one before is over, each model on the lane of its name."""
-
-    def __init__(self, config):
-        self.config = config
-        self.works = {}
-        self.waiting = {lane: deque() for lane in config.lanes}
-        self.busy = set()
-
-    def wake_at(self):
-        return None
-
-    def thought_ns(self):
-        return 0
-
-    def step(self, now_ns, events=()):
-        actions = []
-        for event in events:
-            if isinstance(event, RequestArrived):
-                self.ready(event.request.app, event.request.id, 0)
-            elif isinstance(event, WorkFinished):
-                app, request, index, lane = self.works.pop(event.work_id)
-                self.busy.discard(lane)
-                if index + 1 == len(self.config.apps[app].nodes):
-                    actions.append(FinishRequest(request, Outcome.COMPLETED))
-                else:
-                    self.ready(app, request, index + 1)
-        for lane, waiting in self.waiting.items():
-            if waiting and lane not in self.busy:
-                app, request, index = waiting.popleft()
-                node = self.config.apps[app].nodes[index]
-                work = len(self.works) + 1000 * (request + 1) + index
-                self.works[work] = (app, request, index, lane)
-                self.busy.add(lane)
-                actions.append(
-                    RunBatch(work, lane, node.model, (JobId(request, node.name, ()),), 1, now_ns, START_ANY_TIME_NS, 1)
-                )
-        return actions
-
-    def ready(self, app, request, index):
-        node = self.config.apps[app].nodes[index]
-        self.waiting[self.config.models[node.model].lanes[0]].append((app, request, index))
 
 
 def scenario(machine=None, models=(("a", "10ms", "synthetic"),), **sections):
@@ -99,33 +53,14 @@ def took_ms(made):
     return {item.request.app: (item.end_ns - item.request.arrival_ns) / MS for item in world.ended}
 
 
-@pytest.mark.parametrize(
-    ("costs", "expected_ms"),
-    [
-        ({}, 10.0),
-        ({"step": "1ms"}, 12.0),  # a request that comes and one that goes
-        ({"event": "1ms"}, 12.0),
-        ({"receive": "1ms"}, 11.0),
-        ({"answer": "1ms"}, 11.0),
-        ({"send": "1ms"}, 11.0),
-        ({"wake": "1ms"}, 12.0),
-        ({"start": "1ms"}, 11.0),
-        (
-            {
-                "step": "1ms",
-                "event": "1ms",
-                "receive": "1ms",
-                "answer": "1ms",
-                "send": "1ms",
-                "wake": "1ms",
-                "start": "1ms",
-            },
-            20.0,
-        ),
-    ],
-)
-def test_a_lone_request_pays_each_cost_as_often_as_a_live_one(costs, expected_ms):
-    assert took_ms(scenario(costs)) == {"a": pytest.approx(expected_ms, abs=0.001)}
+ONCE, TWICE = ("receive", "answer", "send", "start"), ("step", "event", "wake")
+"""How often a request alone pays each cost: a request that comes, one that goes, and what lies between."""
+
+
+@pytest.mark.parametrize("costs", [(), *[(cost,) for cost in (*ONCE, *TWICE)], (*ONCE, *TWICE)])
+def test_a_lone_request_pays_each_cost_as_often_as_a_live_one(costs):
+    expected_ms = 10 + sum(2 if cost in TWICE else 1 for cost in costs)
+    assert took_ms(scenario(dict.fromkeys(costs, "1ms"))) == {"a": pytest.approx(expected_ms, abs=0.001)}
 
 
 def test_answers_of_one_turn_are_sent_one_after_the_other_once_the_lanes_have_their_works():
@@ -153,18 +88,14 @@ def test_a_lane_that_still_has_work_is_not_woken():
 def seen_ms(tmp_path, arrivals_ms, costs):
     """When the scheduler is told of requests that come while one of 40 ms runs, from time 0."""
     (tmp_path / "sent.csv").write_text("arrival_s\n" + "\n".join(f"{ms / 1000}" for ms in (0, *arrivals_ms)))
-    table = {
-        "model": {"a": {"engine": "synthetic", "expected": {"1": "40ms"}}},
-        "app": {"a": {"model": "a", "slo": "1s"}},
-        "workload": {"w": {"app": "a", "kind": "trace", "file": "sent.csv"}},
-        "run": {"duration": "1s"},
-    }
+    sent = {"w": {"app": "a", "kind": "trace", "file": "sent.csv"}}
+    made = scenario_of({"a": {1: 40}}, {"a": {"model": "a", "slo": "1s"}}, sent, directory=str(tmp_path))
     seen = []
 
     def on_step(now_ns, events, actions):
         seen.extend(now_ns // MS for event in events if isinstance(event, RequestArrived))
 
-    simulate(parse_scenario(table, str(tmp_path)), 1, (), measured=costs and ("a test", costs), on_step=on_step)
+    simulate(made, 1, (), measured=costs and ("a test", costs), on_step=on_step)
     return seen[1:]
 
 
@@ -179,30 +110,6 @@ def test_what_comes_is_read_at_the_latest_when_a_lane_is_back(tmp_path):
 
 def test_a_request_that_comes_for_an_idle_lane_is_read_at_once(tmp_path):
     assert seen_ms(tmp_path, (50,), MachineCosts(cores=2)) == [50]
-
-
-def test_a_work_that_ends_while_the_loop_reads_leaves_its_lane_too():
-    """Poisson arrivals, 5 ms each: a request that finds the lane idle is read at once, also after thousands."""
-    worlds = [
-        simulate(
-            parse_scenario(
-                {
-                    "lane": {"l": {}},
-                    "model": {"m": {"engine": "synthetic", "expected": {"1": "5ms"}, "batch": [1]}},
-                    "app": {"a": {"model": "m", "slo": "90ms"}},
-                    "workload": {"w": {"app": "a", "kind": "poisson", "rate": 80}},
-                    "run": {"duration": "30s"},
-                }
-            ),
-            seed,
-        ).world
-        for seed in range(2)
-    ]
-    for world in worlds:
-        took = sorted(item.end_ns - item.request.arrival_ns for item in world.ended)
-        assert len(took) > 2000
-        assert took[len(took) // 2] < 7 * MS
-        assert not world._messages.is_busy
 
 
 def test_without_a_machine_nothing_waits_to_be_read(tmp_path):
@@ -308,12 +215,6 @@ def test_of_a_step_that_starts_a_network_and_a_function_the_function_gets_the_lo
             world = simulate(made, 1, (), measured=FREE).world
             took += [item.end_ns - item.request.arrival_ns for item in world.ended if item.request.app == "a"]
         assert (took[1] - took[0]) / MS == pytest.approx(later_ms, abs=0.001)
-
-
-def test_functions_slow_each_other_alike_whoever_began():
-    assert slowed_by_lock(1.0, (), 2.0) == 1.0
-    assert slowed_by_lock(0.5, (0.5, 1.0), 2.0) == 1.75
-    assert slowed_by_lock(1.0, (1.0, 1.0), 2.2) == pytest.approx(3.4)
 
 
 # --- stalls -----------------------------------------------------------------------------------------------------------
@@ -432,66 +333,3 @@ def test_the_rules_of_the_soak_hold_on_a_machine_that_costs(seed):
     }
     costly = replace(made, run=replace(run, step_cost_ns=-1, event_cost_ns=-1), machine=machine)
     assert hold(costly, seed, drain).digest == hold(costly, seed, drain).digest
-
-
-def test_what_a_costly_machine_made_of_a_run_is_replayed_exactly(tmp_path, capsys):
-    (tmp_path / "scenario.toml").write_text("""
-[lane.cpu0]
-[lane.host]
-[model.m]
-engine = "synthetic"
-batch = [1, 4]
-expected = { 1 = "5ms", 4 = "9ms" }
-lanes = ["cpu0"]
-[model.h]
-engine = "python"
-function = "m:f"
-expected = { 1 = "2ms" }
-lanes = ["host"]
-[app.a]
-slo = "40ms"
-node = [{ name = "h" }, { name = "m" }]
-[run]
-duration = "1s"
-noise = 0.05
-[machine]
-stall_every = "30ms"
-stall = "4ms"
-[workload.w]
-app = "a"
-rate = 250.0
-hints = { size = { lognormal = [1.0, 0.5] } }
-""")
-    recorded = str(tmp_path / "r.jsonl")
-    assert main(["simulate", str(tmp_path / "scenario.toml"), "--seeds", "1", "--record", recorded]) == 0
-    assert main(["simulate", "--replay", recorded]) == 0
-    assert "every decision is the same" in capsys.readouterr().out
-
-
-@pytest.mark.worlds
-@pytest.mark.parametrize("start", ["0us", "1ms", "2ms"])
-def test_what_waits_behind_another_policys_batches_allows_for_the_lag_between_two(start):
-    # The other policy's requests lose value with each moment, those of the app ``mine`` wait for their last one.
-    made = scenario(
-        {**NO_COSTS, "start": start},
-        lane={"cpu0": {}},
-        model={"m": {"engine": "synthetic", "expected": {"1": "10ms"}}},
-        policy={"edf": {}, "pard_local": {}},
-        app={
-            "mine": {"model": "m", "policy": "edf", "slo": "500ms"},
-            "theirs": {
-                "policy": "pard_local",
-                "slo": "500ms",
-                "on_late": "answer",
-                "pending_max": 8,
-                "node": [{"name": "x", "model": "m"}, {"name": "y", "model": "m"}],
-            },
-        },
-        workload={
-            "mine": {"app": "mine", "kind": "periodic", "rate": 30.0},
-            "theirs": {"app": "theirs", "kind": "poisson", "rate": 80.0},
-        },
-        run={"duration": "10s", "noise": 0.01},
-    )
-    mine = report_of([simulate(made, 1, ()).world], 0, made.run.duration_ns).apps["mine"]
-    assert mine.in_time >= 0.99 * mine.offered, "without that: 287 of 300 with a lag of 1 ms, 262 with 2 ms"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from scenarios import scenario_of
 
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import simulate
-from edgeserve.sim.scenario import parse_scenario
 
 SECONDS = 4
 TIMES = {1: 12, 2: 16, 4: 24, 8: 40}
@@ -16,25 +16,17 @@ TIMES = {1: 12, 2: 16, 4: 24, 8: 40}
 def rates(apps, load, seed, **arrivals):
     """Share in time by app. ``apps``: name -> (model, part of the load, keys)."""
     whole = sum(part for _, part, _ in apps.values())
-    scenario = parse_scenario(
+    scenario = scenario_of(
+        {model: TIMES for model, _, _ in apps.values()},
+        {name: {"model": model, "slo": "150ms", **keys} for name, (model, _, keys) in apps.items()},
         {
-            "lane": {"gpu": {}},
-            "policy": {"edf": {}},
-            "model": {
-                model: {
-                    "engine": "synthetic",
-                    "batch": list(TIMES),
-                    "expected": {str(size): f"{time}ms" for size, time in TIMES.items()},
-                }
-                for model, _, _ in apps.values()
-            },
-            "app": {name: {"model": model, "slo": "150ms", **keys} for name, (model, _, keys) in apps.items()},
-            "workload": {
-                name: {"app": name, "kind": "poisson", "rate": load * 200 * part / whole, **arrivals.get(name, {})}
-                for name, (_, part, _) in apps.items()
-            },
-            "run": {"duration": f"{SECONDS}s", "noise": 0.03},
-        }
+            name: {"kind": "poisson", "rate": load * 200 * part / whole, **arrivals.get(name, {})}
+            for name, (_, part, _) in apps.items()
+        },
+        "edf",
+        seconds=SECONDS,
+        run={"noise": 0.03},
+        lane={"gpu": {}},
     )
     found = report_of([simulate(scenario, seed).world], 0, SECONDS * 10**9).apps
     return {name: app.finish_rate for name, app in found.items()}

@@ -4,28 +4,27 @@ lanes."""
 from __future__ import annotations
 
 import pytest
+from scenarios import NO_STEP_COSTS, scenario_of
 
 from edgeserve.errors import ConfigError
 from edgeserve.sched.protocol.events import WorkFinished
 from edgeserve.sim.run import simulate
-from edgeserve.sim.scenario import parse_scenario
 from edgeserve.units import NS_PER_MS, NS_PER_US
 
 
 def run_of(depth=1, pack="0us", lanes=1, contention=1.0, clients=8, **truth):
     """A run in which enough clients wait all the time: its executions per lane, and their starts and ends."""
     names = [f"gpu{index}" for index in range(lanes)]
-    scenario = parse_scenario(
-        {
-            "device": {"gpu": {"contention": contention}},
-            "lane": {name: {"device": "gpu", "depth": depth} for name in names},
-            "model": {"m": {"engine": "synthetic", "expected": {"1": "2ms"}}},
-            "truth": {"m": {"pack": pack, **truth}},
-            "policy": {"fifo": {}},
-            "app": {"a": {"model": "m", "slo": "1s"}},
-            "workload": {"w": {"app": "a", "kind": "closed", "clients": clients}},
-            "run": {"duration": "100ms", "step_cost": "0us", "event_cost": "0us"},
-        }
+    scenario = scenario_of(
+        {"m": {1: 2}},
+        {"a": {"model": "m", "slo": "1s"}},
+        {"w": {"app": "a", "kind": "closed", "clients": clients}},
+        "fifo",
+        seconds=0.1,
+        run=NO_STEP_COSTS,
+        device={"gpu": {"contention": contention}},
+        lane={name: {"device": "gpu", "depth": depth} for name in names},
+        truth={"m": {"pack": pack, **truth}},
     )
     spans = {name: [] for name in names}
     lane_of = {}
@@ -78,22 +77,18 @@ def test_lanes_of_a_device_slow_each_other_as_long_as_they_run_together():
 
 
 def test_a_work_that_runs_beside_another_for_half_its_time_is_slowed_for_half():
-    scenario = parse_scenario(
+    scenario = scenario_of(
+        {"m": {1: 4, "lanes": ["x"]}, "n": {1: 1, "lanes": ["y"]}},
+        {"a": {"model": "m", "slo": "1s"}, "b": {"model": "n", "slo": "1s"}},
         {
-            "device": {"gpu": {"contention": 2.0}},
-            "lane": {"x": {"device": "gpu"}, "y": {"device": "gpu"}},
-            "model": {
-                "m": {"engine": "synthetic", "lanes": ["x"], "expected": {"1": "4ms"}},
-                "n": {"engine": "synthetic", "lanes": ["y"], "expected": {"1": "1ms"}},
-            },
-            "policy": {"fifo": {}},
-            "app": {"a": {"model": "m", "slo": "1s"}, "b": {"model": "n", "slo": "1s"}},
-            "workload": {
-                "w": {"app": "a", "kind": "periodic", "rate": 2000, "stop": "500us"},
-                "v": {"app": "b", "kind": "periodic", "rate": 2000, "start": "1ms", "stop": "1500us"},
-            },
-            "run": {"duration": "20ms", "step_cost": "0us", "event_cost": "0us"},
-        }
+            "w": {"app": "a", "kind": "periodic", "rate": 2000, "stop": "500us"},
+            "v": {"app": "b", "kind": "periodic", "rate": 2000, "start": "1ms", "stop": "1500us"},
+        },
+        "fifo",
+        seconds=0.02,
+        run=NO_STEP_COSTS,
+        device={"gpu": {"contention": 2.0}},
+        lane={"x": {"device": "gpu"}, "y": {"device": "gpu"}},
     )
     spans = []
     simulate(

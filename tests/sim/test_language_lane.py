@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from bench import language_policies
 from bench.language_lane import MS, Case, measure
+from scenarios import scenario_of
 
 from edgeserve.sim.run import simulate
-from edgeserve.sim.scenario import parse_scenario
 
 
 @pytest.mark.parametrize("auction", [True, False])
@@ -24,50 +24,38 @@ def test_they_are_not_where_prompts_are_read_whole():
 
 def frames_and_answers(prefill_turn, seed):
     """An assistant beside a camera, each of which wants about a third of the lane: what is in time, in percent."""
-    world = simulate(
-        parse_scenario(
-            {
-                "lane": {"gpu0": {}},
-                "model": {
-                    "chat": {"engine": "synthetic", "batch": [1, 2, 4, 8]},
-                    "see": {
-                        "engine": "synthetic",
-                        "batch": [1, 2, 4],
-                        "expected": {"1": "8ms", "2": "12ms", "4": "20ms"},
-                    },
-                },
-                "app": {
-                    "assistant": {"model": "chat", "slo": "8s", "policy": "words"},
-                    "frames": {"model": "see", "slo": "120ms", "policy": "eyes"},
-                },
-                "policy": {"words": {"kind": "rtlm+"}, "eyes": {"kind": "edf"}},
-                "run": {"duration": "20s"},
-                "truth": {
-                    "chat": {
-                        "steps_hint": "words",
-                        "steps_max": 400,
-                        "batching": "continuous",
-                        "context": 2000,
-                        "told": True,
-                        "prefill_turn": prefill_turn,
-                        "prefill_token": "0.1ms",
-                        "predict": {"rho": 0.8},
-                        "step": {"full": "10ms", "saturates": 8, "alone": 0.75},
-                    }
-                },
-                "workload": {
-                    "people": {
-                        "app": "assistant",
-                        "rate": 2.3,
-                        "hints": {"words": {"lognormal": [50.0, 0.6]}, "tokens": {"lognormal": [150.0, 0.5]}},
-                    },
-                    "camera": {"app": "frames", "rate": 58.0},
-                },
+    scenario = scenario_of(
+        {"chat": {"batch": [1, 2, 4, 8]}, "see": {1: 8, 2: 12, 4: 20}},
+        {
+            "assistant": {"model": "chat", "slo": "8s", "policy": "words"},
+            "frames": {"model": "see", "slo": "120ms", "policy": "eyes"},
+        },
+        {
+            "people": {
+                "app": "assistant",
+                "rate": 2.3,
+                "hints": {"words": {"lognormal": [50.0, 0.6]}, "tokens": {"lognormal": [150.0, 0.5]}},
+            },
+            "camera": {"app": "frames", "rate": 58.0},
+        },
+        {"words": {"kind": "rtlm+"}, "eyes": {"kind": "edf"}},
+        seconds=20,
+        lane={"gpu0": {}},
+        truth={
+            "chat": {
+                "steps_hint": "words",
+                "steps_max": 400,
+                "batching": "continuous",
+                "context": 2000,
+                "told": True,
+                "prefill_turn": prefill_turn,
+                "prefill_token": "0.1ms",
+                "predict": {"rho": 0.8},
+                "step": {"full": "10ms", "saturates": 8, "alone": 0.75},
             }
-        ),
-        seed,
-        [],
-    ).world
+        },
+    )
+    world = simulate(scenario, seed, []).world
     in_time = {
         app: [end.outcome == "completed" for end in world.ended if end.request.app == app]
         for app in ("frames", "assistant")

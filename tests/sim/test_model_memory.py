@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from scenarios import scenario_of
 
 from edgeserve.sim.run import simulate
-from edgeserve.sim.scenario import parse_scenario
 
 POLICIES = ("edf", "fifo", "clockwork", "orloj+", "pard_local", "rtlm+")
 POOL = "220MB"  # two of the models
 
 
 def model(ms, load="100ms"):
-    return {"engine": "synthetic", "batch": [1], "expected": {"1": f"{ms}ms"}, "memory": "100MB", "load": load}
+    return {1: ms, "memory": "100MB", "load": load}
 
 
 def app(name, slo, **keys):
@@ -24,16 +24,15 @@ def app(name, slo, **keys):
 def served(apps, rates, models, policy="edf", memory=POOL, seconds=20, seed=1, lanes=None):
     """Percent in time by app, and how often each model was loaded."""
     loads, devices = Counter(), memory if isinstance(memory, dict) else {"cpu": memory}
-    scenario = parse_scenario(
-        {
-            "device": {name: {"memory": size} for name, size in devices.items()},
-            "lane": lanes or {"main": {}},
-            "model": models,
-            "app": apps,
-            "policy": {policy: {}},
-            "workload": {name: {"app": name, "rate": rate} for name, rate in rates.items()},
-            "run": {"duration": f"{seconds}s", "noise": 0.02},
-        }
+    scenario = scenario_of(
+        models,
+        apps,
+        {name: {"rate": rate} for name, rate in rates.items()},
+        policy,
+        seconds=seconds,
+        run={"noise": 0.02},
+        device={name: {"memory": size} for name, size in devices.items()},
+        lane=lanes or {"main": {}},
     )
 
     def step(_, __, actions):

@@ -4,6 +4,7 @@ nothing; beside clocks that fall they are power pressure."""
 from __future__ import annotations
 
 import pytest
+from scenarios import scenario_of
 
 from edgeserve.config.schema import DeviceConfig
 from edgeserve.device.events import readings_of
@@ -12,44 +13,31 @@ from edgeserve.sched.protocol.events import DeviceChanged
 from edgeserve.sim.hardware import SimHardware
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import simulate
-from edgeserve.sim.scenario import parse_scenario
 
 GPU = DeviceConfig("gpu", kind="cuda")
 
 
 def nano(seconds, ambient_c, **device):
     """An Orin Nano at its clocks of MAXN_SUPER: a camera, somebody's questions and background work."""
-    return parse_scenario(
+    return scenario_of(
+        {"detect": {1: 12, 2: 20}, "read": {1: 20, 2: 30, 4: 48}},
         {
-            "device": {"gpu": {"kind": "cuda", **device}},
-            "lane": {"gpu0": {"device": "gpu"}},
-            "model": {
-                "detect": {"engine": "synthetic", "batch": [1, 2], "expected": {"1": "12ms", "2": "20ms"}},
-                "read": {
-                    "engine": "synthetic",
-                    "batch": [1, 2, 4],
-                    "expected": {"1": "20ms", "2": "30ms", "4": "48ms"},
-                },
-            },
-            "app": {
-                "camera": {"model": "detect", "slo": "50ms", "class": "critical"},
-                "ask": {"model": "read", "slo": "250ms"},
-                "index": {"model": "read", "slo": "5s", "class": "background"},
-            },
-            "workload": {
-                "camera": {"app": "camera", "kind": "periodic", "rate": 15},
-                "ask": {"app": "ask", "kind": "poisson", "rate": 12},
-                "index": {"app": "index", "kind": "poisson", "rate": 6},
-            },
-            "hardware": {
-                "gpu": {
-                    "clocks": [306.0, 612.0, 918.0, 1020.0],
-                    "power": {"static": 6.0, "dynamic": 14.0},
-                    "thermal": {"ambient": ambient_c, "resistance": 2.0, "time": "20s", "trip": 99.0, "release": 95.0},
-                }
-            },
-            "run": {"duration": f"{seconds}s", "noise": 0.02},
-        }
+            "camera": {"model": "detect", "slo": "50ms", "class": "critical"},
+            "ask": {"model": "read", "slo": "250ms"},
+            "index": {"model": "read", "slo": "5s", "class": "background"},
+        },
+        {"camera": {"kind": "periodic", "rate": 15}, "ask": {"rate": 12}, "index": {"rate": 6}},
+        seconds=seconds,
+        run={"noise": 0.02},
+        device={"gpu": {"kind": "cuda", **device}},
+        lane={"gpu0": {"device": "gpu"}},
+        hardware={
+            "gpu": {
+                "clocks": [306.0, 612.0, 918.0, 1020.0],
+                "power": {"static": 6.0, "dynamic": 14.0},
+                "thermal": {"ambient": ambient_c, "resistance": 2.0, "time": "20s", "trip": 99.0, "release": 95.0},
+            }
+        },
     )
 
 

@@ -156,14 +156,6 @@ def test_durations_are_those_at_full_speed():
 # --- the same configuration again -------------------------------------------------------------------------------------
 
 
-def test_the_recorded_configuration_does_as_it_did():
-    parsed, truth = learnt(PLAIN)
-    simulated = shares(truth, run_recorded(truth, parsed.config, 0))
-    for app, share in recorded_shares(truth).items():
-        assert 0.2 < share <= 1.0
-        assert simulated[app] == pytest.approx(share, abs=0.02)
-
-
 def test_without_noise_it_ends_every_request_alike():
     parsed, truth = learnt(PLAIN.replace("noise = 0.05", ""))
     ends = {item.place: item.in_time for item in run_recorded(truth, parsed.config, 0)}
@@ -467,7 +459,7 @@ def test_a_recording_of_another_configuration_is_refused(changed, words):
 
 
 @pytest.mark.worlds
-@pytest.mark.parametrize("seed", [0, 14, 15, *[pytest.param(seed, marks=pytest.mark.nightly) for seed in (7, 22)]])
+@pytest.mark.parametrize("seed", [0, 14, 15, pytest.param(22, marks=pytest.mark.nightly)])
 def test_any_recording_is_a_world_for_any_policy(seed):
     """Scenarios of the soak: graphs, streams, budgets, several lanes, and trouble of every kind. No rule breaks."""
     scenario, drain = draw_scenario(seed)

@@ -6,13 +6,13 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+from scenarios import scenario_of
 
 from edgeserve.sched.protocol.actions import LatencyBreakdown, Outcome, RunBatch
 from edgeserve.sched.protocol.events import JobId, Request
 from edgeserve.sim.report import BINS, report_of
 from edgeserve.sim.run import simulate
 from edgeserve.sim.running import Usage
-from edgeserve.sim.scenario import parse_scenario
 from edgeserve.sim.world import Ended
 
 MS = 10**6
@@ -111,14 +111,13 @@ def test_usage_divides_a_batch_among_its_jobs_and_knows_no_probes():
 
 
 def test_all_lane_time_of_a_run_is_somebodys():
-    made = parse_scenario(
-        {
-            "model": {"m": {"engine": "synthetic", "batch": [1, 4], "expected": {"1": "4ms", "4": "10ms"}}},
-            "app": {"a": {"model": "m", "slo": "20ms"}},
-            "workload": {"w": {"app": "a", "rate": 400.0}},
-            "faults": {"lane_loss_every": "1s", "lane_loss": "50ms"},
-            "run": {"duration": "5s", "noise": 0.1},
-        }
+    made = scenario_of(
+        {"m": {1: 4, 4: 10}},
+        {"a": {"model": "m", "slo": "20ms"}},
+        {"w": {"app": "a", "rate": 400.0}},
+        seconds=5,
+        run={"noise": 0.1},
+        faults={"lane_loss_every": "1s", "lane_loss": "50ms"},
     )
     run = simulate(made, 1, ()).world
     spent_ns = sum(sum(lanes.values()) for lanes in run.usage.spent_ns.values())

@@ -5,40 +5,38 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from scenarios import scenario_of
 
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sim.run import simulate
-from edgeserve.sim.scenario import parse_scenario
 
-SIZES = range(1, 17)
-TIMES = {str(size): f"{7890 + 510 * size}us" for size in SIZES}  # a batch of 16 takes twice as long as one alone
+TIMES = {size: 7.89 + 0.51 * size for size in range(1, 17)}  # a batch of 16 takes twice as long as one alone
 CAPACITY = 16 / 16.05e-3
 SECONDS = 2
 
 
-def scenario(policy, wait, **workload):
+def scenario(policy, wait, slo="1s", **workloads):
     """One model on one lane."""
-    return parse_scenario(
-        {
-            "model": {"net": {"engine": "synthetic", "batch": list(SIZES), "expected": TIMES}},
-            "lane": {"cpu0": {"wait": wait}},
-            "policy": {"p": {"kind": policy}},
-            "app": {"a": {"model": "net", "slo": workload.pop("slo", "1s")}},
-            "workload": {"w": {"app": "a", **workload}},
-            "run": {"duration": f"{SECONDS}s", "noise": 0.05, "step_cost": "100us", "event_cost": "30us"},
-        }
+    return scenario_of(
+        {"net": TIMES},
+        {"a": {"model": "net", "slo": slo}},
+        {name: {"app": "a", **keys} for name, keys in workloads.items()},
+        {"p": {"kind": policy}},
+        seconds=SECONDS,
+        run={"noise": 0.05, "step_cost": "100us", "event_cost": "30us"},
+        lane={"cpu0": {"wait": wait}},
     )
 
 
-def run(policy, wait, seed=7, **workload):
+def run(policy, wait, seed=7, slo="1s", **workload):
     """The requests that ended, and how many batches of each size ran."""
     sizes = Counter()
 
     def on_step(now_ns, events, actions):
         sizes.update(len(action.jobs) for action in actions if isinstance(action, RunBatch))
 
-    return simulate(scenario(policy, wait, **workload), seed, (), on_step=on_step).world.ended, sizes
+    return simulate(scenario(policy, wait, slo, w=workload), seed, (), on_step=on_step).world.ended, sizes
 
 
 @pytest.mark.worlds
@@ -64,21 +62,9 @@ def test_an_open_loop_is_never_waited_for(load, kind, keys):
 
 def test_open_requests_among_closed_ones_are_in_time():
     """A camera beside eight clients that ask again at once: nobody is late for a wait."""
-    table = scenario("edf", True, kind="closed", clients=8, think="700us").edge
-    ended = simulate(
-        parse_scenario(
-            {
-                **table,
-                "workload": {
-                    "w": {"app": "a", "kind": "closed", "clients": 8, "think": "700us"},
-                    "camera": {"app": "a", "kind": "periodic", "rate": 30.0, "slo": "34ms"},
-                },
-                "run": {"duration": f"{SECONDS}s", "noise": 0.05},
-            }
-        ),
-        7,
-        (),
-    ).world.ended
+    closed = {"kind": "closed", "clients": 8, "think": "700us"}
+    made = scenario("edf", True, w=closed, camera={"kind": "periodic", "rate": 30.0, "slo": "34ms"})
+    ended = simulate(made, 7, ()).world.ended
     camera = [item for item in ended if item.request.client == "camera"]
     assert len(camera) > 25 * SECONDS
     assert sum(

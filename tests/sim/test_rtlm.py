@@ -26,11 +26,6 @@ def run(table, seed=SEED):
     return simulate(parse_scenario(table), seed, [])
 
 
-def mean_s(done):
-    took = [end.end_ns - end.request.arrival_ns for end in done.world.ended if end.outcome == "completed"]
-    return sum(took) / len(took) / 1e9
-
-
 def test_in_overload_rtlm_answers_in_less_than_half_of_fifos_time_and_rtlm_plus_in_less_than_half_of_that():
     fifo, rtlm, plus = [world.run(system, SHORT, SEED).mean for system in (FIFO, RTLM, PLUS)]
     assert rtlm < 0.7 * fifo
@@ -72,15 +67,6 @@ def test_prompts_drawn_as_fractions_of_tokens_are_whole_ones_where_memory_binds(
     assert {end.outcome for end in run(table).world.ended} <= {"completed", "failed"}
 
 
-def test_a_prompt_longer_than_the_context_fails_alone():
-    table = table_of(PLUS, SHORT._replace(load=0.3))
-    table["truth"]["chat"]["context"] = 60
-    done = run(table)
-    failed = [end for end in done.world.ended if end.outcome == "failed"]
-    assert all("context" in end.reason for end in failed)
-    assert all(end.request.hints["tokens"] + end.request.hints["answer"] > 58 for end in failed)
-
-
 @pytest.mark.worlds
 def test_conditional_offloading_is_never_worse_than_none_and_a_slow_lane_stays_idle():
     for kappa in (2.0, 30.0):
@@ -107,47 +93,3 @@ def test_a_lane_that_is_lost_while_decoding_costs_no_answer_where_another_lane_c
 def test_rtlm_plus_never_lets_a_long_answer_starve_in_overload():
     case = SHORT._replace(load=1.5, seconds=40.0)
     assert world.run(PLUS, case, SEED).max <= 3.0 * world.run(CONTINUOUS_FIFO, case, SEED).max
-
-
-def beside_host_functions(monitor, lanes=("gpu0", "cpu0")):
-    """A side lane of two threads on two cores, where host functions with deadlines run too: the share of them that was
-    in time, and how many answers began on the side lane."""
-    table = table_of(PLUS._replace(kappa=1.5), SHORT._replace(load=1.0, seconds=15.0))
-    table["lane"]["cpu0"]["threads"] = 2
-    table["lane"]["hosts"] = {"device": "cpu"}
-    table["model"]["chat"]["lanes"] = [*lanes]
-    table["model"]["cut"] = {"engine": "synthetic", "expected": {"1": "10ms"}, "lanes": ["hosts"]}
-    table["app"]["chat"]["policy"] = "chat"
-    table["app"]["cut"] = {"model": "cut", "slo": "30ms", "policy": "fifo"}
-    table["policy"]["fifo"] = {"kind": "fifo"}
-    table["workload"]["cuts"] = {"app": "cut", "rate": 60.0}
-    table["workload"]["people"]["start"] = "2s"  # the monitor has told something by then
-    table["hardware"] = {"cpu": {"monitor": monitor, "processor": {"cores": 2}}}
-    done = run(table)
-    cuts = [end for end in done.world.ended if end.request.app == "cut"]
-    in_time = sum([end.outcome == "completed" and end.end_ns <= end.request.deadline_ns for end in cuts])
-    return in_time / len(cuts), next(
-        policy.figures()["sent to side lanes"] for policy in done.scheduler.policies if policy.name == "chat"
-    )
-
-
-@pytest.mark.worlds
-def test_host_functions_keep_their_share_of_the_processor_where_a_monitor_tells_its_load():
-    alone, _ = beside_host_functions(True, ["gpu0"])
-    told, sent_told = beside_host_functions(True)
-    blind, sent_blind = beside_host_functions(False)
-    assert told >= alone - 0.02 and sent_told == 0
-    assert blind < told - 0.05 and sent_blind > 0
-
-
-def test_a_processor_that_was_busy_takes_long_answers_again():
-    sent = []
-    for changes in ([], [{"at": "15s", "others": 0.0}]):
-        table = table_of(PLUS._replace(kappa=1.2), SHORT._replace(load=1.0))
-        table["lane"]["cpu0"].update(threads=4, nice=10)
-        table["workload"]["people"]["start"] = "2s"
-        table["hardware"] = {"cpu": {"processor": {"cores": 4, "others": 16.0, "changes": changes}}}
-        done = run(table)
-        assert {end.outcome for end in done.world.ended} == {"completed"}
-        sent.append(done.scheduler.policies[0].figures()["sent to side lanes"])
-    assert sent[0] <= 1 < 3 <= sent[1]

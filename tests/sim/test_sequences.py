@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from statistics import fmean
 
 import numpy as np
@@ -63,35 +62,6 @@ def true_words(scenario, world):
     """How long each answer was, by request."""
     most = scenario.truths["chat"].steps_max
     return {item.request.id: min(most, max(1, round(item.request.hints["words"]))) for item in world.ended}
-
-
-def beside_ears(truth):
-    """Words and, on the same lane, sound that is worth nothing after 20 ms."""
-    return parse_scenario(
-        {
-            "lane": {"gpu0": {}},
-            "model": {
-                "chat": {"engine": "synthetic", "batch": [1, 2, 4], "expected": {"1": "7ms", "2": "7ms", "4": "8ms"}},
-                "voice": {"engine": "synthetic", "batch": [1], "expected": {"1": "1ms"}},
-            },
-            "app": {
-                "assistant": {"model": "chat", "slo": "300s", "on_late": "answer", "policy": "words"},
-                "ears": {"model": "voice", "slo": "20ms", "class": "critical", "policy": "voices"},
-            },
-            "policy": {"words": {"kind": "rtlm+"}, "voices": {"kind": "edf"}},
-            "run": {"duration": "20s", "step_cost": "0us", "event_cost": "0us"},
-            "truth": {"chat": {"steps_hint": "words", "step": {"full": "8ms", "saturates": 4, "alone": 0.75}, **truth}},
-            "workload": {
-                "people": {
-                    "app": "assistant",
-                    "kind": "closed",
-                    "clients": 4,
-                    "hints": {"words": {"lognormal": [10.0, 0.5]}, "tokens": 100},
-                },
-                "sound": {"app": "ears", "kind": "periodic", "rate": 20.0},
-            },
-        }
-    )
 
 
 def told_and_true(scenario, seed=1):
@@ -281,20 +251,6 @@ def test_a_prompt_that_nobody_waits_for_is_read_no_further():
     assert (run.unread, run.left, run.begin()) == ([2, 2], [1], 2 * 4 + 5 * 10)
 
 
-def test_the_scheduler_cuts_the_reading_of_prompts_and_they_are_read_on():
-    """Prompts of 100 tokens: another model's 20 ms are kept only where the scheduler can cut their reading."""
-    found = {}
-    for part in (0, 10):
-        scenario = beside_ears({"batching": "continuous", "prefill_token": "1ms", "prefill_turn": part})
-        report = simulate(scenario, 1, [])
-        ears = [item for item in report.world.ended if item.request.app == "ears"]
-        in_time = [item.outcome == Outcome.COMPLETED and item.end_ns <= item.request.deadline_ns for item in ears]
-        found[part] = sum(in_time) / len(ears)
-        words = [item for item in report.world.ended if item.request.app == "assistant"]
-        assert len(words) > 20 and all(item.outcome == Outcome.COMPLETED for item in words)
-    assert found[10] > 0.99 > 0.8 > found[0]
-
-
 def test_a_sequence_that_nobody_waits_for_leaves_after_the_present_step():
     run = SequenceRun([9, 5], None, 0, lambda count: 10 * count)
     run.begin()
@@ -399,39 +355,6 @@ def test_each_sequence_is_answered_when_it_ends_and_costs_nothing_from_then_on()
     assert {item.end_ns - item.request.arrival_ns for item in world.ended} == {5 * MS, 8 * MS}
 
 
-def test_a_batch_of_two_lengths_takes_what_its_stretches_take():
-    scenario = chat(
-        {**LINEAR, "prefill_token": "100us"},
-        kind="closed",
-        clients=2,
-        think="10s",
-        seconds=5,
-        hints={"words": {"3": 0.5, "9": 0.5}},
-    )
-    seeds = {}
-    for seed in range(8):
-        world, events = events_of(scenario, Slow(), (BatchProgress, WorkFinished), seed)
-        words = tuple(sorted(round(item.request.hints["words"]) for item in world.ended))
-        started_ns = events[-1].started_ns
-        seeds[words] = [event.at_ns - started_ns for event in events if isinstance(event, BatchProgress)]
-        assert events[-1].results == ()  # all were told of before
-    assert seeds == {(3, 3): [2 * MS + 6 * MS], (3, 9): [2 * MS + 6 * MS, 2 * MS + 12 * MS], (9, 9): [2 * MS + 18 * MS]}
-
-
-class Slow(Continuous):
-    """Waits for two requests before it begins."""
-
-    def __init__(self):
-        super().__init__(cuts=False)
-
-    def step(self, now_ns, events=()):
-        held = self.ready + [event for event in events if isinstance(event, RequestArrived)]
-        if not self.out and len(held) < 2:
-            self.ready += [JobId(event.request.id, "chat", ()) for event in events if isinstance(event, RequestArrived)]
-            return []
-        return super().step(now_ns, events)
-
-
 def test_a_cut_lets_others_join_after_the_present_step():
     scenario = chat({**LINEAR, "prefill_token": "100us"}, rate=25.0, hints={"words": [1, 40]})
     cuts, works, steps = {}, {}, {}
@@ -468,36 +391,6 @@ def test_a_released_state_is_computed_again_from_the_prompt_and_what_was_answere
     )
     assert works_of(scenario, Continuous(steps_max=2)) == [3 * MS, 2 * MS, 2 * MS]
     assert works_of(scenario, Continuous(steps_max=2, releases=True)) == [3 * MS, 3_200_000, 3_400_000]
-
-
-def test_a_sequence_whose_client_is_gone_costs_one_more_step_at_most():
-    scenario = chat(
-        LINEAR, kind="closed", clients=2, think="10s", retry="10s", seconds=5, slo="50ms", hints={"words": 50}
-    )
-    scenario = replace(scenario, faults=replace(scenario.faults, cancel=0.5))
-    seen = set()
-    for seed in range(12):
-        gone, ends = [], []
-
-        def on_step(now_ns, events, actions, gone=gone, ends=ends):
-            gone += [
-                now_ns
-                for event in events
-                if isinstance(event, RequestCancelled)
-                for action in actions
-                if isinstance(action, FinishRequest)
-            ]
-            ends += [event for event in events if isinstance(event, WorkFinished)]
-
-        simulate(scenario, seed, [], scheduler=Slow(), on_step=on_step)
-        seen.add(len(gone))
-        (work,) = ends
-        steps = sorted(result.steps for result in work.results)
-        both = [-(-(at_ns - work.started_ns) // (2 * MS)) for at_ns in gone[:1]] or [50]
-        if len(gone) < 2:
-            assert work.finished_ns - work.started_ns == 2 * MS * both[0] + MS * (50 - both[0])
-        assert steps[:1] == both[: len(gone)]
-    assert seen >= {0, 1}
 
 
 # --- recorded ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from edgeserve.cli import main
 from edgeserve.config.loading import parse_config
 from edgeserve.config.machine import device_slug
 from edgeserve.config.machine_costs import MachineCosts, machine_path, write_machine
-from edgeserve.config.profile_match import identity, lane_settings
+from edgeserve.config.profile_match import identity
 from edgeserve.config.profiles import (
     QUANTILES,
     LaneProfile,
@@ -28,7 +28,7 @@ from edgeserve.config.profiles import (
 from edgeserve.errors import ConfigError, ProfileError
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sim.report import report_of
-from edgeserve.sim.run import profiles_to_simulate, simulate
+from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import load_scenario, parse_scenario
 
 MS = 10**6
@@ -167,21 +167,25 @@ def test_the_profiles_of_other_models_are_in_nobodys_way(monkeypatch):
     assert simulate(scenario, 1).world.ended
 
 
+ASKED = 'config = "edge.toml"\n[run]\nduration = "1s"\nstep_cost = "20us"\n[workload.w]\napp = "a"\nkind = "closed"\n'
+
+
+def profile(place, device, ms, model="m", **known):
+    """A profile of one model on one lane below ``place``."""
+    timing = Timing(10, ms * MS, ms * MS, ms * MS, 0, (ms * MS,) * len(QUANTILES))
+    made = Profile(model, device, {"cpu0": LaneProfile({1: timing})}, **known)
+    write_profile(profile_path(str(place / "profiles"), device, model), made)
+
+
 @pytest.fixture
 def measured(tmp_path):
     """A scenario whose model has no time but that of profiles; ``measured(device, ms)`` writes one."""
     (tmp_path / "edge.toml").write_text('[model.m]\nengine = "synthetic"\n[app.a]\nmodel = "m"\nslo = "1s"\n')
     path = tmp_path / "scenario.toml"
-    path.write_text(
-        'config = "edge.toml"\n[run]\nduration = "1s"\nstep_cost = "20us"\n[workload.w]\napp = "a"\nkind = "closed"\n'
-    )
+    path.write_text(ASKED)
 
     def write(device, ms, model="m"):
-        timing = Timing(10, ms * MS, ms * MS, ms * MS, 0, (ms * MS,) * len(QUANTILES))
-        write_profile(
-            profile_path(str(tmp_path / "profiles"), device, model),
-            Profile(model, device, {"cpu0": LaneProfile({1: timing})}),
-        )
+        profile(tmp_path, device, ms, model)
         return str(path)
 
     return write
@@ -240,20 +244,11 @@ def stale(tmp_path, caplog):
         },
         str(tmp_path),
     )
-    timing = Timing(10, 20 * MS, 20 * MS, 20 * MS, 0, (20 * MS,) * len(QUANTILES))
-    write_profile(
-        profile_path(str(tmp_path / "profiles"), "orin", "m"),
-        Profile(
-            "m",
-            "orin",
-            {"cpu0": LaneProfile({1: timing})},
-            circumstances={"same": identity(config.models["m"], str(tmp_path), {"python": "2.7"})},
-        ),
+    profile(
+        tmp_path, "orin", 20, circumstances={"same": identity(config.models["m"], str(tmp_path), {"python": "2.7"})}
     )
     path = tmp_path / "scenario.toml"
-    path.write_text(
-        'config = "edge.toml"\n[run]\nduration = "1s"\nstep_cost = "20us"\n[workload.w]\napp = "a"\nkind = "closed"\n'
-    )
+    path.write_text(ASKED)
 
     def run(model):
         (tmp_path / "edge.toml").write_text(
@@ -293,41 +288,6 @@ def test_a_recording_is_replayed_without_the_profile_that_was_left_out(stale, tm
     (tmp_path / "recorded.jsonl").write_text(text.replace('"profiled":[]', '"profiled":[["m","cpu0",[]]]', 1))
     assert main(replay) == 1  # the times of the profile decide otherwise
     capsys.readouterr()
-
-
-def test_of_a_profile_with_one_lane_that_changed_the_other_is_simulated(tmp_path, caplog):
-    table = {
-        "lane": {"cpu0": {}, "cpu1": {"threads": 2}},
-        "model": {"m": {"engine": "python", "function": "f:g"}},
-        "app": {"a": {"model": "m"}},
-    }
-    config = parse_config(table, str(tmp_path))
-    timing = Timing(10, MS, MS, MS, 0)
-    write_profile(
-        profile_path(str(tmp_path / "profiles"), "orin", "m"),
-        Profile(
-            "m",
-            "orin",
-            {lane: LaneProfile({1: timing}) for lane in ("cpu0", "cpu1", "gone")},
-            circumstances={
-                "same": identity(config.models["m"], str(tmp_path), {}),
-                "lanes": {lane: {"settings": lane_settings(config, lane)} for lane in config.lanes},
-            },
-        ),
-    )
-
-    def lanes(**model):
-        caplog.clear()
-        used = profiles_to_simulate(
-            parse_config({**table, "model": {"m": {**table["model"]["m"], **model}}}, str(tmp_path))
-        )
-        return [sorted(profile.lanes) for profile in used], len(caplog.records)
-
-    assert lanes() == ([["cpu0", "cpu1"]], 0)
-    table["lane"] = {"cpu0": {}, "cpu1": {"threads": 4}}
-    assert lanes() == ([["cpu0", "cpu1", "gone"]], 1)
-    assert lanes(expected={"1": "4ms"}) == ([["cpu0"]], 1)
-    assert lanes(function="f:h", expected={"1": "4ms"}) == ([], 1)
 
 
 # --- loads, and what is charged ---
@@ -427,35 +387,3 @@ def test_the_examples_run(path, tmp_path):
     with open(report, encoding="utf-8") as file:
         (policy,) = json.load(file)["policies"].values()
     assert policy["total"]["finish_rate"] > 0.8
-
-
-def test_the_published_profiles_of_the_project_can_be_simulated(tmp_path):
-    (tmp_path / "v100.toml").write_text("""
-[run]
-duration = "5s"
-[device.gpu]
-kind = "cuda"
-[lane.gpu0]
-device = "gpu"
-[model.resnet50_v1]
-engine = "synthetic"
-batch = [1, 2, 4, 8, 16]
-[app.photos]
-model = "resnet50_v1"
-slo = "25ms"
-[workload.photos]
-app = "photos"
-kind = "poisson"
-rate = 100
-""")
-    here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    directory = os.path.join(here, "profiles", "clockwork-tesla-v100")
-    assert (
-        main(["simulate", str(tmp_path / "v100.toml"), "--profiles", directory, "--json", str(tmp_path / "r.json")])
-        == 0
-    )
-    printed = next(profile for profile in read_profiles(directory) if profile.model == "resnet50_v1")
-    with open(tmp_path / "r.json", encoding="utf-8") as file:
-        total = json.load(file)["policies"]["auto"]["total"]
-    fastest_ms = printed.lanes["gpu0"].timings[1].median_ns / 1e6
-    assert fastest_ms <= total["p50_ms"] < 3 * fastest_ms

@@ -8,9 +8,6 @@ import pytest
 
 from edgeserve.cli import main
 from edgeserve.config.loading import load_config, parse_toml
-from edgeserve.recording.trace import read_recording
-from edgeserve.sched.policies import POLICIES
-from edgeserve.sched.policies.fifo import Fifo
 
 EDGE = """# a camera and something slow
 [model.m]
@@ -75,14 +72,6 @@ def behind(tmp_path_factory):
     return tuned(place)
 
 
-@pytest.fixture(scope="module")
-def kept(tmp_path_factory):
-    """edf on a lane that is used by half: nothing can be better."""
-    place = tmp_path_factory.mktemp("kept")
-    record(place, "edf", cam=60.0, slow=30.0)
-    return tuned(place)
-
-
 # --- recordings -------------------------------------------------------------------------------------------------------
 
 
@@ -129,14 +118,6 @@ def test_the_configuration_is_written_with_its_comments(behind):
     assert rest == {"model": parse_toml((place / "edge.toml").read_text())["model"]}
 
 
-@pytest.mark.worlds
-def test_where_nothing_is_better_it_says_keep(kept):
-    place, table = kept
-    assert table["take"] is False
-    assert table["sentence"].startswith("Keep what you have (edf)")
-    assert not (place / "new.toml").exists()
-
-
 def test_reported_is_not_what_chose(behind):
     """Half of the recording chooses, the other half is told of."""
     place, table = behind
@@ -145,16 +126,12 @@ def test_reported_is_not_what_chose(behind):
     assert "second half" in table["spread_of"]
 
 
-@pytest.mark.nightly
-def test_equal_calls_say_the_same(kept):
-    place, table = kept
-    assert tuned(place)[1] == table
-
-
-def test_the_screen_says_it_in_tables_and_a_sentence(kept, capsys):
-    place, _ = kept
-    where = f"--record {place}/run.jsonl --write {place}/new.toml"
-    assert tune(place / "edge.toml", where, "--loads 1 --policy fifo --requests 400") == 0
+def test_where_nothing_is_better_the_screen_says_keep_in_tables_and_a_sentence(tmp_path, capsys):
+    """edf on a lane that is used by half."""
+    record(tmp_path, "edf", cam=60.0, slow=30.0)
+    where = f"--record {tmp_path}/run.jsonl --write {tmp_path}/new.toml"
+    assert tune(tmp_path / "edge.toml", where, "--loads 1 --policy fifo --requests 400") == 0
+    assert not (tmp_path / "new.toml").exists()
     said = capsys.readouterr().out
     for words in (
         "as it is, in time: cam",
@@ -221,26 +198,3 @@ def test_errors_say_what_is_wrong(behind, tmp_path, capsys):
     assert "--requests 10" in refused(capsys, edge, "--record", file, "--requests", "10")
     assert "--seeds -1" in refused(capsys, edge, "--record", file, "--seeds", "-1")
     assert "cannot be read" in refused(capsys, edge, "--record", tmp_path / "none.jsonl")
-
-
-def test_a_policy_that_breaks_is_told_of_and_not_recommended(behind, tmp_path, monkeypatch, capsys):
-    class Broken(Fifo):
-        def bid(self, lane, board):
-            found = super().bid(lane, board)
-            if found is not None:
-                found.size = 3  # no batch size of the model
-            return found
-
-    place, _ = behind
-    monkeypatch.setitem(POLICIES, "edf", Broken)
-    where = f"--record {place}/run.jsonl --json {tmp_path}/out.json"
-    assert tune(place / "edge.toml", where, "--loads 1 --policy edf --requests 600") == 0
-    table = json.loads((tmp_path / "out.json").read_text())
-    assert [item["failed"] != "" for item in table["tried"] if item["title"] == "edf"] == [True]
-    assert "could not run: edf" in capsys.readouterr().out
-    assert table["configurations"]["best"]["cam"]["kind"] == "fifo"
-
-
-def test_a_recording_that_holds_its_own_configuration_reads_back(behind):
-    place, _ = behind
-    assert set(read_recording(str(place / "run.jsonl")).start["config"]["app"]) == {"cam", "slow"}

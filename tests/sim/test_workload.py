@@ -7,6 +7,7 @@ import os
 import statistics
 
 import pytest
+from scenarios import scenario_of
 
 from edgeserve.errors import ConfigError
 from edgeserve.sim.run import make_world, simulate
@@ -153,22 +154,6 @@ def test_a_file_that_is_no_trace_says_what_was_expected(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.isdir(TRACES), reason="the public traces are not beside this project")
-@pytest.mark.parametrize(
-    ("name", "rows"),
-    [
-        ("azure_llm_2023_code.csv", 8819),
-        ("azure_llm_2023_conv.csv", 19366),
-        ("mooncake_conversation.csv", 12031),
-        ("azure_functions_2021_sample.csv", 199),
-    ],
-)
-def test_the_public_traces_can_be_read(name, rows):
-    found = read_trace(os.path.join(TRACES, name), None)
-    assert len(found) == rows
-    assert found[0].at_ns == 0
-
-
-@pytest.mark.skipif(not os.path.isdir(TRACES), reason="the public traces are not beside this project")
 def test_servegen_windows_are_sampled():
     times = arrivals(source(kind="trace", file="servegen_mm_image/chunk-0-trace.csv", seconds=1200, directory=TRACES))
     assert len(times) / 1200 == pytest.approx(0.9, rel=0.15)
@@ -256,18 +241,6 @@ def test_a_workload_changes_its_rate_and_its_work(kind):
     assert again.request(2, first._replace(at_ns=600 * S), "c").hints == {"work": 3.0, "length": 7}
 
 
-def test_a_change_before_the_start_holds_from_the_start():
-    times = arrivals(source(kind="poisson", rate=50.0, start="10s", changes=[{"at": "5s", "rate": 5.0}]))
-    assert times[0] >= 10 * S
-    assert len(times) == pytest.approx(4950, rel=0.08)
-
-
-def test_without_changes_nothing_is_drawn_otherwise():
-    assert arrivals(source(seconds=50, kind="gamma", rate=30.0)) == arrivals(
-        source(seconds=50, kind="gamma", rate=30.0, changes=[{"at": "60s", "rate": 90.0}])
-    )
-
-
 @pytest.mark.parametrize(
     ("workload", "message"),
     [
@@ -285,20 +258,17 @@ def test_a_wrong_change_or_axis_says_what_to_mend(workload, message):
 
 
 def test_a_load_multiplies_every_rate():
-    table = {
-        "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}},
-        "app": {"a": {"model": "m"}},
-        "workload": {
-            "w": {"app": "a", "rate": 10.0, "changes": [{"at": "5s", "rate": 4.0}, {"at": "6s"}]},
-            "t": {"app": "a", "kind": "trace", "file": "t.csv", "scale": 3.0},
-        },
-    }
-    open_, trace = with_load(parse_scenario(table), 2.0).workloads
+    def at_twice(**workloads):
+        return with_load(scenario_of({"m": {1: 1}}, {"a": "m"}, workloads), 2.0).workloads
+
+    open_, trace = at_twice(
+        w={"app": "a", "rate": 10.0, "changes": [{"at": "5s", "rate": 4.0}, {"at": "6s"}]},
+        t={"app": "a", "kind": "trace", "file": "t.csv", "scale": 3.0},
+    )
     assert (open_.rate, open_.changes[0].rate, open_.changes[1].rate) == (20.0, 8.0, -1.0)
     assert (trace.scale, trace.rate) == (1.5, 0.0)
-    table["workload"] = {"c": {"app": "a", "kind": "closed"}}
     with pytest.raises(ConfigError, match="it has no rate to multiply"):
-        with_load(parse_scenario(table), 2.0)
+        at_twice(c={"app": "a", "kind": "closed"})
 
 
 # --- several traces on one time axis ----------------------------------------------------------------------------------
@@ -307,24 +277,14 @@ def test_a_load_multiplies_every_rate():
 def on_one_axis(tmp_path, second, **keys):
     (tmp_path / "first.csv").write_text("arrival_s\n100.5\n101.0\n")
     (tmp_path / "second.csv").write_text(second)
-    return parse_scenario(
-        {
-            "model": {"m": {"engine": "synthetic", "expected": {"1": "1ms"}}},
-            "app": {"a": {"model": "m"}},
-            "run": {"duration": "60s", "step_cost": "0us"},
-            "workload": {
-                name: {
-                    "app": "a",
-                    "kind": "trace",
-                    "file": f"{name}.csv",
-                    "axis": "day",
-                    "start": "2s",
-                    **(keys if name == "second" else {}),
-                }
-                for name in ("second", "first")
-            },
-        },
-        str(tmp_path),
+    one = {"app": "a", "kind": "trace", "axis": "day", "start": "2s"}
+    return scenario_of(
+        {"m": {1: 1}},
+        {"a": "m"},
+        {name: {**one, "file": f"{name}.csv", **(keys if name == "second" else {})} for name in ("second", "first")},
+        seconds=60,
+        run={"step_cost": "0us"},
+        directory=str(tmp_path),
     )
 
 

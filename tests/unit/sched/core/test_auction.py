@@ -54,11 +54,6 @@ def test_where_not_even_the_smallest_batch_fits_nothing_starts():
     assert after_a_critical_one(beside_critical(19.999)) == []
 
 
-def test_a_batch_of_jobs_that_leave_places_free_is_cut_too():
-    world = beside_critical(10 + 16)
-    assert after_a_critical_one(world, count=5) == [ran("n", 2, 3, 4, 5, size=4)]
-
-
 def test_background_work_counts_as_slow_as_the_slowest_lately_of_any_size_and_of_its_own():
     def learnt(*observed: Any) -> List[Any]:
         world = beside_critical(10 + 20)
@@ -189,12 +184,6 @@ def test_background_work_that_has_to_yield_keeps_no_shorter_work_of_another_poli
 # --- launching --------------------------------------------------------------------------------------------------------
 
 
-def test_a_launch_says_who_else_is_in_the_batch():
-    world = Driver({"m": {1: 10, 4: 20}}, {"a": "m"})
-    world.arrive("a", count=3)
-    assert all("in work 1 on cpu0 with 2 others" in world.scheduler.story(number)[-1] for number in (1, 2, 3))
-
-
 def test_a_work_must_start_before_the_one_in_front_of_it_counts_as_hung():
     def second(at: float) -> Any:
         world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "5s"}}, lane={"cpu0": {"depth": 2, "hang": "1s"}})
@@ -204,20 +193,3 @@ def test_a_work_must_start_before_the_one_in_front_of_it_counts_as_hung():
 
     assert second(at=8) == 1008 * MS
     assert second(at=13.5) == 1013 * MS, "the first was due at 13"
-
-
-@pytest.mark.parametrize("policy", ["edf", "fifo"])
-def test_what_waits_is_looked_at_again_when_it_has_waited_long_enough(policy):
-    world = Driver(
-        {"loop": {1: 4}, "slow": {1: 28}},
-        {
-            "loop": {"model": "loop", "slo": "20ms", "class": "critical"},
-            "slow": {"model": "slow", "slo": "5s", "class": "background", "background_wait": "300ms"},
-        },
-        policy,
-    )
-    world.arrive("loop")
-    world.finish(at=4)
-    assert world.arrive("slow", at=5) == []
-    assert world.wake_ms == 305
-    assert world.pass_time(305) == [ran("slow", 2)]

@@ -40,20 +40,17 @@ def test_near_a_limit_a_lane_waits_for_a_fuller_batch_for_half_of_the_time_to_sp
     assert world.pass_time(42) == [ran("m", 1, 2)]
 
 
-def test_at_the_hard_limit_it_waits_for_longer():
-    world = pressed(level="hard")
-    world.arrive("app", at=0)
-    assert world.wake_ms == pytest.approx(84 * 0.7)
-
-
-def test_a_full_batch_waits_for_nobody():
-    world = pressed()
-    assert world.arrive("app", at=0, count=4) == [ran("m", 1, 2, 3, 4)]
-
-
-def test_without_pressure_nobody_waits():
-    world = pressed(level="none")
-    assert world.arrive("app") == [ran("m", 1)]
+@pytest.mark.parametrize(
+    ("world", "asked", "starts"),
+    [
+        ({"level": "none"}, {}, 1),
+        ({}, {"count": 4}, 4),  # the batch is full
+        ({}, {"slo": 16}, 1),  # a tight deadline is not risked
+        ({"models": {"m": {1: 10, 2: 20, 4: 40}}}, {}, 1),  # a fuller batch gains nothing
+    ],
+)
+def test_nobody_waits_without_pressure_nor_where_a_wait_gains_nothing_or_costs_the_deadline(world, asked, starts):
+    assert pressed(**world).arrive("app", **asked) == [ran("m", *range(1, starts + 1))]
 
 
 def test_when_the_pressure_ends_what_waited_starts():
@@ -78,11 +75,6 @@ def test_critical_requests_never_wait_nor_do_others_while_one_does():
     assert world.finish("cpu0", at=10)[-1] == ran("m", 2)
 
 
-def test_where_a_fuller_batch_gains_nothing_nobody_waits():
-    world = pressed(models={"m": {1: 10, 2: 20, 4: 40}})
-    assert world.arrive("app") == [ran("m", 1)]
-
-
 def test_what_waits_for_the_lane_in_other_models_shortens_the_wait():
     models = {"m": {1: 10, 4: 16}, "n": {1: 20, 4: 40}}
     world = pressed(models, {"am": "m", "an": {"model": "n", "slo": "90ms"}})
@@ -90,11 +82,6 @@ def test_what_waits_for_the_lane_in_other_models_shortens_the_wait():
     assert world.wake_ms == 42
     assert world.arrive("an", at=2) == []
     assert world.wake_ms == 19  # due at 92, 16 + 40 for both, so 34 to spare since 2: half of it
-
-
-def test_a_tight_deadline_is_not_risked():
-    world = pressed()
-    assert world.arrive("app", slo=16) == [ran("m", 1)]
 
 
 def test_background_work_waits_until_the_pressure_ends():
@@ -223,16 +210,3 @@ def test_a_speed_that_is_told_late_does_not_count_twice():
     world.step(LaneChanged("cpu0", speed=0.5, since_ns=0), at=500)
     assert latency.likely_ns[1] == 20 * MS
     assert latency.slowdown_ppm == 10**6
-
-
-def test_the_energy_goes_to_who_ran():
-    world = Driver({"m": {1: 10, 2: 12}}, {"a": "m", "b": "m"})
-    assert world.scheduler.energy(0) == {}
-    world.step(DeviceChanged("cpu", power_w=10.0), at=0)
-    world.arrive("a", at=0)
-    world.finish("cpu0", at=30)
-    world.arrive("b", at=40)
-    world.finish("cpu0", at=50)
-    figures = world.scheduler.energy(1000 * MS)["cpu"]
-    assert figures["energy_j"] == 10.0
-    assert figures["energy_j_by_app"] == {"a": 7.5, "b": 2.5}

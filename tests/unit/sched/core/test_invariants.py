@@ -149,21 +149,6 @@ def test_a_job_that_is_probed_is_not_retained_any_more(world):
         world.scheduler.check()
 
 
-@interpreted_only
-def test_what_is_lost_or_over_but_still_running_is_in_order(world):
-    """A lane that was pulled out may still answer; a stream waits for a request that ended while it runs."""
-    work = world.lanes["a"].works[0]
-    work.lost = True
-    for request_id in (2, 3):
-        world.requests[request_id].running = 0
-        world.job_of(request_id).state = READY
-    with pytest.raises(AssertionError, match="queued: False"):  # not: "is on a lane"
-        world.scheduler.check()
-    world.stream["voice", "v"].active = SimpleNamespace(ended=True, running=1)
-    with pytest.raises(AssertionError, match="queued: False"):  # not: "is over"
-        world.scheduler.check()
-
-
 def test_lane_time_that_no_open_request_keeps_is_noticed():
     driver = Driver({"m": {1: 10}}, {"a": "m"})
     driver.arrive("a", client="pid:1 #1")

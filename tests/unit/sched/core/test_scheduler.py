@@ -59,28 +59,6 @@ def test_a_request_runs_and_is_completed_with_where_its_time_went():
     assert world.wake_ms is None
 
 
-def test_an_idle_lane_starts_at_once_and_a_busy_one_when_it_is_free():
-    world = one()
-    world.arrive("a")
-    assert world.arrive("a", at=4) == []
-    assert world.finish(at=10) == [ended(1, "completed"), ran("m", 2)]
-    assert world.finish(at=20) == [
-        FinishRequest(2, "completed", "", LatencyBreakdown(queue_ns=6 * MS, execute_ns=10 * MS))
-    ]
-
-
-def test_a_burst_is_planned_once_as_one_batch():
-    world = one()
-    assert world.arrive("a", count=4) == [ran("m", 1, 2, 3, 4, size=4, expected_ns=20 * MS)]
-    assert world.finish(at=20) == [ended(number, "completed") for number in (1, 2, 3, 4)]
-
-
-def test_late_is_no_outcome_of_its_own():
-    world = one()
-    world.arrive("a", slo=15)
-    assert world.finish(at=50) == [ended(1, "completed")]
-
-
 def test_the_parts_of_a_batch_end_each_in_its_own_way():
     world = one()
     world.arrive("a", count=3)
@@ -92,13 +70,6 @@ def test_a_request_that_is_expired_at_arrival_is_rejected():
     world = one()
     assert world.arrive("a", slo=0) == [ended(1, "rejected", "expired")]
     assert world.arrive("a", slo=0, on_late="answer") == [ran("m", 2)]
-
-
-def test_no_lane_can_make_it_so_it_is_refused_at_arrival():
-    world = one()
-    assert world.arrive("a", slo=9) == [ended(1, "rejected", "cannot_make_deadline")]
-    assert world.arrive("a", slo=10) == [ran("m", 2)]
-    assert "rejected: cannot_make_deadline" in world.scheduler.story(1)[-1]
 
 
 def test_stories_are_kept_for_a_while_after_the_end():
@@ -127,17 +98,6 @@ def test_a_story_ends_with_why_it_was_late_and_what_was_before_it():
         "  before it: 1 batch of app a on cpu0",
     ]
     assert not [line for line in world.scheduler.story(1) if "past this deadline" in line or "before it" in line]
-
-
-def test_the_story_of_a_dropped_request_says_that_it_waited():
-    world = one(policy="fifo")
-    world.arrive("a", slo=200)
-    world.arrive("a", at=5, slo=30)
-    world.pass_time(35)
-    assert world.scheduler.story(2)[-2:] == [
-        "  given up before this deadline; most of its time was queue: waiting for a lane",
-        "  before it: 1 batch of app a on cpu0",
-    ]
 
 
 def test_no_word_of_a_policys_note_breaks_a_story():
@@ -222,19 +182,6 @@ def test_partial_waits_for_half_of_what_is_left_where_what_follows_needs_more():
     assert world.finish(at=36) == [ran("join", 1)]
 
 
-def test_the_alarm_is_later_than_now_also_where_half_of_what_is_left_is_no_time():
-    world = Driver(
-        FAN_MODELS,
-        {"a": {"node": FAN, "on_late": "partial", "stream": "in_order"}},
-        policy="fifo",
-        lane={"l0": {"hang": "100ms"}, "l1": {}},
-    )
-    world.arrive("a", slo=1000, stream="s")
-    world.arrive("a", slo=110 + 1 / MS, stream="s")
-    assert world.step(at=110) == [ended(1, "failed"), ran("cut", 2, lane="l1")]  # due in one nanosecond
-    assert world.scheduler.wake_at() == 110 * MS + 1
-
-
 def test_partial_is_not_dropped_by_edf_for_a_part_that_would_be_late():
     world = Driver(FAN_MODELS, {"a": {"node": FAN, "on_late": "partial", "slo": "60ms"}})
     world.arrive("a")
@@ -253,15 +200,6 @@ def test_cancelling_what_waits_ends_it_and_frees_its_place():
     assert world.cancel(5) == [ended(5, "cancelled", "cancelled by its client")]
     assert world.finish(at=20) == [ended(number, "completed") for number in (1, 2, 3, 4)]
     world.over()
-
-
-def test_cancelling_what_runs_answers_at_once_and_ignores_the_result():
-    world = one()
-    world.arrive("a")
-    assert world.cancel(1, at=3) == [ended(1, "cancelled")]
-    assert world.scheduler.busy
-    assert world.arrive("a", at=4) == []  # the lane is still at it
-    assert world.finish("cpu0", at=10) == [ran("m", 2)]
 
 
 def test_cancelling_takes_every_part_and_descendant():
@@ -311,14 +249,6 @@ def test_a_batch_of_which_some_failed_did_run_and_teaches():
     assert world.scheduler.state.latency["m", "cpu0"].estimate_ns[4] == 40 * MS
 
 
-def test_a_result_that_cannot_be_used_fails_the_request():
-    world = Driver(FAN_MODELS, {"a": FAN})
-    world.arrive("a")
-    assert world.finish(at=10, parts=257) == [
-        ended(1, "failed", "node 'cut' made 257 parts, more than its parts_max = 256")
-    ]
-
-
 def test_unfinished_jobs_stay_on_the_lane_that_holds_their_state():
     world = Driver(ONE, {"a": {"model": "m", "slo": "1s"}}, policy="fifo", lane=TWO_LANES)
     world.arrive("a")
@@ -334,16 +264,6 @@ def test_unfinished_jobs_stay_on_the_lane_that_holds_their_state():
     assert 1 in ids(world.actions[0].jobs)
     world.finish("l0", at=30)
     assert world.outcome(1) == "completed"
-
-
-def test_an_unfinished_job_waits_for_its_own_lane_even_when_another_is_idle():
-    world = Driver(
-        ONE, {"a": {"model": "m", "slo": "1s"}, "b": {"model": "m", "slo": "5s"}}, policy="fifo", lane=TWO_LANES
-    )
-    world.arrive("a", count=4)
-    world.finish("l0", at=20, status="unfinished")
-    world.lane("l0", up=False, at=21)
-    assert world.actions[0] == ended(1, "failed", "lane l0 went down: pulled out")
 
 
 def test_time_is_counted_over_every_step_of_an_unfinished_job():
@@ -393,29 +313,10 @@ def test_an_answer_for_an_unknown_work_a_second_arrival_and_time_going_back_are_
 # --- graphs -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_pipeline_counts_the_time_along_its_chain():
-    world = Driver(PIPE_MODELS, {"a": PIPE})
-    world.arrive("a")
-    assert world.finish(at=10) == [ran("b", 1)]
-    assert world.finish(at=35) == [FinishRequest(1, "completed", "", LatencyBreakdown(execute_ns=35 * MS))]
-
-
 def test_a_pipeline_is_refused_when_its_rest_does_not_fit():
     world = Driver(PIPE_MODELS, {"a": PIPE})
     assert world.arrive("a", slo=29) == [ended(1, "rejected", "cannot_make_deadline")]
     assert world.arrive("a", slo=30) == [ran("a", 2)]
-
-
-def test_parts_run_on_several_lanes_and_meet_again():
-    world = Driver(FAN_MODELS, {"a": FAN}, lane=TWO_LANES)
-    world.arrive("a")
-    assert world.finish("l0", at=10, parts=2) == [
-        like(RunBatch, lane="l0", jobs=(JobId(1, "read", (0,)),)),
-        like(RunBatch, lane="l1", jobs=(JobId(1, "read", (1,)),)),
-    ]
-    assert world.finish("l1", at=20) == []
-    assert world.finish("l0", at=22) == [like(RunBatch, jobs=(JobId(1, "join", ()),))]
-    assert world.finish("l0", at=32) == [ended(1, "completed")]
 
 
 def test_a_failed_part_fails_the_request_and_its_sibling_becomes_an_orphan():
@@ -449,16 +350,6 @@ def test_a_lane_that_goes_down_fails_what_runs_and_gives_its_inbox_back():
     world.finish("l0", at=19)
     world.finish("l0", at=29)
     world.over()
-
-
-def test_only_the_head_of_a_lane_was_running_however_late_it_is():
-    world = Driver({"m": {1: 10}}, {"a": "m"}, policy="fifo", lane={"l0": {"ahead": "50ms"}})
-    world.arrive("a", count=2)
-    assert world.lane("l0", up=False, at=15) == [ended(1, "failed")]  # 10 ms were expected, the second still waited
-    early = Driver({"m": {1: 10}}, {"a": "m"}, policy="fifo", lane={"l0": {"ahead": "50ms"}})
-    early.arrive("a", count=2)
-    early.finish("l0", at=3)
-    assert early.lane("l0", up=False, at=4) == [ended(2, "failed")]  # it was expected at 10, but runs since 3
 
 
 def test_answers_for_works_of_a_lane_that_went_down_are_ignored():
@@ -506,25 +397,6 @@ def test_a_lane_that_hangs_is_given_up_its_request_ends_and_others_go_elsewhere(
     assert world.finish("l1", at=120) == [ended(2, "completed"), ran("m", 4, lane="l1")]
 
 
-@pytest.mark.parametrize(("slo", "goes_on"), [(110, False), (110 + 1 / MS, True)])
-def test_what_was_launched_behind_a_batch_that_hangs_is_over_at_its_deadline(slo, goes_on):
-    world = Driver(
-        {"m": {1: 10}},
-        {"a": {"model": "m", "slo": "5s"}},
-        policy="fifo",
-        lane={"l0": {"hang": "100ms", "ahead": "10ms"}, "l1": {"hang": "1s"}},
-    )
-    world.arrive("a")
-    world.arrive("a", slo=slo)
-    world.arrive("a")
-    assert [(work.lane, ids(work.jobs)) for work in world.on_lane.values()] == [("l0", [1]), ("l0", [2]), ("l1", [3])]
-    world.finish("l1", at=20)
-    assert world.step(at=110) == [
-        ended(1, "failed"),
-        ran("m", 2, lane="l1") if goes_on else ended(2, "dropped", "expired"),
-    ]
-
-
 def test_what_a_deep_lane_may_have_launched_ends_with_the_batch_that_hangs():
     world = Driver(
         {"m": {1: 10}},
@@ -541,27 +413,6 @@ def test_what_a_deep_lane_may_have_launched_ends_with_the_batch_that_hangs():
     ]
     world.finish("l1", at=20)
     assert world.step(at=110) == [ended(1, "failed"), ended(2, "failed"), ran("m", 3, lane="l1")]
-
-
-def test_a_lost_lane_fails_what_ran_and_gives_back_what_was_only_launched():
-    world = Driver(
-        {"m": {1: 10}}, {"a": {"model": "m", "slo": "5s"}}, policy="fifo", lane={"l0": {"depth": 2}, "l1": {}}
-    )
-    world.arrive("a", count=3)
-    assert [(work.lane, ids(work.jobs)) for work in world.on_lane.values()] == [("l0", [1]), ("l0", [2]), ("l1", [3])]
-    assert world.lane("l0", up=False, at=5) == [ended(1, "failed")]
-    assert world.finish("l1", at=10) == [ended(3, "completed"), ran("m", 2, lane="l1")]
-
-
-def test_a_hung_lane_that_answers_is_trusted_again():
-    world = one(lane={"cpu0": {"hang": "100ms"}}, app={"slo": "5s"})
-    world.arrive("a")
-    world.step(at=110)
-    assert world.scheduler.busy
-    world.finish("cpu0", at=130)
-    assert world.arrive("a", at=131) == [ran("m", 2)]
-    world.finish("cpu0", at=140)
-    world.over()
 
 
 def test_what_no_deadline_ends_does_not_wait_for_a_lane_that_hangs_or_is_down():
@@ -622,13 +473,6 @@ def test_a_full_app_refuses_and_says_whether_the_client_is_over_its_share():
     assert world.arrive("a", client="y") == [ended(6, "rejected", "queue_full")]  # all of them run
 
 
-def test_a_client_below_its_share_displaces_the_newest_of_the_greediest():
-    world = one(app={"pending_max": 6, "slo": "5s"})
-    world.arrive("a", count=6, client="x")
-    assert world.arrive("a", client="y") == [ended(6, "dropped", "over_share")]
-    assert world.arrive("a", client="x") == [ended(8, "rejected", "over_share")]
-
-
 def test_only_a_client_that_has_something_pending_beside_others_is_over_its_share():
     world = one(app={"pending_max": 2, "slo": "5s"})
     world.arrive("a", client="x")
@@ -646,13 +490,6 @@ def test_a_full_server_refuses_whoever_has_most_and_takes_others_in_its_place():
     assert world.arrive("b", client="x") == [ended(4, "rejected", "server_full")]
     assert world.arrive("a", client="y") == [ended(3, "dropped", "over_share")]
     assert world.arrive("a", client="y") == [ended(6, "rejected", "server_full")]
-
-
-@pytest.mark.parametrize(("steps", "times"), [(None, 1), (0.5, 1), (1, 1), (1.9, 1), (2, 2), (7, 7)])
-def test_a_request_counts_in_the_auction_as_often_as_it_has_steps(steps, times):
-    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "5s"}})
-    world.arrive("a", hints={} if steps is None else {"steps": steps})
-    assert world.scheduler.state.requests[1].cost_share_ns == times * 10 * MS
 
 
 def test_a_client_that_would_be_late_displaces_the_newest_that_wait_of_one_above_its_part_of_the_lane_time():
@@ -701,42 +538,6 @@ def stream(kind="in_order", models=ONE, **keys):
     return Driver(models, {"a": {"model": "m", "stream": kind, **keys}})
 
 
-def test_requests_of_one_stream_run_one_after_the_other_in_order():
-    world = stream()
-    assert world.arrive("a", count=3, stream="s") == [ran("m", 1)]
-    assert world.finish(at=10) == [ended(1, "completed"), ran("m", 2)]
-    assert world.finish(at=20) == [ended(2, "completed"), ran("m", 3)]
-    world.finish(at=30)
-    world.over()
-
-
-def test_different_streams_share_a_batch_and_without_a_stream_nobody_waits():
-    world = stream()
-    first, second, third = world.request("a", stream="x"), world.request("a", stream="y"), world.request("a")
-    from edgeserve.sched.protocol.events import RequestArrived
-
-    assert world.step(*[RequestArrived(item) for item in (first, second, third)]) == [ran("m", 1, 2, 3)]
-
-
-def test_newest_wins_supersedes_what_has_not_begun():
-    world = stream("newest_wins")
-    world.arrive("a", stream="s")
-    world.arrive("a", at=1, stream="s")
-    assert world.arrive("a", at=2, stream="s") == [ended(2, "dropped", "superseded")]
-    assert world.finish(at=10) == [ended(1, "completed"), ran("m", 3)]
-    world.finish(at=20)
-    world.over()
-
-
-def test_newest_wins_in_one_burst_runs_only_the_newest():
-    world = stream("newest_wins")
-    assert world.arrive("a", count=3, stream="s") == [
-        ended(1, "dropped", "superseded"),
-        ended(2, "dropped", "superseded"),
-        ran("m", 3),
-    ]
-
-
 @pytest.mark.parametrize(("stream", "begins_ms"), [("newest_wins", 10), ("in_order", 90)])
 def test_the_auction_lets_a_frame_go_before_the_next_one_comes(stream, begins_ms):
     models = {"m": {1: 10, 8: 24}, "n": {1: 10}}  # a frame, worth 3 of its 10 ms, waits for the others while it can
@@ -774,26 +575,6 @@ def test_what_waits_in_a_stream_can_be_cancelled_and_expires():
     world.over()
 
 
-def test_the_state_of_a_silent_stream_is_dropped_after_its_time():
-    world = stream(state_ttl="1s")
-    world.arrive("a", stream="s")
-    world.finish(at=10, state_bytes=500)
-    assert world.scheduler.devices["cpu"].state_bytes == 500
-    assert world.wake_ms == 1010
-    assert world.step(at=1010) == [DropState(app="a", stream="s")]
-    assert world.scheduler.devices["cpu"].state_bytes == 0
-    assert world.wake_ms is None
-
-
-def test_an_app_remembers_a_bounded_number_of_streams():
-    world = stream(streams_max=2)
-    for number, name in enumerate("xyz"):
-        world.arrive("a", at=number * 10, stream=name)
-        if name != "z":
-            world.finish(at=number * 10 + 9, state_bytes=10)
-    assert world.actions == [DropState(app="a", stream="x"), ran("m", 3)]
-
-
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 MODELS = {name: {1: 10, "memory": "60MB", "load": "5ms"} for name in ("m", "n", "o")}
@@ -803,27 +584,6 @@ APPS = {"am": "m", "an": "n", "ao": "o"}
 def small(resident=("m",), budget="100MB", models=MODELS, policy="edf"):
     """Three models of 60 MB, one of which fits."""
     return Driver(models, APPS, policy, {"cpu": resident}, device={"cpu": {"memory": budget}})
-
-
-def test_a_model_is_loaded_in_the_place_of_an_idle_one_and_then_runs():
-    world = small()
-    assert world.arrive("an") == [like(EvictModel, model="m", lane="copy:cpu"), like(LoadModel, model="n")]
-    assert world.finish("copy:cpu", at=1) == []
-    assert world.finish("copy:cpu", at=7) == [ran("n", 1)]
-    assert world.finish("cpu0", at=17) == [
-        FinishRequest(1, "completed", "", LatencyBreakdown(load_ns=7 * MS, execute_ns=10 * MS))
-    ]
-
-
-def test_what_works_is_never_evicted():
-    world = small()
-    world.arrive("am")
-    assert world.arrive("an", at=1) == []
-    assert world.finish("cpu0", at=10) == [
-        ended(1, "completed"),
-        like(EvictModel, model="m"),
-        like(LoadModel, model="n"),
-    ]
 
 
 def test_a_model_that_was_loaded_serves_before_it_goes_again():
@@ -856,13 +616,6 @@ def test_a_load_that_keeps_failing_fails_those_who_wait():
     world.over()
 
 
-def test_a_refused_load_is_tried_again():
-    world = small(resident=())
-    world.arrive("an", slo=5000)
-    world.refuse("copy:cpu", at=1)
-    assert world.pass_time(1 + LOAD_RETRY_NS / MS) == [like(LoadModel, model="n")]
-
-
 def test_loads_are_kept_outstanding_for_a_few_milliseconds_only():
     world = small(resident=(), budget="1GB")
     world.arrive("am")
@@ -870,12 +623,6 @@ def test_loads_are_kept_outstanding_for_a_few_milliseconds_only():
     assert world.arrive("ao") == []
     assert world.wake_ms == 5
     assert world.step(at=5) == [like(LoadModel, model="o")]
-
-
-def test_under_pressure_an_idle_model_is_given_up():
-    world = small(resident=("m", "n"), budget="160MB")
-    assert world.device("cpu", free=20_000_000) == []
-    assert world.device("cpu", free=9_000_000) == [like(EvictModel, model="m")]
 
 
 def test_a_cancelled_request_wants_no_model_any_more():
@@ -898,15 +645,6 @@ def test_a_copy_lane_that_goes_down_gives_its_memory_back_and_loads_again():
 # --- classes ----------------------------------------------------------------------------------------------------------
 
 
-def test_background_work_runs_only_when_nobody_else_wants_the_lane():
-    apps = {"a": "m", "bg": {"model": "n", "class": "background", "slo": "5s"}}
-    world = Driver({"m": {1: 10}, "n": {1: 10}}, apps)
-    world.arrive("bg", count=2)
-    world.arrive("a")
-    assert world.finish(at=10) == [ended(1, "completed"), ran("m", 3)]
-    assert world.finish(at=20) == [ended(3, "completed"), ran("n", 2)]
-
-
 def critical(background_ms=30, **keys):
     apps = {
         "c": {"model": "m", "class": "critical", "slo": "30ms"},
@@ -922,13 +660,6 @@ def test_background_work_that_would_block_the_next_critical_request_yields_for_a
     assert world.finish(at=10) == [ended(1, "completed")]
     assert world.wake_ms == MEMORY_NS / MS
     assert world.pass_time(1000) == [ran("n", 2)]
-
-
-def test_background_work_that_is_over_soon_enough_need_not_yield():
-    world = critical(background_ms=20)
-    world.arrive("c", at=0)
-    world.arrive("bg", at=1)
-    assert world.finish(at=10) == [ended(1, "completed"), ran("n", 2)]
 
 
 def test_background_work_does_not_yield_on_a_lane_that_no_critical_app_uses():

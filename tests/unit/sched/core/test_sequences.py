@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hand_world import MS, Driver, ended, ids, job, like, ran
+from hand_world import MS, Driver, ended, ids, like, ran
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.policies import POLICIES
@@ -61,26 +61,6 @@ def test_a_job_that_is_over_before_its_batch_is_answered_at_once_and_only_once()
     world.over()
 
 
-def test_all_jobs_may_be_over_before_their_batch():
-    world = lm()
-    world.arrive("chat", hints=chat())
-    world.progress(1, at=40, steps=4)
-    assert world.scheduler.open_count == 0 and world.scheduler.busy
-    world.finish(at=40)
-    world.over()
-
-
-def test_a_job_that_failed_alone_fails_its_request_at_once():
-    world = lm()
-    world.arrive("chat", count=1, hints=chat())
-    assert world.progress(1, at=10, status="failed", reason="no such token") == [
-        like(DropState),
-        ended(1, "failed", "no such token"),
-    ]
-    world.finish(at=10)
-    world.over()
-
-
 @pytest.mark.parametrize("result", [JobResult(JobId(9, "lm", ())), JobResult(JobId(1, "lm", ()), "unfinished")])
 def test_news_of_a_job_that_is_not_in_the_batch_or_goes_on_is_an_error(result):
     world = lm()
@@ -89,46 +69,12 @@ def test_news_of_a_job_that_is_not_in_the_batch_or_goes_on_is_an_error(result):
         world.scheduler.step(MS, [BatchProgress(world.work().work_id, MS, (result,))])
 
 
-def test_a_job_is_over_only_once():
-    world = lm()
-    world.arrive("chat", count=1, hints=chat())
-    news = BatchProgress(world.work().work_id, MS, (JobResult(JobId(1, "lm", ())),))
-    world.scheduler.step(MS, [news])
-    with pytest.raises(PolicyError, match="before its end"):
-        world.scheduler.step(2 * MS, [news])
-
-
 def test_the_time_of_a_step_is_learnt_from_batches_of_many():
     world = lm()
     for number in range(12):
         world.arrive("chat", hints=chat(10))
         world.finish(at=300 * (number + 1), took=300, steps=10)
     assert world.scheduler.state.latency["lm", "cpu0"].likely_ns[1] == pytest.approx(30 * MS, rel=0.1)
-
-
-def test_times_of_a_variant_are_learnt_apart(monkeypatch):
-    class Prefills(Fifo):
-        def bid(self, lane, board):
-            bid = super().bid(lane, board)
-            if bid is not None:
-                bid.variant, bid.steps_max = "prefill", 1
-            return bid
-
-    monkeypatch.setitem(POLICIES, "prefills", Prefills)
-    world = lm(policy="prefills")
-    world.arrive("chat", hints=chat())
-    assert world.work().variant == "prefill" and world.work().steps_max == 1
-    world.finish(at=70)
-    latency = world.scheduler.state.latency["lm", "cpu0"]
-    assert latency.known(1, 70 * MS).measured == 0
-    assert latency.phase("prefill").known(1, 70 * MS).measured == 1
-
-
-def test_what_the_model_says_is_left_counts_for_the_next_batch():
-    world = lm()
-    world.arrive("chat", hints=chat(20))
-    world.finish(at=200, status="unfinished", steps=20, hints={"steps": 33}, state_bytes=300)
-    assert world.work().steps_max == 33
 
 
 @pytest.mark.parametrize(
@@ -178,14 +124,6 @@ def test_no_more_sequences_than_slots_are_on_a_lane():
     assert ids(world.work().jobs) == [4, 5]
 
 
-def test_where_nothing_may_run_nothing_is_booked():
-    world = lm(slots=1)
-    world.arrive("chat", hints=chat())
-    sequences, lane = world.scheduler.state.sequences, next(iter(world.scheduler.state.run_lanes))
-    other = job(9, world.scheduler.state.apps["chat"])
-    assert sequences.fit([other], None, lane) == ([], 0, 0, None)
-
-
 def test_a_batch_takes_only_the_jobs_whose_whole_sequences_fit():
     world = lm(state_memory="650B")  # of 30 tokens each: two
     world.arrive("chat", count=3, hints=chat())
@@ -209,37 +147,6 @@ def test_a_released_sequence_goes_on_when_there_is_room_with_the_steps_it_has_ma
     assert world.finish(at=300, steps=10) == [like(DropState), ended(1, "completed"), ran("lm", 2)]
     assert world.finish(at=400, steps=10) == [like(DropState), ended(2, "completed")]
     world.over()
-
-
-def test_steps_are_bounded_by_the_memory_that_is_left_if_no_job_ends_early():
-    world = lm(state_memory="1KB")
-    world.arrive("chat", hints=chat(20, tokens=10))
-    world.finish(at=200, status="unfinished", steps=20, hints={"steps": 60}, state_bytes=300)
-    world.arrive("chat", count=1, hints=chat(20, tokens=10))
-    world.finish(at=500, status="unfinished", steps=60, hints={"steps": 10}, state_bytes=900)
-    assert world.work().steps_max == 10 and held(world)[1] <= 1024
-
-
-def test_no_batch_begins_where_another_model_leaves_no_memory_for_its_input():
-    models = {"lm": {**LM["lm"], "lanes": ["l0"]}, "other": {**LM["lm"], "lanes": ["l1"]}}
-    world = Driver(
-        models,
-        {"chat": APPS["chat"], "talk": {"model": "other", "slo": "100s"}},
-        "fifo",
-        sequences=dict.fromkeys(models, (CONTEXT, TOKEN_BYTES, SLOTS)),
-        lane={"l0": {"device": "d"}, "l1": {"device": "d"}},
-        device={"d": {"memory": "600B"}},
-    )
-    world.arrive("chat", hints=chat(46, tokens=10))
-    world.arrive("talk", hints=chat(20, tokens=10))  # 4 tokens are left
-    assert world.of(RunBatch) == []
-    assert 2 not in world.ends, "it waits for the other model's sequence"
-    world.finish("l0", at=200, steps=46)
-    assert world.of(RunBatch) == [ran("other", 2, steps_max=20)]
-    world.finish("l1", at=300, steps=20)
-    world.arrive("chat", hints=chat(46, tokens=10))
-    world.arrive("talk", hints=chat(20, tokens=3))
-    assert world.of(RunBatch) == [ran("other", 4, steps_max=1)]
 
 
 def test_a_sequence_alone_may_hold_all_there_is_and_fails_when_that_is_too_little():
@@ -332,15 +239,6 @@ def test_the_step_after_which_a_batch_ends_passes_while_others_are_decided_about
     assert world.finish(at=40, status="unfinished", steps=4, state_bytes=140) == [ran("ear", 2)]
 
 
-def test_a_step_that_takes_longer_than_expected_is_believed_to_end_now():
-    world = both()
-    world.arrive("chat", hints=chat(50))
-    world.arrive("voice", at=30, slo=60)
-    world.step(at=55)
-    (lane,) = world.scheduler.state.run_lanes
-    assert lane.available_ns(55 * MS) == 55 * MS
-
-
 @pytest.mark.parametrize("slo", [30, 60])
 def test_a_pipeline_is_served_beside_a_batch_that_can_be_cut(slo):
     frames = {
@@ -365,27 +263,6 @@ def test_a_batch_is_cut_for_who_would_be_late_behind_it_and_in_time_after_one_st
     world.arrive("chat", hints=chat(20))  # until 200; a step takes 10, and who waits 5
     world.arrive("voice", at=3, slo=slo)
     assert world.of(CutBatch) == ([CutBatch(1, "cpu0")] if is_cut else [])
-
-
-def test_one_job_has_at_most_64_batches_cut():
-    for before, is_cut in ((0, True), (63, True), (64, False)):
-        world = both()
-        world.arrive("chat", hints=chat(20))
-        world.arrive("voice", at=3, slo=202)
-        (waiting,) = world.scheduler.state.requests[2].jobs.values()
-        ready = world.scheduler.state.ready
-        ready.remove(waiting)
-        waiting.cuts, waiting.deadline_ns = before, 100 * MS
-        ready.add(waiting)
-        world.arrive("chat", at=4)
-        assert world.of(CutBatch) == ([CutBatch(1, "cpu0")] if is_cut else [])
-        assert waiting.cuts == before + is_cut
-
-
-def test_a_batch_is_not_cut_for_who_can_wait():
-    world = both()
-    world.arrive("chat", hints=chat(50))
-    assert world.arrive("voice", at=30, slo=600) == []
 
 
 def test_a_batch_is_not_cut_for_who_would_be_late_even_after_one_step():
@@ -467,17 +344,6 @@ def test_a_batch_of_one_step_is_cut_where_its_prompt_is_read_in_turns():
         work = world.scheduler.state.works.running(1)
         work.expected_ns = 100 * MS  # its policy counts the prompt
         assert world.arrive("voice", at=3) == cut
-
-
-def test_the_turns_of_a_prompt_are_counted_until_the_first_step():
-    world = by_turns()
-    world.arrive("chat", hints=chat(20, tokens=65))
-    sequences = world.scheduler.state.sequences
-    job = next(iter(world.scheduler.state.requests[1].jobs.values()))
-    assert sequences.prefill_turns(job) == 5
-    job.steps = 1
-    assert sequences.prefill_turns(job) == 0
-    assert both().scheduler.state.sequences.models["lm"].prefill_tokens == 0
 
 
 # --- lanes that go down -----------------------------------------------------------------------------------------------

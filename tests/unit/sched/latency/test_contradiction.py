@@ -93,16 +93,3 @@ def test_the_source_is_said_and_an_assumption_is_none(source):
     found = served(latency({1: source, 4: source}), [99] * 10)
     assert (found.source if found else None) == (None if source == ASSUMED else source)
     assert served(BatchTime("m", "l", {1: timing_constant(MS)}, (1,)), [99] * 10).source == EXPECTED
-
-
-def test_figures_show_it_with_both_numbers():
-    known = latency()
-    assert "contradiction" not in known.figures(0)
-    served(known, [30] * 10)
-    assert known.figures(0)["contradiction"] == {
-        "source": "profile",
-        "size": 1,
-        "began_ms": 10.0,
-        "served_ms": 30.0,
-        "batches": 10,
-    }

@@ -22,11 +22,6 @@ def numbers(gap):
     return gap.likely_ns / US, gap.careful_ns / US
 
 
-def test_nothing_is_expected_before_enough_were_measured():
-    assert numbers(measured(*[500] * (LEARNT_MIN - 1))) == (0, 0)
-    assert numbers(measured(*[500] * LEARNT_MIN)) == (500, 500)
-
-
 def test_the_median_and_what_seven_of_eight_took_at_most():
     assert numbers(measured(*range(1, 33))) == (16, 28)
 
@@ -36,13 +31,6 @@ def test_a_few_stalls_do_not_count_and_many_count_as_no_more_than_the_bound():
     assert numbers(measured(*usual, *[300_000] * 4)) == (115, 127)
     assert measured(*[300_000] * LEARNT_MIN).careful_ns == DISPATCH_NS_MAX
     assert numbers(measured(*[-5] * LEARNT_MIN)) == (0, 0)
-
-
-def test_a_window_of_stalls_is_forgotten_after_as_many_batches():
-    gap = measured(*[300_000] * WINDOW_LEN)
-    for _ in range(WINDOW_LEN):
-        gap.took(200 * US)
-    assert numbers(gap) == (200, 200)
 
 
 # --- what a lane learns -----------------------------------------------------------------------------------------------
@@ -65,29 +53,6 @@ def test_it_is_the_time_from_the_decision_to_the_news_less_that_of_the_batch():
 @pytest.mark.parametrize("lane", [{"depth": 2}, {"ahead": "5ms"}])
 def test_a_lane_that_is_given_works_before_it_is_free_learns_none(lane):
     assert numbers(learnt(lane)) == (0, 0)
-
-
-def test_a_lane_in_use_is_free_one_dispatch_gap_after_its_batch():
-    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "10s"}})
-    lane = world.scheduler.state.run_lanes[0]
-    world.arrive("a", at=0)
-    for _ in range(LEARNT_MIN):
-        lane.dispatch_gap.took(MS)
-    assert [lane.available_ns(at * MS) // MS for at in (0, 10, 11, 12)] == [11, 11, 11, 12]
-
-
-def test_the_next_node_starts_one_dispatch_gap_later():
-    world = Driver(
-        {"m": {1: 10}},
-        {"a": {"slo": "10s", "node": [{"name": "x", "model": "m"}, {"name": "y", "model": "m", "after": ["x"]}]}},
-    )
-    state = world.scheduler.state
-    node = state.apps["a"].nodes[0]
-    assert state.board.rest_ns(state.apps["a"], node) == 10 * MS
-    for _ in range(LEARNT_MIN):
-        state.run_lanes[0].dispatch_gap.took(MS)
-    world.arrive("a", at=200)
-    assert state.board.rest_ns(state.apps["a"], node) == 11 * MS
 
 
 def test_a_request_is_refused_that_the_dispatch_gaps_before_it_make_late():

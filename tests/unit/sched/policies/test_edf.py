@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hand_world import MS, Driver, app_of, ended, ids, job, like, ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeserve.errors import ConfigError
-from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.latency.distribution import timing_constant
 from edgeserve.sched.latency.lane_gaps import DISPATCH_EVERY as LEARNT_MIN
-from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.common.model_queues import ModelQueues
-from edgeserve.sched.policies.edf import _critical_lost
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import RequestArrived
 
@@ -30,27 +24,11 @@ def burst(world, *deadlines, **fields):
     return world.step(*[RequestArrived(world.request("a", slo, **fields)) for slo in deadlines])
 
 
-def test_the_earliest_deadline_goes_first():
-    world = edf({1: 10})
-    burst(world, 90, 50, 70, 60)
-    assert ids(world.of(RunBatch)[0].jobs) == [2]
-    assert world.finish(at=10)[1:] == [ran("m", 4)]
-    assert world.finish(at=20)[1:] == [ran("m", 3)]
-
-
-def test_an_idle_lane_never_waits_for_a_fuller_batch():
-    assert edf().arrive("a") == [ran("m", 1, size=1)]
-
-
 def test_a_tight_head_does_not_shrink_the_batch():
     # Cut to what the first can bear, the batch would be 1 in 10 ms; four that are in time in 16 ms save more.
     world = edf()
     assert burst(world, 11, 40, 40, 40, 40) == [ran("m", 2, 3, 4, 5, size=4)]
     assert world.step(at=2) == [ended(1, "dropped", "cannot_make_deadline")]
-
-
-def test_a_larger_batch_that_saves_less_is_not_taken():
-    assert burst(edf({1: 10, 4: 44}), 100, 100, 100, 100) == [ran("m", 1)]
 
 
 def test_a_batch_runs_in_the_smallest_size_that_holds_it():
@@ -140,23 +118,6 @@ def test_an_iterative_job_whose_remaining_steps_do_not_fit_is_given_up():
     assert world.finish(at=31, took=10, status="unfinished") == [ended(1, "dropped", "cannot_make_deadline")]
 
 
-def test_of_two_models_the_one_that_cannot_wait_starts():
-    world = Driver({"m": {1: 10}, "n": {1: 10}}, {"a": "m", "b": "n"})
-    world.arrive("a")
-    first, second = world.request("a", 90), world.request("b", 21)
-    assert world.step(*[RequestArrived(item) for item in (first, second)], at=1) == []
-    assert world.finish(at=10)[1:] == [ran("n", 3)]  # m can wait, n cannot
-
-
-def test_options_are_checked():
-    with pytest.raises(ConfigError, match=r"\[policy.edf\] has no option 'bacth_max'; did you mean 'batch_max'"):
-        edf(bacth_max=3)
-    with pytest.raises(ConfigError, match=r"batch_max = True: expected a whole number from 0, such as 0"):
-        edf(batch_max=True)
-    with pytest.raises(ConfigError, match=r"\[policy.edf\] admit = 1: expected true or false, such as True"):
-        edf(admit=1)
-
-
 @settings(max_examples=120)
 @given(
     st.lists(st.integers(10, 40), min_size=1, max_size=6),
@@ -214,27 +175,3 @@ def test_a_batch_leaves_out_jobs_that_its_later_steps_would_make_late():
     """Twenty steps of 4 ms in a batch of two are in time, of 7 ms in one of four they are not."""
     world = edf({1: 3, 2: 4, 4: 7})
     assert burst(world, *[100] * 4, hints={"steps": 20}) == [ran("m", 1, 2, size=2)]
-
-
-@pytest.mark.parametrize(
-    ("size", "dues", "lost"),
-    [
-        (1, [115, 115], 0 + 1),
-        (2, [115, 115, 115], 2 + 1 + 0),
-        (1, [110, 121, 122], 0),
-        (1, [109, 121, 122], 1),
-        (1, [109, 110, 120], 1 + 1),
-        (2, [120, 120, 130, 130], 2),
-        (2, [120, 130, 130, 131], 1),
-        (2, [119, 120, 200], 1),
-    ],
-)
-def test_critical_jobs_are_at_risk_in_a_batch_that_ends_too_late_and_after_one_that_has_no_place_for_them(
-    size, dues, lost
-):
-    """One takes 10 and two 20, from 100 on; one more after it, a nanosecond later."""
-    latency = BatchTime("m", "l", {1: timing_constant(10), 2: timing_constant(20)}, (1, 2))
-    app, queues = app_of("m"), [JobQueue(), JobQueue()]
-    for seq, due in enumerate(dues):
-        queues[seq % 2].add(due, job(seq, app))
-    assert _critical_lost(queues, size, 100, latency, 1) == lost

@@ -66,20 +66,6 @@ def test_of_several_the_first_of_the_order_that_delivers_most_wins(bids, at_ms):
             assert winner.utility.value(at_ns) * other.remaining_ns >= other.utility.value(at_ns) * winner.remaining_ns
 
 
-def test_what_two_could_bear_each_three_cannot():
-    # Each of the two may wait for the large one, but not for the large one and the other.
-    large, second, third = bid(10, 100, utility=100), bid(5, 17), bid(5, 16)
-    for two in ([large, second], [large, third]):
-        assert arbiter.choose(two, 0) is large
-    assert arbiter.choose([large, second, third], 0) is not large
-
-
-def test_what_can_wait_lets_go_first_what_cannot():
-    patient, pressed = bid(10, 100), bid(10, 15)
-    assert arbiter.choose([patient, pressed], 0) is pressed
-    assert arbiter.choose([pressed, patient], 0) is pressed
-
-
 def test_what_could_be_late_behind_a_slow_batch_does_not_wait_for_it():
     # It may wait for 10 ms, not for the 13 that the first may take; nor if it may itself take 3 ms longer.
     first, patient = bid(10, 100, utility=20), bid(10, 21)
@@ -90,16 +76,6 @@ def test_what_could_be_late_behind_a_slow_batch_does_not_wait_for_it():
     assert arbiter.choose([first, patient], 0) is patient
     first.spread_ns = patient.spread_ns = MS // 2
     assert arbiter.choose([first, patient], 0) is first
-
-
-def test_when_both_can_wait_the_shorter_of_equal_worth_goes_first():
-    long, short = bid(20, 100), bid(5, 100)
-    assert arbiter.choose([long, short], 0) is short
-
-
-def test_a_full_tie_goes_to_the_first_in_order():
-    first, second = bid(10, 100), bid(10, 100)
-    assert arbiter.choose([first, second], 0) is first
 
 
 def test_the_rest_of_a_pipeline_counts_as_time_before_its_value_arrives():
@@ -130,11 +106,6 @@ def test_a_critical_bid_that_can_wait_competes_like_any_other():
     rich, critical = bid(10, 12, utility=1000), bid(10, 100, utility=1, klass="critical")
     assert arbiter.choose([rich, critical], 0) is rich
     assert arbiter.choose([critical, rich], 0) is rich
-
-
-def test_of_two_critical_bids_the_exchange_rule_decides():
-    first, second = bid(10, 100, klass="critical"), bid(10, 15, klass="critical")
-    assert arbiter.choose([first, second], 0) is second
 
 
 def test_background_and_probes_start_only_when_nobody_else_bids():

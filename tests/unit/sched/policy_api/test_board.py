@@ -91,35 +91,3 @@ def test_moving_what_has_ended_is_illegal(picky):
         with pytest.raises(PolicyError, match="cancelled by its client"):
             move()
     picky.scheduler.check()
-
-
-SPOILED = [
-    (lambda bid: setattr(bid, "jobs", []), "0 jobs in size 1"),
-    (lambda bid: setattr(bid, "size", 3), "1 jobs in size 3: sizes are (1,)"),
-    (lambda bid: setattr(bid, "jobs", [bid.jobs[0]] * 2) or setattr(bid, "size", 1), "2 jobs in size 1"),
-    (lambda bid: setattr(bid, "model", "b"), "is not ready for model 'b' here"),
-    (lambda bid: setattr(bid.jobs[0], "lane", "elsewhere"), "is not ready for model 'a' here"),
-    (lambda bid: setattr(bid, "drops", [(bid.jobs[0].request, "why")]), "its request is dropped by the same bid"),
-    (lambda bid: setattr(bid, "model", "unknown"), "model 'unknown' is not resident on this lane's device"),
-]
-
-
-@pytest.mark.parametrize(("spoil", "words"), SPOILED)
-def test_an_illegal_bid_raises_with_the_policy_the_bid_and_the_reason(picky, spoil, words):
-    picky.moves["bid"] = lambda policy, bid, board: spoil(bid)
-    with pytest.raises(PolicyError) as caught:
-        picky.arrive("v")
-    assert "policy 'picky' may not run Bid(" in str(caught.value)
-    assert words in str(caught.value)
-    assert not picky.scheduler.busy  # nothing was launched
-
-
-def test_a_policy_sees_the_rest_of_a_pipeline_and_its_lanes(picky):
-    board = picky.scheduler.state.board
-    app = picky.scheduler.state.apps["v"]
-    assert [lane.name for lane in board.lanes] == ["cpu0"]
-    assert list(board.lanes_of("a")) == list(board.lanes)
-    assert (board.rest_ns(app, app.by_name["a"]), board.rest_lane_ns(app, app.by_name["vote"])) == (10 * MS, 0)
-    assert board.rest_ns(app, app.by_name["vote"]) == 0
-    assert board.latency("a", "cpu0").estimate_ns[1] == 10 * MS
-    assert board.is_resident("a", board.lanes[0])

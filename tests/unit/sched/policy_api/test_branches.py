@@ -26,13 +26,6 @@ VOTE = [
     {"name": "c", "after": []},
     {"name": "vote", "after": ["a", "b", "c"], "join": "policy"},
 ]
-SCORED = [
-    {"name": "score", "after": []},
-    {"name": "a", "after": ["score"]},
-    {"name": "b", "after": ["score"]},
-    {"name": "c", "after": ["score"]},
-    {"name": "vote", "after": ["a", "b", "c"]},
-]
 
 
 class Handled(Fifo):
@@ -169,35 +162,6 @@ def test_a_settled_join_waits_for_a_running_branch_that_leads_elsewhere_too(worl
     assert driver.finish("lc", at=30) == [ran("vote", 1)]
 
 
-def test_a_settled_join_does_not_wait_for_what_runs_behind_another_join(world):
-    driver = world(
-        [*VOTE[:3], {"name": "score", "after": ["b", "c"]}, {"name": "vote", "after": ["a", "score"], "join": "policy"}]
-    )
-    driver.arrive("v")
-    driver.finish("la", at=10)
-    assert ran("vote", 1) in driver.move(lambda board: board.settle(driver.only(), "vote", wait_running=True), at=11)
-
-
-def test_a_settled_join_does_not_wait_for_what_has_not_begun(world, monkeypatch):
-    monkeypatch.setattr(Handled, "runs", frozenset(("a", "vote")))
-    driver = world(SHARED)
-    driver.arrive("v")
-    driver.finish("la", at=10)
-    assert driver.move(lambda board: board.settle(driver.only(), "vote", wait_running=True), at=11) == [
-        left_out("b"),
-        ran("vote", 1),
-    ]
-    assert driver.states() == {"a": "answered", "b": "left out", "c": "waiting"}
-
-
-def test_no_join_of_an_unknown_name_is_settled(world):
-    driver = world()
-    driver.arrive("v")
-    driver.finish("la", at=10)
-    with pytest.raises(PolicyError, match="it needs the name of a join of app 'v'"):
-        driver.move(lambda board: board.settle(driver.only(), "nobody"))
-
-
 def test_a_policy_that_drops_the_request_as_a_branch_leaves_it_ends_it_once(world, monkeypatch):
     monkeypatch.setattr(Handled, "runs", frozenset(("a", "vote")))
     driver = world()
@@ -224,28 +188,6 @@ def test_a_join_that_is_settled_past_the_deadline_runs_for_nobody(world):
     assert driver.step(at=101) == [], "a request of which something runs is not dropped"
     done = driver.move(lambda board: board.settle(driver.only(), "vote"), at=102)
     assert ended(1, "dropped", "expired") in done and ran("vote") not in done
-
-
-def test_the_part_that_is_settled_waits_for_no_other_part(monkeypatch):
-    """Part 0 has an answer and a branch that waits; of part 1 a branch runs."""
-    monkeypatch.setitem(POLICIES, "handled", Handled)
-    monkeypatch.setattr(Handled, "runs", frozenset(("find", "a", "vote")))
-    nodes = [
-        {"name": "find", "model": "score", "fan_out": True, "parts_max": 2},
-        {"name": "a", "after": ["find"]},
-        {"name": "b", "after": ["find"]},
-        {"name": "c", "after": ["find"]},
-        {"name": "mid", "model": "score", "after": ["b"]},
-        {"name": "vote", "after": ["a", "c"], "join": "policy"},
-        {"name": "both", "model": "score", "after": ["b", "c"], "join": "policy"},
-    ]
-    driver = Driver(MODELS, {"v": {"node": nodes}}, policy="handled", lane=LANES)
-    driver.arrive("v")
-    driver.finish("lv", at=5, parts=2)
-    driver.finish("la", at=15)
-    request = next(iter(driver.scheduler.state.requests.values()))
-    Handled.todo = staticmethod(lambda board: board.settle(request, "vote", (0,), wait_running=True))
-    assert ran("vote", 1) in driver.step(at=16), "the other part's branch runs until 25"
 
 
 def test_a_branch_that_is_not_wanted_is_no_demand(monkeypatch):

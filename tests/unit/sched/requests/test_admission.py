@@ -23,17 +23,6 @@ def displaced(made, client):
     return None if request is None else (request.client, request.id)
 
 
-def test_it_is_full_at_its_bound_and_empty_again_when_all_have_left():
-    made = admission(x=3)
-    assert made.pending < made.app.pending_max
-    last = job(9, made.app, client="y").request
-    made.enter(last)
-    assert made.pending == made.app.pending_max
-    made.leave(last)
-    assert made.pending < made.app.pending_max
-    assert list(made.clients) == ["x"]
-
-
 def test_a_newcomer_takes_the_place_of_the_newest_of_the_greediest():
     assert displaced(admission(x=3, y=1), "z") == ("x", 3)
     assert displaced(admission(x=3, y=1), "y") == ("x", 3)
@@ -46,11 +35,6 @@ def test_who_would_have_as_many_as_the_greediest_displaces_nobody():
     for pending, gone in (({"x": 2, "y": 1}, None), ({"x": 1}, None), ({"x": 2}, 2), ({"x": 3, "y": 1}, 3)):
         found = to_displace_anywhere([admission(**pending)], "y")
         assert (found.id if found else None) == gone
-
-
-@pytest.mark.parametrize("client", ["x", "y"])
-def test_at_equal_shares_nobody_is_displaced(client):
-    assert displaced(admission(x=2, y=2), client) is None
 
 
 def test_the_greediest_cannot_displace_itself_nor_anybody_else():
@@ -175,19 +159,6 @@ def test_lane_time_that_a_greedy_client_had_beyond_its_part_counts_until_its_par
     assert within(shared, "x", 520)
 
 
-def test_a_greedy_client_without_a_pending_request_is_refused_while_it_is_ahead_by_at_most_a_whole_part():
-    shared, *_ = lane_share(x=1, y=6)
-    greedy(shared, "x", "y")
-    x = shared.uses["x"]
-    shared.had(x, 1000 * MS, {}, 500 * MS)
-    x.pending = x.pending_ns = 0
-    assert not within(shared, "x", 510)
-    assert within(shared, "x", 520)
-    shared.had(x, 1000 * MS, {}, 520 * MS)
-    greedy(shared, "x", "y", from_ms=521, until_ms=586)
-    assert within(shared, "x", 586)
-
-
 def test_who_is_furthest_above_its_part_makes_room_where_another_would_be_late():
     shared, *_ = lane_share(x=6, y=4, z=1)
     assert in_the_way(shared, "z", 0, slo_ms=120) == ""
@@ -212,17 +183,6 @@ def test_who_has_longer_makes_no_room_since_that_would_not_help():
     asking(shared, "x", 0, slo_ms=1000)
     asking(shared, "y", 0, slo_ms=45)
     assert in_the_way(shared, "z", 0, slo_ms=45) == "y"
-
-
-def test_nobody_is_above_its_part_who_has_exactly_that():
-    shared, *_ = lane_share(x=2, y=1)
-    asking(shared, "y", 0, slo_ms=30)
-    part_ns = shared.part_ns(shared.uses["x"])
-    for has_ns, found in ((part_ns - 1, ""), (part_ns, ""), (part_ns + 1, "x")):
-        shared.uses["x"].pending_ns = has_ns
-        shared.total_ns = 100 * MS
-        shared.uses["y"].pending_ns = 100 * MS
-        assert in_the_way(shared, "y", 0) == found
 
 
 def test_what_a_client_had_while_nobody_was_in_a_hurry_does_not_lock_it_out():

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hand_world import app_of, table
+from hand_world import app_of
 
-from edgeserve.config.loading import parse_config
-from edgeserve.config.schema import AppConfig, NodeConfig
 from edgeserve.errors import ConfigError
-from edgeserve.sched.requests.graph import App
 
 
 def node(name, *after, **keys):
@@ -96,23 +93,9 @@ def test_a_wrong_graph_names_the_app_the_node_and_the_mend(nodes, words):
         assert word in str(caught.value)
 
 
-def test_an_app_built_in_python_without_a_node_is_refused():
-    with pytest.raises(ConfigError, match=r"\[app.a\] has no node; give model"):
-        App(AppConfig("a"), "edf")
-
-
 def test_a_gather_may_join_more_parts_than_it_has_predecessors():
     app = app_of([node("cut", fan_out=True), node("read"), node("vote", gather=True, join=3)])
     assert app.by_name["vote"].join == 3
-
-
-def test_an_app_takes_its_settings_over():
-    keys = {"model": "m", "value": 3, "weights": {"x": 2}, "on_late": "answer"}
-    config = parse_config(table({"m": {1: 1}}, {"a": keys}))
-    app = App(config.apps["a"], "edf")
-    assert (app.value, app.weights, app.on_late, app.policy, app.slo_ns) == (3.0, {"x": 2.0}, "answer", "edf", 10**8)
-    assert app.nodes[0].model == "m"
-    assert App(AppConfig("b", (NodeConfig("n"),)), "p").nodes[0].model == "n"
 
 
 def test_hints_beyond_their_bound_count_as_much_as_that_and_others_as_they_are():

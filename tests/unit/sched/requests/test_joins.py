@@ -43,13 +43,6 @@ def node(name, *after, **keys):
 DIAMOND = [node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c")]
 
 
-def test_a_chain_runs_one_after_the_other():
-    walk = Walk([node("a"), node("b", "a")])
-    assert walk.start() == [("a",)]
-    assert walk.done("a") == [("b",)]
-    assert walk.done("b") == []
-
-
 def test_a_join_waits_for_all_its_predecessors():
     walk = Walk(DIAMOND)
     assert walk.start() == [("a",)]
@@ -77,14 +70,6 @@ def test_a_join_of_at_least_n_goes_on_with_fewer_when_no_more_can_come():
     assert walk.skip("c") == [("d",)]
 
 
-def test_a_join_for_which_nothing_came_is_skipped_and_so_is_what_follows():
-    walk = Walk([node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c", join=1), node("e", "d")])
-    walk.start()
-    walk.done("a")
-    assert walk.skip("b") == []
-    assert walk.skip("c") == []
-
-
 def test_a_policys_join_waits_until_it_is_settled_or_complete():
     nodes = [node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c", join="policy")]
     settled, complete = Walk(nodes), Walk(nodes)
@@ -96,15 +81,6 @@ def test_a_policys_join_waits_until_it_is_settled_or_complete():
     assert shown(joins.settle(settled.request)) == []
     assert settled.done("c") == []
     assert complete.done("c") == [("d",)]
-
-
-def test_settling_a_join_for_which_nothing_came_yet_does_nothing():
-    walk = Walk(DIAMOND)
-    walk.start()
-    walk.done("a")
-    assert shown(joins.settle(walk.request)) == []
-    assert walk.done("b") == []
-    assert shown(joins.settle(walk.request)) == [("d",)]
 
 
 FAN = [node("cut", fan_out=True), node("read", "cut"), node("join", "read", gather=True), node("end", "join")]
@@ -142,14 +118,6 @@ def test_a_fan_out_that_was_skipped_skips_its_gather_too():
     assert walk.done("other") == [("end",)]
 
 
-def test_a_fan_out_without_a_gather_ends_with_its_parts():
-    walk = Walk([node("cut", fan_out=True), node("send", "cut")])
-    walk.start()
-    assert walk.done("cut", parts=2) == [("send", 0), ("send", 1)]
-    assert walk.done("send", 0) == []
-    assert walk.done("send", 1) == []
-
-
 def test_fan_outs_nest_and_each_inner_gather_waits_for_its_own_parts():
     walk = Walk(
         [
@@ -168,45 +136,6 @@ def test_fan_outs_nest_and_each_inner_gather_waits_for_its_own_parts():
     assert walk.done("read", 0, 0) == []
     assert walk.done("read", 0, 1) == [("text", 0)]
     assert walk.done("text", 0) == [("book",)]
-
-
-def test_parts_fork_and_join_inside_the_scope_and_the_gather_counts_every_branch():
-    walk = Walk(
-        [
-            node("cut", fan_out=True),
-            node("read", "cut"),
-            node("turn", "cut"),
-            node("both", "read", "turn"),
-            node("join", "both", gather=True),
-        ]
-    )
-    walk.start()
-    assert walk.done("cut", parts=2) == [("read", 0), ("turn", 0), ("read", 1), ("turn", 1)]
-    assert walk.done("read", 0) == []
-    assert walk.done("turn", 1) == []
-    assert walk.done("turn", 0) == [("both", 0)]
-    assert walk.done("both", 0) == []
-    assert walk.done("read", 1) == [("both", 1)]
-    assert walk.done("both", 1) == [("join",)]
-
-
-def test_a_gather_of_two_branches_waits_for_both_of_every_part():
-    walk = Walk(
-        [node("cut", fan_out=True), node("read", "cut"), node("turn", "cut"), node("join", "read", "turn", gather=True)]
-    )
-    walk.start()
-    walk.done("cut", parts=2)
-    assert [walk.done(name, part) for name, part in (("read", 0), ("turn", 0), ("read", 1))] == [[], [], []]
-    assert walk.done("turn", 1) == [("join",)]
-
-
-def test_a_gather_of_at_least_n_takes_the_first_n_parts():
-    walk = Walk([node("cut", fan_out=True), node("read", "cut"), node("vote", "read", gather=True, join=2)])
-    walk.start()
-    walk.done("cut", parts=3)
-    assert walk.done("read", 1) == []
-    assert walk.done("read", 2) == [("vote",)]
-    assert walk.done("read", 0) == []
 
 
 ROUTE = [
@@ -277,23 +206,6 @@ def test_only_what_feeds_nothing_but_patient_joins_can_be_done_without():
     assert joins.can_do_without(fan.job("read", 0))
 
 
-def test_a_node_that_waits_for_one_other_is_no_join_whatever_it_is_told():
-    chain = Walk([node("a"), node("b", "a", join=1), node("c", "b")])
-    assert not joins.can_do_without(chain.job("a"))
-    both = Walk([node("a"), node("b"), node("all", "a", "b"), node("one", "a", "b", join=1)])
-    assert not joins.can_do_without(both.job("a"))
-
-
-def test_what_leads_to_one_join_alone():
-    graph = app_of(
-        [node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c"), node("e", "c"), node("f", "d", "e"), node("g")]
-    ).by_name
-    assert [name for name in "abcdefg" if joins.leads_only_to(graph[name], graph["f"])] == ["d", "e"]
-    assert [name for name in "abcdefg" if joins.leads_only_to(graph[name], graph["d"])] == ["b"]
-    diamond = app_of([node("z"), node("a", "z"), node("b", "a"), node("c", "a"), node("d", "b", "c")]).by_name
-    assert [name for name in "zabcd" if joins.leads_only_to(diamond[name], diamond["d"])] == ["z", "a", "b", "c"]
-
-
 def test_a_job_is_useless_once_every_join_behind_it_has_fired():
     walk = Walk([node("a"), node("b", "a"), node("c", "a"), node("d", "b", "c", join=1), node("e", "b", "c", join=2)])
     walk.start()
@@ -357,30 +269,6 @@ def test_a_join_that_ends_the_app_takes_it_with_it_although_another_end_was_reac
     driver.finish("left", at=3, status="failed", reason="no light")
     assert driver.finish("right", at=4, status="failed", reason="dark") == [ended(1, "failed", "dark")]
     driver.over()
-
-
-def test_one_good_branch_is_enough():
-    driver = world({"name": "end", "after": ["either", "other"]})
-    driver.finish("left", at=2, status="failed", reason="no light")
-    driver.finish("right", at=3)
-    driver.finish("other", at=4)
-    driver.finish("either", at=5)
-    assert driver.finish("end", at=6)[:1] == [ended(1, "completed")]
-    driver.over()
-
-
-@pytest.mark.parametrize(
-    ("nodes", "feeding"),
-    [
-        ([node("a"), node("b", "a")], []),
-        (DIAMOND, ["b", "c"]),
-        ([node("a", fan_out=True), node("b", "a"), node("c", "b", gather=True)], ["b"]),
-        ([node("a"), node("b", "a"), node("c", "a"), node("d", "a", "b"), node("e", "c")], ["b"]),
-    ],
-)
-def test_only_joins_wait_for_these(nodes, feeding):
-    walk = Walk(nodes)
-    assert [item["name"] for item in nodes if joins.feeds_joins(walk.job(item["name"]))] == feeding
 
 
 @pytest.mark.parametrize(("done", "starved"), [(0, True), (1, False)])

@@ -33,25 +33,6 @@ def test_the_parts_add_up_to_the_whole_from_sending_to_end():
     ]
 
 
-def test_nothing_else_is_named_where_the_parts_are_all():
-    for notes in ((launch(1, 1),), ()):
-        request_ = request(1, (2, "arrived"), *notes, (40, "completed"), breakdown=(10, 0, 5, 23))
-        assert why(request_, []) == ["  time: 2ms sending, 10ms queue, 5ms batch, 23ms execute"]
-        request_.breakdown = LatencyBreakdown(0, 0, 5 * MS, 33 * MS)
-        assert why(request_, []) == ["  time: 2ms sending, 5ms batch, 33ms execute"]
-
-
-def test_as_many_batches_of_two_apps_are_told_by_name():
-    late = request(9, (10, "arrived"), launch(30, 7), (50, "completed"), deadline=45)
-    others = [
-        request(number, launch(12 + number, number, lane), (40, "completed"), app=app)
-        for number, (app, lane) in enumerate((("c", "cpu0"), ("b", "cpu0"), ("a", "cpu0"), ("c", "cpu0")), 1)
-    ]
-    assert why(late, others)[-1] == (
-        "  before it: 2 batches of app c on cpu0, 1 batch of app a on cpu0, 1 batch of app b on cpu0"
-    )
-
-
 @pytest.mark.parametrize(
     ("breakdown", "most"),
     [
@@ -120,16 +101,3 @@ def test_batches_that_ran_at_its_arrival_or_began_before_its_own_are_before_it()
         why(late, others)[-1]
         == "  before it: 2 batches of app a on cpu0, 1 batch of app b on cpu0, 1 batch of app c on cpu0"
     )
-
-
-def test_who_never_ran_waited_behind_every_lane_and_only_the_first_apps_are_told():
-    dropped = request(99, (0, "arrived"), (50, "dropped", "expired"), state="dropped")
-    others = [
-        request(number, launch(number, number, f"cpu{number % 2}"), (49, "completed"), app=f"a{number}")
-        for number in range(1, 7)
-    ]
-    assert why(dropped, others[:4])[-1] == (
-        "  before it: 1 batch of app a1 on cpu1, 1 batch of app a2 on cpu0, "
-        "1 batch of app a3 on cpu1, 1 batch of app a4 on cpu0"
-    )
-    assert why(dropped, others)[-1].endswith("1 batch of app a4 on cpu0 and 2 more")

@@ -63,22 +63,6 @@ def test_a_deep_lane_is_asked_until_it_holds_as_many_works_as_it_is_deep():
     assert not lane.accepts(25 * MS + BEHIND_NS_MAX + 1)  # far behind
 
 
-def test_a_deep_lane_that_plans_ahead_is_asked_late():
-    works, lane = Works(), Lane("l", "d", ahead_ns=5 * MS, depth=2)
-    put(works, lane, 0, 10)
-    assert not lane.accepts(4 * MS)
-    assert lane.asks_at_ns(0) == 5 * MS
-    assert lane.accepts(5 * MS)
-
-
-def test_the_inbox_is_bounded():
-    works, lane = Works(), Lane("l", "d", ahead_ns=5 * MS)
-    for _ in range(WORKS_MAX):
-        assert lane.accepts(0)
-        put(works, lane, 0, 0)
-    assert not lane.accepts(0)
-
-
 def test_the_answer_of_the_head_moves_what_is_expected_of_those_behind():
     works, lane = Works(), Lane("l", "d", ahead_ns=50 * MS, hang_ns=100 * MS)
     first, second, third = [put(works, lane, 0, 10) for _ in range(3)]

@@ -91,13 +91,6 @@ def test_a_load_and_its_answer_move_the_memory_in_use():
     assert not made.is_resident("a")
 
 
-def test_a_refused_eviction_leaves_the_model_where_it_is():
-    made = device(a=(60, True))
-    made.evict_started(made.placements["a"])
-    made.evict_ended(made.placements["a"], refused=True)
-    assert (made.placements["a"].state, made.used_bytes) == (RESIDENT, 60)
-
-
 def test_a_failed_load_gives_its_memory_back_and_is_tried_again_after_a_pause():
     made = device(a=(60, False, 10))
     placement = made.placements["a"]
@@ -134,11 +127,6 @@ def test_memory_that_the_monitor_reports_bounds_loads_and_moves_with_them():
     assert made.free_now_bytes() == 20
 
 
-def test_without_a_budget_everything_fits():
-    made = device(budget=0, a=(10**12, False, 10))
-    assert next_load(made) == ("a", [])
-
-
 def test_under_pressure_the_least_recently_used_idle_model_goes():
     made = device(budget=160, a=(40, True, 5), b=(40, True), c=(40, True))
     assert made.under_pressure() is None  # nothing was reported
@@ -148,16 +136,6 @@ def test_under_pressure_the_least_recently_used_idle_model_goes():
     assert made.under_pressure().model == "b"
     made.placements["b"].in_flight = made.placements["c"].in_flight = 1
     assert made.under_pressure() is None
-
-
-def test_memory_of_works_on_the_copy_lane_is_given_or_taken_already():
-    made = Device("d", 0, headroom_bytes=10)
-    for name, size, resident in (("a", 40, False), ("b", 7, True), ("c", 100, True)):
-        made.add(Placement(name, "d", size, 0), resident)
-    made.load_started(made.placements["a"], 0)
-    made.evict_started(made.placements["b"])
-    made.reported(500, 0)
-    assert made.free_bytes == 500 - 40 + 7
 
 
 def test_what_never_fits_is_refused_at_start():

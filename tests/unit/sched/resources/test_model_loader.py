@@ -70,14 +70,6 @@ def test_a_bound_job_gets_its_model_back_although_another_device_has_it(policy):
     world.over()
 
 
-def test_a_bound_job_asks_nothing_of_other_devices():
-    world = unfinished_on_l0()
-    there, here = (world.scheduler.devices[name].placements["m"] for name in ("d1", "d0"))
-    assert (here.demand_ns, here.bound_ns, there.demand_ns, there.bound_ns) == (5 * MS, 5 * MS, 0, 0)
-    world.cancel(1, at=6)
-    assert (here.demand_ns, here.bound_ns) == (0, 0)
-
-
 def test_a_bound_job_fails_when_its_device_cannot_load_the_model_although_another_has_it():
     world = m_given_up_on_d0()
     world.finish("l0", at=29)
@@ -107,22 +99,6 @@ def test_a_bound_job_ends_when_its_lane_is_down_although_another_could_run_the_m
         assert world.outcome(1) == ""
         world.pass_time(301)
     assert world.outcome(1) == ("failed" if on_late == "answer" else "dropped")
-
-
-def test_a_job_that_is_given_back_by_its_lane_that_goes_down_ends_too():
-    world = Driver(
-        {"m": {1: 5}},
-        {"m": {"model": "m", "on_late": "answer"}},
-        lane={"l0": {"ahead": "20ms"}, "l1": {"ahead": "0ms"}},
-    )
-    world.arrive("m", count=2)
-    world.finish("l0", at=5, status="unfinished")
-    world.arrive("m")
-    behind = [work for work in world.on_lane.values() if work.lane == "l0"]
-    assert len(behind) > 1
-    world.lane("l0", up=False, at=6)
-    bound = [request for request in (1, 2) if world.outcome(request) == "failed"]
-    assert bound
 
 
 def test_a_bound_job_fails_when_nobody_can_load_for_its_device():
@@ -185,12 +161,6 @@ def test_a_lane_that_could_be_faster_after_a_load_that_nobody_starts_is_not_wait
     assert world.work().lane == "l1"
     world.finish()
     assert world.outcome(1) == "completed"
-
-
-def test_a_request_is_refused_when_only_that_load_could_save_it():
-    world = slow_copy("edf", on_late="drop")
-    world.arrive("m")
-    assert world.reason(1) == "cannot_make_deadline"
 
 
 def test_the_board_says_never_only_while_the_others_serve_all():

@@ -11,8 +11,10 @@ from edgeserve.sched.resources.streams import OWNER_MARK, Streams, owner_of
 APP = app_of("m", stream="in_order")
 
 
-def make(budget=0, devices=("d",)):
-    return Streams({name: Device(name, budget) for name in devices}, {"a": 100 * MS})
+def make(*devices, budget=0):
+    """Streams of one app, and the devices that hold their states."""
+    made = [Device(name, budget) for name in devices or ("d",)]
+    return Streams({device.name: device for device in made}, {"a": 100 * MS}), made
 
 
 def request(number, stream="s", state="new"):
@@ -29,7 +31,7 @@ def held(streams, number, stream="s"):
 
 
 def test_one_request_holds_a_stream_and_the_others_follow_in_order():
-    streams = make()
+    streams, _ = make()
     first = request(1)
     assert streams.arrive(first)
     assert streams.arrive(request(9, "other"))
@@ -43,7 +45,7 @@ def test_one_request_holds_a_stream_and_the_others_follow_in_order():
 
 
 def test_those_that_ended_while_they_waited_are_passed_over():
-    streams = make()
+    streams, _ = make()
     first = request(1)
     streams.arrive(first)
     second, third = held(streams, 2), held(streams, 3)
@@ -54,7 +56,7 @@ def test_those_that_ended_while_they_waited_are_passed_over():
 
 
 def test_what_waits_or_has_not_begun_is_superseded():
-    streams = make()
+    streams, _ = make()
     active = request(1, state="open")
     streams.arrive(active)
     second = held(streams, 2)
@@ -78,8 +80,7 @@ def test_what_waits_or_has_not_begun_is_superseded():
 
 
 def test_state_counts_against_its_device_and_goes_with_the_stream():
-    streams = make()
-    device = streams._devices["d"]
+    streams, (device,) = make()
     first = request(1)
     streams.arrive(first)
     assert streams.keep_state(first, "m", "d", 30) == []
@@ -94,16 +95,16 @@ def test_state_counts_against_its_device_and_goes_with_the_stream():
 
 
 def test_state_that_moves_to_another_device_is_counted_there_alone():
-    streams = make(devices=("d", "e"))
+    streams, devices = make("d", "e")
     first = request(1)
     streams.arrive(first)
     streams.keep_state(first, "m", "d", 30)
     streams.keep_state(first, "m", "e", 40)
-    assert {name: device.state_bytes for name, device in streams._devices.items()} == {"d": 0, "e": 40}
+    assert [device.state_bytes for device in devices] == [0, 40]
 
 
 def test_the_alarm_is_set_for_the_stream_that_is_silent_longest():
-    streams = make()
+    streams, _ = make()
     for number, name, at_ms in ((1, "x", 10), (2, "y", 30)):
         made = request(number, name)
         streams.arrive(made)
@@ -118,21 +119,21 @@ def test_the_alarm_is_set_for_the_stream_that_is_silent_longest():
 
 
 def test_over_budget_the_least_recently_used_silent_streams_of_that_device_go():
-    streams = make(budget=100, devices=("d", "e"))
-    for number, (name, device) in enumerate((("x", "d"), ("y", "e"), ("z", "d")), 1):
+    streams, (device, _) = make("d", "e", budget=100)
+    for number, (name, on) in enumerate((("x", "d"), ("y", "e"), ("z", "d")), 1):
         made = request(number, name)
         streams.arrive(made)
-        streams.keep_state(made, "m", device, 40)
+        streams.keep_state(made, "m", on, 40)
         streams.leave(made, number)
     busy = request(9, "busy")
     streams.arrive(busy)
     assert streams.keep_state(busy, "m", "d", 30) == [DropState(app="a", stream="x")]
-    assert streams._devices["d"].state_bytes == 70
+    assert device.state_bytes == 70
     assert streams.keep_state(busy, "m", "d", 200) == [DropState(app="a", stream="z")]
 
 
 def test_an_app_keeps_a_bounded_number_of_streams():
-    streams = make()
+    streams, _ = make()
     for number, name in enumerate(("x", "y", "z"), 1):
         made = request(number, name)
         streams.arrive(made)

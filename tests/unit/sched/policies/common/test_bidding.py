@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from cores import interpreted_only
 from hand_world import MS, Driver, app_of, job
 
 from edgeserve.sched.latency.distribution import Distribution
@@ -13,7 +12,6 @@ from edgeserve.sched.policies.common.bidding import (
     best_class,
     bid_for,
     likely_bid,
-    must_yield,
     take,
 )
 from edgeserve.sched.policies.common.job_queue import JobQueue
@@ -144,14 +142,6 @@ def test_a_bid_counts_the_rest_of_the_pipeline():
     assert last.remaining_ns == 5 * MS
 
 
-def test_a_bid_counts_the_steps_that_an_iterative_job_still_needs():
-    world = Driver({"m": {1: 10}}, {"a": "m"})
-    iterative = job(1, world.scheduler.state.apps["a"], deadline=100, hints={"steps": 4})
-    assert bid_for([iterative], 1, 10 * MS, world.scheduler.state.board).remaining_ns == 40 * MS
-    iterative.steps = 3
-    assert bid_for([iterative], 1, 10 * MS, world.scheduler.state.board).remaining_ns == 10 * MS
-
-
 def test_the_earliest_end_looks_at_every_lane_that_is_up_and_at_loads():
     models = {"m": {1: 10, "memory": "60MB", "load": "7ms"}, "n": {1: 10, "memory": "60MB", "load": "7ms"}}
     world = Driver(
@@ -169,46 +159,3 @@ def test_the_earliest_end_looks_at_every_lane_that_is_up_and_at_loads():
     assert board.earliest_end_ns("n") == 25 * MS  # loaded before the lane is free
     world.lane("l0", up=False, at=6)
     assert board.earliest_end_ns("m") is None
-
-
-def test_the_earliest_end_of_a_loading_model_is_after_its_load():
-    models = {"m": {1: 10, "memory": "60MB", "load": "7ms"}}
-    world = Driver(models, {"am": "m"}, resident={"cpu": []}, device={"cpu": {"memory": "100MB"}})
-    world.arrive("am", at=5)
-    world.now_ms = 6
-    world.step()
-    assert world.scheduler.state.board.earliest_end_ns("m") == 22 * MS
-
-
-@interpreted_only
-@pytest.mark.parametrize(
-    ("classes", "room_ms", "waited", "yields"),
-    [
-        ("background", 9.9, False, True),
-        ("background", 10, False, False),
-        ("background background", 9.9, False, True),
-        ("background normal", 9.9, False, False),
-        ("critical", 9.9, False, False),
-        ("", 9.9, False, False),
-        ("background", 9.9, True, False),
-    ],
-)
-def test_background_work_yields_where_its_smallest_batch_could_make_a_critical_request_late(
-    classes, room_ms, waited, yields
-):
-    world = Driver({"m": {2: 10, 4: 90}}, {"a": "m"})
-    latency = world.scheduler.state.latency["m", "cpu0"]
-    lane = world.scheduler.state.lanes["cpu0"]
-
-    class Board:
-        def spares_critical(self, lane, takes_ns):
-            return takes_ns <= room_ms * MS
-
-        def latency(self, model, lane):
-            return latency
-
-        def has_waited(self, job):
-            return waited
-
-    jobs = [job(seq, APP, klass=klass) for seq, klass in enumerate(classes.split())]
-    assert must_yield(jobs, lane, Board()) is yields

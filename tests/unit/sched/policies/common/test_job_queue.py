@@ -43,14 +43,6 @@ def test_a_queue_is_a_sorted_list_of_key_and_seq(ops, cut):
     assert all(row[2] in queue and row[2].key == row[0] for row in naive)
 
 
-def test_equal_keys_stand_in_the_order_in_which_the_jobs_were_made():
-    queue = JobQueue()
-    second, first = job(2, APP), job(1, APP)
-    queue.add(5, second)
-    queue.add(5, first)
-    assert list(queue) == [first, second]
-
-
 def test_a_job_stands_in_one_queue_at_most():
     queue, other, made = JobQueue(), JobQueue(), job(1, APP)
     queue.add(5, made)

@@ -38,19 +38,6 @@ def test_batches_alone_tell_the_lengths_of_their_members(size):
     assert mean_ms(points, classes["long"]) == pytest.approx(60, rel=0.2)
 
 
-def test_lengths_alone_tell_as_much_without_any_batch():
-    points, classes = learn_lengths([], {"short": [20 * MS] * 30, "long": [60 * MS] * 30}, 40 * MS)
-    assert {name: cdf[-1] for name, cdf in classes.items()} == pytest.approx({"short": 1.0, "long": 1.0})
-    assert mean_ms(points, classes["short"]) == pytest.approx(20, rel=0.25)
-    assert mean_ms(points, classes["long"]) == pytest.approx(60, rel=0.2)
-
-
-def test_where_the_short_ones_are_hardly_ever_the_longest_they_are_still_known_to_be_shorter():
-    points, classes = learn_lengths(batches(128, 4), {}, 5 * MS)
-    assert mean_ms(points, classes["long"]) == pytest.approx(60, rel=0.3)
-    assert mean_ms(points, classes["short"]) < 0.8 * mean_ms(points, classes["long"])
-
-
 def test_the_longest_of_a_batch_is_not_taken_for_the_length_of_each():
     observed = batches(128, 8, names=("long",))
     points, classes = learn_lengths(observed, {}, 60 * MS)
@@ -63,15 +50,6 @@ def test_what_was_learnt_predicts_other_batches():
     others = batches(400, 4, "others")
     expected = expected_longest_ns(points, classes, others)
     assert np.mean(expected) == pytest.approx(np.mean([item.length_ns for item in others]), rel=0.05)
-
-
-def test_times_alone_count_more_the_more_there_are():
-    observed = batches(32, 4, names=("long",))  # a law that overstates: say, of another fixed part
-    alone = {"long": [5 * MS] * 400}
-    points, classes = learn_lengths(observed, alone, 60 * MS)
-    assert mean_ms(points, classes["long"]) < 15
-    points, classes = learn_lengths(observed, {"long": [5 * MS] * 4}, 60 * MS)
-    assert mean_ms(points, classes["long"]) > 40
 
 
 def test_a_class_that_was_hardly_seen_counts_as_all_others_do():

@@ -11,10 +11,8 @@ from edgeserve.sched.latency.distribution import timing_constant
 from edgeserve.sched.policies.dynamic.calibration import HITS_LEN, Calibration
 from edgeserve.sched.policies.dynamic.evidence import BatchRow
 from edgeserve.sched.policies.dynamic.lengths import (
-    BIAS_LEN,
     POINTS_MAX,
     LengthWindow,
-    SizeBias,
     learnt_of,
     lengths_of,
 )
@@ -37,28 +35,6 @@ def window(low, high, count=4001):
     return made
 
 
-def test_the_expected_maximum_is_that_of_order_statistics():
-    """A = uniform(10, 20), B = uniform(15, 35): the vectors of the specification, section 3; c0 = 0 and c(k) = 1."""
-    flat = BatchTime("m", "l", {size: timing_constant(20 * UNIT) for size in (1, 2, 4)}, (1, 2, 4))
-    flat.fixed_ns = 0
-    known = lengths_of(flat, {"a": window(10, 20), "b": window(15, 35)}, {"a": 1.0, "b": 1.0})
-    for members, expected in ((("a", "a"), 16.666667), (("a", "b"), 25.104167), (("a", "a", "b", "b"), 28.356771)):
-        assert known.batch(len(members), members).mean_ns() / UNIT == pytest.approx(expected, rel=1e-3)
-
-
-def test_a_batch_takes_the_fixed_part_and_its_longest_member_once_per_job():
-    """c0 = 5, c1 = 0.5: E[L_B] of (A, A, B, B) is 61.713542 where u = c1 * l."""
-    known = lengths_of(
-        latency(fixed=5, per_unit=0.5),
-        {"a": window(5 + 5, 5 + 10), "b": window(5 + 7.5, 5 + 17.5)},
-        {"a": 1.0, "b": 1.0},
-    )
-    assert known.factors == {1: 1.0, 2: 2.0, 4: 4.0}
-    assert known.batch(4, ("a", "a", "b", "b")).mean_ns() / UNIT == pytest.approx(61.713542, rel=1e-3)
-    assert known.batch(1, ("b",)).mean_ns() == pytest.approx(known.mean_alone_ns("b"))
-    assert known.mean_alone_ns("a") / UNIT == pytest.approx(12.5, rel=1e-3)
-
-
 def test_quantiles_are_those_of_drawn_batches():
     draw = random.Random("batches")
     known = lengths_of(
@@ -76,12 +52,6 @@ def test_quantiles_are_those_of_drawn_batches():
     for share in (0.1, 0.5, 0.9):
         assert common.quantile_ns(share) / UNIT == pytest.approx(drawn[int(share * len(drawn))], rel=0.03)
     assert own.mean_ns() < common.mean_ns() < known.expected("long", 4, 4).mean_ns()
-
-
-def test_where_no_share_is_known_every_class_is_as_frequent():
-    windows = {"a": window(10, 20), "b": window(15, 35)}
-    known = lengths_of(latency(), windows, {"a": 1.0, "b": 1.0}).expected(None, 2, 2).mean_ns()
-    assert lengths_of(latency(), windows, {"stranger": 5.0}).expected(None, 2, 2).mean_ns() == known
 
 
 def test_however_many_classes_the_law_is_kept_at_a_bounded_number_of_points():
@@ -104,24 +74,6 @@ def test_static_models_follow_their_profile_not_the_law():
     known = lengths_of(static, {"a": exact}, {"a": 1.0})
     for size, took in ((1, 10), (2, 13), (4, 20)):
         assert known.batch(size, ("a",) * size).mean_ns() / UNIT == pytest.approx(took, abs=0.01)
-
-
-def test_a_lane_at_half_speed_takes_twice_as_long():
-    slow = lengths_of(latency(fixed=5), {"a": window(10, 20)}, {"a": 1.0}, speed=0.5)
-    full = lengths_of(latency(fixed=5), {"a": window(10, 20)}, {"a": 1.0})
-    assert slow.batch(2, ("a", "a")).mean_ns() == pytest.approx(2 * full.batch(2, ("a", "a")).mean_ns())
-
-
-def test_a_law_that_holds_is_left_alone_and_one_that_does_not_is_corrected():
-    draw = random.Random("bias")
-    bias = SizeBias(fixed_ns=10.0)
-    for _ in range(BIAS_LEN):
-        bias.observe(2, 110.0, 110.0 * draw.uniform(0.7, 1.3))
-        bias.observe(4, 110.0, 10.0 + 150.0 * draw.uniform(0.9, 1.1))
-    bias.observe(8, 110.0, 1000.0)  # one batch says nothing
-    corrections = bias.corrections()
-    assert set(corrections) == {4}
-    assert corrections[4] == pytest.approx(1.5, rel=0.05)
 
 
 def test_stated_quantiles_hold_even_where_the_prediction_is_wrong_and_again_after_a_shift():

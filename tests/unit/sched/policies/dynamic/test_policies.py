@@ -7,7 +7,7 @@ import random
 import re
 
 import pytest
-from hand_world import MS, Driver, ended, ran
+from hand_world import MS, Driver
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,27 +57,9 @@ def started(actions):
     return sorted(job.request_id for job in runs[0].jobs) if runs else []
 
 
-def test_the_largest_size_that_can_be_filled_runs():
-    assert started(burst(dynamic(), *[("short", 1000)] * 7)) == [1, 2, 3, 4]
-    assert started(burst(dynamic(), *[("short", 1000)] * 9)) == [1, 2, 3, 4, 5, 6, 7, 8]
-
-
 def test_a_size_is_filled_with_those_that_are_expected_in_time_in_it():
     # One in three may be long: a batch of two is expected to take some 71 ms, one of four 202.
     assert len(started(burst(dynamic(estimate="own"), *[("short", 120)] * 4))) == 2
-
-
-@pytest.mark.parametrize(("reading", "expected"), [("largest", [2, 3, 4, 5]), ("urgent", [1]), ("single", [1])])
-def test_the_three_readings_of_line_16(reading, expected):
-    """One urgent request that fits alone only, and four that fit together."""
-    assert started(burst(dynamic(reading=reading), ("short", 40), *[("short", 600)] * 4)) == expected
-
-
-def test_a_request_in_no_feasible_set_is_dropped_by_the_mean_of_its_own_class():
-    assert burst(dynamic(), ("long", 69)) == [ended(1, "dropped", "cannot_make_deadline")]
-    assert started(burst(dynamic(), ("long", 71))) == [1]
-    assert burst(dynamic(estimate="common"), ("short", 44)) == [ended(1, "dropped", "cannot_make_deadline")]
-    assert started(burst(dynamic(), ("short", 44))) == [1]
 
 
 def test_what_is_answered_late_anyway_is_never_dropped():
@@ -126,17 +108,6 @@ def test_decisions_are_those_of_algorithm_1(asked, estimate, reading):
         assert sorted([score(row) for row in rows if row[0] in found], reverse=True) == pytest.approx(best)
 
 
-def test_critical_requests_go_first():
-    world = dynamic()
-    world.step(
-        *[
-            RequestArrived(world.request("short", slo, klass=klass))
-            for slo, klass in ((300, "normal"), (310, "normal"), (900, "critical"))
-        ]
-    )
-    assert 3 in started(world.actions)
-
-
 def test_several_deadlines_add_their_scores():
     """Two requests with the same last deadline; for one an earlier step of cost is about to pass, for the other it
     has passed: the first is more urgent."""
@@ -167,12 +138,6 @@ def test_several_deadlines_add_their_scores():
 def test_wrong_options_are_named(options, message):
     with pytest.raises(ConfigError, match=message):
         dynamic(**options)
-
-
-def test_of_two_requests_with_the_same_deadline_the_more_valuable_one_goes_first():
-    world = dynamic()
-    world.step(*[RequestArrived(world.request("short", 200, value=value)) for value in (1.0, 2.0, 3.0)])
-    assert started(world.actions) == [2, 3]
 
 
 def test_where_a_job_is_expected_to_end():
@@ -210,24 +175,6 @@ def test_where_a_job_is_expected_to_end():
 
 def plus(**options):
     return dynamic("orloj+", sizes=tuple(range(1, 9)), hint=options.pop("hint", ""), **options)
-
-
-def test_short_requests_are_not_padded_to_long_ones():
-    # All seven together take 10 + 7 * 70; the five short ones take 10 + 5 * 20.
-    assert started(burst(plus(), *[("short", 150)] * 5, *[("long", 800)] * 2)) == [1, 2, 3, 4, 5]
-    assert started(burst(dynamic(), *[("short", 600)] * 4, *[("long", 800)] * 4)) == list(range(1, 9))
-
-
-def test_a_batch_that_takes_as_long_as_its_members_one_by_one_is_never_formed():
-    # Fixed 10 ms, lengths of 50 to 70: two together take 10 + 2 * 63.3, one after the other twice 70.
-    assert started(burst(plus(), *[("long", 900)] * 2)) == [1, 2]
-    flat = plus(alone={"short": SHORT, "long": [12 + 1.2 * index for index in range(101)]})  # 2 to 122 beyond 10
-    assert started(burst(flat, *[("long", 900)] * 2)) == [1]  # 10 + 2 * 82 against twice 72
-
-
-def test_below_even_odds_a_request_is_dropped():
-    assert burst(plus(), ("short", 24.5)) == [ended(1, "dropped", "cannot_make_deadline")]
-    assert burst(plus(), ("short", 25.5)) == [ran("m", 1, size=1)]
 
 
 def most_valuable(asked, ranks=(), values=()):

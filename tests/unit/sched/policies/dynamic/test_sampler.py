@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from cores import interpreted_only
-from hand_world import MS, Driver, app_of, ended, ids, job, like, ran
+from hand_world import MS, Driver, ended, ids, like, ran
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.policies import POLICIES
@@ -15,8 +14,8 @@ from edgeserve.sched.policies.dynamic.sampler import Sample, Sampler
 from edgeserve.sched.policies.edf import Edf, EdfOptions
 from edgeserve.sched.policy_api.options import option
 from edgeserve.sched.policy_api.policy import Bid
-from edgeserve.sched.protocol.actions import EvictModel, FinishRequest, ReleaseInputs, RetainInputs
-from edgeserve.sched.protocol.events import JobId, JobResult, WorkFinished
+from edgeserve.sched.protocol.actions import EvictModel, ReleaseInputs, RetainInputs
+from edgeserve.sched.protocol.events import JobId
 
 NOTHING = Utility((), 0)
 
@@ -155,41 +154,6 @@ def test_what_is_dropped_while_it_waits_is_sampled_too():
     assert [(sample.alone_ns, sample.probed) for sample in policy(world).samples] == [(30 * MS, False), (15 * MS, True)]
 
 
-@interpreted_only
-def test_each_ready_job_is_drawn_alike_whatever_becomes_of_it_and_the_same_again():
-    def drawn(seed, name="s"):
-        board = Board()
-        sampler = Sampler(name, [app], share=0.1, budget=1.0, retained_max=10_000, seed=seed)
-        for item in jobs:
-            sampler.on_ready(item, board)
-        return list(board.retained)
-
-    class Board:
-        def __init__(self):
-            self.retained = {}
-
-        def is_retained(self, job):
-            return job.seq in self.retained
-
-        def lanes_of(self, model):
-            return [None]
-
-        def can_probe(self, model, lane):
-            return True
-
-        def retain(self, job):
-            self.retained[job.seq] = True
-            return True
-
-    app = app_of("m")
-    jobs = [job(seq, app) for seq in range(1, 5001)]
-    first = drawn(1)
-    assert abs(len(first) - 500) < 4 * (5000 * 0.1 * 0.9) ** 0.5
-    assert abs(len([seq for seq in first if seq % 2]) - len(first) / 2) < 2 * len(first) ** 0.5
-    assert drawn(1) == first
-    assert all(len(set(other) & set(first)) < 100 for other in (drawn(2), drawn(1, "t")))  # 50 by chance
-
-
 def test_a_place_is_kept_until_its_probe_rather_than_given_to_a_newer_job():
     world = world_of(options={"retained_max": 2})
     world.arrive("a", count=3)
@@ -284,17 +248,6 @@ def test_a_request_that_comes_just_after_the_start_can_still_be_in_time(slo, sta
     assert [sample.alone_ns for sample in policy(world).samples] == [10 * MS]  # what runs alone anyway teaches still
 
 
-def test_an_app_of_another_lane_is_not_asked():
-    world = world_of(
-        {"m": {1: 10, 4: 12, "lanes": ["l0"]}, "n": {1: 10, "lanes": ["l1"]}},
-        {"a": "m", "b": {"model": "n", "slo": "10ms"}},
-        lane={"l0": {}, "l1": {}},
-    )
-    world.arrive("b")
-    world.arrive("a", count=2)
-    assert world.finish("l0", at=12)[-1] == probe(2)
-
-
 def test_where_a_probe_has_become_too_long_what_is_kept_is_let_go():
     world = world_of(apps={"a": {"model": "m", "slo": "40ms"}})
     world.arrive("a", count=2)
@@ -326,24 +279,6 @@ def test_what_runs_or_waits_may_yet_run_alone_by_itself():
     world = world_of(lane=TWO)
     assert world.arrive("a", at=5) == [RetainInputs(jid(1)), ran("m", 1, lane="l0")]  # and no probe of it on the other
     assert world.finish(at=15) == [ended(1, "completed"), ReleaseInputs(jid(1))]
-
-
-def test_what_runs_elsewhere_and_needs_no_other_lane_does_not_mind():
-    world = world_of({"m": {1: 10, 4: 12}}, {"a": {"model": "m", "slo": "1s"}}, lane=TWO, options={"sample": 1.0})
-    world.arrive("a", count=8)
-    assert len(world.on_lane) == 2
-    world.finish("l0", at=12)
-    assert world.work("l0").probe and not world.work("l1").probe
-
-
-def test_requests_that_run_elsewhere_keep_no_lane_from_a_probe():
-    models = {"m": {1: 10, 32: 12, "lanes": ["l0", "l1"]}, "n": {1: 10, "lanes": ["l1"]}}
-    world = world_of(models, {"a": "m"}, lane=TWO)
-    world.arrive("a", slo=1000)
-    world.arrive("a", count=17, slo=1000)
-    assert {work.lane: len(work.jobs) for work in world.on_lane.values()} == {"l0": 1, "l1": 17}
-    world.cancel(1)  # which runs on l0 as an orphan
-    assert world.finish("l0", at=10) == [probe(1)]
 
 
 def test_probes_are_one_at_a_time_also_on_a_lane_that_plans_ahead():
@@ -390,26 +325,6 @@ def test_unused_budget_adds_up_for_a_second_only():
     assert count == 3  # 20 ms are saved up; the third may begin with what is left of them
 
 
-@pytest.mark.parametrize("budget", [1.0, 0.1, 1e-6])
-def test_at_the_start_nothing_is_saved_up_and_a_nanosecond_later_a_little(budget):
-    world = world_of(options={"hold": True, "budget": budget})
-    world.arrive("a")
-    assert world.cancel(1) == [ended(1, "cancelled")]
-    assert world.scheduler.wake_at() == 1
-    assert world.pass_time(1) == [probe(1)]
-
-
-def test_a_probe_is_paid_for_to_the_nanosecond():
-    world = world_of(options={"budget": 0.1})
-    world.arrive("a", count=4)
-    world.finish(at=20)  # 2 ms are due
-    world.finish(at=30)  # 3 ms are, and 10 were taken
-    assert world.scheduler.wake_at() == 100 * MS + 1
-    assert world.step(at=100) == []
-    assert world.pass_time(101) == [probe(2)]
-
-
-# --- what is retained is released
 # -------------------------------------------------------------------------------------------
 
 
@@ -444,18 +359,6 @@ def test_a_probe_that_is_refused_or_lost_is_over_and_nobody_is_told():
     assert policy(world).samples == []
     world.lane("cpu0", at=30)
     assert world.arrive("a", at=31)[-1] == ran("m", 5)
-
-
-def test_a_probe_that_hangs_marks_the_lane_like_any_work():
-    world = world_of(lane={"cpu0": {"hang": "100ms"}}, apps={"a": {"model": "m", "slo": "1s"}})
-    world.arrive("a", count=2)
-    assert world.finish(at=12)[-1] == probe(1)
-    assert world.pass_time(200) == [ReleaseInputs(jid(2))]
-    assert world.scheduler.state.lanes["cpu0"].hung
-    world.finish(at=300)
-    assert not world.scheduler.state.lanes["cpu0"].hung
-    assert policy(world).samples == []
-    assert world.arrive("a", at=301)[-1] == ran("m", 3)
 
 
 def test_inputs_of_a_model_that_leaves_the_memory_are_let_go():
@@ -530,20 +433,3 @@ def test_a_probe_that_is_none_raises_and_changes_nothing(name):
         world.scheduler._auction.launch(world.scheduler.state.board.lanes[0], bad, 0)
     world.scheduler.check()
     assert retained(world) == [1, 2]
-
-
-def test_a_probe_must_bring_the_result_of_its_job():
-    world = world_of()
-    world.arrive("a", count=2)
-    world.finish(at=12)
-    work = world.work()
-    with pytest.raises(PolicyError, match="is a probe of"):
-        world.scheduler.step(30 * MS, [WorkFinished(work.work_id, 20 * MS, 30 * MS, (JobResult(jid(2)),))])
-
-
-def test_the_end_of_requests_and_what_is_kept_come_in_an_order_that_a_world_can_follow():
-    world = world_of()
-    world.arrive("a", count=4)
-    world.finish(at=20)
-    kinds = [type(action) for action in world.seen]
-    assert kinds.index(RetainInputs) < kinds.index(FinishRequest)

@@ -3,53 +3,38 @@
 from __future__ import annotations
 
 import pytest
+from scenarios import scenario_of
 
 from edgeserve.sim.run import simulate
-from edgeserve.sim.scenario import parse_scenario
 
 
 def scenario(start):
     """600 requests a second; a batch of one takes 1 ms, one of eight 2.4; a lane takes ``start`` to begin a batch."""
-    times = {"1": "1ms", "2": "1.2ms", "4": "1.6ms", "8": "2.4ms"}
-    nodes = [{"name": name, "after": []} for name in "ab"] + [{"name": "vote", "after": ["a", "b"], "join": "policy"}]
-    models = {
-        name: {
-            "engine": "synthetic",
-            "lanes": ["l"],
-            "batch": [1, 2, 4, 8],
-            "expected": times if name == "a" else dict.fromkeys(times, "9ms"),
-        }
-        for name in "ab"
-    }
-    models["vote"] = {"engine": "synthetic", "lanes": ["side"], "batch": [1, 8], "expected": {"1": "10us", "8": "10us"}}
-    return parse_scenario(
+    sizes = (1, 2, 4, 8)
+    free = dict.fromkeys(("event", "receive", "answer", "send", "wake", "stall_every", "lock_wait"), "0us")
+    return scenario_of(
         {
-            "lane": {"l": {}, "side": {}},
-            "model": models,
-            "policy": {"p": {"kind": "schemble+"}},
-            "app": {
-                "q": {
-                    "slo": "40ms",
-                    "node": nodes,
-                    "on_late": "partial",
-                    "ensemble": {"models": ["a", "b"], "edges": [], "agreement": [[0, 0.9, 0.9, 1]]},
-                }
-            },
-            "workload": {"q": {"app": "q", "kind": "poisson", "rate": 600}},
-            "run": {"duration": "3s"},
-            "machine": {
-                "step": "50us",
-                "event": "0us",
-                "receive": "0us",
-                "answer": "0us",
-                "send": "0us",
-                "wake": "0us",
-                "start": start,
-                "stall_every": "0us",
-                "lock_factor": 1.0,
-                "lock_wait": "0us",
-            },
-        }
+            "a": {1: 1, 2: 1.2, 4: 1.6, 8: 2.4, "lanes": ["l"]},
+            "b": {**dict.fromkeys(sizes, 9), "lanes": ["l"]},
+            "vote": {1: 0.01, 8: 0.01, "lanes": ["side"]},
+        },
+        {
+            "q": {
+                "slo": "40ms",
+                "node": [
+                    {"name": "a", "after": []},
+                    {"name": "b", "after": []},
+                    {"name": "vote", "after": ["a", "b"], "join": "policy"},
+                ],
+                "on_late": "partial",
+                "ensemble": {"models": ["a", "b"], "edges": [], "agreement": [[0, 0.9, 0.9, 1]]},
+            }
+        },
+        {"q": {"kind": "poisson", "rate": 600}},
+        {"p": {"kind": "schemble+"}},
+        seconds=3,
+        lane={"l": {}, "side": {}},
+        machine={**free, "step": "50us", "start": start, "lock_factor": 1.0},
     )
 
 

@@ -108,34 +108,6 @@ def test_what_has_answered_at_the_deadline_is_the_answer_under_every_on_late():
         assert answer_of(world).quality == 0.6
 
 
-def test_a_burst_is_shared_out_one_job_at_a_time():
-    world = make()
-    world.arrive("q", count=3, hints={"difficulty": 0.9})
-    assert models_of(world.actions) == ["a", "b", "c"]
-    request_of = {action.model: action.jobs[0].request_id for action in world.actions}
-    assert len(set(request_of.values())) > 1  # not all three models to one of them
-    world.finish("la", at=40)
-    assert models_of(world.actions)[0] == "a"
-
-
-def test_models_of_one_lane_run_one_after_the_other_and_the_plan_knows():
-    world = make(shared=True, slo="130ms")
-    world.arrive("q", count=2, hints={"difficulty": 0.9})
-    assert models_of(world.actions) == ["a"] or models_of(world.actions) == ["b"]
-    done = 0
-    for _ in range(8):
-        if not [work for work in world.on_lane.values() if work.lane == "la"]:
-            break
-        work = world.work("la")
-        done += TIMES[work.model]
-        world.finish("la", at=done)
-        while [work for work in world.on_lane.values() if work.lane == "lv"]:
-            world.finish("lv", at=world.now_ms + 1)
-    world.pass_time(140)
-    assert [world.outcome(number) for number in (1, 2)] == ["completed", "completed"]
-    assert done <= 130
-
-
 def test_a_request_that_no_model_could_answer_is_given_up():
     world = make()
     world.arrive("q", count=9, hints={"difficulty": 0.1})
@@ -273,13 +245,6 @@ def test_every_planner_of_schemble_serves_a_burst(planner):
     assert world.scheduler.thought_ns() == 0  # charged once
 
 
-def test_schemble_t_takes_every_request_for_a_mean_one():
-    world = make("schemble", options={"mean": True, "fast": False})
-    first = models_of(world.arrive("q", hints={"difficulty": 0.1}))
-    world = make("schemble", options={"mean": True, "fast": False})
-    assert models_of(world.arrive("q", hints={"difficulty": 0.9})) == first
-
-
 # --- baselines --------------------------------------------------------------------------------------------------------
 
 
@@ -309,13 +274,3 @@ def test_the_original_ensemble_refuses_at_arrival_what_cannot_have_all_models():
 def test_what_the_baselines_pick(options, hints, models):
     world = make("ensemble_static", options=options)
     assert models_of(world.arrive("q", hints=hints)) == models
-
-
-def test_replicas_of_the_fastest_serve_three_at_a_time():
-    world = make(
-        "ensemble_static",
-        options={"pick": "static", "models": ["a"]},
-        lanes={"a": ["la", "lb", "lc"], "b": ["lv"], "c": ["lv"]},
-    )
-    world.arrive("q", count=3)
-    assert models_of(world.actions) == ["a", "a", "a"]

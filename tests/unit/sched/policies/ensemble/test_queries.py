@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hand_world import app_of
 
 from edgeserve.sched.policies.ensemble.queries import ensemble_of
@@ -48,13 +47,6 @@ def test_a_chosen_join_of_one_branch_or_of_none_makes_no_ensemble():
     assert ensemble(two) is None
 
 
-def test_a_join_of_all_beside_one_of_the_policy_is_what_it_waits_for():
-    nodes = [*MODELS, {"name": "all", "after": ["b", "c"]}, {"name": "vote", "after": ["a", "all"], "join": "policy"}]
-    found = ensemble(nodes)
-    assert (names(found.nodes), found.join.name) == (["a", "all"], "vote")
-    assert found.leads == {"b", "c"}
-
-
 def test_models_that_run_once_per_part_make_no_ensemble():
     parts = [{"name": "cut", "fan_out": True}, *[{**node, "after": ["cut"]} for node in MODELS]]
     gather = {"name": "vote", "after": ["c", "a", "b"], "gather": True}
@@ -67,31 +59,6 @@ def test_a_model_that_more_than_the_join_waits_for_makes_no_ensemble():
     assert ensemble([*MODELS, VOTE, more]) is None
     assert ensemble([*MODELS, VOTE, more], ensemble=FITTED) is None
     assert ensemble([*MODELS, VOTE, {"name": "log", "after": ["vote"]}]) is not None
-
-
-def branches(**first):
-    return [
-        {"name": "cut", "after": [], **first},
-        *[{"name": name, "after": ["cut"]} for name in "abc"],
-        {"name": "vote", "after": ["a", "b", "c"], "join": "policy"},
-    ]
-
-
-@pytest.mark.parametrize("fitted", [{}, {"ensemble": FITTED}])
-def test_models_whose_join_runs_once_per_part_are_no_ensemble(fitted):
-    gather = {"name": "all", "after": ["vote"], "gather": True}
-    assert ensemble([*branches(fan_out=True), gather], **fitted) is None
-    assert ensemble([*branches(), {**gather, "gather": False}], **fitted) is not None
-
-
-@pytest.mark.parametrize("kind", [{"fan_out": True}, {"route": "one"}])
-def test_models_that_make_parts_or_choose_are_no_ensemble(kind):
-    fitted = {"models": ["b"], "agreement": [[0, 1]]}
-    alone = [MODELS[0], {"name": "vote", "after": ["b"]}]
-    assert ensemble(alone, ensemble=fitted) is not None
-    assert ensemble([{**MODELS[0], **kind}, {**alone[1], "gather": "fan_out" in kind}], ensemble=fitted) is None
-    cut = [{"name": "cut", "fan_out": True}, {"name": "x", "after": ["cut"]}, {"name": "y", "after": ["cut"]}]
-    assert ensemble([*cut, {"name": "all", "after": ["x", "y"], "gather": True, "join": "policy"}]) is None
 
 
 def test_what_stands_before_the_models_leads_and_what_else_the_join_waits_for_helps():
@@ -108,9 +75,3 @@ def test_what_stands_before_the_models_leads_and_what_else_the_join_waits_for_he
     fitted = {"models": ["a", "b"], "agreement": [[0, 0.5, 0.6, 1]]}
     found = ensemble(nodes, ensemble=fitted)
     assert (found.leads, found.helpers) == ({"crop", "scale"}, {"score"})  # the join is not all that tell goes to
-
-
-# --- what an answer is worth ------------------------------------------------------------------------------------------
-
-
-# --- a request --------------------------------------------------------------------------------------------------------

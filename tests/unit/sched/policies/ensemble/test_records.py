@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hand_world import Driver, ran
+from hand_world import Driver
 
 from edgeserve.errors import ConfigError
 from edgeserve.sched.protocol.actions import ReleaseInputs, RetainInputs, RunBatch
@@ -57,15 +57,6 @@ def test_a_probe_waits_for_those_who_need_the_lane():
     assert (world.work("l").probe, world.work("l").jobs[0].request_id) == (False, 2)
 
 
-def test_where_no_probe_could_start_nothing_is_kept_for_one():
-    """A model of 30 ms before a request of 10 ms would make it late: such a record is only made by itself."""
-    world = make(slo="35ms")
-    world.arrive("q")
-    world.finish("l", at=10)
-    world.finish("v", at=11)
-    assert probes(world) == [] and world.scheduler.state.retained == {}
-
-
 def test_the_share_is_kept_and_the_same_requests_are_drawn_again():
     def drawn():
         world = make(share=0.25)
@@ -108,9 +99,3 @@ def test_other_policies_and_other_apps_say_that_they_cannot():
         make("edf")
     with pytest.raises(ConfigError, match="no ensemble"):
         Driver({"a": {1: 10}}, {"q": {"model": "a", "history": "h.npz"}}, policy={"schemble+": {}})
-
-
-def test_nothing_is_kept_without_a_file():
-    world = make(share=0.0)
-    assert world.arrive("q") == [ran("a", 1)]
-    assert retained(world) == []

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from hand_world import MS, Driver, ended, ids, like, ran
+from hand_world import MS, Driver, ids, like, ran
 
-from edgeserve.errors import ConfigError
-from edgeserve.sched.protocol.actions import CutBatch, ReleaseState, RunBatch
+from edgeserve.sched.protocol.actions import CutBatch
 
 STEPS = {1: 10, 2: 10, 3: 10, 4: 10}  # C is 4
 TOKEN_BYTES = 10
@@ -51,14 +50,6 @@ def test_rtlm_runs_answers_about_equally_long_together_from_the_first_of_the_ord
     world.over()
 
 
-def test_rtlm_admits_nobody_to_a_batch_that_runs():
-    world = world_of("rtlm")
-    ask(world, 20)
-    assert ask(world, 20, 20, 20, at=10) == []
-    world.finish(at=200, steps=20)
-    assert batch_of(world) == [2, 3, 4]
-
-
 def test_the_methods_choose_their_orders():
     for method, first in (("fifo", 2), ("luf", 4), ("muf", 3), ("hpf", 5)):
         world = world_of("rtlm", {"method": method, "batch": 1})
@@ -77,15 +68,6 @@ def test_gathered_requests_become_visible_together():
     assert world.pass_time(2000) == [ran("lm", 1, 2)]
 
 
-def test_critical_requests_go_first_whatever_their_length():
-    world = world_of("rtlm", {"batch": 1})
-    ask(world, 5)
-    ask(world, 10, at=1)
-    ask(world, 90, at=2, klass="critical")
-    world.finish(at=50, steps=5)
-    assert batch_of(world) == [3]
-
-
 def test_a_batch_that_is_far_longer_than_predicted_comes_back_to_be_predicted_again():
     world = world_of("rtlm+")
     ask(world, 10)
@@ -101,19 +83,6 @@ def test_a_batch_that_is_far_longer_than_predicted_comes_back_to_be_predicted_ag
 
 
 # --- rtlm+ ------------------------------------------------------------------------------------------------------------
-
-
-def test_others_are_admitted_when_half_of_the_places_are_free():
-    world = world_of()
-    ask(world, 20)
-    ask(world, at=1)
-    assert ask(world, 20, 20, at=5)[0] == like(CutBatch)  # three of four places are free
-    world.finish(at=10, status="unfinished", steps=1, state_bytes=110)
-    assert batch_of(world) == [1, 2, 3]
-    assert ask(world, 20, at=15) == []  # one place is free: not worth another prefill
-    assert like(CutBatch) in world.progress(1, at=100, steps=9)
-    world.finish(at=101, status="unfinished", steps=10, state_bytes=200)
-    assert batch_of(world) == [2, 3, 4]
 
 
 def test_where_prompts_are_read_in_turns_no_group_is_waited_for():
@@ -148,16 +117,6 @@ def test_nothing_is_cut_where_others_would_find_no_slot_or_no_memory():
     assert batch_of(small) == [2]
 
 
-def test_a_flood_of_one_client_delays_itself():
-    world = world_of(options={"order": "fifo"})
-    ask(world, 20, 20, 20, 20, client="flood")
-    world.finish(at=10, status="unfinished", steps=1, state_bytes=110)
-    ask(world, *[20] * 8, at=20, client="flood")
-    ask(world, 20, at=30, client="other")
-    world.finish(at=210, steps=20)
-    assert batch_of(world) == [5, 13, 6, 7]  # the other client's is the second
-
-
 def test_clients_take_turns_and_what_runs_counts():
     world = world_of(options={"order": "fifo"})
     ask(world, 20, client="flood")
@@ -171,35 +130,6 @@ def test_clients_take_turns_and_what_runs_counts():
     ask(world, 20, 20, at=5, client="flood")
     world.finish(at=10, status="unfinished", steps=1, state_bytes=110)
     assert batch_of(world) == [1, 2, 3, 4]  # the second turn of both, in the order of the queue
-
-
-def test_a_prompt_longer_than_the_context_fails_and_nothing_else_does():
-    world = world_of()
-    world.arrive("chat", hints={"steps": 5.0, "tokens": 2000.0})
-    assert world.outcome(1) == "failed" and "context" in world.reason(1)
-    ask(world, 5)
-    world.finish(at=50, steps=5)
-    assert world.outcome(2) == "completed"
-    world.over()
-
-
-def test_requests_without_a_length_are_learnt_from_finished_answers():
-    world = world_of()
-    for index in range(20):
-        world.arrive("chat", at=10_000 * index, hints={"tokens": 10.0})
-        world.finish(at=10_000 * index + 2000, steps=200)
-    learnt = world.scheduler.policies[0].figures()["lengths"]["chat/lm"]
-    assert learnt["answers"] == 20 and 150 < learnt["middle_steps"] < 210
-    world.arrive("chat", at=300_000, hints={"tokens": 10.0})
-    assert world.work().expected_ns > 1500 * MS
-
-
-def test_the_figures_tell_what_a_wrong_predictor_is_corrected_by():
-    world = world_of()
-    for index in range(40):
-        ask(world, 30, at=10_000 * index)
-        world.finish(at=10_000 * index + 900, steps=90)
-    assert 2.0 < world.scheduler.policies[0].figures()["lengths"]["chat/lm"]["factor"] < 3.2
 
 
 # --- lanes ------------------------------------------------------------------------------------------------------------
@@ -259,17 +189,6 @@ def test_a_busy_processor_keeps_long_answers_on_the_main_lane_and_an_idle_one_ta
         left = world.scheduler.policies[0].figures()["processor left to side lanes"]["cpu"]
         assert left == (1.0 if expected else pytest.approx(0.097, abs=0.01))
     report(world, 0.0, 10_000, at=4000)
-    assert batch_of(world, "cpu")
-
-
-@pytest.mark.parametrize("kind", ["rtlm", "rtlm+"])
-def test_a_monitor_that_tells_nothing_more_keeps_nothing_away(kind):
-    world = two_lanes(kind, 2.0, lane={"gpu": TWO["gpu"], "cpu": {"device": "host", "threads": 4, "nice": 10}})
-    report(world, 1.0, 3000, at=0)
-    world.device("host", free=1, at=3001)
-    crowd(world, at=22_000)
-    assert not batch_of(world, "cpu")
-    ask(world, 150, at=23_100)
     assert batch_of(world, "cpu")
 
 
@@ -339,22 +258,6 @@ def test_the_slower_lane_takes_everything_while_no_other_works_and_decoding_goes
     assert world.outcome(1) == "completed" and world.outcome(2) == "completed"
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("order", "fastest", "expected one of"),
-        ("method", "x", "expected one of"),
-        ("b", 0.5, "a number from 1"),
-        ("xi_ms", -1.0, "a number from 0"),
-        ("offload", "always", "expected one of"),
-        ("consolidation", "x", "expected one of"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused_with_what_was_expected(option, value, message):
-    with pytest.raises(ConfigError, match=message):
-        world_of("rtlm", {option: value})
-
-
 def test_a_plain_model_under_the_policy_is_served_in_batches_of_one_step():
     world = Driver({"m": {1: 10, 4: 20}}, {"a": "m"}, policy="rtlm+")
     assert world.arrive("a", count=3) == [ran("m", 1, 2, 3, size=4)]
@@ -390,24 +293,6 @@ def test_answers_that_are_learnt_to_be_too_long_are_given_up_but_not_for_ever():
     assert "completed" in [world.outcome(index + 1) for index in range(40, 58)][:9]
 
 
-def test_a_batch_of_short_answers_keeps_nobody_out_who_could_follow_it():
-    world = world_of(on_late="drop", slo="50ms")
-    ask(world, 1)
-    ask(world, 1, at=8)  # begins at 10 and ends at 20
-    world.finish(at=10)
-    assert batch_of(world) == [2]
-    world.finish(at=20)
-    assert world.outcome(2) == "completed"
-
-
-def test_a_batch_that_is_longer_than_it_was_expected_gets_more_than_a_few_steps():
-    world = world_of(on_late="drop", slo="10s")
-    ask(world, 3)
-    assert world.work().steps_max == 3
-    world.finish(at=30, status="unfinished", steps=3, state_bytes=130)
-    assert world.work().steps_max == 8
-
-
 def test_what_reading_prompts_takes_is_learnt():
     world = world_of()
     for index in range(12):
@@ -431,48 +316,6 @@ def test_no_more_answers_are_admitted_than_bring_most_in_time():
     ask(patient, 20, 20, 20, 20, at=1)
     patient.finish(at=50, steps=5)
     assert batch_of(patient) == [2, 3, 4, 5]
-
-
-def test_what_makes_no_steps_is_served_in_batches_that_are_in_time():
-    world = Driver({"m": {1: 10, 4: 40}}, {"a": {"model": "m", "slo": "25ms"}}, policy="rtlm+")
-    world.arrive("a", count=3)
-    assert world.work().size == 1  # all three together would be late
-    world.finish(at=10)
-    assert world.work().size == 1
-
-
-def test_jobs_that_wait_when_their_model_turns_out_to_make_steps_are_kept():
-    world = Driver({"m": {1: 10}}, {"a": {"model": "m", "slo": "10s"}}, policy="rtlm+")
-    world.arrive("a", count=3)
-    world.finish(at=10, status="unfinished")
-    order = [world.work().jobs[0].request_id]
-    for at in range(20, 100, 10):
-        if not world.on_lane:
-            break
-        world.finish(at=at)
-        order += [work.jobs[0].request_id for work in world.on_lane.values()]
-    assert sorted(set(order)) == [1, 2, 3]
-    world.over()
-
-
-def test_a_sequence_that_made_room_goes_on_before_others_begin():
-    world = world_of(state_memory="500B", options={"order": "fifo"})
-    ask(world, 10)
-    world.finish(at=100, status="unfinished", steps=28, state_bytes=480)  # far longer than predicted
-    assert batch_of(world) == [1]
-    assert not world.of(ReleaseState) and like(RunBatch) in world.actions
-    world.finish(at=200, steps=2)
-    assert ended(1, "completed") in world.actions
-
-
-def test_critical_answers_are_admitted_even_where_fewer_would_bring_more_in_time():
-    linear = {1: 10, 2: 19, 3: 28, 4: 36}
-    for klass, admitted in (("normal", 1), ("critical", 4)):
-        world = world_of(on_late="drop", slo="300ms", lm=linear, options={"order": "fifo"})
-        ask(world, 5)
-        ask(world, 20, 20, 20, 20, at=1, klass=klass)
-        world.finish(at=50, steps=5)
-        assert len(batch_of(world)) == admitted, klass
 
 
 def trained(kind="rtlm", answers=4, **app):
@@ -504,17 +347,3 @@ def test_an_answer_that_has_begun_is_given_up_when_what_is_left_will_not_be_in_t
     world.arrive("chat", slo=300, hints={"steps": 20.0, "steps_sd": 0.0, "tokens": 10.0})
     world.finish(at=start + at, took=100, status="unfinished", steps=10, state_bytes=200)
     assert bool(batch_of(world)) is kept
-
-
-def test_where_the_side_lane_is_down_the_main_lane_takes_long_answers_too():
-    for up in (True, False):
-        world = two_lanes("rtlm", 2.0, {"offload": "static"})
-        ask(world, *[100] * 5)  # four on the side lane, and one that waits for it
-        world.lane("cpu", up=up, at=1)
-        assert bool(batch_of(world)) is not up
-
-
-# --- bids -------------------------------------------------------------------------------------------------------------
-
-
-# --- cost -------------------------------------------------------------------------------------------------------------

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hand_world import MS, Driver, ended, ids, like, ran
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeserve.errors import ConfigError
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
 from edgeserve.sched.protocol.events import RequestArrived
 
@@ -23,18 +21,6 @@ def burst(world, *deadlines, app="a", **fields):
     return world.step(*[RequestArrived(world.request(app, slo, **fields)) for slo in deadlines])
 
 
-def test_the_largest_batch_that_can_be_filled_and_finished_wins():
-    assert burst(clockwork(), *[50] * 9) == [ran("m", 1, 2, 3, 4, 5, 6, 7, 8, size=8)]
-    assert burst(clockwork(), *[50] * 7) == [ran("m", 1, 2, 3, 4, size=4)]  # sizes are filled, never padded
-    assert burst(clockwork(), *[10] * 8) == [ran("m", 1, 2, 3, 4, size=4)]  # eight would take 14 ms
-
-
-def test_requests_that_the_batch_overtakes_are_dropped():
-    # Worked by hand: four can end at 8 (the deadlines 9 to 12); the first, due at 4, fits a batch of one only.
-    world = clockwork()
-    assert burst(world, 4, 9, 10, 11, 12) == [ended(1, "dropped", "overtaken"), ran("m", 2, 3, 4, 5, size=4)]
-
-
 def test_requests_that_answer_late_are_not_dropped_when_overtaken_and_run_when_nothing_else_can():
     world = clockwork()
     assert burst(world, 4, 9, 10, 11, 12, on_late="answer") == [ran("m", 2, 3, 4, 5, size=4)]
@@ -48,15 +34,6 @@ def test_a_request_none_of_whose_strategies_can_complete_is_refused_at_once():
     assert world.arrive("a", at=1, slo=6) == [ended(4, "rejected", "cannot_make_deadline")]  # busy until 5
     assert world.arrive("a", at=1, slo=7) == []
     assert world.lane("cpu0", speed=0.5, at=2) == [ended(5, "dropped", "cannot_make_deadline")]
-
-
-def test_across_models_the_earliest_required_start_goes_first():
-    # m: two due at 30, required start 25. n: one due at 28, required start 18.
-    models, apps = {"m": {1: 3, 2: 5}, "n": {1: 10}}, {"a": "m", "b": "n"}
-    world = clockwork(models, apps)
-    requests = [world.request("a", 30), world.request("a", 30), world.request("b", 28)]
-    assert world.step(*[RequestArrived(item) for item in requests]) == [ran("n", 3)]
-    assert world.finish(at=10)[1:] == [ran("m", 1, 2)]
 
 
 def test_an_action_carries_a_window_and_one_that_misses_it_fails_without_a_retry():
@@ -96,12 +73,6 @@ def test_estimates_are_the_maximum_of_the_last_ten():
     world.arrive("a", at=200)
     world.finish(at=203)
     assert world.scheduler.state.latency["m", "cpu0"].estimate_ns[1] == 3 * MS
-
-
-def test_options_are_checked():
-    with pytest.raises(ConfigError, match=r"window_ms = 'narrow': expected a number, such as 10.0"):
-        clockwork(window_ms="narrow")
-    assert clockwork(window_ms=3).scheduler.policies[0].options.window_ms == 3.0
 
 
 # --- the oracle -------------------------------------------------------------------------------------------------------

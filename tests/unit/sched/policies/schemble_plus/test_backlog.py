@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from hand_world import Driver, ran
 
-from edgeserve.sched.policies.ensemble.problem import Lanes
-
-SHARED = Lanes((0, 0, 0), (3, 9, 15), ((0,),), (1, 1, 1))
-OWN = Lanes((0, 1, 2), (40, 75, 85), ((0,), (0,), (0,)), (1, 1, 1))
 HARD = [0, 0.6, 0.7, 0.85, 0.65, 0.8, 0.85, 1]
 FITTED = {"models": ["a", "b", "c"], "edges": [], "agreement": [HARD]}
 

@@ -6,7 +6,6 @@ import pytest
 from hand_world import Driver, ended, ids, ran
 
 from edgeserve.config.schema import AppConfig, NodeConfig
-from edgeserve.sched.policies.published.pard import siblings as pard_siblings
 from edgeserve.sched.policies.published.pard import state_planner as pard_state
 from edgeserve.sched.policies.published.pard.branches import NO_BRANCH, Branches
 from edgeserve.sched.policies.published.pard.policy import PROACTIVE
@@ -84,12 +83,6 @@ def test_behind_the_fork_the_truth_counts():
     world = graph(CHOICE)
     ask(world, 45, hints={"a.route": 1.0})
     assert world.finish("a0", at=14, route="b") == [ran("b", 1)]  # the branch that it feared is no longer before it
-
-
-def test_the_published_rules_that_look_no_further_ignore_the_declaration():
-    for rule, least in (("back", 10), ("sf", 30)):
-        assert is_admitted(least, hints={"a.route": 0.0}, rule=rule)
-        assert not is_admitted(least - NS, hints={"a.route": 0.0}, rule=rule)
 
 
 def planner_of(app, rest="qd"):
@@ -234,11 +227,6 @@ def test_a_sibling_that_a_join_or_an_answer_can_do_without_has_no_say(join, app,
     assert (ran("b", 3) in world.actions) == runs
 
 
-def test_a_request_of_many_jobs_is_judged_job_by_job(monkeypatch):
-    monkeypatch.setattr(pard_siblings, "JOBS_MAX", 1)
-    assert three(75 - NS, siblings=True)[1] == [ran("b", 3)]
-
-
 def test_a_sibling_that_started_late_ends_its_time_after_that():
     for siblings, outcome in ((False, ""), (True, "dropped")):
         world = graph(DIAMOND, siblings=siblings, other={"model": "b", "slo": "500ms"})
@@ -251,34 +239,3 @@ def test_a_sibling_that_started_late_ends_its_time_after_that():
         assert ids(world.work("c0").jobs) == [2]  # it will end there at 73, and be answered at 83
         world.finish("b0", at=50, took=10)  # the branch alone would be done at 70
         assert world.outcome(2) == outcome
-
-
-def test_a_request_that_is_late_in_its_own_branch_is_said_to_be_late_there():
-    nodes = [DIAMOND[0], DIAMOND[2], DIAMOND[1], DIAMOND[3]]  # the slow branch is judged first
-    world = graph(nodes, siblings=True)
-    ask(world, 45)
-    assert world.finish("a0", at=11) == [ended(1, "dropped", PROACTIVE)]
-    assert any(line.endswith("before c - late by 1ms") for line in world.scheduler.story(1))
-    world = graph(DIAMOND, siblings=True)
-    ask(world, 45)
-    world.finish("a0", at=11)
-    assert any(line.endswith("before b - late by 1ms in its branch c") for line in world.scheduler.story(1))
-
-
-def test_where_a_branch_leads_to_a_join_that_may_be_waiting_no_job_tells_nothing():
-    app = app_of(
-        [
-            {**DIAMOND[0], "route": "one"},
-            {"name": "x", "after": []},
-            {"name": "b", "after": ["a"]},
-            {"name": "d", "after": ["a", "x"]},
-        ]
-    )
-    branches, job = Branches([app]), job_at(app, "a")
-    job.state = DONE
-    branches.observe(job)
-    assert branches.shares_ppm(app.by_name["a"]) == [500_000, 500_000, 0]
-    behind = job_at(app, "b")
-    job.request.jobs[behind.seq] = behind
-    branches.observe(job)
-    assert branches.shares_ppm(app.by_name["a"]) == [750_000, 250_000, 0]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import hand_world
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edgeserve.config.loading import parse_config
 from edgeserve.sched.policies.published.pard.plan import path_ns, plan_sizes
-from edgeserve.sched.requests.graph import App
 from edgeserve.units import PPM
 
 MS = 1_000_000
@@ -16,11 +15,7 @@ SIZES = tuple(range(1, 17))
 
 
 def app_of(slo_ms, *nodes):
-    models = {node["name"]: {"engine": "synthetic", "batch": [1], "expected": {"1": "1ms"}} for node in nodes}
-    config = parse_config(
-        {"lane": {"cpu0": {}}, "model": models, "app": {"app": {"slo": f"{slo_ms}ms", "node": list(nodes)}}}
-    )
-    return App(config.apps["app"], "p")
+    return hand_world.app_of(list(nodes), "app", slo=f"{slo_ms}ms")
 
 
 def affine(fixed, each, sizes=SIZES):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from hand_world import Driver, ended, ids, ran
 
-from edgeserve.errors import ConfigError
 from edgeserve.sched.policies.published.pard.policy import PROACTIVE
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.protocol.actions import RunBatch
@@ -58,26 +57,7 @@ def test_the_start_of_the_forming_batch_counts_not_now():
     assert world.outcome(3) == "dropped" and world.outcome(2) == ""
 
 
-def test_time_spent_in_earlier_modules_counts():
-    world = chain()
-    burst(world, 35)
-    world.step(world.finished("a0", at=15))  # 5 ms late: 15 + 10 + 10 = 35
-    assert world.work("b0").jobs[0].request_id == 1
-    world = chain()
-    burst(world, 35)
-    assert world.finish("a0", at=16) == [ended(1, "dropped", PROACTIVE)]
-    assert pard(world).dropped["b"] == 1
-
-
 BATCHED = {name: {1: 10, 4: 40} for name in "abc"}
-
-
-def test_batches_are_planned_so_that_waiting_for_one_and_riding_in_one_fits_the_slo():
-    halves = {name: {1: 10, 4: 20} for name in "abc"}
-    assert burst(chain(halves, slo=120), *[120] * 4) == [ran("a", 1, 2, 3, 4, size=4)]  # 60 of 63.6 ms
-    # 20 + 10 + 10: of equals, the first gets the larger batch.
-    assert burst(chain(halves, slo=80), *[80] * 4)[0] == ran("a", 1, 2, 3, 4, size=4)
-    assert burst(chain(halves, slo=60), *[60] * 2)[0] == ran("a", 1)  # 30 of 31.8
 
 
 def test_batches_may_count_as_those_that_run_instead_of_as_full():
@@ -114,15 +94,6 @@ def test_what_ran_in_the_window_counts_for_the_modules_behind():
     world.step(at=2000)  # too long ago
     world.step(at=2100)
     assert burst(world, 30) == [ran("a", 7)]
-
-
-def test_the_quantile_of_the_waits_to_come_counts():
-    world = chain(lam=0.1)  # two modules behind: 0.447 of a batch
-    burst(world, 34)
-    assert world.outcome(1) == "dropped"
-    world = chain(lam=0.1)
-    burst(world, 35)
-    assert world.outcome(1) == ""
 
 
 @pytest.mark.parametrize(
@@ -168,13 +139,6 @@ def test_just_in_time_the_batch_forms_when_the_lead_is_left():
     assert world.step(at=7) == [ended(2, "dropped", PROACTIVE)]
 
 
-def test_just_in_time_an_early_end_finds_the_waiting_at_once():
-    world = chain({"a": {1: 10, 2: 12}}, policy="pard+", lead_ms=1.0)
-    burst(world, 100, 100, 100)
-    assert ids(world.work("a0").jobs) == [1, 2]
-    assert world.finish("a0", at=6)[2:] == [ran("a", 3)]
-
-
 def test_a_second_look_at_the_start_drops_what_noise_made_late():
     for recheck, outcome in ((True, "dropped"), (False, "")):
         world = chain({"a": {1: 10}}, recheck=recheck)
@@ -182,23 +146,6 @@ def test_a_second_look_at_the_start_drops_what_noise_made_late():
         burst(world, 20, at=1)  # would end at 20 of 21
         world.finish("a0", at=13)
         assert world.outcome(2) == outcome
-
-
-def test_a_cancelled_member_leaves_its_place_to_the_next():
-    world = chain({"a": {1: 10}})
-    burst(world, 100, 90, 80)
-    assert ids(world.work("a0").jobs) == [3]  # the least budget first; 2 is forming, 1 waits
-    world.cancel(2, at=1)
-    world.finish("a0", at=10)
-    assert ids(world.work("a0").jobs) == [1]
-
-
-def test_each_lane_has_its_own_queue_and_requests_take_turns():
-    world = chain({"a": {1: 10}}, lanes=2)
-    burst(world, 100, 100, 100, 100)
-    assert ids(world.work("a0").jobs) == [1] and ids(world.work("a1").jobs) == [2]
-    world.finish("a1", at=3)
-    assert ids(world.work("a1").jobs) == [4]  # the third waits for its own lane
 
 
 def test_what_waits_for_a_lane_that_is_gone_goes_to_another():
@@ -252,26 +199,6 @@ def test_of_several_paths_the_longest_counts():
     assert burst(diamond(), 45 - NS) == [ended(1, "dropped", PROACTIVE)]
 
 
-def test_a_drop_in_one_branch_ends_the_request_once_and_frees_the_other():
-    world = diamond()
-    burst(world, 70, 100)
-    world.finish("a0", at=10)  # 1 runs at b and c
-    world.finish("a0", at=20)  # 2 waits for c until 35, forming; b runs it
-    world.finish("b0", at=20)
-    burst(world, 60, at=21)  # request 3
-    world.finish("b0", at=30)
-    world.finish("a0", at=31)
-    assert ids(world.work("b0").jobs) == [3] and world.outcome(3) == ""  # at c, 2 holds the forming batch
-    assert ended(3, "dropped", PROACTIVE) in world.finish("c0", at=35)  # there it would start at 60: too late
-    world.finish("b0", at=41)  # the branch that ran ends for nothing, and is not forwarded
-    world.finish("d0", at=45)
-    world.finish("c0", at=60)
-    world.finish("d0", at=70)
-    assert [world.outcome(number) for number in (1, 2, 3)] == ["completed", "completed", "dropped"]
-    assert sum(pard(world).dropped.values()) == 1
-    assert world.scheduler.open_count == 0
-
-
 # --- the rules it is compared with ------------------------------------------------------------------------------------
 
 
@@ -295,12 +222,6 @@ def test_split_compares_the_latency_in_the_module_with_its_share():
     burst(world, 45)
     burst(world, 45, at=5 - NS)
     assert world.outcome(2) == "dropped"
-
-
-def test_naive_drops_nothing():
-    world = chain(rule="naive", app={"on_late": "answer"})
-    burst(world, 5, 5, 5)
-    assert world.ends == {}
 
 
 def test_nexus_drops_everything_before_the_first_window_in_time():
@@ -369,38 +290,6 @@ def test_on_a_lane_of_several_the_batch_forms_when_the_lane_asks():
     world.finish("l", at=10)
     assert world.work("l").model == "b"
     assert world.finish("l", at=20)[1:] == [ended(2, "dropped", PROACTIVE)]
-
-
-def test_what_waits_behind_the_work_of_another_policy_runs_when_that_ends_early():
-    world = Driver(
-        {"m": {1: 20}, "z": {1: 20}},
-        {"app": {"model": "m", "policy": "pard+"}, "other": {"model": "z", "policy": "fifo"}},
-        policy={"pard+": {}, "fifo": {}},
-        lane={"l": {}},
-    )
-    world.arrive("other")
-    world.arrive("app", at=1)  # its batch would form at 15
-    assert world.wake_ms == 15
-    assert world.finish("l", at=10)[1:] == [ran("m", 2)]
-
-
-# --- options ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [
-        ("rule", "parc", "rule = 'parc': expected one of .*did you mean 'pard'"),
-        ("order", "newest", "order = 'newest': expected one of .*.adaptive."),
-        ("across", "edff", "across = 'edff': expected one of .*did you mean 'edf'"),
-        ("collect", "late", "collect = 'late': expected one of .ahead."),
-        ("lam", 1.5, "lam = 1.5: expected a number from 0 to 1"),
-        ("samples", 0, "samples = 0: expected a whole number from 1"),
-    ],
-)
-def test_a_wrong_option_names_what_would_be_right(option, value, message):
-    with pytest.raises(ConfigError, match=message):
-        chain(**{option: value})
 
 
 # --- a request counts once, however many of its branches were given up -----------------------------------------------
@@ -479,24 +368,6 @@ def test_what_waits_for_a_model_that_is_not_loaded_here_runs_where_it_is_in_memo
     assert ran("m", 2) in world.finish("l0", at=15)
     world.finish("l0", at=25)
     assert [world.outcome(number) for number in (1, 2)] == ["completed"] * 2
-
-
-def test_a_lane_that_is_gone_gives_its_jobs_to_one_whose_model_is_in_memory():
-    world = devices(["m"])
-    world.arrive("app", count=4)
-    assert ids(world.work("l0").jobs) == [1] and ids(world.work("l1").jobs) == [2]
-    assert ended(2, "failed") in world.lane("l1", up=False, at=1)
-    for number in (3, 4):
-        assert ran("m", number) in world.finish("l0", at=10 * number - 20)
-
-
-def test_a_request_goes_where_its_model_is_in_memory_whose_turn_it_ever_is():
-    world = devices(["m"], on_late="answer", resident_1=[])
-    world.arrive("app", count=3)
-    for number, at in ((1, 10), (2, 20), (3, 30)):
-        assert world.work("l0") == ran("m", number)
-        world.finish("l0", at=at)
-    world.over()
 
 
 # --- options have bounds, and the page has the defaults ---------------------------------------------------------------

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from edgeserve.config.schema import AppConfig, NodeConfig
 from edgeserve.sched.policies.published.pard.state_planner import (
     LoadFactor,
-    Planner,
-    models_of,
 )
 from edgeserve.sched.policies.published.pard.waits import Waits
-from edgeserve.sched.requests.graph import App
 from edgeserve.units import PPM
 
-S = 10**9
 MS = 10**6
 
 
@@ -34,11 +29,6 @@ def test_the_quantile_lies_between_nothing_and_everything():
     assert found == sorted(found)
     assert found[2] == pytest.approx(sum(times) / 2, rel=0.05)
     assert Waits("uniform", 0.1, 100, 3, seed=1).quantile_ns([], []) == 0
-
-
-def test_equal_seeds_draw_equal_quantiles():
-    one, other, third = (Waits("uniform", 0.1, 500, 2, seed).quantile_ns("ab", [MS, 2 * MS]) for seed in (1, 1, 2))
-    assert one == other != third
 
 
 def test_observed_waits_are_drawn_again():
@@ -85,49 +75,3 @@ def test_what_jumps_much_turns_late_and_instant_at_once():
             load.observe(rate * 1000, 100 * 1000)
     assert jumpy.eps_ppm() > 300_000 and jumpy.high is False
     assert instant.eps_ppm() == 0 and instant.high is True
-
-
-# --- the planner ------------------------------------------------------------------------------------------------------
-
-
-def app_of(*nodes):
-    made = tuple(NodeConfig(name=name, model=name, after=after) for name, after in nodes)
-    return App(AppConfig(name="app", nodes=made), "pard")
-
-
-DA = app_of(
-    ("person", ()),
-    ("pose", ("person",)),
-    ("face", ("person",)),
-    ("expression", ("pose", "face")),
-    ("eye", ("expression",)),
-)
-
-
-def planner_of(app, rest, lam=0.0, worst=False, **times_ms):
-    load = {model: LoadFactor() for model in models_of([app])}
-    planner = Planner(
-        [app],
-        load,
-        Waits("uniform", lam, 1000, 4, 1),
-        rest,
-        period_ns=S,
-        window_ns=5 * S,
-        threshold_ns=20 * MS,
-        worst=worst,
-    )
-    for model, module in planner.modules.items():
-        module.sizes = {"l": 5}
-        module.set_times({"l": times_ms[model] * MS}, ["l"])
-    planner.begin(0)
-    return planner
-
-
-TIMES = {"person": 80, "pose": 64, "face": 42, "expression": 30, "eye": 35}
-
-
-def test_the_rest_is_the_longest_path():
-    planner = planner_of(DA, "d", **TIMES)
-    assert planner.batches_ns == planner.rest_ns
-    rest = {node.name: planner.rest_ns[node] // MS for node in DA.nodes}
-    assert rest == {"person": 64 + 30 + 35, "pose": 65, "face": 65, "expression": 35, "eye": 0}
