@@ -48,12 +48,14 @@ class Auction:
         """Fill every lane that accepts a work with the best bid for it."""
         board = self._board
         now = board.now_ns
-        holds, sequences = self._holds, self._state.sequences.models
+        holds, sequences, retained = self._holds, self._state.sequences.models, self._state.retained
         for lane in self._state.run_lanes:
             full: Tuple[str, ...] = ()  # models of sequences that find no room
             while lane.accepts(now):
                 bids: List[Bid] = []
                 for policy in self._bidders[lane.name]:
+                    if policy.is_idle and not retained:
+                        continue
                     bid = policy.bid(lane, board)
                     if bid is None or bid.model in full:
                         continue

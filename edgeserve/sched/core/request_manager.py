@@ -189,6 +189,9 @@ class RequestManager(RequestMoves):
     def _accept(self, request: RequestRecord, arrived: Request) -> None:
         app = request.app
         self._requests[request.id] = request
+        policy = self._state.policy_of[app.name]
+        policy.open_count += 1
+        policy.is_idle = False
         if request.klass == "critical":
             self._state.critical.came(request, self._board.now_ns, self._state.costs[app.name].alone_ns)
         if request.on_late != "answer":
@@ -657,6 +660,7 @@ class RequestManager(RequestMoves):
             request.log.append((self._board.now_ns, (shortfall,)))
             self._promise(request, shortfall)
         del self._requests[request.id]
+        self._state.policy_of[request.app.name].open_count -= 1
         self._state.admission[request.app.name].leave(request)
         if what != "complete" and request.stream is not None:
             self._streams.abandon(request)

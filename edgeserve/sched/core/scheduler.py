@@ -129,7 +129,9 @@ class Scheduler:
             if hangs_ns is not None and hangs_ns <= now_ns:
                 self._hang(lane)
         for policy in state.policies:
-            policy.plan(board)
+            if not policy.is_idle or state.retained:
+                policy.is_idle = not policy.open_count  # it plans once more after its last request has ended
+                policy.plan(board)
         self._holds.wake_ns = None
         if state.ready.count or state.retained:  # there is something to run
             self._auction.run()
@@ -157,6 +159,8 @@ class Scheduler:
             self._holds.wake_ns,
         ]
         for policy in self._wakers:
+            if policy.is_idle and not state.retained:
+                continue
             at = policy.next_wakeup_ns(self._board)
             if at is not None and at <= now_ns:
                 raise PolicyError(f"policy {policy.name!r} wants to look again at {at} ns, not after {now_ns} ns")
@@ -410,6 +414,7 @@ class Scheduler:
 
     def _tell(self, change: Change) -> None:
         for policy in self.state.policies:
+            policy.is_idle = False
             policy.on_device(change, self._board)
 
     def _drain_requested(self, event: DrainRequested) -> None:
@@ -462,6 +467,7 @@ class Scheduler:
         work = self.state.works.answered(work_id, at_ns)
         self._board.ends_ns.clear()
         if work is not None and work.kind == RUN:
+            work.policy.is_idle = False
             self.state.devices[work.lane.device].placements[work.model].in_flight -= 1
             if self.state.sequences.working:
                 self.state.sequences.ended(work)
