@@ -11,6 +11,7 @@ from heapq import heapify, heappop, heappush
 from typing import List, Sequence, Tuple
 
 from edgeserve.errors import PolicyError
+from edgeserve.sched.core.holds import Holds
 from edgeserve.sched.core.refusals import shortfall_of
 from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
@@ -72,10 +73,11 @@ class RequestManager(RequestMoves):
     ``trials`` are the requests that were taken from their policies.
     """
 
-    def __init__(self, state: State, slack: Slack) -> None:
+    def __init__(self, state: State, slack: Slack, holds: Holds) -> None:
         self.timers: List[Tuple[int, int, RequestRecord]] = []
         self.trials = state.trials = Trials(state, slack)
         self._state = state
+        self._holds = holds
         self._ready = state.ready
         self._board = state.board
         self._memory = state.memory
@@ -98,6 +100,8 @@ class RequestManager(RequestMoves):
     def arrived(self, event: RequestArrived) -> None:
         """Accept or reject a request, and begin it unless its stream is busy."""
         arrived, state, now = event.request, self._state, self._board.now_ns
+        if self._holds.learns:
+            self._holds.came(arrived)
         if arrived.id in self._requests:
             raise PolicyError(f"request id {arrived.id} arrived twice")
         app = state.apps[arrived.app]
@@ -372,7 +376,7 @@ class RequestManager(RequestMoves):
         if (
             job.hints
             or node.succs
-            or self._state.sequences.models
+            or node.model in self._state.sequences.models
             or self._memory.tracked
             or request.on_late == "answer"
         ):

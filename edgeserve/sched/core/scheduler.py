@@ -74,9 +74,9 @@ class Scheduler:
         self.state = state = State(apps, policies, devices, lanes, latency, sequences or {}, pending_max)
         self._board = state.board
         slack = Slack(state)
-        self._request_manager = RequestManager(state, slack)
-        self._probes = Probes(state, slack)
         self._holds = Holds(state, slack)
+        self._request_manager = RequestManager(state, slack, self._holds)
+        self._probes = Probes(state, slack)
         self._auction = Auction(state, self._request_manager, self._probes, self._holds)
         self._cuts = Cuts(state, slack)
         state.board.connect(self._request_manager, self._probes)
@@ -89,7 +89,7 @@ class Scheduler:
         self._forget_at_ns = 0
         self._gapped: Tuple[Lane, ...] = ()  # lanes whose first batch after an idle gap is slower
         self._handlers: Dict[type, Callable[[Any], None]] = {
-            RequestArrived: self._arrived,
+            RequestArrived: self._request_manager.arrived,
             RequestCancelled: self._cancelled,
             BatchProgress: self._progressed,
             WorkFinished: self._finished,
@@ -221,11 +221,6 @@ class Scheduler:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def _arrived(self, event: RequestArrived) -> None:
-        if self._holds.learns:
-            self._holds.came(event.request)
-        self._request_manager.arrived(event)
-
     def _cancelled(self, event: RequestCancelled) -> None:
         request = self.state.requests.get(event.request_id)
         if request is not None:
@@ -269,7 +264,7 @@ class Scheduler:
             self._charge(work, event.finished_ns - event.started_ns)
         if work.lost:
             return
-        jobs, results = work.left(), event.results
+        jobs, results = work.left() if work.over else work.jobs, event.results
         if work.probe is not None:
             self._probed(work, event)
             return

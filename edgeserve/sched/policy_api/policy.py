@@ -60,6 +60,7 @@ class Bid:
         "steps_max",
         "probe",
         "klass",
+        "is_background",
         "policy",
         "variant",
         "whole_ns",
@@ -96,6 +97,7 @@ class Bid:
         self.steps_max = steps_max
         self.probe = probe
         self.klass = klass
+        self.is_background = probe or klass == "background"  # it yields to everything else
         self.variant = variant
         self.whole_ns = whole_ns
         self.policy: Policy | None = None  # filled in by the scheduler
