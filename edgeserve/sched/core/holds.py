@@ -87,24 +87,20 @@ class ReturningClient:
 
     def open(self, now_ns: int, window_ns: int) -> None:
         """Requests are answered now; the window before is over unless some of its returns may still come."""
-        if self.until_ns < now_ns or not self.owed:
-            self._close()
+        if self.until_ns < now_ns or not self.owed:  # what is owed will not come
+            self.counted += self.owed
+            self.owed = 0
+            if self.last_ns >= 0:
+                self._delays_ns.append(self.last_ns)
+                self.last_ns = -1
+            while self.counted > COUNTED[1]:
+                self.counted //= 2
+                self.returned //= 2
+            self.trusted = self.counted >= COUNTED[0] and self.returned * TRUSTED[1] >= self.counted * TRUSTED[0]
         longest_ns = max(self._delays_ns, default=0)
         self.answered_ns = now_ns
         self.until_ns = now_ns + window_ns
         self.due_ns = now_ns + min(window_ns, longest_ns + longest_ns // 4 + JITTER_NS)
-
-    def _close(self) -> None:
-        """The window is over: what is owed will not come."""
-        self.counted += self.owed
-        self.owed = 0
-        if self.last_ns >= 0:
-            self._delays_ns.append(self.last_ns)
-            self.last_ns = -1
-        while self.counted > COUNTED[1]:
-            self.counted //= 2
-            self.returned //= 2
-        self.trusted = self.counted >= COUNTED[0] and self.returned * TRUSTED[1] >= self.counted * TRUSTED[0]
 
 
 class Wait:

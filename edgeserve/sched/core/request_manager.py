@@ -136,7 +136,8 @@ class RequestManager(RequestMoves):
             for shared, kept_ns in zip(state.lane_shares[app.name][request.klass], costs.kept_ns):
                 use = shared.asks(request, kept_ns * steps, now)
                 request.uses.append((use, kept_ns * steps))
-                within = shared.is_within(use, kept_ns * steps, now) and within
+                if len(shared.uses) > 1:
+                    within = shared.is_within(use, kept_ns * steps, now) and within
             if not within and not self._replaces(request):
                 self._reject(request, OVER_SHARE)
                 return

@@ -385,8 +385,7 @@ class Scheduler:
             self.state.energy[device.name].reported(self._board.now_ns, event.power_w)
         if event.memory_block_bytes is not None:
             device.block_bytes = event.memory_block_bytes
-        device.thermal = event.thermal or device.thermal
-        device.power = event.power or device.power
+        device.limited(event.thermal, event.power)
         if device.pressure != pressure:
             change.pressure = device.pressure
         if event.idle_gap_ns is not None and event.idle_gap_ns != device.idle_gap_ns:

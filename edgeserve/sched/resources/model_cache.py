@@ -141,8 +141,8 @@ class Device:
     ``budget_bytes`` 0 means no budget. ``used_bytes`` counts what is resident or loading,
     ``state_bytes`` the states of streams. ``headroom_bytes`` of what the monitor reports as free stay free: loads wait,
     and models that are not at work go (0: only what :data:`PRESSURE_SHARE` says). ``thermal`` and ``power`` are the
-    levels of :data:`~edgeserve.sched.protocol.events.LEVELS`, ``idle_gap_ns`` as in
-    :class:`~edgeserve.sched.protocol.events.DeviceChanged`.
+    levels of :data:`~edgeserve.sched.protocol.events.LEVELS`, ``pressure`` is the number of the higher one (0, 1 soft:
+    save, 2 hard), ``idle_gap_ns`` as in :class:`~edgeserve.sched.protocol.events.DeviceChanged`.
     """
 
     __slots__ = (
@@ -160,6 +160,7 @@ class Device:
         "block_bytes",
         "thermal",
         "power",
+        "pressure",
         "idle_gap_ns",
         "reported_ns",
         "worth",
@@ -181,13 +182,14 @@ class Device:
         self.block_bytes: int | None = None  # the largest free block, as the monitor last reported
         self.thermal = LEVELS[0]
         self.power = LEVELS[0]
+        self.pressure = 0
         self.idle_gap_ns = 0
         self.worth = ModelWorth((), {}, {})
 
-    @property
-    def pressure(self) -> int:
-        """How near the device is to a limit of heat or power: 0, 1 (soft: save) or 2 (hard)."""
-        return max(LEVELS.index(self.thermal), LEVELS.index(self.power))
+    def limited(self, thermal: str, power: str) -> None:
+        """How near the device is to a limit of heat, and to one of power; ``""``: as before."""
+        self.thermal, self.power = thermal or self.thermal, power or self.power
+        self.pressure = max(LEVELS.index(self.thermal), LEVELS.index(self.power))
 
     def add(self, placement: Placement, resident: bool) -> None:
         """Announce a model that may live here; ``ConfigError`` when it never fits."""
