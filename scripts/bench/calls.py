@@ -181,8 +181,9 @@ class LoopCalls:
         return {**found, "all": sum(taken.values()), "files": sum(path.startswith(PACKAGE) for path in taken)}
 
 
-def live_config(endpoint: str) -> Config:
-    """A model alone, an ensemble of three with a vote, and a language model."""
+def live_config(endpoint: str, kind: str | None = None) -> Config:
+    """A model alone, an ensemble of three with a vote, and a language model; under one policy of this kind, or each
+    under the one that suits it."""
     times = {str(size): f"{2 + size}ms" for size in (1, 2, 4, 8, 16)}
     votes = [{"name": name} for name in ("a", "b", "c")] + [{"name": "vote", "after": ["a", "b", "c"]}]
     names = ("m", "a", "b", "c", "vote")
@@ -193,6 +194,7 @@ def live_config(endpoint: str) -> Config:
         {
             "server": {"endpoint": endpoint},
             "model": model,
+            "policy": {} if kind is None else {kind: {"kind": kind}},
             "app": {
                 "one": {"model": "m", "slo": "1s"},
                 "ensemble": {"slo": "1s", "node": votes},
@@ -214,15 +216,23 @@ def live_calls(repetitions: int) -> Dict[str, Dict[str, float]]:
                 found = {"embedded": _measure(lambda: runtime.infer("one", {}), calls, repetitions)}
             with edgeserve.Runtime(config, serve=True), edgeserve.Client(endpoint) as client:
                 found["bus"] = _measure(lambda: client.infer("one", {}), calls, repetitions)
-                found["ensemble"] = _measure(lambda: client.infer("ensemble", {}), calls, repetitions)
-                few, many = (_measure(lambda count=count: _read(client, count), calls, repetitions) for count in PIECES)
+                found.update(_measure_apps(client, calls, repetitions))
+            edf = live_config(endpoint, "edf")
+            with edgeserve.Runtime(edf, serve=True), edgeserve.Client(endpoint) as client:
+                under_edf = _measure_apps(client, calls, repetitions)
+                found.update({f"{asked}, edf": count for asked, count in under_edf.items() if asked != "piece"})
         finally:
             threading.setprofile(None)
-    found["piece"] = {part: (many[part] - few[part]) / (PIECES[1] - PIECES[0]) for part in few if part != "files"}
-    found["answer in pieces, all else"] = {
-        part: few[part] - PIECES[0] * count for part, count in found["piece"].items()
-    }
     return found
+
+
+def _measure_apps(client: edgeserve.Client, calls: LoopCalls, repetitions: int) -> Dict[str, Dict[str, float]]:
+    """What an ensemble costs, a piece of an answer, and all of an answer but its pieces."""
+    ensemble = _measure(lambda: client.infer("ensemble", {}), calls, repetitions)
+    few, many = (_measure(lambda count=count: _read(client, count), calls, repetitions) for count in PIECES)
+    piece = {part: (many[part] - few[part]) / (PIECES[1] - PIECES[0]) for part in few if part != "files"}
+    rest = {part: few[part] - PIECES[0] * count for part, count in piece.items()}
+    return {"ensemble": ensemble, "piece": piece, "answer in pieces, all else": rest}
 
 
 def _read(client: edgeserve.Client, count: int) -> None:

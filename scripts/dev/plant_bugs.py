@@ -493,7 +493,7 @@ BUGS: Tuple[Bug, ...] = (
     # --- the costs, the alarm
     Bug("longest-path-is-the-shortest", "latency/path_cost.py", "longest_ns = max(longest_ns,", "longest_ns = min(longest_ns or 2**62,",
         unit("latency/path_cost")),
-    Bug("alarm-forgets-deadlines", "core/scheduler.py", "            self._request_manager.next_timer_ns(),\n            state.streams",
+    Bug("alarm-forgets-deadlines", "core/scheduler.py", "            request_manager.timers[0][0] if request_manager.timers else None,\n            state.streams",
         "            state.streams"),
     Bug("alarm-forgets-planning-ahead", "core/scheduler.py", "times.append(lane.asks_at_ns(now_ns))", "pass"),
     # --- pard

@@ -13,7 +13,6 @@ from edgeserve.sched.core.holds import Holds
 from edgeserve.sched.core.probes import Probes
 from edgeserve.sched.core.request_manager import RequestManager
 from edgeserve.sched.core.state import State
-from edgeserve.sched.latency.lane_gaps import IdleGap
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.policy import Bid, Policy
 from edgeserve.sched.protocol.actions import RunBatch
@@ -265,8 +264,7 @@ class Auction:
         work = state.works.put(now, RUN, lane, bid.model, bid.expected_ns, tuple(bid.jobs), bid.size, bid.policy)
         work.steps_max, work.variant = bid.steps_max, bid.variant
         work.at_once = work.starts_ns == now and lane.depth == 1 and not lane.ahead_ns
-        if lane.idle_gap is not None and lane.idle_gap.cold:
-            self._warm_up(lane, lane.idle_gap, work)
+        self._warm_up(lane, work)
         self._board.ends_ns.clear()
         others = len(work.jobs) - 1
         tracked = state.memory.tracked
@@ -323,8 +321,7 @@ class Auction:
         self._probes.take(job)
         self._board.ends_ns.clear()
         work = state.works.put(now, RUN, lane, bid.model, bid.expected_ns, (), bid.size, bid.policy, job)
-        if lane.idle_gap is not None and lane.idle_gap.cold:
-            self._warm_up(lane, lane.idle_gap, work)
+        self._warm_up(lane, work)
         placement.in_flight += 1
         state.actions.append(
             RunBatch(
@@ -341,11 +338,12 @@ class Auction:
             )
         )
 
-    def _warm_up(self, lane: Lane, gap: IdleGap, work: Work) -> None:
-        """The first batch after an idle gap starts: the ones behind it are as fast as ever."""
-        gap.cold = False
-        work.cold = True
-        self._state.set_speeds(lane)
+    def _warm_up(self, lane: Lane, work: Work) -> None:
+        """A batch starts: it is the first after an idle gap, or not, and the ones behind it are not."""
+        if lane.idle_gap is not None and lane.idle_gap.cold:
+            lane.idle_gap.cold = False
+            work.cold = True
+            self._state.set_speeds(lane)
 
     def _illegal(self, lane: Lane, bid: Bid, placement: Placement | None) -> str:
         """Why a bid must not run, or ``""``."""

@@ -202,6 +202,9 @@ class RequestManager(RequestMoves):
         if request.on_late != "answer":
             self._timer_seq += 1
             heappush(self.timers, (request.deadline_ns, self._timer_seq, request))
+            if len(self.timers) > 4 * len(self._requests) + 1024:  # ended requests with far deadlines: let them go
+                self.timers = [row for row in self.timers if not row[2].ended]
+                heapify(self.timers)
         if request.stream is not None:
             if app.stream == "newest_wins":
                 key = (app.name, request.stream)
@@ -485,7 +488,7 @@ class RequestManager(RequestMoves):
             request.learn(job.part, result.hints)
             request.note(now, "node", node.name, list(job.part) or "", "said", dict(result.hints))
         if node.follower is not None:
-            if request.joins:
+            if request.joins and request.jobs:
                 self._shed_useless(request)
             if not self._expire_on_return(request):
                 self._begin(request, node.follower, job.part, job.breakdown)
@@ -493,7 +496,7 @@ class RequestManager(RequestMoves):
         if node.fan_out and result.parts is not None:
             self._state.costs[request.app.name].observe_parts(node, result.parts)
         ready = joins.after(request, job, result)
-        if request.joins:
+        if request.joins and request.jobs:
             self._shed_useless(request)
         if not node.succs:
             request.done_exits += 1
@@ -693,15 +696,10 @@ class RequestManager(RequestMoves):
 
     # --- timers -------------------------------------------------------------------------------------------------------
 
-    def next_timer_ns(self) -> int | None:
-        """When :meth:`run_timers` has something to do, or None."""
-        timers = self.timers
-        if len(timers) > 4 * len(self._requests) + 1024:  # ended requests with far deadlines: let them go
-            timers = self.timers = [row for row in timers if not row[2].ended]
-            heapify(timers)
-        while timers and timers[0][2].ended:
-            heappop(timers)
-        return timers[0][0] if timers else None
+    def forget_timers(self) -> None:
+        """Let go of the first timers, as far as their requests have ended."""
+        while self.timers and self.timers[0][2].ended:
+            heappop(self.timers)
 
     def run_timers(self) -> None:
         """End what waited past its deadline, settle what is due, forget silent streams."""

@@ -151,9 +151,11 @@ class Scheduler:
 
     def _set_wake(self, now_ns: int) -> None:
         """Find out when something is due by itself: the earliest of all timers, later than now."""
-        state = self.state
+        state, request_manager = self.state, self._request_manager
+        if request_manager.timers and request_manager.timers[0][2].ended:
+            request_manager.forget_timers()
         times = [
-            self._request_manager.next_timer_ns(),
+            request_manager.timers[0][0] if request_manager.timers else None,
             state.streams.due_ns,
             self._board.background_at_ns,
             self._holds.wake_ns,

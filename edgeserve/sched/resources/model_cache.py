@@ -141,8 +141,8 @@ class Device:
     ``budget_bytes`` 0 means no budget. ``used_bytes`` counts what is resident or loading,
     ``state_bytes`` the states of streams. ``headroom_bytes`` of what the monitor reports as free stay free: loads wait,
     and models that are not at work go (0: only what :data:`PRESSURE_SHARE` says). ``thermal`` and ``power`` are the
-    levels of :data:`~edgeserve.sched.protocol.events.LEVELS`, ``pressure`` is the number of the higher one (0, 1 soft:
-    save, 2 hard), ``idle_gap_ns`` as in :class:`~edgeserve.sched.protocol.events.DeviceChanged`.
+    levels of :data:`~edgeserve.sched.protocol.events.LEVELS`, ``idle_gap_ns`` as in
+    :class:`~edgeserve.sched.protocol.events.DeviceChanged`.
     """
 
     __slots__ = (
@@ -158,9 +158,9 @@ class Device:
         "falling_bytes",
         "falling_until_ns",
         "block_bytes",
+        "pressure",
         "thermal",
         "power",
-        "pressure",
         "idle_gap_ns",
         "reported_ns",
         "worth",
@@ -180,14 +180,14 @@ class Device:
         self.falling_bytes = 0  # what other programs took between the last two reports,
         self.falling_until_ns = 0  # and until when they are expected to take as much again
         self.block_bytes: int | None = None  # the largest free block, as the monitor last reported
+        self.pressure = 0  # how near it is to a limit of heat or power: 0, 1 (soft: save) or 2 (hard)
         self.thermal = LEVELS[0]
         self.power = LEVELS[0]
-        self.pressure = 0
         self.idle_gap_ns = 0
         self.worth = ModelWorth((), {}, {})
 
     def limited(self, thermal: str, power: str) -> None:
-        """How near the device is to a limit of heat, and to one of power; ``""``: as before."""
+        """It is so near to a limit of heat, and to one of power (``""``: as near as before)."""
         self.thermal, self.power = thermal or self.thermal, power or self.power
         self.pressure = max(LEVELS.index(self.thermal), LEVELS.index(self.power))
 
