@@ -186,8 +186,8 @@ class Device:
         self.idle_gap_ns = 0
         self.worth = ModelWorth((), {}, {})
 
-    def limited(self, thermal: str, power: str) -> None:
-        """It is so near to a limit of heat, and to one of power (``""``: as near as before)."""
+    def limited(self, thermal: str | None, power: str | None) -> None:
+        """It is so near to a limit of heat, and to one of power (None: as near as before)."""
         self.thermal, self.power = thermal or self.thermal, power or self.power
         self.pressure = max(LEVELS.index(self.thermal), LEVELS.index(self.power))
 
