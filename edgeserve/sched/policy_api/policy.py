@@ -143,8 +143,8 @@ class Change:
 class Policy:
     """Base of all policies: empty hooks. ``options`` are the keys of ``[policy.NAME]`` except ``kind``, read into
     ``options_type``. ``open_count`` requests of its apps have not ended; while there is none and a policy ``is_idle``,
-    having planned since it last heard of anything, the scheduler asks it for no plan, bid or wake-up. (Where inputs are
-    retained for probes it asks all policies.)
+    having planned since it last heard of anything, the scheduler asks it for no plan, bid or wake-up (unless inputs are
+    retained for probes). A policy that wants to plan all the same says in its plan that it is not idle.
     """
 
     options_type: ClassVar[Type[PolicyOptions]] = PolicyOptions
@@ -161,8 +161,8 @@ class Policy:
         self.name = name
         self.apps = tuple(apps)
         self.options = read_options(self.options_type, name, options)
-        self.open_count = 0  # both changed by the scheduler alone
-        self.is_idle = True
+        self.open_count = 0  # changed by the scheduler alone
+        self.is_idle = False
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
         """Admit (None) or refuse (the reason)."""

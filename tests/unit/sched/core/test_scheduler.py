@@ -1054,6 +1054,8 @@ def test_a_policy_without_open_requests_is_asked_nothing_after_its_last_plan(mon
     apps = {name: {"model": "m", "policy": name} for name in ("one", "other")}
     world = Driver({"m": {1: 10}}, apps, policy={"one": {"kind": "asked"}, "other": {"kind": "asked"}})
     one, other = world.scheduler.policies
+    world.step(at=0)
+    assert one.take() == other.take() == ["plan"]
     world.arrive("one")
     assert one.take() == ["plan", "bid", "wake-up"] and other.take() == []
     world.finish(at=10)
