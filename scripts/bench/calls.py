@@ -9,10 +9,10 @@ function of the interpreter counts once per call (``sys.setprofile``); functions
 *Scheduler*: one arrival, one batch and one end per request (batch 1), or 16 arrivals at once behind a running batch of
 16 (batch 16), in virtual time, with the wake time that the loop asks for after each step: the mean of many. *Chain*: a
 lone request through three nodes. *Pending*: how many times more calls a request of batch 16 costs behind a long queue
-than behind a short one. *Live*: a lone request through an embedded runtime, and over the bus, by the part of the package
-in which the calls were made, and how many files they lie in: the middle of several. Over the bus also an ensemble of
-three models and a vote, and an answer of a language model: a piece of it, and all but its pieces; under the policies
-that suit them, and under ``edf``.
+than behind a short one. *Live*: a lone request through an embedded runtime, and over the bus, by the part of the
+package in which the calls were made, and how many files they lie in: the middle of several. Over the bus also an
+ensemble of three models and a vote, and an answer of a language model: a piece of it, and all but its pieces; under the
+policies that suit them, and under ``edf``.
 """
 
 from __future__ import annotations
@@ -325,7 +325,7 @@ def check(rows: Mapping[str, Mapping[str, Any]], live: Mapping[str, Mapping[str,
     checks.at_most("pard_local: scheduler, batch 16", rows["pard_local"]["batch_16"], 64)
     checks.at_most("edf: scheduler, chain of three", rows["edf"]["chain"], 215)
     for policy, row in rows.items():
-        checks.at_most(f"{policy}: calls behind {PENDING[1]} pending, times those behind {PENDING[0]}", row["growth"], 1.1)
+        checks.at_most(f"{policy}: calls behind {PENDING[1]} pending to those behind {PENDING[0]}", row["growth"], 1.1)
 
 
 if __name__ == "__main__":
