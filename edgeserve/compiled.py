@@ -8,7 +8,6 @@ source. ``docs/guide/compiled.md`` is the guide. This module itself is never com
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib
 import os
 import sys
@@ -63,6 +62,8 @@ def sources(package: str = HERE) -> List[str]:
 
 def digest(package: str = HERE) -> str:
     """Twelve hexadecimal digits that change with any source that is compiled."""
+    import hashlib  # with OpenSSL: 4 MB that a server spares, which never asks
+
     together = hashlib.sha256()
     for path in sources(package):
         with open(os.path.join(package, path), "rb") as file:

@@ -6,7 +6,6 @@ Fetching assets is a script's business, reading a model's file is the engine's.
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 from typing import Mapping
 
@@ -85,6 +84,8 @@ def file_sha256(path: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def _sha256(path: str, size_bytes: int, mtime_ns: int) -> str:
+    import hashlib  # with OpenSSL: 4 MB that a process without model files spares
+
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         for chunk in iter(lambda: file.read(_CHUNK_BYTES), b""):

@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import stat
-import tempfile
 from typing import Any
 
 TEXT_BYTES_MAX = 64 * 1024**2
@@ -44,6 +43,8 @@ def write_whole(path: str, text: str) -> None:
 
 def write_whole_bytes(path: str, content: bytes, mode: int = 0o666) -> None:
     """The same of bytes. ``mode`` is the file's, less the process's umask."""
+    import tempfile  # a megabyte with what it imports, for those that write
+
     folder = os.path.dirname(path) or "."
     number, part = tempfile.mkstemp(prefix=f".{os.path.basename(path)[:64]}-", suffix=".part", dir=folder)
     try:

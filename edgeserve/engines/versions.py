@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-from importlib import metadata
 from typing import Dict, Iterable
 
 from edgeserve import __version__
@@ -23,6 +22,8 @@ _BUILDS_OF = {
 
 def installed(names: Iterable[str]) -> Dict[str, str]:
     """Those packages that are installed, with their versions."""
+    from importlib import metadata  # a megabyte that a server without profiles spares
+
     found = {}
     for name in names:
         try:

@@ -22,7 +22,6 @@ from edgeserve.engines.base import Result
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.live.request import LiveRequest
 from edgeserve.live.value_flow import AppPlan
-from edgeserve.predict.recorded import RecordedHistory
 from edgeserve.sched.policies.ensemble.queries import Ensemble, ensemble_of
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import JobId
@@ -54,6 +53,8 @@ class AppRecords:
     """What is recorded of one app. The loop's thread adds records, the writing thread takes them."""
 
     def __init__(self, config: AppConfig, app: App, ensemble: Ensemble, directory: str) -> None:
+        from edgeserve.predict.recorded import RecordedHistory  # a megabyte that a server without histories spares
+
         names = [node.name for node in ensemble.nodes]
         self.app = config.name
         self.file = RecordedHistory(resolve_path(config.history, directory), names, config.history_records)

@@ -331,7 +331,7 @@ class RequestValidator:
 
     def _declared(self, hints: Any) -> Dict[str, float]:
         """The hints that a request brings, checked, as plain numbers in a table of their own."""
-        if not isinstance(hints, Mapping) or len(hints) > HINTS_MAX:
+        if not isinstance(hints, (dict, Mapping)) or len(hints) > HINTS_MAX:
             self._refuse("hints", hints, f"at most {HINTS_MAX} names with a number each")
         declared: Dict[str, float] = {}
         spellings = SPELLINGS_MAX

@@ -73,7 +73,8 @@ class RuntimeCore:
         self._lanes: Dict[str, LaneThread] = {}
         self._started: Optional[Started] = None
         self._recorder: Optional[Recorder] = None
-        self._last_steps = LastSteps(config.server.trace_steps)
+        self._taps: List[OnStep] = []
+        self._last_steps = LastSteps(self._taps, config.server.trace_steps)
         self._watch: Optional[DeviceWatch] = None
         self._gateway: Any = None
         self.on_device_lost: Optional[Callable[[LostDevice], None]] = None
@@ -132,6 +133,7 @@ class RuntimeCore:
                 path,
                 start_of(started.footprints, started.resident, started.measured, parts_of(profiles), started.sequences),
             )
+            self._taps.append(self._recorder.record)
         if self._serve:
             from edgeserve.live.gateway import Gateway  # opens a socket library that an embedded runtime spares
 
@@ -288,16 +290,8 @@ class RuntimeCore:
 
     def live(self) -> None:
         """Turn the loop until the world has stopped."""
-        taps: List[OnStep] = [self._last_steps.add]
-        if self._recorder is not None:
-            taps.append(self._recorder.record)
-
-        def both(now_ns: int, events: Any, actions: Any) -> None:
-            for tap in taps:
-                tap(now_ns, events, actions)
-
         while True:
-            drive(self.scheduler, self.world, both if len(taps) > 1 else taps[0])
+            drive(self.scheduler, self.world, self._taps)
             if self.world.held is None or self.world.stopping:
                 return
             if self.world.is_quiet:

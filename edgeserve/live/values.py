@@ -312,7 +312,10 @@ def _inputs(request: LiveRequest, node: NodePlan, part: Part) -> Values:
         return dict(request.inputs)
     if node.sources is not None:
         return _named_inputs(request, node.sources, part)
-    return _all_inputs(request, node, part)
+    item = dict(request.inputs)  # without ``inputs``: the request's own, then what predecessors returned; outputs win
+    for name in node.predecessors:
+        item.update(_everything_of(request, request.plan.nodes[name], part))
+    return item
 
 
 def _named_inputs(request: LiveRequest, sources: Tuple[Source, ...], part: Part) -> Values:
@@ -322,14 +325,6 @@ def _named_inputs(request: LiveRequest, sources: Tuple[Source, ...], part: Part)
         value = request.inputs.get(source.name, _ABSENT) if source.node is None else _find(request, source, part)
         if value is not _ABSENT:
             item[source.argument] = value
-    return item
-
-
-def _all_inputs(request: LiveRequest, node: NodePlan, part: Part) -> Values:
-    """Without ``inputs``: the request's own, then what each predecessor returned; outputs win."""
-    item = dict(request.inputs)
-    for name in node.predecessors:
-        item.update(_everything_of(request, request.plan.nodes[name], part))
     return item
 
 

@@ -29,12 +29,13 @@ class World(Protocol):
         world stopped; ``until_ns`` of ``None`` waits for an event alone."""
 
 
-def drive(scheduler: Any, world: World, on_step: OnStep | None = None) -> None:
-    """Turn the loop until the world has stopped: wait, decide once for everything that happened, perform."""
+def drive(scheduler: Any, world: World, taps: Sequence[OnStep] = ()) -> None:
+    """Turn the loop until the world has stopped: wait, decide once for everything that happened, perform. ``taps`` may
+    change meanwhile, by the loop's thread."""
     while not world.stopped:
         now_ns, events = world.wait(scheduler.wake_at())
         actions = scheduler.step(now_ns, events)
-        if on_step is not None:
-            on_step(now_ns, events, actions)
+        for tap in tuple(taps):
+            tap(now_ns, events, actions)
         for action in actions:
             world.perform(action)

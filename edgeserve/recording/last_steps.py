@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Deque, List, NamedTuple, Sequence, Tuple
+from typing import Callable, Deque, List, NamedTuple, Sequence, Tuple
 
 from edgeserve.recording.trace import step_line
 from edgeserve.sched.protocol.actions import Action
@@ -31,28 +31,38 @@ class Page(NamedTuple):
     lines: List[str]
 
 
-class LastSteps:
-    """Keeps steps, numbered from 1, for some time after each question; with ``always`` the last so many at any time,
-    which costs a small request a sixth of its processor time. ``add`` has the signature of ``loop.OnStep``."""
+Taps = List[Callable[[int, Sequence[Event], Sequence[Action]], None]]
+"""Those that the loop tells of every step (``loop/drive.py``)."""
 
-    def __init__(self, always: int = 0) -> None:
+
+class LastSteps:
+    """Keeps steps, numbered from 1, for some time after each question: for as long it is one of the loop's ``taps``.
+    With ``always`` it keeps the last so many at any time, which costs a small request a sixth of its processor time."""
+
+    def __init__(self, taps: Taps, always: int = 0) -> None:
         self._steps: Deque[Tuple[int, Sequence[Event], Sequence[Action]]] = deque(maxlen=always or ASKED_STEPS_MAX)
         self._count = 0
+        self._taps = taps
         self._always = always > 0
         self._until_ns = 0
+        if always:
+            taps.append(self._add)
 
-    def add(self, now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
+    def _add(self, now_ns: int, events: Sequence[Event], actions: Sequence[Action]) -> None:
         """One step of the scheduler. Its events and actions are never changed."""
-        if self._always or now_ns < self._until_ns:
-            self._steps.append((now_ns, events, actions))
-            self._count += 1
-        elif self._steps:
+        if not self._always and now_ns >= self._until_ns:
+            self._taps.remove(self._add)
             self._steps.clear()
+            return
+        self._steps.append((now_ns, events, actions))
+        self._count += 1
 
     def page(self, after: int, now_ns: int) -> Page:
         """The steps that follow step ``after``, oldest first, as many as one answer may hold. Those that come are kept
         from now on."""
         self._until_ns = now_ns + ASKED_NS
+        if self._add not in self._taps:
+            self._taps.append(self._add)
         first = max(after, self._count - len(self._steps)) + 1
         lines: List[str] = []
         size = 0

@@ -122,7 +122,7 @@ def run_recorded(
             if isinstance(action, FinishRequest):
                 ended_ns[action.request_id] = now_ns
 
-    drive(scheduler, world, on_step)
+    drive(scheduler, world, (on_step,))
     world.reference_model.closed(world.now_ns)
     return [
         Counted(

@@ -156,7 +156,7 @@ def simulate(
         )
     world = make_world(scenario, seed, profiles, setting=setting, measured=measured, drain=drain, settle=settle)
     world.thought_ns = scheduler.thought_ns
-    drive(scheduler, world, on_step)
+    drive(scheduler, world, () if on_step is None else (on_step,))
     world.reference_model.closed(world.now_ns)
     return Run(world, scheduler)
 

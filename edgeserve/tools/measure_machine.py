@@ -205,7 +205,7 @@ def _watched(config: Config, use: Callable[[str], None]) -> LoopWatch:
             core.open()
             watches.append(LoopWatch(core.world))
             ready.set()
-            drive(core.scheduler, watches[0], None)
+            drive(core.scheduler, watches[0])
         except BaseException as error:  # noqa: BLE001 raised again below, on the thread that waits
             errors.append(error)
         finally:

@@ -92,7 +92,7 @@ def shares(policy: str, seconds: float, seed: Any) -> Tuple[List[float], Dict[st
         if (not counts and now_ns >= half_ns) or (len(counts) == 1 and counted()[0] >= counts[0][0] + HITS_LEN):
             counts.append(counted())
 
-    drive(scheduler, world, watch)
+    drive(scheduler, world, (watch,))
     counts.append(counted())
     parts, before = [], (0, 0)
     for stated, kept in counts:

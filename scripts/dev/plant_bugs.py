@@ -117,7 +117,7 @@ BUGS: Tuple[Bug, ...] = (
         unit("resources/lanes")),
     Bug("lane-behind-is-sent-more", "resources/lanes.py", "if now_ns - self.head_due_ns > BEHIND_NS_MAX:", "if False:",
         unit("resources/lanes")),
-    Bug("free-at-ignores-the-queue", "resources/lanes.py", "self.free_at_ns = ends", "self.free_at_ns = now_ns",
+    Bug("free-at-ignores-the-queue", "resources/lanes.py", "lane.free_at_ns = ends_ns", "lane.free_at_ns = at_ns",
         unit("resources/lanes")),
     Bug("hang-unnoticed", "core/scheduler.py", "if hangs_ns is not None and hangs_ns <= now_ns:", "if False:"),
     Bug("hang-fails-the-inbox-too", "core/scheduler.py", "running=index < lane.depth,\n                forget=False,",
@@ -134,7 +134,7 @@ BUGS: Tuple[Bug, ...] = (
     Bug("jitter-is-news", "core/scheduler.py", " > SPEED_TOLERANCE * lane.speed", " > 0"),
     Bug("speed-alone-brings-a-lane-up", "core/scheduler.py", "if event.up is not None and event.up != lane.up:",
         "if event.up != lane.up:"),
-    Bug("hung-lane-is-never-trusted-again", "resources/lanes.py", "        if head:\n            self.hung = False",
+    Bug("hung-lane-is-never-trusted-again", "resources/lanes.py", "        if head:\n            lane.hung = False",
         "        if head:", unit("resources/lanes", "core/scheduler")),
     Bug("speed-is-ignored", "core/scheduler.py", "self.state.set_speeds(lane, event.since_ns)", "pass"),
     Bug("a-clock-that-fell-counts-twice", "latency/batch_time.py", "self._explain(since_ns, speed / self.speed)", "pass",
@@ -422,9 +422,9 @@ BUGS: Tuple[Bug, ...] = (
         "now[first] * bids[first].remaining_ns > now[index]", unit("policy_api/arbiter")),
     Bug("critical-waits-its-turn", "policy_api/arbiter.py", "            return critical is a", "            return False",
         unit("policy_api/arbiter")),
-    Bug("background-competes", "policy_api/arbiter.py", "if not is_background(bid)]", "]", unit("policy_api/arbiter")),
+    Bug("background-competes", "policy_api/arbiter.py", "if not bid.is_background]", "]", unit("policy_api/arbiter")),
     Bug("background-does-not-yield", "core/auction.py",
-        "if not arbiter.is_background(bid):", "if True:"),
+        "if not bid.is_background:", "if True:"),
     Bug("continuation-is-cut-off", "policy_api/arbiter.py", "+ b.expected_ns > a.latest_start_ns >= at_ns", "< 0",
         unit("policy_api/arbiter")),
     # --- lengths from batches
@@ -492,7 +492,7 @@ BUGS: Tuple[Bug, ...] = (
     # --- the costs, the alarm
     Bug("longest-path-is-the-shortest", "latency/path_cost.py", "longest_ns = max(longest_ns,", "longest_ns = min(longest_ns or 2**62,",
         unit("latency/path_cost")),
-    Bug("alarm-forgets-deadlines", "core/scheduler.py", "            self._request_manager.next_timer_ns(),\n            state.streams",
+    Bug("alarm-forgets-deadlines", "core/scheduler.py", "            request_manager.timers[0][0] if request_manager.timers else None,\n            state.streams",
         "            state.streams"),
     Bug("alarm-forgets-planning-ahead", "core/scheduler.py", "times.append(lane.asks_at_ns(now_ns))", "pass"),
     # --- pard

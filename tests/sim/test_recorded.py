@@ -113,12 +113,11 @@ def replayed(truth, config, monkeypatch):
     steps = []
     original = recorded.drive
 
-    def watched(scheduler, world, on_step):
-        def on_both(now_ns, events, actions):
+    def watched(scheduler, world, taps):
+        def note(now_ns, events, actions):
             steps.append(RecordedStep(now_ns, tuple(events), tuple(actions)))
-            on_step(now_ns, events, actions)
 
-        original(scheduler, world, on_both)
+        original(scheduler, world, (note, *taps))
 
     monkeypatch.setattr(recorded, "drive", watched)
     ended = shares(truth, run_recorded(truth, config, 0))

@@ -60,7 +60,7 @@ def refusals_at_arrival(kind: str, seed: int, trials: bool) -> Tuple[Any, List[A
                 asked.append(Asked(list(steps), step, arrived[action.request_id], action.shortfall))
         steps.append(step)
 
-    drive(make(), make_world(scenario, seed, setting=setting, drain=drain), on_step)
+    drive(make(), make_world(scenario, seed, setting=setting, drain=drain), (on_step,))
     return make, asked
 
 

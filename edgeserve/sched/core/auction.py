@@ -54,12 +54,14 @@ class Auction:
         """Fill every lane that accepts a work with the best bid for it."""
         board = self._board
         now = board.now_ns
-        holds, sequences = self._holds, self._state.sequences.models
+        holds, sequences, retained = self._holds, self._state.sequences.models, self._state.retained
         for lane in self._state.run_lanes:
             full: Tuple[str, ...] = ()  # models of sequences that find no room
             while lane.accepts(now):
                 bids: List[Bid] = []
                 for policy in self._bidders[lane.name]:
+                    if policy.is_idle and not retained:
+                        continue
                     bid = policy.bid(lane, board)
                     if bid is None or bid.model in full:
                         continue
@@ -75,7 +77,7 @@ class Auction:
                 if not bids:
                     break
                 bid = bids[0]
-                if len(bids) > 1 or arbiter.is_background(bid):
+                if len(bids) > 1 or bid.is_background:
                     winner = self._winner(bids, lane, at_ns)
                     if winner is None:
                         break
@@ -93,7 +95,7 @@ class Auction:
         left = bids
         while left:
             bid = arbiter.choose(left, at_ns, lane.dispatch_gap.careful_ns)
-            if not arbiter.is_background(bid):
+            if not bid.is_background:
                 return bid
             yielding = self._yielding(bid, lane)
             if yielding is not None:

@@ -16,7 +16,6 @@ from typing import Deque, Dict, List, Sequence, Tuple
 from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.policy_api.arbiter import is_background
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.protocol.events import Request
 from edgeserve.sched.requests.critical import SOURCES_MAX
@@ -86,32 +85,20 @@ class ReturningClient:
 
     def open(self, now_ns: int, window_ns: int) -> None:
         """Requests are answered now; the window before is over unless some of its returns may still come."""
-        if self.until_ns < now_ns or not self.owed:
-            self._close()
+        if self.until_ns < now_ns or not self.owed:  # what is owed will not come
+            self.counted += self.owed
+            self.owed = 0
+            if self.last_ns >= 0:
+                self._delays_ns.append(self.last_ns)
+                self.last_ns = -1
+            while self.counted > COUNTED[1]:
+                self.counted //= 2
+                self.returned //= 2
+            self.trusted = self.counted >= COUNTED[0] and self.returned * TRUSTED[1] >= self.counted * TRUSTED[0]
         longest_ns = max(self._delays_ns, default=0)
         self.answered_ns = now_ns
         self.until_ns = now_ns + window_ns
         self.due_ns = now_ns + min(window_ns, longest_ns + longest_ns // 4 + JITTER_NS)
-
-    def _close(self) -> None:
-        """The window is over: what is owed will not come."""
-        self.counted += self.owed
-        self.owed = 0
-        if self.last_ns >= 0:
-            self._delays_ns.append(self.last_ns)
-            self.last_ns = -1
-        while self.counted > COUNTED[1]:
-            self.counted //= 2
-            self.returned //= 2
-        self.trusted = self.counted >= COUNTED[0] and self.returned * TRUSTED[1] >= self.counted * TRUSTED[0]
-
-    def came(self, now_ns: int) -> None:
-        """A request of the client arrived."""
-        self.counted += 1
-        if self.owed and now_ns <= self.until_ns:
-            self.owed -= 1
-            self.returned += 1
-            self.last_ns = now_ns - self.answered_ns
 
 
 class Wait:
@@ -203,8 +190,14 @@ class Holds:
         """A request arrived, maybe of a client that was answered before."""
         clients = self._known.get(request.app)
         client = clients.get(request.client) if clients else None
-        if client is not None:
-            client.came(self._state.board.now_ns)
+        if client is None:
+            return
+        now = self._state.board.now_ns
+        client.counted += 1
+        if client.owed and now <= client.until_ns:
+            client.owed -= 1
+            client.returned += 1
+            client.last_ns = now - client.answered_ns
 
     # --- deciding -----------------------------------------------------------------------------------------------------
 
@@ -302,7 +295,7 @@ class Holds:
         if not lane.waits or lane.works or bid.model not in self._clients_of:
             return False
         for competing in bids:
-            if competing is not bid and not is_background(competing):
+            if competing is not bid and not competing.is_background:
                 return False
         for other in self._state.lanes_of[bid.model]:
             if other is not lane and not other.works and other.accepts(now):

@@ -62,14 +62,17 @@ def _check_requests(state: State, on_lanes: Dict[int, Job]) -> None:
         expected = sorted(id for id, request in state.requests.items() if request.app is admission.app)
         assert ids == expected, f"admission of {admission.app.name} holds {ids}, open are {expected}"
         assert admission.pending == len(ids), f"admission of {admission.app.name} counts {admission.pending}"
-    pending = [(use, lane_ns) for request in state.requests.values() for use, lane_ns in request.uses]
+    for policy in state.policies:
+        pending = sum([state.admission[app.name].pending for app in policy.apps])
+        assert policy.open_count == pending, f"policy {policy.name} counts {policy.open_count}, open are {pending}"
+    wanted = [(use, lane_ns) for request in state.requests.values() for use, lane_ns in request.uses]
     for shared in {
         id(shared): shared
         for by_class in state.lane_shares.values()
         for shares in by_class.values()
         for shared in shares
     }.values():
-        expected_ns = sum([lane_ns for use, lane_ns in pending if use.shared is shared])
+        expected_ns = sum([lane_ns for use, lane_ns in wanted if use.shared is shared])
         counted_ns = sum([use.pending_ns for use in shared.uses.values()])
         assert shared.total_ns == counted_ns == expected_ns, (
             f"lane time pending is {expected_ns}, and counts {shared.total_ns} in all and {counted_ns} by client"

@@ -12,6 +12,7 @@ from typing import List, Sequence, Tuple
 
 from edgeserve.errors import PolicyError
 from edgeserve.sched.core.experiments import Trials
+from edgeserve.sched.core.holds import Holds
 from edgeserve.sched.core.refusals import shortfall_of
 from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
@@ -72,10 +73,11 @@ class RequestManager(RequestMoves):
     ``trials`` are the requests that were taken from their policies.
     """
 
-    def __init__(self, state: State, slack: Slack) -> None:
+    def __init__(self, state: State, slack: Slack, holds: Holds) -> None:
         self.timers: List[Tuple[int, int, RequestRecord]] = []
         self.trials = state.trials = Trials(state, slack)
         self._state = state
+        self._holds = holds
         self._ready = state.ready
         self._board = state.board
         self._memory = state.memory
@@ -98,6 +100,8 @@ class RequestManager(RequestMoves):
     def arrived(self, event: RequestArrived) -> None:
         """Accept or reject a request, and begin it unless its stream is busy."""
         arrived, state, now = event.request, self._state, self._board.now_ns
+        if self._holds.learns:
+            self._holds.came(arrived)
         if arrived.id in self._requests:
             raise PolicyError(f"request id {arrived.id} arrived twice")
         app = state.apps[arrived.app]
@@ -132,7 +136,8 @@ class RequestManager(RequestMoves):
             for shared, kept_ns in zip(state.lane_shares[app.name][request.klass], costs.kept_ns):
                 use = shared.asks(request, kept_ns * steps, now)
                 request.uses.append((use, kept_ns * steps))
-                within = shared.is_within(use, kept_ns * steps, now) and within
+                if len(shared.uses) > 1:
+                    within = shared.is_within(use, kept_ns * steps, now) and within
             if not within and not self._replaces(request):
                 self._reject(request, OVER_SHARE)
                 return
@@ -189,11 +194,17 @@ class RequestManager(RequestMoves):
     def _accept(self, request: RequestRecord, arrived: Request) -> None:
         app = request.app
         self._requests[request.id] = request
+        policy = self._state.policy_of[app.name]
+        policy.open_count += 1
+        policy.is_idle = False
         if request.klass == "critical":
             self._state.critical.came(request, self._board.now_ns, self._state.costs[app.name].alone_ns)
         if request.on_late != "answer":
             self._timer_seq += 1
             heappush(self.timers, (request.deadline_ns, self._timer_seq, request))
+            if len(self.timers) > 4 * len(self._requests) + 1024:  # ended requests with far deadlines: let them go
+                self.timers = [row for row in self.timers if not row[2].ended]
+                heapify(self.timers)
         if request.stream is not None:
             if app.stream == "newest_wins":
                 key = (app.name, request.stream)
@@ -369,7 +380,7 @@ class RequestManager(RequestMoves):
         if (
             job.hints
             or node.succs
-            or self._state.sequences.models
+            or node.model in self._state.sequences.models
             or self._memory.tracked
             or request.on_late == "answer"
         ):
@@ -477,7 +488,7 @@ class RequestManager(RequestMoves):
             request.learn(job.part, result.hints)
             request.note(now, "node", node.name, list(job.part) or "", "said", dict(result.hints))
         if node.follower is not None:
-            if request.joins:
+            if request.joins and request.jobs:
                 self._shed_useless(request)
             if not self._expire_on_return(request):
                 self._begin(request, node.follower, job.part, job.breakdown)
@@ -485,7 +496,7 @@ class RequestManager(RequestMoves):
         if node.fan_out and result.parts is not None:
             self._state.costs[request.app.name].observe_parts(node, result.parts)
         ready = joins.after(request, job, result)
-        if request.joins:
+        if request.joins and request.jobs:
             self._shed_useless(request)
         if not node.succs:
             request.done_exits += 1
@@ -657,6 +668,7 @@ class RequestManager(RequestMoves):
             request.log.append((self._board.now_ns, (shortfall,)))
             self._promise(request, shortfall)
         del self._requests[request.id]
+        self._state.policy_of[request.app.name].open_count -= 1
         self._state.admission[request.app.name].leave(request)
         if what != "complete" and request.stream is not None:
             self._streams.abandon(request)
@@ -684,15 +696,10 @@ class RequestManager(RequestMoves):
 
     # --- timers -------------------------------------------------------------------------------------------------------
 
-    def next_timer_ns(self) -> int | None:
-        """When :meth:`run_timers` has something to do, or None."""
-        timers = self.timers
-        if len(timers) > 4 * len(self._requests) + 1024:  # ended requests with far deadlines: let them go
-            timers = self.timers = [row for row in timers if not row[2].ended]
-            heapify(timers)
-        while timers and timers[0][2].ended:
-            heappop(timers)
-        return timers[0][0] if timers else None
+    def forget_timers(self) -> None:
+        """Let go of the first timers, as far as their requests have ended."""
+        while self.timers and self.timers[0][2].ended:
+            heappop(self.timers)
 
     def run_timers(self) -> None:
         """End what waited past its deadline, settle what is due, forget silent streams."""

@@ -76,9 +76,9 @@ class Scheduler:
         self.state = state = State(apps, policies, devices, lanes, latency, sequences or {}, pending_max)
         self._board = state.board
         slack = Slack(state)
-        self._request_manager = RequestManager(state, slack)
-        self._probes = Probes(state, slack)
         self._holds = Holds(state, slack)
+        self._request_manager = RequestManager(state, slack, self._holds)
+        self._probes = Probes(state, slack)
         self._auction = Auction(state, self._request_manager, self._probes, self._holds)
         self._cuts = Cuts(state, slack)
         state.board.connect(self._request_manager, self._probes)
@@ -90,7 +90,7 @@ class Scheduler:
         self._wake_ns: int | None = None
         self._forget_at_ns = 0
         self._handlers: Dict[type, Callable[[Any], None]] = {
-            RequestArrived: self._arrived,
+            RequestArrived: self._request_manager.arrived,
             RequestCancelled: self._cancelled,
             BatchProgress: self._progressed,
             WorkFinished: self._finished,
@@ -129,7 +129,9 @@ class Scheduler:
             if hangs_ns is not None and hangs_ns <= now_ns:
                 self._hang(lane)
         for policy in state.policies:
-            policy.plan(board)
+            if not policy.is_idle or state.retained:
+                policy.is_idle = not policy.open_count  # it plans once more after its last request has ended
+                policy.plan(board)
         self._holds.wake_ns = None
         if state.ready.count or state.retained:  # there is something to run
             self._auction.run()
@@ -149,14 +151,18 @@ class Scheduler:
 
     def _set_wake(self, now_ns: int) -> None:
         """Find out when something is due by itself: the earliest of all timers, later than now."""
-        state = self.state
+        state, request_manager = self.state, self._request_manager
+        if request_manager.timers and request_manager.timers[0][2].ended:
+            request_manager.forget_timers()
         times = [
-            self._request_manager.next_timer_ns(),
+            request_manager.timers[0][0] if request_manager.timers else None,
             state.streams.due_ns,
             self._board.background_at_ns,
             self._holds.wake_ns,
         ]
         for policy in self._wakers:
+            if policy.is_idle and not state.retained:
+                continue
             at = policy.next_wakeup_ns(self._board)
             if at is not None and at <= now_ns:
                 raise PolicyError(f"policy {policy.name!r} wants to look again at {at} ns, not after {now_ns} ns")
@@ -226,11 +232,6 @@ class Scheduler:
 
     # --- events -------------------------------------------------------------------------------------------------------
 
-    def _arrived(self, event: RequestArrived) -> None:
-        if self._holds.learns:
-            self._holds.came(event.request)
-        self._request_manager.arrived(event)
-
     def _cancelled(self, event: RequestCancelled) -> None:
         request = self.state.requests.get(event.request_id)
         if request is not None:
@@ -272,7 +273,7 @@ class Scheduler:
             self._charge(work, event.finished_ns - event.started_ns)
         if work.lost:
             return
-        jobs, results = work.left(), event.results
+        jobs, results = work.left() if work.over else work.jobs, event.results
         if work.probe is not None:
             self._probed(work, event)
             return
@@ -382,8 +383,7 @@ class Scheduler:
             self.state.energy[device.name].reported(self._board.now_ns, event.power_w)
         if event.memory_block_bytes is not None:
             device.block_bytes = event.memory_block_bytes
-        device.thermal = event.thermal or device.thermal
-        device.power = event.power or device.power
+        device.limited(event.thermal, event.power)
         if device.pressure != pressure:
             change.pressure = device.pressure
         if (
@@ -396,6 +396,7 @@ class Scheduler:
 
     def _tell(self, change: Change) -> None:
         for policy in self.state.policies:
+            policy.is_idle = False
             policy.on_device(change, self._board)
 
     def _drain_requested(self, event: DrainRequested) -> None:
@@ -447,6 +448,7 @@ class Scheduler:
         work = self.state.works.answered(work_id, at_ns)
         self._board.ends_ns.clear()
         if work is not None and work.kind == RUN:
+            work.policy.is_idle = False
             self.state.devices[work.lane.device].placements[work.model].in_flight -= 1
             if self.state.sequences.working:
                 self.state.sequences.ended(work)

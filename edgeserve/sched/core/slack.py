@@ -67,7 +67,7 @@ class Slack:
         time if it is free at ``sooner_ns``, and that no other lane could run now."""
         state, now = self._state, self._state.board.now_ns
         device = state.devices[lane.device]
-        for klass in CLASSES:
+        for klass in CLASSES if state.ready.count else ():
             for model in lane.models:
                 alone_ns = state.latency[model, lane.name].alone_likely_ns
                 rows = state.ready.due_between(klass, model, sooner_ns + alone_ns, ends_ns + alone_ns)

@@ -240,7 +240,10 @@ class BatchTime:
         is_new = over_milli is None and self._inputs.observe(size, duration_ns)
         ratio_ppm = max(1, duration_ns * PPM // self._standard_ns[size])
         self._follow(now_ns, ratio_ppm)
-        self._set_slowdown(self._compare(size, ratio_ppm) or is_new)
+        before, self._last = self._last, (size, ratio_ppm)
+        if before[0] not in (size, 0):  # where only one size runs, nothing tells its own part from the slowdown
+            is_new = self._compare(before, self._last) or is_new
+        self._set_slowdown(is_new)
         work = self._work
         if work is not None:
             work.is_declared = work.is_declared or over_milli is not None
@@ -399,14 +402,11 @@ class BatchTime:
         """A batch took so many times its standard time."""
         self._ratios.add(ratio_ppm, now_ns)
 
-    def _compare(self, size: int, ratio_ppm: int) -> bool:
-        """A batch tells how its size compares with that of the batch before it, whatever slows both: one takes the more
-        of its standard time, the other the less. True where a standard time changed. Where only one size runs, nothing
-        tells its own part from the slowdown."""
-        before, ratio_before_ppm = self._last
-        self._last = size, ratio_ppm
-        if before == size or not before:
-            return False
+    def _compare(self, one: Tuple[int, int], other: Tuple[int, int]) -> bool:
+        """Two successive batches (size, ratio) tell how their sizes compare, whatever slows both: one takes the more of
+        its standard time, the other the less. True where a standard time changed."""
+        before, ratio_before_ppm = one
+        size, ratio_ppm = other
         apart_ppm = (ratio_ppm - ratio_before_ppm) * 2 * PPM // (ratio_ppm + ratio_before_ppm)
         apart_ppm = min(PPM // 2, max(-PPM // 2, apart_ppm))
         for moved, by_ppm in ((size, apart_ppm), (before, -apart_ppm)):
@@ -476,8 +476,11 @@ class BatchTime:
                 )
                 for size, seed in self.seeds.items()
             }
-        ratios = self._ratios
-        told_ppm = ratios.quantiles((MIDDLE, LIKELY, 1.0)) if ratios.values else (PPM, self._first_ppm, self._first_ppm)
+        ratios = self._ratios.values
+        last = len(ratios) - 1
+        told_ppm = (PPM, self._first_ppm, self._first_ppm)
+        if ratios:
+            told_ppm = (ratios[int(MIDDLE * last)], ratios[int(LIKELY * last)], ratios[last])
         if told_ppm == self._told_ppm and not is_new:
             return
         self._told_ppm = told_ppm

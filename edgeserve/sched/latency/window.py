@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import deque
-from typing import Deque, List, Sequence, Tuple
+from typing import Deque, List, Tuple
 
 from edgeserve.units import FOREVER_NS
 
@@ -59,15 +59,10 @@ class Window:
     def quantile(self, share: float) -> int:
         """The largest value that is at most this quantile (0: the least value, 1: the largest). ``ValueError`` where
         there is no value."""
-        return self.quantiles((share,))[0]
-
-    def quantiles(self, shares: Sequence[float]) -> Tuple[int, ...]:
-        """Several of them."""
         values = self.values
         if not values:
             raise ValueError("a window without values has no quantile: expected at least one value")
-        last = len(values) - 1
-        return tuple([values[int(share * last)] for share in shares])
+        return values[int(share * (len(values) - 1))]
 
     def rows(self) -> List[Tuple[int, int]]:
         """(when, value) of all values, the oldest first."""

@@ -25,18 +25,13 @@ def choose(bids: Sequence[Bid], at_ns: int, dispatch_gap_ns: int = 0) -> Bid:
     the lane needs from the end of a work to the start of the next (``sched/latency/lane_gaps.py``)."""
     if len(bids) == 1:
         return bids[0]
-    foreground = [bid for bid in bids if not is_background(bid)] or bids
+    foreground = [bid for bid in bids if not bid.is_background] or bids
     if len(foreground) <= ORDERS_MAX:
         return _first(foreground, at_ns, dispatch_gap_ns)
     winner, *others = foreground
     for bid in others:
         winner = _first((winner, bid), at_ns, dispatch_gap_ns)
     return winner
-
-
-def is_background(bid: Bid) -> bool:
-    """Whether a bid is work that yields to everything else."""
-    return bid.probe or bid.klass == "background"
 
 
 def _first(bids: Sequence[Bid], at_ns: int, dispatch_gap_ns: int) -> Bid:

@@ -60,6 +60,7 @@ class Bid:
         "steps_max",
         "probe",
         "klass",
+        "is_background",
         "policy",
         "variant",
         "whole_ns",
@@ -96,6 +97,7 @@ class Bid:
         self.steps_max = steps_max
         self.probe = probe
         self.klass = klass
+        self.is_background = probe or klass == "background"  # it yields to everything else
         self.variant = variant
         self.whole_ns = whole_ns
         self.policy: Policy | None = None  # filled in by the scheduler
@@ -140,7 +142,10 @@ class Change:
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Policy:
     """Base of all policies: empty hooks. ``options`` are the keys of ``[policy.NAME]`` except ``kind``, read into
-    ``options_type``."""
+    ``options_type``. ``open_count`` requests of its apps have not ended; while there is none and a policy ``is_idle``,
+    having planned since it last heard of anything, the scheduler asks it for no plan, bid or wake-up (unless inputs are
+    retained for probes). A policy that wants to plan all the same says in its plan that it is not idle.
+    """
 
     options_type: ClassVar[Type[PolicyOptions]] = PolicyOptions
     """The options that it has: a frozen dataclass that builds on :class:`PolicyOptions`."""
@@ -156,6 +161,8 @@ class Policy:
         self.name = name
         self.apps = tuple(apps)
         self.options = read_options(self.options_type, name, options)
+        self.open_count = 0  # changed by the scheduler alone
+        self.is_idle = False
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
         """Admit (None) or refuse (the reason)."""
@@ -195,7 +202,7 @@ class Policy:
         """A lane or a device changed. The latency model knows a lane's new speed already."""
 
     def plan(self, board: Board) -> None:
-        """Once per step, before bids: drop what cannot make it, settle, prepare."""
+        """Once per step while you are not idle, before bids: drop what cannot make it, settle, prepare."""
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
         """The best work you would run on this lane now, or None. Changes nothing."""

@@ -254,8 +254,9 @@ class LaneShare:
         return use.ahead_ns
 
     def is_within(self, use: Use, lane_ns: int, now_ns: int) -> bool:
-        """Whether a client may have so much more lane time pending. (Its first request always may: it may be dear.)"""
-        if len(self.uses) == 1 or self.total_ns + lane_ns <= self.room_ns:
+        """Whether a client, one of several, may have so much more lane time pending. (Its first request always may: it
+        may be dear.)"""
+        if self.total_ns + lane_ns <= self.room_ns:
             return True
         if not use.greedy:
             return not use.pending or use.pending_ns + lane_ns <= use.slack_ns

@@ -13,11 +13,13 @@ from edgeserve.units import NS_PER_S
 
 
 class EnergyMeter:
-    """The energy of one device in joules: in all, per app, and of times in which nothing ran."""
+    """The energy of one device in joules: in all, per app, and of times in which nothing ran. ``is_on``: some power was
+    reported."""
 
-    __slots__ = ("total_j", "idle_j", "by_app_j", "_power_w", "_since_ns", "_busy_ns")
+    __slots__ = ("is_on", "total_j", "idle_j", "by_app_j", "_power_w", "_since_ns", "_busy_ns")
 
     def __init__(self) -> None:
+        self.is_on = False
         self.total_j = 0.0
         self.idle_j = 0.0
         self.by_app_j: Dict[str, float] = {}
@@ -25,15 +27,11 @@ class EnergyMeter:
         self._since_ns = 0
         self._busy_ns: Dict[str, float] = {}
 
-    @property
-    def is_on(self) -> bool:
-        """Whether any power was reported."""
-        return self._power_w is not None
-
     def reported(self, now_ns: int, power_w: float) -> None:
         """The device draws so much from now on."""
         self.close(now_ns)
         self._power_w = power_w
+        self.is_on = True
 
     def ran(self, app: str, took_ns: float) -> None:
         """So much lane time of an app's is over."""

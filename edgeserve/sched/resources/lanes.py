@@ -110,7 +110,7 @@ class Work:
 
 class Lane:
     """One lane's state. It is asked for its next work ``ahead_ns`` before it is free; without, as soon as it has fewer
-    than ``depth`` works. :class:`~edgeserve.sched.core.scheduler.Scheduler` alone changes it, through the three verbs.
+    than ``depth`` works. :class:`Works` gives it works and takes them back, and the scheduler says what else changes.
 
     ``free_at_ns`` is when the works on it are expected to be over (in the past when idle). ``models`` are those that
     may run here. ``waits``: it may wait for clients that were just answered (``sched/core/holds.py``). ``threads`` is
@@ -212,28 +212,6 @@ class Lane:
         """When the work at its head must have ended, or the lane counts as hung."""
         return self.head_due_ns + self.hang_ns if self.works and not self.hung else None
 
-    def put(self, work: Work) -> None:
-        """Give it a work behind those it has."""
-        if not self.works:
-            self.head_due_ns = work.starts_ns + work.expected_ns
-        self.works.append(work)
-        self.free_at_ns = work.starts_ns + work.expected_ns
-
-    def take(self, work: Work, now_ns: int) -> None:
-        """A work was answered (finished or refused), wherever it stood."""
-        head = self.works[0] is work
-        self.works.remove(work)
-        if head:
-            self.hung = False
-            ends = now_ns
-            for index, other in enumerate(self.works):
-                ends += other.expected_ns
-                if index == 0:
-                    self.head_due_ns = ends
-            self.free_at_ns = ends
-        else:
-            self.free_at_ns -= work.expected_ns
-
     def clear(self) -> List[Work]:
         """The lane went down: everything on it is lost to it. Returns what was there."""
         lost = list(self.works)
@@ -273,7 +251,10 @@ class Works:
         self._last_id += 1
         starts_ns = max(now_ns, lane.free_at_ns) if lane.works else now_ns
         work = Work(self._last_id, kind, lane, model, jobs, size, now_ns, expected_ns, starts_ns, policy, probe)
-        lane.put(work)
+        lane.free_at_ns = starts_ns + expected_ns
+        if not lane.works:
+            lane.head_due_ns = lane.free_at_ns
+        lane.works.append(work)
         self.by_id[work.id] = work
         return work
 
@@ -285,13 +266,26 @@ class Works:
         return work
 
     def answered(self, work_id: int, at_ns: int) -> Work | None:
-        """A lane is done with a work; None for one that was forgotten with its lane."""
+        """A lane is done with a work (finished or refused), wherever it stood; None for one that was forgotten with its
+        lane."""
         work = self.by_id.pop(work_id, None)
         if work is None:
             if work_id in self._lost:
                 return None
             raise PolicyError(f"work {work_id} was answered but is on no lane")
-        work.lane.take(work, at_ns)
+        lane, works = work.lane, work.lane.works
+        head = works[0] is work
+        works.remove(work)
+        if head:
+            lane.hung = False
+            ends_ns = at_ns
+            for index, other in enumerate(works):
+                ends_ns += other.expected_ns
+                if index == 0:
+                    lane.head_due_ns = ends_ns
+            lane.free_at_ns = ends_ns
+        else:
+            lane.free_at_ns -= work.expected_ns
         return work
 
     def forget(self, work: Work) -> None:

@@ -153,6 +153,7 @@ class Device:
         "falling_bytes",
         "falling_until_ns",
         "block_bytes",
+        "pressure",
         "thermal",
         "power",
         "reported_ns",
@@ -173,14 +174,15 @@ class Device:
         self.falling_bytes = 0  # what other programs took between the last two reports,
         self.falling_until_ns = 0  # and until when they are expected to take as much again
         self.block_bytes: int | None = None  # the largest free block, as the monitor last reported
+        self.pressure = 0  # how near it is to a limit of heat or power: 0, 1 (soft: save) or 2 (hard)
         self.thermal = LEVELS[0]
         self.power = LEVELS[0]
         self.worth = ModelWorth((), {}, {})
 
-    @property
-    def pressure(self) -> int:
-        """How near the device is to a limit of heat or power: 0, 1 (soft: save) or 2 (hard)."""
-        return max(LEVELS.index(self.thermal), LEVELS.index(self.power))
+    def limited(self, thermal: str | None, power: str | None) -> None:
+        """It is so near to a limit of heat, and to one of power (None: as near as before)."""
+        self.thermal, self.power = thermal or self.thermal, power or self.power
+        self.pressure = max(LEVELS.index(self.thermal), LEVELS.index(self.power))
 
     def add(self, placement: Placement, resident: bool) -> None:
         """Announce a model that may live here; ``ConfigError`` when it never fits."""

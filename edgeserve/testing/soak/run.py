@@ -110,7 +110,7 @@ def hold(
     if prepare is not None:
         prepare(scheduler, world)
     try:
-        drive(scheduler, world, on_step)
+        drive(scheduler, world, (on_step,))
         world.reference_model.closed(world.now_ns)
     finally:
         if recorder is not None:

@@ -8,11 +8,23 @@ from edgeserve.recording.trace import step_of
 from edgeserve.sched.protocol.events import RequestCancelled
 
 
+class Loop:
+    """Tells whoever wants to know of a step at each of these times."""
+
+    def __init__(self, always=0):
+        self.taps = []
+        self.steps = LastSteps(self.taps, always)
+
+    def step(self, now_ns, number):
+        for tap in tuple(self.taps):
+            tap(now_ns, [RequestCancelled(number)], [])
+
+
 def filled(count, steps_max):
-    steps = LastSteps(steps_max)
+    loop = Loop(steps_max)
     for number in range(1, count + 1):
-        steps.add(number * 1000, [RequestCancelled(number)], [])
-    return steps
+        loop.step(number * 1000, number)
+    return loop.steps
 
 
 def numbers(page):
@@ -55,14 +67,15 @@ def test_a_number_from_the_future_brings_nothing():
 
 
 def test_without_a_number_steps_are_kept_from_the_first_question_and_only_for_some_time():
-    steps = LastSteps()
-    steps.add(0, [RequestCancelled(1)], [])
-    assert steps.page(0, 10).lines == []
-    steps.add(20, [RequestCancelled(2)], [])
-    page = steps.page(0, 30)
+    loop = Loop()
+    loop.step(0, 1)
+    assert loop.steps.page(0, 10).lines == []
+    loop.step(20, 2)
+    page = loop.steps.page(0, 30)
     assert numbers(page) == [2]
     late = 30 + last_steps.ASKED_NS
-    steps.add(late - 1, [RequestCancelled(3)], [])
-    assert numbers(steps.page(page.after, late)) == [3]
-    steps.add(late + last_steps.ASKED_NS, [RequestCancelled(4)], [])
-    assert steps.page(0, late + last_steps.ASKED_NS).lines == []
+    loop.step(late - 1, 3)
+    assert numbers(loop.steps.page(page.after, late)) == [3]
+    loop.step(late + last_steps.ASKED_NS, 4)
+    assert loop.taps == []
+    assert loop.steps.page(0, late + last_steps.ASKED_NS).lines == []

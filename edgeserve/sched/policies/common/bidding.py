@@ -236,10 +236,10 @@ def look_at_bound(queue: JobQueue, ends_ns: Mapping[str, int], board: Board) -> 
 def must_yield(jobs: Iterable[Job], lane: Lane, board: Board) -> bool:
     """Whether jobs of one model are background work that may not start on a lane now, not even as the smallest batch:
     it could make a critical request late, and none of them has waited for too long."""
-    waiting = []
+    waiting: List[Job] = []
     for job in jobs:
         if job.request.klass != "background":
-            return False
+            return False  # of a long queue nearly always the first one
         waiting.append(job)
     if not waiting:
         return False

@@ -57,7 +57,7 @@ class ModelQueues:
     ``lost`` counts the jobs that were given up since a batch of the model started last.
     """
 
-    __slots__ = ("model", "count", "queues", "takes_steps", "lost", "_by_rank")
+    __slots__ = ("model", "count", "queues", "takes_steps", "lost", "_by_rank", "_queue_of")
 
     def __init__(self, model: str) -> None:
         self.model = model
@@ -66,6 +66,7 @@ class ModelQueues:
         self.takes_steps = False
         self.lost = 0
         self._by_rank: Dict[int, WorthQueue] = {}
+        self._queue_of: Dict[int, WorthQueue] = {}  # by the job's seq
 
     def add(self, job: Job) -> None:
         """A job is ready."""
@@ -79,11 +80,12 @@ class ModelQueues:
             self.queues.append(queue)
             self.queues.sort(key=_rank_key)
         queue.add(job.deadline_ns, job)
+        self._queue_of[job.seq] = queue
 
     def remove(self, job: Job) -> None:
         """A job was launched or has left."""
         self.count -= 1
-        self._by_rank[_rank_of(job)].remove(job)
+        self._queue_of.pop(job.seq).remove(job)
 
 
 def _rank_of(job: Job) -> int:

@@ -124,7 +124,9 @@ class DynamicPolicy(Policy):
                 model.lanes_changed()
 
     def plan(self, board: Board) -> None:
-        """Drop what is not worth running on any lane, when a lane asks; make new tables when none does."""
+        """Drop what is not worth running on any lane, when a lane asks; make new tables when none does, also while no
+        request is open."""
+        self.is_idle = False
         for model in self._models.values():
             starts = board.starts(model.model) if model.queues else []
             if any(lane.accepts(board.now_ns) for lane, _, _, _ in starts):

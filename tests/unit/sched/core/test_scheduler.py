@@ -758,3 +758,42 @@ def test_a_clock_that_jitters_is_no_news_but_drift_adds_up(listener):
     for at, speed in enumerate((0.99, 0.985, 0.97), 10):
         listener.step(LaneChanged("l0", speed=speed), at=at)
     assert listener.told == [{"lane": "l0", "speed": 0.97}]
+
+
+def test_a_policy_without_open_requests_is_asked_nothing_after_its_last_plan(monkeypatch):
+    class Asked(Fifo):
+        def __init__(self, name, apps, options):
+            super().__init__(name, apps, options)
+            self.asked = []
+
+        def plan(self, board):
+            self.asked.append("plan")
+
+        def bid(self, lane, board):
+            self.asked.append("bid")
+            return super().bid(lane, board)
+
+        def next_wakeup_ns(self, board):
+            self.asked.append("wake-up")
+            return None
+
+        def take(self):
+            taken, self.asked = self.asked, []
+            return taken
+
+    monkeypatch.setitem(POLICIES, "asked", Asked)
+    apps = {name: {"model": "m", "policy": name} for name in ("one", "other")}
+    world = Driver({"m": {1: 10}}, apps, policy={"one": {"kind": "asked"}, "other": {"kind": "asked"}})
+    one, other = world.scheduler.policies
+    world.step(at=0)
+    assert one.take() == other.take() == ["plan"]
+    world.arrive("one")
+    assert one.take() == ["plan", "bid", "wake-up"] and other.take() == []
+    world.finish(at=10)
+    assert one.take() == ["plan"] and other.take() == []
+    world.arrive("other", at=20)
+    assert one.take() == [] and other.take() == ["plan", "bid", "wake-up"]
+    world.lane("cpu0", at=21, speed=0.5)
+    assert one.take() == ["plan"] and other.take() == ["plan", "wake-up"]
+    world.step(at=22)
+    assert one.take() == [] and other.take() == ["plan", "wake-up"]

@@ -113,9 +113,9 @@ def test_background_and_probes_start_only_when_nobody_else_bids():
     probe = bid(1, 12, utility=1000, probe=True)
     assert arbiter.choose([background, probe, poor], 0) is poor
     assert arbiter.choose([background], 0) is background
-    assert arbiter.is_background(probe)
-    assert arbiter.is_background(background)
-    assert not arbiter.is_background(poor)
+    assert probe.is_background
+    assert background.is_background
+    assert not poor.is_background
 
 
 def test_a_continuation_is_interrupted_only_by_what_ends_before_its_latest_start():

@@ -72,7 +72,7 @@ def test_a_policy_drops_what_it_likes(picky):
 
 def test_a_policy_is_asked_again_when_it_says_so(picky):
     picky.moves["next_wakeup_ns"] = 7 * MS
-    picky.step(at=2)
+    picky.arrive("v", at=2)
     assert picky.wake_ms == 7
     with pytest.raises(PolicyError, match="wants to look again at 7000000 ns, not after 7000000 ns"):
         picky.step(at=7)

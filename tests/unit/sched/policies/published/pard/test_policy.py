@@ -91,9 +91,8 @@ def test_what_ran_in_the_window_counts_for_the_modules_behind():
     assert burst(world, 90) == [ran("a", 6)]
     for lane, at in (("a0", 140), ("b0", 150), ("c0", 160)):
         world.finish(lane, at=at)
-    world.step(at=2000)  # too long ago
-    world.step(at=2100)
-    assert burst(world, 30) == [ran("a", 7)]
+    assert burst(world, 1, at=2000) == [ended(7, "dropped", PROACTIVE)]  # what ran is too long ago
+    assert burst(world, 30, at=2100) == [ran("a", 8)]
 
 
 @pytest.mark.parametrize(
