@@ -23,6 +23,17 @@ def displaced(made, client):
     return None if request is None else (request.client, request.id)
 
 
+def test_it_is_full_at_its_bound_and_empty_again_when_all_have_left():
+    made = admission(x=3)
+    assert made.pending < made.app.pending_max
+    last = job(9, made.app, client="y").request
+    made.enter(last)
+    assert made.pending == made.app.pending_max
+    made.leave(last)
+    assert made.pending < made.app.pending_max
+    assert list(made.clients) == ["x"]
+
+
 def test_a_newcomer_takes_the_place_of_the_newest_of_the_greediest():
     assert displaced(admission(x=3, y=1), "z") == ("x", 3)
     assert displaced(admission(x=3, y=1), "y") == ("x", 3)
