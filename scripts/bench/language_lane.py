@@ -25,6 +25,7 @@ from lib.checks import Checks, arguments
 from edgeserve.config.loading import parse_config
 from edgeserve.engines.base import ANSWERED, Batch, BatchControl, Result, release_state
 from edgeserve.engines.lm.backend import Row
+from edgeserve.engines.lm.constraint import Grammars
 from edgeserve.engines.lm.generation import Generation
 from edgeserve.engines.lm.sampling import Sampling
 from edgeserve.engines.lm.slots import Slots
@@ -138,7 +139,15 @@ class World(BatchControl):
         self.backend.turn_ns_max = self.now_ns = 0
         self.turn_tokens = tokens
         self._loop = StepLoop(
-            Language("chat", Letters(), Reads(), TOKEN_BYTES, "", tokens),  # type: ignore[arg-type]
+            Language(
+                "chat",
+                Letters(),
+                Grammars("chat", Letters(), 1),
+                Reads(),  # type: ignore[arg-type]
+                TOKEN_BYTES,
+                "",
+                tokens,
+            ),
             Slots(self.backend),
         )
         self.scheduler = build_scheduler(

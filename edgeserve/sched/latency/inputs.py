@@ -41,9 +41,11 @@ maxima's distances from their mean): then the slope is known to a quarter of the
 STEP_PPM = 50_000
 """The deviation moves when it is off by this much."""
 
+APART_MAX_PPM = 1_400_000
+"""Two successive batches are no further apart than this (four times): one outlier makes no spread."""
+
 DEVIATION_MAX_PPM = 1_200_000
-"""Wider spreads count as this one: the longest of eight inputs is then five times as long as the usual one. Nor are two
-successive batches further apart: one outlier makes no spread."""
+"""Wider spreads count as this one: the longest of eight inputs is then five times as long as the usual one."""
 
 MEAN_APART = 2 / math.sqrt(math.pi)
 """The mean distance of two draws of a normal distribution, in its deviations."""
@@ -128,7 +130,7 @@ class InputVariance:
             distance = log - log_before
             distance -= self.deviation_ppm * (self._longest_ppm[size] - self._longest_ppm[before]) // PPM
             spread = self._spread_ppm[size] + self._spread_ppm[before]
-            apart_ppm += min(DEVIATION_MAX_PPM, abs(distance)) * 2 * PPM // spread
+            apart_ppm += min(APART_MAX_PPM, abs(distance)) * 2 * PPM // spread
             noise_ppm += self._noise_ppm[size]
         count = len(rows) - 1
         found, noise = min(DEVIATION_MAX_PPM, round(apart_ppm / count / MEAN_APART)), noise_ppm // count
