@@ -313,12 +313,12 @@ def main() -> int:
 
 def check(rows: Mapping[str, Mapping[str, Any]], live: Mapping[str, Mapping[str, float]], checks: Checks) -> None:
     """Everything this script must show."""
-    checks.at_most("lone request over the bus, loop's thread", live["bus"]["all"], 140)
-    checks.at_most("lone request over the bus, files", live["bus"]["files"], 45)
-    checks.at_most("ensemble of three and a vote over the bus, edf", live["ensemble, edf"]["all"], 460)
-    checks.at_most("ensemble of three and a vote over the bus, pard_local", live["ensemble"]["all"], 1150)
-    checks.at_most("answer in pieces, without them, edf", live["answer in pieces, all else, edf"]["all"], 240)
-    checks.at_most("answer in pieces, without them, rtlm+", live["answer in pieces, all else"]["all"], 350)
+    checks.at_most("lone request over the bus, loop's thread", live["bus"]["all"], 125)
+    checks.at_most("lone request over the bus, files", live["bus"]["files"], 30)
+    checks.at_most("ensemble of three and a vote over the bus, edf", live["ensemble, edf"]["all"], 350)
+    checks.at_most("ensemble of three and a vote over the bus, pard_local", live["ensemble"]["all"], 350)
+    checks.at_most("answer in pieces, without them, edf", live["answer in pieces, all else, edf"]["all"], 220)
+    checks.at_most("answer in pieces, without them, rtlm+", live["answer in pieces, all else"]["all"], 220)
     checks.at_most("a piece of an answer over the bus", live["piece"]["all"], 14)
     checks.at_most("lone request embedded, loop's thread", live["embedded"]["all"], 135)
     checks.at_most("edf: scheduler, batch 16", rows["edf"]["batch_16"], 33)
