@@ -12,6 +12,7 @@ from edgeserve.client import AsyncClient
 from edgeserve.config.loading import load_config
 from edgeserve.fronts.detections import FORMS
 from edgeserve.fronts.frigate import FrigateFront
+from edgeserve.tools.connection import add_connection_arguments
 
 log = logging.getLogger("edgeserve")
 
@@ -22,11 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``edgeserve frigate``."""
     parser.add_argument("config", nargs="?", default="", help="the server's configuration file: its endpoint")
     parser.add_argument("--app", required=True, help="the app that is asked for every image")
-    parser.add_argument("--endpoint", default="", help="where the server listens (default: this user's own bus)")
-    parser.add_argument(
-        "--server-key", default="", metavar="KEY", help="public key of a server with CURVE keys, or its file"
-    )
-    parser.add_argument("--client-key", default="", metavar="FILE", help="this front's own keys (NAME.key_secret)")
+    add_connection_arguments(parser, "this front's own keys")
     parser.add_argument(
         "--listen",
         default="tcp://127.0.0.1:5555",
