@@ -89,7 +89,7 @@ class LaneConfig:
     nice: int = entry(integer(0, 19), 0)  # how far its threads yield the cores to all others; 19 = as far as possible
     depth: int = entry(integer(1, 16), 1)  # batches launched and not finished: packing overlaps with execution
     ahead_ns: int = entry(duration, 0, key="ahead")  # ask for the next work this long before the lane is free
-    wait: bool = entry(boolean, True)  # for clients that were just answered, where a fuller batch pays
+    wait: bool = entry(boolean, True)  # whether a free lane waits, 20 ms at most, for clients that were just answered
     hang_ns: int = entry(duration, 30 * 10**9, key="hang")  # longer than expected + this: the lane is lost
 
 

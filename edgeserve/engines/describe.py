@@ -43,8 +43,8 @@ class FileDescription(NamedTuple):
     batches: Tuple[Tuple[int, int], ...] = ()
 
 
-def describe(path: str) -> FileDescription:
-    """Read one model file. :class:`EngineError` when it is no model, or the library that reads it is missing."""
+def check_file(path: str) -> str:
+    """The ending of what may be a model file. Raises :class:`EngineError` where there is none, or it is of no kind."""
     ending = os.path.splitext(path)[1].lower()
     if ending not in READERS:
         raise EngineError(f"{path}: its ending is none of a model file; expected one of {', '.join(READERS)}")
@@ -52,6 +52,12 @@ def describe(path: str) -> FileDescription:
         raise EngineError(f"{path}: there is no such file")
     if os.path.getsize(path) == 0:
         raise EngineError(f"{path}: the file is empty; was its download interrupted?")
+    return ending
+
+
+def describe(path: str) -> FileDescription:
+    """Read one model file. :class:`EngineError` when it is no model, or the library that reads it is missing."""
+    ending = check_file(path)
     try:
         reader = importlib.import_module(READERS[ending])
     except ImportError as error:

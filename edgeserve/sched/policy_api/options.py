@@ -84,7 +84,8 @@ class Option(NamedTuple):
                 raise ConfigError(f"{where} = {value!r}: expected one of {self.type_words}{hint}")
         elif type(value) is not type(self.default):
             words = self.type_words if isinstance(self.default, bool) else f"a {self.type_words}"
-            raise ConfigError(f"{where} = {value!r}: expected {words}, such as {self.default!r}")
+            example = f", such as {self.default!r}" if self.default not in ([], "") else ""
+            raise ConfigError(f"{where} = {value!r}: expected {words}{example}")
         elif isinstance(value, (int, float)) and not (self.low <= value <= self.high and abs(value) < INF):
             raise ConfigError(f"{where} = {value!r}: expected a {self.type_words}")
         return tuple(value) if isinstance(value, list) else value

@@ -11,7 +11,7 @@ import os
 import sys
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from edgeserve.engines.describe import READERS, describe
+from edgeserve.engines.describe import READERS, check_file, describe
 from edgeserve.errors import ConfigError, EdgeServeError
 from edgeserve.tools.init.compute import machine_lanes
 from edgeserve.tools.init.roles import model_names, roles_of
@@ -54,12 +54,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Write the configuration; 0 when it serves every file that was named."""
+    paths = model_files(args.models)
+    for path in paths:
+        check_file(path)
     if os.path.exists(args.out) and not args.force:
         raise ConfigError(f"{args.out} is there already; give another name with --out, or --force to write over it")
     directory = os.path.dirname(os.path.abspath(args.out))
     if not os.path.isdir(directory):
         raise ConfigError(f"--out {args.out}: there is no directory {directory}")
-    paths = model_files(args.models)
     shapes, slo_ns = read_shapes(args.shape), read_slo_ns(args.slo)
     names = model_names(paths)
     rates = read_rates(args.rate, names)
