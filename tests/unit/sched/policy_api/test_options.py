@@ -69,7 +69,7 @@ def test_another_default_keeps_meaning_and_bounds():
         ("count", 1.0, "count = 1.0: expected a whole number from 1, such as 3"),
         ("way", "lng", "way = 'lng': expected one of \"short\", \"long\"; did you mean 'long'?"),
         ("way", 3, 'way = 3: expected one of "short", "long"'),
-        ("names", "a", "names = 'a': expected a list, such as []"),
+        ("names", "a", "names = 'a': expected a list"),
         ("late", 1, "late = 1: expected true or false, such as False"),
         ("trials", "no", "trials = 'no': expected true or false, such as True"),
     ],
