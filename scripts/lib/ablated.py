@@ -219,6 +219,11 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism("rtlm+: offload", "policies/language/offload.py", (Part(RtlmPlus, "_is_sent", says(False)),)),
     Mechanism("rtlm+: cut for its own", "policies/rtlm_plus.py", (Part(RtlmPlus, "cut", says(False)),)),
     Mechanism(
+        "schemble+: price of time",
+        "policies/schemble_plus/backlog.py",
+        (Part(schemble_plus, "prices", lambda lanes, *rest: [0.0] * len(lanes.free_ns)),),
+    ),
+    Mechanism(
         "schemble+: charges of those that wait",
         "policies/schemble_plus/backlog.py",
         (Part(schemble_plus, "surcharges", lambda lanes, models, *rest: [0.0] * len(models)),),

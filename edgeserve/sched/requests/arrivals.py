@@ -146,9 +146,14 @@ class AppArrivals:
         self.count()
         return self._allowed_ns
 
+    @property
+    def is_known(self) -> bool:
+        """Whether enough came to tell a rate."""
+        self.count()
+        return len(self._times_ns) >= KNOWN_FROM
+
     def per_ns(self, now_ns: int) -> float:
         """Requests per nanosecond, from the first that is remembered until now; 0 while that is not known."""
-        self.count()
-        if len(self._times_ns) < KNOWN_FROM or now_ns <= self._times_ns[0]:
+        if not self.is_known or now_ns <= self._times_ns[0]:
             return 0.0
         return (len(self._times_ns) - 1) / (now_ns - self._times_ns[0])

@@ -67,13 +67,11 @@ subset is worth, what the request counts, the least agreement that is of use."""
 
 class PlanParameters(NamedTuple):
     """What a request is planned with. ``worth``: what an answer counts beside those of the policy's other ensembles.
-    ``per_ns``: what a nanosecond of a model costs. ``stop``: the agreement that a model must add; ``surcharges``: what
-    each of its models costs besides; neither counts for the least that a request without an answer needs. ``due_ns``:
-    when its models are to end."""
+    ``prices``: of a nanosecond of each place. ``surcharges``: of each of its models on top of that; not for
+    the least that a request without an answer needs. ``due_ns``: when its models are to end."""
 
     worth: float
-    per_ns: float
-    stop: float
+    prices: Sequence[float]
     surcharges: Sequence[float]
     due_ns: int
 
@@ -470,13 +468,10 @@ class EnsemblePolicy(Policy):
     def _options(
         self, query: Query, bits: Sequence[int], lanes: Lanes, numbers: Sequence[int], parameters: PlanParameters
     ) -> Tuple[Option, ...]:
-        """The subsets of the models ``bits`` with what they bring, less what they cost and the surcharges."""
-        found: List[Tuple[int, float, float]] = []  # subset, what it brings less what it costs, its surcharge
-        worth = query.request.value * parameters.worth
-        costs_of = [lanes.times_ns[numbers[bit]] * parameters.per_ns for bit in bits]
-        more_of = [
-            parameters.stop * worth + (parameters.surcharges[bit] if parameters.surcharges else 0.0) for bit in bits
-        ]
+        """The subsets of the models ``bits`` with what they bring, less the price and the surcharges."""
+        found: List[Tuple[int, float, float]] = []  # subset, what it brings less the price, its surcharge
+        costs_of = [lanes.times_ns[numbers[bit]] * parameters.prices[lanes.lane_of[numbers[bit]]] for bit in bits]
+        worth = query.request.value
         for chosen in self._subsets(query, bits):
             own = subset = 0
             costs = more = 0.0
@@ -485,8 +480,8 @@ class EnsemblePolicy(Policy):
                     own |= 1 << bit
                     subset |= 1 << numbers[bit]
                     costs += costs_of[place]
-                    more += more_of[place]
-            found.append((subset, query.gain(own) * worth - costs, more))
+                    more += parameters.surcharges[bit] if parameters.surcharges else 0.0
+            found.append((subset, query.gain(own) * worth * parameters.worth - costs, more))
         has_answer = query.begun() and query.worth(query.begun()) >= query.request.quality_min
         least = 0.0 if has_answer else min([more for _, gain, more in found if gain > 0.0], default=0.0)
         return tuple(

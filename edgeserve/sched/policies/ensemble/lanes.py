@@ -94,14 +94,14 @@ class Places:
         size = max([size for size in latency.sizes if size <= max(waiting, latency.sizes[0])])
         return latency.typical_ns[size], size
 
-    def asked(self, place: int, board: Board) -> float:
-        """The part of the time of a place's lanes that its ensembles were asked for lately, in full batches with the
-        model that takes least for each request."""
+    def asked(self, place: int, is_whole: bool, board: Board) -> float:
+        """The part of the time of a place's lanes that its ensembles were asked for lately, in full batches: with all
+        models for each request (``is_whole``), or with the least that answers it."""
         found = 0.0
         for app, numbers in self.numbers.items():
             shares = [self.share_ns(index, board) for index in numbers if self.place_of[index] == place]
             if shares:
-                found += board.recent_arrivals(app).per_ns(board.now_ns) * min(shares)
+                found += board.recent_arrivals(app).per_ns(board.now_ns) * (sum(shares) if is_whole else min(shares))
         return found / len(self._lanes[place])
 
     def may_start(self, board: Board) -> bool:

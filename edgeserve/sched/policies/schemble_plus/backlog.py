@@ -1,10 +1,10 @@
-"""What lane time costs an ensemble's request: a surcharge that rises while requests wait.
+"""What lane time costs: a price for the requests to come, and a surcharge that rises while requests wait.
 
 A local problem is planned as if nothing else would come, so that its plan fills all time up to the last deadline: under
 lasting load every request then runs just before its deadline, and a batch that takes longer than usual makes it late.
 So time beyond the fastest model of each request is charged by a rule of online knapsacks (Zhou, Chakrabarty and Lukose,
-"Budget constrained bidding in keyword auctions and online knapsack problems", WINE 2008): the charge rises
-exponentially from the least to the most that lane time could bring, with the part of the capacity that is taken.
+"Budget constrained bidding in keyword auctions and online knapsack problems", WINE 2008): the price rises exponentially
+from the least to the most that lane time could bring, with the part of the capacity that is taken.
 
 Where several ensembles use a lane, its time costs what it would bring to all of them, weighted by how many requests
 each has: a cheap ensemble pays for what a dear one loses, and is charged nothing for lanes that it does not use. Pure.
@@ -19,8 +19,8 @@ from edgeserve.sched.policies.ensemble.problem import Lanes
 FULL: Final = 0.5
 """The part of the time left that the fastest models of all that wait may need before nobody gets more than one."""
 
-LOWEST: Final = 0.05
-"""The part of what lane time could bring that it costs where hardly anybody asks for it; it rises to all of it."""
+PRICE: Final = 0.05
+"""What the time of all models costs a request, in agreement: room for requests to come. The surcharges rise from it."""
 
 
 class Demand(NamedTuple):
@@ -46,6 +46,19 @@ def _own_ns(lanes: Lanes, model: int) -> int:
     return max(1, -(-lanes.times_ns[model] // lanes.sizes[model]))
 
 
+def prices(lanes: Lanes, demands: Sequence[Demand]) -> List[float]:
+    """What a nanosecond of each place costs: :data:`PRICE` of what it brings on average to those who use the place."""
+    found = []
+    for place in range(len(lanes.free_ns)):
+        worth = time_ns = 0.0
+        for models, each, count in demands:
+            if any(lanes.lane_of[model] == place for model in models):
+                worth += count * each
+                time_ns += count * sum([lanes.times_ns[model] for model in models])
+        found.append(PRICE * worth / time_ns if time_ns else 0.0)
+    return found
+
+
 def taken(lanes: Lanes, demands: Sequence[Demand], last_ns: int) -> List[float]:
     """The part of the time of each place until ``last_ns`` that the demands need, with one model for each request."""
     found = [0.0] * len(lanes.free_ns)
@@ -59,10 +72,10 @@ def taken(lanes: Lanes, demands: Sequence[Demand], last_ns: int) -> List[float]:
 
 
 def surcharges(lanes: Lanes, models: Sequence[int], demands: Sequence[Demand], last_ns: int) -> List[float]:
-    """What each of an ensemble's ``models`` costs while the demands wait: from nothing to the worth of the answers that
-    the others who wait could get in its time."""
+    """What each of an ensemble's ``models`` costs while the demands wait, beyond the :func:`prices`: from nothing to
+    the worth of the answers that the others who wait could get in its time."""
     fastest, parts = fastest_ns(lanes, models), taken(lanes, demands, last_ns)
-    lowest = LOWEST * sum(fastest.values()) / len(fastest) / sum([lanes.times_ns[at] for at in models])
+    lowest = PRICE * sum(fastest.values()) / len(fastest) / sum([lanes.times_ns[at] for at in models])
     found = []
     for model in models:
         place = lanes.lane_of[model]

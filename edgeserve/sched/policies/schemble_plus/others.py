@@ -7,13 +7,15 @@ matter; whether a request gets a second one is decided by this charge. Pure: rea
 
 from __future__ import annotations
 
-from typing import FrozenSet, List, NamedTuple, Sequence, Set, Tuple
+from typing import Final, FrozenSet, List, NamedTuple, Sequence, Set, Tuple
 
 from edgeserve.sched.latency.path_cost import share_time_ns
-from edgeserve.sched.policies.schemble_plus.backlog import LOWEST
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.resources.lanes import Lane
+
+LOWEST: Final = 0.05
+"""The part of the others' worth that lane time costs where they ask for hardly any of it; it rises to all of it."""
 
 
 class OtherApp(NamedTuple):

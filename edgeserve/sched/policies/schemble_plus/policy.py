@@ -11,8 +11,8 @@ from edgeserve.sched.policies.ensemble.lanes import Places, with_dispatch_gaps
 from edgeserve.sched.policies.ensemble.planner import EXACT
 from edgeserve.sched.policies.ensemble.problem import Asked, Lanes, Option, Plan
 from edgeserve.sched.policies.ensemble.queries import Query
-from edgeserve.sched.policies.schemble_plus.backlog import Demand, surcharges
-from edgeserve.sched.policies.schemble_plus.others import OtherApp, charges, others_on
+from edgeserve.sched.policies.schemble_plus.backlog import Demand, prices, surcharges
+from edgeserve.sched.policies.schemble_plus.others import OtherApp, charges, dearness, others_on
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
 from edgeserve.sched.policy_api.policy import Options
@@ -77,12 +77,15 @@ class SchemblePlus(EnsemblePolicy):
         fresh = [query for query in queries if not query.begun()]
         dispatch_gaps_ns = self._dispatch_gaps_ns(places, board)
         others = [others_on(places.lanes(place), places.apps, board) for place in range(places.count)]
+        dear = self._dear(others, places, board)
+        lasting = self._demands(self._rates(places, board), places, board)
         charged = self._charges(queries, fresh, dispatch_gaps_ns, others, places, board)
         best, own, planner, spent = Plan((), -1, EXACT, 0), queries, places.planner, 0
         for batch in self._batches(board, places, len(queries)):
             plain = places.problem(board, {}, batch, len(fresh) > 1)
             lanes, ends = with_dispatch_gaps(plain, dispatch_gaps_ns), places.ends_ns(plain, board)
-            able, asked = self._able(queries, lanes, ends, places, charged, board)
+            per_ns = [price * each for price, each in zip(prices(lanes, lasting), dear)]
+            able, asked = self._able(queries, lanes, ends, places, per_ns, charged, board)
             plan = planner.plan(lanes, asked, spent)
             spent += plan.cells
             self._charge(plan, able, asked, board)
@@ -95,6 +98,11 @@ class SchemblePlus(EnsemblePolicy):
         for query, subset in zip(own, best.subsets):
             query.planned = self._own(query, subset, places)
 
+    def _rates(self, places: Places, board: Board) -> Dict[str, float]:
+        """How often each ensemble is asked for; alike while that is not known of any."""
+        rates = {app: board.recent_arrivals(app).per_ns(board.now_ns) for app in places.numbers}
+        return rates if any(rates.values()) else dict.fromkeys(rates, 1.0)
+
     def _unit_ns(self, places: Places, board: Board) -> float:
         """What a request of the dearest ensemble on these lanes counts at value 1."""
         return max([_cost_ns(app, board) for app in places.numbers])
@@ -106,6 +114,16 @@ class SchemblePlus(EnsemblePolicy):
             for app, count in counts.items()
         ]
 
+    def _dear(self, others: Sequence[Sequence[OtherApp]], places: Places, board: Board) -> List[float]:
+        """Which part of its worth the time of each place costs: all of it while no rate of requests is known."""
+        if not any(board.recent_arrivals(app).is_known for app in places.apps):
+            return [1.0] * places.count
+        found = []
+        for place, here in enumerate(others):
+            asked = sum([other.per_ns * other.lane_ns for other in here]) / len(places.lanes(place))
+            found.append(dearness(asked + places.asked(place, True, board)))
+        return found
+
     def _charges(
         self,
         queries: List[Query],
@@ -115,8 +133,8 @@ class SchemblePlus(EnsemblePolicy):
         places: Places,
         board: Board,
     ) -> Dict[str, List[float]]:
-        """What each model of an app costs: what the other apps lose, and, where two or more requests have not begun,
-        what those lose."""
+        """What each model of an app costs beyond the price: what the other apps lose, and, where two or more requests
+        have not begun, what those lose."""
         lanes = with_dispatch_gaps(places.problem(board, {}, 1, True), dispatch_gaps_ns)
         lost = self._charges_of_others(len(fresh), others, places, board)
         found: Dict[str, List[float]] = {}
@@ -148,7 +166,7 @@ class SchemblePlus(EnsemblePolicy):
                     [places.share_ns(index, board) for index in models],
                     [places.block_ns(index, waiting, board) for index in models],
                     len(places.lanes(place)),
-                    places.asked(place, board),
+                    places.asked(place, False, board),
                     here,
                 )
                 for index, each in zip(models, lost):
@@ -175,6 +193,7 @@ class SchemblePlus(EnsemblePolicy):
         lanes: Lanes,
         ends: Sequence[int],
         places: Places,
+        per_ns: Sequence[float],
         charged: Mapping[str, Sequence[float]],
         board: Board,
     ) -> Tuple[List[Query], List[Asked]]:
@@ -194,7 +213,7 @@ class SchemblePlus(EnsemblePolicy):
                 due_ns = query.last_ns if is_late else query.due_ns
                 worth = _cost_ns(app, board) / unit_ns
                 item = self._asked(
-                    query, lanes, places, ends, PlanParameters(worth, 0.0, self._stop, charged[app], due_ns), known
+                    query, lanes, places, ends, PlanParameters(worth, per_ns, charged[app], due_ns), known
                 )
                 if any(option.reward > 0 for option in item.options):
                     able.append(query)

@@ -100,7 +100,7 @@ class Schemble(EnsemblePolicy):
         """All models' time costs ``price`` of an answer."""
         total_ns = sum([lanes.times_ns[index] for index in places.numbers[query.ensemble.app.name]])
         per_ns = self._own_options.price / total_ns
-        return PlanParameters(1.0, per_ns, 0.0, (), query.due_ns)
+        return PlanParameters(1.0, [per_ns] * len(lanes.free_ns), (), query.due_ns)
 
     def _free_of_backlog(self, places: Places) -> int:
         """Models of which no committed job waits."""

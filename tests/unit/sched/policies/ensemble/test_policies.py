@@ -76,9 +76,9 @@ def test_an_easy_request_gets_one_model_and_is_answered_when_it_has():
 
 
 def test_models_that_are_not_worth_their_lane_time_are_not_waited_for():
-    """Both further models together add 0.035: less than stop for each."""
+    """Both further models together add 0.035: more than stop, less than what the plan pays for their time."""
     row = [0, 0.965, 0.9, 0.97, 0.9, 0.97, 0.97, 1]
-    world = make(options={"stop": 0.02}, fitted={"models": ["a", "b", "c"], "agreement": [monotone(row)]})
+    world = make(fitted={"models": ["a", "b", "c"], "agreement": [monotone(row)]})
     world.arrive("q", hints={"difficulty": 0.1})
     world.finish("la", at=40)
     assert models_of(world.actions) == ["vote"]

@@ -8,14 +8,14 @@ HARD = [0, 0.6, 0.7, 0.85, 0.65, 0.8, 0.85, 1]
 FITTED = {"models": ["a", "b", "c"], "edges": [], "agreement": [HARD]}
 
 
-def make(stop=0.005, **app):
+def make(**app):
     models = {name: {1: time, "lanes": ["l"]} for name, time in (("a", 3), ("b", 9), ("c", 15))}
     nodes = [{"name": name, "after": []} for name in "abc"]
     nodes.append({"name": "vote", "after": ["a", "b", "c"], "join": "policy"})
     return Driver(
         {**models, "vote": {1: 1, "lanes": ["v"]}},
         {"q": {"node": nodes, "slo": "100ms", "ensemble": FITTED, **app}},
-        policy={"schemble+": {"stop": stop}},
+        policy={"schemble+": {}},
         lane={"l": {}, "v": {}},
     )
 
@@ -61,9 +61,9 @@ def test_a_head_that_a_slow_run_would_make_late_lets_another_go_first():
 
 
 def test_an_answered_request_that_pays_for_no_more_is_answered_at_once():
-    """0.04 more is above ``stop``, but less than ``stop`` for each of the two, so that no plan would ever run them."""
+    """0.04 more is above ``stop`` but less than 0.1 * (9 + 15) / 27, so that no plan would ever run them."""
     poor = {"models": ["a", "b", "c"], "edges": [], "agreement": [[0, 0.96, 0.96, 0.975, 0.96, 0.975, 0.975, 1]]}
-    world = make(stop=0.03, ensemble=poor, on_late="answer")
+    world = make(ensemble=poor, on_late="answer")
     assert world.arrive("q") == [ran("a", 1)]
     world.finish("l", at=3)
     assert [item.model for item in world.on_lane.values()] == ["vote"]

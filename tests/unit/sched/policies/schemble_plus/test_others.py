@@ -67,3 +67,18 @@ def test_frames_that_can_wait_leave_their_lane_to_the_models():
     film(world, 40, 400)
     world.arrive("q", at=400)
     assert [run(world), run(world), run(world)] == ["a", "b", "c"]
+
+
+def test_the_price_for_requests_to_come_falls_where_hardly_any_come():
+    """0.018 more is less than the price of a model, 0.05 * 40 / 90, and more than ``stop``."""
+    world = make([0, 0.964, 0.9, 0.982, 0.9, 0.982, 0.9, 1])
+    world.arrive("q")
+    run(world)
+    assert on(world, "v") == ["vote"]  # nothing is known of the rate
+    run(world, "v")
+    for at in (1000, 2000):
+        world.arrive("q", at=at)
+        while world.on_lane:
+            run(world, next(iter(world.on_lane.values())).lane)
+    world.arrive("q", at=3000)
+    assert [run(world), run(world), run(world)] == ["a", "b", "c"]
