@@ -37,6 +37,9 @@ MARGIN = 0.9
 
 MODEL_ANSWER = json.dumps({"model_available": True, "model_loaded": True, "model_saved": False}).encode()
 
+TOLD_MAX = 64
+"""Kinds of trouble that are logged: who connects can make new ones at will."""
+
 STREAMS = ("in_order", "newest_wins")
 
 Header = Tuple[Tuple[int, ...], str, str]
@@ -129,6 +132,8 @@ class FrigateFront:
             rows = await self._rows(frames[0], frames[2:])
         except EdgeServeError as error:
             self._tell(f"{error.code}: an image is answered as empty: {error}")
+        except Exception as error:  # noqa: BLE001 outputs of any form come from the app: Frigate gets its answer all the same
+            self._tell(f"outputs: an image is answered as empty: {type(error).__name__}: {error}")
         if rows is None:
             self.empty += 1
             rows = np.zeros((ROWS, 6), np.float32)
@@ -163,7 +168,7 @@ class FrigateFront:
     def _tell(self, what: str) -> None:
         """Log each kind of trouble once: a camera would fill a log."""
         kind = what.split(":")[0] if not what.startswith("bad_input") else what
-        if kind not in self._told:
+        if kind not in self._told and len(self._told) < TOLD_MAX:
             self._told.add(kind)
             log.warning("frigate: %s (told once)", what)
 
@@ -186,7 +191,7 @@ def header_of(frames: List[bytes]) -> Header:
         header = json.loads(frames[0])
         shape = tuple(int(length) for length in header["shape"])
         dtype = np.dtype(str(header["dtype"]))
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, SyntaxError, RecursionError) as error:  # numpy parses dtypes as Python
         raise BadInput(f"the header of a request is none ({error}); expected JSON with shape and dtype") from None
     if dtype.hasobject or not 2 <= len(shape) <= 4 or min(shape) < 1:
         raise BadInput(f"an image of {dtype} and shape {shape}; expected two to four axes of numbers")

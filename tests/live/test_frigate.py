@@ -146,7 +146,16 @@ def test_several_recorders_wait_for_nobody_but_the_model(front):
     assert [rows[1] for rows in found] == [np.float32(0.8)] * 4
 
 
-@pytest.mark.parametrize("frames", [[b"{}"], [b"{", b""], [b'{"shape": [1], "dtype": "uint8"}', b"x"], [b"[]", b""]])
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b"{}"],
+        [b"{", b""],
+        [b'{"shape": [1], "dtype": "uint8"}', b"x"],
+        [b"[]", b""],
+        [b'{"shape": [1, 1], "dtype": "f8,("}', b"x"],
+    ],
+)
 def test_a_header_that_is_none_is_refused(frames):
     with pytest.raises(BadInput):
         header_of(frames)

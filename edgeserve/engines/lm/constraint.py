@@ -6,6 +6,7 @@ is kept for the next answers of the model; an answer's state is made again from 
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import threading
@@ -91,14 +92,23 @@ class Grammars:
         self._compiled: OrderedDict[str, Any] = OrderedDict()
 
     def prepare(self) -> None:
-        """Read the vocabulary (150 ms of 49,000 tokens), where the library is there: not while a lane waits for it."""
+        """Read the vocabulary (150 ms of 49,000 tokens), where the library is there: not while a lane waits for it. A
+        vocabulary that the library does not take keeps no model from being served: it is refused when asked for."""
         if importlib.util.find_spec("llguidance") is not None:
-            with self._lock:
+            with self._lock, contextlib.suppress(WrongInput):
                 self._read()
 
     def _read(self) -> None:
         if self._tokens is None:
-            self._tokens = _vocabulary(self._tokenizer, self._vocabulary)
+            try:
+                self._tokens = _vocabulary(self._tokenizer, self._vocabulary)
+            except WrongInput:
+                raise
+            except Exception as error:  # the library's, which has no type of its own
+                raise WrongInput(
+                    f"model {self._model!r}: no answer can be held to a form, since llguidance does not take the "
+                    f"model's vocabulary ({error})"
+                ) from error
 
     def compile(self, grammar: str) -> Any:
         """The matcher of a new answer. Raises :class:`WrongInput` with the library's reason."""

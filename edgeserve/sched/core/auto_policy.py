@@ -106,7 +106,9 @@ class LearntChoice:
         self._policy: Policy | None = None
 
     def look(self, state: State) -> bool:
-        """Move what is to move; whether anything did. O(open requests)."""
+        """Move what is to move; whether anything did. O(lanes), and O(open requests) where a model is found."""
+        if not any(latency.inputs_differ for model in self._by_model for latency in state.latencies_of[model]):
+            return False
         for request in state.requests.values():
             for job in request.jobs.values():
                 if job.steps or job.steps_total > 1:  # an iterative model: what differs is the number of steps
