@@ -18,7 +18,6 @@ from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.policy_api.policy import Bid
 from edgeserve.sched.protocol.events import Request
-from edgeserve.sched.requests.critical import SOURCES_MAX
 from edgeserve.sched.requests.states import COMPLETED, DONE, Job
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.units import NS_PER_MS, NS_PER_US
@@ -41,6 +40,9 @@ DELAYS_LEN = 8
 
 JITTER_NS = 100 * NS_PER_US
 """What a return may take longer than a quarter over the longest remembered delay."""
+
+CLIENTS_MAX = 64
+"""Clients remembered per app, those last answered. More than some batches hold have full batches without waiting."""
 
 GAIN_MIN = 8
 """A fuller batch must save this part of the time per request, beyond the wait for clients itself."""
@@ -177,7 +179,7 @@ class Holds:
             client = clients.get(request.client)
             if client is None:
                 client = clients[request.client] = ReturningClient()
-                if len(clients) > SOURCES_MAX:
+                if len(clients) > CLIENTS_MAX:
                     clients.popitem(last=False)
             if client.answered_ns != now or not client.owed:
                 clients.move_to_end(request.client)

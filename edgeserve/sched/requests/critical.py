@@ -20,8 +20,7 @@ MEMORY_NS = 1000 * NS_PER_MS
 of its periods."""
 
 SOURCES_MAX = 64
-"""Sources (client and stream) of one app that are told apart; of more, the least recent are forgotten. (So many clients
-have full batches without waiting for each other.)"""
+"""Sources (client and stream) of one app that are told apart; of more, the least recent are forgotten."""
 
 
 class Source(Arrivals):

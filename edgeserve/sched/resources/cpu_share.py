@@ -11,18 +11,22 @@ from __future__ import annotations
 from typing import Dict, List, Sequence
 
 from edgeserve.sched.resources.lanes import Lane
-from edgeserve.sched.resources.model_cache import REPORT_STALE_NS
+from edgeserve.units import NS_PER_S
 
 SHARE_MIN = 0.05
-"""No lane is believed to have less than this share of its threads' time, a number to divide by; one that used no more
-does not count as working."""
+"""No lane is believed to have less than this share: a number to divide by."""
+
+WORKS_SHARE = 0.05
+"""A lane that used more than this share of its threads' time counts as one that works."""
 
 KEEP = 0.5
 """Of the mean of readings, at each new one: a second may hold a pulse that an answer of ten seconds does not mind."""
 
+STALE_NS = 20 * NS_PER_S
+"""A load that was told so long ago says nothing any more, unless reports come so rarely:"""
+
 STALE_GAPS = 4
-"""A load that is older than :data:`REPORT_STALE_NS` is kept for so many times as long as passed between the last two
-reports."""
+"""it is kept for so many times as long as passed between the last two reports."""
 
 NICE_STEP = 1.25
 """Each level of ``nice`` divides the weight of a thread by this (Linux, ``sched(7)``)."""
@@ -71,7 +75,9 @@ class CpuShare:
         if not self._known or self._is_stale(now_ns - self._told_ns):
             return 1.0
         used = self._used
-        beside = [other for other in self._lanes if other is not lane and used[other.name] > SHARE_MIN * other.threads]
+        beside = [
+            other for other in self._lanes if other is not lane and used[other.name] > WORKS_SHARE * other.threads
+        ]
         if beside and not lane.nice and lane.threads + sum([other.threads for other in beside]) > self._cores:
             return SHARE_MIN
         cores = float(self._cores) - sum([used[other.name] for other in beside], 0.0)
@@ -81,4 +87,4 @@ class CpuShare:
         return min(1.0, max(SHARE_MIN, got / threads))
 
     def _is_stale(self, age_ns: int) -> bool:
-        return age_ns > max(REPORT_STALE_NS, STALE_GAPS * self._gap_ns)
+        return age_ns > max(STALE_NS, STALE_GAPS * self._gap_ns)

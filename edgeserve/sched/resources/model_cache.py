@@ -21,7 +21,6 @@ from typing import AbstractSet, Deque, Dict, Iterable, List, Sequence, Tuple
 
 from edgeserve.errors import ConfigError
 from edgeserve.sched.protocol.events import CLASSES, LEVELS
-from edgeserve.sched.requests.critical import MEMORY_NS
 from edgeserve.sched.resources.model_worth import NOTHING, ModelWorth, Worth, added
 from edgeserve.units import FOREVER_NS, NS_PER_MS, format_size
 
@@ -40,13 +39,14 @@ LOAD_RETRY_NS = 500 * NS_PER_MS
 PRESSURE_SHARE = 16
 """A device whose free memory falls below 1/16 of its budget gives up models that nobody waits for."""
 
+WORKING_NS = 1_000 * NS_PER_MS
+"""A model that ran within this time is at work, as is one that ran within twice its usual time between two runs."""
+
 WORKING_NS_MAX = 5_000 * NS_PER_MS
 """No model counts as at work for longer after its last run: one that runs more rarely can be loaded again."""
 
-SHORT = 4
-"""With less than a quarter of the headroom left, a model at work goes too: better one reload than a killed process.
-With more than four times the headroom free, fragmented memory is no shortage: much of it is a cache that the system
-gives back in one piece."""
+EMERGENCY_SHARE = 4
+"""With less than a quarter of the headroom left, a model at work goes too: better one reload than a killed process."""
 
 BLOCK_BYTES_MIN = 1024**2
 """While no larger block of memory than this is free, it is so fragmented that large allocations fail: loads wait, and
@@ -58,6 +58,10 @@ news for longer says that it was not."""
 
 REPORT_STALE_NS = 20_000 * NS_PER_MS
 """Free memory that was reported so long ago says nothing of what may be taken without need."""
+
+FRAGMENTED_BELOW = 4
+"""Fragmented memory counts only where less than so many times the headroom is free: with more, much of it is a cache
+that the system gives back in one piece."""
 
 NEVER_NS = 2**61
 """When a model is there that nobody will load; far enough that sums with it are later than any deadline."""
@@ -116,7 +120,7 @@ class Placement:
         self.gap_ns = 0  # a usual time between two launches, of the longer ones
 
     def is_working(self, now_ns: int) -> bool:
-        """Whether it ran within :data:`MEMORY_NS`, or within twice its usual time between two runs."""
+        """Whether it ran lately, or is about to run again as it usually does."""
         return now_ns < self.idle_at_ns()
 
     def is_overdue(self, now_ns: int) -> bool:
@@ -125,7 +129,7 @@ class Placement:
 
     def idle_at_ns(self) -> int:
         """When it counts as idle, unless it runs again before."""
-        return self.used_ns + min(WORKING_NS_MAX, max(MEMORY_NS, 2 * self.gap_ns))
+        return self.used_ns + min(WORKING_NS_MAX, max(WORKING_NS, 2 * self.gap_ns))
 
     def __repr__(self) -> str:
         return f"Placement({self.model} on {self.device}: {self.state}, {format_size(self.bytes)})"
@@ -226,7 +230,7 @@ class Device:
             self.block_bytes is not None
             and self.block_bytes <= BLOCK_BYTES_MIN
             and self.free_bytes is not None
-            and self.free_bytes < SHORT * self.headroom_bytes
+            and self.free_bytes < FRAGMENTED_BELOW * self.headroom_bytes
         )
 
     def _budget_room_bytes(self) -> int:
@@ -369,7 +373,7 @@ class Device:
                 return None
         elif free_bytes - self.falling_bytes >= headroom_bytes and not self._is_fragmented():
             return None
-        spares = bool(headroom_bytes) and free_bytes >= headroom_bytes // SHORT
+        spares = bool(headroom_bytes) and free_bytes >= headroom_bytes // EMERGENCY_SHARE
         return next(
             (
                 placement
