@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.config.profiles import QUANTILES, Timing
 from edgeserve.errors import ProfileError
+from edgeserve.sched.latency.declared import DeclaredShare
 from edgeserve.sched.latency.distribution import Distribution
 from edgeserve.sched.latency.inputs import InputVariance
 from edgeserve.sched.latency.window import Window
@@ -143,6 +144,7 @@ class BatchTime:
         "_last",
         "_remembered",
         "_work",
+        "_declared",
         "_served",
         "_served_size",
         "_served_due_ns",
@@ -195,6 +197,7 @@ class BatchTime:
         self._last = (0, PPM)  # the last batch: its size and its ratio
         self._remembered = Window(REMEMBERED)
         self._work: WorkTime | None = None
+        self._declared = DeclaredShare()
         self._served = Window(WINDOW_LEN)  # measured over profiled
         self._served_size = self.sizes[0]
         self._served_due_ns = 0
@@ -231,9 +234,11 @@ class BatchTime:
         duration_ns = math.ceil(took_ns * self.speed / steps)
         if over_milli is not None:
             seed_ns = max(1, self.seeds[size].median_ns)
-            told_ns = seed_ns + self._each_ns() * over_milli // MILLI
-            if told_ns * MILLI < seed_ns:
+            more_ns = self._each_ns() * over_milli // MILLI
+            if (seed_ns + more_ns) * MILLI < seed_ns:
                 return  # "no work": how long that took tells nothing of any work
+            told_ns = max(1, seed_ns + more_ns * self.declared_ppm // PPM)
+            self._declared.observe(more_ns * PPM // seed_ns, duration_ns * PPM // seed_ns * PPM // self.slowdown_ppm)
             duration_ns = max(1, duration_ns * seed_ns // told_ns)
         self._windows[size].add(duration_ns, now_ns)
         self._set_estimate(size)
@@ -280,6 +285,11 @@ class BatchTime:
         self._set_slowdown(True)
         if self._work is not None:
             self._set_work(self._work)
+
+    @property
+    def declared_ppm(self) -> int:
+        """The part of declared extra work that counts, as batches have shown it, in millionths."""
+        return self._declared.share_ppm
 
     # --- what is asked less often -------------------------------------------------------------------------------------
 
@@ -500,7 +510,8 @@ class BatchTime:
         self.fixed_now_ns = math.ceil(self.fixed_ns / self.speed)
 
     def _set_work(self, work: WorkTime) -> None:
-        work.follow(self.slowdown_ppm, self._standard_ns, self._each_ns(), self.speed)
+        each_ns = self._each_ns() * self.declared_ppm // PPM
+        work.follow(self.slowdown_ppm, self._standard_ns, each_ns, self.speed)
 
 
 def fixed_part_ns(times_ns: Mapping[int, int]) -> int:

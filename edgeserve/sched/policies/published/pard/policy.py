@@ -454,7 +454,7 @@ class Pard(Policy):
 
     def _renew_times(self, board: Board) -> None:
         for model, module in self._planner.modules.items():
-            times_ns, fixed_ns, alone_ns = {}, {}, {}
+            times_ns, fixed_ns, alone_ns, counted_ppm = {}, {}, {}, {}
             for worker in self._workers[model]:
                 latency = board.latency(model, worker.lane.name)
                 module.sizes[worker.lane.name] = min(
@@ -462,9 +462,10 @@ class Pard(Policy):
                 )
                 times_ns[worker.lane.name] = latency.likely_ns[latency.size_for[module.sizes[worker.lane.name]]]
                 fixed_ns[worker.lane.name] = latency.fixed_now_ns
+                counted_ppm[worker.lane.name] = latency.declared_ppm
                 alone_ns[worker.lane.name] = latency.alone_likely_ns
             up = [worker.lane.name for worker in self._workers[model] if is_usable(worker.lane)]
-            module.set_times(times_ns, up, alone_ns if self._measured else None, fixed_ns)
+            module.set_times(times_ns, up, alone_ns if self._measured else None, fixed_ns, counted_ppm)
 
     def _touch(self, worker: Worker) -> None:
         self._touched[worker.number] = worker

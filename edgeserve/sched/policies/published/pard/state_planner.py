@@ -132,16 +132,20 @@ class Module:
         up: Sequence[str],
         alone_ns: Mapping[str, int] | None = None,
         fixed_ns: Mapping[str, int] | None = None,
+        counted_ppm: Mapping[str, int] | None = None,
     ) -> None:
         """How long a full batch takes on each lane, ``fixed_ns`` of it whatever is in it, and which lanes are up. Where
         batches count as those that ran, ``alone_ns`` are the times of the smallest, which stand in while none has: a
         module that drops everything must be tried again."""
-        fixed_ns = fixed_ns or {}
+        fixed_ns, counted_ppm = fixed_ns or {}, counted_ppm or {}
         self.times_ns = dict(times_ns)
         stated = times_ns if alone_ns is None else alone_ns
         known = [stated[lane] for lane in up] or list(stated.values())
         self.time_ns = (self.took_ns if alone_ns is not None else 0) or sum(known) // len(known)
-        each = [max(0, times_ns[lane] - fixed_ns.get(lane, 0)) // self.sizes[lane] for lane in up or times_ns]
+        each = [
+            max(0, times_ns[lane] - fixed_ns.get(lane, 0)) * counted_ppm.get(lane, PPM) // PPM // self.sizes[lane]
+            for lane in up or times_ns
+        ]
         self.each_ns = sum(each) // len(each)
         self.capacity = sum([self.sizes[lane] * MRPS // times_ns[lane] for lane in up])
 
