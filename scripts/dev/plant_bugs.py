@@ -542,7 +542,7 @@ BUGS: Tuple[Bug, ...] = (
         unit("policies/published/pard/graphs")),
     # --- pard_local
     Bug("cohort-of-the-loosest", "policies/pard_local/choice.py",
-        "place, before_ns = max(place, bisect_left(dues, ends_ns)), ends_ns", "place, before_ns = max(place, len(dues) - count), ends_ns",
+        "place, before_ns = max(place, bisect_left(rows, (ends_ns,))), ends_ns", "place, before_ns = max(place, len(rows) - count), ends_ns",
         (LOCAL + "::test_the_largest_tightest_feasible_set_goes",)),
     Bug("cohort-takes-the-dear-first", "policies/pard_local/choice.py", "(rows[index].rank, rows[index].cost_ns /", "(rows[index].rank, -rows[index].cost_ns /",
         unit("policies/pard_local/choice")),
