@@ -247,10 +247,11 @@ class PardLocal(Policy):
                 self._dissolve(cohort)
         if self._in_flight.moved:
             self._in_flight.look()
+        some_wait = any([waiting.count for _, waiting in self._waiting])
         for cohort in list(cohorts):
             if cohort.is_running():
                 continue
-            if sum([waiting.foreground for _, waiting in self._waiting]) and _is_background(cohort):
+            if some_wait and sum([waiting.foreground for _, waiting in self._waiting]) and _is_background(cohort):
                 self._dissolve(cohort)  # it is in the way of others
             else:
                 self._test_again(cohort, board)
