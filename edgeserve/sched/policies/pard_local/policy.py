@@ -247,7 +247,7 @@ class PardLocal(Policy):
                 self._dissolve(cohort)
         if self._in_flight.moved:
             self._in_flight.look()
-        some_wait = any([waiting.count for _, waiting in self._waiting])
+        some_wait = sum([waiting.count for _, waiting in self._waiting])
         for cohort in list(cohorts):
             if cohort.is_running():
                 continue
