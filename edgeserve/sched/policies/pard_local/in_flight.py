@@ -94,7 +94,7 @@ class Cohort:
                 return jobs[: split.first(len(jobs))]
             if not smaller:
                 smaller = jobs[: split.first(len(jobs))]
-        if not smaller or self.is_running():
+        if not smaller or any(self.running):
             return []
         for index in range(smaller[0].node.index):
             for _, _, job in self.ready[index]:
@@ -104,7 +104,7 @@ class Cohort:
 
     def is_stuck(self, board: Board) -> bool:
         """Whether nothing of it runs or could run now, since no model that it needs next is in memory."""
-        return not self.is_running() and not any(
+        return not any(self.running) and not any(
             rows and can_run_now(rows[0][2].node.model, board) for rows in self.ready
         )
 
@@ -145,14 +145,6 @@ class Cohort:
                 and stage_costs.serves(lane, node.model, self.home, board)
             ):
                 return True
-        return False
-
-    def is_running(self) -> bool:
-        """Whether anything of it is on a lane."""
-        for member in self.members:
-            for job in member.jobs.values():
-                if job.state == RUNNING:
-                    return True
         return False
 
     def runs_on(self, lane: Lane) -> bool:

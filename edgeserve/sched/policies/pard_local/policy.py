@@ -249,7 +249,7 @@ class PardLocal(Policy):
             self._in_flight.look()
         some_wait = sum([waiting.count for _, waiting in self._waiting])
         for cohort in list(cohorts):
-            if cohort.is_running():
+            if any(cohort.running):
                 continue
             if some_wait and sum([waiting.foreground for _, waiting in self._waiting]) and _is_background(cohort):
                 self._dissolve(cohort)  # it is in the way of others
@@ -414,7 +414,13 @@ class PardLocal(Policy):
         slack_ns = None if is_new else cohort.slack_ns(answers)
         pipeline = cohort.pipeline
         size, expected_ns = self._batch_of(pipeline, jobs, lane, board)
-        if answers and lane.name == cohort.home and not cohort.steps and may_be_filled(pipeline, jobs):
+        if (
+            pipeline.fan_outs
+            and answers
+            and lane.name == cohort.home
+            and not cohort.steps
+            and may_be_filled(pipeline, jobs)
+        ):
             jobs, alone_ns = self._filled(cohort, jobs, ends_ns, lane, board), expected_ns
             size, expected_ns = self._batch_of(pipeline, jobs, lane, board)
             ends_ns += expected_ns - alone_ns
