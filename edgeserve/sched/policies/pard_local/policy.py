@@ -308,7 +308,9 @@ class PardLocal(Policy):
         """Drop who could not make it even alone. Those of one kind all need the same time: of a group, only those that
         are due before it is over are looked at."""
         known: Dict[Tuple[int, ...], int | None] = {}
-        rows: List[Tuple[int, int, Member, Group | None]] = [(*group.rows[0], group) for group in waiting.groups()]
+        rows: List[Tuple[int, int, Member, Group | None]] = [
+            (due_ns, number, member, group) for group in waiting.groups() for due_ns, number, member in group.rows[:1]
+        ]
         heapify(rows)
         while rows:
             due_ns, _, member, group = heappop(rows)
@@ -324,7 +326,7 @@ class PardLocal(Policy):
             if group is not None:  # its first: those behind it follow in their turn
                 late = len(group.rows) if kind is None else bisect_left(group.rows, (ends_ns or 0,))
                 for row in group.rows[1:late]:
-                    heappush(rows, (*row, None))
+                    heappush(rows, (row[0], row[1], row[2], None))
             if ends_ns is None or ends_ns <= due_ns or member.request.ended or member.is_running():
                 continue
             if member.request.on_late == "answer":  # as many more of its own time as make it be in time again
