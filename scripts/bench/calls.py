@@ -206,7 +206,7 @@ def live_config(endpoint: str, kind: str | None = None) -> Config:
     """A model alone, an ensemble of three with a vote, and a language model; under one policy of this kind, or each
     under the one that suits it."""
     times = {str(size): f"{2 + size}ms" for size in (1, 2, 4, 8, 16)}
-    votes = [{"name": name} for name in ("a", "b", "c")] + [{"name": "vote", "after": ["a", "b", "c"]}]
+    votes = [{"name": name, "after": []} for name in ("a", "b", "c")] + [{"name": "vote", "after": ["a", "b", "c"]}]
     names = ("m", "a", "b", "c", "vote")
     sequence = {"slots": 4, "context_tokens": 100_000, "bytes_per_token": 10}
     model = {name: {"engine": "synthetic", "batch": [1, 2, 4, 8, 16], "expected": times} for name in names}
