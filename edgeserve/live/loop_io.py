@@ -198,7 +198,7 @@ class LoopIO:
         if look and source is not None:
             before = len(events)
             source.receive(events)
-            if len(events) > before:
+            if len(events) > before and (not lanes.idle or coalescing.answers > 1):
                 self._let_come(source, events, before)
         return clock_ns()
 
@@ -215,7 +215,7 @@ class LoopIO:
         if not self._lanes.idle:
             coalescing.received(clock_ns(), len(events) - before)
             return
-        while coalescing.answers > 1 and coalescing.expects_more(clock_ns(), len(events)):
+        while coalescing.expects_more(clock_ns(), len(events)):
             before = len(events)
             time.sleep(AGAIN_PAUSE_NS / NS_PER_S)
             self._open_mail(events)

@@ -57,6 +57,7 @@ from edgeserve.sched.protocol.events import (
     WorkFinished,
     WorkRefused,
 )
+from edgeserve.sched.requests.states import new_tuple
 from edgeserve.units import counted
 
 log = logging.getLogger("edgeserve")
@@ -610,7 +611,7 @@ class LiveWorld:
                 action.start_after_ns,
                 action.start_before_ns,
                 None,
-                Batch(items, action.size, states, action.steps_max, action.variant, control),
+                new_tuple(Batch, (items, action.size, states, action.steps_max, action.variant, control)),
                 action,
                 engine,
                 action.expected_ns,

@@ -33,7 +33,7 @@ def drive(scheduler: Any, world: World, taps: Sequence[OnStep] = ()) -> None:
     """Turn the loop until the world has stopped: wait, decide once for everything that happened, perform. ``taps`` may
     change meanwhile, by the loop's thread."""
     while not world.stopped:
-        now_ns, events = world.wait(scheduler.wake_at())
+        now_ns, events = world.wait(scheduler.wake_ns)
         actions = scheduler.step(now_ns, events)
         for tap in tuple(taps):
             tap(now_ns, events, actions)

@@ -261,7 +261,7 @@ class PolicyConformance:
         scheduler.step(0, [RequestArrived(Request(index, "a", 0, 50 * NS_PER_MS)) for index in range(100)])
         now_ns, wakes = 0, 0
         while scheduler.open_count and wakes < 1000:
-            wake_ns = scheduler.wake_at()
+            wake_ns = scheduler.wake_ns
             if wake_ns is None or wake_ns > 50 * NS_PER_MS:
                 break
             assert wake_ns > now_ns
@@ -389,7 +389,7 @@ class PolicyConformance:
         takes_ns, ended_ns = 3 * NS_PER_MS, 0
         coming: List[Tuple[int, Event]] = [(0, RequestArrived(Request(1, "a", 0, 50 * NS_PER_MS)))]
         for _ in range(1000):
-            times = [at_ns for at_ns in (*[at_ns for at_ns, _ in coming[:1]], scheduler.wake_at()) if at_ns is not None]
+            times = [at_ns for at_ns in (*[at_ns for at_ns, _ in coming[:1]], scheduler.wake_ns) if at_ns is not None]
             assert times, "the request has no end and nothing is due"
             now_ns = min(times)
             events = [event for at_ns, event in coming if at_ns <= now_ns]

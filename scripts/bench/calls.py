@@ -7,12 +7,11 @@ function of the interpreter counts once per call (``sys.setprofile``); functions
 3.12 every comprehension is a function of its own. A compiled scheduler makes no such calls; measure the interpreted.
 
 *Scheduler*: one arrival, one batch and one end per request (batch 1), or 16 arrivals at once behind a running batch of
-16 (batch 16), in virtual time, with the wake time that the loop asks for after each step: the mean of many. *Chain*: a
-lone request through three nodes. *Pending*: how many times more calls a request of batch 16 costs behind a long queue
-than behind a short one. *Live*: a lone request through an embedded runtime, and over the bus, by the part of the
-package in which the calls were made, and how many files they lie in: the middle of several. Over the bus also an
-ensemble of three models and a vote, and an answer of a language model: a piece of it, and all but its pieces; under the
-policies that suit them, and under ``edf``.
+16 (batch 16), in virtual time: the mean of many. *Chain*: a lone request through three nodes. *Pending*: how many times
+more calls a request of batch 16 costs behind a long queue than behind a short one. *Live*: a lone request through an
+embedded runtime, and over the bus, by the part of the package in which the calls were made, and how many files they lie
+in: the middle of several. Over the bus also an ensemble of three models and a vote, and an answer of a language model:
+a piece of it, and all but its pieces; under the policies that suit them, and under ``edf``.
 """
 
 from __future__ import annotations
@@ -117,11 +116,9 @@ class Virtual:
     def _decide(self, events: Sequence[Event]) -> Sequence[Action]:
         sys.setprofile(self._see)
         try:
-            actions = self.scheduler.step(self.now_ns, events)
-            self.scheduler.wake_at()
+            return self.scheduler.step(self.now_ns, events)
         finally:
             sys.setprofile(None)
-        return actions
 
     def _see(self, frame: Any, event: str, argument: Any) -> None:
         self.calls += event == "call"
@@ -209,7 +206,7 @@ def live_config(endpoint: str, kind: str | None = None) -> Config:
     """A model alone, an ensemble of three with a vote, and a language model; under one policy of this kind, or each
     under the one that suits it."""
     times = {str(size): f"{2 + size}ms" for size in (1, 2, 4, 8, 16)}
-    votes = [{"name": name} for name in ("a", "b", "c")] + [{"name": "vote", "after": ["a", "b", "c"]}]
+    votes = [{"name": name, "after": []} for name in ("a", "b", "c")] + [{"name": "vote", "after": ["a", "b", "c"]}]
     names = ("m", "a", "b", "c", "vote")
     sequence = {"slots": 4, "context_tokens": 100_000, "bytes_per_token": 10}
     model = {name: {"engine": "synthetic", "batch": [1, 2, 4, 8, 16], "expected": times} for name in names}

@@ -192,7 +192,7 @@ class World(BatchControl):
             if self._works:
                 self._perform(self._works.pop(0))
                 continue
-            wake_ns = self.scheduler.wake_at()
+            wake_ns = self.scheduler.wake_ns
             times = [at for at in (self._arrivals[0][0] if self._arrivals else None, wake_ns) if at is not None]
             if not times:
                 return

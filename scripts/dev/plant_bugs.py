@@ -93,9 +93,9 @@ BUGS: Tuple[Bug, ...] = (
     Bug("late-answers-expire", "core/request_manager.py", 'if request.on_late != "answer":\n            self._timer_seq', "if True:\n"
         "            self._timer_seq"),
     # --- graphs
-    Bug("join-fires-one-token-early", "requests/joins.py", "if row[0] == expected or", "if row[0] >= expected - 1 or",
+    Bug("join-fires-one-token-early", "requests/joins.py", "int(row[0] == expected or", "int(row[0] >= expected - 1 or",
         unit("requests/joins")),
-    Bug("join-fires-again", "requests/joins.py", "    if row[2]:\n        return\n", "", unit("requests/joins")),
+    Bug("join-fires-again", "requests/joins.py", "        if row[2]:\n            return\n", "", unit("requests/joins")),
     Bug("route-takes-every-branch", "requests/joins.py", "not (node.route_one and succ.name != result.route)", "True",
         unit("requests/joins")),
     Bug("no-parts-no-gather", "requests/joins.py", "    if count == 0:", "    if False:", unit("requests/joins")),
@@ -492,7 +492,7 @@ BUGS: Tuple[Bug, ...] = (
     # --- the costs, the alarm
     Bug("longest-path-is-the-shortest", "latency/path_cost.py", "longest_ns = max(longest_ns,", "longest_ns = min(longest_ns or 2**62,",
         unit("latency/path_cost")),
-    Bug("alarm-forgets-deadlines", "core/scheduler.py", "            request_manager.timers[0][0] if request_manager.timers else None,\n            state.streams",
+    Bug("alarm-forgets-deadlines", "core/scheduler.py", "            timers[0][0] if timers else None,\n            state.streams",
         "            state.streams"),
     Bug("alarm-forgets-planning-ahead", "core/scheduler.py", "times.append(lane.asks_at_ns(now_ns))", "pass"),
     # --- pard
@@ -507,7 +507,7 @@ BUGS: Tuple[Bug, ...] = (
     Bug("cohort-waits-for-what-cannot-come", "policies/pard_local/in_flight.py",
         "or not board.is_resident(node.model, lane):\n                continue",
         "or not board.is_resident(node.model, lane):\n                return []", unit("policies/pard_local/guards")),
-    Bug("cohort-runs-half-a-batch", "policies/pard_local/in_flight.py", "if not smaller or self.is_running():",
+    Bug("cohort-runs-half-a-batch", "policies/pard_local/in_flight.py", "if not smaller or any(self.running):",
         "if not smaller:", unit("policies/pard_local/hosts")),
     Bug("cohort-answers-all-at-once", "policies/pard_local/stages.py", "            ends_ns -= time_ns\n", "",
         ("tests/sim/test_soak.py",)),
@@ -542,7 +542,7 @@ BUGS: Tuple[Bug, ...] = (
         unit("policies/published/pard/graphs")),
     # --- pard_local
     Bug("cohort-of-the-loosest", "policies/pard_local/choice.py",
-        "place, before_ns = max(place, bisect_left(dues, ends_ns)), ends_ns", "place, before_ns = max(place, len(dues) - count), ends_ns",
+        "place, before_ns = max(place, bisect_left(rows, (ends_ns,))), ends_ns", "place, before_ns = max(place, len(rows) - count), ends_ns",
         (LOCAL + "::test_the_largest_tightest_feasible_set_goes",)),
     Bug("cohort-takes-the-dear-first", "policies/pard_local/choice.py", "(rows[index].rank, rows[index].cost_ns /", "(rows[index].rank, -rows[index].cost_ns /",
         unit("policies/pard_local/choice")),

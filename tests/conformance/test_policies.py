@@ -233,13 +233,13 @@ def arrival(request_id, app="a"):
 def test_idle_lets_every_request_expire_at_its_deadline():
     scheduler = make("idle")
     scheduler.step(0, [arrival(1), arrival(2)])
-    assert scheduler.wake_at() == 50 * MS
+    assert scheduler.wake_ns == 50 * MS
     ends = scheduler.step(50 * MS)
     assert [(item.request_id, item.outcome, item.reason) for item in ends] == [
         (1, Outcome.DROPPED, "expired"),
         (2, Outcome.DROPPED, "expired"),
     ]
-    assert scheduler.wake_at() is None
+    assert scheduler.wake_ns is None
 
 
 def test_rude_was_refused_every_time():

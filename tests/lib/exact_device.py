@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from edgeserve.config.loading import parse_config
 from edgeserve.sched.core.build import build_scheduler
-from edgeserve.sched.policies.pard_local.choice import Trial
+from edgeserve.sched.policies.pard_local.choice import Trial, equal_cohort
+from edgeserve.sched.policy_api.budget import Budget
 from edgeserve.sched.protocol.actions import FinishRequest, RunBatch
 from edgeserve.sched.protocol.events import JobResult, Request, RequestArrived, WorkFinished
 
@@ -107,8 +108,13 @@ def fan(**options):
     }
 
 
+def choose_equal(dues, trial_of):
+    """``equal_cohort`` among requests that are due then."""
+    return equal_cohort([(due,) for due in dues], lambda count, most_ns: trial_of(count), Budget())
+
+
 def together(end_of, from_ns=0):
-    """Cohorts that are answered all together, for ``equal_cohort``: ``end_of`` says when."""
+    """Cohorts that are answered all together, for :func:`choose_equal`: ``end_of`` says when."""
 
     def trial_of(count):
         ends_ns = end_of(count)

@@ -141,14 +141,14 @@ class Driver:
                 self.given_ms[action.work_id] = self.now_ms
         self.seen += self.actions
         self.scheduler.check()
-        wake = self.scheduler.wake_at()
+        wake = self.scheduler.wake_ns
         assert wake is None or wake > now_ns, f"alarm at {wake}, now is {now_ns}"
         return self.actions
 
     @property
     def wake_ms(self) -> float | None:
         """When the scheduler wants to be called."""
-        wake = self.scheduler.wake_at()
+        wake = self.scheduler.wake_ns
         return None if wake is None else wake / MS
 
     def pass_time(self, until_ms: float) -> List[Action]:

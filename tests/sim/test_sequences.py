@@ -278,7 +278,8 @@ class Continuous:
         self.ready, self.out, self.up = [], {}, True
         self.next_id, self.gone = 1, set()
 
-    def wake_at(self):
+    @property
+    def wake_ns(self):
         return None
 
     def thought_ns(self):

@@ -69,7 +69,7 @@ class Auction:
                     if bid.steps_max is None and bid.model in sequences:
                         self._say_steps(bid)
                     bids.append(bid)
-                at_ns = lane.available_ns(now)
+                at_ns = lane.available_ns(now) if lane.works else now
                 trial = self._trials.bid(lane, board) if self._trials.jobs else None
                 if trial is not None and self._trial_may_run(trial, bids, lane, at_ns):
                     self.launch(lane, trial, at_ns)
@@ -86,6 +86,8 @@ class Auction:
                     break
                 if bid.model not in sequences:
                     self.launch(lane, bid, at_ns)
+                    if lane.depth == 1 and not lane.ahead_ns:
+                        break  # it is full
                 elif not self._launch_sequences(lane, bid, at_ns):
                     full = (*full, bid.model)
 

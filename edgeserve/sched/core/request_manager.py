@@ -229,7 +229,7 @@ class RequestManager(RequestMoves):
         if request.app.simple:
             self._begin(request, request.app.nodes[0], (), request.breakdown)
         else:
-            self._proceed(request, joins.start(request), request.breakdown)
+            self._proceed(request, [(node, ()) for node in request.app.entries], request.breakdown)
 
     def _plan_to_settle(self, request: RequestRecord) -> None:
         """When a request that is answered in part must stop waiting at its joins: what follows them needs the rest of
@@ -695,11 +695,6 @@ class RequestManager(RequestMoves):
             self._release_stream(request)
 
     # --- timers -------------------------------------------------------------------------------------------------------
-
-    def forget_timers(self) -> None:
-        """Let go of the first timers, as far as their requests have ended."""
-        while self.timers and self.timers[0][2].ended:
-            heappop(self.timers)
 
     def run_timers(self) -> None:
         """End what waited past its deadline, settle what is due, forget silent streams."""

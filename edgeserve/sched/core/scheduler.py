@@ -7,6 +7,7 @@ tables (``state``), the lives of requests (``request_manager``), the auction, pr
 
 from __future__ import annotations
 
+from heapq import heappop
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from edgeserve.errors import PolicyError
@@ -59,7 +60,8 @@ class Scheduler:
     ``lanes`` run batches; each device has one copy lane for loads and evictions besides. ``latency`` has an entry for
     every (model, lane) that is allowed, ``sequences`` one for every model whose items are sequences. ``pending_max``
     bounds the accepted requests of all apps that have not ended. ``learnt_choice`` may move apps to another policy.
-    ``state`` has all tables, for reading.
+    ``state`` has all tables, for reading. ``wake_ns`` is when :meth:`step` wants to be called although nothing happens,
+    later than the last step, or None.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class Scheduler:
         self._wakers: Tuple[Policy, ...] = ()
         self._thinkers: Tuple[Policy, ...] = ()
         self._set_policies()
-        self._wake_ns: int | None = None
+        self.wake_ns: int | None = None
         self._forget_at_ns = 0
         self._handlers: Dict[type, Callable[[Any], None]] = {
             RequestArrived: self._request_manager.arrived,
@@ -145,17 +147,13 @@ class Scheduler:
         self._set_wake(now_ns)
         return actions
 
-    def wake_at(self) -> int | None:
-        """When :meth:`step` wants to be called although nothing happened, or None. Later than the last step."""
-        return self._wake_ns
-
     def _set_wake(self, now_ns: int) -> None:
         """Find out when something is due by itself: the earliest of all timers, later than now."""
-        state, request_manager = self.state, self._request_manager
-        if request_manager.timers and request_manager.timers[0][2].ended:
-            request_manager.forget_timers()
+        state, timers = self.state, self._request_manager.timers
+        while timers and timers[0][2].ended:
+            heappop(timers)
         times = [
-            request_manager.timers[0][0] if request_manager.timers else None,
+            timers[0][0] if timers else None,
             state.streams.due_ns,
             self._board.background_at_ns,
             self._holds.wake_ns,
@@ -178,7 +176,7 @@ class Scheduler:
         for at in times:
             if at is not None and (wake_ns is None or at < wake_ns):
                 wake_ns = at
-        self._wake_ns = wake_ns if wake_ns is None or wake_ns > now_ns else now_ns + 1
+        self.wake_ns = wake_ns if wake_ns is None or wake_ns > now_ns else now_ns + 1
 
     def _set_policies(self) -> None:
         """Who bids, wakes and takes time to plan: at the start, and when a policy was added."""
@@ -304,7 +302,8 @@ class Scheduler:
             if self._holds.learns:
                 self._holds.answered(jobs, work, took_ns)
             self._board.ends_ns.clear()
-        work.policy.on_finished(work, event.started_ns, event.finished_ns, self._board)
+        if work.policy.hears_ends:
+            work.policy.on_finished(work, event.started_ns, event.finished_ns, self._board)
 
     def _charge(self, work: Work, took_ns: int) -> None:
         """The energy of a batch goes to its jobs' apps."""
@@ -328,7 +327,8 @@ class Scheduler:
             over_milli = over_usual_milli((work.probe,)) if latency.learns_work else None
             latency.observe(self._board.now_ns, work.size, took_ns, over_milli)
             self._board.ends_ns.clear()
-        work.policy.on_finished(work, event.started_ns, event.finished_ns, self._board)
+        if work.policy.hears_ends:
+            work.policy.on_finished(work, event.started_ns, event.finished_ns, self._board)
 
     def _refused(self, event: WorkRefused) -> None:
         work = self._answered(event.work_id, self._board.now_ns)

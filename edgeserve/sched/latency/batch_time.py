@@ -100,7 +100,8 @@ class BatchTime:
     ``profiled_ns``    the profile's mean, whatever was measured since: for policies that planned ahead of time
 
     ``sizes`` are the batch sizes that have a time, and ``size_for[n]`` is the one that n jobs run as: the smallest that
-    holds them. ``alone_ns`` and ``alone_likely_ns`` are the careful and the likely time of the smallest.
+    holds them. ``alone_ns`` and ``alone_likely_ns`` are the careful and the likely time of the smallest,
+    ``share_ns`` is the typical time of one job in a full batch.
     ``fixed_now_ns`` is the part of a batch's time that does not grow with it. ``observed_ns`` is when a batch was
     measured last. ``slowdown_ppm`` is how many times longer than in the profile batches typically take at equal speed.
     ``learns_work``: :meth:`observe` wants to know the work that jobs declare, and all tables are of standard work,
@@ -128,6 +129,7 @@ class BatchTime:
         "profiled_ns",
         "alone_ns",
         "alone_likely_ns",
+        "share_ns",
         "fixed_now_ns",
         "slowdown_ppm",
         "learns_work",
@@ -502,6 +504,7 @@ class BatchTime:
         self.likely_ns = {size: -(-time_ns * likely // PPM) for size, time_ns in standard_ns.items()}
         self.slowest_ns = {size: -(-time_ns * slowest // PPM) for size, time_ns in standard_ns.items()}
         self.alone_likely_ns = self.likely_ns[self.sizes[0]]
+        self.share_ns = max(1, self.typical_ns[self.size_max] // self.size_max)
 
     def _set_tables(self) -> None:
         for size in self.sizes:

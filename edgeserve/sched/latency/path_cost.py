@@ -117,7 +117,7 @@ class AppCosts:
             latencies = self._latencies[node.model]
             cost[node.name] = batch_time_ns(latencies, jobs)
             alone_ns += cost[node.name]
-            node_ns = jobs * share_time_ns(latencies)
+            node_ns = jobs * min([latency.share_ns for latency in latencies])
             share_ns += node_ns
             kept_ns[self.place_of[node.model]] += node_ns // len(latencies)
         self.kept_ns = kept_ns
@@ -185,8 +185,3 @@ def batch_time_ns(latencies: Sequence[BatchTime], count: int) -> int:
         rest_ns = latency.typical_ns[latency.size_for[rest]] if rest else 0
         times.append(full * latency.typical_ns[latency.size_max] + rest_ns)
     return min(times)
-
-
-def share_time_ns(latencies: Sequence[BatchTime]) -> int:
-    """Typical lane time of one job in a full batch, on the lane that is fastest for it. At least 1."""
-    return max(1, min([latency.typical_ns[latency.size_max] // latency.size_max for latency in latencies]))

@@ -103,7 +103,7 @@ class RtlmPlus(LanguagePolicy):
             self._plain.on_started(work, board)
         else:
             if (
-                board.sequence_room(work.model, work.lane) is not None
+                board.makes_sequences(work.model)
                 and not board.reads_in_turns(work.model)
                 and not all(job.steps for job in work.jobs)
             ):
@@ -177,7 +177,7 @@ class RtlmPlus(LanguagePolicy):
     def _steps_of(self, tasks: ModelTasks, chosen: Sequence[Waiting], lane: Lane, board: Board) -> int:
         """As many as the longest is expected to have: arrivals are refused by when the lane is free. Where a batch was
         expected to be over, at least :data:`STEPS_MIN`."""
-        if board.sequence_room(tasks.model, lane) is None or any(waiting.job.steps for waiting in chosen):
+        if not board.makes_sequences(tasks.model) or any(waiting.job.steps for waiting in chosen):
             return super()._steps_of(tasks, chosen, lane, board)
         return max(1, math.ceil(max([waiting.remaining() for waiting in chosen]) - SLIGHT))
 

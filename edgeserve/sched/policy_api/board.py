@@ -275,6 +275,10 @@ class Board:
         """Whether a probe of a model on a lane that idles would leave the apps that use it time enough."""
         return self._probe_moves.fits(model, lane)
 
+    def makes_sequences(self, model: str) -> bool:
+        """Whether the items of a model are sequences."""
+        return model in self._sequences.models
+
     def sequence_room(self, model: str, lane: Lane) -> Room | None:
         """The slots of a lane and the bytes of its device that new sequences of a model could have now; None for a
         model whose items are no sequences. A batch takes only the jobs that find room."""

@@ -163,6 +163,7 @@ class Policy:
         self.options = read_options(self.options_type, name, options)
         self.open_count = 0  # changed by the scheduler alone
         self.is_idle = False
+        self.hears_ends = type(self).on_finished is not Policy.on_finished  # else the scheduler spares the call
 
     def on_request(self, request: RequestRecord, board: Board) -> str | None:
         """Admit (None) or refuse (the reason)."""

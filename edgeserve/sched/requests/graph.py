@@ -26,8 +26,8 @@ class Node:
 
     ``plain``: it neither fans out nor routes, so its results cannot be wrong. ``follower`` is the one node that runs
     whenever a plain node is done: its only successor, which waits for nothing else. ``is_join``: it waits for several
-    predecessors or parts; ``feeds_join``: a successor of the node does. ``steps_key``: the hint that tells its steps,
-    ``steps`` in a simple app."""
+    predecessors or parts; ``feeds_join``: a successor of the node does. ``steps_key`` and ``tokens_key``: the
+    hints that tell its steps and input tokens, ``steps`` and ``tokens`` in a simple app."""
 
     __slots__ = (
         "name",
@@ -48,6 +48,7 @@ class Node:
         "is_join",
         "feeds_join",
         "steps_key",
+        "tokens_key",
     )
 
     def __init__(self, config: NodeConfig, index: int) -> None:
@@ -68,6 +69,7 @@ class Node:
         self.is_join = False
         self.feeds_join = False
         self.steps_key = self.name + ".steps"
+        self.tokens_key = self.name + ".tokens"
         self.closers: Tuple[Node, ...] = ()  # the gather nodes that close the scope which this node opens
 
     def scope_after(self) -> Node | None:
@@ -133,7 +135,7 @@ class App:
         self.history_share = config.history_share if config.history else 0.0
         self.simple = len(self.nodes) == 1 and self.nodes[0].plain
         if self.simple:
-            self.nodes[0].steps_key = "steps"
+            self.nodes[0].steps_key, self.nodes[0].tokens_key = "steps", "tokens"
         self.hint_bounds = hint_bounds(config)
 
     def bounded(self, hints: Mapping[str, float]) -> Mapping[str, float]:

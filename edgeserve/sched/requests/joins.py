@@ -33,11 +33,6 @@ class Branch(NamedTuple):
     job: Optional[Job]
 
 
-def start(request: RequestRecord) -> List[NodePart]:
-    """The nodes that run first."""
-    return [(node, ()) for node in request.app.entries]
-
-
 def after(request: RequestRecord, job: Job, result: JobResult) -> List[NodePart]:
     """A job is done: the nodes that may run now."""
     ready: List[NodePart] = []
@@ -225,22 +220,18 @@ def _token(request: RequestRecord, node: Node, part: Part, done: bool, ready: Li
         expected = len(node.preds) * request.scopes[scope.index, part]
     else:
         expected = len(node.preds)
-        if expected == 1:
-            _fire(request, node, part, done, ready)
+    if node.gather or expected > 1:
+        if request.joins is None:
+            request.joins = {}
+        row = request.joins.setdefault((node.index, part), [0, 0, 0])
+        row[0] += 1
+        row[1] += done
+        if row[2]:
             return
-    if request.joins is None:
-        request.joins = {}
-    row = request.joins.setdefault((node.index, part), [0, 0, 0])
-    row[0] += 1
-    row[1] += done
-    if row[2]:
-        return
-    if row[0] == expected or (isinstance(node.join, int) and row[1] >= node.join):
-        row[2] = 1
-        _fire(request, node, part, row[1] > 0, ready)
-
-
-def _fire(request: RequestRecord, node: Node, part: Part, done: bool, ready: List[NodePart]) -> None:
+        row[2] = int(row[0] == expected or (isinstance(node.join, int) and row[1] >= node.join))
+        if not row[2]:
+            return
+        done = row[1] > 0
     if done:
         ready.append((node, part))
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
 
-from edgeserve.sched.requests.states import READY, Job
+from edgeserve.sched.requests.states import READY, Job, new_tuple
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.model_cache import Device
 
@@ -91,12 +91,13 @@ class Sequences:
     def tokens_in(self, job: Job) -> int:
         """Input tokens, as far as they were declared or predicted, or as the size of the job's state shows; 0 where
         nothing says them."""
-        return max(job.tokens_in, int(hint_of(job, "tokens")))
+        return max(job.tokens_in, int(job.hints.get(job.node.tokens_key, 0))) if job.hints else job.tokens_in
 
     def steps_left(self, job: Job) -> int:
         """Steps that a job is expected to need still: by what its model said last, else by its hint, else as its model
         usually does. At least 1; :data:`STEPS_MORE` for one that has made all of them."""
-        total = job.steps_total or int(hint_of(job, "steps")) or self._usual_milli[job.node.model] // 1000
+        told = int(job.hints.get(job.node.steps_key, 0)) if job.hints and not job.steps_total else job.steps_total
+        total = told or self._usual_milli[job.node.model] // 1000
         return total - job.steps if total > job.steps else STEPS_MORE
 
     def prefill_turns(self, job: Job) -> int:
@@ -127,7 +128,8 @@ class Sequences:
 
     def room(self, model: str, lane: Lane) -> Room:
         """What a lane has left for new sequences."""
-        return Room(max(0, self.models[model].slots - self._count(model, lane)), self._free_bytes(model, lane.device))
+        slots = max(0, self.models[model].slots - self._count(model, lane))
+        return new_tuple(Room, (slots, self._free_bytes(model, lane.device)))
 
     def booked_bytes(self, device: str) -> int:
         """What batches booked on a device beyond the reservations of their jobs."""
@@ -281,6 +283,9 @@ def _steps_within(rows: Sequence[Tuple[int, int]], wanted: int, model: SequenceM
         return tokens * model.bytes_per_token
 
     low, high = 0, wanted
+    whole = extra_bytes(wanted)
+    if whole <= free:  # most often
+        return wanted, whole
     while low < high:
         middle = (low + high + 1) // 2
         if extra_bytes(middle) <= free:
@@ -288,12 +293,3 @@ def _steps_within(rows: Sequence[Tuple[int, int]], wanted: int, model: SequenceM
         else:
             high = middle - 1
     return low, extra_bytes(low)
-
-
-def hint_of(job: Job, name: str) -> float:
-    """A number that was declared or predicted for a job: the hint ``NAME`` of an app with one node, ``NODE.NAME``
-    otherwise; 0 where there is none."""
-    hints = job.hints
-    if not hints:
-        return 0
-    return hints.get(name if job.request.app.simple else f"{job.node.name}.{name}", 0)

@@ -80,8 +80,9 @@ class Timed:
         self._scheduler = scheduler
         self.took_us: List[float] = []
 
-    def wake_at(self) -> Any:
-        return self._scheduler.wake_at()
+    @property
+    def wake_ns(self) -> Any:
+        return self._scheduler.wake_ns
 
     def step(self, now_ns: int, events: Sequence[Any] = ()) -> Any:
         began = time.perf_counter()

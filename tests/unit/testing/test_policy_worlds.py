@@ -315,7 +315,7 @@ def joined(policy, monkeypatch, on_late="drop"):
         works = [action for action in actions if isinstance(action, RunBatch)]
         ran += [job.node for work in works for job in work.jobs]
         events = [finished(work, now_ns, now_ns + 3 * MS) for work in works]
-        now_ns = now_ns + 3 * MS if works else scheduler.wake_at()
+        now_ns = now_ns + 3 * MS if works else scheduler.wake_ns
 
 
 def test_a_join_that_its_policy_never_settles_ends_at_the_deadline_or_is_answered_in_part(monkeypatch):

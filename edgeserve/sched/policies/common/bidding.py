@@ -12,6 +12,7 @@ from edgeserve.sched.latency.distribution import Distribution
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
+from edgeserve.sched.requests.graph import Node
 from edgeserve.sched.requests.states import Job, RequestRecord, steps_left
 
 if TYPE_CHECKING:
@@ -94,10 +95,12 @@ def bid_for(
     ``shares``: what each job adds to its request (:class:`Utility`)."""
     rest_ns = rest_lane_ns = steps_ns = 0
     klass, is_mixed = jobs[0].request.klass, False
+    node: Node | None = None
     for job in jobs:
         if job.request.klass != klass:
             is_mixed = True
-        if job.node.succs:
+        if job.node.succs and job.node is not node:  # most are at one node
+            node = job.node
             rest_ns = max(rest_ns, board.rest_ns(job.request.app, job.node))
             rest_lane_ns = max(rest_lane_ns, board.rest_lane_ns(job.request.app, job.node))
         if job.hints:

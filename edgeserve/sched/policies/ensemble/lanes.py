@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
 from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.latency.path_cost import share_time_ns
 from edgeserve.sched.policies.ensemble.planner import Planner
 from edgeserve.sched.policies.ensemble.problem import Lanes
 from edgeserve.sched.policies.ensemble.queries import Ensemble, Query
@@ -85,7 +84,7 @@ class Places:
     def share_ns(self, index: int, board: Board) -> int:
         """The lane time of one request among many, in full batches of a model."""
         model = self.models[index]
-        return share_time_ns([board.latency(model, lane.name) for lane in board.lanes_of(model)])
+        return min([board.latency(model, lane.name).share_ns for lane in board.lanes_of(model)])
 
     def block_ns(self, index: int, waiting: int, board: Board) -> Tuple[int, int]:
         """How long a batch of a model takes where so many requests wait, and how many it holds."""

@@ -107,12 +107,7 @@ class LanguagePolicy(Policy):
     def _knows_steps(self, tasks: ModelTasks, job: Job, board: Board) -> bool:
         """Whether a job's model is one of steps, as far as is known now."""
         if not tasks.stepwise:
-            lanes = board.lanes_of(tasks.model)
-            tasks.stepwise = (
-                job.steps > 0
-                or declared(job, "steps") is not None
-                or (bool(lanes) and board.sequence_room(tasks.model, lanes[0]) is not None)
-            )
+            tasks.stepwise = job.steps > 0 or declared(job, "steps") is not None or board.makes_sequences(tasks.model)
         return tasks.stepwise
 
     def _new(self, tasks: ModelTasks, job: Job, board: Board) -> Waiting:
@@ -343,7 +338,7 @@ class LanguagePolicy(Policy):
                 continue
             if len(chosen) >= room:
                 break
-            more = board.sequence_bytes(waiting.job) if board.sequence_room(tasks.model, lane) is not None else 0
+            more = board.sequence_bytes(waiting.job) if board.makes_sequences(tasks.model) else 0
             if not board.has_memory(lane, bytes + more):
                 continue
             count = len(chosen) + 1
@@ -409,7 +404,7 @@ class LanguagePolicy(Policy):
         if tasks.stepwise:
             if in_turns:  # what a turn takes, others wait for, and is learnt when a batch ends
                 bound, steps = STEPS_MIN, max(STEPS_MIN, steps)
-            elif board.sequence_room(tasks.model, lane) is None:
+            elif not board.makes_sequences(tasks.model):
                 patient = (lane.hang_ns // 2) // max(1, step_ns) + steps
                 bound = min(math.ceil(PATIENCE * steps), patient)
             else:

@@ -8,9 +8,10 @@ alone, and of the others as many join as make none of it late.
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Callable, List, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, List, NamedTuple, Sequence, Tuple
 
 from edgeserve.sched.policies.pard_local.remaining_work import Left, total_of
+from edgeserve.sched.policy_api.budget import Budget
 
 EPSILON = 1e-9
 """The least value that a request counts with."""
@@ -40,29 +41,34 @@ TrialOf = Callable[[Left, int], "Trial | None"]
 a later end need not be exact."""
 
 
-def equal_cohort(dues: Sequence[int], trial_of: Callable[[int], Trial | None]) -> List[int]:
+def equal_cohort(
+    rows: Sequence[Tuple[Any, ...]], trial_of: Callable[[int, int], Trial | None], budget: Budget
+) -> List[int]:
     """Positions of the members among requests that all cost the same and are worth the same, in O(m log m) for m
-    requests. ``dues`` rise; ``trial_of`` is asked for numbers of requests.
+    requests. ``rows`` rise, each begins with when a request is due; ``trial_of`` is asked for numbers of requests, as
+    long as something is left of the ``budget``, with the time in which so many must be served to be considered.
 
     Of the numbers that can be in time the one goes that is served most per time, of equals the larger. The tightest
     requests that can make it go, the tightest of these in the first batch that answers.
     """
     best, best_time_ns = 0, 1
     found: List[int] = []
-    for count in range(1, len(dues) + 1):
-        trial = trial_of(count)
+    for count in range(1, len(rows) + 1):
+        if budget.left <= 0:
+            break
+        trial = trial_of(count, count * best_time_ns // best if best else 2**62)
         if trial is None:
             continue
-        if trial.answers[-1] > dues[-1]:
+        if trial.answers[-1] > rows[-1][0]:
             break
         if count * best_time_ns >= best * trial.time_ns:
-            members = _tightest(dues, count, trial.answers)
+            members = _tightest(rows, count, trial.answers)
             if members:
                 best, best_time_ns, found = count, trial.time_ns, members
     return found
 
 
-def _tightest(dues: Sequence[int], count: int, answers: Sequence[int]) -> List[int]:
+def _tightest(rows: Sequence[Tuple[Any, ...]], count: int, answers: Sequence[int]) -> List[int]:
     """The positions of so many of the tightest requests that are answered in time; or none."""
     if len(answers) < count:
         answers = [answers[-1]] * count
@@ -70,8 +76,8 @@ def _tightest(dues: Sequence[int], count: int, answers: Sequence[int]) -> List[i
     place, before_ns = 0, -1
     for ends_ns in answers:
         if ends_ns != before_ns:
-            place, before_ns = max(place, bisect_left(dues, ends_ns)), ends_ns
-        if place == len(dues):
+            place, before_ns = max(place, bisect_left(rows, (ends_ns,))), ends_ns
+        if place == len(rows):
             return []
         found.append(place)
         place += 1

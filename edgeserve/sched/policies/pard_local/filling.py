@@ -30,8 +30,9 @@ class Filling(NamedTuple):
 
 
 def may_be_filled(pipeline: Pipeline, jobs: Sequence[Job]) -> bool:
-    """Whether jobs of other requests may join these: behind a fan-out, where all work is usual."""
-    return bool(pipeline.fan_outs) and jobs[0].node.index > pipeline.fan_outs[0] and pipeline.work_of(jobs) is None
+    """Whether jobs of other requests may join these, in a pipeline with fan-outs: behind one, where all work is
+    usual."""
+    return jobs[0].node.index > pipeline.fan_outs[0] and pipeline.work_of(jobs) is None
 
 
 def filled(

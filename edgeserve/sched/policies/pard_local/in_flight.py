@@ -94,7 +94,7 @@ class Cohort:
                 return jobs[: split.first(len(jobs))]
             if not smaller:
                 smaller = jobs[: split.first(len(jobs))]
-        if not smaller or self.is_running():
+        if not smaller or any(self.running):
             return []
         for index in range(smaller[0].node.index):
             for _, _, job in self.ready[index]:
@@ -104,7 +104,7 @@ class Cohort:
 
     def is_stuck(self, board: Board) -> bool:
         """Whether nothing of it runs or could run now, since no model that it needs next is in memory."""
-        return not self.is_running() and not any(
+        return not any(self.running) and not any(
             rows and can_run_now(rows[0][2].node.model, board) for rows in self.ready
         )
 
@@ -124,9 +124,10 @@ class Cohort:
         found: Dict[int, int] = {}
         waiting: List[Tuple[int, int]] = []
         exit = self.pipeline.exit
+        runs = exit >= 0 and self.running[exit]
         for member in self.members:
             found[member.request.id] = ends_ns
-            if any(job.state == RUNNING and job.node.index == exit for job in member.jobs.values()):
+            if runs and any(job.state == RUNNING and job.node.index == exit for job in member.jobs.values()):
                 found[member.request.id] = running_ns
             else:
                 waiting.append((member.due_ns, member.request.id))
@@ -144,14 +145,6 @@ class Cohort:
                 and stage_costs.serves(lane, node.model, self.home, board)
             ):
                 return True
-        return False
-
-    def is_running(self) -> bool:
-        """Whether anything of it is on a lane."""
-        for member in self.members:
-            for job in member.jobs.values():
-                if job.state == RUNNING:
-                    return True
         return False
 
     def runs_on(self, lane: Lane) -> bool:
@@ -315,6 +308,30 @@ class Forecast:
             return None
         budget.left -= ANSWER_OPERATIONS * len(answers)  # (as charge() does, without its call)
         return Trial(self.route.busy_ns(left, steps), answers)
+
+    def trial_of_equals(self, each: Left, count: int, most_ns: int) -> Trial | None:
+        """The trial of ``count`` members with the same left; of one that takes longer than ``most_ns`` only the last
+        answer counts."""
+        route, exit = self.route, self._pipeline.exit
+        if route.lane is None or self._known:
+            return self.trial(self._pipeline.times(count, each), NO_STEPS, count=count)
+        time_ns, ends_ns = 0, self._from_ns
+        for index, milli in enumerate(each.jobs):  # as one_by_one_ns() and busy_ns() do, without their calls
+            if milli:
+                place = route.places[index]
+                assert place is not None, "a route on one lane has all places"
+                best_ns, whole = place.usual.split.best_ns, milli * count // MILLI
+                if whole * MILLI == milli * count and whole < len(best_ns) and not each.over[index]:
+                    stage_ns = best_ns[whole]
+                else:
+                    stage_ns = place.usual.time_ns(milli * count, each.over[index] * count)
+                time_ns += stage_ns
+                ends_ns = max(ends_ns, route.starts_ns[index]) + stage_ns
+        one_by_one = exit >= 0 and each.jobs[exit] == MILLI and not each.over[exit]
+        self.budget.left -= ANSWER_OPERATIONS * (count if one_by_one else 1)
+        if time_ns > most_ns or not one_by_one:
+            return Trial(max(1, time_ns), [ends_ns])
+        return Trial(max(1, time_ns), route.answers(self._pipeline.times(count, each), count, ends_ns))
 
     def _answers(self, count: int, left: Left, steps: Steps, limit_ns: int) -> List[int]:
         """When its ``count`` members are answered one after the other, or all together; empty where one in flight would

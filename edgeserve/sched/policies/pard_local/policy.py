@@ -15,8 +15,10 @@ and where), ``in_flight`` (cohorts), ``choice`` (who goes), ``filling`` (who joi
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from dataclasses import dataclass
+from functools import partial
+from heapq import heapify, heappop, heappush
 from typing import Any, ClassVar, Dict, List, Mapping, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
@@ -27,7 +29,7 @@ from edgeserve.sched.policies.pard_local.choice import (
     equal_cohort,
     unequal_cohort,
 )
-from edgeserve.sched.policies.pard_local.filling import Filling, filled, may_be_filled
+from edgeserve.sched.policies.pard_local.filling import LOOKED_AT_MAX, Filling, filled, may_be_filled
 from edgeserve.sched.policies.pard_local.in_flight import Cohort, Forecast, InFlight
 from edgeserve.sched.policies.pard_local.remaining_work import (
     NO_STEPS,
@@ -40,12 +42,21 @@ from edgeserve.sched.policies.pard_local.remaining_work import (
     shape_of,
 )
 from edgeserve.sched.policies.pard_local.stages import StageCosts, free_lanes
+from edgeserve.sched.policies.pard_local.waiting import (
+    BACKGROUND,
+    Group,
+    Row,
+    Waiting,
+    are_alike,
+    in_order,
+    most_urgent,
+    tightest,
+)
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change, Options, Policy
-from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import DONE, READY, Job, RequestRecord
 from edgeserve.sched.requests.work import MILLI
@@ -53,7 +64,6 @@ from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.model_cache import NEVER_NS
 
 NO_LANE = "no_lane"
-BACKGROUND = CLASSES.index("background")
 ROWS_MAX = 32
 """Waiting requests of unequal work, value or class that are looked at for one cohort, the most urgent: the choice is
 quadratic in them."""
@@ -61,8 +71,6 @@ quadratic in them."""
 BURST_PERCENT = 130
 """Of what full batches can serve: where the last requests came faster, a cohort's batch does not take longer for
 requests that wait. (The rate of 32 Poisson arrivals has a standard deviation of 18 %.)"""
-
-Row = Tuple[int, int, Member]
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -89,12 +97,13 @@ class PardLocal(Policy):
         self._pipeline_of = {app.name: shapes[shape_of(app)] for app in self.apps}
         for app in self.apps:
             self._pipeline_of[app.name].apps.append(app)
-        self._waiting: List[Tuple[Pipeline, List[Row]]] = [
-            (pipeline, []) for pipeline in dict.fromkeys(self._pipeline_of[app.name] for app in self.apps)
+        self._waiting: List[Tuple[Pipeline, Waiting]] = [
+            (pipeline, Waiting()) for pipeline in dict.fromkeys(self._pipeline_of[app.name] for app in self.apps)
         ]
-        self._rows = {id(pipeline): rows for pipeline, rows in self._waiting}
+        self._waiting_at = {id(pipeline): waiting for pipeline, waiting in self._waiting}
         self._ends_keys = {id(pipeline): f"{name} {index}" for index, (pipeline, _) in enumerate(self._waiting)}
         self._members: Dict[int, Member] = {}
+        self._touched: Dict[int, Member] = {}  # members of whom a job has begun or left: their requests may have ended
         self._cut_short = 0
         self._offered: Dict[str, Cohort] = {}  # lane -> the cohort whose first batch was bid for it last
         self._stage_costs = StageCosts(name)
@@ -123,7 +132,9 @@ class PardLocal(Policy):
         member.stale = True
         if member.cohort is not None:
             self._in_flight.moved = True
-        elif member.key is None:
+        elif member.group is not None:
+            self._waiting_at[id(member.pipeline)].changed(member)
+        elif not member.waits:
             self._wait(member)
 
     def on_gone(self, job: Job, board: Board) -> None:
@@ -131,21 +142,25 @@ class PardLocal(Policy):
         if member is None:
             return  # its request has ended, and an earlier job of it took it away
         member.jobs.pop(job.seq, None)
-        member.stale = self._in_flight.moved = True
+        self._touched[job.request.id] = member
+        self._changed(member)
         if job.request.ended or job.request.policy is not self:
             self._remove(member)
 
     def on_started(self, work: Work, board: Board) -> None:
         cohort = self._offered.pop(work.lane.name, None)
         if cohort is not None and self._members[work.jobs[0].request.id].cohort is None:
+            waiting = self._waiting_at[id(cohort.pipeline)]
             for other in cohort.members:
-                self._unwait(other)
+                waiting.remove(other)
                 other.cohort = cohort
             self._in_flight.cohorts.append(cohort)
         for job in work.jobs:
-            member = self._members[job.request.id]
+            member = self._touched[job.request.id] = self._members[job.request.id]
             member.plain = False
             member.stale = self._in_flight.moved = True
+            if member.group is not None:
+                self._waiting_at[id(member.pipeline)].changed(member)
 
     def on_finished(self, work: Work, started_ns: int, finished_ns: int, board: Board) -> None:
         for job in work.jobs:
@@ -153,6 +168,8 @@ class PardLocal(Policy):
             if member is None:
                 continue
             member.stale = self._in_flight.moved = True
+            if member.group is not None:
+                self._waiting_at[id(member.pipeline)].changed(member)
             node = job.node
             if job.state == DONE and (job.hints or member.request.hints or node.fan_out or node.route_one):
                 _learn(member, job)
@@ -212,14 +229,14 @@ class PardLocal(Policy):
         wait; survivors are tested again before their next module; who waits without hope is dropped."""
         if self._offered:
             self._offered.clear()  # of the step before: bids follow
-        for member in list(self._members.values()):
+        for member in list(self._touched.values()):
             if member.request.ended or member.request.policy is not self:
                 self._remove(member)
         if self._in_flight.cohorts:
             self._look_at_cohorts(board)
-        for _, rows in self._waiting:
-            if rows:
-                self._test_waiting(rows, board)
+        for _, waiting in self._waiting:
+            if waiting.count:
+                self._test_waiting(waiting, board)
 
     def _look_at_cohorts(self, board: Board) -> None:
         cohorts = self._in_flight.cohorts
@@ -230,12 +247,12 @@ class PardLocal(Policy):
                 self._dissolve(cohort)
         if self._in_flight.moved:
             self._in_flight.look()
-        waiting = [rows for _, rows in self._waiting if rows]
+        some_wait = sum([waiting.count for _, waiting in self._waiting])
         for cohort in list(cohorts):
-            if cohort.is_running():
+            if any(cohort.running):
                 continue
-            if waiting and self._is_in_the_way(cohort):
-                self._dissolve(cohort)
+            if some_wait and sum([waiting.foreground for _, waiting in self._waiting]) and _is_background(cohort):
+                self._dissolve(cohort)  # it is in the way of others
             else:
                 self._test_again(cohort, board)
 
@@ -260,13 +277,6 @@ class PardLocal(Policy):
             if not late:
                 break
             self._leave(self._who_yields(min(late)[2], cohort, board))
-
-    def _is_in_the_way(self, cohort: Cohort) -> bool:
-        """Whether a cohort of background work is in flight while a request waits that is none: it waits again."""
-        for member in cohort.members:
-            if member.rank < BACKGROUND:
-                return False
-        return any(member.rank < BACKGROUND for _, rows in self._waiting for _, _, member in rows)
 
     def _leave(self, member: Member) -> None:
         """Out of its cohort, to wait again."""
@@ -294,11 +304,17 @@ class PardLocal(Policy):
         self._in_flight.look()
         return max(less)[3] if answers and answers[late.request.id] <= late.due_ns else late
 
-    def _test_waiting(self, rows: Sequence[Row], board: Board) -> None:
-        """Drop who could not make it even alone. Those of one kind all need the same time."""
+    def _test_waiting(self, waiting: Waiting, board: Board) -> None:
+        """Drop who could not make it even alone. Those of one kind all need the same time: of a group, only those that
+        are due before it is over are looked at."""
         known: Dict[Tuple[int, ...], int | None] = {}
-        for due_ns, _, member in list(rows):
-            kind = PLAIN if member.plain else member.kind()
+        rows: List[Tuple[int, int, Member, Group | None]] = [
+            (due_ns, number, member, group) for group in waiting.groups() for due_ns, number, member in group.rows[:1]
+        ]
+        heapify(rows)
+        while rows:
+            due_ns, _, member, group = heappop(rows)
+            kind = member.kind() if group is None else group.kind
             if kind is not None and kind in known:
                 ends_ns = known[kind]
             elif kind is PLAIN:
@@ -307,13 +323,17 @@ class PardLocal(Policy):
                 ends_ns = self._alone_ends_ns(member, board)
                 if kind is not None:
                     known[kind] = ends_ns
+            if group is not None:  # its first: those behind it follow in their turn
+                late = len(group.rows) if kind is None else bisect_left(group.rows, (ends_ns or 0,))
+                for row in group.rows[1:late]:
+                    heappush(rows, (row[0], row[1], row[2], None))
             if ends_ns is None or ends_ns <= due_ns or member.request.ended or member.is_running():
                 continue
             if member.request.on_late == "answer":  # as many more of its own time as make it be in time again
                 slo_ns = max(1, member.request.deadline_ns - member.request.arrival_ns)
-                self._unwait(member)
+                waiting.remove(member)
                 member.due_ns += slo_ns * -(-(ends_ns - due_ns) // slo_ns)
-                self._wait(member)
+                waiting.add(member)
             else:
                 _abandon_branch(self, member, board, CANNOT_MAKE_DEADLINE)
 
@@ -332,7 +352,10 @@ class PardLocal(Policy):
         if len(board.lanes) == 1:
             return fresh
         bids = [
-            bid for pipeline, rows in self._waiting if rows for bid in self._ahead_bids(pipeline, rows, lane, board)
+            bid
+            for pipeline, waiting in self._waiting
+            if waiting.count
+            for bid in self._ahead_bids(pipeline, waiting, lane, board)
         ]
         if not bids:
             return fresh
@@ -343,23 +366,31 @@ class PardLocal(Policy):
             self._offered.pop(lane.name, None)
         return best
 
-    def _ahead_bids(self, pipeline: Pipeline, rows: Sequence[Row], lane: Lane, board: Board) -> List[Bid]:
+    def _ahead_bids(self, pipeline: Pipeline, waiting: Waiting, lane: Lane, board: Board) -> List[Bid]:
         """What requests that wait for a cohort may run before it on a lane that is not its home: host functions at the
         entry, above all. They go as they come, the most urgent class and the tightest first."""
         homes = self._stage_costs.homes(pipeline, board)
         if lane.name in homes or not homes:
             return []
         home = self._home_for(pipeline, lane, board) or homes[0]
-        by_model: Dict[str, List[Tuple[int, int, int, Job]]] = {}
-        for due_ns, _, member in rows:
-            for job in member.jobs.values():
-                if job.state == READY and job.node.model in lane.models and (not job.lane or job.lane == lane.name):
-                    by_model.setdefault(job.node.model, []).append((member.rank, due_ns, job.seq, job))
+        by_model: Dict[str, List[Group]] = {}
+        for group in sorted(waiting.groups(), key=_head):
+            for job in group.rows[0][2].jobs.values():
+                if _runs_on(job, lane):
+                    by_model.setdefault(job.node.model, []).append(group)  # as often as each has jobs of the model
         bids: List[Bid] = []
-        for model, waiting in by_model.items():
+        for model, groups in by_model.items():
             if board.is_resident(model, lane) and self._stage_costs.serves(lane, model, home, board):
                 split = self._stage_costs.usual(model, lane.name, board).split
-                chosen = [job for _, _, _, job in sorted(waiting)[: split.first(len(waiting))]]
+                count = split.first(sum([len(group.rows) for group in groups]))
+                jobs = [
+                    (member.rank, due_ns, job.seq, job)
+                    for group in dict.fromkeys(groups)
+                    for due_ns, _, member in group.first(count)
+                    for job in member.jobs.values()
+                    if job.node.model == model and _runs_on(job, lane)
+                ]
+                chosen = [job for _, _, _, job in sorted(jobs)[:count]]
                 size, expected_ns = self._batch_of(pipeline, chosen, lane, board)
                 bids.append(bid_for(chosen, size, expected_ns, board))
         return bids
@@ -385,7 +416,13 @@ class PardLocal(Policy):
         slack_ns = None if is_new else cohort.slack_ns(answers)
         pipeline = cohort.pipeline
         size, expected_ns = self._batch_of(pipeline, jobs, lane, board)
-        if answers and lane.name == cohort.home and not cohort.steps and may_be_filled(pipeline, jobs):
+        if (
+            pipeline.fan_outs
+            and answers
+            and lane.name == cohort.home
+            and not cohort.steps
+            and may_be_filled(pipeline, jobs)
+        ):
             jobs, alone_ns = self._filled(cohort, jobs, ends_ns, lane, board), expected_ns
             size, expected_ns = self._batch_of(pipeline, jobs, lane, board)
             ends_ns += expected_ns - alone_ns
@@ -430,18 +467,19 @@ class PardLocal(Policy):
         rank_max = max([member.rank for member in cohort.members])
         filling = Filling(lane.name, 2**62 if spare_ns is None else spare_ns, ends_ns + takes_ns, rank_max)
         latency = board.latency(jobs[0].node.model, lane.name)
-        return filled(jobs, self._rows[id(pipeline)], cohort.members, latency, filling, board.budget)
+        rows = tightest(self._waiting_at[id(pipeline)].groups(), LOOKED_AT_MAX)
+        return filled(jobs, rows, cohort.members, latency, filling, board.budget)
 
     def _fresh_bid(self, lane: Lane, board: Board) -> Bid | None:
         """The first batch of the best new cohort that begins on this lane."""
         best: Bid | None = None
-        for pipeline, rows in self._waiting:
-            members = _able_to_begin(rows, lane) if rows else ()
-            if not members or self._home_for(pipeline, lane, board) != lane.name:
+        for pipeline, waiting in self._waiting:
+            groups = [group for group in waiting.groups() if group.can_begin(lane)] if waiting.count else []
+            if not groups or self._home_for(pipeline, lane, board) != lane.name:
                 continue  # what may run there runs ahead (:meth:`_ahead_bids`)
             if self._in_flight.cohorts and not self._in_flight.may_start(lane, board):
                 continue
-            cohort = self._choose(pipeline, members, lane, board)
+            cohort = self._choose(pipeline, groups, lane, board)
             bid = None if cohort is None else self._next_bid(cohort, lane, board, is_new=True)
             if bid is None or cohort is None:
                 continue
@@ -452,37 +490,34 @@ class PardLocal(Policy):
             best, self._offered[lane.name] = bid, cohort
         return best
 
-    def _choose(self, pipeline: Pipeline, members: Sequence[Member], lane: Lane, board: Board) -> Cohort | None:
+    def _choose(self, pipeline: Pipeline, groups: Sequence[Group], lane: Lane, board: Board) -> Cohort | None:
         """The next cohort of a pipeline that begins on this lane, its home."""
-        if len(members) == 1 and not self._in_flight.cohorts:  # it goes, whatever a trial says
-            return Cohort(pipeline, lane.name, members)
+        if len(groups) == 1 and len(groups[0].rows) == 1 and not self._in_flight.cohorts:  # whatever a trial says
+            return Cohort(pipeline, lane.name, [groups[0].rows[0][2]])
         from_ns = lane.available_ns(board.now_ns)
         forecast = Forecast(self._in_flight, self._stage_costs, board, pipeline, lane.name, from_ns)
-        chosen = self._choose_among(members, forecast, board)
+        chosen = self._choose_among(pipeline, groups, forecast, board)
         if not chosen and board.budget.left <= 0:
-            chosen = self._simply(members, lane, board)
+            chosen = self._simply(groups, lane, board)
         elif not chosen and not self._in_flight.cohorts:
             # Who waits would be in time alone: nobody must wait for an event that does not come.
-            chosen = list(_most_urgent(members, 1))
+            chosen = most_urgent(groups, 1)
         return Cohort(pipeline, lane.name, chosen) if chosen else None
 
-    def _choose_among(self, members: Sequence[Member], forecast: Forecast, board: Board) -> List[Member]:
-        pipeline = members[0].pipeline
-        if _are_of_one_kind(members) and len({(member.request.klass, member.request.value) for member in members}) == 1:
-            each = members[0].left()
-
-            def trial_of_number(count: int) -> Trial | None:
-                return forecast.trial(pipeline.times(count, each), NO_STEPS, count=count)
-
-            places = equal_cohort([member.due_ns for member in members], trial_of_number)
-            return [members[index] for index in places]
-        members = _most_urgent(members, ROWS_MAX)
+    def _choose_among(
+        self, pipeline: Pipeline, groups: Sequence[Group], forecast: Forecast, board: Board
+    ) -> List[Member]:
+        if are_alike(groups):
+            rows = in_order(groups)
+            trial_of_number = partial(forecast.trial_of_equals, rows[0][2].left())
+            return [rows[place][2] for place in equal_cohort(rows, trial_of_number, board.budget)]
+        members = most_urgent(groups, ROWS_MAX)
         steps = most_steps(members)
 
         def trial_of(left: Left, limit_ns: int) -> Trial | None:
             return forecast.trial(left, steps, limit_ns)
 
-        rows = [
+        candidates = [
             Candidate(
                 member.due_ns,
                 member.left(),
@@ -492,14 +527,15 @@ class PardLocal(Policy):
             )
             for member in members
         ]
-        return [members[index] for index in unequal_cohort(rows, trial_of)]
+        return [members[index] for index in unequal_cohort(candidates, trial_of)]
 
-    def _simply(self, members: Sequence[Member], lane: Lane, board: Board) -> List[Member]:
+    def _simply(self, groups: Sequence[Group], lane: Lane, board: Board) -> List[Member]:
         """Who goes where nothing is left of the step's budget: the most urgent, as many as one batch takes."""
         self._cut_short += 1
-        models = [job.node.model for job in members[0].jobs.values() if job.state == READY]
+        first = tightest(groups, 1)[0][2]
+        models = [job.node.model for job in first.jobs.values() if job.state == READY]
         model = next(model for model in models if model in lane.models)
-        chosen = list(_most_urgent(members, board.latency(model, lane.name).size_max))
+        chosen = most_urgent(groups, board.latency(model, lane.name).size_max)
         for member in chosen:
             member.request.note(board.now_ns, "goes with the tightest: choosing would have taken too many operations")
         return chosen
@@ -550,64 +586,43 @@ class PardLocal(Policy):
     # --- who waits ----------------------------------------------------------------------------------------------------
 
     def _wait(self, member: Member) -> None:
-        member.key = (member.due_ns, member.request.id)
-        insort(self._rows[id(member.pipeline)], (*member.key, member))
+        self._waiting_at[id(member.pipeline)].add(member)
 
-    def _unwait(self, member: Member) -> None:
-        if member.key is not None:
-            rows = self._rows[id(member.pipeline)]
-            del rows[bisect_left(rows, member.key)]
-            member.key = None
+    def _changed(self, member: Member) -> None:
+        """Something of its jobs is not as it was."""
+        member.stale = self._in_flight.moved = True
+        if member.group is not None:
+            self._waiting_at[id(member.pipeline)].changed(member)
 
     def _remove(self, member: Member) -> None:
         """The request has ended."""
         del self._members[member.request.id]
-        if member.key is not None:
-            self._unwait(member)
+        self._touched.pop(member.request.id, None)
+        if member.waits:
+            self._waiting_at[id(member.pipeline)].remove(member)
         if isinstance(member.cohort, Cohort):
             member.cohort.members.remove(member)
             self._in_flight.moved = True
 
     def _moved_all(self) -> None:
-        self._in_flight.moved = True
         for member in self._members.values():
-            member.stale = True
+            self._changed(member)
 
 
-def _able_to_begin(rows: Sequence[Row], lane: Lane) -> List[Member]:
-    """Those that wait and have a job for this lane, without those whose state another lane holds."""
-    members: List[Member] = []
-    name, models = lane.name, lane.models
-    for _, _, member in rows:
-        is_able = False
-        for job in member.jobs.values():
-            if job.lane and job.lane != name:
-                is_able = False
-                break
-            if job.state == READY and job.node.model in models:
-                is_able = True
-        if is_able:
-            members.append(member)
-    return members
-
-
-def _are_of_one_kind(members: Sequence[Member]) -> bool:
-    """Whether the same is left of all."""
-    kind = members[0].kind() if members else PLAIN
-    if kind is None:
-        return False
-    for member in members:  # noqa: SIM110 a generator costs a call per member
-        if member.kind() != kind:
+def _is_background(cohort: Cohort) -> bool:
+    for member in cohort.members:  # noqa: SIM110 a generator costs a call per member
+        if member.rank < BACKGROUND:
             return False
     return True
 
 
-def _most_urgent(members: Sequence[Member], count: int) -> Sequence[Member]:
-    """So many of the members, those of the most urgent class first and the tightest of each, in order of deadlines."""
-    if len(members) <= count:
-        return members
-    ranked = sorted([(member.rank, member.due_ns, member.request.id, member) for member in members])[:count]
-    return [row[3] for row in sorted(ranked, key=lambda row: row[1:3])]
+def _head(group: Group) -> Row:
+    return group.rows[0]
+
+
+def _runs_on(job: Job, lane: Lane) -> bool:
+    """Whether a job is ready for this lane."""
+    return job.state == READY and job.node.model in lane.models and (not job.lane or job.lane == lane.name)
 
 
 def _learn(member: Member, job: Job) -> None:

@@ -269,7 +269,8 @@ class Member:
         "cohort",
         "due_ns",
         "rank",
-        "key",
+        "waits",
+        "group",
         "plain",
         "foretold",
         "learnt",
@@ -287,7 +288,8 @@ class Member:
         self.cohort: object | None = None
         self.due_ns = request.deadline_ns
         self.rank = CLASSES.index(request.klass)
-        self.key: Tuple[int, int] | None = None  # where it stands among those that wait
+        self.waits = False  # for a cohort
+        self.group: object | None = None  # of those that wait, once they were looked at
         self.foretold = bool(request.hints) and not pipeline.hints.isdisjoint(request.hints)
         self.plain = not self.foretold
         self.learnt: Set[int] = set()  # nodes whose work its pipeline has learnt from it

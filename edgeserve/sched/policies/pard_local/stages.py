@@ -245,7 +245,7 @@ class StageCosts:
             shares: List[Tuple[bool, int, int]] = []
             for node in pipeline.nodes:
                 places = board.lanes_of(node.model)
-                share_ns = min([_share_ns(node.model, lane, board) for lane in places])
+                share_ns = min([board.latency(node.model, lane.name).share_ns for lane in places])
                 saving = [lane for lane in places if _saves(node.model, lane, board)]
                 shares.append((bool(saving), pipeline.template.jobs[node.index] * share_ns, -node.index))
             heaviest = pipeline.nodes[-max(shares)[2]]
@@ -276,7 +276,8 @@ class StageCosts:
         for node in pipeline.nodes:
             place = self._place_of(node.model, home, board)
             if place is not None and place.lane.name == home:
-                total += pipeline.template.jobs[node.index] * _share_ns(node.model, place.lane, board) // MILLI
+                share_ns = board.latency(node.model, place.lane.name).share_ns
+                total += pipeline.template.jobs[node.index] * share_ns // MILLI
         return total
 
     def cost_share_ns(self, pipeline: Pipeline, left: Left, board: Board) -> int:
@@ -291,7 +292,7 @@ class StageCosts:
                     size_max = board.latency(node.model, lane.name).size_max
                     share_ns = usual.time_ns(size_max * MILLI) // size_max
                 else:
-                    share_ns = _share_ns(node.model, lane, board)
+                    share_ns = board.latency(node.model, lane.name).share_ns
                 total += max(0, milli * share_ns + over_milli * usual.each_ns) // MILLI
         return total
 
@@ -299,12 +300,7 @@ class StageCosts:
 def _saves(model: str, lane: Lane, board: Board) -> bool:
     """Whether going together saves requests of a model time: a tenth at least in the largest batch."""
     latency = board.latency(model, lane.name)
-    return _share_ns(model, lane, board) * 10 <= latency.typical_ns[latency.sizes[0]] * 9 // latency.sizes[0]
-
-
-def _share_ns(model: str, lane: Lane, board: Board) -> int:
-    latency = board.latency(model, lane.name)
-    return latency.typical_ns[latency.size_max] // latency.size_max
+    return latency.share_ns * 10 <= latency.typical_ns[latency.sizes[0]] * 9 // latency.sizes[0]
 
 
 def free_lanes(board: Board) -> Dict[str, int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Final, FrozenSet, List, NamedTuple, Sequence, Set, Tuple
 
-from edgeserve.sched.latency.path_cost import share_time_ns
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.resources.lanes import Lane
@@ -53,7 +52,7 @@ def _part_on(app: App, models: Set[str], board: Board) -> Tuple[float, int]:
     here_ns = all_ns = alone_ns = 0
     for node in app.nodes:
         latencies = [board.latency(node.model, lane.name) for lane in board.lanes_of(node.model)]
-        share_ns = share_time_ns(latencies)
+        share_ns = min([latency.share_ns for latency in latencies])
         all_ns += share_ns
         here_ns += share_ns if node.model in models else 0
         alone_ns += min([latency.alone_likely_ns for latency in latencies])

@@ -6,13 +6,12 @@ import itertools
 import random
 from fractions import Fraction
 
-from exact_device import Device, ask, chain, together
+from exact_device import Device, ask, chain, choose_equal, together
 from for_each import for_each
 
 from edgeserve.sched.policies.pard_local.choice import (
     Candidate,
     Trial,
-    equal_cohort,
     unequal_cohort,
 )
 from edgeserve.sched.policies.pard_local.remaining_work import Left, total_of
@@ -62,7 +61,7 @@ def test_of_equals_the_number_that_is_served_most_per_time(seed):
     draw = random.Random(f"equal {seed}")
     dues = [row.due_ns for row in candidates(draw, number=10)]
     end_of, from_ns = ends_by_number(draw), draw.randrange(0, 3)
-    assert equal_cohort(dues, together(end_of, from_ns)) == equal_by_hand(dues, from_ns, end_of)
+    assert choose_equal(dues, together(end_of, from_ns)) == equal_by_hand(dues, from_ns, end_of)
 
 
 @for_each(lambda: range(100))
@@ -76,7 +75,7 @@ def test_those_that_are_answered_first_are_the_tightest_that_can_make_it(seed):
         ends = list(itertools.accumulate(2 + each * size for size in sizes))
         return Trial(ends[-1], [end for size, end in zip(sizes, ends) for _ in range(size)])
 
-    choice = equal_cohort(dues, trial_of)
+    choice = choose_equal(dues, trial_of)
     feasible = {}
     for count in range(1, len(dues) + 1):
         ends = trial_of(count).answers

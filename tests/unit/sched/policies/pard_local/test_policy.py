@@ -6,10 +6,10 @@ import random
 from collections import Counter
 
 import pytest
-from exact_device import MS, Device, ask, chain, fan, model, of_work, together, with_host_function
+from exact_device import MS, Device, ask, chain, choose_equal, fan, model, of_work, together, with_host_function
 from lib.pard_oracle import most_in_time, most_in_time_exhaustive
 
-from edgeserve.sched.policies.pard_local.choice import Candidate, Trial, equal_cohort, unequal_cohort
+from edgeserve.sched.policies.pard_local.choice import Candidate, Trial, unequal_cohort
 from edgeserve.sched.policies.pard_local.cost import LaneSchedule, Schedule, Stage
 from edgeserve.sched.policies.pard_local.remaining_work import Left
 from edgeserve.sched.protocol.events import JobResult, LaneChanged, WorkFinished
@@ -22,23 +22,23 @@ from edgeserve.sim.scenario import parse_scenario
 def test_the_largest_tightest_feasible_set_goes():
     # C(b) = 6 + 4b: 10, 14, 18, 22. Four are due by 22 only without the first; of those who can, the tightest go.
     dues = [13, 22, 23, 24, 25, 90]
-    assert equal_cohort(dues, together(lambda count: 6 + 4 * count)) == [1, 2, 3, 4]
+    assert choose_equal(dues, together(lambda count: 6 + 4 * count)) == [1, 2, 3, 4]
 
 
 def test_a_useless_partial_batch_is_left_out():
     times = {1: 10, 2: 10, 3: 20, 4: 20, 5: 30}  # batches of two
-    assert equal_cohort([50] * 5, together(times.__getitem__)) == [0, 1, 2, 3]
+    assert choose_equal([50] * 5, together(times.__getitem__)) == [0, 1, 2, 3]
 
 
 def test_a_request_that_only_the_first_batch_can_answer_in_time_goes_in_it():
     # Batches of two at the end: two are answered at 16 and two at 20; together at 20 the first would be late.
     trials = {count: Trial(20, [16, 16, 20, 20][:count]) for count in range(1, 5)}
     trials[5] = None
-    assert equal_cohort([15, 17, 18, 21, 22], trials.__getitem__) == [1, 2, 3, 4]
+    assert choose_equal([15, 17, 18, 21, 22], trials.__getitem__) == [1, 2, 3, 4]
 
 
 def test_nobody_goes_when_nobody_can_make_it():
-    assert not equal_cohort([5, 6, 7], together(lambda count: 8 + count))
+    assert not choose_equal([5, 6, 7], together(lambda count: 8 + count))
 
 
 def test_the_first_choice_is_the_best_of_all_sets_by_count_per_time():
@@ -46,7 +46,7 @@ def test_the_first_choice_is_the_best_of_all_sets_by_count_per_time():
     for _ in range(200):
         dues = sorted(draw.randrange(5, 60) for _ in range(draw.randrange(1, 9)))
         fixed, each = draw.randrange(1, 12), draw.randrange(1, 6)
-        members = equal_cohort(dues, together([fixed + each * number for number in range(9)].__getitem__))
+        members = choose_equal(dues, together([fixed + each * number for number in range(9)].__getitem__))
         sizes = [
             number for number in range(1, len(dues) + 1) if sum(due >= fixed + each * number for due in dues) >= number
         ]

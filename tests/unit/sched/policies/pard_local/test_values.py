@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 
-from exact_device import MS, Device, ask, chain, of_work, together
+from exact_device import MS, Device, ask, chain, choose_equal, of_work, together
 
-from edgeserve.sched.policies.pard_local.choice import Candidate, equal_cohort, unequal_cohort
+from edgeserve.sched.policies.pard_local.choice import Candidate, unequal_cohort
 from edgeserve.sched.policies.pard_local.remaining_work import Left
 from edgeserve.sched.protocol.events import JobResult, WorkFinished
 
@@ -25,13 +25,13 @@ def test_among_equals_the_same_go_as_by_the_rule_for_unequal_ones():
     draw = random.Random("equals")
     for _ in range(300):
         dues = sorted(draw.randrange(5, 60) for _ in range(draw.randrange(1, 9)))
-        equal = equal_cohort(dues, together(end_of))
+        equal = choose_equal(dues, together(end_of))
         assert unequal_cohort([row(due, 3.0) for due in dues], of_work) == equal
 
 
 def test_a_critical_request_is_not_displaced_by_normal_ones():
     rows = [row(12, rank=CRITICAL), row(40), row(41), row(42), row(43)]
-    assert equal_cohort([item.due_ns for item in rows], together(end_of)) == [1, 2, 3, 4]  # without classes
+    assert choose_equal([item.due_ns for item in rows], together(end_of)) == [1, 2, 3, 4]  # without classes
     assert unequal_cohort(rows, of_work) == [0]
 
 
