@@ -45,7 +45,6 @@ from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Change, Options, Policy
-from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import DONE, READY, Job, RequestRecord
 from edgeserve.sched.requests.work import MILLI
@@ -53,7 +52,6 @@ from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.model_cache import NEVER_NS
 
 NO_LANE = "no_lane"
-BACKGROUND = CLASSES.index("background")
 ROWS_MAX = 32
 """Waiting requests of unequal work, value or class that are looked at for one cohort, the most urgent: the choice is
 quadratic in them."""
@@ -208,8 +206,8 @@ class PardLocal(Policy):
     # --- once per step ------------------------------------------------------------------------------------------------
 
     def plan(self, board: Board) -> None:
-        """Who has ended leaves; cohorts whose home is lost are dissolved; background cohorts wait again where others
-        wait; survivors are tested again before their next module; who waits without hope is dropped."""
+        """Who has ended leaves; cohorts whose home is lost are dissolved, and those that are in the way of a more
+        urgent class; survivors are tested again before their next module; who waits without hope is dropped."""
         if self._offered:
             self._offered.clear()  # of the step before: bids follow
         for member in list(self._members.values()):
@@ -262,11 +260,16 @@ class PardLocal(Policy):
             self._leave(self._who_yields(min(late)[2], cohort, board))
 
     def _is_in_the_way(self, cohort: Cohort) -> bool:
-        """Whether a cohort of background work is in flight while a request waits that is none: it waits again."""
-        for member in cohort.members:
-            if member.rank < BACKGROUND:
-                return False
-        return any(member.rank < BACKGROUND for _, rows in self._waiting for _, _, member in rows)
+        """Whether a cohort is in flight while a request of a more urgent class waits than all of its members: they wait
+        again, and the auction says who goes first."""
+        most_urgent = min([member.rank for member in cohort.members])
+        if not most_urgent:
+            return False
+        for _, rows in self._waiting:
+            for _, _, member in rows:
+                if member.rank < most_urgent:
+                    return True
+        return False
 
     def _leave(self, member: Member) -> None:
         """Out of its cohort, to wait again."""
