@@ -92,18 +92,41 @@ class Auction:
                     full = (*full, bid.model)
 
     def _winner(self, bids: List[Bid], lane: Lane, at_ns: int) -> Bid | None:
-        """The best bid that may start now: where the best one has to yield to who may come, the next best."""
+        """The best bid that may start now: where the best one has to yield to who may come, or can, the next best."""
         self._say_spread(bids, lane)
         left = bids
         while left:
             bid = arbiter.choose(left, at_ns, lane.dispatch_gap.careful_ns)
             if not bid.is_background:
-                return bid
+                return self._sparing(bid, left, lane, at_ns)
             yielding = self._yielding(bid, lane)
             if yielding is not None:
                 return yielding
             left = [other for other in left if other is not bid]
         return None
+
+    def _sparing(self, bid: Bid, bids: List[Bid], lane: Lane, at_ns: int) -> Bid:
+        """The best bid; or the best of the others, where they are over before the next critical request could need the
+        lane, it is not, and it loses nothing by waiting for them."""
+        if bid.klass == "critical" or self._spares(bid, lane):
+            return bid
+        gap_ns = lane.dispatch_gap.careful_ns
+        worth = bid.utility.value(at_ns)
+        others = [
+            other
+            for other in bids
+            if other is not bid
+            and not other.is_background
+            and bid.utility.value(at_ns + other.expected_ns + other.spread_ns + gap_ns) >= worth
+            and self._spares(other, lane)
+        ]
+        return arbiter.choose(others, at_ns, gap_ns) if others else bid
+
+    def _spares(self, bid: Bid, lane: Lane) -> bool:
+        """Whether a bid's batch, of a model of sequences its next step, makes no critical request late. (What is not
+        legal, launching it says.)"""
+        latency = self._state.latency.get((bid.model, lane.name))
+        return latency is None or bid.size not in latency.sizes or self._fits(bid, bid.size, lane)
 
     def _say_spread(self, bids: List[Bid], lane: Lane) -> None:
         """How much longer than expected each bid's work may take, by the careful estimate: at most as long again, since
@@ -138,13 +161,11 @@ class Auction:
             return None
         if bid.probe and not self._probes.may_start(bid, lane, self._board.now_ns):
             return None
-        latency = self._state.latency.get((bid.model, lane.name))
-        if latency is None or bid.size not in latency.sizes:
-            return bid  # not legal: launching it says why
-        if self._fits(bid, bid.size, lane):
+        if self._spares(bid, lane):
             return bid
         if bid.probe:
             return None
+        latency = self._state.latency[bid.model, lane.name]
         for size in reversed(latency.sizes):
             if size < bid.size and self._fits(bid, size, lane):
                 return self._cut(bid, size, lane)

@@ -266,9 +266,11 @@ class Scheduler:
             if problem:
                 self._fail_jobs_of(work.model, problem)
             return
-        lane.busy_ns += event.finished_ns - event.started_ns
+        took_ns = event.finished_ns - event.started_ns
+        lane.busy_ns += took_ns
+        lane.served_ns[work.model] = lane.served_ns.get(work.model, 0) + took_ns + lane.dispatch_gap.likely_ns
         if self.state.energy[lane.device].is_on:
-            self._charge(work, event.finished_ns - event.started_ns)
+            self._charge(work, took_ns)
         if work.lost:
             return
         jobs, results = work.left() if work.over else work.jobs, event.results
@@ -295,7 +297,6 @@ class Scheduler:
             if work.variant:
                 latency = latency.phase(work.variant)
             over_milli = over_usual_milli(jobs) if latency.learns_work else None
-            took_ns = event.finished_ns - event.started_ns
             latency.observe(self._board.now_ns, work.size, took_ns, over_milli, work.turns or work.steps, "", not reads)
             if work.at_once:
                 lane.dispatch_gap.took(self._board.now_ns - work.launched_ns - took_ns)

@@ -115,7 +115,8 @@ class Lane:
     ``free_at_ns`` is when the works on it are expected to be over (in the past when idle). ``models`` are those that
     may run here. ``waits``: it may wait for clients that were just answered (``sched/core/holds.py``). ``threads`` is
     how many threads of a processor run its batches, ``nice`` how far they yield to all others. ``dispatch_gap`` is what
-    lies between two of its batches, learnt where it is given one at a time, else 0.
+    lies between two of its batches, learnt where it is given one at a time, else 0. ``busy_ns`` is how long its batches
+    took so far, ``served_ns`` the same by model, with what lay between them.
     """
 
     __slots__ = (
@@ -134,6 +135,7 @@ class Lane:
         "speed",
         "models",
         "busy_ns",
+        "served_ns",
         "threads",
         "nice",
         "dispatch_gap",
@@ -168,6 +170,7 @@ class Lane:
         self.speed = 1.0
         self.models: Dict[str, Any] = {}
         self.busy_ns = 0
+        self.served_ns: Dict[str, int] = {}
         self.dispatch_gap = DispatchGap()
 
     def accepts(self, now_ns: int) -> bool:

@@ -578,6 +578,7 @@ class EnsemblePolicy(Policy):
                     and board.is_resident(job.node.model, lane)
                 ):
                     rows.append((query.due_ns, job.request.arrival_ns, job.seq, query, bit))
+        rows = self._that_may_go(rows, lane, board)
         if not rows:
             return None
         rows.sort(key=_by_due)
@@ -593,6 +594,10 @@ class EnsemblePolicy(Policy):
         shares = [self._share(row[3]) for row in together[:count]]
         size = latency.size_for[count]
         return bid_for(jobs, size, latency.likely_ns[size], board, shares=shares)
+
+    def _that_may_go(self, rows: List[Row], lane: Lane, board: Board) -> List[Row]:
+        """Of the models that are planned for requests and may run on a lane, those that may start now."""
+        return rows
 
     def _batch(self, query: Query) -> int:
         """How many requests a batch of one of a request's models may hold."""

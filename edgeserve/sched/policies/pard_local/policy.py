@@ -43,7 +43,6 @@ from edgeserve.sched.policies.pard_local.remaining_work import (
 )
 from edgeserve.sched.policies.pard_local.stages import StageCosts, free_lanes
 from edgeserve.sched.policies.pard_local.waiting import (
-    BACKGROUND,
     Group,
     Row,
     Waiting,
@@ -225,8 +224,8 @@ class PardLocal(Policy):
     # --- once per step ------------------------------------------------------------------------------------------------
 
     def plan(self, board: Board) -> None:
-        """Who has ended leaves; cohorts whose home is lost are dissolved; background cohorts wait again where others
-        wait; survivors are tested again before their next module; who waits without hope is dropped."""
+        """Who has ended leaves; cohorts whose home is lost are dissolved, and those that are in the way of a more
+        urgent class; survivors are tested again before their next module; who waits without hope is dropped."""
         if self._offered:
             self._offered.clear()  # of the step before: bids follow
         for member in list(self._touched.values()):
@@ -251,8 +250,8 @@ class PardLocal(Policy):
         for cohort in list(cohorts):
             if any(cohort.running):
                 continue
-            if some_wait and sum([waiting.foreground for _, waiting in self._waiting]) and _is_background(cohort):
-                self._dissolve(cohort)  # it is in the way of others
+            if some_wait and self._is_in_the_way(cohort):
+                self._dissolve(cohort)
             else:
                 self._test_again(cohort, board)
 
@@ -277,6 +276,15 @@ class PardLocal(Policy):
             if not late:
                 break
             self._leave(self._who_yields(min(late)[2], cohort, board))
+
+    def _is_in_the_way(self, cohort: Cohort) -> bool:
+        """Whether a cohort is in flight while a request of a more urgent class waits than all of its members: they wait
+        again, and the auction says who goes first."""
+        most_urgent = min([member.rank for member in cohort.members])
+        for _, waiting in self._waiting:
+            if any(waiting.by_rank[:most_urgent]):
+                return True
+        return False
 
     def _leave(self, member: Member) -> None:
         """Out of its cohort, to wait again."""
@@ -607,13 +615,6 @@ class PardLocal(Policy):
     def _moved_all(self) -> None:
         for member in self._members.values():
             self._changed(member)
-
-
-def _is_background(cohort: Cohort) -> bool:
-    for member in cohort.members:  # noqa: SIM110 a generator costs a call per member
-        if member.rank < BACKGROUND:
-            return False
-    return True
 
 
 def _head(group: Group) -> Row:

@@ -15,8 +15,6 @@ from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.states import READY
 from edgeserve.sched.resources.lanes import Lane
 
-BACKGROUND = CLASSES.index("background")
-
 Row = Tuple[int, int, Member]
 """When a request is due, its number, and the request itself."""
 
@@ -52,13 +50,13 @@ class Group:
 
 
 class Waiting:
-    """The requests of one pipeline that wait: ``count`` of them, ``foreground`` of which are no background work."""
+    """The requests of one pipeline that wait: ``count`` of them, and how many of each class."""
 
-    __slots__ = ("count", "foreground", "_groups", "_loose")
+    __slots__ = ("count", "by_rank", "_groups", "_loose")
 
     def __init__(self) -> None:
         self.count = 0
-        self.foreground = 0
+        self.by_rank = [0] * len(CLASSES)
         self._groups: Dict[Key, Group] = {}
         self._loose: Dict[int, Member] = {}  # who came or changed since the groups were asked for
 
@@ -66,14 +64,14 @@ class Waiting:
         """A request waits from now on."""
         member.waits = True
         self.count += 1
-        self.foreground += member.rank < BACKGROUND
+        self.by_rank[member.rank] += 1
         self._loose[member.request.id] = member
 
     def remove(self, member: Member) -> None:
         """A request does not wait any more."""
         member.waits = False
         self.count -= 1
-        self.foreground -= member.rank < BACKGROUND
+        self.by_rank[member.rank] -= 1
         request, group = member.request, member.group
         if not isinstance(group, Group):
             del self._loose[request.id]

@@ -6,18 +6,19 @@ from dataclasses import dataclass
 from typing import ClassVar, Dict, Final, List, Mapping, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.policies.ensemble.base import Alike, EnsembleOptions, EnsemblePolicy, PlanParameters
+from edgeserve.sched.policies.ensemble.base import Alike, EnsembleOptions, EnsemblePolicy, PlanParameters, Row
 from edgeserve.sched.policies.ensemble.lanes import Places, with_dispatch_gaps
 from edgeserve.sched.policies.ensemble.planner import EXACT
 from edgeserve.sched.policies.ensemble.problem import Asked, Lanes, Option, Plan
 from edgeserve.sched.policies.ensemble.queries import Query
 from edgeserve.sched.policies.schemble_plus.backlog import Demand, prices, surcharges
-from edgeserve.sched.policies.schemble_plus.others import OtherApp, charges, dearness, others_on
+from edgeserve.sched.policies.schemble_plus.others import OtherApp, Taken, charges, crowding, dearness, others_on
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.options import Number, PolicyOptions, option
 from edgeserve.sched.policy_api.policy import Options
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import RequestRecord
+from edgeserve.sched.resources.lanes import Lane
 from edgeserve.sched.resources.model_cache import NEVER_NS
 
 GUARD_PART: Final = 4
@@ -52,6 +53,7 @@ class SchemblePlus(EnsemblePolicy):
         own = self.options
         assert isinstance(own, SchemblePlusOptions)
         self._stop: float = own.stop
+        self._taken: Dict[str, Taken] = {}  # by the first lane of a place
 
     def _join_wait_ns(self, request: RequestRecord) -> int:
         if request.on_late == "answer":
@@ -162,11 +164,14 @@ class SchemblePlus(EnsemblePolicy):
         for place, here in enumerate(others):
             if here:
                 models = [index for index, at in enumerate(places.place_of) if at == place]
+                lanes = places.lanes(place)
+                taken = self._taken.setdefault(lanes[0].name, Taken()).part(lanes, places.apps, board)
+                least, whole = (places.asked(place, is_whole, board) for is_whole in (False, True))
                 lost = charges(
                     [places.share_ns(index, board) for index in models],
                     [places.block_ns(index, waiting, board) for index in models],
-                    len(places.lanes(place)),
-                    places.asked(place, False, board),
+                    len(lanes),
+                    crowding(taken, len(lanes), least, whole, here),
                     here,
                 )
                 for index, each in zip(models, lost):
@@ -233,6 +238,25 @@ class SchemblePlus(EnsemblePolicy):
             for lane in board.lanes_of(model):
                 sizes.update(board.latency(model, lane.name).sizes)
         return [size for size in sorted(sizes) if size <= min(waiting, BATCH_MAX)]
+
+    def _that_may_go(self, rows: List[Row], lane: Lane, board: Board) -> List[Row]:
+        """Without the models that could make a critical request late, where a request has an answer without them, or
+        gets one now."""
+        spares: Dict[str, bool] = {}
+        kept: List[Row] = []
+        late: List[Row] = []
+        for row in rows:
+            query, bit = row[3], row[4]
+            model = query.ensemble.nodes[bit].model
+            if model not in spares:
+                latency = board.latency(model, lane.name)
+                smallest = latency.sizes[0]
+                takes_ns = max(latency.slowest_ns[smallest], latency.estimate_ns[smallest])
+                spares[model] = board.spares_critical(lane, takes_ns)
+            (kept if spares[model] or query.request.klass == "critical" else late).append(row)
+        queries = {row[3].request.id for row in kept}
+        kept += [row for row in late if not row[3].begun() and row[3].request.id not in queries]
+        return kept
 
     def _batch(self, query: Query) -> int:
         return next(places.size for places in self._places if query.ensemble.app.name in places.apps)

@@ -10,7 +10,7 @@ HARD = [0, 0.8, 0.8, 0.9, 0.8, 0.9, 0.9, 1]
 TIMES = {"a": 10, "b": 40, "c": 40, "frames": 4, "vote": 1, "side": 20}
 
 
-def make(row=HARD, slo="400ms", camera="12ms", value=1.0):
+def make(row=HARD, slo="400ms", camera="12ms", value=1.0, klass="normal"):
     """Three models and a camera on one lane; another app on the lane of the vote."""
     models = {name: {1: time, "lanes": ["v" if name in ("vote", "side") else "l"]} for name, time in TIMES.items()}
     nodes = [{"name": name, "after": []} for name in "abc"]
@@ -24,7 +24,7 @@ def make(row=HARD, slo="400ms", camera="12ms", value=1.0):
                 "value": value,
                 "ensemble": {"models": ["a", "b", "c"], "agreement": [monotone(row)]},
             },
-            "camera": {"model": "frames", "slo": camera},
+            "camera": {"model": "frames", "slo": camera, "class": klass},
             "other": {"model": "side", "slo": "100ms"},
         },
         policy={"schemble+": {}},
@@ -60,6 +60,16 @@ def test_a_request_with_an_answer_takes_no_lane_time_that_brings_more_to_others(
     assert on(calm, "l") == ["b"]
     assert on(busy, "l") == []
     assert on(busy, "v") == ["vote"]
+
+
+def test_a_model_that_could_make_a_critical_request_late_is_left_out_where_there_is_an_answer():
+    critical, normal = make(klass="critical"), make()
+    for world in (critical, normal):
+        film(world, 20, 201)
+        world.arrive("q", at=205)
+        assert run(world) == "a"
+    assert on(normal, "l") == ["b"]
+    assert on(critical, "l") == []
 
 
 def test_frames_that_can_wait_leave_their_lane_to_the_models():
