@@ -281,10 +281,7 @@ class PardLocal(Policy):
         """Whether a cohort is in flight while a request of a more urgent class waits than all of its members: they wait
         again, and the auction says who goes first."""
         most_urgent = min([member.rank for member in cohort.members])
-        for _, waiting in self._waiting:
-            if any(waiting.by_rank[:most_urgent]):
-                return True
-        return False
+        return any(any(waiting.by_rank[:most_urgent]) for _, waiting in self._waiting)
 
     def _leave(self, member: Member) -> None:
         """Out of its cohort, to wait again."""
