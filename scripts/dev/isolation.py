@@ -11,14 +11,16 @@ must be where clients are not trusted with it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
@@ -74,6 +76,9 @@ RATE = 30.0
 
 SHARE_MIN = 0.95
 
+ANOTHER_USER = 65534
+"""The user, and the group that the directory of the bus is open to, of attackers that are another user."""
+
 CLIENT = """
 import json, sys, threading, time
 from edgeserve.client import Client
@@ -87,6 +92,8 @@ def done(future):
         told[name] = told.get(name, 0) + 1
 with Client(endpoint, timeout_ms=20_000, connect_ms=20_000) as client:
     client.health()
+    print("ready", flush=True)
+    sys.stdin.readline()
     futures = []
     begin = time.monotonic()
     for number in range(round(seconds * rate)):
@@ -101,11 +108,41 @@ print(json.dumps(told))
 BEGIN = """
 import itertools, os, random, socket, struct, sys, time
 import msgpack, zmq
+from edgeserve.client import Client
 os.nice(19)
-endpoint = sys.argv[1]
-context = zmq.Context()
+endpoint, victim = sys.argv[1:3]
+path = endpoint[6:]
 numbers = itertools.count()
+def become_another():
+    if os.getuid() == 0:
+        os.setgroups([]); os.setgid(ANOTHER); os.setuid(ANOTHER)
+def fork(count):
+    for _ in range(count - 1):
+        if os.fork() == 0:
+            return
+def greeted(version=3, **properties):
+    one = socket.socket(socket.AF_UNIX)
+    try:
+        one.connect(path)
+        if version < 3:
+            one.sendall(b"\\xff" + bytes(8) + b"\\x7f" + bytes([version - 1, 5]) + b"\\0\\0")
+            return one
+        one.sendall(b"\\xff" + bytes(8) + b"\\x7f\\3\\1" + b"NULL".ljust(20, b"\\0") + bytes(32))
+        ready = b"\\5READY"
+        for name, value in {"Socket-Type": "DEALER", "Identity": "", **properties}.items():
+            ready += bytes([len(name)]) + name.encode() + struct.pack(">I", len(value)) + value.encode()
+        one.sendall(b"\\4" + bytes([len(ready)]) + ready)
+    except OSError:
+        time.sleep(0.01)
+    return one
+def frame(data, more=False):
+    return bytes([(2 if len(data) > 255 else 0) | more]) + (
+        struct.pack(">Q", len(data)) if len(data) > 255 else bytes([len(data)])) + data
+def header(app="mine", **fields):
+    return b"\\1" + msgpack.packb({"kind": "infer", "id": next(numbers), "app": app, **fields})
 def dealer(**options):
+    global context
+    context = globals().get("context") or zmq.Context()  # not before a fork
     one = context.socket(zmq.DEALER)
     one.linger, one.sndtimeo = 0, 100
     for name, value in options.items():
@@ -113,9 +150,8 @@ def dealer(**options):
     one.connect(endpoint)
     return one
 def ask(one, app="mine", frames=(), **fields):
-    header = b"\\1" + msgpack.packb({"kind": "infer", "id": next(numbers), "app": app, **fields})
     try:
-        one.send_multipart([header, *frames])
+        one.send_multipart([header(app, **fields), *frames])
     except zmq.Again:
         pass
 def read(one):
@@ -221,7 +257,6 @@ while True:
     one = dealer(); ask(one); ask(one, "chain"); time.sleep(0.002); one.close()
 """,
     "connects and does nothing": """
-path = endpoint[6:]
 while True:
     many = []
     for _ in range(600):
@@ -236,16 +271,12 @@ while True:
         one.close()
 """,
     "sends a message that does not end": """
-path, frame = endpoint[6:], b"\\3" + struct.pack(">Q", 1 << 20) + bytes(1 << 20)
+part = frame(bytes(1 << 20), True)
 while True:
-    one = socket.socket(socket.AF_UNIX)
+    one = greeted()
     try:
-        one.connect(path)
-        one.sendall(b"\\xff" + bytes(8) + b"\\x7f\\3\\1" + b"NULL".ljust(20, b"\\0") + bytes(32))
-        ready = b"\\5READY\\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
-        one.sendall(b"\\4" + bytes([len(ready)]) + ready)
         while True:
-            one.sendall(frame)
+            one.sendall(part)
     except OSError:
         one.close(); time.sleep(0.01)
 """,
@@ -254,41 +285,173 @@ one = dealer()
 while True:
     ask(one, "stream", stream=f"s{random.randrange(100000)}"); read(one); time.sleep(1 / 300)
 """,
+    "asks from twelve processes of another user": """
+become_another(); fork(12)
+one = dealer()
+while True:
+    ask(one); read(one); time.sleep(1 / 50)
+""",
+    "asks and ends, a process of another user each time": """
+become_another()
+while True:
+    if os.fork() == 0:
+        with Client(endpoint) as client:
+            for future in [client.submit("mine", {}) for _ in range(4)]:
+                future.exception(5)
+        os._exit(0)
+    time.sleep(0.02)
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+""",
+    "asks by another's name": """
+become_another()
+one = dealer()
+while True:
+    ask(one, client=random.choice((f"pid:{victim}", f"uid:0/pid:{victim}"))); read(one); time.sleep(1 / 300)
+""",
+    "claims to be another in its handshake": """
+become_another()
+def flood():
+    one = greeted(**{"User-Id": "uid:0", "Peer-Address": f":0:0:{victim}"})
+    try:
+        while True:
+            one.sendall(frame(header())); time.sleep(1 / 300)
+    except OSError:
+        one.close()
+while True:
+    flood()
+""",
+    "greets as ZMTP 2.0 and floods": """
+become_another()
+part = frame(bytes(1 << 20), True)
+while True:
+    one = greeted(version=random.choice((1, 2)))
+    try:
+        while True:
+            one.sendall(part)
+    except OSError:
+        one.close(); time.sleep(0.001)
+""",
+    "sends messages of empty frames, a process each time": """
+become_another()
+while True:
+    if os.fork() == 0:
+        one = greeted()
+        try:
+            one.sendall(frame(header(), True) + bytes([1, 0]) * 300000 + bytes([0, 0]))
+        except OSError:
+            pass
+        os._exit(0)
+    os.wait()
+""",
+    "hides a message that does not end behind small ones": """
+part = frame(bytes(1 << 20), True)
+shield = dealer()
+while True:
+    one = greeted()
+    one.settimeout(0.05)
+    try:
+        for _ in itertools.count():
+            for _ in range(20):
+                shield.send(b"\\1" + msgpack.packb({"kind": "beat"}))
+            read(shield)
+            one.sendall(part)
+    except OSError:
+        one.close()
+""",
+    "takes all shared memory from twelve processes": """
+fork(12)
+one = Client(endpoint)
+while True:
+    try:
+        one.buffer(1 << 20)
+    except Exception:
+        pass
+    time.sleep(0.1)
+""",
+    "asks to drain, to reload and to trace all the time": """
+become_another()
+one = dealer()
+kinds = [{"kind": "drain"}, {"kind": "trace", "after": 0}, {"kind": "reload", "model": "m"}]
+def question():
+    one.send(b"\\1" + msgpack.packb({"id": next(numbers), **random.choice(kinds)}))
+for _ in range(64):
+    question()
+while True:
+    one.recv_multipart(); question()
+""",
+    "forges forms": """
+one = dealer(rcvhwm=0)
+good = {"kind": "infer", "id": 0, "app": "other", "tensors": [["x", "float32", [6]]]}
+while True:
+    for _ in range(20):
+        ask(one, "other", frames=[bytes(24)], tensors=[["x", "float32", [6]]], slo_ms=1)
+        data = bytearray(b"\\1" + msgpack.packb({**good, "id": next(numbers)}))
+        data[random.randrange(len(data))] = random.randrange(256)
+        one.send_multipart([bytes(data), bytes(24)])
+    read(one); time.sleep(0.01)
+""",
 }
+
+
+@contextlib.contextmanager
+def attacker(attack: str, *args: str) -> Iterator[subprocess.Popen[bytes]]:
+    """One that attacks all the while, with its processes. ``args``: the bus's endpoint, the process id of the
+    client."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"ANOTHER = {ANOTHER_USER}\n" + BEGIN + attack, *args],
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def measure(endpoint: str, seconds: float, attack: str = "") -> Dict[str, int]:
     """How the client's requests ended, beside the attacker where one is given."""
-    attacker = None
-    if attack:
-        attacker = subprocess.Popen([sys.executable, "-c", BEGIN + attack, endpoint], stderr=subprocess.DEVNULL)
-        time.sleep(1.0)
-    try:
-        client = subprocess.run(
-            [sys.executable, "-c", CLIENT, endpoint, str(seconds), str(RATE)],
-            timeout=300,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if client.returncode:
-            return {"ended": client.returncode}
-        told: Dict[str, int] = json.loads(client.stdout)
-        if attacker is not None and attacker.poll() is not None:
-            raise SystemExit(f"the attacker ended by itself with {attacker.returncode}")
-        return told
-    finally:
-        if attacker is not None:
-            attacker.kill()
-            attacker.wait()
-            time.sleep(1.0)
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, endpoint, str(seconds), str(RATE)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert client.stdout is not None
+    with client, attacker(attack, endpoint, str(client.pid)) if attack else contextlib.nullcontext() as other:
+        client.stdout.readline()
+        time.sleep(1.0 if attack else 0.0)
+        told = client.communicate("go\n", timeout=300)[0]
+        if other is not None and other.poll() is not None:
+            raise SystemExit(f"the attacker ended by itself with {other.returncode}")
+    time.sleep(1.0 if attack else 0.0)
+    found: Dict[str, int] = json.loads(told) if client.returncode == 0 else {"ended": client.returncode}
+    return found
+
+
+@contextlib.contextmanager
+def bus_folder() -> Iterator[Path]:
+    """A folder whose ``bus`` is open to the group of another user too."""
+    with tempfile.TemporaryDirectory(prefix="es-") as path:
+        folder = Path(path)
+        folder.chmod(0o711)
+        (folder / "bus").mkdir()
+        if os.getuid() == 0:
+            os.chown(folder / "bus", 0, ANOTHER_USER)
+        (folder / "bus").chmod(0o2750)
+        yield folder
 
 
 def run(attacks: Dict[str, str], seconds: float, rounds: int, say: Any) -> List[Dict[str, Any]]:
     """Every attack in turn, so many times."""
     rows: List[Dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="es-") as folder:
-        server = ServerProcess(Path(folder), CONFIG)
+    with bus_folder() as folder:
+        server = ServerProcess(folder, CONFIG)
         endpoint = f"ipc://{folder}/bus/socket"
         try:
             measure(endpoint, 2.0)

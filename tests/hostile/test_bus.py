@@ -332,7 +332,7 @@ def test_shares_go_by_the_process_and_its_first_name(server: BusServer, context:
         reply_to(socket_)
     names = [news.client for news in server.news if type(news) is Ask]
     owners = {name.partition(" #")[0] for name in names}
-    assert owners == {f"robot@pid:{os.getpid()}"}
+    assert owners == {f"robot@uid:{os.getuid()}/pid:{os.getpid()}"}
     assert len(set(names)) == 2
 
 
@@ -540,11 +540,24 @@ def test_connections_that_libzmq_does_not_close_are_counted_with_their_owner() -
     for _, theirs in pairs[:5]:
         theirs.close()
     assert known.look_for_stuck() == [], "libzmq may still be about to close them"
-    assert known.look_for_stuck() == [f"pid:{os.getpid()}"]
+    assert known.look_for_stuck() == [f"uid:{os.getuid()}/pid:{os.getpid()}"]
     assert sorted(known.stuck) == sorted(ours.fileno() for ours, _ in pairs[:5])
     assert list(known.by_file) == [pairs[5][0].fileno()]
     known.closed(pairs[0][0].fileno())
     assert len(known.stuck) == 4
+    for one in [end for pair in pairs for end in pair]:
+        one.close()
+
+
+def test_many_processes_of_one_user_leave_connections_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [socket.socketpair() for _ in range(6)]
+    files = [ours.fileno() for ours, _ in pairs]
+    known = connections.Connections(4, lambda file: True)
+    with monkeypatch.context() as patched:
+        patched.setattr(connections, "owner_of", lambda file, same_host: f"uid:9/pid:{file}")
+        assert [known.opened(file, True) for file in files[:4]] == [None] * 4
+    assert known.opened(files[4], True) in files[:4], "this process is of a user that has none"
+    assert known.opened(files[5], True) in files[:4]
     for one in [end for pair in pairs for end in pair]:
         one.close()
 
