@@ -28,7 +28,7 @@ FILES_MAX = 1 << 20
 """The soft limit is not raised beyond this, where the hard one is unlimited: some libraries close every number."""
 
 STUCK_MAX = 4
-"""Connections of one owner that its clients have closed and libzmq has not: with so many it may not connect again."""
+"""Connections of one offender that its clients closed and libzmq has not: with so many it may not connect again."""
 
 _CLOSED = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)  # by the other side
 _PEER = struct.Struct("3i")
@@ -133,8 +133,8 @@ class Connections:
 
     def look_for_stuck(self) -> List[str]:
         """Call it about once a second. libzmq may keep a connection open that its client has closed, until the socket
-        closes (docs/develop/libzmq.md): those that are so at two looks are counted apart. Returns the owners that have
-        too many of them."""
+        closes (docs/develop/libzmq.md): those that are so at two looks are counted apart. Returns the offenders that
+        have too many of them."""
         poll = select.poll()
         for file in self.by_file:
             poll.register(file, _CLOSED)
@@ -147,7 +147,7 @@ class Connections:
             connection = self.by_file[file]
             self.closed(file)
             self.stuck[file] = connection
-        owners = [connection.owner for connection in self.stuck.values()]
+        owners = [offender(connection.owner) for connection in self.stuck.values()]
         return [owner for owner in dict.fromkeys(owners) if owners.count(owner) >= STUCK_MAX]
 
     def _to_end(self, new: Connection) -> Connection:
@@ -160,6 +160,13 @@ class Connections:
             [connection for connection in self.by_file.values() if connection.owner == greediest],
             key=lambda connection: (self._is_idle(connection.file), connection.number),
         )
+
+
+def offender(owner: str) -> str:
+    """Who is kept out for what a connection of ``owner`` did: a process of the server's own user or root; of any other
+    user all that it has, since it could come back as another process."""
+    user = user_of(owner)
+    return owner if user in (f"uid:{os.geteuid()}", "uid:0") else user
 
 
 def _is_below(counts: Dict[str, int], name: str) -> bool:

@@ -20,7 +20,7 @@ from typing import Any, Callable, Deque, Dict, List, Mapping, Sequence, Tuple
 import zmq
 
 from edgeserve.errors import Cancelled, Malformed, Rejected, RequestError, TooLarge
-from edgeserve.ipc.connections import Connection, Connections, connections_max, hang_up, received_bytes
+from edgeserve.ipc.connections import Connection, Connections, connections_max, hang_up, offender, received_bytes
 from edgeserve.ipc.credentials import NOBODY, Credential, Credentials
 from edgeserve.ipc.endpoints import readable, watch_socket
 from edgeserve.ipc.forms import FIRST_LEARN_AFTER, LEARN_AFTER, Form
@@ -337,7 +337,7 @@ class Peers:
         self._files: Dict[int, bytes] = {}  # connection -> client
         self.connections = Connections(connections_max(count_max), self._is_idle)
         self._names: Dict[str, str] = {}  # whose connections -> what they call themselves, with the mark behind it
-        self._flooders: Dict[str, int] = {}  # owners that may not connect, and until when
+        self._flooders: Dict[str, int] = {}  # offenders that may not connect, and until when
         self._accounts: Dict[str, Account] = {}
         self.open_count = 0
         self.open_bytes = 0
@@ -396,7 +396,7 @@ class Peers:
                 "a client may not choose its routing id; leave the socket's option ROUTING_ID (IDENTITY) unset"
             )
         # The owner of a key is known now; by its address alone it was let in.
-        is_flooder = connection is not None and self._flooders.get(peer.owner, 0) > self.received_ns
+        is_flooder = connection is not None and self._flooders.get(offender(peer.owner), 0) > self.received_ns
         if self._is_chosen(client) or is_flooder or (peer.key and not self._credentials.is_allowed(peer.key)):
             if connection is not None:
                 hang_up(connection)
@@ -620,7 +620,7 @@ class Peers:
         now_ns = self._clock_ns()
         self._flooders = {owner: until_ns for owner, until_ns in self._flooders.items() if until_ns > now_ns}
         connection = self.connections.by_file.get(file)
-        if connection is not None and connection.owner in self._flooders:
+        if connection is not None and offender(connection.owner) in self._flooders:
             hang_up(connection)
 
     def _file_closed(self, file: int) -> None:
@@ -639,18 +639,19 @@ class Peers:
         for client in self.flood.culprits(now_ns):
             peer = self.by_id.get(client) or self.flood.refused.get(client)
             if peer is not None:
-                self._flooders[peer.owner] = now_ns + PENALTY_NS
+                self._flooders[offender(peer.owner)] = now_ns + PENALTY_NS
                 self._die(client, peer.owner)
                 self.cut(peer, "it sends faster than the server reads")
 
     def penalise(self, owner: str, reason: str) -> None:
-        """Another slice of frames was dropped of a message with too many. All connections of its owner end (each could
-        hold up the others as long), and no new one is let in for a while."""
-        until_ns = max(self._flooders.get(owner, 0), self._clock_ns() + PENALTY_NS)
-        self._flooders[owner] = until_ns + SLICE_PENALTY_NS
-        for peer in [peer for peer in self.by_id.values() if peer.owner == owner]:
+        """Another slice of frames was dropped of a message with too many. All connections of the offender end (each
+        could hold up the others as long), and no new one is let in for a while."""
+        whose = offender(owner)
+        until_ns = max(self._flooders.get(whose, 0), self._clock_ns() + PENALTY_NS)
+        self._flooders[whose] = until_ns + SLICE_PENALTY_NS
+        for peer in [peer for peer in self.by_id.values() if offender(peer.owner) == whose]:
             self.cut(peer, reason)
-        for connection in [one for one in self.connections.by_file.values() if one.owner == owner]:
+        for connection in [one for one in self.connections.by_file.values() if offender(one.owner) == whose]:
             hang_up(connection)  # also those of which no message was read yet
 
     def look_for_unfinished(self, now_ns: int) -> None:
@@ -668,7 +669,7 @@ class Peers:
             samples.append(Sample(file, mark, file in arriving, received_bytes(one)))
         for file in self.unfinished.look(now_ns, own_bytes(), samples):
             one = connections.by_file[file]
-            self._flooders[one.owner] = now_ns + PENALTY_NS
+            self._flooders[offender(one.owner)] = now_ns + PENALTY_NS
             peer = self.by_id.get(self._files.get(file, b""))
             if peer is not None:
                 self.cut(peer, "a message of it does not end")

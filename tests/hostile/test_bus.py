@@ -25,6 +25,7 @@ from edgeserve.errors import Rejected
 from edgeserve.ipc import connections, endpoints, memory, peers, wire
 from edgeserve.ipc.bus import SURPLUS_FRAMES_MAX, Ask, Bus, ClientGone
 from edgeserve.ipc.peers import DEAD_NS
+from edgeserve.owners import process_owner, user_of
 
 IMPORTS = os.pathsep.join([os.path.dirname(bus_server.__file__), *sys.path])
 """What a server in another process needs."""
@@ -84,6 +85,19 @@ def test_a_message_of_many_frames_holds_nobody_up(server: BusServer) -> None:
             assert (healthy.infer("echo", X)["x"] == X["x"]).all()
         assert attacker.communicate()[0] == b"closed\n", "neither its other connection nor a new one is served"
         assert not pending.done()
+
+
+def test_a_new_process_of_another_user_is_no_way_out(server: BusServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert connections.offender("uid:4294967294/pid:7") == "uid:4294967294"
+    assert connections.offender(process_owner(os.geteuid(), 7)) == process_owner(os.geteuid(), 7)
+    assert connections.offender("address:192.0.2.7") == "address:192.0.2.7"
+    monkeypatch.setattr(peers, "offender", user_of)  # as if this were another user than the server's
+    with zmtp.connect(server.endpoint) as other:
+        code = [sys.executable, "-c", MANY_FRAMES, server.endpoint, str(2 * SURPLUS_FRAMES_MAX)]
+        subprocess.run(code, env={**os.environ, "PYTHONPATH": IMPORTS}, stdout=subprocess.DEVNULL, check=True)
+        with contextlib.suppress(ConnectionError):
+            while other.recv(1 << 16):
+                pass
 
 
 def test_frames_are_dropped_a_slice_at_a_time(context: Any) -> None:
