@@ -1,12 +1,13 @@
 """What a well-behaved client finishes beside one attacker of each kind, against what it finishes alone.
 
-    python scripts/dev/isolation.py [--seconds 8] [--rounds 2] [--json FILE]
+    python scripts/dev/isolation.py [--seconds 8] [--rounds 2] [--only "http: "] [--json FILE]
 
-The server, the client and each attacker are processes of their own. The client asks at a steady rate, less than half of
-what the lane can do, and counts the answers that come in time. Attackers run at the lowest priority of the system: what
-is measured is what the server gives away, not how the system shares its cores. Each measurement beside an attacker
-stands between two of the client alone, and is compared with their mean. The class ``critical`` is restricted, as it
-must be where clients are not trusted with it.
+The server with its front, the client and each attacker are processes of their own. The client asks at a steady rate
+over the bus, HTTP or gRPC, less than half of what the lane can do, and counts the answers that come in time. Attackers
+run at the lowest priority of the system: what is measured is what the server gives away, not how the system shares its
+cores. Each measurement beside an attacker stands between two of the client alone, and is compared with their mean. The
+class ``critical`` is restricted, as it must be where clients are not trusted with it. As root, attackers for which that
+matters are another user, to whose group the bus's directory is open.
 """
 
 from __future__ import annotations
@@ -15,17 +16,21 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
+import psutil
 from lib.checks import Checks, arguments
-from lib.server_process import ServerProcess
+from lib.server_process import READY_S, ServerProcess
+
+from dev import front_attackers
 
 CONFIG = """
 [server]
@@ -64,11 +69,54 @@ model = "m"
 policy = "edf"
 slo = "500ms"
 inputs = {{ image_sizes = {{ dtype = "float32", shape = [-1] }} }}
+[app.x]
+model = "m"
+policy = "edf"
+slo = "500ms"
+inputs = {{ x = {{ dtype = "float32", shape = [-1] }} }}
+[app.see]
+model = "m"
+policy = "edf"
+slo = "500ms"
+inputs = {{ image = {{ dtype = "uint8", shape = [-1, -1, 3] }} }}
 [app.stream]
 model = "m"
 policy = "edf"
 slo = "500ms"
 stream = "newest_wins"
+"""
+
+PLACES = """
+[lane.cpu1]
+[model.echo]
+engine = "python"
+function = "functions:echo"
+options = {{ example = "functions:example" }}
+lanes = ["cpu1"]
+[app.echo]
+model = "echo"
+policy = "edf"
+slo = "10s"
+inputs = {{ x = {{ dtype = "float32", shape = [-1] }} }}
+[http]
+listen = "HTTP"
+grpc = "GRPC"
+token_file = "tokens"
+"""
+"""What the server has besides where it is asked over HTTP and gRPC."""
+
+METRICS = """
+import http.client, threading
+def ask():
+    while True:
+        try:
+            one = socket.create_connection(sys.argv[5].split(":"), 5)
+            one.sendall(random.choice((b"", b"GET /metr", b"GET /metrics HTTP/1.1\\r\\n\\r\\n")))
+            time.sleep(1)
+        except OSError:
+            time.sleep(0.01)
+for _ in range(200):
+    threading.Thread(target=ask).start()
 """
 
 RATE = 30.0
@@ -397,10 +445,25 @@ while True:
 }
 
 
+class Front(NamedTuple):
+    """Where a client asks: the text of the client, how its attackers begin, and what they are."""
+
+    client: str
+    begin: str
+    attacks: Mapping[str, str]
+
+
+FRONTS = {
+    "bus": Front(CLIENT, "", {**ATTACKS, "holds connections to the metrics": METRICS}),
+    "http": Front(front_attackers.HTTP_CLIENT, front_attackers.HTTP_BEGIN, front_attackers.HTTP_ATTACKS),
+    "grpc": Front(front_attackers.GRPC_CLIENT, front_attackers.GRPC_BEGIN, front_attackers.GRPC_ATTACKS),
+}
+
+
 @contextlib.contextmanager
 def attacker(attack: str, *args: str) -> Iterator[subprocess.Popen[bytes]]:
-    """One that attacks all the while, with its processes. ``args``: the bus's endpoint, the process id of the
-    client."""
+    """One that attacks all the while, with its processes. ``args``: the bus's endpoint, the process id of the client,
+    where the fronts listen."""
     process = subprocess.Popen(
         [sys.executable, "-c", f"ANOTHER = {ANOTHER_USER}\n" + BEGIN + attack, *args],
         stderr=subprocess.DEVNULL,
@@ -413,25 +476,75 @@ def attacker(attack: str, *args: str) -> Iterator[subprocess.Popen[bytes]]:
         process.wait()
 
 
-def measure(endpoint: str, seconds: float, attack: str = "") -> Dict[str, int]:
-    """How the client's requests ended, beside the attacker where one is given."""
-    client = subprocess.Popen(
-        [sys.executable, "-c", CLIENT, endpoint, str(seconds), str(RATE)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    assert client.stdout is not None
-    with client, attacker(attack, endpoint, str(client.pid)) if attack else contextlib.nullcontext() as other:
-        client.stdout.readline()
+class Server:
+    """The server under attack, with the places where it is asked: ``places`` by the names of :data:`FRONTS`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        http, grpc, self.metrics = (free_place() for _ in range(3))
+        self.places = {"bus": f"ipc://{folder}/bus/socket", "http": http, "grpc": grpc}
+        tokens = "".join([f"{name} {token}\n" for name, token in front_attackers.TOKENS.items()])
+        config = CONFIG.replace("[server]\n", f'[server]\nmetrics = "{self.metrics}"\n')
+        config += PLACES.replace("HTTP", http).replace("GRPC", grpc)
+        files = {"tokens": tokens, "functions.py": front_attackers.FUNCTIONS}
+        self.process = ServerProcess(folder, config, files, log=folder / "log")
+        self.process.wait_ready(self.places["bus"])
+        due_s = time.monotonic() + READY_S
+        for place in (http, grpc):
+            while not listens(place) and time.monotonic() < due_s:
+                time.sleep(0.1)
+
+    def memory_mib(self) -> Dict[str, float]:
+        """What the server and its front have."""
+        server = psutil.Process(self.process.pid)
+        found = {"server": server.memory_info().rss / 2**20}
+        for child in server.children():
+            with contextlib.suppress(psutil.Error):
+                if "http" in child.cmdline():
+                    found["front"] = child.memory_info().rss / 2**20
+        return found
+
+    def measure(self, front: str, seconds: float, attack: str = "") -> Dict[str, Any]:
+        """How the requests of a client ended there, beside the attacker where one is given, and the most memory."""
+        client = subprocess.Popen(
+            [sys.executable, "-c", FRONTS[front].client, self.places[front], str(seconds), str(RATE)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert client.stdout is not None and client.stdin is not None
+        places = (self.places["bus"], str(client.pid), self.places["http"], self.places["grpc"], self.metrics)
+        most: Dict[str, float] = {}
+        program = FRONTS[front].begin + attack
+        with client, attacker(program, *places) if attack else contextlib.nullcontext() as other:
+            client.stdout.readline()
+            time.sleep(1.0 if attack else 0.0)
+            client.stdin.write("go\n")
+            client.stdin.flush()
+            while client.poll() is None:
+                most = {name: max(value, most.get(name, 0.0)) for name, value in self.memory_mib().items()}
+                time.sleep(0.1)
+            told = client.stdout.read()
+            if other is not None and other.poll() is not None:
+                raise SystemExit(f"the attacker ended by itself with {other.returncode}")
         time.sleep(1.0 if attack else 0.0)
-        told = client.communicate("go\n", timeout=300)[0]
-        if other is not None and other.poll() is not None:
-            raise SystemExit(f"the attacker ended by itself with {other.returncode}")
-    time.sleep(1.0 if attack else 0.0)
-    found: Dict[str, int] = json.loads(told) if client.returncode == 0 else {"ended": client.returncode}
-    return found
+        found: Dict[str, Any] = json.loads(told) if client.returncode == 0 else {"ended": client.returncode}
+        return {**found, "memory_mib": {name: round(value) for name, value in most.items()}}
+
+
+def free_place() -> str:
+    """HOST:PORT at which nothing listens."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{one.getsockname()[1]}"
+
+
+def listens(place: str) -> bool:
+    """Whether a connection comes about at HOST:PORT."""
+    host, port = place.split(":")
+    with socket.socket() as one:
+        return one.connect_ex((host, int(port))) == 0
 
 
 @contextlib.contextmanager
@@ -447,36 +560,29 @@ def bus_folder() -> Iterator[Path]:
         yield folder
 
 
-def run(attacks: Dict[str, str], seconds: float, rounds: int, say: Any) -> List[Dict[str, Any]]:
-    """Every attack in turn, so many times."""
+def run(only: str, seconds: float, rounds: int, say: Any) -> List[Dict[str, Any]]:
+    """Every attack whose name with its front's holds this text in turn, so many times."""
     rows: List[Dict[str, Any]] = []
     with bus_folder() as folder:
-        server = ServerProcess(folder, CONFIG)
-        endpoint = f"ipc://{folder}/bus/socket"
+        server = Server(folder)
         try:
-            measure(endpoint, 2.0)
-            for _ in range(rounds):
-                before = measure(endpoint, seconds)
-                for name, attack in attacks.items():
-                    beside, after = measure(endpoint, seconds, attack), measure(endpoint, seconds)
+            for front, about in FRONTS.items():
+                attacks = {name: attack for name, attack in about.attacks.items() if only in f"{front}: {name}"}
+                before = server.measure(front, 2.0) if attacks else {}
+                for name, attack in [*attacks.items()] * rounds:
+                    before = server.measure(front, seconds) if not rows or rows[-1]["front"] != front else before
+                    beside, after = server.measure(front, seconds, attack), server.measure(front, seconds)
                     alone = (before.get("completed", 0) + after.get("completed", 0)) / 2
-                    rows.append(
-                        {
-                            "attack": name,
-                            "alone": alone,
-                            "beside": beside,
-                            "share": beside.get("completed", 0) / max(1.0, alone),
-                        }
-                    )
+                    share = beside.get("completed", 0) / max(1.0, alone)
+                    rows.append({"front": front, "attack": name, "alone": alone, "beside": beside, "share": share})
                     say(rows[-1])
                     before = after
-                    if server.has_ended():
-                        raise SystemExit(
-                            f"the server ended with {server.process.returncode}, attacked by one that {name}"
-                        )
-            rows.append({"status": server.stop()})
+                    if server.process.has_ended():
+                        status = server.process.process.returncode
+                        raise SystemExit(f"the server ended with {status}, attacked by one that {name}")
+            rows.append({"status": server.process.stop(), "front": ""})
         finally:
-            server.kill()
+            server.process.kill()
     return rows
 
 
@@ -484,15 +590,14 @@ def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only", default="", metavar="TEXT", help="attackers whose names hold this text alone")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only where 'FRONT: NAME' holds it")
     args = parser.parse_args()
-    attacks = {name: attack for name, attack in ATTACKS.items() if args.only in name}
-    rows = run(attacks, args.seconds, args.rounds, lambda row: print(row, flush=True))
+    rows = run(args.only, args.seconds, args.rounds, lambda row: print(row, flush=True))
     checks = Checks("scripts/dev/isolation.py")
     checks.at_most("exit status of the server", rows.pop()["status"], 0)
-    for name in attacks:
-        shares = [row["share"] for row in rows if row["attack"] == name]
-        checks.at_least(f"share kept beside one that {name}", sum(shares) / len(shares), SHARE_MIN)
+    for front, name in dict.fromkeys((row["front"], row["attack"]) for row in rows):
+        shares = [row["share"] for row in rows if (row["front"], row["attack"]) == (front, name)]
+        checks.at_least(f"{front}: share kept beside one that {name}", sum(shares) / len(shares), SHARE_MIN)
     return checks.finish(
         args.json,
         {"seconds": args.seconds, "rounds": args.rounds, "rate": RATE, "load_average": os.getloadavg()[0]},
