@@ -385,6 +385,13 @@ def test_commands_on_the_page_exist(path):
                 assert target in targets, f"{path}: 'make {target}' does not exist"
 
 
+def test_each_row_of_the_table_of_attacks_names_a_test():
+    rows = re.findall(r"`(\w+/test_\w+\.py)::(test_\w+)`", read(os.path.join("docs", "guide", "security.md")))
+    assert len(rows) > 20
+    for path, name in rows:
+        assert f"def {name}(" in read(os.path.join("tests", path)), f"{path} has no {name}"
+
+
 def test_the_hosted_run_uses_the_pythons_that_the_script_knows():
     """The script tests on the oldest and the newest that it finds: the workflow has to bring these two."""
     script = read(os.path.join(".ci", "run"))

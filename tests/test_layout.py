@@ -30,6 +30,7 @@ LOOSE = {
     "engine",
     "errors",
     "lognormal",
+    "owners",
     "policy",
     "request_options",
     "runtime",
@@ -37,7 +38,7 @@ LOOSE = {
     "units",
 }
 
-GROUND = {"units", "errors", "answers", "request_options", "config", "compiled", "lognormal"}  # level 0
+GROUND = {"units", "errors", "answers", "request_options", "owners", "config", "compiled", "lognormal"}  # level 0
 OUTSIDE = {"engines", "offload", "ipc", "device"}  # level 2: threads, sockets, engines
 
 # Room -> what it may import besides itself and the ground. The package itself ("") gives its version.
@@ -46,6 +47,7 @@ ROOMS = {
     "errors": set(),
     "answers": set(),
     "request_options": set(),
+    "owners": set(),
     "config": set(),
     "compiled": set(),
     "lognormal": set(),

@@ -32,6 +32,9 @@ DISCARDED = 4
 """So many times the bound of a body is read and thrown away: a client that still sends would not see its answer."""
 
 
+JSON_AT_ONCE_MAX = 1024**2
+"""Bytes of JSON that the event loop reads itself, such as a conversation: some 20 ms."""
+
 JSON_COST = 8
 """Times its size that JSON takes as lists and numbers: ``1.5,`` becomes 32 bytes."""
 
@@ -90,13 +93,11 @@ class Call:
             self.bounds.bodies.leave(self.origin, self.held_bytes)
             self.held_bytes = 0
 
-    def hold_json(self, nbytes: int) -> None:
-        """So many bytes of JSON are about to be read: the event loop waits, and what becomes of them is larger."""
-        if nbytes > self.bounds.json_bytes_max:
-            raise TooLarge(
-                f"the body has {nbytes} bytes of JSON, at most {self.bounds.json_bytes_max} are allowed; send binary "
-                "tensors, or raise [http] json_max"
-            )
+    def hold_json(self, nbytes: int, bytes_max: int) -> None:
+        """So many bytes of JSON are about to be read, ``bytes_max`` at most: what becomes of them is larger."""
+        if nbytes > bytes_max:
+            mend = "" if bytes_max == JSON_AT_ONCE_MAX else "; send binary tensors, or raise [http] json_max"
+            raise TooLarge(f"the body has {nbytes} bytes of JSON, at most {bytes_max} are allowed{mend}")
         self.hold((JSON_COST - 1) * nbytes)
 
     async def body(self) -> bytes:
@@ -125,7 +126,7 @@ class Call:
             timer.cancel()
         encoding = self.header(b"content-encoding")
         if encoding:
-            data = _unpacked(data, encoding, bytes_max)
+            data = await loop.run_in_executor(None, _unpacked, data, encoding, bytes_max)
             self.hold(len(data))
         return data
 
@@ -152,7 +153,7 @@ class Call:
     async def json(self, empty: Any = None) -> Any:
         """The body as JSON; ``empty`` where there is none."""
         data = await self.body()
-        self.hold_json(len(data))
+        self.hold_json(len(data), min(JSON_AT_ONCE_MAX, self.bounds.json_bytes_max))
         return parse_json(data, empty)
 
     async def gone(self) -> None:

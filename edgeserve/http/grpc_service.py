@@ -18,7 +18,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from edgeserve.config.schema import HttpConfig
-from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Malformed
+from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Malformed, Rejected
 from edgeserve.http.backend import Places
 from edgeserve.http.failures import GRPC_OF_HTTP, Unauthorized, details_of, message_of, status_of
 from edgeserve.http.grpc_messages import DATA_TYPES, KINDS, SERVICE
@@ -34,6 +34,9 @@ METADATA = "edgeserve-"
 
 ON_ONE_STREAM_MAX = 256
 """Requests of one ``ModelStreamInfer`` call whose answers are not written; more are read when some are."""
+
+LARGE_BYTES = 1024**2
+"""A message from here on waits where its origin has much with the server already."""
 
 QUESTIONS_AT_ONCE_MAX = 4
 """Messages received at a time of verbs that do not infer. They are small, and do not wait behind large ones."""
@@ -290,6 +293,50 @@ class Turns:
             yield
 
 
+class AtOnce:
+    """Bytes of large messages that are with the server, ``bytes_max`` of one origin at a time, and one message where
+    that has more: they share one connection with every other client's. Others wait in order. What the event loop does
+    with them it does one in a turn (:meth:`step`)."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._count_max = max(1, bytes_max // LARGE_BYTES)
+        self._one = asyncio.Lock()
+        self._of: WeakValueDictionary[str, _OfOrigin] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def turn(self, origin: str, nbytes: int) -> AsyncIterator[None]:
+        """Wait until there is room, and have it. A small message has it at once."""
+        count = min(nbytes // LARGE_BYTES, self._count_max)
+        of_one = self._of.get(origin)
+        if of_one is None:
+            of_one = self._of[origin] = _OfOrigin(self._count_max)
+        taken = 0
+        try:
+            if count:
+                async with of_one.order:
+                    for _ in range(count):
+                        await of_one.room.acquire()
+                        taken += 1
+            await self.step(nbytes)
+            yield
+        finally:
+            for _ in range(taken):
+                of_one.room.release()
+
+    async def step(self, nbytes: int) -> None:
+        """Before something is done with so many bytes: a turn of the event loop that does so with no other large
+        message."""
+        if nbytes >= LARGE_BYTES:
+            async with self._one:
+                await asyncio.sleep(0)
+
+
+class _OfOrigin:
+    def __init__(self, count: int) -> None:
+        self.order = asyncio.Lock()
+        self.room = asyncio.Semaphore(count)
+
+
 class Stream:
     """One ``ModelStreamInfer`` call. Each request has one answer, in the order in which they end; an error is one, too.
 
@@ -297,9 +344,15 @@ class Stream:
     read either. ``held``: the bytes of these requests and answers; more are read only below ``bytes_max``."""
 
     def __init__(
-        self, infer: Callable[[InferRequest, str], Awaitable[Any]], origin: str, held: Held, bytes_max: int
+        self,
+        infer: Callable[[InferRequest, str], Awaitable[Any]],
+        origin: str,
+        held: Held,
+        bytes_max: int,
+        at_once: AtOnce,
     ) -> None:
         self._infer = infer
+        self._at_once = at_once
         self._origin = origin
         self._held = held
         self._bytes_max = bytes_max
@@ -337,6 +390,7 @@ class Stream:
                 data = await read()
                 if data is grpc.aio.EOF:
                     break
+                await self._at_once.step(len(data))
                 self._count += 1
                 task = asyncio.ensure_future(self._answer(data))
                 del data  # not kept until the next one comes
@@ -350,15 +404,21 @@ class Stream:
     async def _answer(self, data: bytes) -> None:
         size, name = 0, ""
         try:
-            message = parsed("ModelInferRequest", data)
-            name = message.id
-            self._held.set(self._held.count + len(data))
+            try:
+                self._held.set(self._held.count + len(data))
+            except Rejected:
+                name = parsed("ModelInferRequest", data).id
+                raise
             size = len(data)
             self._look()
-            request = read_request(message)
-            del data, message  # their bytes are in the request, which alone is kept until its answer
-            answer = KINDS["ModelStreamInferResponse"](infer_response=await self._infer(request, self._origin))
-            packed = answer.SerializeToString()
+            async with self._at_once.turn(self._origin, size):
+                message = parsed("ModelInferRequest", data)
+                name = message.id
+                request = read_request(message)
+                del data, message  # their bytes are in the request, which alone is kept until its answer
+                found = await self._infer(request, self._origin)
+                await self._at_once.step(size)
+                packed = KINDS["ModelStreamInferResponse"](infer_response=found).SerializeToString()
             self._held.set(self._held.count - size + len(packed))
             size = len(packed)
         except Exception as error:
@@ -393,6 +453,7 @@ class _Calls:
         )
         self._requests = Turns(config.grpc_receive_max)
         self._questions = Turns(QUESTIONS_AT_ONCE_MAX)
+        self._at_once = AtOnce(config.body_bytes_max)
 
     def infer(self, verb: Verb) -> Any:
         """A call of one request for an answer."""
@@ -410,9 +471,10 @@ class _Calls:
             async with turns.turn(origin):
                 data = await self._received(context)
                 held.set(len(data))
+            async with self._at_once.turn(origin, len(data)):
                 request = read(data)
-            del data  # its bytes are in the request, which alone is kept until its answer
-            packed: bytes = (await verb(request, origin)).SerializeToString()
+                del data  # its bytes are in the request, which alone is kept until its answer
+                packed: bytes = (await verb(request, origin)).SerializeToString()
             held.set(len(packed))
             return packed
 
@@ -438,7 +500,8 @@ class _Calls:
             except EdgeServeError as error:
                 await context.abort(*refusal_of(error))
             held = self._hold(context, self._bytes, origin)
-            await Stream(infer, origin, held, self._config.body_bytes_max).run(context.read, context.write)
+            stream = Stream(infer, origin, held, self._config.body_bytes_max, self._at_once)
+            await stream.run(context.read, context.write)
 
         return call
 

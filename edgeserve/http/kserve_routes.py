@@ -5,30 +5,31 @@ from __future__ import annotations
 import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 from urllib.parse import parse_qsl
 
+import numpy as np
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Route
 
-from edgeserve.errors import BadInput, Failed, Malformed
+from edgeserve.errors import BadInput, Malformed
 from edgeserve.http import images
-from edgeserve.http.asgi import JSON, Bounds, Call, Endpoint, parse_json, to_json
+from edgeserve.http.asgi import JSON, JSON_AT_ONCE_MAX, Bounds, Call, Endpoint
 from edgeserve.http.failures import NotServed
 from edgeserve.http.kserve import (
     HINT,
     PARAMETERS,
-    VERSION,
     InferRequest,
     InferResponse,
     InputTensor,
     OpenInference,
     OutputWish,
 )
+from edgeserve.http.kserve_json import binary_wishes, list_of, named, read_inputs, split_body, table_of, written
+from edgeserve.http.large_json import KEEP, LARGE_BYTES, LargeJson
 from edgeserve.http.origins import Tokens
 from edgeserve.http.tensors import datatype_of, to_raw
-from edgeserve.http.tensors import to_json as listed
 
 HEADER_LENGTH = b"inference-header-content-length"
 OCTETS = b"application/octet-stream"
@@ -37,17 +38,21 @@ FORM_PARTS_MAX = 64
 DECODERS = 4
 """Threads that decode images and files: each takes some times the size of what it decodes."""
 
+LARGE_COUNT = 32_768
+"""Elements of an answer's outputs in JSON, from which on another process writes it: about 10 ms."""
+
 NO_CONTROL = "models are loaded and evicted by the scheduler; there is nothing to load, unload or switch here"
 
 
 class KServeRoutes:
     """The routes, and what each of them does."""
 
-    def __init__(self, service: OpenInference, bounds: Bounds, tokens: Tokens) -> None:
+    def __init__(self, service: OpenInference, bounds: Bounds, tokens: Tokens, large: LargeJson) -> None:
         self._service = service
         self._bounds = bounds
         self._tokens = tokens
         self._decoders = ThreadPoolExecutor(DECODERS, thread_name_prefix="edgeserve-decode")
+        self._large = large
 
     def routes(self) -> List[Route]:
         """All of them; the one that is asked most comes first."""
@@ -115,22 +120,35 @@ class KServeRoutes:
             request = await self._of_image(call)
         else:
             body, length = await call.body(), call.header(HEADER_LENGTH)
-            call.hold_json(int(length) if length.isdigit() else len(body))
+            json_bytes = int(length) if length.isdigit() else len(body)
+            call.hold_json(json_bytes, self._bounds.json_bytes_max)
+            if LARGE_BYTES <= json_bytes <= len(body):
+                body, json_bytes = await self._large.binary(body, json_bytes)
+                length = str(json_bytes)
             header, binary = split_body(body, length)
             request = self._of_json(call, header, binary)
         response = await self._service.infer(request, call.gone, call.origin)
-        data, json_length = written(response, header)
+        data, json_length = await self._written(response, header)
         if json_length is None:
             await call.answer(data, headers=[(b"content-type", JSON)])
         else:
             await call.answer(data, headers=[(b"content-type", OCTETS), (HEADER_LENGTH, str(json_length).encode())])
 
+    async def _written(self, response: InferResponse, header: Mapping[str, Any]) -> Tuple[bytes, Optional[int]]:
+        binary = binary_wishes(response, header)
+        count = sum([np.size(output.value) for output in response.outputs if output.name not in binary])
+        if count < LARGE_COUNT:
+            return written(response, binary)
+        data, json_bytes = written(response, [output.name for output in response.outputs], **{KEEP: binary})
+        data, left = await self._large.text(data, json_bytes or len(data))
+        return data, left if binary else None
+
     def _of_json(self, call: Call, header: Mapping[str, Any], binary: memoryview) -> InferRequest:
-        parameters = {**in_query(call), **_table_of(header, "parameters")}
+        parameters = {**in_query(call), **table_of(header, "parameters")}
         wishes = header.get("outputs")
         if wishes is not None:
             wishes = [
-                OutputWish(_named(item, "outputs"), _table_of(item, "parameters")) for item in _list(wishes)
+                OutputWish(named(item, "outputs"), table_of(item, "parameters")) for item in list_of(wishes)
             ] or None
         return InferRequest(
             call.path("name"),
@@ -155,7 +173,9 @@ class KServeRoutes:
         files: Dict[str, bytes] = {}
         tensors: List[InputTensor] = []
         parameters = in_query(call)
-        for key, value in await _fields(call, body):
+        fields = await _fields(call, body)
+        call.hold_json(sum([len(value) for _, value in fields if isinstance(value, str)]), JSON_AT_ONCE_MAX)
+        for key, value in fields:
             if isinstance(value, bytes):
                 files[key] = value
             elif key in app["inputs"]:
@@ -256,79 +276,6 @@ class KServeRoutes:
         raise NotServed(f"{path}: {NO_CONTROL}" if "repository" in path else f"{path} is not served")
 
 
-def split_body(body: bytes, header_length: str) -> Tuple[Mapping[str, Any], memoryview]:
-    """The JSON of a request's body, and the binary tensors behind it."""
-    view = memoryview(body)
-    if header_length:
-        if not header_length.isdigit() or int(header_length) > len(body):
-            raise Malformed(f"inference-header-content-length = {header_length[:20]!r}, the body has {len(body)} bytes")
-        table, rest = parse_json(view[: int(header_length)]), view[int(header_length) :]
-    else:
-        table, rest = parse_json(view), view[:0]
-    if not isinstance(table, dict):
-        raise Malformed(
-            "the body is no JSON object with 'inputs'; send an image with its content-type (image/jpeg), "
-            "files as a multipart form"
-        )
-    return table, rest
-
-
-def read_inputs(inputs: Any, binary: memoryview) -> List[InputTensor]:
-    """The inputs of a request's JSON, each with its part of the binary data."""
-    tensors, at = [], 0
-    for item in _list(inputs):
-        name, parameters = _named(item, "inputs"), _table_of(item, "parameters")
-        size, raw = parameters.get("binary_data_size"), None
-        if size is not None:
-            if type(size) is not int or not 0 <= size <= len(binary) - at:
-                raise Malformed(
-                    f"input {name!r}: binary_data_size = {str(size)[:40]}, {len(binary) - at} bytes are "
-                    f"left of the body"
-                )
-            raw, at = binary[at : at + size], at + size
-        tensors.append(InputTensor(name, item.get("datatype"), item.get("shape"), parameters, raw, item.get("data")))
-    if at != len(binary):
-        raise Malformed(f"{len(binary) - at} bytes of the body belong to no input")
-    return tensors
-
-
-def written(response: InferResponse, header: Mapping[str, Any]) -> Tuple[bytes, Optional[int]]:
-    """The body of an answer, and the length of its JSON where binary tensors follow it."""
-    wishes = header.get("outputs") or ()
-    every = bool(_table_of(header, "parameters").get("binary_data_output", False))
-    binary = {item["name"]: _table_of(item, "parameters").get("binary_data", every) for item in wishes}
-    outputs, blobs = [], []
-    for output in response.outputs:
-        table: Dict[str, Any] = {"name": output.name, "datatype": output.datatype, "shape": output.shape}
-        parameters = dict(output.parameters)
-        if output.value is None:
-            pass
-        elif binary.get(output.name, every):
-            blobs.append(to_raw(output.value))
-            parameters["binary_data_size"] = len(blobs[-1])
-        else:
-            table["data"] = listed(output.value)
-        if parameters:
-            table["parameters"] = parameters
-        outputs.append(table)
-    answer = {
-        "model_name": response.model,
-        "model_version": VERSION,
-        "parameters": response.parameters,
-        "outputs": outputs,
-    }
-    if response.id:
-        answer["id"] = response.id
-    try:
-        head = to_json(answer)
-    except ValueError:
-        raise Failed(
-            "an output holds an infinity or NaN, for which JSON has no word; ask for binary data "
-            '("parameters": {"binary_data_output": true})'
-        ) from None
-    return (b"".join([head, *blobs]), len(head)) if blobs else (head, None)
-
-
 def in_query(call: Call) -> Dict[str, Any]:
     """Parameters in the address, such as ``?slo_ms=50``. Others may be a proxy's and are passed over."""
     query = call.scope["query_string"]
@@ -368,24 +315,3 @@ async def _fields(call: Call, body: bytes) -> List[Tuple[str, Union[str, bytes]]
             return [(key, value if isinstance(value, str) else await value.read()) for key, value in form.multi_items()]
     except HTTPException as error:
         raise Malformed(f"the multipart form cannot be read: {error.detail}") from None
-
-
-def _list(items: Any) -> Sequence[Any]:
-    if not isinstance(items, list):
-        raise Malformed(f"inputs and outputs are lists, not {type(items).__name__}")
-    return items
-
-
-def _named(item: Any, where: str) -> str:
-    if not isinstance(item, dict) or not isinstance(item.get("name"), str):
-        raise Malformed(f"{where}: expected objects with a 'name'")
-    return str(item["name"])
-
-
-def _table_of(item: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    table = item.get(key)
-    if table is None:
-        return {}
-    if not isinstance(table, dict):
-        raise Malformed(f"{key} is {type(table).__name__}, expected an object")
-    return table

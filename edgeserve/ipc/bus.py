@@ -566,7 +566,7 @@ class Bus:
             raise NotAllowed("token: this server gives no shared memory to this connection; send frames")
         if connection.memory is not None:
             raise Malformed("token: this connection has its shared memory already")
-        peer.memory = connection.memory = self._offers.claim(token, connection.owner, connection.uid)
+        peer.memory = connection.memory = self._offers.claim(token, connection.owner)
         return peer.memory.bytes
 
     # --- what goes out ------------------------------------------------------------------------------------------------

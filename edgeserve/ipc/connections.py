@@ -14,9 +14,10 @@ import resource
 import select
 import socket
 import struct
-from typing import Callable, Dict, FrozenSet, List, Optional, Tuple
+from typing import Callable, Dict, FrozenSet, List, Optional
 
 from edgeserve.ipc.segments import Segment
+from edgeserve.owners import process_owner, user_of, who_makes_room
 
 log = logging.getLogger("edgeserve")
 
@@ -27,7 +28,7 @@ FILES_MAX = 1 << 20
 """The soft limit is not raised beyond this, where the hard one is unlimited: some libraries close every number."""
 
 STUCK_MAX = 4
-"""Connections of one owner that its clients have closed and libzmq has not: with so many it may not connect again."""
+"""Connections of one offender that its clients closed and libzmq has not: with so many it may not connect again."""
 
 _CLOSED = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)  # by the other side
 _PEER = struct.Struct("3i")
@@ -36,18 +37,16 @@ UNKNOWN = "unknown"
 
 
 class Connection:
-    """One accepted connection. ``same_host``: not TCP. ``owner``: whose it is, for shares among clients: the process on
-    this host, the address on another (``UNKNOWN`` where it closed before it was looked at). ``uid`` is the user on this
-    host, -1 beyond it. ``memory``: what it shares with the server, once it has claimed some. ``met_ns``: when it last
-    finished a message without being a client."""
+    """One accepted connection. ``same_host``: not TCP. ``owner``: whose it is (``edgeserve.owners``): the process on
+    this host, the address on another (``UNKNOWN`` where it closed before it was looked at). ``memory``: what it shares
+    with the server, once it has claimed some. ``met_ns``: when it last finished a message without being a client."""
 
-    __slots__ = ("file", "same_host", "owner", "uid", "number", "memory", "met_ns")
+    __slots__ = ("file", "same_host", "owner", "number", "memory", "met_ns")
 
-    def __init__(self, file: int, same_host: bool, owner: str, uid: int, number: int) -> None:
+    def __init__(self, file: int, same_host: bool, owner: str, number: int) -> None:
         self.file = file
         self.same_host = same_host
         self.owner = owner
-        self.uid = uid
         self.number = number
         self.memory: Optional[Segment] = None
         self.met_ns = 0
@@ -68,6 +67,7 @@ class Connections:
         self.waiting = self._waiting.poll
         self._hung_up: FrozenSet[int] = frozenset()
         self._owners: Dict[str, int] = {}
+        self._users: Dict[str, int] = {}
         self._is_idle = is_idle
 
     def opened(self, file: int, same_host: bool) -> Optional[int]:
@@ -77,10 +77,11 @@ class Connections:
         is_full = len(self.by_file) + len(self.stuck) >= self.count_max
         if is_full and self._refuse(file, same_host):
             return file
-        owner, uid = owner_of(file, same_host)
-        self.by_file[file] = Connection(file, same_host, owner, uid, self.accepted)
+        owner = owner_of(file, same_host)
+        self.by_file[file] = Connection(file, same_host, owner, self.accepted)
         self._waiting.register(file, select.POLLIN)
-        self._owners[owner] = self._owners.get(owner, 0) + 1
+        _count(self._owners, owner, 1)
+        _count(self._users, user_of(owner), 1)
         if not is_full:
             return None
         ended = self._to_end(self.by_file[file])
@@ -89,14 +90,14 @@ class Connections:
         return ended.file
 
     def _refuse(self, file: int, same_host: bool) -> bool:
-        """End a new connection at once, unless its owner has fewer than another has. By as few calls as there may be:
-        libzmq accepts more meanwhile, and aborts where it runs out of files."""
+        """End a new connection at once, unless its user or its owner has fewer than another has. By as few calls as
+        there may be: libzmq accepts more meanwhile, and aborts where it runs out of files."""
         one = borrowed(file, same_host)
         if one is None:
             return False
         try:
-            owner = _told_of(one)[0]
-            if owner == UNKNOWN or self._owners.get(owner, 0) + 1 < max(self._owners.values(), default=0):
+            owner = _told_of(one)
+            if owner == UNKNOWN or _is_below(self._users, user_of(owner)) or _is_below(self._owners, owner):
                 return False
             one.shutdown(socket.SHUT_RDWR)
         except OSError:  # it closed meanwhile
@@ -105,6 +106,10 @@ class Connections:
             one.detach()
         self._count_refused(owner)
         return True
+
+    def processes_of(self, user: str) -> int:
+        """How many processes of a user have connections."""
+        return sum([user_of(owner) == user for owner in self._owners])
 
     def _count_refused(self, owner: str) -> None:
         self.refused += 1
@@ -123,16 +128,13 @@ class Connections:
         connection = self.by_file.pop(file, None)
         if connection is not None:
             self._waiting.unregister(file)
-            left = self._owners[connection.owner] - 1
-            if left:
-                self._owners[connection.owner] = left
-            else:
-                del self._owners[connection.owner]
+            _count(self._owners, connection.owner, -1)
+            _count(self._users, user_of(connection.owner), -1)
 
     def look_for_stuck(self) -> List[str]:
         """Call it about once a second. libzmq may keep a connection open that its client has closed, until the socket
-        closes (docs/develop/libzmq.md): those that are so at two looks are counted apart. Returns the owners that have
-        too many of them."""
+        closes (docs/develop/libzmq.md): those that are so at two looks are counted apart. Returns the offenders that
+        have too many of them."""
         poll = select.poll()
         for file in self.by_file:
             poll.register(file, _CLOSED)
@@ -145,18 +147,36 @@ class Connections:
             connection = self.by_file[file]
             self.closed(file)
             self.stuck[file] = connection
-        owners = [connection.owner for connection in self.stuck.values()]
+        owners = [offender(connection.owner) for connection in self.stuck.values()]
         return [owner for owner in dict.fromkeys(owners) if owners.count(owner) >= STUCK_MAX]
 
     def _to_end(self, new: Connection) -> Connection:
-        """The new one, or the newest of the owner with the most, those with nothing in flight first."""
-        greediest = max(sorted(self._owners), key=self._owners.__getitem__)
-        if self._owners[new.owner] >= self._owners[greediest]:
+        """The new one, or the newest of the owner who makes room for it, those with nothing in flight first."""
+        before = {**self._owners, new.owner: self._owners[new.owner] - 1}
+        greediest = who_makes_room(before, new.owner)
+        if greediest is None:
             return new
         return max(
             [connection for connection in self.by_file.values() if connection.owner == greediest],
             key=lambda connection: (self._is_idle(connection.file), connection.number),
         )
+
+
+def offender(owner: str) -> str:
+    """Who is kept out for what a connection of ``owner`` did: a process of the server's own user or root; of any other
+    user all that it has, since it could come back as another process."""
+    user = user_of(owner)
+    return owner if user in (f"uid:{os.geteuid()}", "uid:0") else user
+
+
+def _is_below(counts: Dict[str, int], name: str) -> bool:
+    return counts.get(name, 0) + 1 < max(counts.values(), default=0)
+
+
+def _count(counts: Dict[str, int], name: str, more: int) -> None:
+    counts[name] = counts.get(name, 0) + more
+    if not counts[name]:
+        del counts[name]
 
 
 def borrowed(file: int, same_host: bool) -> Optional[socket.socket]:
@@ -169,25 +189,25 @@ def borrowed(file: int, same_host: bool) -> Optional[socket.socket]:
         return None
 
 
-def owner_of(file: int, same_host: bool) -> Tuple[str, int]:
-    """Whose connection it is, and the user id (-1: on another host, or not known)."""
+def owner_of(file: int, same_host: bool) -> str:
+    """Whose connection it is."""
     one = borrowed(file, same_host)
     if one is None:
-        return UNKNOWN, -1
+        return UNKNOWN
     try:
         return _told_of(one)
     finally:
         one.detach()
 
 
-def _told_of(one: socket.socket) -> Tuple[str, int]:
+def _told_of(one: socket.socket) -> str:
     try:
         if one.family == socket.AF_UNIX:
             pid, uid, _ = _PEER.unpack(one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-            return f"pid:{pid}", uid
-        return f"address:{one.getpeername()[0]}", -1
+            return process_owner(uid, pid)
+        return f"address:{one.getpeername()[0]}"
     except OSError:
-        return UNKNOWN, -1
+        return UNKNOWN
 
 
 def received_bytes(connection: Connection) -> int:
@@ -209,7 +229,7 @@ def received_bytes(connection: Connection) -> int:
 def hang_up(connection: Connection) -> None:
     """End a connection. libzmq notices, closes it and frees what it held. Nothing happens where the file is another's
     by now."""
-    if owner_of(connection.file, connection.same_host)[0] != connection.owner or connection.owner == UNKNOWN:
+    if owner_of(connection.file, connection.same_host) != connection.owner or connection.owner == UNKNOWN:
         return
     one = borrowed(connection.file, connection.same_host)
     if one is None:

@@ -16,6 +16,7 @@ import zmq.auth
 
 from edgeserve.errors import ConfigError
 from edgeserve.ipc.endpoints import read_certificate
+from edgeserve.owners import process_owner
 from edgeserve.units import NS_PER_S
 
 KEY_SUFFIX = ".key"
@@ -146,7 +147,7 @@ class Credentials:
     def is_from(self, frame: Any, owner: str) -> bool:
         """Whether a message can have come by a connection of this owner: a process of this host, where it is one."""
         match = _PEER.match(_property(frame, "Peer-Address"))
-        return match is None or owner == f"pid:{match.group(2)}"
+        return match is None or owner == process_owner(int(match.group(1)), int(match.group(2)))
 
     def is_allowed(self, key: str) -> bool:
         """Whether a client with this key is let in, as the folder was when it was read last."""

@@ -20,13 +20,14 @@ from typing import Any, Callable, Deque, Dict, List, Mapping, Sequence, Tuple
 import zmq
 
 from edgeserve.errors import Cancelled, Malformed, Rejected, RequestError, TooLarge
-from edgeserve.ipc.connections import Connection, Connections, connections_max, hang_up, received_bytes
+from edgeserve.ipc.connections import Connection, Connections, connections_max, hang_up, offender, received_bytes
 from edgeserve.ipc.credentials import NOBODY, Credential, Credentials
 from edgeserve.ipc.endpoints import readable, watch_socket
 from edgeserve.ipc.forms import FIRST_LEARN_AFTER, LEARN_AFTER, Form
 from edgeserve.ipc.memory import own_bytes, resident_bytes
 from edgeserve.ipc.unfinished import LOOK_NS, Sample, Unfinished
 from edgeserve.ipc.wire import Ask, Key
+from edgeserve.owners import CONNECTION_MARK, NAME_MARK, process_owner, user_of, who_makes_room
 from edgeserve.units import NS_PER_MS, NS_PER_S, format_size, ns_to_ms
 
 STAMP_AHEAD_NS_MAX = NS_PER_S  # a send stamp further in the future is of another clock and ignored
@@ -48,12 +49,6 @@ AWAY_CHECKS = 2
 
 DEAD = RequestError("the connection is closed")
 """Refuses what a connection sent that is over: nobody is there to be told."""
-
-NAME_MARK = " #"
-"""In the name of a request's client: before it whose connection it is, which is what shares go by, behind it which."""
-
-OWNER_MARK = "@"
-"""Before it what the client calls itself, for its weight; behind it whose connection it is."""
 
 MARK_BYTES = 256 * 1024
 """A mark per so many bytes: fewer are never counted, and lending costs more than copying."""
@@ -88,31 +83,46 @@ _first_numbers = itertools.count(1)
 
 
 COST_SHARE = 20
-"""An owner's refused messages and questions may take this part of the loop's time."""
+"""A user's refused messages and questions may take this part of the loop's time, those of one of its processes an
+equal part of that."""
 
 COST_NS_MAX = 50 * NS_PER_MS
 """And so much at once."""
 
 ACCOUNTS_MAX = 4096
-"""Owners whose costs are remembered."""
+"""Users and processes whose costs are remembered."""
 
 
 class Account:
-    """What an owner's refused messages and questions have cost of the loop's time, less its share since."""
+    """What an owner's refused messages and questions have cost of the loop's time, less its share since. A process has
+    the account of its ``user``, too, of which it is one of ``processes``."""
 
-    __slots__ = ("_owed_ns", "_at_ns")
+    __slots__ = ("user", "processes", "_owed_ns", "_at_ns")
 
-    def __init__(self) -> None:
-        self._owed_ns = self._at_ns = 0
+    def __init__(self, user: Account | None = None, now_ns: int = 0) -> None:
+        self.user = user
+        self.processes = 1
+        # Who is over begins no new account by a new process.
+        self._owed_ns = COST_NS_MAX if user is not None and user.is_over(now_ns) else 0
+        self._at_ns = now_ns
 
     def charge(self, cost_ns: int, now_ns: int) -> None:
         """One of them was read."""
-        self._owed_ns = max(0, self._owed_ns - (now_ns - self._at_ns) // COST_SHARE) + cost_ns
+        parts = 1
+        if self.user is not None:
+            self.user.charge(cost_ns, now_ns)
+            parts = self.user.processes
+        self._owed_ns = max(0, self._owed_ns - (now_ns - self._at_ns) // (COST_SHARE * parts)) + cost_ns
         self._at_ns = now_ns
 
     def is_over(self, now_ns: int) -> bool:
         """Whether it has had more than its share: then it gets the cheapest answer."""
-        return self._owed_ns - (now_ns - self._at_ns) // COST_SHARE > COST_NS_MAX
+        parts = 1
+        if self.user is not None:
+            if not self.user.is_over(now_ns):
+                return False
+            parts = self.user.processes
+        return self._owed_ns - (now_ns - self._at_ns) // (COST_SHARE * parts) > COST_NS_MAX // parts
 
 
 class ClientGone:
@@ -173,7 +183,6 @@ class Peer:
         "patient",
         "credential",
         "owner",
-        "uid",
         "bytes",
         "unread",
         "key",
@@ -190,9 +199,8 @@ class Peer:
         self.seen_ns = 0
         self.file = None if connection is None else connection.file
         self.same_host = connection is None or connection.same_host
-        self.owner = "inproc" if connection is None else connection.owner
-        self.uid = os.getuid() if connection is None else connection.uid
-        self.name = f"{self.owner}{NAME_MARK}{client.hex()}"
+        self.owner = process_owner(os.getuid(), os.getpid()) if connection is None else connection.owner
+        self.name = f"{self.owner}{CONNECTION_MARK}{client.hex()}"
         self.patient = False
         self.bytes = 0
         self.unread = Unread()
@@ -208,7 +216,7 @@ def name_for(peer: Peer, ask: Ask) -> str:
     if not peer.credential.may_control:
         ask.origin = ""
         return peer.name
-    return f"{ask.origin}{OWNER_MARK}{peer.owner}{NAME_MARK}{peer.client.hex()}"
+    return f"{ask.origin}{NAME_MARK}{user_of(peer.owner)}{CONNECTION_MARK}{peer.client.hex()}"
 
 
 class Flood:
@@ -329,7 +337,7 @@ class Peers:
         self._files: Dict[int, bytes] = {}  # connection -> client
         self.connections = Connections(connections_max(count_max), self._is_idle)
         self._names: Dict[str, str] = {}  # whose connections -> what they call themselves, with the mark behind it
-        self._flooders: Dict[str, int] = {}  # owners that may not connect, and until when
+        self._flooders: Dict[str, int] = {}  # offenders that may not connect, and until when
         self._accounts: Dict[str, Account] = {}
         self.open_count = 0
         self.open_bytes = 0
@@ -388,7 +396,7 @@ class Peers:
                 "a client may not choose its routing id; leave the socket's option ROUTING_ID (IDENTITY) unset"
             )
         # The owner of a key is known now; by its address alone it was let in.
-        is_flooder = connection is not None and self._flooders.get(peer.owner, 0) > self.received_ns
+        is_flooder = connection is not None and self._flooders.get(offender(peer.owner), 0) > self.received_ns
         if self._is_chosen(client) or is_flooder or (peer.key and not self._credentials.is_allowed(peer.key)):
             if connection is not None:
                 hang_up(connection)
@@ -419,11 +427,20 @@ class Peers:
             peer.key, owner = self._credentials.key_of(frame)
             if owner:
                 peer.owner = owner
-                peer.name = f"{owner}{NAME_MARK}{client.hex()}"
+                peer.name = f"{owner}{CONNECTION_MARK}{client.hex()}"
+        peer.account = self._account_of(peer.owner)
+        return peer
+
+    def _account_of(self, owner: str) -> Account:
         if len(self._accounts) >= ACCOUNTS_MAX:
             self._accounts.clear()
-        peer.account = self._accounts.setdefault(peer.owner, peer.account)
-        return peer
+        user, account = user_of(owner), self._accounts.get(owner)
+        if account is None:
+            of_user = self._account_of(user) if user != owner else None
+            account = self._accounts[owner] = Account(of_user, self.received_ns)
+        if account.user is not None:
+            account.user.processes = max(1, self.connections.processes_of(user))
+        return account
 
     def _is_chosen(self, client: bytes) -> bool:
         """Whether a routing id that begins as libzmq's own do is none of these."""
@@ -440,8 +457,8 @@ class Peers:
         if peer.owner not in self._names and peer.same_host:
             if len(self._names) >= NAMES_MAX:
                 self._names.clear()
-            self._names[peer.owner] = name + OWNER_MARK
-        peer.name = f"{self._names.get(peer.owner, '')}{peer.owner}{NAME_MARK}{peer.client.hex()}"
+            self._names[peer.owner] = name + NAME_MARK
+        peer.name = f"{self._names.get(peer.owner, '')}{peer.owner}{CONNECTION_MARK}{peer.client.hex()}"
 
     def _forget_idle(self) -> bool:
         """Make room: forget the client without requests in flight that was silent longest."""
@@ -455,8 +472,8 @@ class Peers:
         counts: Dict[str, int] = {}
         for peer in self.by_id.values():
             counts[peer.owner] = counts.get(peer.owner, 0) + 1
-        greediest = max(sorted(counts), key=counts.__getitem__)
-        if counts.get(owner, 0) + 1 >= counts[greediest]:
+        greediest = who_makes_room(counts, owner)
+        if greediest is None:
             return False
         newest = [peer for peer in self.by_id.values() if peer.owner == greediest][-1]
         self.cut(newest, f"its owner has {counts[greediest]} connections, and another client came")
@@ -603,7 +620,7 @@ class Peers:
         now_ns = self._clock_ns()
         self._flooders = {owner: until_ns for owner, until_ns in self._flooders.items() if until_ns > now_ns}
         connection = self.connections.by_file.get(file)
-        if connection is not None and connection.owner in self._flooders:
+        if connection is not None and offender(connection.owner) in self._flooders:
             hang_up(connection)
 
     def _file_closed(self, file: int) -> None:
@@ -622,18 +639,19 @@ class Peers:
         for client in self.flood.culprits(now_ns):
             peer = self.by_id.get(client) or self.flood.refused.get(client)
             if peer is not None:
-                self._flooders[peer.owner] = now_ns + PENALTY_NS
+                self._flooders[offender(peer.owner)] = now_ns + PENALTY_NS
                 self._die(client, peer.owner)
                 self.cut(peer, "it sends faster than the server reads")
 
     def penalise(self, owner: str, reason: str) -> None:
-        """Another slice of frames was dropped of a message with too many. All connections of its owner end (each could
-        hold up the others as long), and no new one is let in for a while."""
-        until_ns = max(self._flooders.get(owner, 0), self._clock_ns() + PENALTY_NS)
-        self._flooders[owner] = until_ns + SLICE_PENALTY_NS
-        for peer in [peer for peer in self.by_id.values() if peer.owner == owner]:
+        """Another slice of frames was dropped of a message with too many. All connections of the offender end (each
+        could hold up the others as long), and no new one is let in for a while."""
+        whose = offender(owner)
+        until_ns = max(self._flooders.get(whose, 0), self._clock_ns() + PENALTY_NS)
+        self._flooders[whose] = until_ns + SLICE_PENALTY_NS
+        for peer in [peer for peer in self.by_id.values() if offender(peer.owner) == whose]:
             self.cut(peer, reason)
-        for connection in [one for one in self.connections.by_file.values() if one.owner == owner]:
+        for connection in [one for one in self.connections.by_file.values() if offender(one.owner) == whose]:
             hang_up(connection)  # also those of which no message was read yet
 
     def look_for_unfinished(self, now_ns: int) -> None:
@@ -651,7 +669,7 @@ class Peers:
             samples.append(Sample(file, mark, file in arriving, received_bytes(one)))
         for file in self.unfinished.look(now_ns, own_bytes(), samples):
             one = connections.by_file[file]
-            self._flooders[one.owner] = now_ns + PENALTY_NS
+            self._flooders[offender(one.owner)] = now_ns + PENALTY_NS
             peer = self.by_id.get(self._files.get(file, b""))
             if peer is not None:
                 self.cut(peer, "a message of it does not end")

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from edgeserve.errors import ConfigError, Malformed, NotAllowed, Rejected
 from edgeserve.ipc.endpoints import IPC_PATH_BYTES_MAX, look_for_server, remove_socket, split_endpoint
 from edgeserve.ipc.tensors import Buffer, Place, call_when_gone, insert_places
+from edgeserve.owners import process_owner
 from edgeserve.units import NS_PER_S
 
 log = logging.getLogger("edgeserve")
@@ -227,12 +228,12 @@ class Offers:
         self._thread = threading.Thread(target=self._run, name="edgeserve-memory", daemon=True)
         self._thread.start()
 
-    def claim(self, token: bytes, owner: str, uid: int) -> Segment:
+    def claim(self, token: bytes, owner: str) -> Segment:
         """The segment that was passed with ``token``, to the process whose connection now shows it. Raises
         :class:`NotAllowed` for a token that was not given, was shown before, or was given to another, and
         :class:`Rejected` where this process may not have so much memory."""
         offer = self._offers.pop(token, None)
-        if offer is None or (f"pid:{offer.pid}", offer.uid) != (owner, uid):
+        if offer is None or process_owner(offer.uid, offer.pid) != owner:
             raise NotAllowed(
                 "token: no shared memory was given to this process with it (or it is too old); connect to "
                 f"{self.path} first"

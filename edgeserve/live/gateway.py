@@ -17,6 +17,7 @@ from edgeserve.live.errors import CLIENT_GONE, EarlyRefusals
 from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest, RequestValidator, unknown_app
 from edgeserve.live.world import LiveWorld
+from edgeserve.owners import user_of
 from edgeserve.sched.protocol.actions import Outcome
 from edgeserve.sched.protocol.events import Event
 from edgeserve.sched.resources.streams import OWNER_MARK
@@ -204,7 +205,7 @@ class Gateway:
         """Raises :class:`Rejected` where the client may not ask with this class."""
         peer = request.peer
         # A front that asks for others may not lend them what it may itself.
-        names = (request.origin,) if request.origin else (peer.owner, f"uid:{peer.uid}")
+        names = (request.origin,) if request.origin else tuple(dict.fromkeys((user_of(peer.owner), peer.owner)))
         if self._critical_for.isdisjoint(names):
             raise Rejected(
                 f"app {request.app!r}: class 'critical' is not for {' or '.join(names)}; add "

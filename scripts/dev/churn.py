@@ -1,12 +1,13 @@
-"""Half as many requests again as a server can do, from clients that come and go: does anything grow?
+"""Half as many requests again as a server can do, from clients that come and go, beside attackers: does anything grow?
 
     python scripts/dev/churn.py --minutes 60 [--json FILE]
 
 The server runs as a process of its own (``edgeserve serve``). A steady client asks half of the load, at random times;
 the rest comes from clients that connect, ask a few things and vanish: most close their socket in the midst of it, some
-are processes that are killed. Memory, open files and threads of the server are looked at every second, and so is its
-log. What is compared is the median of the second minute (of the second tenth, where a run is shorter than twenty
-minutes) with that of the last tenth. At the end the server's ledger must balance and the server must end by itself.
+are processes that are killed. Beside them every attacker of ``isolation.py`` has its turn in each tenth of the run, and
+the end of a tenth has none. Memory, open files and threads of the server are looked at every second, and so is its log.
+What is compared is the time without attackers in the first tenth with that in the last. At the end the server's ledger
+must balance and the server must end by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import random
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -31,6 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from lib.checks import Checks, arguments
 from lib.server_process import ServerProcess
 
+from dev.isolation import ATTACKS, attacker, bus_folder
 from edgeserve.client import Client
 
 CONFIG = """
@@ -62,6 +63,20 @@ model = "m"
 policy = "edf"
 slo = "250ms"
 stream = "newest_wins"
+# What only attackers ask.
+[app.mine]
+model = "m"
+policy = "edf"
+slo = "500ms"
+[app.other]
+model = "m"
+policy = "edf"
+slo = "500ms"
+[app.shaped]
+model = "m"
+policy = "edf"
+slo = "500ms"
+inputs = {{ image_sizes = {{ dtype = "float32", shape = [-1] }} }}
 """
 
 JOBS_PER_S = 4 / 0.028
@@ -81,6 +96,13 @@ time.sleep(60)
 """
 
 KILL_EVERY_S = 10.0
+TENTHS = 10
+QUIET_SHARE = 0.25
+"""Of each tenth, at its end: no attacker runs."""
+
+SETTLE_SHARE = 0.2
+"""Of the time without attackers, at its begin: the server ends what they left, and gives memory back."""
+
 GROWTH_MAX = 0.02
 LOG_BYTES_PER_S_MAX = 1000.0
 
@@ -160,6 +182,34 @@ class Killer(threading.Thread):
             self.killed += 1
 
 
+class Attackers(threading.Thread):
+    """Every attacker in turn, in each tenth of the run. ``is_quiet``: none runs, and what they left has ended."""
+
+    def __init__(self, endpoint: str, seconds: float, ending: threading.Event) -> None:
+        super().__init__(name="attackers", daemon=True)
+        self.turns = 0
+        self.is_quiet = False
+        self._endpoint, self._tenth_s, self._ending = endpoint, seconds / TENTHS, ending
+
+    def run(self) -> None:
+        begin_s = time.monotonic()
+        turn_s = self._tenth_s * (1 - QUIET_SHARE) / len(ATTACKS)
+        for tenth in range(TENTHS):
+            self.is_quiet = False
+            for number, text in enumerate(ATTACKS.values()):
+                due_s = begin_s + tenth * self._tenth_s + (number + 1) * turn_s
+                with attacker(text, self._endpoint, str(os.getpid())):
+                    if self._ending.wait(due_s - time.monotonic()):
+                        return
+                self.turns += 1
+            quiet_s = begin_s + (tenth + 1) * self._tenth_s - time.monotonic()
+            if self._ending.wait(SETTLE_SHARE * quiet_s):
+                return
+            self.is_quiet = True
+            if self._ending.wait(begin_s + (tenth + 1) * self._tenth_s - time.monotonic()):
+                return
+
+
 def look(pid: int, log: Path) -> Dict[str, int]:
     """Memory, open files and threads of a process; bytes of its log."""
     with open(f"/proc/{pid}/statm") as file:
@@ -174,8 +224,7 @@ def look(pid: int, log: Path) -> Dict[str, int]:
 
 def run(minutes: float, load: float) -> Dict[str, Any]:
     """Run it; what was found."""
-    with tempfile.TemporaryDirectory(prefix="es-churn-") as path:
-        folder = Path(path)
+    with bus_folder() as folder:
         server = ServerProcess(folder, CONFIG, log=folder / "log")
         try:
             return _load(server, f"ipc://{folder}/bus/socket", folder / "log", minutes * 60, load)
@@ -187,7 +236,8 @@ def _load(server: ServerProcess, endpoint: str, log: Path, seconds: float, load:
     server.wait_ready(endpoint)
     ending = threading.Event()
     steady, churn, killer = Steady(endpoint, load, ending), Churn(endpoint, load, ending), Killer(endpoint, ending)
-    for thread in (steady, churn, killer):
+    attackers = Attackers(endpoint, seconds, ending)
+    for thread in (steady, churn, killer, attackers):
         thread.start()
     begin_s = time.monotonic()
     samples: List[Dict[str, int]] = []
@@ -195,11 +245,14 @@ def _load(server: ServerProcess, endpoint: str, log: Path, seconds: float, load:
         time.sleep(1.0)
         if server.has_ended():
             raise SystemExit(f"the server ended with {server.process.returncode}:\n{server.said()}")
-        samples.append(look(server.pid, log))
+        is_quiet = attackers.is_quiet
+        seen = look(server.pid, log)
+        tenth = min(TENTHS - 1, int((time.monotonic() - begin_s) / seconds * TENTHS))
+        samples.append({**seen, "quiet_tenth": tenth if is_quiet and attackers.is_quiet else -1})
         if len(samples) % 60 == 0:
             print(f"{len(samples) // 60} min: {samples[-1]}", flush=True)
     ending.set()
-    for thread in (steady, churn, killer):
+    for thread in (steady, churn, killer, attackers):
         thread.join(30)
     stats = _at_rest(endpoint)
     apps = {name: {"received": app["received"], **app["outcomes"]} for name, app in stats["apps"].items()}
@@ -207,6 +260,7 @@ def _load(server: ServerProcess, endpoint: str, log: Path, seconds: float, load:
         "seconds": len(samples),
         "clients": churn.clients,
         "killed": killer.killed,
+        "attackers": attackers.turns,
         "steady": dict(steady.told),
         "apps": apps,
         "open": stats["open"],
@@ -243,14 +297,13 @@ def main() -> int:
 
 def check(found: Dict[str, Any], samples: List[Dict[str, int]], checks: Checks) -> None:
     """Everything this script must show."""
-    tenth = max(1, len(samples) // 10)
-    early = samples[60:120] if len(samples) >= 1200 else samples[tenth : 2 * tenth] or samples
-    late = samples[-tenth:]
+    early = [one for one in samples if one["quiet_tenth"] == 0]
+    late = [one for one in samples if one["quiet_tenth"] == TENTHS - 1]
     growth = statistics.median([one["rss"] for one in late]) / statistics.median([one["rss"] for one in early]) - 1
-    checks.at_most("growth of memory after the first minute", growth, GROWTH_MAX)
+    checks.at_most("growth of memory after the first tenth", growth, GROWTH_MAX)
     for name in ("files", "threads"):
         more = statistics.median([one[name] for one in late]) - statistics.median([one[name] for one in early])
-        checks.at_most(f"more {name} than after the first minute (median)", more, 0 if name == "threads" else 2)
+        checks.at_most(f"more {name} than after the first tenth (median)", more, 0 if name == "threads" else 2)
     checks.at_most("bytes of log a second", samples[-1]["log"] / len(samples), LOG_BYTES_PER_S_MAX)
     checks.at_most("requests without an end", found["open"] + abs(found["unbalanced"]), 0)
     checks.at_most("exit status of the server", found["status"], 0)

@@ -1,29 +1,36 @@
 """What a well-behaved client finishes beside one attacker of each kind, against what it finishes alone.
 
-    python scripts/dev/isolation.py [--seconds 8] [--rounds 2] [--json FILE]
+    python scripts/dev/isolation.py [--seconds 8] [--rounds 2] [--only "http: "] [--json FILE]
 
-The server, the client and each attacker are processes of their own. The client asks at a steady rate, less than half of
-what the lane can do, and counts the answers that come in time. Attackers run at the lowest priority of the system: what
-is measured is what the server gives away, not how the system shares its cores. Each measurement beside an attacker
-stands between two of the client alone, and is compared with their mean. The class ``critical`` is restricted, as it
-must be where clients are not trusted with it.
+The server with its front, the client and each attacker are processes of their own. The client asks at a steady rate
+over the bus, HTTP or gRPC, less than half of what the lane can do, and counts the answers that come in time. Attackers
+run at the lowest priority of the system: what is measured is what the server gives away, not how the system shares its
+cores. Each measurement beside an attacker stands between two of the client alone, and is compared with their mean. The
+class ``critical`` is restricted, as it must be where clients are not trusted with it. As root, attackers for which that
+matters are another user, to whose group the bus's directory is open.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
+import psutil
 from lib.checks import Checks, arguments
-from lib.server_process import ServerProcess
+from lib.server_process import READY_S, ServerProcess
+
+from dev import front_attackers
 
 CONFIG = """
 [server]
@@ -62,6 +69,16 @@ model = "m"
 policy = "edf"
 slo = "500ms"
 inputs = {{ image_sizes = {{ dtype = "float32", shape = [-1] }} }}
+[app.x]
+model = "m"
+policy = "edf"
+slo = "500ms"
+inputs = {{ x = {{ dtype = "float32", shape = [-1] }} }}
+[app.see]
+model = "m"
+policy = "edf"
+slo = "500ms"
+inputs = {{ image = {{ dtype = "uint8", shape = [-1, -1, 3] }} }}
 [app.stream]
 model = "m"
 policy = "edf"
@@ -69,10 +86,46 @@ slo = "500ms"
 stream = "newest_wins"
 """
 
+PLACES = """
+[lane.cpu1]
+[model.echo]
+engine = "python"
+function = "functions:echo"
+options = {{ example = "functions:example" }}
+lanes = ["cpu1"]
+[app.echo]
+model = "echo"
+policy = "edf"
+slo = "10s"
+inputs = {{ x = {{ dtype = "float32", shape = [-1] }} }}
+[http]
+listen = "HTTP"
+grpc = "GRPC"
+token_file = "tokens"
+"""
+"""What the server has besides where it is asked over HTTP and gRPC."""
+
+METRICS = """
+import http.client, threading
+def ask():
+    while True:
+        try:
+            one = socket.create_connection(sys.argv[5].split(":"), 5)
+            one.sendall(random.choice((b"", b"GET /metr", b"GET /metrics HTTP/1.1\\r\\n\\r\\n")))
+            time.sleep(1)
+        except OSError:
+            time.sleep(0.01)
+for _ in range(200):
+    threading.Thread(target=ask).start()
+"""
+
 RATE = 30.0
 """Requests a second of the client; the lane does 100."""
 
 SHARE_MIN = 0.95
+
+ANOTHER_USER = 65534
+"""The user, and the group that the directory of the bus is open to, of attackers that are another user."""
 
 CLIENT = """
 import json, sys, threading, time
@@ -87,6 +140,8 @@ def done(future):
         told[name] = told.get(name, 0) + 1
 with Client(endpoint, timeout_ms=20_000, connect_ms=20_000) as client:
     client.health()
+    print("ready", flush=True)
+    sys.stdin.readline()
     futures = []
     begin = time.monotonic()
     for number in range(round(seconds * rate)):
@@ -101,11 +156,41 @@ print(json.dumps(told))
 BEGIN = """
 import itertools, os, random, socket, struct, sys, time
 import msgpack, zmq
+from edgeserve.client import Client
 os.nice(19)
-endpoint = sys.argv[1]
-context = zmq.Context()
+endpoint, victim = sys.argv[1:3]
+path = endpoint[6:]
 numbers = itertools.count()
+def become_another():
+    if os.getuid() == 0:
+        os.setgroups([]); os.setgid(ANOTHER); os.setuid(ANOTHER)
+def fork(count):
+    for _ in range(count - 1):
+        if os.fork() == 0:
+            return
+def greeted(version=3, **properties):
+    one = socket.socket(socket.AF_UNIX)
+    try:
+        one.connect(path)
+        if version < 3:
+            one.sendall(b"\\xff" + bytes(8) + b"\\x7f" + bytes([version - 1, 5]) + b"\\0\\0")
+            return one
+        one.sendall(b"\\xff" + bytes(8) + b"\\x7f\\3\\1" + b"NULL".ljust(20, b"\\0") + bytes(32))
+        ready = b"\\5READY"
+        for name, value in {"Socket-Type": "DEALER", "Identity": "", **properties}.items():
+            ready += bytes([len(name)]) + name.encode() + struct.pack(">I", len(value)) + value.encode()
+        one.sendall(b"\\4" + bytes([len(ready)]) + ready)
+    except OSError:
+        time.sleep(0.01)
+    return one
+def frame(data, more=False):
+    return bytes([(2 if len(data) > 255 else 0) | more]) + (
+        struct.pack(">Q", len(data)) if len(data) > 255 else bytes([len(data)])) + data
+def header(app="mine", **fields):
+    return b"\\1" + msgpack.packb({"kind": "infer", "id": next(numbers), "app": app, **fields})
 def dealer(**options):
+    global context
+    context = globals().get("context") or zmq.Context()  # not before a fork
     one = context.socket(zmq.DEALER)
     one.linger, one.sndtimeo = 0, 100
     for name, value in options.items():
@@ -113,9 +198,8 @@ def dealer(**options):
     one.connect(endpoint)
     return one
 def ask(one, app="mine", frames=(), **fields):
-    header = b"\\1" + msgpack.packb({"kind": "infer", "id": next(numbers), "app": app, **fields})
     try:
-        one.send_multipart([header, *frames])
+        one.send_multipart([header(app, **fields), *frames])
     except zmq.Again:
         pass
 def read(one):
@@ -221,7 +305,6 @@ while True:
     one = dealer(); ask(one); ask(one, "chain"); time.sleep(0.002); one.close()
 """,
     "connects and does nothing": """
-path = endpoint[6:]
 while True:
     many = []
     for _ in range(600):
@@ -236,16 +319,12 @@ while True:
         one.close()
 """,
     "sends a message that does not end": """
-path, frame = endpoint[6:], b"\\3" + struct.pack(">Q", 1 << 20) + bytes(1 << 20)
+part = frame(bytes(1 << 20), True)
 while True:
-    one = socket.socket(socket.AF_UNIX)
+    one = greeted()
     try:
-        one.connect(path)
-        one.sendall(b"\\xff" + bytes(8) + b"\\x7f\\3\\1" + b"NULL".ljust(20, b"\\0") + bytes(32))
-        ready = b"\\5READY\\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
-        one.sendall(b"\\4" + bytes([len(ready)]) + ready)
         while True:
-            one.sendall(frame)
+            one.sendall(part)
     except OSError:
         one.close(); time.sleep(0.01)
 """,
@@ -254,66 +333,256 @@ one = dealer()
 while True:
     ask(one, "stream", stream=f"s{random.randrange(100000)}"); read(one); time.sleep(1 / 300)
 """,
+    "asks from twelve processes of another user": """
+become_another(); fork(12)
+one = dealer()
+while True:
+    ask(one); read(one); time.sleep(1 / 50)
+""",
+    "asks and ends, a process of another user each time": """
+become_another()
+while True:
+    if os.fork() == 0:
+        with Client(endpoint) as client:
+            for future in [client.submit("mine", {}) for _ in range(4)]:
+                future.exception(5)
+        os._exit(0)
+    time.sleep(0.02)
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+""",
+    "asks by another's name": """
+become_another()
+one = dealer()
+while True:
+    ask(one, client=random.choice((f"pid:{victim}", f"uid:0/pid:{victim}"))); read(one); time.sleep(1 / 300)
+""",
+    "claims to be another in its handshake": """
+become_another()
+def flood():
+    one = greeted(**{"User-Id": "uid:0", "Peer-Address": f":0:0:{victim}"})
+    try:
+        while True:
+            one.sendall(frame(header())); time.sleep(1 / 300)
+    except OSError:
+        one.close()
+while True:
+    flood()
+""",
+    "greets as ZMTP 2.0 and floods": """
+become_another()
+part = frame(bytes(1 << 20), True)
+while True:
+    one = greeted(version=random.choice((1, 2)))
+    try:
+        while True:
+            one.sendall(part)
+    except OSError:
+        one.close(); time.sleep(0.001)
+""",
+    "sends messages of empty frames, a process each time": """
+become_another()
+while True:
+    if os.fork() == 0:
+        one = greeted()
+        try:
+            one.sendall(frame(header(), True) + bytes([1, 0]) * 300000 + bytes([0, 0]))
+        except OSError:
+            pass
+        os._exit(0)
+    os.wait()
+""",
+    "hides a message that does not end behind small ones": """
+part = frame(bytes(1 << 20), True)
+shield = dealer()
+while True:
+    one = greeted()
+    one.settimeout(0.05)
+    try:
+        for _ in itertools.count():
+            for _ in range(20):
+                shield.send(b"\\1" + msgpack.packb({"kind": "beat"}))
+            read(shield)
+            one.sendall(part)
+    except OSError:
+        one.close()
+""",
+    "takes all shared memory from twelve processes": """
+fork(12)
+one = Client(endpoint)
+while True:
+    try:
+        one.buffer(1 << 20)
+    except Exception:
+        pass
+    time.sleep(0.1)
+""",
+    "asks to drain, to reload and to trace all the time": """
+become_another()
+one = dealer()
+kinds = [{"kind": "drain"}, {"kind": "trace", "after": 0}, {"kind": "reload", "model": "m"}]
+def question():
+    one.send(b"\\1" + msgpack.packb({"id": next(numbers), **random.choice(kinds)}))
+for _ in range(64):
+    question()
+while True:
+    one.recv_multipart(); question()
+""",
+    "forges forms": """
+one = dealer(rcvhwm=0)
+good = {"kind": "infer", "id": 0, "app": "other", "tensors": [["x", "float32", [6]]]}
+while True:
+    for _ in range(20):
+        ask(one, "other", frames=[bytes(24)], tensors=[["x", "float32", [6]]], slo_ms=1)
+        data = bytearray(b"\\1" + msgpack.packb({**good, "id": next(numbers)}))
+        data[random.randrange(len(data))] = random.randrange(256)
+        one.send_multipart([bytes(data), bytes(24)])
+    read(one); time.sleep(0.01)
+""",
 }
 
 
-def measure(endpoint: str, seconds: float, attack: str = "") -> Dict[str, int]:
-    """How the client's requests ended, beside the attacker where one is given."""
-    attacker = None
-    if attack:
-        attacker = subprocess.Popen([sys.executable, "-c", BEGIN + attack, endpoint], stderr=subprocess.DEVNULL)
-        time.sleep(1.0)
+class Front(NamedTuple):
+    """Where a client asks: the text of the client, how its attackers begin, and what they are."""
+
+    client: str
+    begin: str
+    attacks: Mapping[str, str]
+
+
+FRONTS = {
+    "bus": Front(CLIENT, "", {**ATTACKS, "holds connections to the metrics": METRICS}),
+    "http": Front(front_attackers.HTTP_CLIENT, front_attackers.HTTP_BEGIN, front_attackers.HTTP_ATTACKS),
+    "grpc": Front(front_attackers.GRPC_CLIENT, front_attackers.GRPC_BEGIN, front_attackers.GRPC_ATTACKS),
+}
+
+
+@contextlib.contextmanager
+def attacker(attack: str, *args: str) -> Iterator[subprocess.Popen[bytes]]:
+    """One that attacks all the while, with its processes. ``args``: the bus's endpoint, the process id of the client,
+    where the fronts listen."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"ANOTHER = {ANOTHER_USER}\n" + BEGIN + attack, *args],
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
-        client = subprocess.run(
-            [sys.executable, "-c", CLIENT, endpoint, str(seconds), str(RATE)],
-            timeout=300,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if client.returncode:
-            return {"ended": client.returncode}
-        told: Dict[str, int] = json.loads(client.stdout)
-        if attacker is not None and attacker.poll() is not None:
-            raise SystemExit(f"the attacker ended by itself with {attacker.returncode}")
-        return told
+        yield process
     finally:
-        if attacker is not None:
-            attacker.kill()
-            attacker.wait()
-            time.sleep(1.0)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
-def run(attacks: Dict[str, str], seconds: float, rounds: int, say: Any) -> List[Dict[str, Any]]:
-    """Every attack in turn, so many times."""
+class Server:
+    """The server under attack, with the places where it is asked: ``places`` by the names of :data:`FRONTS`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        http, grpc, self.metrics = (free_place() for _ in range(3))
+        self.places = {"bus": f"ipc://{folder}/bus/socket", "http": http, "grpc": grpc}
+        tokens = "".join([f"{name} {token}\n" for name, token in front_attackers.TOKENS.items()])
+        config = CONFIG.replace("[server]\n", f'[server]\nmetrics = "{self.metrics}"\n')
+        config += PLACES.replace("HTTP", http).replace("GRPC", grpc)
+        files = {"tokens": tokens, "functions.py": front_attackers.FUNCTIONS}
+        self.process = ServerProcess(folder, config, files, log=folder / "log")
+        self.process.wait_ready(self.places["bus"])
+        due_s = time.monotonic() + READY_S
+        for place in (http, grpc):
+            while not listens(place) and time.monotonic() < due_s:
+                time.sleep(0.1)
+
+    def memory_mib(self) -> Dict[str, float]:
+        """What the server and its front have."""
+        server = psutil.Process(self.process.pid)
+        found = {"server": server.memory_info().rss / 2**20}
+        for child in server.children():
+            with contextlib.suppress(psutil.Error):
+                if "http" in child.cmdline():
+                    found["front"] = child.memory_info().rss / 2**20
+        return found
+
+    def measure(self, front: str, seconds: float, attack: str = "") -> Dict[str, Any]:
+        """How the requests of a client ended there, beside the attacker where one is given, and the most memory."""
+        client = subprocess.Popen(
+            [sys.executable, "-c", FRONTS[front].client, self.places[front], str(seconds), str(RATE)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert client.stdout is not None and client.stdin is not None
+        places = (self.places["bus"], str(client.pid), self.places["http"], self.places["grpc"], self.metrics)
+        most: Dict[str, float] = {}
+        program = FRONTS[front].begin + attack
+        with client, attacker(program, *places) if attack else contextlib.nullcontext() as other:
+            client.stdout.readline()
+            time.sleep(1.0 if attack else 0.0)
+            client.stdin.write("go\n")
+            client.stdin.flush()
+            while client.poll() is None:
+                most = {name: max(value, most.get(name, 0.0)) for name, value in self.memory_mib().items()}
+                time.sleep(0.1)
+            told = client.stdout.read()
+            if other is not None and other.poll() is not None:
+                raise SystemExit(f"the attacker ended by itself with {other.returncode}")
+        time.sleep(1.0 if attack else 0.0)
+        found: Dict[str, Any] = json.loads(told) if client.returncode == 0 else {"ended": client.returncode}
+        return {**found, "memory_mib": {name: round(value) for name, value in most.items()}}
+
+
+def free_place() -> str:
+    """HOST:PORT at which nothing listens."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{one.getsockname()[1]}"
+
+
+def listens(place: str) -> bool:
+    """Whether a connection comes about at HOST:PORT."""
+    host, port = place.split(":")
+    with socket.socket() as one:
+        return one.connect_ex((host, int(port))) == 0
+
+
+@contextlib.contextmanager
+def bus_folder() -> Iterator[Path]:
+    """A folder whose ``bus`` is open to the group of another user too."""
+    with tempfile.TemporaryDirectory(prefix="es-") as path:
+        folder = Path(path)
+        folder.chmod(0o711)
+        (folder / "bus").mkdir()
+        if os.getuid() == 0:
+            os.chown(folder / "bus", 0, ANOTHER_USER)
+        (folder / "bus").chmod(0o2750)
+        yield folder
+
+
+def run(only: str, seconds: float, rounds: int, say: Any) -> List[Dict[str, Any]]:
+    """Every attack whose name with its front's holds this text in turn, so many times."""
     rows: List[Dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="es-") as folder:
-        server = ServerProcess(Path(folder), CONFIG)
-        endpoint = f"ipc://{folder}/bus/socket"
+    with bus_folder() as folder:
+        server = Server(folder)
         try:
-            measure(endpoint, 2.0)
-            for _ in range(rounds):
-                before = measure(endpoint, seconds)
-                for name, attack in attacks.items():
-                    beside, after = measure(endpoint, seconds, attack), measure(endpoint, seconds)
+            for front, about in FRONTS.items():
+                attacks = {name: attack for name, attack in about.attacks.items() if only in f"{front}: {name}"}
+                before = server.measure(front, 2.0) if attacks else {}
+                for name, attack in [*attacks.items()] * rounds:
+                    before = server.measure(front, seconds) if not rows or rows[-1]["front"] != front else before
+                    beside, after = server.measure(front, seconds, attack), server.measure(front, seconds)
                     alone = (before.get("completed", 0) + after.get("completed", 0)) / 2
-                    rows.append(
-                        {
-                            "attack": name,
-                            "alone": alone,
-                            "beside": beside,
-                            "share": beside.get("completed", 0) / max(1.0, alone),
-                        }
-                    )
+                    share = beside.get("completed", 0) / max(1.0, alone)
+                    rows.append({"front": front, "attack": name, "alone": alone, "beside": beside, "share": share})
                     say(rows[-1])
                     before = after
-                    if server.has_ended():
-                        raise SystemExit(
-                            f"the server ended with {server.process.returncode}, attacked by one that {name}"
-                        )
-            rows.append({"status": server.stop()})
+                    if server.process.has_ended():
+                        status = server.process.process.returncode
+                        raise SystemExit(f"the server ended with {status}, attacked by one that {name}")
+            rows.append({"status": server.process.stop(), "front": ""})
         finally:
-            server.kill()
+            server.process.kill()
     return rows
 
 
@@ -321,15 +590,14 @@ def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--only", default="", metavar="TEXT", help="attackers whose names hold this text alone")
+    parser.add_argument("--only", default="", metavar="TEXT", help="only where 'FRONT: NAME' holds it")
     args = parser.parse_args()
-    attacks = {name: attack for name, attack in ATTACKS.items() if args.only in name}
-    rows = run(attacks, args.seconds, args.rounds, lambda row: print(row, flush=True))
+    rows = run(args.only, args.seconds, args.rounds, lambda row: print(row, flush=True))
     checks = Checks("scripts/dev/isolation.py")
     checks.at_most("exit status of the server", rows.pop()["status"], 0)
-    for name in attacks:
-        shares = [row["share"] for row in rows if row["attack"] == name]
-        checks.at_least(f"share kept beside one that {name}", sum(shares) / len(shares), SHARE_MIN)
+    for front, name in dict.fromkeys((row["front"], row["attack"]) for row in rows):
+        shares = [row["share"] for row in rows if (row["front"], row["attack"]) == (front, name)]
+        checks.at_least(f"{front}: share kept beside one that {name}", sum(shares) / len(shares), SHARE_MIN)
     return checks.finish(
         args.json,
         {"seconds": args.seconds, "rounds": args.rounds, "rate": RATE, "load_average": os.getloadavg()[0]},

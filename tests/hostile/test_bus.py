@@ -25,6 +25,7 @@ from edgeserve.errors import Rejected
 from edgeserve.ipc import connections, endpoints, memory, peers, wire
 from edgeserve.ipc.bus import SURPLUS_FRAMES_MAX, Ask, Bus, ClientGone
 from edgeserve.ipc.peers import DEAD_NS
+from edgeserve.owners import process_owner, user_of
 
 IMPORTS = os.pathsep.join([os.path.dirname(bus_server.__file__), *sys.path])
 """What a server in another process needs."""
@@ -84,6 +85,19 @@ def test_a_message_of_many_frames_holds_nobody_up(server: BusServer) -> None:
             assert (healthy.infer("echo", X)["x"] == X["x"]).all()
         assert attacker.communicate()[0] == b"closed\n", "neither its other connection nor a new one is served"
         assert not pending.done()
+
+
+def test_a_new_process_of_another_user_is_no_way_out(server: BusServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert connections.offender("uid:4294967294/pid:7") == "uid:4294967294"
+    assert connections.offender(process_owner(os.geteuid(), 7)) == process_owner(os.geteuid(), 7)
+    assert connections.offender("address:192.0.2.7") == "address:192.0.2.7"
+    monkeypatch.setattr(peers, "offender", user_of)  # as if this were another user than the server's
+    with zmtp.connect(server.endpoint) as other:
+        code = [sys.executable, "-c", MANY_FRAMES, server.endpoint, str(2 * SURPLUS_FRAMES_MAX)]
+        subprocess.run(code, env={**os.environ, "PYTHONPATH": IMPORTS}, stdout=subprocess.DEVNULL, check=True)
+        with contextlib.suppress(ConnectionError):
+            while other.recv(1 << 16):
+                pass
 
 
 def test_frames_are_dropped_a_slice_at_a_time(context: Any) -> None:
@@ -332,7 +346,7 @@ def test_shares_go_by_the_process_and_its_first_name(server: BusServer, context:
         reply_to(socket_)
     names = [news.client for news in server.news if type(news) is Ask]
     owners = {name.partition(" #")[0] for name in names}
-    assert owners == {f"robot@pid:{os.getpid()}"}
+    assert owners == {f"robot@uid:{os.getuid()}/pid:{os.getpid()}"}
     assert len(set(names)) == 2
 
 
@@ -540,11 +554,24 @@ def test_connections_that_libzmq_does_not_close_are_counted_with_their_owner() -
     for _, theirs in pairs[:5]:
         theirs.close()
     assert known.look_for_stuck() == [], "libzmq may still be about to close them"
-    assert known.look_for_stuck() == [f"pid:{os.getpid()}"]
+    assert known.look_for_stuck() == [f"uid:{os.getuid()}/pid:{os.getpid()}"]
     assert sorted(known.stuck) == sorted(ours.fileno() for ours, _ in pairs[:5])
     assert list(known.by_file) == [pairs[5][0].fileno()]
     known.closed(pairs[0][0].fileno())
     assert len(known.stuck) == 4
+    for one in [end for pair in pairs for end in pair]:
+        one.close()
+
+
+def test_many_processes_of_one_user_leave_connections_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [socket.socketpair() for _ in range(6)]
+    files = [ours.fileno() for ours, _ in pairs]
+    known = connections.Connections(4, lambda file: True)
+    with monkeypatch.context() as patched:
+        patched.setattr(connections, "owner_of", lambda file, same_host: f"uid:9/pid:{file}")
+        assert [known.opened(file, True) for file in files[:4]] == [None] * 4
+    assert known.opened(files[4], True) in files[:4], "this process is of a user that has none"
+    assert known.opened(files[5], True) in files[:4]
     for one in [end for pair in pairs for end in pair]:
         one.close()
 

@@ -81,6 +81,20 @@ def test_an_account_is_over_after_a_burst_and_not_for_long() -> None:
     assert not account.is_over(10**9 + COST_SHARE * 10**6)
 
 
+def test_a_users_processes_share_its_account() -> None:
+    user = Account()
+    user.processes = 12
+    crowd, at_ns = [Account(user) for _ in range(11)], 10**9
+    quiet = Account(user)
+    for account in crowd:
+        account.charge(COST_NS_MAX // 10, at_ns)
+    assert all(account.is_over(at_ns) for account in crowd), "together they had more than one may have"
+    assert not quiet.is_over(at_ns)
+    assert Account(user, at_ns).is_over(at_ns), "a new process is no way out"
+    later_ns = at_ns + COST_SHARE * COST_NS_MAX
+    assert not any(account.is_over(later_ns) for account in crowd)
+
+
 def test_an_error_finds_its_ending_once(monkeypatch: Any) -> None:
     calls = []
     monkeypatch.setattr(errors, "nearest", lambda name, known: calls.append(name) or "; did you mean 'a'?")

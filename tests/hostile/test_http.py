@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
+import select
 import socket
 from typing import Any, Dict, Iterator
 
@@ -124,6 +126,42 @@ def test_json_is_bounded_before_it_is_read() -> None:
     with pytest.raises(Rejected, match="bodies_max"):  # it counts as what it becomes
         for _ in range(3):
             asyncio.run(call(bounds, [b"[" + b"1," * 400 + b"1]"]).json())
+
+
+def test_large_json_is_read_and_written_elsewhere_and_is_the_same(server: BusServer) -> None:
+    x = np.linspace(-1, 1, 60_000, dtype=np.float32)
+    body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [60_000], "data": x.tolist()}]}
+    with front_of(server) as front:
+        for parameters, is_json in (({}, True), ({"binary_data_output": True}, False)):
+            status, found, _ = front.ask_raw("POST", INFER, {**body, "parameters": parameters})
+            assert status == 200
+            if is_json:
+                answer = json.loads(found)
+                assert answer["outputs"][0]["data"] == x.tolist() and "keep" not in answer
+            else:
+                assert found.endswith(x.tobytes())
+        deep = b'{"inputs": ' + b"[" * 500_000
+        assert front.ask("POST", INFER, deep)[0] == 400
+        many = b'{"inputs": [' + b'{"name": "x"},' * 100_000 + b'{"name": "x"}]}'
+        assert front.ask("POST", INFER, many)[0] == 413, "of what the front itself reads there is less"
+        wrong = {"inputs": [{"name": "x", "datatype": "INT8", "shape": [200_000], "data": [300] * 200_000}]}
+        assert front.ask("POST", INFER, wrong)[0] == 400
+        assert front.ask("POST", INFER, body)[0] == 200
+
+
+def test_the_front_answers_while_large_json_is_read(server: BusServer) -> None:
+    body = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [' + b"1," * 4_000_000 + b"1]}]}"
+    with front_of(server) as front:
+        said = f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+        with dial(front, said) as large:
+            asked = 0
+            large.setblocking(False)
+            while not select.select([large], [], [], 0)[0]:
+                assert front.ask("GET", "/v2/health/live")[0] == 200
+                asked += 1
+            assert asked > 5, "it took that long"
+            large.setblocking(True)
+            assert large.recv(12) == b"HTTP/1.1 400", "its shape is another"
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

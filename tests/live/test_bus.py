@@ -450,11 +450,11 @@ def test_shares_go_by_whom_a_front_asks_for(server, client):
     for origin in ("address:192.0.2.7", "token:kitchen", None):
         client.submit("echo", X, origin=origin).result(20)
     names = [news.client for news in server.news if type(news) is Ask]
-    owner = f"pid:{os.getpid()}"
+    user = f"uid:{os.getuid()}"
     assert [name.partition(" #")[0] for name in names] == [
-        f"address:192.0.2.7@{owner}",
-        f"token:kitchen@{owner}",
-        owner,
+        f"address:192.0.2.7@{user}",
+        f"token:kitchen@{user}",
+        f"{user}/pid:{os.getpid()}",
     ]
     assert len({name.partition(" #")[2] for name in names}) == 1
 

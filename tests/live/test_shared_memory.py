@@ -24,6 +24,7 @@ from edgeserve.errors import BadInput, NotAllowed, Rejected, RequestError, Serve
 from edgeserve.ipc import segments, wire
 from edgeserve.ipc.bus import Ask
 from edgeserve.ipc.segments import OFFER, SUFFIX, Offers, is_supported
+from edgeserve.owners import process_owner
 
 X = np.random.default_rng(1).random((3, 150, 150)).astype(np.float32)  # 270 KB
 MIB = 1024**2
@@ -389,14 +390,14 @@ def test_the_memory_cannot_be_made_shorter(by_hand):
 def test_a_token_is_good_for_its_own_process_once(tmp_path):
     with contextlib.closing(Offers(f"ipc://{tmp_path}/bus", MIB, 8 * MIB, time.monotonic_ns)) as offers:
         (side, file, stolen, _), (other, other_file, token, _) = offered(offers.path), offered(offers.path)
-        me = f"pid:{os.getpid()}"
+        me = process_owner(os.getuid(), os.getpid())
         with pytest.raises(NotAllowed):
-            offers.claim(stolen, "pid:1", os.getuid())
+            offers.claim(stolen, process_owner(os.getuid(), 1))
         with pytest.raises(NotAllowed):  # shown by another, so it is void
-            offers.claim(stolen, me, os.getuid())
-        assert offers.claim(token, me, os.getuid()).bytes == MIB
+            offers.claim(stolen, me)
+        assert offers.claim(token, me).bytes == MIB
         with pytest.raises(NotAllowed):
-            offers.claim(token, me, os.getuid())
+            offers.claim(token, me)
         for one in (side, other):
             one.close()
         for one in (file, other_file):

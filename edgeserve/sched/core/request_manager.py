@@ -124,7 +124,7 @@ class RequestManager(RequestMoves):
             displaced = admission.to_displace(request.share)
             if displaced is None:
                 clients = len(admission.clients)
-                self._reject(request, OVER_SHARE if clients > 1 and admission.use(request.share) > 0 else QUEUE_FULL)
+                self._reject(request, OVER_SHARE if clients > 1 and request.share in admission.clients else QUEUE_FULL)
                 return
         elif len(self._requests) >= state.pending_max:
             displaced = to_displace_anywhere(tuple(state.admission.values()), request.share)

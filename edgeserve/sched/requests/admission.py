@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import Dict, List, Mapping, Sequence, Set, Tuple
 
+from edgeserve.owners import NAME_MARK, by_user, user_of, who_makes_room
 from edgeserve.sched.protocol.events import CLASSES
 from edgeserve.sched.requests.graph import App
 from edgeserve.sched.requests.states import RequestRecord
@@ -24,9 +25,6 @@ from edgeserve.units import FOREVER_NS
 QUEUE_FULL = "queue_full"
 OVER_SHARE = "over_share"
 SERVER_FULL = "server_full"
-
-NAME_MARK = "@"
-"""In an owner's name: before it what the owner calls itself."""
 
 ACTIVE_NS = 1_000_000_000
 """A client wants lane time if it has a request pending, or one came so lately."""
@@ -40,9 +38,11 @@ REFRESH_NS = 10_000_000
 
 
 def weight_of(share: str, weights: Mapping[str, float]) -> float:
-    """The weight of an owner: its own, or that of what it calls itself."""
+    """The weight of an owner: its own, that of what it calls itself, or its user's."""
     own = weights.get(share)
-    return own if own is not None else weights.get(share.partition(NAME_MARK)[0], 1.0)
+    if own is None:
+        own = weights.get(share.partition(NAME_MARK)[0])
+    return own if own is not None else weights.get(user_of(share), 1.0)
 
 
 class Admission:
@@ -81,18 +81,12 @@ class Admission:
         if not theirs:
             del self.clients[request.share]
 
-    def use(self, client: str) -> float:
-        """A client's pending requests per unit of its weight."""
-        return len(self.clients.get(client, ())) / weight_of(client, self.app.weights)
-
     def to_displace(self, client: str) -> RequestRecord | None:
         """When full: the request that must go so that one of ``client`` can come in, or None if ``client`` itself is
         at or above its share. O(clients + pending of the greediest)."""
-        if not self.clients:
-            return None
-        greediest = max(sorted(self.clients), key=self.use)
-        own_use = (len(self.clients.get(client, ())) + 1) / weight_of(client, self.app.weights)
-        if greediest == client or own_use >= self.use(greediest):
+        counts = {owner: len(theirs) for owner, theirs in self.clients.items()}
+        greediest = who_makes_room(counts, client, lambda owner: weight_of(owner, self.app.weights))
+        if greediest is None:
             return None
         waiting = [request for request in self.clients[greediest].values() if request.running == 0]
         return waiting[-1] if waiting else None
@@ -105,10 +99,8 @@ def to_displace_anywhere(admissions: Sequence[Admission], client: str) -> Reques
     for admission in admissions:
         for owner, theirs in admission.clients.items():
             counts[owner] = counts.get(owner, 0) + len(theirs)
-    if not counts:
-        return None
-    greediest = max(sorted(counts), key=counts.__getitem__)
-    if greediest == client or counts.get(client, 0) + 1 >= counts[greediest]:
+    greediest = who_makes_room(counts, client)
+    if greediest is None:
         return None
     waiting = [
         request.id
@@ -137,7 +129,7 @@ class Use:
 
     __slots__ = (
         "shared",
-        "share",
+        "user",
         "pending",
         "pending_ns",
         "last_ns",
@@ -151,7 +143,7 @@ class Use:
 
     def __init__(self, shared: LaneShare, share: str) -> None:
         self.shared = shared
-        self.share = share
+        self.user = user_of(share)
         self.pending = 0
         self.pending_ns = 0
         self.last_ns = -FOREVER_NS
@@ -171,13 +163,14 @@ class LaneShare:
     """The lane time of one class on a set of lanes, by client. A request counts as long as it keeps the lanes of its
     models there, its work spread evenly over them: a model that runs on one lane of four keeps that one.
 
-    Parts are max-min fair: a client has its share of the time by weight, and what the others leave of theirs, by what
-    came lately. There is room for everybody while what is pending would be over in :data:`ROOM_PERCENT` of the shortest
-    time that a client has. Beyond that a client may have pending what is over in its own time; a greedy one, which
-    wants more than its part, has its part of that room. What it asks beyond is refused. A request that would be late
-    takes the place of the newest waiting requests of the client that is furthest above its part, of those that have
-    work due before. One client alone is never refused. To what a greedy client has pending counts the lane time that it
-    had, less what its part of the time was since (a leaky bucket). Changed by the scheduler alone.
+    Parts are max-min fair among users, and of each user's part among its processes: each has its share of the time by
+    weight (a user that of its weightiest process), and what the others leave of theirs, by what came lately. There is
+    room for everybody while what is pending would be over in :data:`ROOM_PERCENT` of the shortest time that a client
+    has. Beyond that a client may have pending what is over in its own time; a greedy one, which wants more than its
+    part, has its part of that room. What it asks beyond is refused. A request that would be late takes the place of the
+    newest waiting requests of the client that is furthest above its part, of those that have work due before. One
+    client alone is never refused. To what a greedy client has pending counts the lane time that it had, less what its
+    part of the time was since (a leaky bucket). Changed by the scheduler alone.
     """
 
     __slots__ = ("uses", "total_ns", "room_ns", "_fresh_until_ns")
@@ -206,33 +199,30 @@ class LaneShare:
         """Who competes now, how much time the most urgent of them has, and the part of each. O(clients * log)."""
         self._fresh_until_ns = now_ns + REFRESH_NS
         slack_ns = FOREVER_NS
-        wants: List[Tuple[float, str, float]] = []  # of all time for each unit of weight, by whom, its weight
         for share, use in list(self.uses.items()):
             if not use.pending and now_ns - use.last_ns > ACTIVE_NS:
                 del self.uses[share]
             else:
                 slack_ns = min(slack_ns, use.slack_ns)
-                weight = weight_of(share, weights)
-                wants.append((use.recent_by(now_ns) / (ACTIVE_NS * weight), share, weight))
         self.room_ns = max(1, slack_ns) * ROOM_PERCENT // 100 if slack_ns < FOREVER_NS else FOREVER_NS
-        self._share_out(sorted(wants))
-
-    def _share_out(self, wants: Sequence[Tuple[float, str, float]]) -> None:
-        """Progressive filling: who wants least for its weight gets that, and the others share what is left."""
-        total = 0.0
-        for _, _, weight in wants:
-            total += weight
-        modest, rest, left = 0, 1.0, total
-        for want, _, weight in wants:
-            if want * left > rest:
-                break
-            modest += 1
-            rest -= want * weight
-            left -= weight
-        for place, (want, share, weight) in enumerate(wants):
-            use = self.uses[share]
-            use.greedy = place >= modest
-            use.part = weight * (max(1 / total, want) if modest == len(wants) else rest / left)
+        wants = {  # of all time for each unit of weight, by whom, its weight
+            share: (use.recent_by(now_ns) / (ACTIVE_NS * weight), share, weight)
+            for share, use in self.uses.items()
+            for weight in (weight_of(share, weights),)
+        }
+        users = by_user(self.uses)
+        of_users = []
+        for user, shares in users.items():
+            weight = max([wants[share][2] for share in shares])
+            want = sum([wants[share][0] * wants[share][2] for share in shares]) / weight
+            of_users.append((want if len(shares) > 1 else wants[shares[0]][0], user, weight))
+        for user, (part, greedy) in _share_out(of_users, 1.0).items():
+            shares = users[user]
+            parts = {shares[0]: (part, greedy)}
+            if len(shares) > 1:
+                parts = _share_out([wants[share] for share in shares], part)
+            for share in shares:
+                self.uses[share].part, self.uses[share].greedy = parts[share][0], greedy and parts[share][1]
 
     def part_ns(self, use: Use) -> int:
         """The lane time that a client may have pending where shares count."""
@@ -254,14 +244,18 @@ class LaneShare:
         return use.ahead_ns
 
     def is_within(self, use: Use, lane_ns: int, now_ns: int) -> bool:
-        """Whether a client, one of several, may have so much more lane time pending. (Its first request always may: it
-        may be dear.)"""
+        """Whether a client, one of several, may have so much more lane time pending. (Its user's first request always
+        may: it may be dear; that of another process where its user has room.)"""
         if self.total_ns + lane_ns <= self.room_ns:
             return True
         if not use.greedy:
             return not use.pending or use.pending_ns + lane_ns <= use.slack_ns
         has_ns = use.pending_ns + self._ahead_ns(use, now_ns)
-        return not has_ns or has_ns + lane_ns <= self.part_ns(use)
+        if has_ns:
+            return has_ns + lane_ns <= self.part_ns(use)
+        others = [other for other in self.uses.values() if other.user == use.user and other is not use]
+        have_ns = sum([other.pending_ns + self._ahead_ns(other, now_ns) for other in others])
+        return not have_ns or have_ns + lane_ns <= sum([self.part_ns(other) for other in others], self.part_ns(use))
 
     def in_the_way(self, use: Use, lane_ns: int, now_ns: int) -> str:
         """Who has to make room for a request of ``use``: the client that is furthest above its part, of those that have
@@ -279,6 +273,27 @@ class LaneShare:
                 if above_ns > over_ns and other is not use:
                     over_ns, found = above_ns, share
         return found if before_ns > within_ns else ""
+
+
+def _share_out(wants: Sequence[Tuple[float, str, float]], whole: float) -> Dict[str, Tuple[float, bool]]:
+    """Progressive filling of ``whole``: who wants least for its weight gets that, and the others share what is left.
+    Name -> its part, and whether it wants more. ``wants``: for each unit of weight, the name, its weight."""
+    wants = sorted(wants)
+    total = 0.0
+    for _, _, weight in wants:
+        total += weight
+    modest, rest, left = 0, whole, total
+    for want, _, weight in wants:
+        if want * left > rest:
+            break
+        modest += 1
+        rest -= want * weight
+        left -= weight
+    parts: Dict[str, Tuple[float, bool]] = {}
+    for place, (want, name, weight) in enumerate(wants):
+        greedy = place >= modest
+        parts[name] = weight * (max(whole / total, want) if modest == len(wants) else rest / left), greedy
+    return parts
 
 
 def lane_sets(lanes_of: Mapping[str, Sequence[str]]) -> Dict[str, int]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 from typing import Any, Dict, Final, List, Mapping, Tuple
 
 from edgeserve.errors import PolicyError
+from edgeserve.owners import CONNECTION_MARK
 from edgeserve.sched.protocol.actions import LatencyBreakdown
 from edgeserve.sched.protocol.events import JobId, Part, Request
 from edgeserve.sched.requests.graph import App, Node
@@ -61,9 +62,6 @@ JOB_TABLE: Mapping[Tuple[str, str], str] = {
     (ORPHAN, "refuse"): GONE,
 }
 """(state, what happens) -> next state of a job."""
-
-SHARE_MARK = " #"
-"""In a client's name: before it whose connection it is, which is what shares go by, behind it which."""
 
 STORY_LEN_MAX = 256
 """Lines kept of one request's story; a fan-out into hundreds of parts must not grow without bound."""
@@ -144,7 +142,7 @@ class RequestRecord:
         self.deadline_ns = request.deadline_ns
         self.margin_ns = request.margin_ns
         self.client = request.client
-        self.share = request.client.partition(SHARE_MARK)[0]
+        self.share = request.client.partition(CONNECTION_MARK)[0]
         self.has_owner = len(self.share) < len(self.client)
         self.uses: List[Tuple[Any, int]] = []
         self.klass = request.klass

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edgeserve.errors import BadInput, Failed, Malformed
-from edgeserve.http import kserve
+from edgeserve.http import kserve, kserve_json
 
 
 @pytest.mark.parametrize(
@@ -76,15 +76,16 @@ def test_types_in_tritons_words():
 @pytest.fixture
 def routes():
     pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
+
     from edgeserve.http import kserve_routes
 
     return kserve_routes
 
 
-def test_a_body_is_json_and_what_follows_it(routes):
-    table, rest = routes.split_body(b'{"inputs":[]}1234', "13")
+def test_a_body_is_json_and_what_follows_it():
+    table, rest = kserve_json.split_body(b'{"inputs":[]}1234', "13")
     assert table == {"inputs": []} and bytes(rest) == b"1234"
-    assert routes.split_body(b'{"id": "x"}', "")[0] == {"id": "x"}
+    assert kserve_json.split_body(b'{"id": "x"}', "")[0] == {"id": "x"}
 
 
 @pytest.mark.parametrize(
@@ -100,18 +101,18 @@ def test_a_body_is_json_and_what_follows_it(routes):
         (b"{}", "-1"),
     ],
 )
-def test_a_body_that_is_none_is_malformed(routes, body, length):
+def test_a_body_that_is_none_is_malformed(body, length):
     with pytest.raises(Malformed):
-        routes.split_body(body, length)
+        kserve_json.split_body(body, length)
 
 
-def test_binary_inputs_get_their_parts_in_order(routes):
+def test_binary_inputs_get_their_parts_in_order():
     inputs = [
         {"name": "a", "shape": [1], "datatype": "INT8", "parameters": {"binary_data_size": 1}},
         {"name": "b", "shape": [1], "datatype": "INT8", "data": [5]},
         {"name": "c", "shape": [2], "datatype": "INT8", "parameters": {"binary_data_size": 2}},
     ]
-    tensors = routes.read_inputs(inputs, memoryview(b"123"))
+    tensors = kserve_json.read_inputs(inputs, memoryview(b"123"))
     assert [bytes(tensor.raw) if tensor.raw is not None else None for tensor in tensors] == [b"1", None, b"23"]
     assert tensors[1].data == [5]
 
@@ -129,9 +130,13 @@ def test_binary_inputs_get_their_parts_in_order(routes):
         ([{"name": "a", "parameters": {"binary_data_size": "1"}}], b"1"),
     ],
 )
-def test_inputs_that_are_none_are_malformed(routes, inputs, binary):
+def test_inputs_that_are_none_are_malformed(inputs, binary):
     with pytest.raises(Malformed):
-        routes.read_inputs(inputs, memoryview(binary))
+        kserve_json.read_inputs(inputs, memoryview(binary))
+
+
+def written(answer, header):
+    return kserve_json.written(answer, kserve_json.binary_wishes(answer, header))
 
 
 def response(**outputs):
@@ -143,13 +148,13 @@ def response(**outputs):
     )
 
 
-def test_answers_are_json_or_binary_as_asked(routes):
+def test_answers_are_json_or_binary_as_asked():
     answer = response(y=np.float32([1, 2]), t="hi")
-    data, length = routes.written(answer, {})
+    data, length = written(answer, {})
     assert length is None and b'"data":[1.0,2.0]' in data and b'"data":["hi"]' in data
-    data, length = routes.written(answer, {"parameters": {"binary_data_output": True}})
+    data, length = written(answer, {"parameters": {"binary_data_output": True}})
     assert data[length:] == np.float32([1, 2]).tobytes() + b"\2\0\0\0hi"
-    data, length = routes.written(
+    data, length = written(
         answer,
         {
             "parameters": {"binary_data_output": True},
@@ -159,10 +164,10 @@ def test_answers_are_json_or_binary_as_asked(routes):
     assert data[length:] == b"\2\0\0\0hi" and b'"data":[1.0,2.0]' in data
 
 
-def test_what_json_has_no_word_for_is_said(routes):
+def test_what_json_has_no_word_for_is_said():
     with pytest.raises(Failed, match="ask for binary data"):
-        routes.written(response(y=np.float32([np.nan])), {})
-    assert routes.written(response(y=np.float32([np.nan])), {"parameters": {"binary_data_output": True}})[1]
+        written(response(y=np.float32([np.nan])), {})
+    assert written(response(y=np.float32([np.nan])), {"parameters": {"binary_data_output": True}})[1]
 
 
 def test_form_fields_are_texts_or_json(routes):

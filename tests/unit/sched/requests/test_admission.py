@@ -55,9 +55,32 @@ def test_the_greediest_cannot_displace_itself_nor_anybody_else():
 
 
 def test_a_client_may_use_as_much_more_as_its_weight_says():
-    assert admission({"x": 3}, x=3).use("x") == 1.0
     assert displaced(admission({"x": 3}, x=3, y=1), "y") is None
     assert displaced(admission({"x": 3}, x=2, y=2), "x") == ("y", 4)
+
+
+ONE, TWO, THREE = (f"uid:1/pid:{number}" for number in (1, 2, 3))
+OTHER, THIRD = "uid:2/pid:7", "name@uid:3/pid:9"
+
+
+def test_places_are_shared_by_user_first_and_then_by_process():
+    crowd = {ONE: 1, TWO: 1, THREE: 1, OTHER: 2}
+    assert displaced(admission(**crowd), OTHER) is None, "three of one user have three"
+    assert displaced(admission(**{**crowd, TWO: 3}), OTHER) == (TWO, 4), "the greatest of its processes"
+    assert displaced(admission(**crowd), THIRD) == (ONE, 1)
+    assert displaced(admission(**{**crowd, TWO: 3}), THREE) == (TWO, 4), "a user's own processes share what it has"
+    assert displaced(admission(**{ONE: 3, OTHER: 3}), ONE) is None
+    gone = to_displace_anywhere([admission(**{ONE: 2, TWO: 2}), admission(**{OTHER: 3})], THIRD)
+    assert gone is not None and gone.client == ONE
+
+
+def test_a_user_weighs_what_its_weightiest_process_does():
+    crowd = {f"arm@{ONE}": 3, TWO: 1, OTHER: 1}
+    assert displaced(admission({"arm": 3}, **crowd), OTHER) is None
+    assert displaced(admission({"arm": 2}, **{**crowd, TWO: 3}), OTHER) == (TWO, 6)
+    assert displaced(admission({"uid:1": 4}, **{ONE: 3, TWO: 2, OTHER: 1}), OTHER) is None
+    front = {"token:a@uid:1": 3, "token:b@uid:1": 1}
+    assert displaced(admission(**front), "token:b@uid:1") == ("token:a@uid:1", 3), "a front's users are users"
 
 
 def test_what_runs_is_not_displaced():
