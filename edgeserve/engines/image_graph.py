@@ -67,14 +67,14 @@ def with_image(path: str, form: ImageForm, where: str, on_cpu: bool = False) -> 
 
 
 def alone(form: ImageForm, on_cpu: bool = False) -> bytes:
-    """The preparation without a network, for a form that :func:`fitted` completed: frames in, ``image`` out."""
-    graph = _Graph(13)
-    _prepare(graph, form, on_cpu, "image", TensorProto.FLOAT)
+    """The preparation without a network, for a form that :func:`fitted` completed: frames in, images out."""
+    graph, prepared = _Graph(13), f"{PREFIX}{form.input}"
+    _prepare(graph, form, on_cpu, prepared, TensorProto.FLOAT)
     made = helper.make_graph(
         graph.nodes,
         "image",
         [_frames(form, None)],
-        [helper.make_tensor_value_info("image", TensorProto.FLOAT, ["N", None, None, None])],
+        [helper.make_tensor_value_info(prepared, TensorProto.FLOAT, ["N", None, None, None])],
         graph.weights,
     )
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 13)])

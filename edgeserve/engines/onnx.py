@@ -24,6 +24,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 import numpy as np
 import onnxruntime
+from numpy.typing import NDArray
 
 from edgeserve.config.files import cache_directory, model_path, weights_size_bytes
 from edgeserve.config.machine import slug
@@ -43,7 +44,7 @@ from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.cuda.status import of_model
 from edgeserve.engines.describe import FileDescription
 from edgeserve.engines.host_session import HostSession
-from edgeserve.engines.image import frame_shape, prepared_model, read_image
+from edgeserve.engines.image import ImageForm, frame_shape, prepared_model, read_image
 from edgeserve.engines.niceness import made_yielding
 from edgeserve.engines.onnx_binding import BoundModel, BoundSession, failure_of
 from edgeserve.engines.options import Options
@@ -368,6 +369,25 @@ def describe(path: str) -> FileDescription:
     return FileDescription(
         "onnx", tuple(inputs), tuple(_ports_of(session, "output", path)), usual_shapes(session, inputs)
     )
+
+
+def prepared_frame(path: str, form: ImageForm, frame: NDArray[Any]) -> NDArray[Any]:
+    """What the network of ``path`` would be given for one frame, by a form that says its input, size and layout; the
+    network itself runs once, behind its preparation. Raises :class:`EngineError` where it does not."""
+    data, _ = prepared_model(path, form, path, on_cpu=True)
+    from edgeserve.engines.image_graph import alone  # the onnx package is there
+
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = LOG_FATAL_ONLY
+    try:
+        for model in (data, alone(form, on_cpu=True)):
+            session = onnxruntime.InferenceSession(model, settings, providers=[PROVIDER_NAMES["cpu"]])
+            batch = session.get_inputs()[0].shape[0] if model is data else 1
+            frames = np.stack([frame] * (batch if isinstance(batch, int) else 1))
+            prepared: NDArray[Any] = session.run(None, {form.input: frames})[0][0]
+    except Exception as error:  # ONNX Runtime raises types of its own, one per status code
+        raise EngineError(f"{path}: does not run behind the preparation of frames: {error}") from error
+    return prepared
 
 
 def can_use_gpu() -> bool:
