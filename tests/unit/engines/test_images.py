@@ -229,6 +229,14 @@ def test_warm_up_and_types_are_those_of_frames(tmp_path):
     assert "expected uint8" in str(result.error)
 
 
+def test_a_frame_is_given_to_the_network_where_it_lies(tmp_path):
+    seen(str(tmp_path))
+    engine = make_engine(config(**{"from": [90, 160]}), [LaneInfo()], str(tmp_path))
+    engine.load()
+    (frame,) = frames((90, 160, 3))
+    assert np.shares_memory(engine.loaded_ports().pack(Batch([{"x": frame}], 1)).feeds["x"], frame)
+
+
 def test_a_form_is_plain_data():
     """It goes to the process that builds a plan as JSON, and into the plan's name."""
     form = form_of(letterbox=True, **LEVELS)
