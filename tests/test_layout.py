@@ -111,7 +111,7 @@ OPTIONAL = {
     "torch": {"engines.torch", "engines.lm"},
     "cuda": {"engines.cuda"},
     "pynvml": {"device.nvml"},
-    "onnx": {"tools.fit", "tools.lm_model"},
+    "onnx": {"engines.image_graph", "tools.fit", "tools.lm_model"},
     "matplotlib": {"tools.plots"},
     "sklearn": {"tools.fit"},
     "threadpoolctl": {"tools.fit"},

@@ -11,8 +11,8 @@ by itself.
 ``providers`` (``"cpu"``, ``"cuda"``, ``"tensorrt"`` or full names), ``provider_options`` (a table per provider),
 ``cuda`` (the library for streams and memory: ``auto``, ``cuda-bindings``, ``none``),
 ``threads`` (default: the lane's), ``spin`` (default false: waiting threads sleep instead of burning the other lanes'
-cores), ``example`` (``"module:function"``, where zeros of ``shapes`` would mislead), and those of
-:mod:`edgeserve.engines.ports`.
+cores), ``example`` (``"module:function"``, where zeros of ``shapes`` would mislead), ``image``
+(:mod:`edgeserve.engines.image`), and those of :mod:`edgeserve.engines.ports`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from __future__ import annotations
 import ast
 import os
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import onnxruntime
+from numpy.typing import NDArray
 
 from edgeserve.config.files import cache_directory, model_path, weights_size_bytes
 from edgeserve.config.machine import slug
@@ -43,6 +44,7 @@ from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.cuda.status import of_model
 from edgeserve.engines.describe import FileDescription
 from edgeserve.engines.host_session import HostSession
+from edgeserve.engines.image import ImageForm, frame_shape, prepared_model, read_image
 from edgeserve.engines.niceness import made_yielding
 from edgeserve.engines.onnx_binding import BoundModel, BoundSession, failure_of
 from edgeserve.engines.options import Options
@@ -52,7 +54,7 @@ from edgeserve.engines.tensorrt.plans import l4t_release, power_mode
 from edgeserve.engines.worker import worker_of
 from edgeserve.errors import ConfigError, DeviceMissing, EngineError, WrongInput
 
-KNOWN_OPTIONS = ("providers", "provider_options", "cuda", "threads", "spin", "example", *PORT_OPTIONS)
+KNOWN_OPTIONS = ("providers", "provider_options", "cuda", "threads", "spin", "example", "image", *PORT_OPTIONS)
 
 PROVIDER_NAMES = {
     "cpu": "CPUExecutionProvider",
@@ -72,6 +74,10 @@ for the reader demo's three convolutional networks (docs/guide/profiling.md)."""
 
 LOG_FATAL_ONLY = 4
 """ONNX Runtime's severity from which it prints: what fails is raised here, and need not be said twice."""
+
+
+Model = Union[str, bytes]
+"""A network: its file, or what would stand in one."""
 
 
 class OnnxThreads(NamedTuple):
@@ -100,6 +106,7 @@ class OnnxEngine(Engine):
         self._directory = directory
         self._spin = options.boolean("spin", False)
         self._example = options.text("example")
+        self._image = read_image(options, model)
         self._options = options
         self._asked = asked_providers(options, lanes[0])
         self._lanes = list(lanes)
@@ -118,17 +125,26 @@ class OnnxEngine(Engine):
         for _, settings in self._asked:
             if settings.get("trt_engine_cache_path"):
                 os.makedirs(settings["trt_engine_cache_path"], exist_ok=True)
-        bound = self._bind(path)
+        network: Model = path
+        image = self._image
+        if image is not None:
+            on_cpu = self._asked[0][0] == PROVIDER_NAMES["cpu"]
+            network, image = prepared_model(path, image, f"model {self._name!r}", on_cpu)
+        bound = self._bind(network)
         sessions = (
             {self.threads_of(self._lanes[0]): next(iter(bound.values())).session}
             if bound
-            else {threads: self._create(path, threads) for threads in self._threads}
+            else {threads: self._create(network, threads) for threads in self._threads}
         )
         session = sessions[self.threads_of(self._lanes[0])]
         inputs = _ports_of(session, "input", self._name)
-        model = replace(self._model, shapes={**usual_shapes(session, inputs), **self._model.shapes})
+        shapes = usual_shapes(session, inputs) if image is None else {image.input: frame_shape(image)}
+        model = replace(self._model, shapes={**shapes, **self._model.shapes})
         ports = Ports(model, self._options, inputs, _ports_of(session, "output", self._name))
-        work_bytes = ports.input_size_bytes(max(self._model.batch)) * WORK_PER_INPUT_BYTE
+        input_bytes = ports.input_size_bytes(max(self._model.batch))
+        work_bytes = input_bytes * WORK_PER_INPUT_BYTE
+        if image is not None:  # frames as float32, and the network behind them
+            work_bytes = 4 * input_bytes + WORK_PER_INPUT_BYTE * max(self._model.batch) * image.image_bytes
         count = len(bound) or len(sessions)
         self._footprint = Footprint(weights_size_bytes(path) * count, work_bytes * count)
         self._bound = bound
@@ -213,7 +229,7 @@ class OnnxEngine(Engine):
             return of_model(self._name, error)
         return failure_of(self._name, error, feeds)
 
-    def _bind(self, path: str) -> Dict[str, BoundModel]:
+    def _bind(self, network: Model) -> Dict[str, BoundModel]:
         """A session per lane, on a stream of its own; empty where the model runs on the CPU, or no library for CUDA is
         installed."""
         bound: Dict[str, BoundModel] = {}
@@ -228,15 +244,15 @@ class OnnxEngine(Engine):
         try:
             for lane in self._lanes:
                 model = bound[lane.name] = BoundModel(self._name, CudaDevice(driver, lane.device_index))
-                self._fill(model, path, self.threads_of(lane))
+                self._fill(model, network, self.threads_of(lane))
         except BaseException:
             for model in bound.values():
                 model.close()
             raise
         return bound
 
-    def _fill(self, model: BoundModel, path: str, threads: OnnxThreads) -> None:
-        session = model.session = self._create(path, threads, model.stream.handle)
+    def _fill(self, model: BoundModel, network: Model, threads: OnnxThreads) -> None:
+        session = model.session = self._create(network, threads, model.stream.handle)
         for provider, settings in session.get_provider_options().items():
             if provider in GPU_PROVIDERS and settings.get("has_user_compute_stream", "1") == "0":
                 raise EngineError(
@@ -260,13 +276,13 @@ class OnnxEngine(Engine):
                     f"has it, or set [model.{self._name}] options.providers = ['cpu']"
                 )
 
-    def _create(self, path: str, threads: OnnxThreads, stream: int = 0) -> Any:
+    def _create(self, network: Model, threads: OnnxThreads, stream: int = 0) -> Any:
         own = {"user_compute_stream": str(stream)} if stream else {}
         try:
             session = made_yielding(
                 threads.nice,
                 lambda: onnxruntime.InferenceSession(
-                    path,
+                    network,
                     self._session_options(threads),
                     providers=[
                         (provider, {**settings, **own} if provider in GPU_PROVIDERS else settings)
@@ -275,6 +291,7 @@ class OnnxEngine(Engine):
                 ),
             )
         except Exception as error:  # ONNX Runtime raises types of its own, one per status code
+            path = model_path(self._model, self._directory)
             raise EngineError(f"model {self._name!r}: {path} cannot be loaded: {error}") from error
         got = session.get_providers()
         asked = [provider for provider, _ in self._asked]
@@ -352,6 +369,25 @@ def describe(path: str) -> FileDescription:
     return FileDescription(
         "onnx", tuple(inputs), tuple(_ports_of(session, "output", path)), usual_shapes(session, inputs)
     )
+
+
+def prepared_frame(path: str, form: ImageForm, frame: NDArray[Any]) -> NDArray[Any]:
+    """What the network of ``path`` would be given for one frame, by a form that says its input, size and layout; the
+    network itself runs once, behind its preparation. Raises :class:`EngineError` where it does not."""
+    data, _ = prepared_model(path, form, path, on_cpu=True)
+    from edgeserve.engines.image_graph import alone  # the onnx package is there
+
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = LOG_FATAL_ONLY
+    try:
+        for model in (data, alone(form, on_cpu=True)):
+            session = onnxruntime.InferenceSession(model, settings, providers=[PROVIDER_NAMES["cpu"]])
+            batch = session.get_inputs()[0].shape[0] if model is data else 1
+            frames = np.stack([frame] * (batch if isinstance(batch, int) else 1))
+            prepared: NDArray[Any] = session.run(None, {form.input: frames})[0][0]
+    except Exception as error:  # ONNX Runtime raises types of its own, one per status code
+        raise EngineError(f"{path}: does not run behind the preparation of frames: {error}") from error
+    return prepared
 
 
 def can_use_gpu() -> bool:

@@ -298,11 +298,25 @@ class RequestValidator:
                 error.ending = partial(sent_instead, name, tuple(inputs), tuple(rules))
                 raise error
             if not rule.fits(inputs[name]):
-                raise BadInput(f"app {app!r}: input {name!r} is {rule.mismatch(inputs[name])}")
+                inputs[name] = self._as_array(rule, inputs[name])
+                if not rule.fits(inputs[name]):
+                    raise BadInput(f"app {app!r}: input {name!r} is {rule.mismatch(inputs[name])}")
         for name in inputs:
             if name not in rules:
                 error = BadInput(f"app {app!r}: has no input {show(name)}")
                 raise with_nearest(error, str(name)[:NAME_CHARS_MAX], rules)
+
+    def _as_array(self, rule: InputRule, given: Any) -> Any:
+        """A tensor of another library (``__dlpack__``) as an array over the same memory; any other value as it is."""
+        if rule.kinds is not None or isinstance(given, np.ndarray) or not hasattr(given, "__dlpack__"):
+            return given
+        try:
+            return np.from_dlpack(given)
+        except Exception as error:  # each library raises types of its own
+            raise BadInput(
+                f"app {self.config.name!r}: input {rule.name!r} is a {type(given).__name__} that numpy cannot read in "
+                f"place ({error}), expected a tensor in the host's memory, without a gradient, such as x.detach().cpu()"
+            ) from error
 
     def _refuse(self, what: str, value: Any, expected: str) -> NoReturn:
         raise BadInput(f"app {self.config.name!r}: {what} = {show(value)}, expected {expected}")

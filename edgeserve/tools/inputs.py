@@ -69,6 +69,8 @@ def images_as_declared(declared: Mapping[str, Any], inputs: Dict[str, Any], imag
 
 def _layout(tensor: Mapping[str, Any]) -> Optional[Tuple[bool, int, int]]:
     """(channels first, height, width) of a declared image of three channels; ``None`` where it is none."""
+    if tensor["dtype"] == "uint8" and list(tensor["shape"]) == [-1, -1, 3]:
+        return None  # an image of any size, as it is
     shape = list(tensor.get("usual") or tensor["shape"])
     if len(shape) != 3 or tensor["dtype"] in ("text", "bytes", "any"):
         return None

@@ -25,6 +25,7 @@ TITLES = {  # file -> what it shows; in the order of the page
     "bench_price.json": "Overload, decisions, a lone request and a process, beside an earlier commit",
     "bench_price_quarter.json": "Overload and a lone request at a quarter of a core, beside an earlier commit",
     "bench_shared_memory.json": "Large tensors: shared memory beside frames, in the same run",
+    "bench_images.json": "Frames of a camera: prepared in front of the network, beside numpy",
     "bench_http_front.json": "The HTTP front, beside the bus and a bare echo",
     "bench_observe.json": "What metrics and top cost at 1,000 requests a second",
     "bench_calls.json": "Python-level calls of a request",

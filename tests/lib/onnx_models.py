@@ -56,6 +56,17 @@ def linear(directory: str, batch: Any = "B", name: str = "linear") -> str:
     )
 
 
+def brightness(directory: str, dims: Sequence[Any] = (3, 24, 32)) -> str:
+    """``level[B] = mean(image[B,3,24,32])``"""
+    return save(
+        directory,
+        "brightness",
+        [helper.make_node("ReduceMean", ["image"], ["level"], axes=[1, 2, 3], keepdims=0)],
+        [("image", FLOAT, ["B", *dims])],
+        [("level", FLOAT, ["B"])],
+    )
+
+
 def masked_mean(directory: str) -> str:
     """``y[B] = sum(x * mask) / sum(mask)``: right under padding only if the mask is."""
     axes = np.array([1], np.int64)

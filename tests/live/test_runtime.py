@@ -60,6 +60,32 @@ def test_infer_gives_arrays_in_and_out_without_a_copy() -> None:
         runtime.check()
 
 
+class Tensor:
+    """Another library's: it offers its memory, and is no array."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+
+    def __dlpack__(self, **how: Any) -> Any:
+        if self._array is None:
+            raise BufferError("it lies on a GPU")
+        return self._array.__dlpack__(**how)
+
+    def __dlpack_device__(self) -> Any:
+        return X.__dlpack_device__()
+
+
+@pytest.mark.skipif(not hasattr(np, "from_dlpack"), reason="numpy before 1.22")
+def test_tensors_of_other_libraries_are_read_where_they_lie() -> None:
+    apps = {"echo": {"model": "echo", "slo": "20s", "inputs": {"x": {"dtype": "float32", "shape": [4]}}}}
+    with Runtime(config_of({"echo": function("echo")}, apps)) as runtime:
+        assert np.shares_memory(runtime.infer("echo", {"x": Tensor(X)})["x"], X)
+        with pytest.raises(BadInput, match="'x' is float64"):
+            runtime.infer("echo", {"x": Tensor(np.zeros(4))})
+        with pytest.raises(BadInput, match=r"a Tensor that numpy cannot read in place .*GPU.*x.detach\(\).cpu\(\)"):
+            runtime.infer("echo", {"x": Tensor(None)})
+
+
 def test_many_threads_submit_at_once_and_each_gets_its_own_answer() -> None:
     with Runtime(config_of({"double": function("double", batch=[1, 2, 4, 8])})) as runtime:
         wrong: List[int] = []

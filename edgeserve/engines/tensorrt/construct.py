@@ -6,8 +6,11 @@ Knows one TensorRT library and one :class:`BuildRequest`; no cache, no process, 
 
 from __future__ import annotations
 
+import os
+import tempfile
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
+from edgeserve.engines.image import ImageForm, prepared_model
 from edgeserve.engines.tensorrt.build_errors import BuildFailed, BuildOutOfMemory, ParseFailed
 from edgeserve.engines.tensorrt.library import Library
 from edgeserve.engines.tensorrt.settings import BuildRequest
@@ -61,7 +64,7 @@ def construct(library: Library, request: BuildRequest, where: str, say: Say, tim
     builder = trt.Builder(library.log)
     typed = request.precision == "model"
     network = builder.create_network(api.network_flags(strongly_typed=typed))
-    parse(library, network, request.file, where)
+    parse_request(library, network, request, where)
     profiles = profiles_of(inputs_of(network), request, where) * api.profile_copies(request.lanes)
     separate_dimensions(network, profiles)
     config = configure(library, builder, network, request, where)
@@ -90,6 +93,25 @@ def construct(library: Library, request: BuildRequest, where: str, say: Say, tim
         )
     say("build", 1.0)
     return Built(bytes(plan), profiles, int(network.num_layers), types_of(library, network))
+
+
+def parse_request(library: Library, network: Any, request: BuildRequest, where: str) -> None:
+    """Read what is asked for into ``network``: the ONNX file, with the preparation of frames in front where wanted."""
+    if not request.image:
+        parse(library, network, request.file, where)
+        return
+    form = ImageForm(**request.image)
+    if form.border >= 0 and not form.frame_size:
+        raise EngineError(
+            f"{where}: options.image.letterbox needs from = [height, width] of the frames with engine = 'tensorrt', "
+            "whose plan cannot fit frames of any size; give it, or run the model with engine = 'onnx'"
+        )
+    data, _ = prepared_model(request.file, form, where)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, os.path.basename(request.file))
+        with open(path, "wb") as file:
+            file.write(data)
+        parse(library, network, path, where)
 
 
 def parse(library: Library, network: Any, path: str, where: str) -> None:

@@ -28,6 +28,7 @@ BUILD_OPTIONS = (
     "build_timeout",
     "timing_cache",
     "compute_capabilities",
+    "image",
 )
 """Options of building, which a plan that is built already cannot follow."""
 

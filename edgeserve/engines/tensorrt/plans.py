@@ -32,7 +32,8 @@ from edgeserve.errors import EngineError
 log = logging.getLogger("edgeserve.tensorrt")
 
 FORMAT = 1
-"""Of the metadata; a plan of another format is built again."""
+"""Of the metadata, and of the nodes that ``options.image`` puts in front of a network: raised when either changes. A
+plan of another format is built again."""
 
 LOCK_LOOK_S = 0.25
 HASH_CHARACTERS = 16

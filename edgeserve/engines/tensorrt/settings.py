@@ -11,6 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from edgeserve.config.files import cache_directory, resolve_path
 from edgeserve.config.schema import ModelConfig
+from edgeserve.engines.image import read_image
 from edgeserve.engines.options import Options
 from edgeserve.engines.ports import PORT_OPTIONS
 from edgeserve.errors import ConfigError, nearest
@@ -48,6 +49,7 @@ OWN_OPTIONS = (
     "mapped",
     "cuda",
     "example",
+    "image",
 )
 KNOWN_OPTIONS = (*OWN_OPTIONS, *(key for key in PORT_OPTIONS if key != "pad_batch"))
 
@@ -61,6 +63,7 @@ class BuildRequest(NamedTuple):
     ``sizes`` are the batch sizes, rising, one optimisation profile each. Shapes are per item, without the batch axis:
     ``ranges`` (input -> [smallest, usual, largest]) and ``shapes`` (input -> lengths of open axes). ``states``,
     ``constants`` and ``masks`` (padded input -> its mask) are inputs whose shape follows from elsewhere.
+    ``image`` has the fields of an :class:`~edgeserve.engines.image.ImageForm`, where frames are prepared in the plan.
     ``tactic_bytes`` bounds the builder's device memory (0: it does itself); what was free then makes no other plan.
     """
 
@@ -79,6 +82,7 @@ class BuildRequest(NamedTuple):
     dla_core: int
     compute_capabilities: List[str]
     lanes: int
+    image: Dict[str, Any] = {}
 
     def identity(self) -> Dict[str, Any]:
         """What two plans of one file must have in common to be the same."""
@@ -110,6 +114,7 @@ def read_settings(model: ModelConfig, options: Options, lanes: int, directory: s
     library = _one_of(options, "library", "auto", ("auto", *LIBRARIES))
     build_memory = _size(options, "build_memory", 0)
     plans = options.text("plans")
+    image = read_image(options, model)
     request = BuildRequest(
         file="",
         sizes=sorted(set(model.batch)),
@@ -126,6 +131,7 @@ def read_settings(model: ModelConfig, options: Options, lanes: int, directory: s
         dla_core=options.integer("dla_core", -1, 0, 7) if "dla_core" in options else -1,
         compute_capabilities=_capabilities(options),
         lanes=lanes,
+        image={} if image is None else image._asdict(),
     )
     return Settings(
         library=library,

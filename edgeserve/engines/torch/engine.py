@@ -44,6 +44,7 @@ KNOWN_OPTIONS = (
     "deterministic",
     "example",
     "cuda",
+    "image",
     *PORT_OPTIONS,
 )
 
@@ -68,6 +69,12 @@ class TorchEngine(Engine):
 
     def __init__(self, model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> None:
         options = Options(model, KNOWN_OPTIONS)
+        if "image" in options:
+            raise ConfigError(
+                f"{options.where('image')}: frames are prepared in front of ONNX networks alone; export this one to "
+                "ONNX (torch.onnx.export) for engine = 'onnx' or 'tensorrt', or let a node with engine = 'python' "
+                "prepare frames"
+            )
         if not model.file and not model.function:
             raise ConfigError(
                 f"[model.{model.name}] file and function are missing: engine 'torch' needs file = "

@@ -14,6 +14,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 from edgeserve.engines.describe import READERS, check_file, describe
 from edgeserve.errors import ConfigError, EdgeServeError
 from edgeserve.tools.init.compute import machine_lanes
+from edgeserve.tools.init.images import propose_image
 from edgeserve.tools.init.roles import model_names, roles_of
 from edgeserve.tools.init.slo import read_rates, read_slo_ns
 from edgeserve.tools.init.text import configuration_text, summary
@@ -70,7 +71,9 @@ def main(args: argparse.Namespace) -> int:
     for name, path in zip(names, paths):
         print(f"reading {path} ...", file=sys.stderr, flush=True)
         roles = roles_of(describe(path), shapes, path)
-        found.append(FoundModel(name, _told_path(path, directory), roles, try_model(name, path, roles, gpu)))
+        tried = try_model(name, path, roles, gpu)
+        image = propose_image(path, roles, tried.shapes)
+        found.append(FoundModel(name, _told_path(path, directory), roles, tried, image))
     _check_shapes_used(shapes, found)
     lanes = machine_lanes([item.tried.device for item in found])
     text = configuration_text(found, lanes, rates, slo_ns)

@@ -9,6 +9,7 @@ import numpy as np
 
 from edgeserve.engines.ports import Port
 from edgeserve.tools.init.compute import CPU, LaneText
+from edgeserve.tools.init.images import image_lines
 from edgeserve.tools.init.slo import Slo, choose_slo
 from edgeserve.tools.init.trial import FoundModel, engine_options
 from edgeserve.units import counted, format_duration, format_size
@@ -98,6 +99,9 @@ def _model(item: FoundModel, lanes: Sequence[LaneText]) -> List[str]:
             "# Up to TensorRT 10: with this line it may compute in float16, faster on most GPUs; compare the answers.",
             f"# options = {with_fp16}",
         ]
+    lines += image_lines(item.image, bool(tried.shapes))
+    if item.image is not None and not item.image.why:
+        lines.append(f"# options = {_inline({**options, 'image': item.image.options})}")
     return [*lines, *(f"# {note}" for note in roles.notes), ""]
 
 
@@ -150,6 +154,9 @@ def _app(item: FoundModel, slo: Slo) -> List[str]:
         lines.append(_commented(f"[app.{item.name}.inputs]", "what a request must bring"))
         for port in roles.given:
             lines.append(f"{_key(port.name)} = {_inline(app_input(port, item.tried.shapes, roles.shapes_given))}")
+            if item.image is not None and item.image.input == port.name:
+                frame = {"dtype": "uint8", "shape": [*item.image.options["from"], 3]}
+                lines.append(f"# {_key(port.name)} = {_inline(frame)}")
     elif roles.description.engine == "lm":
         chats = bool(item.roles.description.facts.get("chat"))
         optional = ("messages", *CHAT_INPUTS) if chats else LM_INPUTS
@@ -193,6 +200,11 @@ def summary(found: Sequence[FoundModel], out: str, rates: Mapping[str, float], s
         if not slo.fits:
             lines.append(f"    ! {slo.why}")
         lines += [f"    ! {note}" for note in item.roles.notes]
+        if item.image is not None and not item.image.why:
+            lines.append(
+                f"    frames of a camera can be prepared in front of it ({item.image.mean:.2f} grey levels from "
+                "numpy's on average): see its options in the file"
+            )
     lines += [
         "Next:",
         f"  edgeserve serve {out}",

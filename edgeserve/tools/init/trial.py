@@ -20,6 +20,7 @@ from edgeserve.engines.warm import warm_up
 from edgeserve.errors import EngineError
 from edgeserve.offload.pin import allowed_cores
 from edgeserve.tools.init.compute import CPU, GPU, compute_threads
+from edgeserve.tools.init.images import ImageProposal
 from edgeserve.tools.init.roles import Roles, Shape
 from edgeserve.units import NS_PER_MS
 
@@ -49,12 +50,14 @@ class Trial(NamedTuple):
 
 
 class FoundModel(NamedTuple):
-    """One model: its name, its file relative to the configuration, what it is, and how its trial went."""
+    """One model: its name, its file relative to the configuration, what it is, how its trial went, and what is proposed
+    for frames of a camera."""
 
     name: str
     file: str
     roles: Roles
     tried: Trial
+    image: Optional[ImageProposal] = None
 
 
 def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) -> Trial:

@@ -57,6 +57,7 @@ def test_footprints_are_the_weights_and_shared_ones_count_once():
         ({"function": "torch_models:exported"}, EngineError, "raised TypeError"),
         ({"function": "torch_models:os.getcwd"}, EngineError, "made a str; expected a torch.nn.Module"),
         ({"function": "torch_models:Linear", "options": {"precision": "int4"}}, ConfigError, "precision = 'int4'"),
+        ({"function": "torch_models:Linear", "options": {"image": {}}}, ConfigError, "export this one to ONNX"),
         ({"function": "torch_models:Linear", "options": {"inputs": {"y": {}}}}, ConfigError, "does not take"),
         (
             {"function": "torch_models:Linear", "options": {"inputs": {"x": {"dtype": "float8"}}}},

@@ -18,6 +18,7 @@ import trt_double
 import trt_worlds
 
 import edgeserve
+from edgeserve.engines.base import Batch, run_whole
 from edgeserve.engines.cuda import driver
 from edgeserve.engines.tensorrt import engine as engine_module
 from edgeserve.engines.tensorrt.build_errors import LibraryMissing, PlanRefused
@@ -268,3 +269,27 @@ def test_served_from_a_configuration(double, tmp_path):
 
 def onnx_weights():
     return np.arange(12, dtype=np.float32).reshape(4, 3) / 10
+
+
+def test_frames_are_prepared_in_the_plan(monkeypatch, tmp_path):
+    """The plan is built from the network with its preparation, and its name tells how frames are prepared."""
+    dims = ["B", 3, 4, 4]
+    graph = onnx_models.save(
+        str(tmp_path),
+        "negative",
+        [onnx_models.helper.make_node("Neg", ["x"], ["y"])],
+        [("x", onnx_models.FLOAT, dims)],
+        [("y", onnx_models.FLOAT, dims)],
+    )
+    frame = np.full((8, 8, 3), 255, np.uint8)
+    for image, value in (({}, -1.0), ({"std": 1.0}, -255.0), ({}, -1.0)):
+        options = {"image": {"from": [8, 8], **image}}
+        with trt_worlds.loaded(monkeypatch, str(tmp_path), graph, batch=(1, 2), options=options) as (_, _, _, session):
+            results, _ = run_whole(session, Batch([{"x": frame}, {"x": frame}], 2))
+            assert all(np.allclose(result.outputs["y"], value) for result in results)
+    assert len(glob.glob(str(tmp_path / "plans" / "*.plan"))) == 2
+
+
+def test_frames_of_any_size_cannot_be_letterboxed_in_a_plan(double, tmp_path):
+    with pytest.raises(EngineError, match=r"letterbox needs from = \[height, width\]"):
+        loads(made(tmp_path, options={"image": {"letterbox": True}}))

@@ -20,6 +20,8 @@ from plans import build_models
 from edgeserve.config.files import resolve_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.cuda.driver import is_available
+from edgeserve.engines.image import read_image
+from edgeserve.engines.options import Options
 from edgeserve.engines.tensorrt import construct as construct_module
 from edgeserve.engines.tensorrt.build_errors import BuildFailed, ParseFailed
 from edgeserve.engines.tensorrt.building import BuildLimits, build_plan
@@ -151,6 +153,33 @@ def test_the_process_that_builds_tells_progress_and_writes_the_plan(tmp_path):
     shares = [item.share for item in told if item.phase == "build"]
     assert shares[-1] == 1.0
     assert shares == sorted(shares)
+
+
+@pytest.mark.parametrize(
+    ("image", "frame"),
+    [
+        ({"from": [90, 160], "letterbox": True}, [90, 160, 3]),
+        ({"format": "nv12", "from": [90, 160], "letterbox": True, "matrix": "bt709"}, [135, 160]),
+        ({"format": "yuyv", "from": [48, 64]}, [48, 64, 2]),
+        ({"format": "bgr"}, None),
+    ],
+    ids=["letterboxed", "nv12", "yuyv", "any size"],
+)
+def test_frames_are_prepared_in_the_plan(library, profiles, tmp_path, image, frame):
+    dims = ["B", 3, 48, 64]
+    onnx_models.save(
+        str(tmp_path),
+        "rectified",
+        [onnx_models.helper.make_node("Relu", ["x"], ["y"])],
+        [("x", onnx_models.FLOAT, dims)],
+        [("y", onnx_models.FLOAT, dims)],
+    )
+    model = ModelConfig("m", engine="tensorrt", file="rectified.onnx", options={"image": image})
+    form = read_image(Options(model, ("image",)), model)
+    ranges = {} if frame else {"x": [[48, 64, 3], [90, 160, 3], [1080, 1920, 3]]}
+    built(library, request(str(tmp_path / "rectified.onnx"), image=form._asdict(), ranges=ranges))
+    for size, profile in zip((1, 2, 4), profiles):
+        assert rows(profile, "x") == [(size, *row) for row in ([frame] * 3 if frame else ranges["x"])]
 
 
 @pytest.mark.parametrize("name", sorted(build_models.models()))

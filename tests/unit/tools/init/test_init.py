@@ -54,6 +54,27 @@ def test_a_network_becomes_a_configuration_that_serves(tmp_path, capsys):
     assert answer["y"].shape == (3,)
 
 
+def test_frames_of_a_camera_are_proposed_for_image_networks_and_the_proposal_serves(tmp_path, capsys):
+    written(tmp_path, onnx(tmp_path, "brightness"))
+    said = capsys.readouterr().out
+    assert "frames of a camera can be prepared in front of it (0.2" in said
+    lines = (tmp_path / "edge.toml").read_text().splitlines()
+    taken = [number for number, line in enumerate(lines) if line.startswith(("# options", "# image"))]
+    for number in taken:  # as its comment says
+        lines[number] = lines[number][2:]
+    del lines[taken[1] - 1]
+    (tmp_path / "edge.toml").write_text("\n".join(lines))
+    with Runtime(load_config(str(tmp_path / "edge.toml"))) as runtime:
+        answer = runtime.infer("brightness", {"image": np.full((1080, 1920, 3), 51, np.uint8)}, slo_ms=10_000)
+    assert answer["level"] == pytest.approx(51 / 255, abs=0.51 / 255)  # rounding of uint8
+
+
+def test_networks_of_guessed_sizes_or_other_colours_get_no_proposal(tmp_path):
+    for number, dims in enumerate(([3, "H", "W"], [1, 32, 32])):
+        written(tmp_path, onnx(tmp_path, "brightness", dims), *(["--force"] if number else []))
+        assert "options" not in (tmp_path / "edge.toml").read_text()
+
+
 @pytest.fixture
 def tensorrt(monkeypatch, tmp_path):
     """TensorRT's double, on a machine that has a GPU."""
