@@ -176,6 +176,8 @@ class AppConfig:
     background_wait_ns: int = entry(duration, 0, key="background_wait")  # class background: longest wait; 0 = no bound
     length: Optional[Tuple[str, int]] = entry(input_axis, None)  # the axis whose size is a request's hint "length"
     predict: Dict[str, str] = entry(read_predictors, factory=dict)  # hint -> what tells it from the inputs
+    answer_lengths: str = entry(string, "")  # predicts tokens of answers, by 'edgeserve fit'; "" = the packaged model
+    learn_lengths: bool = entry(boolean, False)  # of a language model: go on learning from answers, in memory alone
     examples: str = entry(string, "")  # "module:function" that returns requests whose times alone are profiled
     ensemble: str = entry(string, "")  # written by 'edgeserve fit': what the app's models are worth
     history: str = entry(string, "")  # record what an ensemble's models say into this .npz file; "" = none

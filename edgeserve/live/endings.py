@@ -5,7 +5,7 @@ Counts what ended and learns what an answer takes beside its lane. Belongs to th
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from edgeserve.config.limits import SLO_MS_MAX
 from edgeserve.live.errors import refusal
@@ -21,15 +21,17 @@ from edgeserve.units import ms_to_ns
 
 class Endings:
     """``waiting``: ends that the scheduler decided and nobody was told of yet. ``overhead_from_ns``: when the last
-    answer would have been ready if handing over to the lane, and back, took no time. ``counts`` are by app."""
+    answer would have been ready if handing over to the lane, and back, took no time. ``counts`` are by app.
+    ``teach``: by app, what hears of inputs and outputs of completed requests."""
 
-    __slots__ = ("waiting", "overhead", "overhead_from_ns", "counts", "_values", "_batches")
+    __slots__ = ("waiting", "overhead", "overhead_from_ns", "counts", "teach", "_values", "_batches")
 
     def __init__(self, values: RequestValues, batches: RunningBatches, counts: Dict[str, AppCounts]) -> None:
         self.waiting: List[FinishRequest] = []
         self.overhead = ResponseOverhead()
         self.overhead_from_ns = clock_ns()
         self.counts = counts
+        self.teach: Dict[str, Callable[[Mapping[str, Any], Mapping[str, Any]], None]] = {}
         self._values = values
         self._batches = batches
 
@@ -58,6 +60,8 @@ class Endings:
         total_ns, late = now_ns - request.asked_ns, now_ns > request.deadline_ns
         counts = self.counts[request.app]
         counts.completed(now_ns - request.arrival_ns, late, breakdown)
+        if self.teach and request.app in self.teach:
+            self.teach[request.app](request.inputs, outputs)
         if not action.branches:
             request.responder.answer(request, outputs, action.reason, late, now_ns, total_ns, breakdown)
         else:

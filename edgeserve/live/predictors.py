@@ -13,9 +13,9 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Union
 
-from edgeserve.config.schema import AppConfig, Config
+from edgeserve.config.schema import AppConfig, Config, ModelConfig
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.python import import_function
 from edgeserve.errors import EdgeServeError
@@ -126,21 +126,24 @@ class Predictors:
         )
 
 
-def prompt_counters(app: AppConfig, config: Config) -> List[Predictor]:
-    """What counts the tokens of a request's prompt (hint ``tokens``), for an app of one language model, by its own
-    tokenizer. An engine is made for that, and never loaded."""
+def language_model(app: AppConfig, config: Config) -> Optional[ModelConfig]:
+    """The model of an app of one language model, which reads the request's inputs as they are."""
     if len(app.nodes) != 1 or app.nodes[0].inputs:
-        return []
+        return None
     model = config.models.get(app.nodes[0].model or app.nodes[0].name)
-    if model is None or model.engine != "lm":
-        return []
+    return model if model is not None and model.engine == "lm" else None
+
+
+def prompt_counter(model: ModelConfig, app: AppConfig, config: Config) -> Predictor:
+    """What counts the tokens of a request's prompt (hint ``tokens``) by the tokenizer of the app's language model. An
+    engine is made for that, and never loaded."""
     lanes = [lane_info(config, name) for name in model.lanes or config.lanes]
     engine: Any = make_engine(model, lanes[:1], config.directory)
     try:
         engine.count_tokens({"prompt": "Hello"})  # opens the tokenizer: the first request could not wait for it
     except EdgeServeError as error:
         log.debug("[app.%s]: the tokenizer of model %r was not opened at start: %s", app.name, model.name, error)
-    return [Predictor("tokens", f"the tokenizer of model {model.name!r}", engine.count_tokens)]
+    return Predictor("tokens", f"the tokenizer of model {model.name!r}", engine.count_tokens)
 
 
 NOT_PREDICTED: Dict[str, Any] = {"count": 0, "mean_ms": 0.0, "went_without": 0}
@@ -170,8 +173,8 @@ class Prediction:
 
 
 class PredictionWorker:
-    """One thread that predicts for the requests of the bus, in their order. Everything but the thread itself belongs to
-    the loop's thread.
+    """One thread that predicts for the requests of the bus, in their order, and learns from answers. Everything but the
+    thread itself belongs to the loop's thread.
 
     Requests of one stream leave in the order in which they came: a request that goes on without its prediction takes
     those of its stream along that came before. Others may overtake each other, since their order is the policy's.
@@ -182,7 +185,7 @@ class PredictionWorker:
         self._post = post
         self._clock_ns = clock_ns
         self.waiting: Dict[int, Prediction] = {}
-        self._inbox: queue.SimpleQueue[Optional[Prediction]] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Optional[Union[Prediction, Callable[[], None]]]] = queue.SimpleQueue()
         self._worker_thread: Optional[threading.Thread] = None
         self._running_since_ns = 0  # written by the thread; 0: nothing runs
 
@@ -221,6 +224,11 @@ class PredictionWorker:
             thread = threading.Thread(target=self._run, name="edgeserve-predict", daemon=True)
             thread.start()
             self._worker_thread = thread
+
+    def teach(self, lesson: Callable[[], None]) -> None:
+        """What an answer teaches the predictors; left out where the thread has no time for it."""
+        if self._inbox.qsize() < WAITING_MAX:
+            self._inbox.put(lesson)
 
     def finish(self, prediction: Prediction, now_ns: int) -> bool:
         """A prediction is here. Whether somebody still waits for it: then its request goes on."""
@@ -295,6 +303,9 @@ class PredictionWorker:
             prediction = self._inbox.get()
             if prediction is None:
                 return
+            if not isinstance(prediction, Prediction):
+                prediction()
+                continue
             if prediction.abandoned:
                 continue
             self._running_since_ns = self._clock_ns()

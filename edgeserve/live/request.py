@@ -21,8 +21,9 @@ from edgeserve.config.schema import AppConfig, Config, TensorConfig
 from edgeserve.engines.base import Values
 from edgeserve.errors import BadInput, ConfigError, DeadlineExpired, UnknownApp, sent_instead, with_nearest
 from edgeserve.ipc.wire import Ask
+from edgeserve.live.answer_lengths import AnswerLengths, answer_lengths
 from edgeserve.live.hints import A_NUMBER, is_name, number_of, show
-from edgeserve.live.predictors import Predictor, Predictors, prompt_counters
+from edgeserve.live.predictors import Predictor, Predictors, language_model, prompt_counter
 from edgeserve.live.responders import Responder
 from edgeserve.live.value_flow import AppPlan
 from edgeserve.sched.protocol.events import CLASSES, ON_LATE, Part
@@ -191,7 +192,18 @@ class RequestValidator:
     other is let through (none given: the policy is somebody's own). ``ids`` numbers the requests that were found
     good; all apps of a server share one (asked from any thread: counting is one step of the interpreter)."""
 
-    __slots__ = ("plan", "config", "inputs", "predictors", "_length", "_ids", "_hints", "_strange", "_hint_bounds")
+    __slots__ = (
+        "plan",
+        "config",
+        "inputs",
+        "predictors",
+        "lengths",
+        "_length",
+        "_ids",
+        "_hints",
+        "_strange",
+        "_hint_bounds",
+    )
 
     def __init__(
         self,
@@ -200,6 +212,7 @@ class RequestValidator:
         ids: Iterator[int] | None = None,
         hints: Collection[str] = (),
         counters: Sequence[Predictor] = (),
+        lengths: Optional[AnswerLengths] = None,
     ) -> None:
         self.plan = plan
         self._hints = frozenset(hints)
@@ -207,6 +220,9 @@ class RequestValidator:
         self._ids = itertools.count(1) if ids is None else ids
         self.config: AppConfig = plan.config
         self.inputs = {name: InputRule(self.config.name, name, tensor) for name, tensor in self.config.inputs.items()}
+        self.lengths = lengths
+        if lengths is not None:
+            counters = [*counters, *lengths.predictors]
         self.predictors = Predictors(self.config, directory, counters) if self.config.predict or counters else None
         self._length = self.config.length
         self._hint_bounds = hint_bounds(self.config)
@@ -399,12 +415,18 @@ def request_validators(config: Config, ids: Iterator[int] | None = None) -> Dict
     """The validator of every app, their predictors imported; raises :class:`ConfigError` or :class:`EngineError` for
     what cannot work. ``ids``: where the requests were numbered from before."""
     ids = itertools.count(1) if ids is None else ids
-    return {
-        name: RequestValidator(
-            AppPlan(app), config.directory, ids, read_hints(app, config), prompt_counters(app, config)
+    validators = {}
+    for name, app in config.apps.items():
+        model = language_model(app, config)
+        validators[name] = RequestValidator(
+            AppPlan(app),
+            config.directory,
+            ids,
+            read_hints(app, config),
+            [] if model is None else [prompt_counter(model, app, config)],
+            answer_lengths(app, model, config),
         )
-        for name, app in config.apps.items()
-    }
+    return validators
 
 
 def unknown_app(app: Any, validators: Mapping[str, RequestValidator]) -> UnknownApp:

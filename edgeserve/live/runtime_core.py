@@ -19,6 +19,7 @@ from edgeserve.config.profiles import parts_of
 from edgeserve.config.schema import AppConfig, Config
 from edgeserve.engines.base import Engine
 from edgeserve.errors import BadInput, RequestError, nearest
+from edgeserve.live.answer_lengths import AnswerLengths
 from edgeserve.live.config_reload import Prepared, RunningStarter, merged, prepare
 from edgeserve.live.device_watch import DeviceWatch
 from edgeserve.live.errors import EarlyRefusals, error_for
@@ -229,6 +230,13 @@ class RuntimeCore:
     def _start_predictions(self, world: LiveWorld, validators: Mapping[str, RequestValidator]) -> None:
         if any(validator.predictors is not None for validator in validators.values()):
             world.predictions.start()
+        for name, validator in validators.items():
+            if validator.lengths is not None and validator.lengths.learnt_from is not None:
+                world.endings.teach[name] = partial(self._teach, world, validator.lengths)
+
+    @staticmethod
+    def _teach(world: LiveWorld, lengths: AnswerLengths, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
+        world.predictions.teach(partial(lengths.learn, inputs, outputs))
 
     def _adopt(self, validators: Mapping[str, RequestValidator], request: LiveRequest) -> bool:
         """Whether a request that was checked by an earlier configuration can be served; it is refused if not."""
@@ -491,11 +499,11 @@ class RuntimeCore:
         }
 
     def _predictions(self, app: str) -> Dict[str, Any]:
-        predictors = self.validators[app].predictors
-        return {
-            "failed_predictions": predictors.failed() if predictors is not None else {},
-            "predictions": predictors.table() if predictors is not None else NOT_PREDICTED,
-        }
+        predictors, lengths = self.validators[app].predictors, self.validators[app].lengths
+        table = predictors.table() if predictors is not None else NOT_PREDICTED
+        if lengths is not None and lengths.learnt_from is not None:
+            table = {**table, "learnt_from": lengths.learnt_from}
+        return {"failed_predictions": predictors.failed() if predictors is not None else {}, "predictions": table}
 
     def _history(self, app: str) -> Mapping[str, Any]:
         return self.world.history.table(app) if self.world.history is not None else {}

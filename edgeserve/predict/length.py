@@ -1,98 +1,138 @@
-"""Predicts how many tokens an answer will have, as a distribution (RT-LM, Section III-B, the LW model).
+"""Predicts how many tokens an answer will have from the words of the question, as a distribution.
 
-A small network maps the six rule scores and the number of words to the logarithm of the output length. The residual of
-that logarithm on held-out texts is the spread, so a prediction is a lognormal law (``edgeserve/lognormal.py``): a mean
-for ordering, quantiles for reserving memory. ``edgeserve fit-length`` trains it; a trained model is one ``.npz`` file.
+A linear model of the logarithm of the length: hashed words and pairs of neighbouring words, and the six rule scores and
+the number of words (``rules.py``; RT-LM, Section III-B). What is left of the logarithms on kinds of questions that were
+held out makes a prediction a distribution: a mean for ordering, quantiles for reserving memory. The model that comes
+with the package was fitted to answers of SmolLM2-135M-Instruct; ``edgeserve fit`` fits one to recorded answers, and
+:class:`LearningModel` goes on learning from those that are given. One model is one ``.npz`` file.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
+import threading
 import zipfile
-from typing import Any, Dict, List, Sequence, Tuple
+from collections import deque
+from functools import lru_cache
+from typing import Any, Dict, NamedTuple
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.errors import ConfigError
-from edgeserve.lognormal import LOG_MAX, Lognormal
-from edgeserve.predict.rules import RuleScorer, features
+from edgeserve.predict.rules import RuleScorer, Scores
 
 FORMAT = "edgeserve length model"
-VERSION = 1
-FEATURES = 7
-SIGMA_MAX = 3.0
+VERSION = 2
+PACKAGED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "answer_lengths.npz")
+
+BUCKETS = 4096
+"""Of the hashed words and pairs. A word cannot be read back from its bucket."""
+
+RULES = len(Scores._fields)
+WEIGHTS = BUCKETS + RULES
+
+WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)?|[?!]")
+WORDS_MAX = 400
+"""Words of a question that are looked at: more take time and say nothing new."""
+
+RULE_SHARE = 1.0
+"""One deviation of a rule score counts as so much of a whole sentence of words."""
+
+RULE_MAX = 3.0
+"""A rule score further from its mean, in deviations, counts as this: a long document is no extreme question."""
+
+LOG_MAX = 14.0
+"""Logarithms are cut here: a million tokens."""
+
+RESIDUALS = 32
+"""Quantiles of the residual that a file holds, equally likely."""
+
+NOISE_MIN = 0.1
+"""The least deviation of the residual that is learnt with: shorter histories than it takes may show less."""
+
+
+class Prediction(NamedTuple):
+    """The distribution of one length: ``exp(log_mean + residual)`` tokens, each of the ``residuals`` (ascending)
+    equally likely, at least one token. Residuals are not alike for short and long answers: ``factor`` corrects the mean
+    for that."""
+
+    log_mean: float
+    residuals: NDArray[Any]
+    factor: float = 1.0
+
+    def mean(self, most: float = math.inf) -> float:
+        """The expected number of tokens of an answer that is cut after ``most``."""
+        return min(most, max(1.0, self.factor * float(np.minimum(self._lengths(), most).mean())))
+
+    def quantile(self, share: float, most: float = math.inf) -> float:
+        """The number of tokens that ``share`` (0 to 1) of such answers do not exceed."""
+        if not 0.0 <= share <= 1.0:
+            raise ValueError(f"share = {share}, expected a number from 0 to 1")
+        return min(most, float(np.quantile(self._lengths(), share)))
+
+    def _lengths(self) -> NDArray[Any]:
+        lengths: NDArray[Any] = np.maximum(1.0, np.exp(np.minimum(LOG_MAX, self.log_mean + self.residuals)))
+        return lengths
 
 
 class LengthModel:
-    """A trained regressor. Immutable, so several threads may share a model.
+    """A fitted model. Immutable, so several threads may share it.
 
-    ``layers`` are (weights, biases) of shape (inputs, outputs) and (outputs,); between layers ReLU. ``about`` says
-    where the model comes from: number of texts, errors on held-out texts, and ``tau``, the 0.9-quantile of the
-    predictions.
+    ``weights``: one per bucket and one per rule score; ``shift`` and ``scale`` standardise the logarithms of the
+    scores. ``residuals``, ascending, are quantiles of the residual on held-out texts, and ``factor`` what their mean
+    lengths are over the predicted ones. ``about`` says where the model comes from.
     """
 
-    __slots__ = ("_shift", "_scale", "_layers", "_scorer", "sigma", "tokens_max", "about")
+    __slots__ = ("weights", "bias", "shift", "scale", "residuals", "factor", "about", "_scorer")
 
     def __init__(
         self,
+        weights: NDArray[Any],
+        bias: float,
         shift: NDArray[Any],
         scale: NDArray[Any],
-        layers: Sequence[Tuple[NDArray[Any], NDArray[Any]]],
-        sigma: float,
-        tokens_max: int,
+        residuals: NDArray[Any],
+        factor: float,
         about: Dict[str, Any],
-        scorer: RuleScorer | None = None,
     ) -> None:
-        self._shift, self._scale = np.asarray(shift, float), np.asarray(scale, float)
-        self._layers = [(np.asarray(weights, float), np.asarray(biases, float)) for weights, biases in layers]
-        self._scorer = RuleScorer() if scorer is None else scorer
-        self.sigma, self.tokens_max, self.about = float(sigma), int(tokens_max), dict(about)
+        self.weights, self.bias = np.asarray(weights, float), float(bias)
+        self.shift, self.scale = np.asarray(shift, float), np.asarray(scale, float)
+        self.residuals, self.factor, self.about = np.sort(np.asarray(residuals, float)), float(factor), dict(about)
+        self._scorer = RuleScorer()
         problem = self._problem()
         if problem:
             raise ValueError(problem)
 
-    def predict(self, text: str) -> Lognormal:
-        """The distribution of the number of output tokens for one text."""
-        return self.predict_all([text])[0]
+    def features(self, text: str) -> Features:
+        """What the model reads of a text."""
+        return Features(buckets(text), standard(rule_logs(text, self._scorer), self.shift, self.scale))
 
-    def predict_all(self, texts: Sequence[str]) -> List[Lognormal]:
-        """As :meth:`predict`, for several texts in one pass of the network."""
-        if not texts:
-            return []
-        return self.laws(features([self._scorer.scores(text) for text in texts]))
+    def predict(self, text: str) -> Prediction:
+        """The distribution of the number of output tokens."""
+        return Prediction(self.log_mean(self.features(text)), self.residuals, self.factor)
 
-    def laws(self, rows: Sequence[Sequence[float]]) -> List[Lognormal]:
-        """The distributions for feature rows of shape (texts, 7)."""
-        most = float(self.tokens_max)
-        return [Lognormal(float(log_mean), self.sigma, 1.0, most) for log_mean in self.log_means(rows)]
+    @property
+    def sigma(self) -> float:
+        """The deviation of the logarithm by which a lognormal law of this mean has these residuals' mean: hint
+        ``steps_sd``."""
+        centred = self.residuals - self.residuals.mean()
+        return math.sqrt(2.0 * max(0.0, math.log(float(np.exp(centred).mean()))))
 
-    def log_means(self, rows: Sequence[Sequence[float]]) -> NDArray[np.float64]:
-        """The expected logarithm of the length, shape (texts,), of feature rows of shape (texts, 7)."""
-        values: NDArray[np.float64] = (np.asarray(rows, float) - self._shift) / self._scale
-        last = len(self._layers) - 1
-        for index, (weights, biases) in enumerate(self._layers):
-            values = values @ weights + biases
-            if index < last:
-                values = np.maximum(values, 0.0)
-        means: NDArray[np.float64] = np.clip(values[:, 0], 0.0, LOG_MAX)
-        return means
+    def log_mean(self, read: Features) -> float:
+        """The expected logarithm of the length."""
+        total = self.bias + read.value * self.weights[read.buckets].sum() + self.weights[BUCKETS:] @ read.rules
+        return float(min(max(total, 0.0), LOG_MAX))
 
     def save(self, path: str) -> None:
         """Write the model; a reader sees the old file or the new one, never half of it."""
-        header = {
-            "format": FORMAT,
-            "version": VERSION,
-            "sigma": self.sigma,
-            "tokens_max": self.tokens_max,
-            "layers": len(self._layers),
-            "about": self.about,
-        }
-        arrays: Dict[str, Any] = {"shift": self._shift, "scale": self._scale}
-        for index, (weights, biases) in enumerate(self._layers):
-            arrays[f"weights_{index}"] = weights.astype(np.float32)
-            arrays[f"biases_{index}"] = biases.astype(np.float32)
+        header = {"format": FORMAT, "version": VERSION, "bias": self.bias, "factor": self.factor, "about": self.about}
+        arrays: Dict[str, Any] = {name: getattr(self, name).astype(np.float32) for name in ARRAYS}
+        arrays["weights"] = arrays["weights"].astype(np.float16)  # three digits: far finer than what is predicted
         beside = f"{path}.{os.getpid()}.part"
         try:
             with open(beside, "wb") as file:
@@ -105,23 +145,111 @@ class LengthModel:
                 os.remove(beside)
 
     def _problem(self) -> str:
-        if self._shift.shape != (FEATURES,) or self._scale.shape != (FEATURES,) or not (self._scale > 0).all():
+        if self.weights.shape != (WEIGHTS,):
+            return f"weights have the shape {self.weights.shape}, expected ({WEIGHTS},)"
+        if self.shift.shape != (RULES,) or self.scale.shape != (RULES,) or not (self.scale > 0).all():
             return (
-                f"shift and scale have shapes {self._shift.shape} and {self._scale.shape}, "
-                f"expected ({FEATURES},), scale > 0"
+                f"shift and scale have shapes {self.shift.shape} and {self.scale.shape}, expected ({RULES},), scale > 0"
             )
-        width = FEATURES
-        for index, (weights, biases) in enumerate(self._layers):
-            if weights.ndim != 2 or weights.shape[0] != width or biases.shape != (weights.shape[1],):
-                return f"layer {index} has shapes {weights.shape} and {biases.shape}, expected {width} inputs"
-            width = weights.shape[1]
-        if not self._layers or width != 1:
-            return f"the last layer has {width} outputs, expected 1"
-        if not all(np.isfinite(array).all() for layer in self._layers for array in layer):
-            return "a weight is not finite"
-        if not 0 <= self.sigma <= SIGMA_MAX:
-            return f"sigma = {self.sigma}, expected 0 to {SIGMA_MAX}"
-        return "" if self.tokens_max >= 1 else f"tokens_max = {self.tokens_max}, expected at least 1"
+        if self.residuals.ndim != 1 or not len(self.residuals):
+            return f"residuals have the shape {self.residuals.shape}, expected at least one"
+        arrays = [getattr(self, name) for name in ARRAYS]
+        return (
+            ""
+            if all(np.isfinite(array).all() for array in (*arrays, self.bias, self.factor))
+            else "a number is not finite"
+        )
+
+
+ARRAYS = ("weights", "shift", "scale", "residuals")
+
+
+class Features(NamedTuple):
+    """Which buckets the words and pairs of a text fall into, and its standardised rule scores."""
+
+    buckets: NDArray[Any]
+    rules: NDArray[Any]
+
+    @property
+    def value(self) -> float:
+        """Of each bucket: the more words, the less each says."""
+        return 1.0 / math.sqrt(max(1, len(self.buckets)))
+
+
+class LearningModel(LengthModel):
+    """Goes on learning from the answers that are given: Bayesian linear regression of one pass, with a variance of its
+    own per weight and no covariances. Starts from a fitted model.
+
+    Holds two numbers per bucket, two sums and the last residuals: no text, no words, and always as much. Several
+    threads may use it.
+    """
+
+    __slots__ = ("answers", "_doubt", "_recent", "_told", "_came", "_lock")
+
+    RECENT = 128
+    """Residuals that are looked back on. Those of the file count as so many answers as it has."""
+
+    DOUBT, DOUBT_MIN = 0.5, 0.01
+    """Variance of a weight before anything was learnt (about that of the residual, as ridge regression with a penalty
+    of 1 has it), and the least, so that what people ask may change. The bias has these too."""
+
+    def __init__(self, fitted: LengthModel) -> None:
+        super().__init__(*[getattr(fitted, name) for name in (*ARRAYS[:1], "bias", *ARRAYS[1:], "factor", "about")])
+        self.weights = self.weights.copy()
+        self.answers = 0
+        self._doubt = np.full(WEIGHTS + 1, self.DOUBT)  # the last one is the bias's
+        self._recent = deque(self.residuals.tolist(), maxlen=self.RECENT)
+        self._told = RESIDUALS * math.exp(self.bias)  # tokens that were predicted but for the factor, and that came
+        self._came = self.factor * self._told
+        self._lock = threading.Lock()
+
+    def learn(self, text: str, tokens: int, most: float = math.inf) -> None:
+        """An answer to ``text`` had so many tokens; it was cut after ``most``."""
+        with self._lock:
+            read = self.features(text)
+            before = Prediction(self.log_mean(read), self.residuals)
+            off = math.log(max(1, tokens)) - before.log_mean
+            if tokens >= most and off < 0.0:
+                return  # it was predicted longer, and may have been: that says nothing
+            keep = 1.0 - 1.0 / self.RECENT
+            self._told, self._came = keep * self._told + before.mean(most), keep * self._came + tokens
+            self.factor = self._came / self._told
+            at = np.concatenate([read.buckets, np.arange(BUCKETS, WEIGHTS + 1)])
+            values = np.concatenate([np.full(len(read.buckets), read.value), read.rules, [1.0]])
+            gain = self._doubt[at] * values
+            gain /= gain @ values + max(NOISE_MIN, float(self.residuals.std())) ** 2
+            self.weights[at[:-1]] += off * gain[:-1]
+            self.bias += off * float(gain[-1])
+            self._doubt[at] = np.maximum(self.DOUBT_MIN, self._doubt[at] * (1.0 - gain * values))
+            self._recent.append(off)
+            self.residuals = np.sort(np.array(self._recent))
+            self.answers += 1
+
+
+def buckets(text: str) -> NDArray[Any]:
+    """The buckets of a text's words and of its pairs of neighbouring words, each once, ascending. The beginning and the
+    end count as words."""
+    words = WORD.findall(text[: 20 * WORDS_MAX].lower())[:WORDS_MAX]
+    pairs = [f"{one} {other}" for one, other in zip(["<", *words], [*words, ">"])]
+    return np.array(sorted({crc32(item.encode()) % BUCKETS for item in (*words, *pairs)}), int)
+
+
+def rule_logs(text: str, scorer: RuleScorer) -> NDArray[Any]:
+    """The logarithms of one more than each rule score."""
+    logs: NDArray[Any] = np.log1p(np.array(scorer.scores(text[: 20 * WORDS_MAX]), float))
+    return logs
+
+
+def standard(logs: NDArray[Any], shift: NDArray[Any], scale: NDArray[Any]) -> NDArray[Any]:
+    """These by the mean and the deviation of the texts that were fitted to."""
+    values: NDArray[Any] = RULE_SHARE * np.clip((logs - shift) / scale, -RULE_MAX, RULE_MAX)
+    return values
+
+
+@lru_cache(maxsize=1)
+def packaged() -> LengthModel:
+    """The model that comes with the package."""
+    return load_length_model(PACKAGED)
 
 
 def load_length_model(path: str) -> LengthModel:
@@ -134,13 +262,9 @@ def load_length_model(path: str) -> LengthModel:
                     f"it is {header.get('format')!r} version {header.get('version')!r}, "
                     f"expected {FORMAT!r} version {VERSION}"
                 )
-            layers = [(stored[f"weights_{index}"], stored[f"biases_{index}"]) for index in range(int(header["layers"]))]
-            return LengthModel(
-                stored["shift"], stored["scale"], layers, header["sigma"], header["tokens_max"], header["about"]
-            )
+            arrays = {name: stored[name] for name in ARRAYS}
+            return LengthModel(bias=header["bias"], factor=header["factor"], about=header["about"], **arrays)
     except OSError as error:
         raise ConfigError(f"length model {path!r} cannot be read: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-        raise ConfigError(
-            f"length model {path!r} cannot be used: {error}; 'edgeserve fit-length' writes a new one"
-        ) from None
+        raise ConfigError(f"length model {path!r} cannot be used: {error}; 'edgeserve fit' writes a new one") from None

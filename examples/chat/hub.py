@@ -1,19 +1,15 @@
-"""The hub's functions: how a sentence is put to the language model, what its answer means, and how long it will be.
+"""The hub's functions: how a sentence is put to the language model, and what its answer means.
 
-``frame`` and ``act`` are the host functions of the app ``intents``. ``answer_tokens`` and ``intent_tokens`` predict the
-hint ``steps``, by which the policy orders answers, and ``answer_spread`` how sure that is (``steps_sd``).
+``frame`` and ``act`` are the host functions of the app ``intents``, and ``intent_tokens`` predicts its hint
+``word.steps``. How long the answers of ``assistant`` will be, the server predicts itself.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from typing import Any, Dict, Mapping
 
 import numpy as np
-
-from edgeserve.predict.length import load_length_model
-from edgeserve.predict.questions import question
 
 Values = Dict[str, Any]
 
@@ -27,16 +23,6 @@ EXAMPLES = (
 )
 THINGS = ("light", "music", "heating", "blinds")
 INTENT_TOKENS = 3
-
-FITTED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "assistant.length.npz")
-"""What ``edgeserve fit`` learnt from recorded answers (README.md)."""
-
-LENGTHS = load_length_model(FITTED) if os.path.exists(FITTED) else None
-TOKENS_MAX = 192
-"""``options.max_tokens`` of the model in edge.toml."""
-
-SPREAD = 0.5
-"""Where no model is fitted."""
 
 
 def frame(inputs: Values) -> Values:
@@ -52,20 +38,6 @@ def act(inputs: Values) -> Values:
     word = str(inputs["text"]).strip().lower()
     thing = next((thing for thing in THINGS if word.startswith(thing)), "")
     return {"thing": np.frombuffer(thing.encode(), np.uint8)}
-
-
-def answer_tokens(inputs: Mapping[str, Any]) -> float:
-    """Tokens that the assistant's answer will have: as fitted, else the most that it may have, which ``rtlm+`` corrects
-    by the answers that come."""
-    most, asked = float(inputs.get("max_tokens", TOKENS_MAX)), question(inputs)
-    if LENGTHS is None or asked is None:
-        return most
-    return min(LENGTHS.predict(asked).mean(), most)
-
-
-def answer_spread(inputs: Mapping[str, Any]) -> float:
-    """The deviation of the logarithm of that number."""
-    return SPREAD if LENGTHS is None else LENGTHS.sigma
 
 
 def intent_tokens(inputs: Mapping[str, Any]) -> float:

@@ -5,7 +5,7 @@
         --llama-python VENV/bin/python --systems rtlm+,llama-server       # beside llama.cpp's own server
 
 *hub* (the default): what the hub of ``examples/chat`` is asked, a quarter open questions of up to 160 tokens, the
-others intents of three tokens and brief questions of up to 16, with the lengths that its ``hub.py`` predicts. *open*:
+others intents of three tokens and brief questions of up to 16, with the lengths that the package predicts. *open*:
 only open questions of up to ``--most`` tokens, which this model nearly always writes in full: where all answers have
 one length, continuous batching has little to gain.
 
@@ -46,10 +46,12 @@ from edgeserve.config.loading import parse_config
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import LaneInfo
+from edgeserve.predict.length import packaged
+from edgeserve.predict.questions import question
 
 CONTEXT, SLOTS = 512, 8
 LEARNT_FROM, DRAWN = 420, 600
-"""Questions that ``answer_lengths.py`` records, from which the hub's lengths were learnt; of these drawn here the rest
+"""More questions than ``answer_lengths.py`` records, from which lengths were learnt; of these drawn here the rest
 counts."""
 LLAMA = "llama-server"
 HUB = Path(__file__).resolve().parents[2] / "examples" / "chat"
@@ -215,7 +217,7 @@ def questions(args: argparse.Namespace) -> List[Question]:
 
 
 def hub_questions(args: argparse.Namespace, reader: Any) -> List[Question]:
-    """What the hub's clients ask, in the shares of ``load.py``, and what ``hub.py`` predicts of it."""
+    """What the hub's clients ask, in the shares of ``load.py``, and what is predicted of it."""
     sys.path.insert(0, str(HUB))
     import hub
     import load
@@ -228,7 +230,7 @@ def hub_questions(args: argparse.Namespace, reader: Any) -> List[Question]:
             inputs = hub.frame(inputs)
             predicted = hub.intent_tokens(inputs)
         else:
-            predicted = hub.answer_tokens(inputs)
+            predicted = packaged().predict(question(inputs) or "").mean(inputs["max_tokens"])
         found.append(
             Question(
                 reader.tokens_of({name: inputs[name] for name in ("prompt", "messages") if name in inputs}),

@@ -53,6 +53,7 @@ TITLES = {  # file -> what it shows; in the order of the page
     "bench_regret_assistants.json": "Regret of rtlm+ among language models in trouble, on drawn worlds, in simulation",
     "replicate_rtlm_busy.json": "RT-LM with a CPU lane whose cores others use too, in simulation",
     "replicate_rtlm_ramp.json": "RT-LM's Tables III and IV: five language models on a ramp, in simulation",
+    "replicate_rtlm_texts.json": "RT-LM's orders on real texts, and Fig. 13, in simulation",
     "bench_language_lane.json": "A language model and a voice detector on one lane, in virtual time",
     "bench_language_policies.json": "FIFO static, rtlm and rtlm+ on a hub's questions, in virtual time",
     "bench_language_llama.json": "rtlm+ beside llama.cpp's own server, live",

@@ -17,27 +17,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("app", help="the app's name; the fitted file is called after it")
     parser.add_argument(
         "history",
-        help='recorded prompts (.jsonl, an object a line: {"text": ..., "tokens": 42}), '
+        help='recorded prompts (.jsonl, an object a line: {"text": ..., "tokens": 42}, and "form" for its kind), '
         "or outputs of an ensemble's models (.npz; docs/guide/ensembles.md)",
     )
     parser.add_argument("--out", metavar="FILE", help="the fitted file (default: APP.length.npz or APP.ensemble.json)")
-    parser.add_argument("--epochs", type=int, default=100, metavar="N", help="passes over the history (default: 100)")
-    parser.add_argument(
-        "--seed", type=int, default=1, metavar="N", help="of the split and the first weights (default: 1)"
-    )
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of splits and first weights (default: 1)")
     parser.add_argument("--json", action="store_true", help="print what was fitted as one JSON object")
-    lengths = parser.add_argument_group("lengths")
-    lengths.add_argument(
-        "--tokens-max", type=int, metavar="N", help="the most tokens an answer may have (default: the longest recorded)"
-    )
-    lengths.add_argument(
-        "--held-out",
-        type=float,
-        default=0.2,
-        metavar="SHARE",
-        help="share of the history that measures the errors and is not trained on (default: 0.2)",
-    )
     ensembles = parser.add_argument_group("ensembles")
+    ensembles.add_argument(
+        "--epochs", type=int, default=100, metavar="N", help="passes over the history (default: 100)"
+    )
     ensembles.add_argument(
         "--combiner",
         default="weighted_average",

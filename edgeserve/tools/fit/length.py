@@ -1,4 +1,4 @@
-"""Fits a length model to recorded prompts (RT-LM, Section III-B), beside the simpler predictors it has to beat."""
+"""Fits a length model to recorded prompts, and says how well it predicts kinds of prompts that it has not seen."""
 
 from __future__ import annotations
 
@@ -10,69 +10,83 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.errors import ConfigError
-from edgeserve.predict.length import SIGMA_MAX, LengthModel
-from edgeserve.predict.rules import RuleScorer, features
+from edgeserve.predict.length import BUCKETS, RESIDUALS, WORD, LengthModel, Prediction, buckets, rule_logs, standard
+from edgeserve.predict.rules import RuleScorer
 from edgeserve.tools.fit.ranks import correlation, ranks_of
 
-HIDDEN = (100, 200, 200, 100)
-"""The widths of the network's hidden layers, as published."""
-
-BATCH = 32
-
 TEXTS_MIN = 40
-"""Fewer texts than these fit a network to chance."""
+"""Fewer texts than these fit a model to chance."""
 
-TAU_SHARE = 0.9
+TEXTS_MAX = 2000
+"""The last so many texts of a history are fitted to: the square of their number is held in memory."""
+
+FOLDS = 5
+"""A fifth of the forms is held out at a time."""
+
+RIDGE = 1.0
+"""Penalty of the weights: of 1 and 3, the better on the first 300 answers of scripts/lib/answers.jsonl."""
 
 
 class Errors(NamedTuple):
-    """How well predicted lengths agree with the true ones on held-out texts. ``mae`` is in tokens."""
+    """How well predicted lengths agree with the true ones on held-out forms of texts. ``mae`` is in tokens; ``mean`` is
+    the sum of the predicted means over that of the lengths; ``within_90`` the share of the lengths that do not exceed
+    their predicted 0.9-quantile."""
 
-    pearson: float
     spearman: float
+    pearson: float
     mae: float
+    mean: float
+    within_90: float
+
+
+class History(NamedTuple):
+    """Texts, the tokens of their answers, and what kind of text each is."""
+
+    texts: List[str]
+    tokens: NDArray[Any]
+    forms: List[str]
 
 
 def main(args: argparse.Namespace) -> int:
-    texts, lengths = read_history(args.history)
-    model, ladder = fit(
-        texts, lengths, tokens_max=args.tokens_max, held_out=args.held_out, epochs=args.epochs, seed=args.seed
-    )
+    history = read_history(args.history)
+    model = fit(history, args.seed)
     path = args.out or f"{args.app}.length.npz"
     model.save(path)
     if args.json:
         print(json.dumps({"file": path, **model.about}))
         return 0
-    print(f"{'on held-out texts':<24}{'Pearson':>9}{'Spearman':>10}{'MAE, tokens':>13}")
-    for name, errors in ladder.items():
-        print(f"{name:<24}{errors.pearson:>9.2f}{errors.spearman:>10.2f}{errors.mae:>13.1f}")
+    print(f"{'on held-out forms of texts':<28}{'Spearman':>10}{'Pearson':>9}{'MAE, tokens':>13}")
+    for name, errors in model.about["errors"].items():
+        print(f"{name:<28}{errors['spearman']:>10.2f}{errors['pearson']:>9.2f}{errors['mae']:>13.1f}")
+    told = model.about["errors"]["model"]
     print(
-        f"{path}: from {model.about['trained_on']} texts; a tenth of the answers is predicted above "
-        f"{model.about['tau']:.0f} tokens"
+        f"{path}: from {len(history.texts)} texts of {len(set(history.forms))} forms; predicted means add up to "
+        f"{told['mean']:.2f} of the tokens, {told['within_90']:.0%} of the answers are within their 0.9-quantile"
     )
+    if told["spearman"] <= max(0.1, model.about["errors"]["number of words"]["spearman"]):
+        print(
+            "The texts say little of their answers' lengths: the model that comes with the package may serve as well."
+        )
     return 0
 
 
-def read_history(path: str) -> Tuple[List[str], List[int]]:
-    """Texts and their numbers of output tokens. Raises ``ConfigError`` with the line that cannot be used."""
-    texts: List[str] = []
-    lengths: List[int] = []
+def read_history(path: str) -> History:
+    """Raises ``ConfigError`` with the line that cannot be used."""
+    rows: List[Tuple[str, int, str]] = []
     try:
         with open(path, encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
-                if not line.strip():
-                    continue
-                text, tokens = _entry(line, f"{path}, line {number}")
-                texts.append(text)
-                lengths.append(tokens)
+                if line.strip():
+                    rows.append(_entry(line, f"{path}, line {number}"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"history {path!r} cannot be read: {error}") from None
-    if len(texts) < TEXTS_MIN:
-        raise ConfigError(f"history {path!r} has {len(texts)} texts, expected at least {TEXTS_MIN}")
-    return texts, lengths
+    if len(rows) < TEXTS_MIN:
+        raise ConfigError(f"history {path!r} has {len(rows)} texts, expected at least {TEXTS_MIN}")
+    texts, tokens, forms = zip(*rows[-TEXTS_MAX:])
+    return History(list(texts), np.array(tokens, float), list(forms))
 
 
-def _entry(line: str, where: str) -> Tuple[str, int]:
+def _entry(line: str, where: str) -> Tuple[str, int, str]:
     try:
         entry = json.loads(line)
         text, tokens = entry["text"], entry["tokens"]
@@ -82,99 +96,107 @@ def _entry(line: str, where: str) -> Tuple[str, int]:
         raise ConfigError(f"{where}: text = {text!r}, expected a string")
     if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
         raise ConfigError(f"{where}: tokens = {tokens!r}, expected a whole number of at least 1")
-    return text, tokens
+    return text, tokens, str(entry.get("form", form_of(text)))
 
 
-def fit(
-    texts: Sequence[str],
-    lengths: Sequence[int],
-    *,
-    tokens_max: int | None = None,
-    held_out: float = 0.2,
-    epochs: int = 100,
-    seed: int = 1,
-    tested: Sequence[int] = (),
-) -> Tuple[LengthModel, Dict[str, Errors]]:
-    """The model, trained on all but a share of the texts, and every predictor's errors on that share: a random one, or
-    the texts at the places ``tested``.
+def form_of(text: str) -> str:
+    """Which kind of text it is, where nothing says that: its first two words."""
+    return " ".join(WORD.findall(text[:200].lower())[:2])
 
-    The network learns the logarithm of the length, since lengths are heavy-tailed. Its spread is the standard deviation
-    of the held-out residual. Raises ``ConfigError`` where scikit-learn is missing or an argument makes no sense.
-    """
-    if not 0 < held_out < 1:
-        raise ConfigError(f"held-out share {held_out}, expected between 0 and 1")
-    rows = np.asarray(features([RuleScorer().scores(text) for text in texts]))
-    tokens = np.asarray(lengths, float)
-    longest = int(tokens.max()) if tokens_max is None else tokens_max
-    order = np.random.default_rng(seed).permutation(len(tokens))
-    count = max(2, round(held_out * len(tokens)))
-    test, train = order[:count], order[count:]
-    if tested:
-        test, train = np.asarray(tested), np.setdiff1d(order, np.asarray(tested))
-    shift = rows[train].mean(axis=0)
-    spread = rows[train].std(axis=0)
-    scale = np.where(spread > 1e-9, spread, 1.0)
-    layers = _train((rows[train] - shift) / scale, np.log(tokens[train]), epochs, seed)
-    draft = LengthModel(shift, scale, layers, 0.0, longest, {})
-    residual = np.log(tokens[test]) - draft.log_means(rows[test].tolist())
-    sigma = float(min(residual.std(), SIGMA_MAX))
-    model = LengthModel(shift, scale, layers, sigma, longest, {})
-    predicted = np.asarray([law.mean() for law in model.laws(rows.tolist())])
-    ladder = _ladder(rows, tokens, train, test)
-    ladder["LW, seven features"] = _errors(predicted[test], tokens[test])
+
+def fit(history: History, seed: int = 1) -> LengthModel:
+    """The model of all texts; its residuals and errors (``about["errors"]``) are those on forms that were held out."""
+    rows = Rows(history.texts)
+    logs = np.log(history.tokens)
+    held = np.zeros(len(logs))
+    for test in folds(history.forms, seed):
+        train = np.setdiff1d(np.arange(len(logs)), test)
+        held[test] = _ridge(rows, logs, train).log_means(rows, test)
+    residuals = np.quantile(logs - held, (np.arange(RESIDUALS) + 0.5) / RESIDUALS)
+    whole = _ridge(rows, logs, np.arange(len(logs)))
+    most = float(history.tokens.max())
+    factor = _factor(held, residuals, history.tokens, most)
+    predicted = [Prediction(mean, residuals, factor) for mean in held]
+    errors = {
+        "number of words": errors_of(rows.logs[:, -1], history.tokens),
+        "model": errors_of(
+            [law.mean(most) for law in predicted], history.tokens, [law.quantile(0.9, most) for law in predicted]
+        ),
+    }
     about: Dict[str, Any] = {
-        "trained_on": len(train),
-        "held_out": len(test),
-        "tau": float(np.quantile(predicted[train], TAU_SHARE)),
-        "errors": {name: errors._asdict() for name, errors in ladder.items()},
+        "texts": len(logs),
+        "forms": len(set(history.forms)),
+        "errors": {name: row._asdict() for name, row in errors.items()},
     }
-    model.about.update(about)
-    return model, ladder
+    return LengthModel(whole.weights, whole.bias, whole.shift, whole.scale, residuals, factor, about)
 
 
-def _train(rows: NDArray[Any], logs: NDArray[Any], epochs: int, seed: int) -> List[Tuple[NDArray[Any], NDArray[Any]]]:
-    try:
-        from sklearn.exceptions import ConvergenceWarning
-        from sklearn.neural_network import MLPRegressor
-        from threadpoolctl import threadpool_limits
-    except ImportError as error:
-        raise ConfigError(f"fitting needs scikit-learn ({error}); pip install 'edgeserve-runtime[fit]'") from None
-    import warnings
-
-    network = MLPRegressor(
-        hidden_layer_sizes=HIDDEN,
-        batch_size=min(BATCH, len(rows)),
-        learning_rate_init=1e-3,
-        max_iter=epochs,
-        random_state=seed,
-        early_stopping=True,
-        n_iter_no_change=10,
-    )
-    with warnings.catch_warnings(), threadpool_limits(1):  # matrices this small lose by threads
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the number of epochs is the user's choice
-        network.fit(rows, logs)
-    return list(zip(network.coefs_, network.intercepts_))
+def _factor(held: NDArray[Any], residuals: NDArray[Any], tokens: NDArray[Any], most: float) -> float:
+    """By which the predicted means add up to the tokens, although none is above ``most``."""
+    factor = 1.0
+    for _ in range(5):
+        means = [Prediction(mean, residuals, factor).mean(most) for mean in held]
+        factor *= float(tokens.sum() / sum(means))
+    return factor
 
 
-def _ladder(rows: NDArray[Any], tokens: NDArray[Any], train: NDArray[Any], test: NDArray[Any]) -> Dict[str, Errors]:
-    """RT-LM's Fig. 2: length of the input, the best single rule, and a linear regression on the six scores."""
-    single = [_linear(rows[:, [rule]], tokens, train, test) for rule in range(6)]
-    return {
-        "input length": _linear(rows[:, [6]], tokens, train, test),
-        "best single rule": max(single, key=lambda errors: errors.pearson),
-        "weighted rules": _linear(rows[:, :6], tokens, train, test),
-    }
+def folds(forms: Sequence[str], seed: int) -> List[NDArray[Any]]:
+    """The places that are held out together, whole forms at a time: single texts where there are too few forms."""
+    kinds = sorted(set(forms))
+    if len(kinds) < FOLDS:
+        forms = [str(place) for place in range(len(forms))]
+        kinds = sorted(forms)
+    order = np.random.default_rng(seed).permutation(len(kinds))
+    fold = {kinds[kind]: place % FOLDS for place, kind in enumerate(order)}
+    of = np.array([fold[form] for form in forms])
+    return [np.flatnonzero(of == place) for place in range(FOLDS)]
 
 
-def _linear(columns: NDArray[Any], tokens: NDArray[Any], train: NDArray[Any], test: NDArray[Any]) -> Errors:
-    design = np.column_stack([columns, np.ones(len(columns))])
-    weights = np.linalg.lstsq(design[train], tokens[train], rcond=None)[0]
-    return _errors(design[test] @ weights, tokens[test])
-
-
-def _errors(predicted: NDArray[Any], tokens: NDArray[Any]) -> Errors:
+def errors_of(means: Any, tokens: NDArray[Any], quantiles: Any = ()) -> Errors:
+    """The errors of predicted means, and of 0.9-quantiles where there are any."""
+    means = np.asarray(means, float)
     return Errors(
-        correlation(predicted, tokens),
-        correlation(ranks_of(predicted), ranks_of(tokens)),
-        float(np.abs(predicted - tokens).mean()),
+        correlation(ranks_of(means), ranks_of(tokens)),
+        correlation(means, tokens),
+        float(np.abs(means - tokens).mean()),
+        float(means.sum() / tokens.sum()),
+        float((tokens <= np.asarray(quantiles)).mean()) if len(quantiles) else 0.0,
     )
+
+
+class Rows:
+    """What the model reads of each text: a row of buckets (dense), and the logarithms of its rule scores."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        scorer = RuleScorer()
+        self.words = np.zeros((len(texts), BUCKETS), np.float32)
+        for row, text in enumerate(texts):
+            at = buckets(text)
+            self.words[row, at] = 1.0 / np.sqrt(max(1, len(at)))
+        self.logs = np.array([rule_logs(text, scorer) for text in texts])
+
+
+class _Ridge(NamedTuple):
+    """A ridge regression: weights of buckets and rule scores, and how the latter are standardised."""
+
+    weights: NDArray[Any]
+    bias: float
+    shift: NDArray[Any]
+    scale: NDArray[Any]
+
+    def log_means(self, rows: Rows, of: NDArray[Any]) -> NDArray[Any]:
+        design = np.hstack([rows.words[of], standard(rows.logs[of], self.shift, self.scale)])
+        means: NDArray[Any] = np.maximum(0.0, design @ self.weights + self.bias)
+        return means
+
+
+def _ridge(rows: Rows, logs: NDArray[Any], train: NDArray[Any]) -> _Ridge:
+    """Solved in its dual form: there are fewer texts than weights."""
+    shift, spread = rows.logs[train].mean(axis=0), rows.logs[train].std(axis=0)
+    scale = np.where(spread > 1e-9, spread, 1.0)
+    design = np.hstack([rows.words[train], standard(rows.logs[train], shift, scale)])
+    centre, middle = design.mean(axis=0), float(logs[train].mean())
+    design = design - centre
+    dual = np.linalg.solve(design @ design.T + RIDGE * np.eye(len(train)), logs[train] - middle)
+    weights = design.T @ dual
+    return _Ridge(weights, middle - float(centre @ weights), shift, scale)

@@ -8,12 +8,13 @@ from typing import Any, Callable, Dict, List
 import numpy as np
 
 from edgeserve.config.loading import parse_config
-from edgeserve.predict.length import FEATURES, LengthModel
+from edgeserve.predict.length import packaged
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.events import Request, RequestArrived
+from replicate.rtlm.lw import FEATURES, HIDDEN, Lw
 
 WAITING = 500
-LAYERS = (FEATURES, 100, 200, 200, 100, 1)
+LAYERS = (FEATURES, *HIDDEN, 1)
 """The paper's regressor."""
 
 SENTENCES = (
@@ -27,9 +28,11 @@ SENTENCES = (
 
 
 def measured() -> Dict[str, float]:
-    """Per prediction (rules and regressor, one sentence at a time), and per policy: per batch with :data:`WAITING` that
-    wait, and per request of a batch of 11."""
-    found = {"prediction": _prediction_ms()}
+    """Per prediction (rules and the paper's regressor, and the linear model that serves; one sentence at a time), and
+    per policy: per batch with :data:`WAITING` that wait, and per request of a batch of 11."""
+    model = packaged()
+    linear = _median_ms(lambda: [model.predict(text).mean() for text in SENTENCES], 50) / len(SENTENCES)
+    found = {"prediction": _prediction_ms(), "prediction, linear model": linear}
     for kind in ("rtlm", "rtlm+"):
         found[f"{kind}, 500 wait, per batch"] = _decision_ms(kind, WAITING)
         found[f"{kind}, decision"] = _decision_ms(kind, 20) / 11
@@ -48,8 +51,8 @@ def _median_ms(action: Callable[[], Any], count: int) -> float:
 def _prediction_ms() -> float:
     draw = np.random.default_rng(1)
     layers = [(draw.normal(0, 0.1, (before, after)), np.zeros(after)) for before, after in zip(LAYERS, LAYERS[1:])]
-    model = LengthModel(np.zeros(FEATURES), np.ones(FEATURES), layers, 0.3, 256, {})
-    return _median_ms(lambda: [model.predict(text) for text in SENTENCES], 50) / len(SENTENCES)
+    model = Lw(np.zeros(FEATURES), np.ones(FEATURES), layers)
+    return _median_ms(lambda: [model.log_means([text]) for text in SENTENCES], 50) / len(SENTENCES)
 
 
 def _decision_ms(kind: str, waiting: int) -> float:

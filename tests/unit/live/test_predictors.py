@@ -10,7 +10,7 @@ import pytest
 from edgeserve.config.loading import parse_config
 from edgeserve.engines.lm.engine import LmEngine
 from edgeserve.errors import EngineError
-from edgeserve.live.predictors import WAIT_NS_MAX, WAIT_SHARE, WAITING_MAX, PredictionWorker, prompt_counters
+from edgeserve.live.predictors import WAIT_NS_MAX, WAIT_SHARE, WAITING_MAX, PredictionWorker, prompt_counter
 from edgeserve.live.request import LiveRequest, RequestValidator, request_of_call, request_validators
 from edgeserve.live.responders import RequestFuture
 
@@ -171,12 +171,12 @@ def test_the_tokenizer_of_a_language_model_is_opened_before_the_first_request(mo
     counted = []
     monkeypatch.setattr(LmEngine, "count_tokens", lambda engine, item: counted.append(item) or 1)
     config = language_model()
-    prompt_counters(config.apps["chat"], config)
+    prompt_counter(config.models["chat"], config.apps["chat"], config)
     assert len(counted) == 1
 
 
 def test_a_tokenizer_that_cannot_be_opened_is_told_of_when_somebody_asks():
     config = language_model()
-    predictor = prompt_counters(config.apps["chat"], config)[0]
+    predictor = prompt_counter(config.models["chat"], config.apps["chat"], config)
     with pytest.raises(EngineError, match="missing"):
         predictor.function({"prompt": "Hello"})

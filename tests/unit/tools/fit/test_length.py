@@ -12,7 +12,7 @@ import pytest
 from edgeserve.cli import main
 from edgeserve.errors import ConfigError
 from edgeserve.predict.length import load_length_model
-from edgeserve.tools.fit.length import read_history
+from edgeserve.tools.fit.length import fit, read_history
 
 VAGUE = "Tell me something about {} and other things."
 PLAIN = "Where is the {}?"
@@ -35,32 +35,40 @@ def write(path: pathlib.Path, entries: List[Tuple[str, int]]) -> str:
     return str(path)
 
 
-def test_the_network_learns_and_beats_the_simpler_predictors(
+def test_it_learns_what_is_there_and_beats_the_number_of_words(
     tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("sklearn", reason="fitting needs scikit-learn")
     out = str(tmp_path / "chat.npz")
-    assert (
-        main(["fit", "chat", write(tmp_path / "h.jsonl", history(300)), "--out", out, "--epochs", "40", "--json"]) == 0
-    )
+    assert main(["fit", "chat", write(tmp_path / "h.jsonl", history(200)), "--out", out, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    errors = told["errors"]
-    assert errors["LW, seven features"]["mae"] < errors["weighted rules"]["mae"] < errors["input length"]["mae"]
-    assert errors["LW, seven features"]["pearson"] > 0.9
+    model = told["errors"]["model"]
+    assert model["spearman"] > told["errors"]["number of words"]["spearman"]
+    assert model["mean"] == pytest.approx(1.0, abs=0.05) and 0.85 <= model["within_90"] <= 0.95
     fitted = load_length_model(out)
-    assert fitted.predict(PLAIN.format("bread")).mean() == pytest.approx(3, rel=0.5)
-    assert fitted.predict(OPEN.format("bread " * 4)).mean() == pytest.approx(240, rel=0.3)
-    assert 0.05 < fitted.sigma < 0.4
-    assert 150 < fitted.about["tau"] < 450
-    assert (fitted.about["trained_on"], fitted.about["held_out"]) == (240, 60)
+    plain, opened = [fitted.predict(form.format("bread glass")).mean() for form in (PLAIN, OPEN)]
+    assert opened > 5 * plain
+
+
+def test_whole_forms_are_held_out(tmp_path: pathlib.Path) -> None:
+    """Texts whose form alone tells the length: what is predicted of an unseen form is worth nothing, and told so."""
+    entries = [{"text": f"w{form} x", "tokens": 1 + 97 * form % 200, "form": form % 20} for form in range(60)]
+    path = tmp_path / "h.jsonl"
+    path.write_text("".join(json.dumps({**entry, "text": f"w{entry['form']} x"}) + "\n" for entry in entries))
+    model = fit(read_history(str(path)))
+    assert model.about["forms"] == 20
+    assert model.about["errors"]["model"]["spearman"] < 0.3
+
+
+def test_the_first_words_are_the_form_of_a_text_that_names_none(tmp_path: pathlib.Path) -> None:
+    read = read_history(write(tmp_path / "h.jsonl", history(60)))
+    assert set(read.forms) == {"tell me", "where is", "why do"}
 
 
 def test_the_same_seed_fits_the_same_model(tmp_path: pathlib.Path) -> None:
-    pytest.importorskip("sklearn", reason="fitting needs scikit-learn")
     path = write(tmp_path / "h.jsonl", history(60))
     means = []
     for name in "ab":
-        main(["fit", "chat", path, "--out", str(tmp_path / name), "--epochs", "5"])
+        main(["fit", "chat", path, "--out", str(tmp_path / name)])
         means.append(load_length_model(str(tmp_path / name)).predict("Why is glass clear?").mean())
     assert means[0] == means[1]
 

@@ -1,0 +1,152 @@
+"""RT-LM's orders on real texts: recorded questions, what is predicted of each, and how long the answer was.
+
+Texts and lengths are those of ``scripts/lib/answers.jsonl`` (SmolLM2-135M-Instruct, greedy, at most 512 tokens;
+``scripts/bench/answer_lengths.py`` recorded them). A prediction never comes from a text of its own form. Drawn are only
+the arrivals, and which text comes; steps take DialoGPT's published times. The malicious texts are questions with a
+sentence that is crafted to make the answer long; what predicts has seen none of them.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import random
+import statistics
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Sequence
+
+import numpy as np
+from lib.checks import Checks
+
+from edgeserve.sim.run import simulate
+from edgeserve.sim.scenario import parse_scenario
+from edgeserve.tools.fit.length import History, fit, folds, read_history
+from replicate.rtlm import cases, lw, world
+from replicate.rtlm.world import LMS, Case, Result, System
+
+ANSWERS = str(Path(__file__).resolve().parents[2] / "lib" / "answers.jsonl")
+CRAFTED = "crafted"
+STEPS_MAX = 512
+LM = LMS["DialoGPT"]
+SECONDS = 1500.0
+RULES, NETWORK, LINEAR, TRUE = "weighted rules", "LW", "linear model", "true lengths"
+BLIND = ("FIFO", "HPF", "continuous FIFO")
+"""Systems that look at no prediction."""
+
+AWARE = ("LUF", "MUF", "UP", "UP+C", "rtlm+")
+RATIOS = (0.0, 0.5, 1.0)
+
+
+class Text(NamedTuple):
+    """Words of the question, tokens of the answer, what each predictor says of these, whether it is crafted."""
+
+    words: int
+    tokens: int
+    predicted: Dict[str, float]
+    crafted: bool
+
+
+def texts() -> List[Text]:
+    """Every recorded text. A crafted one is predicted from all plain ones."""
+    history = read_history(ANSWERS)
+    crafted = np.array([form == CRAFTED for form in history.forms])
+    plain = np.flatnonzero(~crafted)
+    splits = [(np.setdiff1d(plain, plain[test]), plain[test]) for test in folds([history.forms[i] for i in plain], 1)]
+    splits.append((plain, np.flatnonzero(crafted)))
+    rows = lw.rows_of(history.texts)
+    design = np.column_stack([rows[:, :6], np.ones(len(rows))])
+    predicted: Dict[str, Any] = {name: np.zeros(len(rows)) for name in (RULES, NETWORK, LINEAR)}
+    for train, test in splits:
+        known = History([history.texts[i] for i in train], history.tokens[train], [history.forms[i] for i in train])
+        asked = [history.texts[i] for i in test]
+        predicted[RULES][test] = design[test] @ np.linalg.lstsq(design[train], history.tokens[train], rcond=None)[0]
+        predicted[NETWORK][test] = np.exp(lw.trained(known.texts, known.tokens).log_means(asked))
+        model = fit(known)
+        predicted[LINEAR][test] = [model.predict(text).mean(STEPS_MAX) for text in asked]
+    return [
+        Text(
+            int(rows[place, 6]),
+            int(tokens),
+            {**{name: float(np.clip(of[place], 1, STEPS_MAX)) for name, of in predicted.items()}, TRUE: float(tokens)},
+            bool(crafted[place]),
+        )
+        for place, tokens in enumerate(history.tokens)
+    ]
+
+
+def saturated_per_s(pool: Sequence[Text]) -> float:
+    """FIFO's throughput when it never waits: full batches, each as long as its longest answer."""
+    draw = random.Random("saturation")
+    longest = [max([draw.choice(pool).tokens for _ in range(LM.batch)]) for _ in range(4000)]
+    return LM.batch / ((2 + statistics.fmean(longest)) * LM.eta_ms / 2e3)
+
+
+def run(system: System, pool: Sequence[Text], predictor: str, load: float, seed: int, malicious: float = 0.0) -> Result:
+    """Simulate one case."""
+    plain = [text for text in pool if not text.crafted]
+    crafted = [text for text in pool if text.crafted]
+    case = Case(rate=load * saturated_per_s(plain), seconds=SECONDS)
+    table = world.scenario_of(system, case)
+    truth = table["truth"]["chat"]
+    del truth["predict"]
+    truth["steps_max"] = STEPS_MAX
+    table["app"]["chat"]["slo"] = "6000s"
+    draw, at = random.Random(f"{seed}/texts"), 0.0
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, "texts.csv")
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            rows = csv.writer(file)
+            rows.writerow(["arrival_s", "steps", "answer", "tokens"])
+            while True:
+                at += draw.expovariate(case.rate)
+                if at > SECONDS:
+                    break
+                text = draw.choice(crafted if draw.random() < malicious else plain)
+                rows.writerow([f"{at:.9f}", f"{text.predicted[predictor]:.6f}", text.tokens, max(1, text.words)])
+        table["workload"] = {"people": {"app": "chat", "kind": "trace", "file": path}}
+        return world.judge(simulate(parse_scenario(table), seed, []), LM)
+
+
+def over(seeds: Sequence[int], *case: Any, malicious: float = 0.0) -> Result:
+    """The mean of the seeds."""
+    system, pool, predictor, load = case
+    return world.mean([run(system, pool, predictor, load, seed, malicious) for seed in seeds])
+
+
+def on_texts(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
+    """Orders by what is predicted of real texts, and malicious ones."""
+    pool = texts()
+    systems = {**cases.ORDERS, "continuous FIFO": cases.CONTINUOUS_FIFO, "rtlm+": cases.PLUS}
+    found: Dict[str, Any] = {}
+    for load in (0.95, 1.1):
+        rows = {name: over(seeds, systems[name], pool, TRUE, load) for name in BLIND}
+        for predictor in (RULES, NETWORK, LINEAR, TRUE):
+            rows.update({f"{name}, {predictor}": over(seeds, systems[name], pool, predictor, load) for name in AWARE})
+        print(f"\n{f'real texts, load {load}':32}{'mean':>8}{'p95':>8}{'max':>8}")
+        for name, row in rows.items():
+            print(f"{name:32}{row.mean:8.2f}{row.p95:8.2f}{row.max:8.1f}", flush=True)
+        found[f"load {load}"] = {name: row._asdict() for name, row in rows.items()}
+        for predictor in (NETWORK, LINEAR):
+            where, up = f"real texts, load {load}, {predictor}", rows[f"UP+C, {predictor}"]
+            checks.at_most(f"{where}: UP+C beside FIFO, mean", up.mean / rows["FIFO"].mean, 1.0)
+            checks.at_most(f"{where}: UP+C ahead of LUF, mean", up.mean / rows[f"LUF, {predictor}"].mean, 0.99)
+            checks.at_most(f"{where}: UP+C beside FIFO, largest", up.max / rows["FIFO"].max, 1.0)
+            checks.at_most(
+                f"{where}: rtlm+ beside continuous FIFO, mean",
+                rows[f"rtlm+, {predictor}"].mean / rows["continuous FIFO"].mean,
+                1.02,
+            )
+    found["malicious"] = {}
+    print(f"\n{'crafted texts, load 0.8':32}" + "".join(f"{ratio:8.0%}" for ratio in RATIOS) + "   (mean s)")
+    for name in ("FIFO", "UP+C", "continuous FIFO", "rtlm+"):
+        each = [over(seeds, systems[name], pool, LINEAR, 0.8, malicious=ratio) for ratio in RATIOS]
+        print(f"{name:32}" + "".join(f"{row.mean:8.2f}" for row in each), flush=True)
+        found["malicious"][name] = [row._asdict() for row in each]
+    for better, worse in (("UP+C", "FIFO"), ("rtlm+", "UP+C")):
+        checks.at_most(
+            f"crafted texts: {better} beside {worse}, worst ratio of means",
+            max([a["mean"] / b["mean"] for a, b in zip(found["malicious"][better], found["malicious"][worse])]),
+            1.0,
+        )
+    return found
