@@ -92,7 +92,8 @@ class Batch(NamedTuple):
     ``variant`` is one of the engine's ``variants``, or ``""`` for its own choice: a way to run the model, or one phase
     of a model that has phases. ``control`` is for models that make several steps per call; ``None`` in warm-up and
     measurements, where nobody listens. ``owners[i]`` says who asked for job i, for engines that use what they have of
-    one item for another: only of the same owner, since times tell. Left out, all are of one owner.
+    one item for another: only of the same owner, since times tell. Left out, as in measurements, nothing is kept and
+    nothing reused.
     """
 
     items: Sequence[Values]

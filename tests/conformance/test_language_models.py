@@ -24,7 +24,6 @@ class LanguageModel(EngineConformance):
     """Greedy answers, whose tokens must be the same whatever else is in their batch."""
 
     name = "chat"
-    counts = ("cached_tokens",)
     file = ""
 
     def make(self, directory: str) -> Engine:

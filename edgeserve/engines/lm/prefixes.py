@@ -86,6 +86,8 @@ class Prefixes:
         ``None`` where none is long enough. Its last token is never counted: it brings the first scores. Of equal
         matches the one that is worth least, which a new sequence may take for itself."""
         best: Optional[Match] = None
+        if not self._tokens_max:
+            return None
         public = max([_common(tokens, begin) for begin in self._public], default=0)
         kept = [self._held[slot] for slot in sorted(self._held, key=self._order)]
         for place, held in enumerate([*kept, *running]):

@@ -13,8 +13,9 @@ from edgeserve.engines.lm.slots import Slots
 
 
 class Sequence:
-    """One answer to an ``owner``. ``tokens`` are the prompt's and those generated; the first ``cached`` of them are in
-    the slot's memory. So many of the prompt's were there before it began: ``reused``.
+    """One answer to an ``owner`` (``None``: it shares no memory with others). ``tokens`` are the prompt's and those
+    generated; the first ``cached`` of them are in the slot's memory. So many of the prompt's were there before it
+    began: ``reused``.
 
     ``release`` gives the memory back on any thread, as long as no batch runs the sequence; what is left can go on in
     any session of the same model, which computes the memory again. A copy through pickle is released.
@@ -35,7 +36,7 @@ class Sequence:
         "__weakref__",
     )
 
-    def __init__(self, asked: Generation, seed: str, owner: str) -> None:
+    def __init__(self, asked: Generation, seed: str, owner: Optional[str]) -> None:
         self.asked = asked
         self.owner = owner
         self.tokens: List[int] = list(asked.prompt)
@@ -93,11 +94,13 @@ class Sequence:
             self.reused = cached
 
     def end(self) -> None:
-        """The answer is over: what is in memory stays there for others, as long as there is room."""
+        """The answer is over: what is in memory stays there for others of the owner, as long as there is room."""
+        if self.owner is None or self._slots is None:
+            self.release()
+            return
         slots, self._slots = self._slots, None
         cached, self.cached = self.cached, 0
-        if slots is not None:
-            slots.keep(Held(self.slot, self.tokens[:cached], self.owner))
+        slots.keep(Held(self.slot, self.tokens[:cached], self.owner))
 
     def release(self) -> None:
         """Give the memory back. Idempotent."""

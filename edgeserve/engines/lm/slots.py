@@ -56,7 +56,9 @@ class Slots:
         """A slot that is free or kept, with what is in memory of a sequence: its own part of what is kept there, or a
         copy."""
         with self._lock:  # nothing that is copied from is freed meanwhile
-            match = self._prefixes.match(holder.tokens, holder.owner, self._running())
+            match = None
+            if holder.owner is not None:
+                match = self._prefixes.match(holder.tokens, holder.owner, self._running())
             if match is not None and match.whole:  # a conversation goes on
                 self._prefixes.leave(match.slot)
                 return match.slot, match.tokens
@@ -77,7 +79,7 @@ class Slots:
         found = []
         for slot, known in list(self._holders.items()):
             sequence = known()
-            if sequence is not None and sequence.cached:
+            if sequence is not None and sequence.cached and sequence.owner is not None:
                 found.append(Held(slot, sequence.tokens[: sequence.cached], sequence.owner))
         return found
 

@@ -100,7 +100,7 @@ class StepLoop:
         if state is None:
             asked = self._language.reader.read(batch.items[index])
             self._begun += 1
-            owner = batch.owners[index] if index < len(batch.owners) else ""
+            owner = batch.owners[index] if index < len(batch.owners) else None
             sequence = Sequence(asked, f"{self._language.seed}/{self._begun}", owner)
             sequence.constraint(self._language.grammars)  # what cannot be compiled is refused before a step
             return sequence

@@ -226,8 +226,10 @@ def llama_file(tmp_path):
     return ModelConfig(name="chat", engine="lm", file=file, batch=(1, 2)), str(tmp_path)
 
 
-@pytest.mark.parametrize(("model_bytes", "moves"), [(10**6, True), (1000, False)], ids=["moves", "too large to move"])
-def test_llama_cpp_gets_neighbours_in_the_order_of_their_numbers(tmp_path, monkeypatch, model_bytes, moves):
+@pytest.mark.parametrize(
+    ("model_bytes", "moved"), [(10**6, [0, 1, 2]), (1000, [0, 1, 3])], ids=["moves", "too large to move"]
+)
+def test_llama_cpp_gets_neighbours_in_the_order_of_their_numbers(tmp_path, monkeypatch, model_bytes, moved):
     llama_double.write_file(tmp_path / "model.gguf")
     double = doubled(monkeypatch, model_size=lambda model: model_bytes)
     config = ModelConfig(name="chat", engine="lm", file="model.gguf", batch=(1, 2, 4))
@@ -239,11 +241,9 @@ def test_llama_cpp_gets_neighbours_in_the_order_of_their_numbers(tmp_path, monke
     double.calls.clear()
     rest = [3, 1, 0]
     results = run(session, [ITEMS[index] for index in rest], [states[index] for index in rest])
-    numbers = [number for number, _ in double.calls[0]]
-    assert (numbers[-1] - numbers[0] == 2) == moves, "others would be runs of their own inside llama.cpp"
-    assert numbers == sorted(numbers)
+    assert [number for number, _ in double.calls[0]] == moved, "others would be runs of their own inside llama.cpp"
     assert tokens(results) == [alone[index] for index in rest], "each answer goes to its own item"
-    assert any(double.contexts[0].sequences.values()) == moves, "what ended is kept where it can move out of the way"
+    assert not any(double.contexts[0].sequences.values())
 
 
 @pytest.mark.parametrize(

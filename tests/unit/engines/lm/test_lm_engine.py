@@ -283,8 +283,7 @@ def test_draws_follow_the_seed_also_when_the_answer_is_computed_again(session):
     assert one.outputs["tokens"].tolist() != other.outputs["tokens"].tolist()
 
 
-def test_a_long_prompt_is_filled_in_turns_and_others_go_on_meanwhile(directory, alone, monkeypatch):
-    session = made(directory, options={"prefix_cache": False}).open(LaneInfo(name="cpu0"))
+def test_a_long_prompt_is_filled_in_turns_and_others_go_on_meanwhile(session, alone, monkeypatch):
     monkeypatch.setattr("edgeserve.engines.lm.step_loop.PREFILL_TOKENS_MAX", 32)
     long = {"prompt": "The scheduler decides. " * 8, "max_tokens": 3}
     wanted = run(session, [long])[0].outputs

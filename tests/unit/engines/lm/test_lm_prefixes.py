@@ -70,7 +70,8 @@ def test_the_tokens_kept_are_bounded():
     assert found.keep(Held(3, [4] * 101, A)) == [3]
     assert found.keep(Held(3, [4] * (PREFIX_TOKENS_MIN - 1), A)) == [3]
     assert found.clear() == [2] and not found
-    assert Prefixes(0).keep(Held(0, [1] * 20, A)) == [0], "switched off"
+    off = Prefixes(0)
+    assert off.keep(Held(0, SYSTEM, A)) == [0] and off.match(SYSTEM, A, [Held(1, SYSTEM, A)]) is None
 
 
 # --- engines ----------------------------------------------------------------------------------------------------------
@@ -119,6 +120,7 @@ def item(prompt, most=6):
 
 def run(session, prompts, owners=(), states=(), most=6, **settings):
     items = [item(prompt, most) for prompt in prompts]
+    owners = owners or [A] * len(items)
     return session.launch(Batch(items, len(items), states, owners=owners, **settings)).result()
 
 
@@ -202,3 +204,12 @@ def test_whatever_comes_and_goes_answers_are_those_without(make, seed):
                 assert tokens(result) == wanted[number][1]
                 found += result.cached > 0
     assert found > 5
+
+
+def test_measurements_keep_and_reuse_nothing(make):
+    session, prompt = make(), [*SYSTEM, 1]
+    assert cached(run(session, [prompt])) == [0]
+    for _ in range(2):  # of batches without owners
+        (result,) = session.launch(Batch([item([*SYSTEM, 2])], 1)).result()
+        assert result.cached == 0
+    assert cached(run(session, [[*SYSTEM, 2, 2]])) == [40]
