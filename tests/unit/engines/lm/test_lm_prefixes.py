@@ -88,14 +88,25 @@ def tiny(tmp_path_factory):
 
 
 @pytest.fixture(
-    params=["onnx", "llama.cpp", pytest.param("llama.cpp in a process", marks=pytest.mark.nightly)],
+    params=[
+        "onnx",
+        "llama.cpp's double",
+        "llama.cpp itself",
+        pytest.param("llama.cpp's double in a process", marks=pytest.mark.nightly),
+    ]
 )
 def make(request, tmp_path, monkeypatch):
     """Makes loaded engines with these options."""
-    engines, lane = [], LANE
+    engines, lane, installed = [], LANE, iter(())
     directory, file = str(tmp_path), "model.gguf"
     if request.param == "onnx":
         directory, file = request.getfixturevalue("tiny")
+    elif request.param == "llama.cpp itself":
+        pytest.importorskip("llama_cpp", reason="pip install -e '.[lm-llama]'")
+        pytest.importorskip("gguf", reason="pip install -e '.[test]'")
+        import lm_models
+
+        file = lm_models.gguf(directory)
     else:
         installed = llama_double.installed(tmp_path, monkeypatch)
         next(installed)
@@ -111,6 +122,7 @@ def make(request, tmp_path, monkeypatch):
     yield made
     for engine in engines:
         engine.unload()
+    next(installed, None)
 
 
 def item(prompt, most=6):
@@ -148,11 +160,11 @@ def test_a_prompt_goes_on_from_what_is_in_memory(make):
 
 
 def test_owners_do_not_learn_of_each_other_but_for_what_is_declared(make):
-    prompt = [*map(ord, "The rules of the house are these."), 10, 11, 12, 13]
+    prompt = [*map(ord, "Rooms of our building: two, small."), 10, 11, 12, 13]
     session = make()
-    assert [run(session, [prompt], [owner])[0].cached for owner in (A, B, A, B)] == [0, 0, 36, 36]
-    session = make(shared_prefix="The rules of the house are these.")
-    assert [run(session, [prompt], [owner])[0].cached for owner in (A, B, A)] == [0, 33, 36]
+    assert [run(session, [prompt], [owner])[0].cached for owner in (A, B, A, B)] == [0, 0, 37, 37]
+    session = make(shared_prefix="Rooms of our building: two, small.")
+    assert [run(session, [prompt], [owner])[0].cached for owner in (A, B, A)] == [0, 34, 37]
 
 
 def test_running_answers_have_their_slots_and_a_small_cache_keeps_little(make):
