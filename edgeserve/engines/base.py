@@ -91,7 +91,9 @@ class Batch(NamedTuple):
     ``steps_max`` bounds the steps of an iterative model in this call; ``None`` leaves the number to the engine.
     ``variant`` is one of the engine's ``variants``, or ``""`` for its own choice: a way to run the model, or one phase
     of a model that has phases. ``control`` is for models that make several steps per call; ``None`` in warm-up and
-    measurements, where nobody listens.
+    measurements, where nobody listens. ``owners[i]`` says who asked for job i, for engines that use what they have of
+    one item for another: only of the same owner, since times tell. Left out, as in measurements, nothing is kept and
+    nothing reused.
     """
 
     items: Sequence[Values]
@@ -100,6 +102,7 @@ class Batch(NamedTuple):
     steps_max: Optional[int] = None
     variant: str = ""
     control: Optional[BatchControl] = None
+    owners: Sequence[str] = ()
 
     def without(self, failed: Container[int]) -> Batch:
         """The batch of the other items, at the same size, for engines that find some items wrong before they run."""
@@ -107,6 +110,7 @@ class Batch(NamedTuple):
         return self._replace(
             items=[self.items[index] for index in kept],
             states=[self.states[index] for index in kept] if self.states else (),
+            owners=[self.owners[index] for index in kept] if self.owners else (),
             control=None if self.control is None else _ControlOfSome(self.control, kept),
         )
 
@@ -143,12 +147,24 @@ class Result:
     the time of one step. A call without that bound counts as one step, as a profile measures it. An item that is not
     done may have made none: a part of its prompt was read. ``turns`` are those that the call made until this result,
     for models whose ``SequenceInfo`` bounds turns: the time of one is then what is learnt and profiled (0: as many as
-    steps).
+    steps). ``cached`` are the tokens of the item's input that were in memory before it began.
     ``error`` says that this item failed, and why; nothing else of the result is looked at then, and the state that the
     item came with stays as it was.
     """
 
-    __slots__ = ("outputs", "parts", "route", "hints", "state", "state_bytes", "done", "error", "steps", "turns")
+    __slots__ = (
+        "outputs",
+        "parts",
+        "route",
+        "hints",
+        "state",
+        "state_bytes",
+        "done",
+        "error",
+        "steps",
+        "turns",
+        "cached",
+    )
 
     def __init__(
         self,
@@ -162,6 +178,7 @@ class Result:
         error: Exception | None = None,
         steps: int = 1,
         turns: int = 0,
+        cached: int = 0,
     ) -> None:
         self.outputs = outputs
         self.parts = parts
@@ -173,6 +190,7 @@ class Result:
         self.error = error
         self.steps = steps
         self.turns = turns
+        self.cached = cached
 
 
 ANSWERED: Final = Result({})

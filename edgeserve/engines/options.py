@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterable, Tuple
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.errors import ConfigError, nearest
-from edgeserve.units import parse_duration_ns
+from edgeserve.units import parse_duration_ns, parse_size_bytes
 
 
 class Options:
@@ -67,6 +67,18 @@ class Options:
         except ValueError:
             raise self._refuse(key, value, "a duration with a unit, such as '50ms'") from None
         return duration_ns
+
+    def size_bytes(self, key: str, default_bytes: int) -> int:
+        """``false`` is 0."""
+        if key not in self._model.options:
+            return default_bytes
+        value = self._model.options[key]
+        if value is False:
+            return 0
+        try:
+            return parse_size_bytes(value)
+        except (ValueError, TypeError):
+            raise self._refuse(key, value, "a size with a unit, such as '64MiB', or false") from None
 
     def texts(self, key: str) -> Tuple[str, ...]:
         """A list of strings; a single string counts as a list of one; absent is empty."""

@@ -2,9 +2,9 @@
 
 An app that can chat takes ``messages`` (JSON text of OpenAI's messages) or ``prompt`` (a text), and optionally the
 inputs of :data:`NUMBERS` and of :data:`STRUCTURED` (JSON text). It answers ``text``, and optionally ``prompt_tokens``,
-``completion_tokens`` (or ``tokens``: how many, or which), ``finish_reason`` and ``tool_calls`` (JSON text of a list of
-objects with ``name`` and ``arguments``). A field of a request that would change the answer is served, or refused by its
-name.
+``completion_tokens`` (or ``tokens``: how many, or which), ``cached_tokens``, ``finish_reason`` and ``tool_calls`` (JSON
+text of a list of objects with ``name`` and ``arguments``). A field of a request that would change the answer is served,
+or refused by its name.
 """
 
 from __future__ import annotations
@@ -355,11 +355,19 @@ def finish_of(outputs: Mapping[str, Any]) -> str:
     return reason if isinstance(reason, str) and reason else "stop"
 
 
-def usage_of(outputs: Mapping[str, Any]) -> Dict[str, int]:
-    """Counts of tokens; 0 where the app does not tell them."""
+def usage_of(outputs: Mapping[str, Any]) -> Dict[str, Any]:
+    """Counts of tokens; 0 where the app does not tell them. Of the prompt's, how many were in memory already, where it
+    tells that."""
     prompt = count_of(outputs.get("prompt_tokens"))
     completion = count_of(outputs.get("completion_tokens", outputs.get("tokens")))
-    return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    usage: Dict[str, Any] = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+    }
+    if "cached_tokens" in outputs:
+        usage["prompt_tokens_details"] = {"cached_tokens": count_of(outputs["cached_tokens"])}
+    return usage
 
 
 def count_of(tokens: Any) -> int:

@@ -104,7 +104,7 @@ def request_of_call(
     """The record of a request that a caller in this process makes, still to be checked. The table of inputs is its own;
     the values are not copied."""
     request = LiveRequest()
-    request.id = 0
+    request.id, request.peer = 0, None
     request.app = app
     request.inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
     request.slo_ms, request.sent_ns, request.klass, request.value = slo_ms, None, klass, value

@@ -481,6 +481,7 @@ class RuntimeCore:
                     **counts.table(),
                     **self._predictions(name),
                     **self._expected(name),
+                    **self._cached(name),
                     **self._history(name),
                     **energy_of(name, energy, counts),
                 }
@@ -512,6 +513,13 @@ class RuntimeCore:
         state = self.scheduler.state
         known = state.apps[app]
         return {"policy": known.policy, "policy_reason": known.policy_reason, **app_fit(state, known).table()}
+
+    def _cached(self, app: str) -> Dict[str, Any]:
+        """Which part of the prompts of an app's language models was in memory before they were read."""
+        sequences = self.scheduler.state.sequences
+        nodes = [node for node in self.scheduler.state.apps[app].nodes if node.model in sequences.models]
+        shares = {node.name: sequences.cached_milli(app, node.name) / 1000 for node in nodes}
+        return {"prompt_cached": shares} if shares else {}
 
     def expected(self) -> Dict[str, Dict[str, Any]]:
         """Per app, what a request could expect that arrived now."""

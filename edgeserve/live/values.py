@@ -63,6 +63,12 @@ class RequestValues:
         state = None if request.stream is None and not request.states else self._state(request, job)
         return values, state
 
+    def owner(self, job: JobId) -> str:
+        """Who asked: a client's user or key, and for whom, where it asks for others; empty for this process."""
+        request = self.requests[job.request_id]
+        owner: str = "" if request.peer is None else request.peer.credential.owner
+        return f"{owner} for {request.origin}" if request.origin else owner
+
     def inputs(self, job: JobId) -> Values:
         """The inputs of a ready job, for a probe of it."""
         request = self.requests[job.request_id]
@@ -102,6 +108,7 @@ class RequestValues:
             int(result.state_bytes),
             int(result.steps),
             int(result.turns),
+            int(result.cached),
         )
 
     def fault(self, job: JobId, error: Exception) -> Exception:
@@ -220,6 +227,8 @@ def item_error(model: str, result: Any) -> Optional[Exception]:
         and result.steps >= 1
         and type(result.turns) is int
         and result.turns >= 0
+        and type(result.cached) is int
+        and result.cached >= 0
     ):
         return None  # most results: only outputs
     wrong = _wrong_field(result)
@@ -246,6 +255,8 @@ def _wrong_field(result: Result) -> str:
         return f"steps = {show(result.steps)}, expected a whole number from {int(result.done)}"
     if not isinstance(result.turns, (int, np.integer)) or result.turns < 0:
         return f"turns = {show(result.turns)}, expected a whole number from 0"
+    if not isinstance(result.cached, (int, np.integer)) or result.cached < 0:
+        return f"cached = {show(result.cached)}, expected a whole number from 0"
     return ""
 
 

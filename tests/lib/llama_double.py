@@ -96,8 +96,8 @@ def piece(vocabulary: Any, token: int, found: Any, room: int, strip: int, specia
 
 
 def remove(context: Context, slot: int, begin: int, end: int) -> bool:
-    assert (begin, end) == (-1, -1)
-    context.sequences[slot] = []
+    assert end == -1
+    del context.sequences[slot][max(0, begin) :]
     return True
 
 
@@ -145,6 +145,9 @@ FUNCTIONS: Dict[str, Any] = {
     "get_logits_ith": lambda context, place: context.scores[place].ctypes.data_as(ctypes.POINTER(ctypes.c_float)),
     "model_has_encoder": lambda model: False,
     "model_has_decoder": lambda model: True,
+    "model_is_recurrent": lambda model: False,
+    "model_is_hybrid": lambda model: False,
+    "model_n_swa": lambda model: 0,
     "model_meta_val_str": lambda model, key, found, room: -1,
     "vocab_bos": lambda vocabulary: 256,
     "vocab_eos": lambda vocabulary: 257,

@@ -7,8 +7,9 @@ import os
 
 import pytest
 
-from edgeserve import Runtime
+from edgeserve import Client, Runtime
 from edgeserve.config.files import resolve_path
+from edgeserve.config.loading import load_config
 from edgeserve.errors import BadInput, Failed
 
 pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
@@ -160,3 +161,22 @@ def test_smollm2_knows_the_capital_of_france(tmp_path):
         answer = runtime.infer("write", {"prompt": "What is the capital of France?", "max_tokens": 12})
     assert answer["text"] == "The capital of France is Paris."
     assert answer["finish_reason"] == "stop"
+
+
+def test_each_client_goes_on_from_its_own_prompts(tmp_path):
+    lm_models.tiny(str(tmp_path))
+    asked = {"prompt": "The rules of the house are these: none.", "max_tokens": 4}
+    path = tmp_path / "edge.toml"
+    path.write_text(CONFIG.replace("FILE", "tiny.onnx").replace("CHAT", "false") + "slots = 8\n")
+    with Runtime(load_config(str(path)), serve=True) as runtime, Client(runtime.endpoints[0]) as client:
+        infer = [
+            lambda: runtime.infer("write", asked),
+            lambda: client.infer("write", asked),
+            lambda: client.submit("write", asked, origin="token:a").result(60),
+            lambda: client.submit("write", asked, origin="token:b").result(60),
+        ]
+        answers = [ask() for ask in (*infer, *infer)]
+        stats = runtime.stats()["apps"]["write"]
+    assert [answer["cached_tokens"] for answer in answers] == [0] * 4 + [len(asked["prompt"]) - 1] * 4
+    assert len({tuple(answer["tokens"].tolist()) for answer in answers}) == 1
+    assert 0.0 < stats["prompt_cached"]["tiny"] < 1.0

@@ -15,16 +15,19 @@ from edgeserve.engines.base import LaneInfo
 
 class ModelFacts(NamedTuple):
     """What is known of a loaded model: the longest sequence in tokens, the number of different tokens, the bytes that
-    one token of a sequence keeps in memory, and the bytes of the weights."""
+    one token of a sequence keeps in memory, and the bytes of the weights. ``reuses``: sessions can go on from the first
+    tokens of a sequence, any number of them, and :meth:`BackendSession.copy` them."""
 
     context_tokens: int
     vocabulary: int
     bytes_per_token: int
     weights_bytes: int
+    reuses: bool = False
 
 
 class Row(NamedTuple):
-    """Tokens to append to the sequence in ``slot``, which holds ``start`` tokens already."""
+    """Tokens to append to the sequence in ``slot`` behind its first ``start`` ones; others that it holds are
+    forgotten."""
 
     slot: int
     tokens: Sequence[int]
@@ -52,6 +55,12 @@ class BackendSession(Protocol):
 
     def free(self, slot: int) -> None:
         """Forget the sequence in ``slot`` and give its memory back."""
+
+    def keep(self, slot: int) -> None:
+        """The sequence in ``slot`` makes no step until the slot is in a row again, but stays in memory."""
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        """The sequence in the free slot ``target`` has the first ``count`` tokens of the one in ``source``."""
 
     def lost(self) -> bool:
         """Whether all sequences are gone from memory since this was asked last: where it is a process's that ended.

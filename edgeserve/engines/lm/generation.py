@@ -304,9 +304,11 @@ def answer_of(
     finish_reason: str,
     prompt_tokens: int,
     completion_tokens: int,
+    cached_tokens: int,
     calls: Sequence[Mapping[str, str]] = (),
 ) -> Dict[str, Any]:
-    """The outputs of a finished item; ``tool_calls``, as JSON text, where it calls functions."""
+    """The outputs of a finished item; ``tool_calls``, as JSON text, where it calls functions. So many of the prompt's
+    tokens were in memory before it began: ``cached_tokens``."""
     return {
         **({"tool_calls": json.dumps(calls, ensure_ascii=False)} if calls else {}),
         "text": text,
@@ -314,4 +316,5 @@ def answer_of(
         "finish_reason": "tool_calls" if calls else finish_reason,
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
+        "cached_tokens": cached_tokens,
     }

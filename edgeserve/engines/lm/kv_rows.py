@@ -62,6 +62,14 @@ class KvRows:
             self._swap(slot, slot_of[row])
         return first
 
+    def copy(self, source: int, target: int, length: int) -> None:
+        """The first tokens of one slot's sequence become another one's, which has none."""
+        a, b = self._row_of[source], self._row_of[target]
+        for pair in self.layers:
+            for array in pair:
+                array[b, :, :length] = array[a, :, :length]
+        self._lengths[target] = length
+
     def free(self, slot: int) -> None:
         """The slot's sequence is over."""
         row = self._row_of[slot]

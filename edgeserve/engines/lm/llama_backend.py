@@ -117,7 +117,26 @@ class LlamaBackend:
             )
         vocabulary = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
         return ModelFacts(
-            self._context or trained, int(vocabulary), self._bytes_per_token(), int(llama_cpp.llama_model_size(model))
+            self._context or trained,
+            int(vocabulary),
+            self._bytes_per_token(),
+            int(llama_cpp.llama_model_size(model)),
+            self._moves() and self._holds_each_token(),
+        )
+
+    def _moves(self) -> bool:
+        """Whether a sequence may move to another number, or be copied. llama.cpp copies all that is reserved for it,
+        which pays within a step or two where that is no more than the weights, which a step with a gap reads again."""
+        context = self._context or int(llama_cpp.llama_model_n_ctx_train(self._loaded))
+        return context * self._bytes_per_token() <= int(llama_cpp.llama_model_size(self._loaded))
+
+    def _holds_each_token(self) -> bool:
+        """Whether a sequence can go on from any of its tokens: not with recurrent layers, or a sliding window."""
+        model = self._loaded
+        return not (
+            llama_cpp.llama_model_is_recurrent(model)
+            or llama_cpp.llama_model_is_hybrid(model)
+            or llama_cpp.llama_model_n_swa(model) > 0
         )
 
     def _bytes_per_token(self) -> int:
@@ -131,19 +150,20 @@ class LlamaBackend:
     def open(self, lane: LaneInfo, slots: int) -> LlamaSession:
         context = self._context or int(llama_cpp.llama_model_n_ctx_train(self._loaded))
         settings = llama_cpp.llama_context_default_params()
-        settings.n_ctx = context * slots  # of all sequences together, each has its share
+        moves = self._moves()
+        numbers = slots + moves  # one is free, so that others can move
+        settings.n_ctx = context * numbers  # of all sequences together, each has its share
         settings.n_batch = settings.n_ubatch = BATCH_TOKENS
-        settings.n_seq_max = slots
+        settings.n_seq_max = numbers
         settings.n_threads = settings.n_threads_batch = self._threads or lane.threads
         settings.kv_unified = False
         settings.no_perf = True
         made = llama_cpp.llama_init_from_model(self._loaded, settings)
         if not made:
             raise OutOfMemory(
-                f"model {self._model!r}: llama.cpp could not make a context of {slots} sequences of "
+                f"model {self._model!r}: llama.cpp could not make a context of {numbers} sequences of "
                 f"{context} tokens; lower [model.{self._model}] slots or options.context{_why()}"
             )
-        moves = context * self._bytes_per_token() <= int(llama_cpp.llama_model_size(self._loaded))
         return LlamaSession(self._model, made, slots, self.vocabulary_size(), moves)
 
     def vocabulary_size(self) -> int:
@@ -188,8 +208,7 @@ def _fact(model: Any, key: str) -> str:
 
 
 class LlamaSession:
-    """One lane's context. ``moves``: a sequence may move to another number. llama.cpp copies all that is reserved for
-    it, which pays within a step or two where that is no more than the weights, which a step with a gap reads again."""
+    """One lane's context. ``moves``: a sequence may move to another number, of which there is one more than slots."""
 
     mixes = True
 
@@ -200,11 +219,16 @@ class LlamaSession:
         self._memory = llama_cpp.llama_get_memory(context)
         self._batch = llama_cpp.llama_batch_init(BATCH_TOKENS, 0, 1)
         self._vocabulary = vocabulary
-        self._numbers = Numbers(slots)
+        self._numbers = Numbers(slots + moves)
+        self._lengths: Dict[int, int] = {}  # slot -> tokens in memory
         self._moves = moves
 
     def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
         number_of = self._numbered([row.slot for row in rows])
+        for row in rows:
+            if row.start < self._lengths.get(row.slot, 0):
+                llama_cpp.llama_memory_seq_rm(self._memory, number_of[row.slot], row.start, -1)
+            self._lengths[row.slot] = row.start + len(row.tokens)
         given = [
             (token, row.start + place, number_of[row.slot], place + 1 == len(row.tokens))
             for row in sorted(rows, key=lambda row: number_of[row.slot])
@@ -219,15 +243,24 @@ class LlamaSession:
         """The sequences' numbers in this step: neighbours, as far as that can be."""
         for slot in slots:
             self._numbers.of(slot)
-        for source, target in self._numbers.close_gaps(slots) if self._moves else ():
-            llama_cpp.llama_memory_seq_cp(self._memory, source, target, -1, -1)
-            llama_cpp.llama_memory_seq_rm(self._memory, source, -1, -1)
+        for move in self._numbers.close_gaps(slots) if self._moves else ():
+            llama_cpp.llama_memory_seq_cp(self._memory, move.source, move.target, -1, -1)
+            llama_cpp.llama_memory_seq_rm(self._memory, move.source, -1, -1)
         return {slot: self._numbers.of(slot) for slot in slots}
 
     def decode(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
         return self.prefill(rows)
 
+    def keep(self, slot: int) -> None:
+        self._numbers.keep(slot)
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        number_of = {slot: self._numbers.of(slot) for slot in (source, target)}
+        llama_cpp.llama_memory_seq_cp(self._memory, number_of[source], number_of[target], -1, -1)
+        self._lengths[target] = self._lengths[source]  # the next row forgets what is behind the first ``count``
+
     def free(self, slot: int) -> None:
+        self._lengths.pop(slot, None)
         number = self._numbers.leave(slot)
         if number >= 0:
             llama_cpp.llama_memory_seq_rm(self._memory, number, -1, -1)

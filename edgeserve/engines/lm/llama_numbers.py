@@ -2,12 +2,13 @@
 
 llama.cpp computes sequences together whose numbers follow each other; others run one after the other within a step, and
 each such run reads all weights. So a new sequence gets a number beside those in use, and where one that ended leaves a
-gap, one from the end of the row moves there. Pure: the caller copies what is in memory.
+gap, one from the end of the row moves there; one that ended and is kept makes room first. Pure: the caller copies what
+is in memory.
 """
 
 from __future__ import annotations
 
-from typing import Dict, List, NamedTuple, Sequence
+from typing import Dict, List, NamedTuple, Sequence, Set
 
 
 class Move(NamedTuple):
@@ -18,10 +19,12 @@ class Move(NamedTuple):
 
 
 class Numbers:
-    """The numbers 0 to ``count - 1``; a slot holds one from its first token until it is freed."""
+    """The numbers 0 to ``count - 1``, one more than there are slots; a slot holds one from its first token until it is
+    freed."""
 
     def __init__(self, count: int) -> None:
         self._of: Dict[int, int] = {}
+        self._kept: Set[int] = set()  # slots
         self._free = set(range(count))
 
     def of(self, slot: int) -> int:
@@ -35,14 +38,37 @@ class Numbers:
 
     def leave(self, slot: int) -> int:
         """The slot is freed: the number that it had, -1 where it had none."""
+        self._kept.discard(slot)
         number = self._of.pop(slot, -1)
         if number >= 0:
             self._free.add(number)
         return number
 
+    def keep(self, slot: int) -> None:
+        """The slot makes no step until it is in one again."""
+        self._kept.add(slot)
+
     def close_gaps(self, slots: Sequence[int]) -> List[Move]:
-        """Move slots of a step, which have numbers, until no free one lies between them: as few as are needed, from
-        the shorter end."""
+        """Move slots of a step, which have numbers, until neither a free one nor one that is kept lies between them: as
+        few as are needed, from the shorter end."""
+        self._kept.difference_update(slots)
+        moves = self._close_free(slots)
+        numbers = [self._of[slot] for slot in slots]
+        for slot in sorted(self._kept, key=self._of.__getitem__) if numbers and self._free else ():
+            if min(numbers) < self._of[slot] < max(numbers):
+                moves.append(self._move(slot, max(self._free)))  # outside: no free one is left between them
+                moves += self._close_free(slots)
+                numbers = [self._of[slot] for slot in slots]
+        return moves
+
+    def _move(self, slot: int, target: int) -> Move:
+        source = self._of[slot]
+        self._free.add(source)
+        self._free.discard(target)
+        self._of[slot] = target
+        return Move(source, target)
+
+    def _close_free(self, slots: Sequence[int]) -> List[Move]:
         moves: List[Move] = []
         order = sorted(slots, key=self._of.__getitem__)
         while order:
@@ -53,9 +79,6 @@ class Numbers:
             below = sum(self._of[slot] < gaps[0] for slot in order)
             above = sum(self._of[slot] > gaps[-1] for slot in order)
             moved, target = (order[-1], gaps[0]) if above <= below else (order[0], gaps[-1])
-            moves.append(Move(self._of[moved], target))
-            self._free.add(self._of[moved])
-            self._free.discard(target)
-            self._of[moved] = target
+            moves.append(self._move(moved, target))
             order.sort(key=self._of.__getitem__)
         return moves

@@ -105,6 +105,7 @@ class OnnxBackend:
             about["vocabulary"],
             per_token,
             weights_size_bytes(self._path) * len(self._sessions),
+            self.continues,
         )
 
     def unload(self) -> None:
@@ -237,6 +238,12 @@ class OnnxSession:
 
     def free(self, slot: int) -> None:
         self._rows.free(slot)
+
+    def keep(self, slot: int) -> None:
+        """It stays in its row, unless others need to lie side by side."""
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        self._rows.copy(source, target, count)
 
     def lost(self) -> bool:
         return False

@@ -43,6 +43,9 @@ class Process(Protocol):
 StartProcess = Callable[..., Process]
 """``start(host, model, lane, *more)``: not started yet; its host is made with ``(model, [lane], *more)``."""
 
+Order = Tuple[str, Tuple[int, ...]]
+"""The name of ``free``, ``keep`` or ``copy`` of a session, and its arguments."""
+
 
 class RemoteBackend:
     """The back end of ``model`` in a process per lane. ``local`` is the same in this process: of it the tokenizer alone
@@ -99,7 +102,7 @@ class RemoteSession:
         self.mixes = mixes
         self._process = process
         self._starts = process.present()
-        self._freed: Deque[int] = deque()  # on any thread; told with the next step, before its rows
+        self._orders: Deque[Order] = deque()  # on any thread; told with the next step, before its rows
 
     def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
         return self._run("prefill", rows)
@@ -108,12 +111,18 @@ class RemoteSession:
         return self._run("decode", rows)
 
     def _run(self, verb: str, rows: Sequence[Row]) -> List[NDArray[Any]]:
-        freed = [self._freed.popleft() for _ in range(len(self._freed))]
-        scores: List[NDArray[Any]] = self._process.call(verb, (freed, list(rows)), self._starts)
+        orders = [self._orders.popleft() for _ in range(len(self._orders))]
+        scores: List[NDArray[Any]] = self._process.call(verb, (orders, list(rows)), self._starts)
         return scores
 
     def free(self, slot: int) -> None:
-        self._freed.append(slot)
+        self._orders.append(("free", (slot,)))
+
+    def keep(self, slot: int) -> None:
+        self._orders.append(("keep", (slot,)))
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        self._orders.append(("copy", (source, target, count)))
 
     def lost(self) -> bool:
         starts = self._process.present()
@@ -150,10 +159,10 @@ class BackendHost:
         self._session.free(0)
         return facts, self._session.mixes
 
-    def ask(self, verb: str, argument: Tuple[List[int], List[Row]]) -> List[NDArray[Any]]:
-        freed, rows = argument
-        for slot in freed:
-            self._session.free(slot)
+    def ask(self, verb: str, argument: Tuple[List[Order], List[Row]]) -> List[NDArray[Any]]:
+        orders, rows = argument
+        for name, slots in orders:
+            getattr(self._session, name)(*slots)
         return self._session.prefill(rows) if verb == "prefill" else self._session.decode(rows)
 
 

@@ -8,24 +8,40 @@ from typing import Any, Dict, List, Optional
 from edgeserve.engines.lm.answer_text import AnswerText
 from edgeserve.engines.lm.constraint import Constraint, Grammars
 from edgeserve.engines.lm.generation import Generation
+from edgeserve.engines.lm.prefixes import Held
 from edgeserve.engines.lm.slots import Slots
 
 
 class Sequence:
-    """One answer. ``tokens`` are the prompt's and those generated; the first ``cached`` of them are in the slot's
-    memory.
+    """One answer to an ``owner`` (``None``: it shares no memory with others). ``tokens`` are the prompt's and those
+    generated; the first ``cached`` of them are in the slot's memory. So many of the prompt's were there before it
+    began: ``reused``.
 
     ``release`` gives the memory back on any thread, as long as no batch runs the sequence; what is left can go on in
     any session of the same model, which computes the memory again. A copy through pickle is released.
     """
 
-    __slots__ = ("asked", "tokens", "text", "cached", "slot", "_slots", "_random", "_unsent", "_held_to", "__weakref__")
+    __slots__ = (
+        "asked",
+        "owner",
+        "tokens",
+        "text",
+        "cached",
+        "reused",
+        "slot",
+        "_slots",
+        "_random",
+        "_unsent",
+        "_held_to",
+        "__weakref__",
+    )
 
-    def __init__(self, asked: Generation, seed: str) -> None:
+    def __init__(self, asked: Generation, seed: str, owner: Optional[str]) -> None:
         self.asked = asked
+        self.owner = owner
         self.tokens: List[int] = list(asked.prompt)
         self.text = AnswerText(asked.stops, bool(asked.calls))
-        self.cached = 0
+        self.cached = self.reused = 0
         self.slot = -1
         self._slots: Optional[Slots] = None
         self._random = random.Random(seed if asked.seed is None else asked.seed)
@@ -71,8 +87,20 @@ class Sequence:
         """Whether its memory is in this session."""
         return self._slots is slots
 
-    def hold(self, slots: Slots, slot: int) -> None:
-        self._slots, self.slot, self.cached = slots, slot, 0
+    def hold(self, slots: Slots, slot: int, cached: int) -> None:
+        """Its memory is in this slot from now on, and has so many of its tokens."""
+        self._slots, self.slot, self.cached = slots, slot, cached
+        if not self.count:
+            self.reused = cached
+
+    def end(self) -> None:
+        """The answer is over: what is in memory stays there for others of the owner, as long as there is room."""
+        if self.owner is None or self._slots is None:
+            self.release()
+            return
+        slots, self._slots = self._slots, None
+        cached, self.cached = self.cached, 0
+        slots.keep(Held(self.slot, self.tokens[:cached], self.owner))
 
     def release(self) -> None:
         """Give the memory back. Idempotent."""
@@ -103,6 +131,8 @@ class Sequence:
     def __getstate__(self) -> Dict[str, Any]:
         return {
             "asked": self.asked,
+            "owner": self.owner,
+            "reused": self.reused,
             "tokens": self.tokens,
             "text": self.text,
             "random": self._random,
@@ -111,5 +141,6 @@ class Sequence:
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
         self.asked, self.tokens, self.text = state["asked"], state["tokens"], state["text"]
+        self.owner, self.reused = state["owner"], state["reused"]
         self._random, self._unsent = state["random"], state["unsent"]
         self.cached, self.slot, self._slots, self._held_to = 0, -1, None, None

@@ -3,6 +3,9 @@
 Sequences end on any thread: a request is cancelled, the scheduler releases a state, the garbage collector takes one. A
 back end is used by one thread at a time. So whoever ends a sequence hangs its slot on a list, and the list is worked
 off at once where nobody computes, else by the thread that computes, after its present step.
+
+A sequence whose answer is over may leave its memory behind, for others that begin with the same tokens
+(``prefixes.py``), until a sequence needs the slot.
 """
 
 from __future__ import annotations
@@ -11,28 +14,32 @@ import contextlib
 import threading
 import weakref
 from collections import deque
-from typing import Any, Container, Deque, Dict, Iterator, List, Optional
+from typing import Any, Container, Deque, Dict, Iterator, List, Optional, Tuple
 
 from edgeserve.engines.lm.backend import BackendSession
+from edgeserve.engines.lm.prefixes import Held, Prefixes
 
 
 class Slots:
-    """The slots of one session. ``take`` and ``using`` belong to the lane's thread; ``give_back`` to any."""
+    """The slots of one session. ``take``, ``keep`` and ``using`` belong to the lane's thread; ``give_back`` to any.
+    ``prefixes``: what is kept of sequences that ended."""
 
-    def __init__(self, session: BackendSession) -> None:
+    def __init__(self, session: BackendSession, prefixes: Prefixes) -> None:
         self.session = session
+        self._prefixes = prefixes
         self._lock = threading.Lock()
         self._returned: Deque[int] = deque()
         self._free: List[int] = list(range(session.slots))[::-1]
         self._holders: Dict[int, weakref.ReferenceType[Any]] = {}
         self._closed = False
 
-    def take(self, holder: Any, kept: Container[int]) -> Optional[int]:
-        """A free slot for a sequence. Where none is free, the longest unused sequence that is not in one of the slots
-        ``kept`` loses its memory and will be computed again; ``None`` where all are kept."""
+    def take(self, holder: Any, busy: Container[int]) -> Optional[Tuple[int, int]]:
+        """A slot for a sequence, and how many of its tokens are in memory there. Where none is free, what was kept of
+        an ended sequence goes, else the longest unused sequence that is not in one of the slots ``busy`` loses its
+        memory and will be computed again; ``None`` where all are busy."""
         self.tidy()
-        while not self._free:
-            waiting = [slot for slot in self._holders if slot not in kept]
+        while not self._free and not self._prefixes:
+            waiting = [slot for slot in self._holders if slot not in busy]
             if not waiting:
                 return None
             parked = self._holders[waiting[0]]()
@@ -41,13 +48,56 @@ class Slots:
             else:
                 self.give_back(waiting[0])
             self.tidy()
-        slot = self._free.pop()
+        slot, count = self._filled(holder)
         self._holders[slot] = weakref.ref(holder)
-        return slot
+        return slot, count
+
+    def _filled(self, holder: Any) -> Tuple[int, int]:
+        """A slot that is free or kept, with what is in memory of a sequence: its own part of what is kept there, or a
+        copy."""
+        with self._lock:  # nothing that is copied from is freed meanwhile
+            match = None
+            if holder.owner is not None:
+                match = self._prefixes.match(holder.tokens, holder.owner, self._running())
+            if match is not None and match.whole:  # a conversation goes on
+                self._prefixes.leave(match.slot)
+                return match.slot, match.tokens
+            is_free = bool(self._free)
+            slot = self._free.pop() if is_free else self._prefixes.drop()
+            if match is not None and match.slot == slot:
+                return slot, match.tokens
+            if not is_free:
+                self.session.free(slot)
+            if match is None:
+                return slot, 0
+            self._prefixes.used(match)
+            self.session.copy(match.slot, slot, match.tokens)
+            return slot, match.tokens
+
+    def _running(self) -> List[Held]:
+        """What the sequences that go on have in memory."""
+        found = []
+        for slot, known in list(self._holders.items()):
+            sequence = known()
+            if sequence is not None and sequence.cached and sequence.owner is not None:
+                found.append(Held(slot, sequence.tokens[: sequence.cached], sequence.owner))
+        return found
+
+    def keep(self, held: Held) -> None:
+        """An answer is over: its sequence leaves its memory behind, as far as there is room."""
+        freed = self._prefixes.keep(held)
+        if held.slot not in freed:
+            self._holders.pop(held.slot, None)
+            with self._lock:
+                self.session.keep(held.slot)
+        for slot in freed:
+            self.give_back(slot)
 
     def forget_lost(self) -> None:
         """Where the session's memory is gone, its sequences will be computed again."""
         if self.session.lost():
+            for slot in self._prefixes.clear():
+                self.give_back(slot)
             self._release_all()
 
     def touch(self, slot: int) -> None:

@@ -100,7 +100,8 @@ class StepLoop:
         if state is None:
             asked = self._language.reader.read(batch.items[index])
             self._begun += 1
-            sequence = Sequence(asked, f"{self._language.seed}/{self._begun}")
+            owner = batch.owners[index] if index < len(batch.owners) else None
+            sequence = Sequence(asked, f"{self._language.seed}/{self._begun}", owner)
             sequence.constraint(self._language.grammars)  # what cannot be compiled is refused before a step
             return sequence
         if not isinstance(state, Sequence):
@@ -112,21 +113,21 @@ class StepLoop:
 
     def _seat(self, run: _Run) -> None:
         """A slot for every sequence of the batch."""
-        kept = {job.sequence.slot for job in run.jobs if job.sequence.holds(self._slots)}
+        busy = {job.sequence.slot for job in run.jobs if job.sequence.holds(self._slots)}
         for job in run.jobs:
             sequence = job.sequence
             if sequence.holds(self._slots):
                 self._slots.touch(sequence.slot)
                 continue
-            slot = self._slots.take(sequence, kept)
-            if slot is None:
+            taken = self._slots.take(sequence, busy)
+            if taken is None:
                 raise EngineError(
                     f"model {self.name!r}: a batch of {len(run.batch.items)} sequences does not fit into "
                     f"{self._slots.session.slots} slots; raise [model.{self.name}] slots to the largest "
                     "batch size"
                 )
-            sequence.hold(self._slots, slot)
-            kept.add(slot)
+            sequence.hold(self._slots, *taken)
+            busy.add(sequence.slot)
 
     def _turns(self, run: _Run) -> None:
         """Make turns until every answer is over, or the batch is to end."""
@@ -201,11 +202,12 @@ class StepLoop:
         calls = calls_of(sequence.text.kept, asked.calls)
         text += "" if calls else sequence.text.give_up()
         run.tell(job, text)
-        answer = answer_of(sequence.text.text, sequence.generated, reason, len(asked.prompt), count, calls)
-        self._leave(run, job, Result(answer, steps=job.steps, turns=run.turns))
+        text, generated, reused = sequence.text.text, sequence.generated, sequence.reused
+        answer = answer_of(text, generated, reason, len(asked.prompt), count, reused, calls)
+        self._leave(run, job, Result(answer, steps=job.steps, turns=run.turns, cached=reused))
 
     def _leave(self, run: _Run, job: BatchItem, result: Result) -> None:
-        job.sequence.release()
+        job.sequence.end()
         run.jobs.remove(job)
         run.over(job.index, result)
 

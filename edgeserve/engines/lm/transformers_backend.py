@@ -142,6 +142,12 @@ class TransformersSession:
         self._alone.pop(slot, None)
         self._lengths.pop(slot, None)
 
+    def keep(self, slot: int) -> None:
+        raise NotImplementedError("ModelFacts.reuses is False")
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        raise NotImplementedError("ModelFacts.reuses is False")
+
     def lost(self) -> bool:
         return False
 

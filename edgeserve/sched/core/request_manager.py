@@ -472,7 +472,7 @@ class RequestManager(RequestMoves):
         is_sequence = node.model in self._state.sequences.models
         if job.state_device:
             if is_sequence:
-                self._state.sequences.learn(job, result.steps)
+                self._state.sequences.learn(job, result.steps, result.cached)
             self._drop_state(job)
         if is_sequence:
             job.steps += result.steps

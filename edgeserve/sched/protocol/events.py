@@ -108,6 +108,7 @@ class JobResult:
     still needs). ``state_bytes`` is what its state occupies on the device from now on. ``steps`` are the steps of an
     iterative model that the call made: 1 where ``steps_max`` did not bound it, 0 where it only read a part of a prompt.
     ``turns`` are those of the whole call until this result, where its model bounds them (0: as many as steps).
+    ``cached`` are the tokens of its input that were in memory before it began, of a sequence that is ``done``.
     """
 
     fields: ClassVar[Tuple[str, ...]] = (
@@ -120,6 +121,7 @@ class JobResult:
         "state_bytes",
         "steps",
         "turns",
+        "cached",
     )
     __slots__ = fields
 
@@ -134,6 +136,7 @@ class JobResult:
         state_bytes: int = 0,
         steps: int = 1,
         turns: int = 0,
+        cached: int = 0,
     ) -> None:
         self.job = job
         self.status = status
@@ -144,6 +147,7 @@ class JobResult:
         self.state_bytes = state_bytes
         self.steps = steps
         self.turns = turns
+        self.cached = cached
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, JobResult) and all(

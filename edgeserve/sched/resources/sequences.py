@@ -23,7 +23,8 @@ STEPS_MIN = 8
 """A batch that could make fewer steps for lack of memory has its youngest sequence released first."""
 
 LEARN_SHARE = 16
-"""The usual length moves by this part of its difference from each sequence that ends."""
+"""The usual length, and the usual share of an input that is in memory already, move by this part of their difference
+from each sequence that ends."""
 
 SEQUENCE_TOO_LONG = "sequence_too_long"
 """Begins the reason of a request whose input cannot fit into its model's context or memory."""
@@ -74,7 +75,7 @@ class Sequences:
     ``job.state_bytes`` on ``job.state_device``, which the device counts.
     """
 
-    __slots__ = ("models", "working", "holders", "_devices", "_reserved", "_usual_milli")
+    __slots__ = ("models", "working", "holders", "_devices", "_reserved", "_usual_milli", "_cached_milli")
 
     def __init__(
         self, models: Mapping[str, SequenceModel], devices: Mapping[str, Device], lanes: Sequence[Lane]
@@ -84,6 +85,7 @@ class Sequences:
         self.holders: Dict[str, Dict[int, Job]] = {lane.name: {} for lane in lanes}
         self._devices = devices
         self._reserved: Dict[Tuple[str, str], int] = {}  # (model, device) -> bytes, those booked by batches included
+        self._cached_milli: Dict[Tuple[str, str], int] = {}  # (app, node) -> share of the input's tokens
         self._usual_milli = {name: min(STEPS_FIRST, model.context_tokens) * 1000 for name, model in models.items()}
 
     # --- facts --------------------------------------------------------------------------------------------------------
@@ -101,10 +103,16 @@ class Sequences:
         return total - job.steps if total > job.steps else STEPS_MORE
 
     def prefill_turns(self, job: Job) -> int:
-        """Turns that reading the prompt of a job takes which has made no step; 0 where prompts are read whole, or where
-        nothing tells the prompt's length."""
+        """Turns that reading the prompt of a job takes which has made no step, as far as prompts of its node are not in
+        memory already; 0 where prompts are read whole, or where nothing tells the prompt's length."""
         part = self.models[job.node.model].prefill_tokens
-        return -(-self.tokens_in(job) // part) if part and not job.steps else 0
+        tokens = self.tokens_in(job) if part and not job.steps else 0
+        left_milli = 1000 - self.cached_milli(job.request.app.name, job.node.name) if tokens else 0
+        return -(-max(1, tokens * left_milli) // (1000 * part)) if tokens else 0
+
+    def cached_milli(self, app: str, node: str) -> int:
+        """Which part of a prompt of a node was usually in memory before it was read, in thousandths."""
+        return self._cached_milli.get((app, node), 0)
 
     def needs_bytes(self, job: Job) -> int:
         """What the state of a job occupies when the job is over, as far as is known."""
@@ -262,10 +270,17 @@ class Sequences:
         job.state_device = ""
         return True
 
-    def learn(self, job: Job, steps: int) -> None:
-        """A sequence ended after so many steps of its last batch."""
+    def learn(self, job: Job, steps: int, cached: int) -> None:
+        """A sequence ended after so many steps of its last batch, and had so many tokens of its input in memory before
+        it began. The share is counted of inputs whose length was told."""
         usual = self._usual_milli[job.node.model]
         self._usual_milli[job.node.model] = max(1000, usual + ((job.steps + steps) * 1000 - usual) // LEARN_SHARE)
+        told = int(hint_of(job, "tokens"))
+        if told > 0:
+            key = (job.request.app.name, job.node.name)
+            before, now = self._cached_milli.get(key, 0), 1000 * max(0, min(cached, told)) // told
+            if before or now:
+                self._cached_milli[key] = before + (now - before) // LEARN_SHARE
 
     def _book(self, job: Job, bytes: int) -> None:
         key = (job.node.model, job.state_device)

@@ -189,6 +189,8 @@ def test_an_answer_without_pieces_is_one():
 def test_a_count_is_believed_before_a_list():
     usage = chat.usage_of({"tokens": np.zeros(3, np.int32), "completion_tokens": np.int64(4), "prompt_tokens": 5})
     assert usage == {"prompt_tokens": 5, "completion_tokens": 4, "total_tokens": 9}
+    usage = chat.usage_of({"prompt_tokens": np.int64(5), "cached_tokens": np.int64(3)})
+    assert usage["prompt_tokens_details"] == {"cached_tokens": 3}
 
 
 @pytest.mark.parametrize(

@@ -42,19 +42,27 @@ def test_who_waits_outside_the_step_stays_where_it_is():
 def test_whatever_comes_and_goes_numbers_are_different_and_steps_have_no_free_number_inside():
     draw = random.Random(1)
     for count in (1, 2, 5, 8):
-        numbers, slots, at = Numbers(count), [], 0
+        numbers, slots, kept, at = Numbers(count + 1), [], set(), 0
         content = {}
         for _ in range(500):
             if slots and (len(slots) == count or draw.random() < 0.5):
                 slot = slots.pop(draw.randrange(len(slots)))
+                kept.discard(slot)
                 assert content.pop(numbers.leave(slot)) == slot
             else:
                 at += 1
                 slots.append(at)
                 content[numbers.of(at)] = at
+            for slot in slots:
+                if draw.random() < 0.1:
+                    numbers.keep(slot)
+                    kept.add(slot)
             step = draw.sample(slots, draw.randint(0, len(slots)))
+            kept.difference_update(step)
             for move in numbers.close_gaps(step):
+                assert move.target not in content
                 content[move.target] = content.pop(move.source)
             assert {numbers.of(slot): slot for slot in slots} == content and len(content) == len(slots)
             used = sorted(numbers.of(slot) for slot in step)
-            assert not step or set(range(used[0], used[-1])) <= set(content)
+            inside = range(used[0], used[-1]) if step else ()
+            assert all(number in content and content[number] not in kept for number in inside)

@@ -367,3 +367,16 @@ def test_a_sequence_that_had_no_state_yet_starts_again_elsewhere():
     assert world.lane("l0", up=False, at=50) == [ran("lm", 1, lane="l1")]
     world.finish("l1", at=300, steps=20)
     world.over()
+
+
+def test_what_prompts_of_an_app_usually_have_in_memory_is_not_counted_as_turns():
+    """A wrong report does no harm: of each answer, at most the whole prompt counts."""
+    for cached, least in ((0, 4), (52, 1), (10**9, 1)):
+        world, turns = by_turns(), []
+        for number in range(80):
+            world.arrive("chat", at=1000 * number, hints=chat(2, tokens=64))
+            job = next(iter(world.scheduler.state.requests[number + 1].jobs.values()))
+            turns.append(world.scheduler.state.sequences.prefill_turns(job))
+            world.finish(at=world.now_ms + 20, steps=2, turns=4, cached=cached)
+        assert (turns[0], turns[-1]) == (4, least) and sorted(turns, reverse=True) == turns
+        world.over()
