@@ -29,6 +29,7 @@ from edgeserve.sim.report import AppReport, Report, report_of
 from edgeserve.sim.run import machine_to_simulate, simulate
 from edgeserve.sim.scenario import Scenario, parse_scenario, with_load
 from edgeserve.tools.init.slo import read_rates, round_up
+from edgeserve.tools.report_tables import client_rows
 from edgeserve.tools.wrapping import wrapped
 from edgeserve.units import format_duration, ms_to_ns, s_to_ns
 
@@ -65,7 +66,13 @@ class Break(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", metavar="CONFIG", help="the configuration file, such as edge.toml")
-    parser.add_argument("--rate", action="append", default=[], metavar="APP=N", help="requests per second of an app")
+    parser.add_argument(
+        "--rate",
+        action="append",
+        default=[],
+        metavar="APP[@CLIENT]=N",
+        help="requests per second of an app; with @CLIENT those of one client, which shares the lanes with the others",
+    )
     parser.add_argument(
         "--arrivals",
         choices=("poisson", "periodic"),
@@ -94,12 +101,15 @@ def main(args: argparse.Namespace) -> int:
         )
     if not 0 < args.in_time <= 100:
         raise ConfigError(f"--in-time {args.in_time:g}: expected a percentage above 0 and at most 100")
-    rates = read_rates(args.rate, list(config.apps), optional_app=False)
+    asked = read_asked(args.rate, list(config.apps))
+    rates: Dict[str, float] = {}
+    for (app, _), rate in asked.items():
+        rates[app] = rates.get(app, 0.0) + rate
     import_policies(config)
     matches, _ = matched_profiles(config)
     profiles = [match.usable for match in matches if match.usable.lanes]
     known, source = with_times(table, config, profiles)
-    scenario = scenario_of(known, rates, args.arrivals, directory, args.config, bool(profiles))
+    scenario = scenario_of(known, asked, args.arrivals, directory, args.config, bool(profiles))
     costs = machine_to_simulate(config)
     least = args.in_time / 100
 
@@ -115,6 +125,17 @@ def main(args: argparse.Namespace) -> int:
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     print(json.dumps(result.as_table(), indent=1) if args.json else result.text(columns))
     return 1 if short else 0
+
+
+def read_asked(words: Sequence[str], apps: Sequence[str]) -> Dict[Tuple[str, str], float]:
+    """``--rate APP=30`` and ``--rate APP@CLIENT=30``: rates by app and client, which is ``""`` where none is named."""
+    asked: Dict[Tuple[str, str], float] = {}
+    for word in words:
+        name, mark, rate = word.rpartition("=")
+        app, _, client = name.partition("@")
+        for found, value in read_rates([f"{app}{mark}{rate}"], apps, optional_app=False).items():
+            asked[found, client] = value
+    return asked
 
 
 def with_times(table: Mapping[str, Any], config: Config, profiles: Sequence[Profile]) -> Tuple[Dict[str, Any], str]:
@@ -177,10 +198,23 @@ def measure_at_start(config: Config) -> Mapping[Tuple[str, str], Mapping[int, Se
 
 
 def scenario_of(
-    table: Mapping[str, Any], rates: Mapping[str, float], arrivals: str, directory: str, source: str, profiled: bool
+    table: Mapping[str, Any],
+    asked: Mapping[Tuple[str, str], float],
+    arrivals: str,
+    directory: str,
+    source: str,
+    profiled: bool,
 ) -> Scenario:
-    """The scenario in which each app is asked at its rate."""
-    workloads = {f"{app}-load": {"app": app, "kind": arrivals, "rate": rate} for app, rate in rates.items()}
+    """The scenario in which each client asks each app at its rate."""
+    workloads = {
+        f"{app}-{client}-load" if client else f"{app}-load": {
+            "app": app,
+            "client": client,
+            "kind": arrivals,
+            "rate": rate,
+        }
+        for (app, client), rate in asked.items()
+    }
     edge = {
         key: value
         for key, value in table.items()
@@ -266,6 +300,7 @@ class CheckResult(NamedTuple):
                 }
                 for name, rate in self.rates.items()
             },
+            "clients": self.now.clients_table(),
             "lanes": self.now.lanes,
             "first_break": {"app": self.found.app, "load": self.found.load},
             "change": self.advice(),
@@ -286,9 +321,9 @@ class CheckResult(NamedTuple):
                     "falls short" if name in self.short else "holds",
                 )
             )
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        lines = [f"{self.config.source} on {device_name()}, simulated with {self.source}:"]
-        lines += ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        lines = [f"{self.config.source} on {device_name()}, simulated with {self.source}:", *_aligned(rows)]
+        if self.now.clients:
+            lines += _aligned(client_rows(self.now))
         for name in self.rates:
             lines += wrapped(f"{name}: {policy_text(*self.policies[name])}", "", columns)
         used = ", ".join(f"{lane} {share:.0%}" for lane, share in self.now.lanes.items())
@@ -344,6 +379,11 @@ class CheckResult(NamedTuple):
         """A deadline to try: half as much again, and no less than what the slowest answers took."""
         slo_ns = self.config.apps[app].slo_ns
         return round_up(max(slo_ns * 3 // 2, ms_to_ns(app_report.p99_ms)))
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> List[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
 
 
 def lanes_of(config: Config, app: str) -> List[str]:
