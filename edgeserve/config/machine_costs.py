@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from edgeserve.config.loading import parse_toml, read_table
 from edgeserve.config.machine import device_slug
 from edgeserve.config.profiles import QUANTILES
-from edgeserve.config.readers import anything, duration, entry, integer, number, table_of
+from edgeserve.config.readers import anything, duration, durations_by_size, entry, integer, number, table_of
 from edgeserve.config.text_files import read_text, write_whole
 from edgeserve.errors import ConfigError, ProfileError
 from edgeserve.units import NS_PER_US
@@ -25,6 +25,9 @@ FORMAT = 1
 
 FILE = "machine.toml"
 """Beside the profiles of the device's models, which are ``.json``: no model's name can collide with it."""
+
+USUAL = "edf"
+"""The policy of the server whose loop is measured: its decisions are part of ``event``."""
 
 Spread = Tuple[int, ...]
 """A distribution by its quantiles at :data:`~edgeserve.config.profiles.QUANTILES`, nanoseconds; ``()`` is always 0."""
@@ -76,11 +79,26 @@ class MachineCosts:
     contention: float = entry(number(1.0, 10.0), 1.0)  # two busy cores: what was measured alone takes so much longer
     cores: int = entry(integer(0), 0)  # those that a server may use; 0 where nobody knows
     lock: Dict[str, LockUse] = entry(_locks, factory=dict)  # per model with a host function; others hold it always
+    # Policy -> requests open -> the scheduler's time per request; what a policy takes beyond edf's is charged.
+    decide: Dict[str, Dict[int, int]] = entry(table_of(durations_by_size), factory=dict)
     circumstances: Dict[str, Any] = entry(table_of(anything), factory=dict)  # date, device, versions, load
 
     def lock_of(self, model: str) -> LockUse:
         """How a model's host function uses the lock; one that was not measured counts as pure Python."""
         return self.lock.get(model) or LockUse(1.0, self.lock_wait_ns)
+
+    def decision_ns(self, kind: str, count: int) -> int:
+        """What a policy takes per request with so many open, beyond what ``event`` has of ``edf`` with the fewest: on a
+        line between the measured numbers; 0 where it was not measured."""
+        known, usual = self.decide.get(kind), self.decide.get(USUAL)
+        if not known or not usual:
+            return 0
+        counts = sorted(known)
+        high = next((item for item in counts if item >= count), counts[-1])
+        low = max([item for item in counts if item <= count], default=high)
+        share = (count - low) / (high - low) if high > low else 0.0
+        taken_ns = known[low] + share * (known[high] - known[low])
+        return max(0, round(taken_ns) - usual[min(usual)])
 
 
 def _typical(low_us: float, median_us: float, p90_us: float, p99_us: float, most_us: float) -> Spread:
@@ -168,6 +186,8 @@ def _lines(costs: Any) -> List[str]:
     lines += ["", "[circumstances]"] + [
         f"{json.dumps(key)} = {json.dumps(value)}" for key, value in sorted(costs.circumstances.items())
     ]
+    for kind, taken in sorted(costs.decide.items()):
+        lines += ["", f"[decide.{json.dumps(kind)}]", *(f"{n} = {_duration(ns)}" for n, ns in sorted(taken.items()))]
     for model, use in sorted(costs.lock.items()):
         lines += ["", f"[lock.{json.dumps(model)}]"] + _plain(use)
     return lines

@@ -80,6 +80,7 @@ _LANE = _object(
         "per_item_ns": _TIME,
         "fit_error_max": {**_SHARE, "description": "the largest relative error of fixed_ns + per_item_ns * batch"},
         "load_ns": _TIME,
+        "prompt_token_ns": {**_TIME, "description": "of a language model: reading one token of a prompt"},
         "alone": {
             "type": "object",
             "additionalProperties": {"type": "array", "items": _TIME},
@@ -87,7 +88,7 @@ _LANE = _object(
             "description": "app -> times of its example requests alone, rising",
         },
     },
-    optional=["alone"],
+    optional=["prompt_token_ns", "alone"],
 )
 
 SCHEMA: Dict[str, Any] = {

@@ -62,6 +62,7 @@ class LaneProfile:
     fit_error_max: float = 0.0  # largest relative error of the fit over the measured sizes
     load_ns: int = 0  # median time to load
     alone: Dict[str, Tuple[int, ...]] = field(default_factory=dict)  # app -> times alone of its inputs in ns, rising
+    prompt_token_ns: int = 0  # of a language model: reading one token of a prompt; 0 = not measured
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,16 @@ def mode_folder(mode: str) -> str:
 def write_profile(path: str, profile: Profile) -> None:
     """Write atomically (a reader never sees half a file); makes the directories."""
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    write_whole(path, json.dumps({"format": FORMAT, **asdict(profile)}, indent=1, sort_keys=True) + "\n")
+    write_whole(path, profile_text(profile) + "\n")
+
+
+def profile_text(profile: Profile) -> str:
+    """A profile as JSON."""
+    table = {"format": FORMAT, **asdict(profile)}
+    for lane in table["lanes"].values():
+        if not lane["prompt_token_ns"]:
+            del lane["prompt_token_ns"]
+    return json.dumps(table, indent=1, sort_keys=True)
 
 
 def read_profile(path: str) -> Profile:
@@ -272,4 +282,5 @@ def _lane(table: Mapping[str, Any]) -> LaneProfile:
         float(table["fit_error_max"]),
         int(table["load_ns"]),
         alone,
+        int(table.get("prompt_token_ns", 0)),
     )

@@ -7,7 +7,7 @@ A :class:`Problem` that ``stops`` would stop the server; the others are said and
 from __future__ import annotations
 
 import inspect
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Type
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Type
 
 from edgeserve.config.files import model_path
 from edgeserve.config.profiles import Profile
@@ -151,10 +151,14 @@ def check_apps(config: Config, profiles: Sequence[Profile] = ()) -> List[Problem
 
 def served_policies(config: Config, profiles: Sequence[Profile] = ()) -> Dict[str, Tuple[str, str]]:
     """App -> the policy that it starts with, and why where the file names none (``sched/core/build.py``)."""
+    return policies_of(config, profiles, models_of_sequences(config))
+
+
+def models_of_sequences(config: Config) -> Set[str]:
+    """The models whose items are sequences, as their engines say before they are loaded."""
     engines: Dict[Tuple[str, str], Engine] = {}
     check_models(config, engines)  # what cannot be made, others say
-    sequences = {model for (model, _), engine in engines.items() if engine.makes_sequences}
-    return policies_of(config, profiles, sequences)
+    return {model for (model, _), engine in engines.items() if engine.makes_sequences}
 
 
 def policy_text(policy: str, reason: str) -> str:

@@ -175,9 +175,9 @@ class Machine:
         """The loop's time to send one answer."""
         return self.costs.answer_ns + self.lock_wait_ns(running, ANSWER_TAKES)
 
-    def turn_ns(self, events: int) -> int:
-        """The loop's time to decide on so many events."""
-        return self._stalled(self.costs.step_ns + self.costs.event_ns * events)
+    def turn_ns(self, events: int, more_ns: int = 0) -> int:
+        """The loop's time to decide on so many events, of which some policies take more than the measured one."""
+        return self._stalled(self.costs.step_ns + self.costs.event_ns * events + more_ns)
 
     def stalls_ns(self, running_ns: int) -> int:
         """How long a thread that runs for so long is held up meanwhile."""

@@ -22,6 +22,7 @@ from edgeserve.recording.trace import Recording, build_inputs
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.actions import FinishRequest, Outcome
 from edgeserve.sched.protocol.events import JobId, Request
+from edgeserve.sched.requests.admission import OVER_SHARE
 from edgeserve.sim import faults
 from edgeserve.sim.host import Lags, Machine
 from edgeserve.sim.recorded_times import PLACE_HINT, RecordedTimes, TimesModel
@@ -42,12 +43,14 @@ class RecordingError(EdgeServeError):
 
 
 class Counted(NamedTuple):
-    """One request of a run: its place in the recording, whether it was in time, and its expected lane time times its
-    value."""
+    """One request of a run: its place in the recording, whether it was in time, its expected lane time times its
+    value, the lane time that it had, and whether it ended since its client had its share."""
 
     place: int
     in_time: bool
     cost_share_ns: int
+    lane_ns: float
+    over_share: bool
 
 
 class RecordedTruth(NamedTuple):
@@ -129,6 +132,8 @@ def run_recorded(
             place_of(item.request.id),
             item.outcome == Outcome.COMPLETED and ended_ns[item.request.id] <= item.request.deadline_ns,
             item.cost_share_ns,
+            sum(world.usage.spent_ns.get(item.request.id, {}).values()),
+            item.reason == OVER_SHARE,
         )
         for item in world.ended
     ]

@@ -11,9 +11,12 @@ import math
 from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, field
 from statistics import pstdev
-from typing import Any, DefaultDict, Dict, Iterable, List, Sequence, Tuple
+from typing import Any, Callable, DefaultDict, Dict, Iterable, List, Sequence, Tuple
 
 from edgeserve.sched.protocol.actions import Outcome
+from edgeserve.sched.protocol.events import Request
+from edgeserve.sched.requests.admission import OVER_SHARE
+from edgeserve.sim.workload import owner_of
 from edgeserve.sim.world import Ended, SimWorld
 from edgeserve.units import NS_PER_MS, NS_PER_S
 
@@ -26,7 +29,8 @@ Entry = Tuple[int, Ended, float]
 
 @dataclass
 class AppReport:
-    """One app over one or several runs. Times in milliseconds are from arrival to the answer, of completed requests."""
+    """One app, or one client, over one or several runs. Times in milliseconds are from arrival to the answer, of
+    completed requests."""
 
     offered: int = 0
     in_time: int = 0
@@ -53,6 +57,11 @@ class AppReport:
     def finish_rate(self) -> float:
         """In time over offered; 1.0 when nothing was offered."""
         return self.in_time / self.offered if self.offered else 1.0
+
+    @property
+    def over_share(self) -> int:
+        """Requests that were refused or dropped since their client had its share."""
+        return sum(count for end, count in self.ended.items() if end.endswith(f": {OVER_SHARE}"))
 
     @property
     def rate_range(self) -> Tuple[float, float, float]:
@@ -89,17 +98,31 @@ class Report:
     lanes_lost: Dict[str, float] = field(default_factory=dict)  # of the lane's time in use, the share that was lost
     costs: str = ""  # what was charged for the loop and the machine
     devices: Dict[str, Dict[str, float]] = field(default_factory=dict)  # of simulated ones
+    clients: Dict[str, AppReport] = field(default_factory=dict)  # of sources that name one
 
     @property
     def goodput(self) -> float:
         """Requests in time per second."""
         return self.total.in_time / (self.counted_s * self.seeds) if self.counted_s else 0.0
 
+    def lanes_kept(self, of: AppReport) -> float:
+        """How many lanes its requests kept busy on average."""
+        whole_ms = self.counted_s * self.seeds * NS_PER_S / NS_PER_MS
+        return of.lane_time_ms / whole_ms if whole_ms else 0.0
+
+    def clients_table(self) -> Dict[str, Any]:
+        """The clients as plain values for JSON."""
+        return {
+            name: {**_app_table(client), "over_share": client.over_share, "lanes_kept": self.lanes_kept(client)}
+            for name, client in self.clients.items()
+        }
+
     def as_table(self) -> Dict[str, Any]:
         """Everything as plain values for JSON."""
         devices = {"devices": self.devices} if self.devices else {}
         return {
             **devices,
+            **({"clients": self.clients_table()} if self.clients else {}),
             "seeds": self.seeds,
             "counted_s": self.counted_s,
             "goodput": self.goodput,
@@ -115,6 +138,7 @@ class Report:
 def report_of(worlds: Sequence[SimWorld], warmup_ns: int, duration_ns: int) -> Report:
     """The report over the runs of several seeds of one scenario."""
     ended: Dict[str, List[Entry]] = {name: [] for name in worlds[0].config.apps}
+    owned: DefaultDict[str, List[Entry]] = defaultdict(list)
     busy: DefaultDict[str, float] = defaultdict(float)
     spent: DefaultDict[str, float] = defaultdict(float)
     lost: DefaultDict[str, float] = defaultdict(float)
@@ -127,7 +151,11 @@ def report_of(worlds: Sequence[SimWorld], warmup_ns: int, duration_ns: int) -> R
             for name, spent_ns in by_lane.items():
                 spent[name] += spent_ns
                 lost[name] += 0.0 if _is_in_time(item) else spent_ns
-            ended[item.request.app].append((run, item, sum(by_lane.values())))
+            found = (run, item, sum(by_lane.values()))
+            ended[item.request.app].append(found)
+            owner = owner_of(item.request)
+            if owner:
+                owned[owner].append(found)
         for name, lane in world.lanes.items():
             busy[name] += lane.busy_ns / max(1, world.now_ns)
         for (model, jobs), count in world.usage.batches.items():
@@ -137,10 +165,11 @@ def report_of(worlds: Sequence[SimWorld], warmup_ns: int, duration_ns: int) -> R
         for name, share in sorted(busy.items())
         if share or not name.startswith("copy:")
     }
-    energy_j = _energy_by_app(worlds)
+    energy_j = _energy_by(worlds, lambda request: request.app)
     everything = [item for items in ended.values() for item in items]
     window = (warmup_ns, max(warmup_ns + 1, duration_ns))
     apps = {name: _app_report(items, window, energy_j.get(name, 0.0)) for name, items in ended.items()}
+    theirs_j = _energy_by(worlds, owner_of) if owned else {}
     return Report(
         apps,
         _app_report(everything, window, sum(energy_j.values())),
@@ -150,21 +179,23 @@ def report_of(worlds: Sequence[SimWorld], warmup_ns: int, duration_ns: int) -> R
         {model: dict(sorted(sizes.items())) for model, sizes in sorted(batches.items())},
         {name: round(lost[name] / spent[name], 4) for name in sorted(spent) if spent[name]},
         devices=_devices(worlds),
+        clients={name: _app_report(owned[name], window, theirs_j.get(name, 0.0)) for name in sorted(owned)},
     )
 
 
-def _energy_by_app(worlds: Sequence[SimWorld]) -> Dict[str, float]:
-    """What each app's requests used of the energy of simulated devices: by lane time, what idling takes included."""
+def _energy_by(worlds: Sequence[SimWorld], of: Callable[[Request], str]) -> Dict[str, float]:
+    """What each app's or client's requests used of the energy of simulated devices: by lane time, what idling takes
+    included."""
     found: DefaultDict[str, float] = defaultdict(float)
     for world in worlds:
         for device in world.hardware.values():
             spent_ns: DefaultDict[str, float] = defaultdict(float)
             for item in world.ended:
                 by_lane = world.usage.spent_ns.get(item.request.id, {})
-                spent_ns[item.request.app] += sum(by_lane.get(lane, 0.0) for lane in device.lanes)
+                spent_ns[of(item.request)] += sum(by_lane.get(lane, 0.0) for lane in device.lanes)
             total_ns = sum(spent_ns.values())
-            for app, app_ns in spent_ns.items():
-                found[app] += device.energy_j * app_ns / total_ns if total_ns else 0.0
+            for name, name_ns in spent_ns.items():
+                found[name] += device.energy_j * name_ns / total_ns if total_ns else 0.0
     return found
 
 

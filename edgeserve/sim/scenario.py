@@ -115,6 +115,7 @@ class WorkloadConfig:
     # Several: drawn evenly; closed-loop clients and periods take them in turn, a trace by its function column.
     apps: Tuple[str, ...] = entry(tuple_of(string), ())
     kind: str = entry(one_of(*WORKLOAD_KINDS), "poisson")
+    client: str = entry(string, "")  # whose requests they are, for its share; sources may have one; "" = nobody's
     rate: float = entry(number(0.0), 0.0)  # requests per second; a trace is stretched to it
     cv: float = entry(number(0.0, 10.0), 0.5)  # gamma: variation of the rate between windows
     window_ns: int = entry(duration, 500 * 10**6, key="window")  # gamma: how long one rate lasts
@@ -322,6 +323,8 @@ def _check(scenario: Scenario) -> None:
             raise ConfigError(f"{where} rate = {item.rate}: kind {item.kind!r} needs rate = requests per second")
         if item.kind == "trace" and not item.file:
             raise ConfigError(f"{where} lacks file = '...' (a CSV trace), which kind 'trace' needs")
+        if "#" in item.client or "@" in item.client:
+            raise ConfigError(f"{where} client = {item.client!r}: expected a name without '#' and '@'")
         _check_changes(item, where)
         _check_axis(item, where)
     for name in scenario.machine.get("lock", {}):

@@ -38,6 +38,7 @@ class _Model(NamedTuple):
     sizes: Tuple[int, ...]
     times: Mapping[int, int]
     timings: Mapping[str, Mapping[int, Timing]]  # lane -> size -> measured
+    prompts_ns: Mapping[str, int]  # lane -> reading one token of a prompt, as measured
 
 
 class TrueTimes:
@@ -75,6 +76,7 @@ class TrueTimes:
                 tuple(sorted(times)) if truth.step is None else model.batch,
                 times,
                 timings,
+                {lane: item.prompt_token_ns for lane, item in measured.items()},
             )
 
     def batch_ns(self, model: str, lane: str, size: int, hints: Sequence[Mapping[str, float]], steps: int) -> int:
@@ -96,7 +98,9 @@ class TrueTimes:
 
     def step_ns(self, model: str, lane: str, count: int) -> int:
         """A step of so many sequences, without noise."""
-        return max(1, self._base_ns(self._models[model], lane, count, ()))
+        entry = self._models[model]
+        timing = _at_least(entry.timings[lane], count) if lane in entry.timings else None
+        return max(1, timing.median_ns if timing is not None else self._base_ns(entry, lane, count, ()))
 
     def pace(self, model: str) -> float:
         """How many times the usual the steps of one batch take: its noise."""
@@ -110,6 +114,8 @@ class TrueTimes:
             return 0
         here, slower = truth.lanes.get(lane), 1.0
         fixed_ns, token_ns = truth.prefill_ns, truth.prefill_token_ns
+        if not (fixed_ns or token_ns or truth.prefill_steps):
+            token_ns = self._models[model].prompts_ns.get(lane, 0)
         if here is not None:
             slower = here.slower
             fixed_ns = round(fixed_ns * slower) if here.prefill_ns < 0 else here.prefill_ns

@@ -8,6 +8,7 @@ thinking costs virtual time, so a slow policy sees events late and acts late.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from edgeserve.config.schema import Config
@@ -130,6 +131,8 @@ class SimWorld:
         self._answers = 0  # sent since the loop looked for news
         self._to_finish: List[FinishRequest] = []  # answers that the loop sends after the present step
         self.usage = Usage()
+        self.policies: Mapping[str, str] = {}  # app -> the kind of its policy, for what its decisions take
+        self._open: Counter[str] = Counter()  # requests open, by that kind
         self.thought_ns: Callable[[], int] | None = None  # what the plans of the last step took
         self._end_ns = duration_ns + SETTLE_NS_MAX
         self._acts_ns = 0  # when the actions of the present step take effect
@@ -193,11 +196,18 @@ class SimWorld:
         if self._machine is None:
             self._acts_ns = ready_ns + self._costs_ns[0] + self._costs_ns[1] * len(events)
         else:
-            self._acts_ns = ready_ns + self._machine.turn_ns(len(events))
+            self._acts_ns = ready_ns + self._machine.turn_ns(len(events), self._decisions_ns(self._machine, events))
             self._hold_up(self._acts_ns - ready_ns)
         self._free_ns = self._acts_ns
         self._watch(events)
         return ready_ns, events
+
+    def _decisions_ns(self, machine: Machine, events: Sequence[Event]) -> int:
+        """What the policies of those that come take for them, beyond the loop's usual time per event."""
+        if not machine.costs.decide:
+            return 0
+        kinds = [self.policies.get(event.request.app, "") for event in events if isinstance(event, RequestArrived)]
+        return sum([machine.costs.decision_ns(kind, self._open[kind]) for kind in kinds])
 
     def _await_events(self, until_ns: Optional[int]) -> Tuple[int, bool]:
         """Let time pass until there is an event, or until ``until_ns``: when that is, and whether the loop slept."""
@@ -404,6 +414,7 @@ class SimWorld:
         self._request_id += 1
         place = f"{source.config.name}/{source.serial}"
         request = source.request(self._request_id, arrival, client)
+        self._open[self.policies.get(request.app, "")] += 1
         self.jobs.open[request.id] = OpenRequest(request, source if echo else None, arrival, place, {})
         self.reference_model.arrived(request, self.now_ns)
         self._emit(RequestArrived(self._planned(self._results.declared(request, place))))
@@ -423,6 +434,7 @@ class SimWorld:
     def _finish(self, action: FinishRequest) -> None:
         entry = self.jobs.open.pop(action.request_id)
         request, source = entry.request, entry.source
+        self._open[self.policies.get(request.app, "")] -= 1
         for job in entry.steps:
             self._when_acted(self._drop_job, job)
         self._answers += 1

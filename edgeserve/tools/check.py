@@ -21,7 +21,13 @@ from edgeserve.config.machine import device_name
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
-from edgeserve.live.preflight import check_apps, import_policies, policy_text, served_policies
+from edgeserve.live.preflight import (
+    check_apps,
+    import_policies,
+    models_of_sequences,
+    policy_text,
+    served_policies,
+)
 from edgeserve.live.profiles import matched_profiles
 from edgeserve.sched.core.build import model_lanes, profiled_lanes
 from edgeserve.sim.host import Measured
@@ -29,8 +35,10 @@ from edgeserve.sim.report import AppReport, Report, report_of
 from edgeserve.sim.run import machine_to_simulate, simulate
 from edgeserve.sim.scenario import Scenario, parse_scenario, with_load
 from edgeserve.tools.init.slo import read_rates, round_up
+from edgeserve.tools.language_truth import read_lengths, with_language_models
+from edgeserve.tools.report_tables import client_rows
 from edgeserve.tools.wrapping import wrapped
-from edgeserve.units import format_duration, ms_to_ns, s_to_ns
+from edgeserve.units import NS_PER_S, format_duration, ms_to_ns, s_to_ns
 
 IN_TIME_MIN = 0.99
 """An app meets its rate when so many of its requests are in time, unless ``--in-time`` says otherwise."""
@@ -40,6 +48,10 @@ REQUESTS_WANTED = 800
 from the rates."""
 
 DURATION_S_MIN, DURATION_S_MAX = 5.0, 120.0
+SLOS = 3.0
+"""A run lasts so many times the longest deadline: a lane that is too slow shows that only when a queue has grown as
+long."""
+
 SEEDS = 3
 LOAD_MAX = 16.0
 STEPS = 5
@@ -65,7 +77,13 @@ class Break(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", metavar="CONFIG", help="the configuration file, such as edge.toml")
-    parser.add_argument("--rate", action="append", default=[], metavar="APP=N", help="requests per second of an app")
+    parser.add_argument(
+        "--rate",
+        action="append",
+        default=[],
+        metavar="APP[@CLIENT]=N",
+        help="requests per second of an app; with @CLIENT those of one client, which shares the lanes with the others",
+    )
     parser.add_argument(
         "--arrivals",
         choices=("poisson", "periodic"),
@@ -78,6 +96,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=100 * IN_TIME_MIN,
         metavar="PERCENT",
         help="how many of an app's requests must be in time (default: 99)",
+    )
+    parser.add_argument(
+        "--tokens",
+        action="append",
+        default=[],
+        metavar="APP=PROMPT/ANSWER",
+        help="of a language model: mean tokens of prompts and answers (default: the longest answers)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
 
@@ -94,12 +119,20 @@ def main(args: argparse.Namespace) -> int:
         )
     if not 0 < args.in_time <= 100:
         raise ConfigError(f"--in-time {args.in_time:g}: expected a percentage above 0 and at most 100")
-    rates = read_rates(args.rate, list(config.apps), optional_app=False)
+    asked = read_asked(args.rate, list(config.apps))
+    rates: Dict[str, float] = {}
+    for (app, _), rate in asked.items():
+        rates[app] = rates.get(app, 0.0) + rate
     import_policies(config)
     matches, _ = matched_profiles(config)
     profiles = [match.usable for match in matches if match.usable.lanes]
     known, source = with_times(table, config, profiles)
-    scenario = scenario_of(known, rates, args.arrivals, directory, args.config, bool(profiles))
+    scenario, assumed = with_language_models(
+        scenario_of(known, asked, args.arrivals, directory, args.config, bool(profiles)),
+        sorted(models_of_sequences(config)),
+        profiles,
+        read_lengths(args.tokens, config.apps),
+    )
     costs = machine_to_simulate(config)
     least = args.in_time / 100
 
@@ -111,10 +144,21 @@ def main(args: argparse.Namespace) -> int:
     short = [name for name in rates if now.apps[name].finish_rate < least]
     found = first_break(simulated, now, rates, least)
     policies = served_policies(config, profiles)
-    result = CheckResult(scenario.config, rates, least, now, short, found, source, impossible, policies)
+    result = CheckResult(scenario.config, rates, least, now, short, found, source, impossible, policies, assumed)
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     print(json.dumps(result.as_table(), indent=1) if args.json else result.text(columns))
     return 1 if short else 0
+
+
+def read_asked(words: Sequence[str], apps: Sequence[str]) -> Dict[Tuple[str, str], float]:
+    """``--rate APP=30`` and ``--rate APP@CLIENT=30``: rates by app and client, which is ``""`` where none is named."""
+    asked: Dict[Tuple[str, str], float] = {}
+    for word in words:
+        name, mark, rate = word.rpartition("=")
+        app, _, client = name.partition("@")
+        for found, value in read_rates([f"{app}{mark}{rate}"], apps, optional_app=False).items():
+            asked[found, client] = value
+    return asked
 
 
 def with_times(table: Mapping[str, Any], config: Config, profiles: Sequence[Profile]) -> Tuple[Dict[str, Any], str]:
@@ -177,10 +221,23 @@ def measure_at_start(config: Config) -> Mapping[Tuple[str, str], Mapping[int, Se
 
 
 def scenario_of(
-    table: Mapping[str, Any], rates: Mapping[str, float], arrivals: str, directory: str, source: str, profiled: bool
+    table: Mapping[str, Any],
+    asked: Mapping[Tuple[str, str], float],
+    arrivals: str,
+    directory: str,
+    source: str,
+    profiled: bool,
 ) -> Scenario:
-    """The scenario in which each app is asked at its rate."""
-    workloads = {f"{app}-load": {"app": app, "kind": arrivals, "rate": rate} for app, rate in rates.items()}
+    """The scenario in which each client asks each app at its rate."""
+    workloads = {
+        f"{app}-{client}-load" if client else f"{app}-load": {
+            "app": app,
+            "client": client,
+            "kind": arrivals,
+            "rate": rate,
+        }
+        for (app, client), rate in asked.items()
+    }
     edge = {
         key: value
         for key, value in table.items()
@@ -196,7 +253,8 @@ def scenario_of(
 def simulate_load(scenario: Scenario, load: float, profiles: Sequence[Profile], costs: Measured) -> Report:
     """All seeds at ``load`` times the rates."""
     asked = sum(workload.rate for workload in scenario.workloads) * load
-    duration_s = min(DURATION_S_MAX, max(DURATION_S_MIN, REQUESTS_WANTED / asked))
+    slo_s = max(scenario.config.apps[workload.app].slo_ns for workload in scenario.workloads) / NS_PER_S
+    duration_s = min(DURATION_S_MAX, max(DURATION_S_MIN, SLOS * slo_s, REQUESTS_WANTED / asked))
     run = replace(scenario.run, duration_ns=s_to_ns(duration_s), warmup_ns=s_to_ns(duration_s / 10))
     scaled = with_load(replace(scenario, run=run), load)
     worlds = [simulate(scaled, seed, profiles, measured=costs).world for seed in range(run.seeds)]
@@ -248,6 +306,7 @@ class CheckResult(NamedTuple):
     source: str
     impossible: Sequence[str]
     policies: Mapping[str, Tuple[str, str]]  # of each app, and why; no reason where the file names it
+    assumed: Sequence[str] = ()  # of the lengths of answers
 
     def as_table(self) -> Dict[str, Any]:
         """For programs."""
@@ -255,6 +314,7 @@ class CheckResult(NamedTuple):
             "holds": not self.short,
             "in_time_min": self.least,
             "times_from": self.source,
+            "assumed": list(self.assumed),
             "apps": {
                 name: {
                     "rate": rate,
@@ -266,6 +326,7 @@ class CheckResult(NamedTuple):
                 }
                 for name, rate in self.rates.items()
             },
+            "clients": self.now.clients_table(),
             "lanes": self.now.lanes,
             "first_break": {"app": self.found.app, "load": self.found.load},
             "change": self.advice(),
@@ -286,11 +347,13 @@ class CheckResult(NamedTuple):
                     "falls short" if name in self.short else "holds",
                 )
             )
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        lines = [f"{self.config.source} on {device_name()}, simulated with {self.source}:"]
-        lines += ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        lines = [f"{self.config.source} on {device_name()}, simulated with {self.source}:", *_aligned(rows)]
+        if self.now.clients:
+            lines += _aligned(client_rows(self.now))
         for name in self.rates:
             lines += wrapped(f"{name}: {policy_text(*self.policies[name])}", "", columns)
+        for line in self.assumed:
+            lines += wrapped(line, "", columns)
         used = ", ".join(f"{lane} {share:.0%}" for lane, share in self.now.lanes.items())
         lines += [*wrapped(f"lanes in use: {used}", "", columns), *wrapped(self._verdict(), "", columns)]
         for line in self.advice():
@@ -344,6 +407,11 @@ class CheckResult(NamedTuple):
         """A deadline to try: half as much again, and no less than what the slowest answers took."""
         slo_ns = self.config.apps[app].slo_ns
         return round_up(max(slo_ns * 3 // 2, ms_to_ns(app_report.p99_ms)))
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> List[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
 
 
 def lanes_of(config: Config, app: str) -> List[str]:

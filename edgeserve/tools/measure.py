@@ -12,11 +12,15 @@ from typing import Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from edgeserve.config.profiles import QUANTILES, Timing
-from edgeserve.engines.base import Engine, Session, Values
+from edgeserve.engines.base import Batch, Engine, Session, Values, run_whole
 from edgeserve.engines.warm import batch_to_time, time_run_ns
 
 NORMAL_95 = 1.96
 """Two-sided 95 % of the normal distribution: the interval of a rank is that of a binomial count."""
+
+PROMPT_TOKENS, PROMPT_RUNS = 128, 5
+"""The prompt that is read to measure reading: long enough that a run's fixed costs count little, read within a second.
+"""
 
 DRIFT_RUNS_MIN = 10
 """Fewer runs than this have fifths of one run: drift cannot be judged."""
@@ -124,6 +128,19 @@ def measure_size(
         if len(samples) % rule.look_every == 0 and p99_error(sorted(samples)) <= rule.p99_error_max:
             break
     return samples
+
+
+def measure_prompt(session: Session, item: Values, tokens: int, clock_ns: Clock) -> int:
+    """What each of a prompt's ``tokens`` takes to be read: the median of :data:`PROMPT_RUNS` prompts of the example's
+    tokens; 0 where the example has none. Each prompt begins with another token: an engine may keep what it read."""
+    known = [int(token) for token in item.get("tokens", ())]
+    taken: List[int] = []
+    for run in range(PROMPT_RUNS if known else 0):
+        prompt = [known[(run + place) % len(known)] for place in range(tokens)]
+        begun_ns = clock_ns()
+        run_whole(session, Batch([{**item, "tokens": prompt, "max_tokens": 1}], 1))
+        taken.append(clock_ns() - begun_ns)
+    return int(np.median(taken)) // tokens if taken else 0
 
 
 def measure_loads(engine: Engine, clock_ns: Clock, loads_max: int = 3, time_ns_max: int = 3 * 10**9) -> int:

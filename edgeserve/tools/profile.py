@@ -50,7 +50,16 @@ from edgeserve.errors import ConfigError, EdgeServeError, ProfileError, nearest
 from edgeserve.offload.pin import pin_thread
 from edgeserve.sched.policies.language.constants import constants_of
 from edgeserve.tools.alone import entry_nodes, example_items, measure_alone
-from edgeserve.tools.measure import StopRule, fit_affine, measure_loads, measure_size, medians, summarise
+from edgeserve.tools.measure import (
+    PROMPT_TOKENS,
+    StopRule,
+    fit_affine,
+    measure_loads,
+    measure_prompt,
+    measure_size,
+    medians,
+    summarise,
+)
 from edgeserve.tools.measure_machine import lines_of, profile_machine
 from edgeserve.units import counted, format_duration, format_size, s_to_ns
 
@@ -236,10 +245,10 @@ def _profile(
         if not force and app in examples and before_examples.get(app) == examples[app]
     }
     strangers = [app for app in examples if app not in alone]
-    if not todo and not strangers:
+    if not (todo or strangers):
         return ModelOutcome(model_name, lane, kept=kept, path=path)
     progress("loading", 0)
-    footprint, session = engine.load(), engine.open(info)
+    weights_bytes, session = engine.load().weights_bytes, engine.open(info)
     try:
         for done, app in enumerate(strangers):
             progress(f"{app} alone", done)
@@ -250,16 +259,16 @@ def _profile(
                 return ModelOutcome(model_name, lane, (), kept, INTERRUPTED, path)
         if not todo:
             lane_circumstances[lane]["examples"] = examples
-            _write(path, profile, lane, replace(before, alone=alone), footprint.weights_bytes, profile.work_bytes)
+            _write(path, profile, lane, replace(before, alone=alone), weights_bytes, profile.work_bytes)
             return ModelOutcome(model_name, lane, (), kept, path=path, alone=tuple(strangers))
-        item = engine.example()
-        profile.circumstances["inputs"] = described(item)
+        profile.circumstances["inputs"] = described(item := engine.example())
         load_ns = measure_loads(engine, clock_ns)
         progress("warming up", 0)
         work_bytes = _measured_work_bytes(engine, info, item, todo, clock_ns)
         session = engine.open(info)
         noted, before_all = _watched(pinned.cores), circumstances()
         timings = {size: timing for size, timing in before.timings.items() if size not in todo}
+        read_ns = _prompt_token_ns(engine, session, item, clock_ns)
         for done, size in enumerate(todo):
             progress(f"batch {size}", done)
             samples = measure_size(session, item, size, clock_ns, rule, stopped, engine.makes_sequences)
@@ -274,13 +283,21 @@ def _profile(
                 **noted(),
                 "device": {"before": before_all, "after": circumstances()},
             }
-            profile = _write(path, profile, lane, _fitted(timings, load_ns, alone), footprint.weights_bytes, work_bytes)
+            profile = _write(path, profile, lane, _fitted(timings, load_ns, alone, read_ns), weights_bytes, work_bytes)
         progress("checking", len(todo))
         lane_circumstances[lane]["drift"] = _drift_over_lane(engine, session, item, todo[0], timings[todo[0]], clock_ns)
-        _write(path, profile, lane, profile.lanes[lane], footprint.weights_bytes, work_bytes)
+        _write(path, profile, lane, profile.lanes[lane], weights_bytes, work_bytes)
         return ModelOutcome(model_name, lane, tuple(todo), kept, path=path, alone=tuple(strangers), changed=changed)
     finally:
         engine.unload()
+
+
+def _prompt_token_ns(engine: Engine, session: Session, item: Values, clock_ns: Callable[[], int]) -> int:
+    """Reading one token of a prompt; 0 of a model that reads none."""
+    sequence = engine.sequence()
+    if sequence is None:
+        return 0
+    return measure_prompt(session, item, min(PROMPT_TOKENS, sequence.context_tokens // 2), clock_ns)
 
 
 def _watched(cores: Sequence[int]) -> Callable[[], Dict[str, Any]]:
@@ -298,9 +315,11 @@ def _watched(cores: Sequence[int]) -> Callable[[], Dict[str, Any]]:
     return noted
 
 
-def _fitted(timings: Dict[int, Timing], load_ns: int, alone: Dict[str, Tuple[int, ...]]) -> LaneProfile:
+def _fitted(
+    timings: Dict[int, Timing], load_ns: int, alone: Dict[str, Tuple[int, ...]], prompt_token_ns: int
+) -> LaneProfile:
     fixed_ns, per_item_ns, error_max = fit_affine(medians(timings))
-    return LaneProfile(dict(sorted(timings.items())), fixed_ns, per_item_ns, error_max, load_ns, alone)
+    return LaneProfile(dict(sorted(timings.items())), fixed_ns, per_item_ns, error_max, load_ns, alone, prompt_token_ns)
 
 
 def _write(

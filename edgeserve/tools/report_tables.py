@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Mapping
+from typing import Any, List, Mapping, Tuple
 
 from edgeserve.sim.report import AppReport, Report
 
@@ -42,8 +42,33 @@ def print_reports(reports: Mapping[str, Report], console: Any) -> None:
             if app.ended:
                 others = ", ".join(f"{count} {reason}" for reason, count in list(app.ended.items())[:4])
                 console.print(f"{name} ended otherwise: {others}", highlight=False, markup=False, soft_wrap=True)
+        if report.clients:
+            _print_clients(report, console)
         for line in _remarks(report):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def client_rows(report: Report) -> List[Tuple[str, ...]]:
+    """A head and a row per client: the worst, and what the lanes did for each."""
+    worst = sorted(report.clients, key=lambda name: (report.clients[name].finish_rate, name))[:ROWS_MAX]
+    rows: List[Tuple[str, ...]] = [("client", "offered", "in time", "over share", "lanes kept")]
+    for name, client in report.clients.items():
+        if name in worst:
+            kept = f"{report.lanes_kept(client):.3f}"
+            rows.append((name, str(client.offered), f"{client.finish_rate:.1%}", str(client.over_share), kept))
+    return rows
+
+
+def _print_clients(report: Report, console: Any) -> None:
+    from rich.table import Table
+
+    head, *rows = client_rows(report)
+    table = Table()
+    for name in head:
+        table.add_column(name, justify="left" if name == "client" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
 
 
 def _range_text(app: AppReport) -> str:

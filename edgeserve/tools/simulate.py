@@ -35,6 +35,7 @@ from edgeserve.sim.run import (
 from edgeserve.sim.scenario import Scenario, load_scenario, with_load, with_policy
 from edgeserve.sim.world import SimWorld
 from edgeserve.tools import plots
+from edgeserve.tools.language_truth import ANSWER_HINT, language_models, with_language_models
 from edgeserve.tools.report_tables import print_reports, print_sweep
 from edgeserve.units import counted
 
@@ -94,6 +95,9 @@ def main(args: argparse.Namespace) -> int:
                 f"{AUTO!r} for the right one of each app, or 'module:Class' of your own)"
             )
     profiles = profiles_to_simulate(scenario.config, profiles_directory(scenario.config, args.profiles))
+    scenario, assumed = with_language_models(scenario, language_models(scenario.config), profiles, {})
+    for line in assumed:
+        print(f"{line}; give hints.tokens and hints.{ANSWER_HINT} of its workload", file=sys.stderr)
     args.measured = machine_to_simulate(scenario.config, args.profiles)
     compared = [(kind, with_policy(scenario, kind)) for kind in args.policy] or [(_title(scenario), scenario)]
     for _, each in compared:

@@ -23,6 +23,7 @@ from edgeserve.sched.policies import POLICIES
 from edgeserve.sim.recorded import RecordedTruth, learn
 from edgeserve.sim.run import machine_to_simulate, no_workload, profiles_to_simulate
 from edgeserve.sim.scenario import load_scenario
+from edgeserve.tools.language_truth import language_models, with_language_models
 from edgeserve.tools.simulate import profiles_directory, read_loads, wide_console, write_json
 from edgeserve.tools.tuning.candidates import Candidate, make, title, todays
 from edgeserve.tools.tuning.rewrite import rewritten, snippet
@@ -164,7 +165,9 @@ def _of_scenario(args: argparse.Namespace) -> TuneTask:
         )
     first = scenario.run.seed if args.seed is None else args.seed
     profiles = profiles_to_simulate(scenario.config, profiles_directory(scenario.config, args.profiles))
+    scenario, assumed = with_language_models(scenario, language_models(scenario.config), profiles, {})
     subject = ScenarioSubject(scenario, profiles, machine_to_simulate(scenario.config, args.profiles), seeds, first)
+    subject.notes += assumed
     return TuneTask(scenario.config, scenario.edge, subject)
 
 

@@ -4,6 +4,7 @@
     python scripts/dev/soak.py --seed 4711   one of them again, exactly, with the story and a recording of it
     python scripts/dev/soak.py --policies pard pard_local    apps of these policies alone: other scenarios
     python scripts/dev/soak.py --recovery    wrong beliefs, slow phases and outliers: every app is soon served again
+    python scripts/dev/soak.py --gaps        equal apps under overload: none is given up for longer than the bound
 
 Exit status 1 when a rule was broken or something that should occur never did.
 """
@@ -16,6 +17,7 @@ import traceback
 from collections import Counter
 from typing import List, Sequence
 
+from edgeserve.testing.soak.gaps import bounded_gaps
 from edgeserve.testing.soak.recovery import KINDS, recover
 from edgeserve.testing.soak.run import ENSEMBLE_KINDS, POLICY_KINDS, SoakResult, missing_marks, soak
 
@@ -38,11 +40,14 @@ def main() -> int:
     parser.add_argument("--language", action="store_true", help="apps of language models among the others")
     parser.add_argument("--pair", action="store_true", help="two ensembles that share models among the others")
     parser.add_argument("--recovery", action="store_true", help="the soak of wrong beliefs and slow phases instead")
+    parser.add_argument("--gaps", action="store_true", help="the soak of the longest gap instead")
     parser.add_argument("--record", default="", help="with --seed: write the recording here")
     args = parser.parse_args()
     if args.recovery:
         kinds = [kind for kind in KINDS if kind in args.policies] if args.policies is not POLICY_KINDS else KINDS
         return run_recovery([args.seed] if args.seed is not None else range(args.start, args.start + args.runs), kinds)
+    if args.gaps:
+        return run_gaps([args.seed] if args.seed is not None else range(args.start, args.start + args.runs))
     if args.seed is not None:
         print(f"seed {args.seed}", flush=True)
         result = soak(args.seed, args.record, tuple(args.policies), args.deep, args.hardware, args.language, args.pair)
@@ -69,6 +74,19 @@ def run_recovery(seeds: Sequence[int], kinds: Sequence[str]) -> int:
         f"{len(seeds)} seeds, {failed} not served again; {lost_before} of {before} requests lost before recovery was "
         f"due, {lost_after} of {after} after"
     )
+    return 1 if failed else 0
+
+
+def run_gaps(seeds: Sequence[int]) -> int:
+    """Run the seeds one after another; an app that was given up for too long is named with its seed."""
+    failed, longest = 0, 0.0
+    for seed in seeds:
+        try:
+            longest = max(longest, bounded_gaps(seed).share)
+        except Exception as error:  # noqa: BLE001 the others must run too
+            failed += 1
+            print(f"seed {seed}: {error}", flush=True)
+    print(f"{len(seeds)} seeds, {failed} with a gap beyond its bound; the longest of the others is {longest:.0%} of it")
     return 1 if failed else 0
 
 

@@ -19,12 +19,11 @@ import os
 import re
 import statistics
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, Dict, List, Sequence, Tuple
 
 from edgeserve.config.machine import slug
-from edgeserve.config.profile_schema import FORMAT
-from edgeserve.config.profiles import QUANTILES, LaneProfile, Profile, Timing
+from edgeserve.config.profiles import QUANTILES, LaneProfile, Profile, Timing, profile_text
 from edgeserve.tools.measure import fit_affine, summarise
 from edgeserve.tools.profile import schema_text
 
@@ -67,10 +66,10 @@ def drawn() -> Dict[str, str]:
     """Path below the project -> text, of every file that is drawn."""
     files = {"profiles/profile.schema.json": schema_text()}
     for profile in (*clockwork(), *orloj(), *measured()):
-        table = {"format": FORMAT, **asdict(profile)}
         # One line per batch size, so that a table of a paper stays as readable as it was.
-        text = json.dumps(table, indent=1, sort_keys=True)
-        text = re.sub(r"\[\s+([^\]]*?)\s+\]", lambda match: f"[{' '.join(match.group(1).split())}]", text)
+        text = re.sub(
+            r"\[\s+([^\]]*?)\s+\]", lambda match: f"[{' '.join(match.group(1).split())}]", profile_text(profile)
+        )
         files[f"profiles/{profile.device}/{profile.model}.json"] = f"{text}\n"
     return files
 

@@ -8,9 +8,14 @@ import re
 import pytest
 
 from edgeserve import cli
+from edgeserve.config.profiles import LaneProfile, Profile, Timing
+from edgeserve.errors import ConfigError
 from edgeserve.sim.report import AppReport, Report
+from edgeserve.sim.run import simulate
+from edgeserve.sim.scenario import parse_scenario
 from edgeserve.tools import check as tool
 from edgeserve.tools.check import first_break
+from edgeserve.tools.language_truth import read_lengths, with_language_models
 
 CONFIG = """
 [model.detect]
@@ -148,3 +153,59 @@ def test_the_break_is_found_by_doubling_and_bisecting():
     below = first_break(lambda load: report(8 * load), report(8.0), {"a": 10.0}, 0.99)
     assert 3 / 8 < below.load <= 0.5
     assert first_break(lambda load: report(1.0), report(1.0), {"a": 10.0}, 0.99).app == ""
+
+
+LANGUAGE = """
+[model.chat]
+engine = "synthetic"
+batch = [1, 2, 4]
+expected = { 1 = "10ms", 2 = "11ms", 4 = "12ms" }
+options = { sequence = { context_tokens = 1024 } }
+[app.assistant]
+model = "chat"
+slo = "4s"
+"""
+
+
+def language(tmp_path, capsys, *arguments):
+    path = tmp_path / "edge.toml"
+    path.write_text(LANGUAGE, encoding="utf-8")
+    status = cli.main(["check", str(path), "--rate", "assistant=2", *arguments, "--json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def test_a_language_model_answers_step_by_step_in_the_time_of_its_answers(tmp_path, capsys):
+    status, said = language(tmp_path, capsys, "--tokens", "assistant=60/40")
+    assert status == 0
+    assert said["apps"]["assistant"]["policy"] == "rtlm+"
+    assert said["apps"]["assistant"]["p99_ms"] > 400  # forty steps of ten milliseconds, not one
+    assert 2 < 2 * said["first_break"]["load"] < 12  # answers a second: four of 40 steps at a time are some 8
+    assert said["assumed"] == ["assistant is simulated with prompts of 60 tokens on average and answers of 40"]
+
+
+def test_without_lengths_each_answer_is_as_long_as_the_model_allows(tmp_path, capsys):
+    status, said = language(tmp_path, capsys)
+    assert status == 1
+    assert "each answer of 256, as many as chat may make" in said["assumed"][0]
+
+
+@pytest.mark.parametrize("word", ["assistant", "assistant=60", "assistant=0/5", "other=1/1"])
+def test_lengths_that_cannot_be_meant_are_refused(word):
+    with pytest.raises(ConfigError, match="--tokens"):
+        read_lengths([word], ["assistant"])
+
+
+def test_a_profile_says_how_long_steps_and_prompts_take():
+    timings = {size: Timing(9, ms * 10**6, ms * 10**6, ms * 10**6, 0) for size, ms in ((1, 10), (2, 11), (4, 12))}
+    profile = Profile("chat", "here", {"cpu0": LaneProfile(timings, prompt_token_ns=50_000)})
+    edge = {
+        "model": {"chat": {"engine": "lm", "batch": [1, 2, 4], "options": {"max_tokens": 30}}},
+        "app": {"assistant": {"model": "chat", "slo": "4s"}},
+        "run": {"duration": "2s", "step_cost": "0us"},
+    }
+    hints = {"tokens": 200, "answer_tokens": 20}
+    alone = {**edge, "workload": {"people": {"app": "assistant", "rate": 1.0, "kind": "periodic", "hints": hints}}}
+    scenario, assumed = with_language_models(parse_scenario(alone), ["chat"], [profile], {})
+    ended = simulate(scenario, 1, [profile]).world.ended
+    assert assumed == []
+    assert [round((item.end_ns - item.request.arrival_ns) / 1e6) for item in ended] == [210, 210]

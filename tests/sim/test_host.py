@@ -9,7 +9,14 @@ import pytest
 from relay import Relay
 from scenarios import scenario_of
 
-from edgeserve.config.machine_costs import ASSUMED, MachineCosts, machine_path, write_machine
+from edgeserve.config.machine_costs import (
+    ASSUMED,
+    MachineCosts,
+    machine_path,
+    read_machine,
+    with_overrides,
+    write_machine,
+)
 from edgeserve.config.profiles import QUANTILES, LaneProfile, Profile, Timing
 from edgeserve.errors import ConfigError
 from edgeserve.sched.protocol.events import RequestArrived
@@ -18,6 +25,7 @@ from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
 from edgeserve.sim.spreads import bend_of, value_at
 from edgeserve.testing.soak.run import draw_scenario, hold
+from edgeserve.tools.measure_decisions import measure_decisions
 
 MS = 10**6
 US = 1000
@@ -333,3 +341,45 @@ def test_the_rules_of_the_soak_hold_on_a_machine_that_costs(seed):
     }
     costly = replace(made, run=replace(run, step_cost_ns=-1, event_cost_ns=-1), machine=machine)
     assert hold(costly, seed, drain).digest == hold(costly, seed, drain).digest
+
+
+# --- decisions --------------------------------------------------------------------------------------------------------
+
+DECIDE = {"edf": {1: "20us", 100: "20us"}, "pard_local": {1: "60us", 100: "260us"}}
+
+
+def test_what_a_policy_takes_beyond_the_measured_loops_is_on_a_line_between_the_measured_numbers():
+    costs = with_overrides(ASSUMED, {"decide": DECIDE})
+    assert [costs.decision_ns("pard_local", count) for count in (1, 34, 100, 5000)] == [
+        40_000,
+        106_667,
+        240_000,
+        240_000,
+    ]
+    assert costs.decision_ns("edf", 50) == costs.decision_ns("fifo", 50) == ASSUMED.decision_ns("edf", 1) == 0
+
+
+@pytest.mark.parametrize(("kind", "more_us"), [("edf", 0), ("pard_local", 40)])
+def test_decisions_are_charged_by_policy(kind, more_us):
+    def ended_ns(machine):
+        scenario = scenario_of(
+            {"m": {1: 5}},
+            {"a": {"model": "m", "slo": "100ms"}},
+            {"a": {"rate": 2.0, "kind": "periodic"}},
+            kind,
+            machine={"step": "100us", **machine},
+        )
+        return [item.end_ns for item in simulate(scenario, 1).world.ended]
+
+    pairs = zip(ended_ns({}), ended_ns({"decide": DECIDE}))
+    assert [after - before for before, after in pairs] == [more_us * 1000] * 2
+
+
+def test_decisions_are_measured_and_kept_in_the_machines_file(tmp_path):
+    clock = iter(range(0, 10**9, 64_000))
+    found = measure_decisions(["edf"], lambda: next(clock))
+    assert sorted(found["edf"]) == [1, 10, 100, 1000]
+    assert 0 < min(found["edf"].values()) <= max(found["edf"].values()) <= 1000  # a tick of 64 us for 64 requests
+    path = str(tmp_path / "machine.toml")
+    write_machine(path, replace(ASSUMED, decide=found))
+    assert read_machine(path).decide == found

@@ -8,12 +8,24 @@ from edgeserve.config.schema import Config
 from edgeserve.tools.tuning.candidates import title
 from edgeserve.tools.tuning.search import SearchResult
 from edgeserve.tools.tuning.subjects import Subject
-from edgeserve.tools.tuning.verdict import GAIN_MIN, GOALS, Tally, Verdict, apps_of, gain, offered, score
+from edgeserve.tools.tuning.verdict import (
+    GAIN_MIN,
+    GOALS,
+    Tally,
+    Verdict,
+    apps_of,
+    clients_of,
+    gain,
+    offered,
+    score,
+    sums_of,
+)
 
 OFF_MAX = 0.03
 """A simulation of the recorded configuration that is further off than this, for any app, says so: three points."""
 
 TRIED_SHOWN_MAX = 12
+CLIENTS_SHOWN_MAX = 20
 
 NAMES = {"finish": "in time", "value": "value in time"}
 
@@ -122,11 +134,26 @@ def as_table(outcome: TuneResult) -> Dict[str, Any]:
 
 def _load_table(outcome: TuneResult, load: float) -> Dict[str, Any]:
     today = outcome.today[load]
+    clients = {
+        client: {"today": _client_table(today, client), "best": _client_table(outcome.best[load], client)}
+        for client in clients_of(today)
+    }
     return {
+        **({"clients": clients} if clients else {}),
         "best_at_this_load": _candidate_table(outcome.found.best_at[load]),
         "today": _tally_table(outcome, today, today),
         "best": _tally_table(outcome, today, outcome.best[load]),
         "with_best_at_this_load": _tally_table(outcome, today, outcome.best_at[load]),
+    }
+
+
+def _client_table(tally: Tally, client: str) -> Dict[str, Any]:
+    theirs = sums_of(tally, client=client)
+    return {
+        "offered": offered(tally, client=client),
+        "in_time": score(tally, "finish", client=client),
+        "over_share": sum(sums.over_share for sums in theirs),
+        "lane_share": sum(sums.lane_ns for sums in theirs) / max(1.0, sum(sums.lane_ns for sums in tally.values())),
     }
 
 
@@ -206,6 +233,7 @@ def _print_load(outcome: TuneResult, load: float, console: Any) -> None:
             str(gain(today, best, outcome.goal, app)),
         )
     console.print(table)
+    _print_clients(today, best, console)
     other = outcome.found.best_at[load]
     if other != outcome.found.best:
         console.print(
@@ -213,3 +241,27 @@ def _print_load(outcome: TuneResult, load: float, console: Any) -> None:
             highlight=False,
             markup=False,
         )
+
+
+def _print_clients(today: Tally, best: Tally, console: Any) -> None:
+    """A row per client, where clients are known: today beside the best."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    clients = clients_of(today)
+    if not clients:
+        return
+    table = Table()
+    for name in ("client", "offered", "in time today", "then", "over share today", "then", "lane time today", "then"):
+        table.add_column(name, justify="left" if name == "client" else "right", no_wrap=True)
+    worst = sorted(clients, key=lambda client: (score(today, "finish", client=client), client))[:CLIENTS_SHOWN_MAX]
+    for client in [name for name in clients if name in worst]:
+        rows = [_client_table(tally, client) for tally in (today, best)]
+        table.add_row(
+            escape(client),
+            str(rows[0]["offered"]),
+            *(f"{100 * row['in_time']:.1f}" for row in rows),
+            *(str(row["over_share"]) for row in rows),
+            *(f"{100 * row['lane_share']:.1f} %" for row in rows),
+        )
+    console.print(table)

@@ -11,10 +11,12 @@ from typing import Dict, List, Protocol, Sequence, Tuple
 
 from edgeserve.config.profiles import Profile
 from edgeserve.sched.protocol.actions import Outcome
+from edgeserve.sched.requests.admission import OVER_SHARE
 from edgeserve.sim.host import Measured
 from edgeserve.sim.recorded import Counted, RecordedTruth, RecordingError, run_recorded
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import Scenario, with_load
+from edgeserve.sim.workload import owner_of
 from edgeserve.tools.tuning.candidates import Made
 from edgeserve.tools.tuning.verdict import Sums, Tally
 from edgeserve.units import NS_PER_S, counted
@@ -104,7 +106,9 @@ class RecordingSubject:
             if first <= item.place < end:
                 request = requests[item.place].request
                 block = (item.place - first) * BLOCKS // (end - first)
-                tally.setdefault((block, request.app), Sums()).add(request.value, item.cost_share_ns, item.in_time)
+                tally.setdefault((block, request.app, owner_of(request)), Sums()).add(
+                    request.value, item.cost_share_ns, item.in_time, item.lane_ns, item.over_share
+                )
 
     def _check(self, source: str) -> None:
         history = self._truth.history
@@ -160,9 +164,16 @@ class ScenarioSubject:
             scenario = with_load(scenario, load)
         tally: Tally = {}
         for block in range(self._seeds):
-            for item in simulate(scenario, first + block, self._profiles, measured=self._measured).world.ended:
-                if item.request.arrival_ns < scenario.run.warmup_ns:
+            world = simulate(scenario, first + block, self._profiles, measured=self._measured).world
+            for item in world.ended:
+                request = item.request
+                if request.arrival_ns < scenario.run.warmup_ns:
                     continue
-                in_time = item.outcome == Outcome.COMPLETED and item.end_ns <= item.request.deadline_ns
-                tally.setdefault((block, item.request.app), Sums()).add(item.request.value, item.cost_share_ns, in_time)
+                tally.setdefault((block, request.app, owner_of(request)), Sums()).add(
+                    request.value,
+                    item.cost_share_ns,
+                    item.outcome == Outcome.COMPLETED and item.end_ns <= request.deadline_ns,
+                    sum(world.usage.spent_ns.get(request.id, {}).values()),
+                    item.reason == OVER_SHARE,
+                )
         return tally

@@ -23,15 +23,20 @@ T_975 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18
 
 @dataclass
 class Sums:
-    """Requests of one app in one block: how many; all and those in time, weighed by goal."""
+    """Requests of one app and client in one block: how many, the lane time that they had, how many ended since their
+    client had its share; all and those in time, weighed by goal."""
 
     offered: int = 0
+    lane_ns: float = 0.0
+    over_share: int = 0
     finish: Tuple[float, float] = (0.0, 0.0)
     value: Tuple[float, float] = (0.0, 0.0)
 
-    def add(self, value: float, worth: float, in_time: bool) -> None:
+    def add(self, value: float, worth: float, in_time: bool, lane_ns: float = 0.0, over_share: bool = False) -> None:
         """One request: its ``value``, and that times its expected lane time (``worth``)."""
         self.offered += 1
+        self.lane_ns += lane_ns
+        self.over_share += over_share
         self.finish = (self.finish[0] + value, self.finish[1] + value * in_time)
         self.value = (self.value[0] + worth, self.value[1] + worth * in_time)
 
@@ -40,8 +45,9 @@ class Sums:
         return self.finish if goal == "finish" else self.value
 
 
-Tally = Dict[Tuple[int, str], Sums]
-"""(block, app) -> its requests. Two tallies of one subject and load have the same requests in the same blocks."""
+Tally = Dict[Tuple[int, str, str], Sums]
+"""(block, app, client) -> their requests; no client is ``""``. Two tallies of one subject and load have the same
+requests in the same blocks."""
 
 
 class Gain(NamedTuple):
@@ -79,20 +85,30 @@ class Verdict(NamedTuple):
 
 def apps_of(config: Config, tally: Tally) -> List[str]:
     """The apps that were asked, in the order of the configuration."""
-    asked = {app for _, app in tally}
+    asked = {app for _, app, _ in tally}
     return [name for name in config.apps if name in asked]
 
 
-def offered(tally: Tally, app: str = "") -> int:
-    """How many requests an app got; all of them where none is named."""
-    return sum(sums.offered for (_, name), sums in tally.items() if app in ("", name))
+def clients_of(tally: Tally) -> List[str]:
+    """The clients that are known, by name."""
+    return sorted({client for _, _, client in tally} - {""})
 
 
-def score(tally: Tally, goal: str, app: str = "") -> float:
+def sums_of(tally: Tally, app: str = "", client: str = "") -> List[Sums]:
+    """The requests of an app, of a client, of both; all of them where none is named."""
+    return [sums for (_, name, owner), sums in tally.items() if app in ("", name) and client in ("", owner)]
+
+
+def offered(tally: Tally, app: str = "", client: str = "") -> int:
+    """How many requests there were, of an app or of all."""
+    return sum(sums.offered for sums in sums_of(tally, app, client))
+
+
+def score(tally: Tally, goal: str, app: str = "", client: str = "") -> float:
     """The share that the goal wants to be large, of an app or of all."""
-    chosen = [sums.of(goal) for (_, name), sums in tally.items() if app in ("", name)]
-    whole = sum(all_of_it for all_of_it, _ in chosen)
-    return sum(done for _, done in chosen) / whole if whole else 1.0
+    parts = [sums.of(goal) for sums in sums_of(tally, app, client)]
+    whole = sum(all_of_it for all_of_it, _ in parts)
+    return sum(done for _, done in parts) / whole if whole else 1.0
 
 
 def gain(today: Tally, other: Tally, goal: str, app: str = "") -> Gain:

@@ -36,6 +36,7 @@ from edgeserve.tools.measure import (
     drift,
     fit_affine,
     measure_loads,
+    measure_prompt,
     measure_size,
     p99_error,
     quantile_bounds,
@@ -222,6 +223,36 @@ def run(config, *words):
 
 def path_of(config, model):
     return profile_path(os.path.join(os.path.dirname(config), "profiles"), "here", model)
+
+
+class Reads(Stated):
+    """A model that reads each token of a prompt in 3 us, and begins no prompt as the one before."""
+
+    def __init__(self):
+        super().__init__(())
+        self.begun = []
+
+    def run(self, batch):
+        prompt = batch.items[0]["tokens"]
+        self.begun.append(prompt[0])
+        self.now_ns += 3000 * len(prompt) + 500
+        return [Result({})]
+
+
+def test_reading_a_prompt_is_told_by_its_token():
+    model = Reads()
+    example = {"tokens": [5, 6, 7], "max_tokens": 4}
+    assert measure_prompt(BlockingSession(model), example, 128, lambda: model.now_ns) == 3003
+    assert all(one != next_one for one, next_one in zip(model.begun, model.begun[1:]))
+    assert measure_prompt(BlockingSession(model), {"x": 1}, 128, lambda: model.now_ns) == 0
+
+
+def test_a_profile_keeps_how_long_a_prompt_takes_to_be_read(tmp_path):
+    timing = Timing(10, 5, 5, 5, 0)
+    for token_ns in (0, 7228):
+        path = str(tmp_path / f"{token_ns}.json")
+        write_profile(path, Profile("m", "here", {"cpu0": LaneProfile({1: timing}, prompt_token_ns=token_ns)}))
+        assert read_profile(path).lanes["cpu0"].prompt_token_ns == token_ns
 
 
 def test_a_profile_says_what_was_measured_and_how(config, capsys):

@@ -57,7 +57,7 @@ class MadeUp:
         found = {}
         for app in made.config.apps.values():
             policy = made.config.policies[app.policy]
-            sums = found[0, app.name] = Sums()
+            sums = found[0, app.name, ""] = Sums()
             for number in range(1000):
                 sums.add(1.0, 1.0, number < 1000 * self.share(app.name, policy.kind, policy.options, load))
         return found

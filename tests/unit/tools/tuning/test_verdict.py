@@ -20,7 +20,7 @@ CONFIG = parse_config(
 def tally(shares, app="a", per_block=100, value=1.0):
     found = {}
     for block, share in enumerate(shares):
-        sums = found[block, app] = Sums()
+        sums = found[block, app, ""] = Sums()
         for number in range(per_block):
             sums.add(value, 10.0 * value, number < round(share * per_block))
     return found
