@@ -16,8 +16,8 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Opt
 
 from edgeserve.config.schema import Config
 from edgeserve.errors import ConfigError
+from edgeserve.owners import CONNECTION_MARK
 from edgeserve.sched.protocol.events import Request
-from edgeserve.sched.requests.states import SHARE_MARK
 from edgeserve.sim.scenario import WorkloadConfig
 from edgeserve.units import NS_PER_MS, NS_PER_S
 
@@ -38,7 +38,7 @@ class Arrival(NamedTuple):
 
 def owner_of(request: Request) -> str:
     """The client whose share of places and lane time a request counts to; ``""`` where nobody's connection is known."""
-    owner, mark, _ = request.client.partition(SHARE_MARK)
+    owner, mark, _ = request.client.partition(CONNECTION_MARK)
     return owner if mark else ""
 
 
@@ -88,7 +88,7 @@ class Workload:
     def first(self) -> List[Tuple[Arrival, str]]:
         """The arrivals that start it, each with its client's name: the next one when open, one per client when
         closed (spread over a millisecond, as no two machines speak at once)."""
-        name = f"{self.config.client}{SHARE_MARK}{self.config.name}" if self.config.client else self.config.name
+        name = f"{self.config.client}{CONNECTION_MARK}{self.config.name}" if self.config.client else self.config.name
         if self._open is not None:
             arrival = self.next_open()
             return [(arrival, name)] if arrival is not None else []

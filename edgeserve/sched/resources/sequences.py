@@ -275,7 +275,7 @@ class Sequences:
         it began. The share is counted of inputs whose length was told."""
         usual = self._usual_milli[job.node.model]
         self._usual_milli[job.node.model] = max(1000, usual + ((job.steps + steps) * 1000 - usual) // LEARN_SHARE)
-        told = int(hint_of(job, "tokens"))
+        told = int(job.hints.get(job.node.tokens_key, 0)) if job.hints else 0
         if told > 0:
             key = (job.request.app.name, job.node.name)
             before, now = self._cached_milli.get(key, 0), 1000 * max(0, min(cached, told)) // told
