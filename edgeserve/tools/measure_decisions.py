@@ -77,7 +77,7 @@ class _Queue:
             for event in arrivals[done : done + len(self._running.jobs)]:
                 self._now_ns += GAP_NS
                 self._scheduler.step(self._now_ns, (event,))
-                self._scheduler.wake_at()
+                self._scheduler.wake_ns
             done += len(self._running.jobs)
             self._end()
         return (clock_ns() - begun_ns) // done
@@ -90,7 +90,7 @@ class _Queue:
 
     def _launched(self, actions: Sequence[Any]) -> RunBatch:
         for _ in range(TURNS_MAX):
-            wakes_ns = self._scheduler.wake_at()
+            wakes_ns = self._scheduler.wake_ns
             batch = next((action for action in actions if isinstance(action, RunBatch)), None)
             if batch is not None:
                 return batch
