@@ -21,6 +21,7 @@ from edgeserve.client import AsyncClient, Client
 from edgeserve.config.files import resolve_path
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import HttpConfig
+from edgeserve.errors import EdgeServeError
 from edgeserve.http.front import Front, check_http, run
 from edgeserve.ipc.connections import raise_file_limit
 
@@ -97,9 +98,23 @@ def main(args: argparse.Namespace) -> int:
             gc.collect()
             gc.freeze()
             log.info("ready on %s, for the server at %s", ", ".join(places), client.endpoint)
+            threading.Thread(target=_warn_without_server, args=(client,), daemon=True).start()
 
         run(front, stopping, ready)
     return 0
+
+
+def _warn_without_server(client: Client) -> None:
+    """Requests are answered with an error until a server is there, which the user of this command should hear first."""
+    try:
+        client.health()
+    except EdgeServeError as error:
+        log.warning(
+            "no answer from the server at %s (%s); start it with 'edgeserve serve', or give --endpoint. "
+            "Requests get an error until then",
+            client.endpoint,
+            error,
+        )
 
 
 def configured(args: argparse.Namespace) -> Any:

@@ -10,8 +10,6 @@ import json
 import os
 from typing import Any, Dict, Mapping
 
-import numpy as np
-
 from edgeserve.predict.length import load_length_model
 from edgeserve.predict.questions import question
 
@@ -48,10 +46,10 @@ def frame(inputs: Values) -> Values:
 
 
 def act(inputs: Values) -> Values:
-    """The model's ``text`` to ``thing``: what is to be switched, UTF-8 bytes, empty where it is none of ours."""
+    """The model's ``text`` to ``thing``: what is to be switched, empty where it is none of ours."""
     word = str(inputs["text"]).strip().lower()
     thing = next((thing for thing in THINGS if word.startswith(thing)), "")
-    return {"thing": np.frombuffer(thing.encode(), np.uint8)}
+    return {"thing": thing}
 
 
 def answer_tokens(inputs: Mapping[str, Any]) -> float:
