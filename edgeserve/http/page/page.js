@@ -113,6 +113,7 @@ function take(name, value) {
   else if (name === "steps") { takeSteps(value); showRequests(); if (isStill.matches || known.rests) draw(); }
 }
 function takeSteps(table) {
+  const held = known.works[chosen];
   if (known.rests) known.works.length = 0;
   for (const entry of table.entries) {
     if (entry.ph === "M") known.names.set(`${entry.pid} ${entry.name === "thread_name" ? entry.tid : "p"}`, entry.args.name);
@@ -121,6 +122,7 @@ function takeSteps(table) {
     else if (entry.ph === "e") known.requests.get(entry.id).to = entry.ts;
   }
   known.works.splice(0, known.works.length - WORKS_KEPT);
+  chosen = held ? known.works.indexOf(held) : -1;
   for (const id of known.requests.keys()) { if (known.requests.size <= REQUESTS_KEPT * 4) break; known.requests.delete(id); }
   known.rests = table.rests_s || 0;
   known.ahead = table.now_us - performance.now() * 1000;
