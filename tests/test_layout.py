@@ -69,7 +69,7 @@ ROOMS = {
     "async_runtime": {"runtime"},
     "server": {"live", "runtime", "metrics", "http", "sched", ""} | OUTSIDE,
     "client": {"ipc", ""},
-    "http": {"client", "ipc.wire", ""},
+    "http": {"client", "ipc.wire", "recording", ""},
     "fronts": {"client"},
     "ray": {"async_runtime", "runtime", "live.errors", ""},
     "tools": {"sched", "loop", "sim", "predict", "live", "recording", "metrics", "runtime", "client"}
@@ -115,7 +115,7 @@ OPTIONAL = {
     "matplotlib": {"tools.plots"},
     "sklearn": {"tools.fit"},
     "threadpoolctl": {"tools.fit"},
-    "starlette": {"http.kserve_routes", "http.chat_routes", "http.front"},
+    "starlette": {"http.kserve_routes", "http.chat_routes", "http.front", "http.page_routes"},
     "uvicorn": {"http.connections", "http.front"},
     "uvloop": {"http.front"},
     "grpc": {"http.grpc_service"},

@@ -61,6 +61,9 @@ def model_path(model: ModelConfig, directory: str) -> str:
             else f"correct [model.{model.name}] file = {model.file!r} (relative to the configuration file)"
         )
         raise EngineError(f"model {model.name!r}: there is no file {path}; {mend}")
+    wrong = no_model_file(path)
+    if wrong:
+        raise EngineError(f"model {model.name!r}: {path} {wrong}")
     if model.sha256:
         found = file_sha256(path)
         if found != model.sha256:
@@ -69,6 +72,17 @@ def model_path(model: ModelConfig, directory: str) -> str:
                 f"the file that was meant. If it can be trusted, change [model.{model.name}] sha256"
             )
     return path
+
+
+def no_model_file(path: str) -> str:
+    """What a file evidently is instead of a model, and what to do; ``""`` where that is not known."""
+    with open(path, "rb") as file:
+        start = file.read(128).lstrip().lower()
+    if start.startswith(b"version https://git-lfs"):
+        return "is a pointer of git-lfs, not the model: fetch the model with 'git lfs install' and 'git lfs pull'"
+    if start.startswith((b"<!doctype html", b"<html")):
+        return "is a web page, not a model: take the address of the file itself ('raw', 'resolve' or 'download')"
+    return ""
 
 
 def weights_size_bytes(path: str) -> int:

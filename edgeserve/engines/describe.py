@@ -10,6 +10,7 @@ import importlib
 import os
 from typing import Any, Dict, Mapping, NamedTuple, Tuple
 
+from edgeserve.config.files import no_model_file
 from edgeserve.engines.ports import Port
 from edgeserve.errors import EngineError
 
@@ -32,7 +33,8 @@ class FileDescription(NamedTuple):
     """``inputs`` and ``outputs`` as the file declares them, batch axis included. ``usual``: lengths per item of inputs
     with open axes, where the file's metadata tells them. ``opaque``: the file knows the names of its inputs and neither
     their types nor their shapes. ``facts``: what else it says (a language model's architecture and context).
-    ``batches``: smallest and largest batch size of each range that the file takes; empty where it does not say."""
+    ``batches``: smallest and largest batch size of each range that the file takes; empty where it does not say.
+    ``notes``: what of the file is not served."""
 
     engine: str
     inputs: Tuple[Port, ...] = ()
@@ -41,6 +43,7 @@ class FileDescription(NamedTuple):
     opaque: bool = False
     facts: Mapping[str, Any] = {}
     batches: Tuple[Tuple[int, int], ...] = ()
+    notes: Tuple[str, ...] = ()
 
 
 def check_file(path: str) -> str:
@@ -52,6 +55,9 @@ def check_file(path: str) -> str:
         raise EngineError(f"{path}: there is no such file")
     if os.path.getsize(path) == 0:
         raise EngineError(f"{path}: the file is empty; was its download interrupted?")
+    wrong = no_model_file(path)
+    if wrong:
+        raise EngineError(f"{path} {wrong}")
     return ending
 
 

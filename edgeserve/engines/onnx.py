@@ -12,7 +12,7 @@ by itself.
 ``cuda`` (the library for streams and memory: ``auto``, ``cuda-bindings``, ``none``),
 ``threads`` (default: the lane's), ``spin`` (default false: waiting threads sleep instead of burning the other lanes'
 cores), ``example`` (``"module:function"``, where zeros of ``shapes`` would mislead), ``image``
-(:mod:`edgeserve.engines.image`), and those of :mod:`edgeserve.engines.ports`.
+(:mod:`edgeserve.engines.image`), ``batch_axis`` and the others of :mod:`edgeserve.engines.ports`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,17 @@ from edgeserve.engines.tensorrt.plans import l4t_release, power_mode
 from edgeserve.engines.worker import worker_of
 from edgeserve.errors import ConfigError, DeviceMissing, EngineError, WrongInput
 
-KNOWN_OPTIONS = ("providers", "provider_options", "cuda", "threads", "spin", "example", "image", *PORT_OPTIONS)
+KNOWN_OPTIONS = (
+    "providers",
+    "provider_options",
+    "cuda",
+    "threads",
+    "spin",
+    "example",
+    "image",
+    "batch_axis",
+    *PORT_OPTIONS,
+)
 
 PROVIDER_NAMES = {
     "cpu": "CPUExecutionProvider",
@@ -196,7 +206,7 @@ class OnnxEngine(Engine):
             raise EngineError(f"model {self._name!r} {why}")
         feeds = packed.feeds
         try:
-            arrays: Sequence[Any] = session.run(None, feeds) if packed.rows else ()
+            arrays: Sequence[Any] = session.run(self.loaded_ports().names, feeds) if packed.rows else ()
         except Exception as error:  # ONNX Runtime raises types of its own, one per status code
             differ = lengths_that_differ(session.get_inputs(), feeds)
             if differ and (packed.rows == 1 or not self._model.pad):
@@ -262,7 +272,7 @@ class OnnxEngine(Engine):
         nodes = [*session.get_inputs(), *session.get_outputs()]
         model.cpu_ports = tuple(node.name for node in nodes if node.type == "tensor(string)")
         model.dtypes = {port.name: port.dtype for port in _ports_of(session, "output", self._name)}
-        model.outputs = [node.name for node in session.get_outputs()]
+        model.outputs = list(model.dtypes)
         model.run_options = onnxruntime.RunOptions()
         model.run_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
@@ -292,7 +302,7 @@ class OnnxEngine(Engine):
             )
         except Exception as error:  # ONNX Runtime raises types of its own, one per status code
             path = model_path(self._model, self._directory)
-            raise EngineError(f"model {self._name!r}: {path} cannot be loaded: {error}") from error
+            raise EngineError(f"model {self._name!r}: {path} cannot be loaded: {error}{_damaged(error)}") from error
         got = session.get_providers()
         asked = [provider for provider, _ in self._asked]
         if got[: len(asked)] != asked:
@@ -364,11 +374,22 @@ def describe(path: str) -> FileDescription:
     try:
         session = onnxruntime.InferenceSession(path, settings, providers=[PROVIDER_NAMES["cpu"]])
     except Exception as error:  # ONNX Runtime raises types of its own, one per status code
-        raise EngineError(f"{path}: cannot be read as an ONNX model: {error}") from error
-    inputs = _ports_of(session, "input", path)
-    return FileDescription(
-        "onnx", tuple(inputs), tuple(_ports_of(session, "output", path)), usual_shapes(session, inputs)
-    )
+        raise EngineError(f"{path}: cannot be read as an ONNX model: {error}{_damaged(error)}") from error
+    inputs, outputs = _ports_of(session, "input", path), _ports_of(session, "output", path)
+    left_out = [node.name for node in session.get_outputs() if node.name not in {port.name for port in outputs}]
+    notes = [
+        f"output {name} is no tensor and is not served; scikit-learn's classifiers give it as one when they are "
+        "converted with options={'zipmap': False}"
+        for name in left_out
+    ]
+    return FileDescription("onnx", tuple(inputs), tuple(outputs), usual_shapes(session, inputs), notes=tuple(notes))
+
+
+def _damaged(error: Exception) -> str:
+    """What to do about a file whose content is not what its format says."""
+    if any(word in str(error) for word in ("INVALID_PROTOBUF", "Protobuf parsing failed", "NO_MODEL")):
+        return ". The file is damaged or no ONNX model: download or export it again, and compare its size"
+    return ""
 
 
 def prepared_frame(path: str, form: ImageForm, frame: NDArray[Any]) -> NDArray[Any]:
@@ -450,6 +471,8 @@ def _ports_of(session: Any, side: str, model: str) -> List[Port]:
     ports = []
     for node in nodes:
         kind = node.type[len("tensor(") : -1] if node.type.startswith("tensor(") else ""
+        if kind not in _DTYPES and side == "output" and not node.type.startswith("tensor("):
+            continue  # a sequence or a map, beside tensors: the default of scikit-learn's converter
         if kind not in _DTYPES:
             raise EngineError(
                 f"model {model!r}: {side} {node.name!r} is {node.type}; only tensors of "
@@ -457,4 +480,9 @@ def _ports_of(session: Any, side: str, model: str) -> List[Port]:
             )
         dims = tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in node.shape or ())
         ports.append(Port(node.name, np.dtype(_DTYPES[kind]), dims))
+    if nodes and not ports:
+        raise EngineError(
+            f"model {model!r}: none of its {side}s ({', '.join(f'{node.name} {node.type}' for node in nodes)}) is a "
+            "tensor; of scikit-learn's models export with options={'zipmap': False}"
+        )
     return ports

@@ -11,6 +11,8 @@ shapes up; ``pad_batch = false`` runs the items alone instead of padding to the 
 {y = {axis = 0, like = "x", of = 2}}`` cuts output ``y`` to an item's share: as much of its axis 0 as the item fills of
 axis 2 of the padded input ``x``.
 
+``batch_axis = false`` (where the engine takes it): the model has no batch axis, and runs one item as it is.
+
 ``hints = {"NODE.label" = "y:argmax", "NODE.margin" = "y:margin", difficulty = "z"}`` tells the scheduler a number of
 each item's outputs: the single value of ``z``, the place of the largest value of ``y``, the distance of its two
 largest.
@@ -41,6 +43,10 @@ class Port(NamedTuple):
     name: str
     dtype: Any
     dims: Tuple[Optional[int], ...]
+
+    def batch_of_one(self) -> Port:
+        """The same with a batch axis of 1 in front, for a model that has none."""
+        return self._replace(dims=(1, *self.dims))
 
 
 class Crop(NamedTuple):
@@ -79,19 +85,29 @@ class Ports:
     """The roles of a model's inputs and outputs. Never changes after it was made, so any thread may use it.
 
     Making it checks the configuration against the model; every mismatch is an :class:`EngineError` with the mend.
+    ``names`` are the outputs that :meth:`unpack` takes, in their order.
     """
 
     def __init__(self, model: ModelConfig, options: Options, inputs: Sequence[Port], outputs: Sequence[Port]) -> None:
         self._model = model
         self._where = f"model {model.name!r}"
-        self._outputs = [port.name for port in outputs]
+        self.names = [port.name for port in outputs]
         self._states = dict(model.state)
         self._state_axis = options.integer("state_axis", 0, 0, 8)
         self._pad_batch = options.boolean("pad_batch", True)
         self._masks = options.texts_by_name("mask")
+        constants = options.table("constants")
+        self._batch_axis = options.boolean("batch_axis", True)
+        if not self._batch_axis:  # a batch axis of 1 is put in front here, and taken off around the model's run
+            if self._state_axis or model.batch != (1,):
+                raise EngineError(
+                    f"{self._where}: options.batch_axis = false takes one item at a time, so it needs batch = [1] and "
+                    f"no state_axis; found batch = {list(model.batch)}, state_axis = {self._state_axis}"
+                )
+            inputs = [port if port.name in constants else port.batch_of_one() for port in inputs]
+            outputs = [port.batch_of_one() if port.dims else port for port in outputs]
         self._declared = list(outputs)
         by_name = {port.name: port for port in inputs}
-        constants = options.table("constants")
         multiples = options.dims_by_name("pad_multiple")
         for what, names in (
             ("pad", model.pad),
@@ -102,7 +118,7 @@ class Ports:
             ("shapes", model.shapes),
         ):
             self._known(what, names, by_name, "input")
-        self._known("state", self._states.values(), self._outputs, "output")
+        self._known("state", self._states.values(), self.names, "output")
         self._constants = {name: self._constant(by_name[name], value) for name, value in constants.items()}
         self._crops = self._read_crops(options.table("crop_outputs"))
         self._hints = self._read_hints(options.table("hints"))
@@ -213,6 +229,11 @@ class Ports:
             feeds[port.name] = mask(own, common, size, len(port.dims) - 1, port.dtype)
         for port in self._state_ports:
             feeds[port.name] = self._pack_state(port, batch.states, size)
+        if not self._batch_axis:
+            feeds = {
+                name: value if name in self._constants else value.reshape(value.shape[1:])
+                for name, value in feeds.items()
+            }
         return PackedBatch(feeds, shapes, count, failed)
 
     def unpack(self, arrays: Sequence[NDArray[Any]], packed: PackedBatch) -> List[Result]:
@@ -222,7 +243,9 @@ class Ports:
         return with_failures(results, packed.failed) if packed.failed else results
 
     def _results(self, arrays: Sequence[NDArray[Any]], count: int, shapes: Shapes) -> List[Result]:
-        by_name = dict(zip(self._outputs, arrays))
+        if not self._batch_axis:
+            arrays = [np.expand_dims(array, 0) for array in arrays]
+        by_name = dict(zip(self.names, arrays))
         results = []
         state_outputs = set(self._states.values())
         for name, array in by_name.items():
@@ -449,12 +472,12 @@ class Ports:
                     f"{self._where}: options.hints.{hint} = {source!r}; expected an output's name, alone "
                     f"or with ':argmax' or ':margin'"
                 )
-            self._known(f"options.hints.{hint}", [output], self._outputs, "output")
+            self._known(f"options.hints.{hint}", [output], self.names, "output")
             hints.append(HintOf(hint, output, read or "value"))
         return hints
 
     def _read_crops(self, table: Dict[str, Any]) -> Dict[str, List[Crop]]:
-        plain = [name for name in self._outputs if name not in self._states.values()]
+        plain = [name for name in self.names if name not in self._states.values()]
         self._known("options.crop_outputs", table, plain, "output (states aside)")
         crops: Dict[str, List[Crop]] = {}
         for name, rows in table.items():

@@ -247,10 +247,11 @@ class Endpoint:
 
 
 def _check_page(headers: Headers, listens_on: str) -> None:
-    """Raises :class:`Forbidden` for what a page in a browser asks of a front without a token: any page may send
-    requests to this machine's own ports, also by a name of its own that leads there."""
+    """Raises :class:`Forbidden` for what a page in a browser asks of a front without a token, unless it is the front's
+    own: any page may send requests to this machine's own ports, also by a name of its own that leads there."""
+    own = b"http://" + next((value for key, value in headers if key == b"host"), b"")
     for key, value in headers:
-        if key == b"origin" or (key == b"sec-fetch-site" and value not in (b"none", b"same-origin")):
+        if (key == b"origin" and value != own) or (key == b"sec-fetch-site" and value not in (b"none", b"same-origin")):
             raise Forbidden(
                 "pages in a browser may ask a front that was started with a token, and send it; this one has none"
             )

@@ -75,6 +75,7 @@ class Front:
         from edgeserve.http.asgi import Bounds
         from edgeserve.http.chat_routes import ChatRoutes
         from edgeserve.http.kserve_routes import KServeRoutes
+        from edgeserve.http.page_routes import PageRoutes
 
         config = self.config
         bounds = Bounds(
@@ -85,7 +86,11 @@ class Front:
             None if self._tokens else host_and_port("[http] listen", config.listen, EXAMPLE)[0],
         )
         kserve = KServeRoutes(self._service, bounds, self._tokens, self._large)
-        routes = kserve.routes() + ChatRoutes(self._backend, bounds, self._tokens, self._clock_s).routes()
+        routes = [
+            *kserve.routes(),
+            *ChatRoutes(self._backend, bounds, self._tokens, self._clock_s).routes(),
+            *PageRoutes(self._backend, bounds, self._tokens).routes(),
+        ]
         return kserve.ahead_of(Starlette(routes=routes))
 
     async def serve(self, stopped: asyncio.Event, ready: Callable[[List[str]], None]) -> None:

@@ -59,7 +59,10 @@ class LastSteps:
 
     def page(self, after: int, now_ns: int) -> Page:
         """The steps that follow step ``after``, oldest first, as many as one answer may hold. Those that come are kept
-        from now on."""
+        from now on; after a step that has not been, nothing is wanted, and they are kept no longer."""
+        if after > self._count:
+            self._until_ns = now_ns
+            return Page(self._count + 1, self._count, [])
         self._until_ns = now_ns + ASKED_NS
         if self._add not in self._taps:
             self._taps.append(self._add)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 
 from edgeserve.client import Client
 
@@ -14,6 +15,12 @@ def add_connection_arguments(parser: argparse.ArgumentParser, client_key: str = 
         "--server-key", default="", metavar="KEY", help="public key of a server with CURVE keys, or its file"
     )
     parser.add_argument("--client-key", default="", metavar="FILE", help=f"{client_key} (NAME.key_secret)")
+
+
+def same_connection(args: argparse.Namespace) -> str:
+    """The arguments again, for a command that asks the same server; a client's own keys are for it to choose."""
+    given = (("--endpoint", args.endpoint), ("--server-key", args.server_key))
+    return "".join(f" {option} {shlex.quote(value)}" for option, value in given if value)
 
 
 def connected(args: argparse.Namespace) -> Client:

@@ -15,12 +15,13 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List
 
 from edgeserve.client import AsyncClient, Client
 from edgeserve.config.files import resolve_path
 from edgeserve.config.loading import load_config
 from edgeserve.config.schema import HttpConfig
+from edgeserve.errors import EdgeServeError
 from edgeserve.http.front import Front, check_http, run
 from edgeserve.ipc.connections import raise_file_limit
 
@@ -81,25 +82,44 @@ def main(args: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.DEBUG if args.verbose else logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
     http, endpoint = configured(args)
     check_http(http)
-    raise_file_limit()
     sys.setswitchinterval(SWITCH_S)
-    keys = {"name": "http", "server_key": http.server_key, "client_key": http.client_key}
+    serve_front(
+        http,
+        endpoint,
+        lambda places, at: log.info("ready on %s, for the server at %s", ", ".join(places), at),
+        args.with_stdin,
+    )
+    return 0
+
+
+def serve_front(http: HttpConfig, endpoint: str, tell: Callable[[List[str], str], None], with_stdin: bool) -> None:
+    """Serve until a signal. ``tell`` hears where, and of which server."""
+    raise_file_limit()
+    keys: Dict[str, Any] = {"name": "http", "server_key": http.server_key, "client_key": http.client_key}
     with Client(endpoint or None, **keys) as client:
         front = Front(http, client, AsyncClient(endpoint or None, **keys), time.time)
 
         def stopping(loop: asyncio.AbstractEventLoop, stopped: asyncio.Event) -> None:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, stopped.set)
-            if args.with_stdin:
+            if with_stdin:
                 threading.Thread(target=_until_stdin_ends, args=(loop, stopped), daemon=True).start()
 
         def ready(places: List[str]) -> None:
             gc.collect()
             gc.freeze()
-            log.info("ready on %s, for the server at %s", ", ".join(places), client.endpoint)
+            tell(places, client.endpoint)
+            threading.Thread(target=_warn_without_server, args=(client,), daemon=True).start()
 
         run(front, stopping, ready)
-    return 0
+
+
+def _warn_without_server(client: Client) -> None:
+    """Requests are answered with an error until a server is there, which the user of this command should hear first."""
+    try:
+        client.health()
+    except EdgeServeError as error:
+        log.warning("%s, or give --endpoint; until a server answers, requests get this error", error)
 
 
 def configured(args: argparse.Namespace) -> Any:

@@ -17,7 +17,7 @@ from edgeserve.answers import BREAKDOWN_KEYS, Answer
 from edgeserve.client import Client
 from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES
 from edgeserve.errors import REFUSAL_NUMBERS, BadInput, RequestError
-from edgeserve.tools.connection import add_connection_arguments, connected
+from edgeserve.tools.connection import add_connection_arguments, connected, same_connection
 from edgeserve.tools.inputs import example_inputs, images_as_declared, read_image
 from edgeserve.units import ns_to_ms, parse_duration_ns
 
@@ -78,11 +78,11 @@ def main(args: argparse.Namespace) -> int:
             numbers = {name: getattr(error, name) for name in REFUSAL_NUMBERS if getattr(error, name, None) is not None}
             print(json.dumps({"error": error.code, "message": str(error), "reason": reason, "id": error.id, **numbers}))
         else:
-            print(f"{error.code}{f' ({reason})' if reason else ''}: {error}{why(error.id)}", file=sys.stderr)
+            print(f"{error.code}{f' ({reason})' if reason else ''}: {error}{why(error.id, args)}", file=sys.stderr)
         return 1
     for name, path in outs.items():
         write_output(answer, name, path)
-    print(json.dumps(as_json(answer)) if args.json else as_text(answer))
+    print(json.dumps(as_json(answer)) if args.json else as_text(answer) + (why(answer.id, args) if answer.late else ""))
     return int(answer.late)
 
 
@@ -183,12 +183,12 @@ def as_text(answer: Answer) -> str:
     reason = f" ({answer.reason})" if answer.reason else ""
     breakdown = ", ".join(f"{key} {answer.breakdown_ms[key]:.2f}" for key in BREAKDOWN_KEYS)
     lines.append(f"{answer.outcome}{late}{reason} in {answer.total_ms:.2f} ms: {breakdown}")
-    return "\n".join(lines) + (why(answer.id) if answer.late else "")
+    return "\n".join(lines)
 
 
-def why(request_id: int) -> str:
+def why(request_id: int, args: argparse.Namespace) -> str:
     """A line that says where to ask what happened to a request; nothing where the server has not seen it."""
-    return f"\nwhat happened: edgeserve story {request_id}" if request_id else ""
+    return f"\nwhat happened: edgeserve story {request_id}{same_connection(args)}" if request_id else ""
 
 
 def _shown(value: Any) -> str:

@@ -160,6 +160,8 @@ def main(args: argparse.Namespace) -> int:
     if not args.quiet:
         print_outcomes(outcomes, out, device)
         print("\n".join(machine))
+        if any(outcome.measured for outcome in outcomes):
+            print("A server that runs goes on with the times that it has: start it again to use these.")
     for outcome in outcomes:
         if outcome.why:
             print(f"edgeserve: not measured: {outcome.model} on {outcome.lane}: {outcome.why}", file=sys.stderr)

@@ -17,6 +17,7 @@ from edgeserve.units import format_size, ns_to_s
 INTERVAL_NS_MIN = 10**8  # 0.1 s: more often, the questions themselves are what is seen
 REASONS_SHOWN = 3
 MISSING = "-"
+WEB_PLACE = "127.0.0.1:0"
 
 Stats = Mapping[str, Any]
 
@@ -24,11 +25,20 @@ Stats = Mapping[str, Any]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
     parser.add_argument("--interval", default="1s", help="between two looks (default: 1s)")
+    parser.add_argument(
+        "--web",
+        nargs="?",
+        const=WEB_PLACE,
+        metavar="HOST:PORT",
+        help="serve it as a page for a browser of this machine instead (default: any free port)",
+    )
     parser.add_argument("--count", type=int, default=0, metavar="N", help="looks until it ends (default: until Ctrl-C)")
 
 
 def main(args: argparse.Namespace) -> int:
     """Show tables until interrupted. The first look shows what happened since the server's start."""
+    if args.web:
+        return _web(args)
     from rich.console import Console, Group
     from rich.live import Live
 
@@ -48,6 +58,20 @@ def main(args: argparse.Namespace) -> int:
             pass
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
+    return 0
+
+
+def _web(args: argparse.Namespace) -> int:
+    """The page of a front of its own, until interrupted."""
+    from edgeserve.config.schema import HttpConfig
+    from edgeserve.http.front import check_http
+    from edgeserve.tools.http import serve_front
+
+    http = HttpConfig(listen=args.web, server_key=args.server_key, client_key=args.client_key)
+    check_http(http)
+    serve_front(
+        http, args.endpoint or "", lambda places, at: print(f"{places[0]}/ shows the server at {at}", flush=True), False
+    )
     return 0
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 from typing import Any, Dict, Mapping
 
-import numpy as np
-
 Values = Dict[str, Any]
 
 EXAMPLES = (
@@ -34,10 +32,10 @@ def frame(inputs: Values) -> Values:
 
 
 def act(inputs: Values) -> Values:
-    """The model's ``text`` to ``thing``: what is to be switched, UTF-8 bytes, empty where it is none of ours."""
+    """The model's ``text`` to ``thing``: what is to be switched, empty where it is none of ours."""
     word = str(inputs["text"]).strip().lower()
     thing = next((thing for thing in THINGS if word.startswith(thing)), "")
-    return {"thing": np.frombuffer(thing.encode(), np.uint8)}
+    return {"thing": thing}
 
 
 def intent_tokens(inputs: Mapping[str, Any]) -> float:

@@ -132,7 +132,7 @@ async def ask(bus: Any, question: Question, start_s: float, times: Times) -> Non
     times.seconds[question.kind].append(time.monotonic() - asked_s)
     if question.thing:
         times.intents += 1
-        times.right += bytes(answer["thing"]).decode() == question.thing
+        times.right += answer["thing"] == question.thing
         return
     tokens = int(answer["completion_tokens"])
     times.recorded.append({"text": question.inputs["prompt"], "tokens": tokens})

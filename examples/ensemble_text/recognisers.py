@@ -69,7 +69,7 @@ def _node(model: str) -> Callable[[Values], Result]:
     def run(inputs: Values) -> Result:
         text, sure = read(model, inputs["line"])
         return Result(
-            {"text": np.frombuffer(text.encode(), np.uint8), "sure": np.float32(sure)},
+            {"text": text, "sure": np.float32(sure)},
             hints=texts.hints(model, text, sure),
         )
 
@@ -101,13 +101,11 @@ def features(line: np.ndarray) -> np.ndarray:
 
 
 def vote(inputs: Values) -> Values:
-    """The models' texts that are there to one: ``text`` (UTF-8 bytes), ``sure`` and ``models``."""
-    said = [
-        (bytes(inputs[name]).decode(), float(inputs[f"{name}_sure"])) if name in inputs else None for name in MODELS
-    ]
+    """The models' texts that are there to one: ``text``, ``sure`` and ``models``."""
+    said = [(inputs[name], float(inputs[f"{name}_sure"])) if name in inputs else None for name in MODELS]
     text, sure = texts.combined(said, combiner())
     return {
-        "text": np.frombuffer(text.encode(), np.uint8),
+        "text": text,
         "sure": np.float32(sure),
         "models": [name for name in MODELS if name in inputs],
     }
@@ -125,5 +123,5 @@ def example() -> Mapping[str, Any]:
 
 
 def example_vote() -> Values:
-    said: Values = {"tiny": np.frombuffer(b"every answer", np.uint8), "tiny_sure": np.float32(0.9)}
+    said: Values = {"tiny": "every answer", "tiny_sure": np.float32(0.9)}
     return said

@@ -38,11 +38,11 @@ def stack(inputs: Values) -> Values:
 
 
 def act(inputs: Values) -> Values:
-    """The heads' scores to ``word`` (the word that was said, UTF-8 bytes, empty for none) and ``scores``."""
+    """The heads' scores to ``word`` (the word that was said, empty for none) and ``scores``."""
     scores = np.array([float(np.asarray(inputs[word]).reshape(-1)[0]) for word in WORDS], np.float32)
     best = int(scores.argmax())
     word = WORDS[best] if scores[best] > HEARD else ""
-    return {"word": np.frombuffer(word.encode(), np.uint8), "scores": scores}
+    return {"word": word, "scores": scores}
 
 
 # --- one item for each, to warm up and to measure with ----------------------------------------------------------------

@@ -48,7 +48,7 @@ async def room(
             ends[f"{error.code} ({error.reason})" if isinstance(error, (Rejected, Dropped)) else error.code] += 1
             return
         times_ms.append((time.monotonic() - asked_s) * 1000)
-        ends[bytes(answer["word"]).decode() or "no word"] += 1
+        ends[answer["word"] or "no word"] += 1
 
     looks = []
     for index in range(int(seconds / every_s)):

@@ -151,7 +151,7 @@ async def read_pages(
         answer, time_ms = await ask(bus, tally, "reader", {"image": page.image})
         if answer is None:
             continue
-        text = bytes(answer["text"]).decode()
+        text = answer["text"]
         if page.name not in read:
             console.print(f"\n[bold]{page.name}[/bold], read in {time_ms:.0f} ms")
             console.print("\n".join(f"    {line}" for line in text.split("\n")), markup=False, highlight=False)

@@ -82,14 +82,14 @@ def turn(inputs: Values) -> Values:
 
 def join(inputs: Values) -> Values:
     """The recogniser's ``probabilities`` (steps x classes) and the ``box`` of every line, in reading order, to one
-    answer: ``text`` (UTF-8 bytes), ``boxes`` (lines x 4 x 2), ``sure`` (lines); what can hardly be read is left out."""
+    answer: ``text`` (a line each), ``boxes`` (lines x 4 x 2), ``sure`` (lines); what can hardly be read is left out."""
     read = []
     for probabilities, box in zip(inputs["probabilities"], inputs["box"]):
         text, sure = greedy_ctc(np.asarray(probabilities), dictionary())
         if text and sure >= SURE_MIN:
             read.append((text, box, sure))
     return {
-        "text": np.frombuffer("\n".join(text for text, _, _ in read).encode(), np.uint8),
+        "text": "\n".join(text for text, _, _ in read),
         "boxes": np.array([box for _, box, _ in read], np.float32).reshape(-1, 4, 2),
         "sure": np.array([sure for _, _, sure in read], np.float32),
     }

@@ -67,6 +67,43 @@ def brightness(directory: str, dims: Sequence[Any] = (3, 24, 32)) -> str:
     )
 
 
+def mixing(directory: str, name: str, given: Sequence[Any], answer: Sequence[Any], operator: str = "MatMul") -> str:
+    """``y = w @ x`` of a matrix of ones, or another ``operator`` of ``x`` alone, which mixes items or does not."""
+    inputs = ["w", "x"] if operator == "MatMul" else ["x"]
+    weights = [("w", np.ones((answer[0], given[0]), np.float32))] if operator == "MatMul" else []
+    keep = {"keepdims": 0} if operator == "ReduceSum" else {}
+    nodes = [helper.make_node(operator, inputs, ["y"], **keep)]
+    return save(directory, name, nodes, [("x", FLOAT, given)], [("y", FLOAT, answer)], weights)
+
+
+def running_sum(directory: str, name: str, given: Sequence[Any], answer: Sequence[Any], operator: str) -> str:
+    """``y[T] = x[0] + ... + x[T]``."""
+    nodes = [helper.make_node(operator, ["x", "axis"], ["y"])]
+    axis = [("axis", np.array(0, np.int64))]
+    return save(directory, name, nodes, [("x", FLOAT, given)], [("y", FLOAT, answer)], axis)
+
+
+def classifier(directory: str) -> str:
+    """``label[B]`` of int64 and ``probability``, a sequence of maps: what scikit-learn's converter gives by default."""
+    probability = helper.make_sequence_type_proto(
+        helper.make_map_type_proto(INT64, helper.make_tensor_type_proto(FLOAT, []))
+    )
+    graph = helper.make_graph(
+        [
+            helper.make_node("ArgMax", ["x"], ["label"], axis=1, keepdims=0),
+            helper.make_node("ZipMap", ["x"], ["probability"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2, 3]),
+        ],
+        "g",
+        [_info("x", FLOAT, ["B", 4])],
+        [_info("label", INT64, ["B"]), helper.make_value_info("probability", probability)],
+    )
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", 1)]
+    model = helper.make_model(graph, opset_imports=opsets)
+    model.ir_version = IR_VERSION
+    onnx.save(model, os.path.join(directory, "classifier.onnx"))
+    return "classifier.onnx"
+
+
 def masked_mean(directory: str) -> str:
     """``y[B] = sum(x * mask) / sum(mask)``: right under padding only if the mask is."""
     axes = np.array([1], np.int64)

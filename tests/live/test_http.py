@@ -304,6 +304,23 @@ def test_bounds_of_the_front_itself(server, gates):
         connection.close()
 
 
+@pytest.mark.nightly
+def test_the_command_warns_where_no_server_answers(tmp_path):
+    command = [sys.executable, "-m", "edgeserve", "http", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(
+        [*command, "--endpoint", f"ipc://{tmp_path}/nobody", "--with-stdin"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as front:
+        assert front.stdin is not None and front.stderr is not None
+        said = front.stderr.readline() + front.stderr.readline()
+        front.stdin.close()
+    assert (
+        "ready on http://" in said and "the server at ipc://" in said and "edgeserve serve, or give --endpoint" in said
+    )
+
+
 def test_no_server_is_an_error_and_not_a_hang(tmp_path):
     with FrontThread(f"ipc://{tmp_path}/nobody", HttpConfig(listen="127.0.0.1:0")) as front:
         assert front.ask("GET", "/v2/health/live")[0] == 200

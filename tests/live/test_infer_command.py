@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 
 import numpy as np
@@ -9,10 +10,10 @@ import pytest
 from bus_server import BusServer
 
 from edgeserve import cli
-from edgeserve.answers import Answer
 from edgeserve.config.loading import parse_config
 from edgeserve.runtime import Runtime
-from edgeserve.tools.infer import as_text
+from edgeserve.tools.connection import add_connection_arguments
+from edgeserve.tools.infer import why
 
 
 @pytest.fixture
@@ -57,8 +58,12 @@ def test_outputs_and_times_are_printed_and_written(endpoint, image, tmp_path, ca
 
 
 def test_a_late_answer_leads_to_its_story():
-    assert as_text(Answer({}, late=True, id=7)).endswith("\nwhat happened: edgeserve story 7")
-    assert "story" not in as_text(Answer({}, id=7))
+    parser = argparse.ArgumentParser()
+    add_connection_arguments(parser)
+    assert why(7, parser.parse_args([])) == "\nwhat happened: edgeserve story 7"
+    elsewhere = parser.parse_args(["--endpoint", "tcp://127.0.0.1:5555"])
+    assert why(7, elsewhere).endswith("story 7 --endpoint tcp://127.0.0.1:5555")
+    assert not why(0, elsewhere)
 
 
 def test_json_holds_everything(endpoint, image, capsys):

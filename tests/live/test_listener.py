@@ -74,13 +74,13 @@ def test_served_scores_are_those_of_the_networks_run_by_hand(listener, runtime):
     for piece, future in zip(pieces, asked):
         answer = future.result(60)
         assert answer["scores"] == pytest.approx(by_hand(listener, piece), abs=2e-3)
-        assert bytes(answer["word"]) == b""  # nobody says a wake word
+        assert answer["word"] == ""  # nobody says a wake word
 
 
 def test_a_score_above_one_half_is_a_word(listener):
     scores = {"alexa": 0.1, "hey_jarvis": 0.2, "hey_marvin": 0.9, "hey_mycroft": 0.7}
-    assert bytes(listener.act(scores)["word"]) == b"hey_marvin"
-    assert bytes(listener.act(dict.fromkeys(listener.WORDS, 0.4))["word"]) == b""
+    assert listener.act(scores)["word"] == "hey_marvin"
+    assert listener.act(dict.fromkeys(listener.WORDS, 0.4))["word"] == ""
 
 
 def test_sound_of_another_length_is_refused(listener):
@@ -105,6 +105,6 @@ def test_the_readers_pages_go_in_cohorts():
     with edgeserve.Runtime(parse_config(table, directory)) as runtime:
         asked = [runtime.submit("reader", {"image": page.image}, slo_ms=60_000) for page in pages]
         for page, future in zip(pages, asked):
-            text = bytes(future.result(60)["text"]).decode()
+            text = future.result(60)["text"]
             found = "".join(filter(str.isalnum, text.lower()))
             assert all("".join(filter(str.isalnum, words.lower())) in found for words in page.words)

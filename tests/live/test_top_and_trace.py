@@ -6,6 +6,9 @@ import json
 import os
 import re
 import socket
+import subprocess
+import sys
+import urllib.request
 
 import numpy as np
 import pytest
@@ -46,9 +49,24 @@ def test_top_prints_tables_of_80_columns(endpoint, capsys, monkeypatch):
     assert re.search(r"^ ?cpu0 +up", printed, re.MULTILINE)
 
 
+@pytest.mark.nightly
+def test_top_as_a_page(endpoint):
+    pytest.importorskip("uvicorn", reason="pip install -e '.[http]'")
+    command = [sys.executable, "-m", "edgeserve", "top", "--web", "--endpoint", endpoint]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as top:
+        assert top.stdout is not None
+        address = top.stdout.readline().split()[0]
+        with urllib.request.urlopen(address, timeout=20) as page:
+            assert b"<title>EdgeServe</title>" in page.read()
+        with urllib.request.urlopen(f"{address}page/apps", timeout=20) as apps:
+            assert "echo" in json.load(apps)
+        top.terminate()
+    assert top.returncode == 0
+
+
 def test_a_refused_request_leads_to_its_story(endpoint, capsys):
     assert cli.main(["infer", "echo", "--text", "t=x", "--slo", "1us", "--endpoint", endpoint]) == 1
-    number = re.search(r"what happened: edgeserve story (\d+)\n", capsys.readouterr().err)[1]
+    number = re.search(r"what happened: edgeserve story (\d+) --endpoint", capsys.readouterr().err)[1]
     assert cli.main(["story", number, "--endpoint", endpoint]) == 0
     assert f"request {number} of app echo" in capsys.readouterr().out
 

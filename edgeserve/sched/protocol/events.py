@@ -36,7 +36,7 @@ class Request:
     ``deadline_ns`` and ``arrival_ns`` are on the world's monotonic clock. ``hints`` are declared numbers that later
     decisions may need (``{"length": 37}``); a policy names those it reads. ``quality_min`` is the least quality of an
     answer that is of use to the client (0..1): an answer below it is not given. ``margin_ns``: the client's own
-    deadline is so much later, which is kept for the answer's way back; only the request's story tells it.
+    deadline is so much later, which is kept for the answer's way back; only stories and timelines tell it.
     """
 
     fields: ClassVar[Tuple[str, ...]] = (

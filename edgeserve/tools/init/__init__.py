@@ -13,9 +13,10 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from edgeserve.engines.describe import READERS, check_file, describe
 from edgeserve.errors import ConfigError, EdgeServeError
+from edgeserve.tools.init.batch_axis import find_roles
 from edgeserve.tools.init.compute import machine_lanes
 from edgeserve.tools.init.images import propose_image
-from edgeserve.tools.init.roles import model_names, roles_of
+from edgeserve.tools.init.roles import model_names
 from edgeserve.tools.init.slo import read_rates, read_slo_ns
 from edgeserve.tools.init.text import configuration_text, summary
 from edgeserve.tools.init.trial import FoundModel, try_model
@@ -49,6 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="INPUT=3,640,640",
         help="lengths of one item, without the batch axis, for an input whose file leaves them open",
     )
+    parser.add_argument(
+        "--batch-axis",
+        choices=("yes", "no"),
+        help="whether the first axis of the inputs is a batch (default: a run shows whether one item changes another)",
+    )
     parser.add_argument("--cpu", action="store_true", help="use no GPU, even where there is one")
     parser.add_argument("--force", action="store_true", help="write over the file that is there")
 
@@ -70,7 +76,7 @@ def main(args: argparse.Namespace) -> int:
     gpu: Optional[bool] = False if args.cpu else None
     for name, path in zip(names, paths):
         print(f"reading {path} ...", file=sys.stderr, flush=True)
-        roles = roles_of(describe(path), shapes, path)
+        roles = find_roles(name, path, describe(path), shapes, args.batch_axis and args.batch_axis == "yes")
         tried = try_model(name, path, roles, gpu)
         image = propose_image(path, roles, tried.shapes)
         found.append(FoundModel(name, _told_path(path, directory), roles, tried, image))

@@ -36,7 +36,8 @@ _RATE_NAMES = ("sr", "rate", "sample_rate", "sampling_rate", "fs")
 @dataclass
 class Roles:
     """What a model's inputs are. ``given`` are those that a request brings; ``fixed_batch`` is the size of a batch axis
-    that the file fixes; ``candidates`` are the shapes of one item to try where axes are open, the likeliest first."""
+    that the file fixes; without a ``batch_axis`` the model takes one item as it is, and the ports described here have
+    an axis of 1 in front; ``candidates`` are the shapes of one item to try where axes are open, the likeliest first."""
 
     description: FileDescription
     given: List[Port] = field(default_factory=list)
@@ -44,6 +45,7 @@ class Roles:
     state: Dict[str, str] = field(default_factory=dict)
     state_axis: int = 0
     fixed_batch: Optional[int] = None
+    batch_axis: bool = True
     candidates: List[Dict[str, Shape]] = field(default_factory=list)
     shapes_given: bool = False
     notes: List[str] = field(default_factory=list)
@@ -54,9 +56,16 @@ class Roles:
         return not self.shapes_given and any(None in port.dims[1:] for port in self.given)
 
 
-def roles_of(description: FileDescription, shapes: Mapping[str, Shape], path: str) -> Roles:
-    """What each input is. :class:`EngineError` for a model without a batch axis, or whose lengths must be given."""
-    roles = Roles(description)
+class NoBatchAxis(EngineError):
+    """The inputs that a file declares have no batch axis in front."""
+
+
+def roles_of(description: FileDescription, shapes: Mapping[str, Shape], path: str, batch_axis: bool = True) -> Roles:
+    """What each input is, the first axis being a batch or not. :class:`NoBatchAxis` where it cannot be one,
+    :class:`EngineError` where lengths must be given."""
+    if not batch_axis:
+        description = _with_batch_of_one(description, path)
+    roles = Roles(description, batch_axis=batch_axis, notes=list(description.notes))
     if description.engine == "lm":
         return roles
     inputs = list(description.inputs)
@@ -68,7 +77,7 @@ def roles_of(description: FileDescription, shapes: Mapping[str, Shape], path: st
     roles.state = _states([port for port in inputs if port.dims], description.outputs)
     roles.given = [port for port in inputs if port.dims and port.name not in roles.state]
     if not roles.given:
-        raise EngineError(
+        raise NoBatchAxis(
             f"{path}: none of its inputs ({', '.join(port.name for port in inputs) or 'there is none'}) "
             "can be brought by a request; it needs one with a batch axis that is no recurrent state"
         )
@@ -78,6 +87,19 @@ def roles_of(description: FileDescription, shapes: Mapping[str, Shape], path: st
         roles.state_axis = _state_axis(states, roles.fixed_batch)
     _find_lengths(roles, [port for port in inputs if port.name in roles.state], shapes, path)
     return roles
+
+
+def _with_batch_of_one(description: FileDescription, path: str) -> FileDescription:
+    """The same with a batch axis of 1 in front, which the engine takes off again; a sample rate stays a constant."""
+    if description.engine != "onnx":
+        raise EngineError(f"{path}: only ONNX files are served without a batch axis; export it with one, of length 1")
+    return description._replace(
+        inputs=tuple(
+            port if not port.dims and port.name.lower() in _RATE_NAMES else port.batch_of_one()
+            for port in description.inputs
+        ),
+        outputs=tuple(port.batch_of_one() if port.dims else port for port in description.outputs),
+    )
 
 
 def _declared(inputs: Sequence[Port], shapes: Mapping[str, Shape], path: str) -> List[Port]:
@@ -150,9 +172,9 @@ def _fixed_batch(given: Sequence[Port], description: FileDescription, path: str)
     size = min(length for length in fixed if length is not None)
     if len(fixed) > 1 or (size > 1 and outputs and outputs != {size}):
         shown = "; ".join(f"{port.name} {_dims(port.dims)}" for port in given)
-        raise EngineError(
-            f"{path}: its inputs have no batch axis in front ({shown}); a model is served with one, even "
-            "of length 1. Export it with a leading axis for the batch"
+        raise NoBatchAxis(
+            f"{path}: its inputs have no batch axis in front ({shown}), and only ONNX files are served without one. "
+            "Export it with a leading axis for the batch, even of length 1"
         )
     return size
 

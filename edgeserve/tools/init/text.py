@@ -112,6 +112,8 @@ def _first_way(item: FoundModel) -> str:
 
 def _batch_comment(item: FoundModel) -> str:
     times = ", ".join(f"{size} in {format_duration(taken)}" for size, taken in sorted(item.tried.times_ns.items()))
+    if not item.roles.batch_axis:
+        return f"the file has no batch axis; {times} here"
     if item.roles.fixed_batch is not None:
         return f"fixed by the file; {times} here"
     if item.roles.is_open:

@@ -3,15 +3,16 @@ deadline and which batch sizes pay."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.device.boards import has_nvidia_gpu
 from edgeserve.engines import make_engine
-from edgeserve.engines.base import LaneInfo, Values
+from edgeserve.engines.base import Engine, LaneInfo, Values
 from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.describe import READERS
@@ -68,7 +69,7 @@ def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) ->
     if own == "lm":
         return Trial(own, CPU)
     ways = [(own, GPU), (own, CPU)] if gpu is not False and _can_use_gpu(path) else [(own, CPU)]
-    if own == "onnx" and gpu is not False and not roles.is_open and tensorrt_answers():
+    if own == "onnx" and gpu is not False and not roles.is_open and roles.batch_axis and tensorrt_answers():
         ways.insert(0, ("tensorrt", GPU))
     if own == "tensorrt":
         if gpu is False:
@@ -133,6 +134,8 @@ def model_config(
 def engine_options(roles: Roles, shapes: Dict[str, Shape]) -> Dict[str, Any]:
     """What stands in ``options``."""
     options: Dict[str, Any] = {}
+    if not roles.batch_axis:
+        options["batch_axis"] = False
     if roles.constants:
         options["constants"] = dict(roles.constants)
     if roles.state and roles.state_axis:
@@ -147,14 +150,8 @@ def engine_options(roles: Roles, shapes: Dict[str, Shape]) -> Dict[str, Any]:
 
 
 def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], kind: str, device: str) -> Trial:
-    lane = LaneInfo(
-        device, 0, compute_threads(len(allowed_cores()) or 1), name="trial", common={}, clock_ns=time.perf_counter_ns
-    )
     sizes = sizes_of(roles)
-    config = model_config(name, os.path.abspath(path), roles, shapes, sizes, kind)
-    engine = make_engine(config, [lane], "/")
-    try:
-        engine.load()
+    with opened(name, path, roles, shapes, sizes, kind, device) as (engine, lane):
         session, example = engine.open(lane), engine.example()
         times: Dict[int, int] = {}
         for size in sizes:
@@ -165,6 +162,21 @@ def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], kind: str
         # Of TensorRT all sizes are written: then the plan that was just built is the one that is served.
         kept = times if kind == "tensorrt" else worthwhile(times)
         return Trial(kind, device, kept, shapes, example, _outputs(session, example))
+
+
+@contextlib.contextmanager
+def opened(
+    name: str, path: str, roles: Roles, shapes: Dict[str, Shape], sizes: Tuple[int, ...], kind: str, device: str
+) -> Iterator[Tuple[Engine, LaneInfo]]:
+    """The loaded model and the lane that it was made for."""
+    lane = LaneInfo(
+        device, 0, compute_threads(len(allowed_cores()) or 1), name="trial", common={}, clock_ns=time.perf_counter_ns
+    )
+    config = model_config(name, os.path.abspath(path), roles, shapes, sizes, kind)
+    engine = make_engine(config, [lane], "/")
+    try:
+        engine.load()
+        yield engine, lane
     finally:
         engine.unload()
         for shared in (lane.common or {}).values():

@@ -63,7 +63,17 @@ def test_pages_join_without_gap_or_repetition(monkeypatch):
 
 def test_a_number_from_the_future_brings_nothing():
     page = filled(3, 4).page(99, 0)
-    assert page.lines == []
+    assert page == (4, 3, [])  # what to ask for next: also where a server was started anew
+
+
+def test_a_number_from_the_future_ends_that_steps_are_kept():
+    loop = Loop()
+    loop.steps.page(0, 10)
+    loop.step(20, 1)
+    assert loop.taps
+    loop.steps.page(2**62, 30)
+    loop.step(40, 2)
+    assert loop.taps == []
 
 
 def test_without_a_number_steps_are_kept_from_the_first_question_and_only_for_some_time():

@@ -144,3 +144,12 @@ def test_a_timeline_holds_batches_ends_and_reasons(tmp_path):
     tracks = {entry["args"]["name"] for entry in entries if entry["ph"] == "M"}
     assert tracks == {"lanes", "gpu0", "app a"}
     assert {entry["ph"] for entry in entries if entry.get("cat") == "a"} == {"b", "e"}
+
+
+def test_a_timeline_is_taken_in_pieces_and_late_is_what_the_client_would_call_so():
+    timeline = timeline_of([RecordedStep(0, (RequestArrived(Request(1, "a", 0, 3 * MS, margin_ns=MS)),), ())])
+    assert {entry["ph"] for entry in timeline.take()} == {"M"}
+    timeline.add(4 * MS, (), (FinishRequest(1, "completed"),))
+    begins = [entry["args"]["slack_ms"] for entry in timeline.take() if entry["ph"] == "b"]
+    assert begins == [0.0]
+    assert {entry["ph"] for entry in timeline.take()} == {"M"}

@@ -18,7 +18,7 @@ from edgeserve.engines.tensorrt import engine as engine_module
 from edgeserve.errors import ConfigError, EngineError
 from edgeserve.runtime import Runtime
 from edgeserve.tools.init import model_files, read_shapes, trial
-from edgeserve.tools.init.roles import model_names, roles_of
+from edgeserve.tools.init.roles import NoBatchAxis, model_names, roles_of
 from edgeserve.tools.init.slo import choose_slo, read_rates, round_up
 from edgeserve.tools.init.trial import worthwhile
 from edgeserve.units import NS_PER_MS
@@ -73,6 +73,69 @@ def test_networks_of_guessed_sizes_or_other_colours_get_no_proposal(tmp_path):
     for number, dims in enumerate(([3, "H", "W"], [1, 32, 32])):
         written(tmp_path, onnx(tmp_path, "brightness", dims), *(["--force"] if number else []))
         assert "options" not in (tmp_path / "edge.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "answer", "operator", "item"),
+    [
+        ([6], [6], "MatMul", (6,)),  # a filter
+        ([6], [2], "MatMul", (6,)),  # a policy
+        ([6], [], "ReduceSum", (6,)),  # the worth of a state
+        (["T", 6], ["T", 6], "CumSum", (-1, 6)),  # a track
+        ([4, 6], [4, 6], "Tanh", (6,)),  # a batch of four
+        (["B", 6], ["B", 6], "Tanh", (6,)),
+    ],
+)
+def test_a_run_tells_whether_the_first_axis_is_a_batch(given, answer, operator, item, tmp_path):
+    name = onnx(tmp_path, "running_sum" if operator == "CumSum" else "mixing", "m", given, answer, operator)
+    config = written(tmp_path, name)
+    assert config.apps["m"].inputs["x"].shape == item
+    whole = len(item) == len(given)
+    assert config.models["m"].options == ({"batch_axis": False} if whole else {})
+    example = np.arange(int(np.prod([abs(length) for length in item])), dtype=np.float32)
+    with Runtime(config) as runtime:
+        got = runtime.infer("m", {"x": example.reshape([abs(length) for length in item])}, slo_ms=10_000)["y"]
+    right = {"MatMul": [15.0] * (answer[0] if operator == "MatMul" else 0), "ReduceSum": 15.0}
+    np.testing.assert_allclose(
+        np.ravel(got), np.ravel(right.get(operator, example if whole else np.tanh(example))), 1e-5
+    )
+
+
+def test_where_a_run_cannot_tell_the_axis_is_asked_for(tmp_path, capsys):
+    clamp = onnx(tmp_path, "mixing", "clamp", [6], [6], "Tanh")
+    assert cli.main(["init", clamp, "--out", str(tmp_path / "edge.toml"), "--cpu"]) != 0
+    assert "x [6] is one item or a batch of 6" in capsys.readouterr().err
+    assert written(tmp_path, clamp, "--batch-axis", "no").apps["clamp"].inputs["x"].shape == (6,)
+    assert written(tmp_path, clamp, "--batch-axis", "yes", "--force").models["clamp"].batch == (6,)
+
+
+def test_a_classifier_of_scikit_learn_serves_its_label_and_says_how_to_get_the_rest(tmp_path, capsys):
+    config = written(tmp_path, onnx(tmp_path, "classifier"))
+    assert "'zipmap': False" in capsys.readouterr().out
+    with Runtime(config) as runtime:
+        answer = runtime.infer("classifier", {"x": np.array([0, 3, 1, 2], np.float32)}, slo_ms=10_000)
+    assert set(answer) == {"label"} and int(answer["label"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "mend"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "git lfs pull"),
+        (b"\n<!DOCTYPE html><html>", "address of the file itself"),
+        (b"\x08\x07\x12\xff\xff", "download or export it again"),
+    ],
+)
+def test_a_file_that_is_no_model_says_what_to_do(content, mend, tmp_path, capsys):
+    pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
+    (tmp_path / "m.onnx").write_bytes(content)
+    (tmp_path / "edge.toml").write_text(
+        '[lane.cpu0]\n[model.m]\nengine = "onnx"\nfile = "m.onnx"\n[app.m]\nmodel = "m"\nslo = "1s"\n'
+    )
+    assert cli.main(["init", str(tmp_path / "m.onnx"), "--out", str(tmp_path / "new.toml")]) != 0
+    assert mend in capsys.readouterr().err
+    with pytest.raises(EngineError, match=mend):
+        with Runtime.from_config(str(tmp_path / "edge.toml")):
+            pass
 
 
 @pytest.fixture
@@ -282,7 +345,7 @@ def test_only_inputs_with_an_output_of_the_same_form_are_states():
 
 
 def test_a_model_without_a_batch_axis_is_refused():
-    with pytest.raises(EngineError, match=r"no batch axis in front \(image \[480, 640, 3\]\)"):
+    with pytest.raises(NoBatchAxis, match=r"no batch axis in front \(image \[480, 640, 3\]\)"):
         roles([Port("image", F32, (480, 640, 3))], [Port("y", F32, (10,))])
     assert roles([Port("x", F32, (4, 8))], [Port("y", F32, (4, 2))]).fixed_batch == 4
 
