@@ -19,33 +19,36 @@ FILES_KEPT = 128
 
 class Connections:
     """Those that are open. When they are as many as there may be, a new one takes the place of the one that has been
-    idle longest; where each serves a request, it is ended itself. For the event loop's thread."""
+    idle longest, first of those that have asked nothing yet; where each serves a request, it is ended itself. For the
+    event loop's thread."""
 
     def __init__(self, count_max: int) -> None:
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self._count_max = count_max if files < 0 else max(1, min(count_max, files - FILES_KEPT))
         self._open: Set[Any] = set()
+        self._silent: Dict[Any, None] = {}  # that have asked nothing yet, in the order in which they came
         self._idle: Dict[Any, None] = {}  # in the order in which they became so
 
     def enter(self, protocol: Any) -> bool:
         """A connection was accepted; whether it may stay."""
         if len(self._open) >= self._count_max:
-            oldest = next(iter(self._idle), None)
+            oldest = next(iter(self._silent or self._idle), None)
             if oldest is None:
                 return False
             self.leave(oldest)
             oldest.transport.abort()
         self._open.add(protocol)
-        self._idle[protocol] = None
+        self._silent[protocol] = None
         return True
 
     def leave(self, protocol: Any) -> None:
         """It is over."""
         self._open.discard(protocol)
-        self._idle.pop(protocol, None)
+        self.busy(protocol)
 
     def busy(self, protocol: Any) -> None:
         """It serves a request."""
+        self._silent.pop(protocol, None)
         self._idle.pop(protocol, None)
 
     def idle(self, protocol: Any) -> None:

@@ -69,6 +69,18 @@ def test_idle_connections_keep_nobody_out(server: BusServer) -> None:
             one.close()
 
 
+def test_new_connections_end_no_kept_one_that_has_asked(server: BusServer) -> None:
+    with front_of(server, connections_max=8) as front:
+        with dial(front) as kept:
+            for _ in range(2):
+                kept.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                assert kept.recv(1 << 16).startswith(b"HTTP/1.1 200")
+                idle = [dial(front) for _ in range(20)]
+                assert read(idle[0]) == b""
+                for one in idle:
+                    one.close()
+
+
 def test_a_connection_that_says_nothing_or_half_a_head_ends(server: BusServer, monkeypatch: Any) -> None:
     monkeypatch.setattr(connections, "HEAD_S", 0.05)
     with front_of(server) as front:
