@@ -27,6 +27,7 @@ from edgeserve.engines.base import ANSWERED, Batch, BatchControl, Result, releas
 from edgeserve.engines.lm.backend import Row
 from edgeserve.engines.lm.constraint import Grammars
 from edgeserve.engines.lm.generation import Generation
+from edgeserve.engines.lm.prefixes import Prefixes
 from edgeserve.engines.lm.sampling import Sampling
 from edgeserve.engines.lm.slots import Slots
 from edgeserve.engines.lm.step_loop import Language, StepLoop
@@ -148,7 +149,7 @@ class World(BatchControl):
                 "",
                 tokens,
             ),
-            Slots(self.backend),
+            Slots(self.backend, Prefixes(0)),
         )
         self.scheduler = build_scheduler(
             config or config_of(case), sequences={"chat": (CONTEXT, TOKEN_BYTES, SLOTS, tokens)}

@@ -80,7 +80,7 @@ def test_the_tokens_kept_are_bounded():
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
-    pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
+    pytest.importorskip("onnxruntime", "1.20", reason="older versions cannot read a prompt in parts")
     import lm_models
 
     directory = str(tmp_path_factory.mktemp("lm"))
