@@ -77,7 +77,6 @@ class _Queue:
             for event in arrivals[done : done + len(self._running.jobs)]:
                 self._now_ns += GAP_NS
                 self._scheduler.step(self._now_ns, (event,))
-                self._scheduler.wake_ns
             done += len(self._running.jobs)
             self._end()
         return (clock_ns() - begun_ns) // done
