@@ -12,6 +12,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections import Counter
 
 from for_each import for_each
 from parsed import tree_of
@@ -293,6 +294,12 @@ def test_policies_share_only_what_is_common(module):
 
 def test_only_public_modules_lie_at_the_top():
     assert {name for name in TREES if "." not in name and not is_package(name)} | {""} == LOOSE
+
+
+def test_no_file_name_stands_three_times():
+    """A name in a message, a trace or a search leads to one file, or to one of two."""
+    times = Counter(os.path.basename(path) for path in PATHS.values())
+    assert [name for name, count in times.items() if count > 2 and name != "__init__.py"] == []
 
 
 def test_no_two_modules_import_each_other_not_even_for_type_checkers():

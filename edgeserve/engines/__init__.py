@@ -23,12 +23,12 @@ functions are looked for in ``directory``."""
 
 ENGINES: Dict[str, str] = {
     "combine": "edgeserve.engines.combine",
-    "lm": "edgeserve.engines.lm.engine",
+    "lm": "edgeserve.engines.lm.lm_engine",
     "onnx": "edgeserve.engines.onnx",
     "python": "edgeserve.engines.python",
     "synthetic": "edgeserve.engines.synthetic",
     "tensorrt": "edgeserve.engines.tensorrt",
-    "torch": "edgeserve.engines.torch.engine",
+    "torch": "edgeserve.engines.torch.torch_engine",
 }
 """Engine kind -> module. The values are names, so that nothing is imported before it is needed."""
 

@@ -70,7 +70,7 @@ def answer_lengths(app: AppConfig, model: Optional[ModelConfig], config: Config)
     policy = config.policies.get(app.policy or next(iter(config.policies), AUTO))
     kind = AUTO if policy is None else policy.kind
     if model is not None and "steps" not in app.predict and kind in ORDERED_BY_LENGTH:
-        from edgeserve.engines.lm.engine import MAX_TOKENS
+        from edgeserve.engines.lm.lm_engine import MAX_TOKENS
 
         if (
             app.learn_lengths

@@ -26,12 +26,12 @@ from edgeserve.sched.policies.common import lane_schedule
 from edgeserve.sched.policies.common.job_queue import JobQueue
 from edgeserve.sched.policies.dynamic.sampler import Sampler
 from edgeserve.sched.policies.language.lengths import Lengths
-from edgeserve.sched.policies.pard_local import policy as pard_local
+from edgeserve.sched.policies.pard_local import pard_local
 from edgeserve.sched.policies.pard_local.cost import LaneSchedule
 from edgeserve.sched.policies.pard_local.stages import Route
 from edgeserve.sched.policies.rtlm_plus import RtlmPlus
-from edgeserve.sched.policies.schemble_plus import policy as schemble_plus
-from edgeserve.sched.policies.schemble_plus.policy import SchemblePlus
+from edgeserve.sched.policies.schemble_plus import schemble_plus
+from edgeserve.sched.policies.schemble_plus.schemble_plus import SchemblePlus
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.arrivals import AppArrivals, Sources
@@ -188,7 +188,9 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism("edf: refusal at arrival", "policies/edf.py", (), {"edf": {"admit": False}}),
     # --- pard_local
     Mechanism("pard_local: a second cohort", "policies/pard_local/in_flight.py", (), {"pard_local": {"cohorts": 1}}),
-    Mechanism("pard_local: refusal at arrival", "policies/pard_local/policy.py", (), {"pard_local": {"admit": False}}),
+    Mechanism(
+        "pard_local: refusal at arrival", "policies/pard_local/pard_local.py", (), {"pard_local": {"admit": False}}
+    ),
     Mechanism(
         "pard_local: filling of batches",
         "policies/pard_local/filling.py",
@@ -201,7 +203,7 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     ),
     Mechanism(
         "pard_local: host functions ahead",
-        "policies/pard_local/policy.py",
+        "policies/pard_local/pard_local.py",
         (Part(pard_local.PardLocal, "_ahead_bids", lambda *args: []),),
     ),
     # --- orloj+, rtlm+, schemble+
@@ -235,12 +237,12 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     ),
     Mechanism(
         "schemble+: wait of the join",
-        "policies/schemble_plus/policy.py",
+        "policies/schemble_plus/schemble_plus.py",
         (Part(SchemblePlus, "_join_wait_ns", says(0)),),
     ),
     Mechanism(
         "schemble+: stop when enough",
-        "policies/schemble_plus/policy.py",
+        "policies/schemble_plus/schemble_plus.py",
         (Part(SchemblePlus, "_is_enough", says(False)),),
     ),
 )

@@ -90,7 +90,8 @@ class Torch:
 
 def installed(monkeypatch: Any) -> None:
     """Put it in the place of torch in the engine, without a library for CUDA beside it."""
-    from edgeserve.engines.torch import engine, streams
+    from edgeserve.engines.torch import streams
+    from edgeserve.engines.torch import torch_engine as engine
 
     def missing(choice: str = "auto") -> Any:
         raise DeviceMissing("no library for CUDA")

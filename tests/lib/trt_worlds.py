@@ -17,7 +17,8 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Engine, LaneInfo
 from edgeserve.engines.cuda import driver
-from edgeserve.engines.tensorrt import build_process, engine
+from edgeserve.engines.tensorrt import build_process
+from edgeserve.engines.tensorrt import tensorrt_engine as engine
 
 MODULE = """import os
 import trt_double

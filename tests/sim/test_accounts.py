@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scenarios import scenario_of
 
-from edgeserve.sched.policies.published.pard.policy import PROACTIVE
+from edgeserve.sched.policies.published.pard.pard import PROACTIVE
 from edgeserve.sched.protocol.actions import FinishRequest
 from edgeserve.sched.protocol.events import Request, RequestArrived
 from edgeserve.sim.run import simulate

@@ -14,7 +14,7 @@ from typing import Sequence
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Engine, LaneInfo
-from edgeserve.engines.tensorrt.engine import TensorrtEngine
+from edgeserve.engines.tensorrt.tensorrt_engine import TensorrtEngine
 
 
 def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:

@@ -22,11 +22,11 @@ from edgeserve.engines.base import Batch, LaneInfo, run_whole
 from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import is_available, open_driver
 from edgeserve.engines.options import Options
-from edgeserve.engines.tensorrt.engine import TensorrtEngine
 from edgeserve.engines.tensorrt.library import INSTALL_MEND, open_library
 from edgeserve.engines.tensorrt.plan_file import describe
 from edgeserve.engines.tensorrt.plans import PlanCache, identity_of
 from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, is_plan, read_settings
+from edgeserve.engines.tensorrt.tensorrt_engine import TensorrtEngine
 from edgeserve.errors import DeviceMissing, EdgeServeError
 from edgeserve.units import NS_PER_S, format_duration, format_size
 

@@ -32,9 +32,9 @@ from edgeserve.engines.cuda.staging import Staged
 from edgeserve.engines.cuda.status import of_model
 from edgeserve.engines.ports import PackedBatch, Ports
 from edgeserve.engines.tensorrt.build_errors import forget_locals
+from edgeserve.engines.tensorrt.io_tensors import Tensor, select_profile, set_shape
 from edgeserve.engines.tensorrt.library import Library
 from edgeserve.engines.tensorrt.shapes import Profile, ProfileShape, outside
-from edgeserve.engines.tensorrt.tensors import Tensor, select_profile, set_shape
 from edgeserve.errors import EngineError
 
 log = logging.getLogger("edgeserve.tensorrt")

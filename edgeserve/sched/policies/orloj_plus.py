@@ -21,7 +21,7 @@ from typing import ClassVar, Dict, List, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.policies.common.bidding import likely_bid
-from edgeserve.sched.policies.dynamic.base import DynamicOptions, DynamicPolicy
+from edgeserve.sched.policies.dynamic.dynamic_policy import DynamicOptions, DynamicPolicy
 from edgeserve.sched.policies.dynamic.lengths import Lengths
 from edgeserve.sched.policies.dynamic.model import DynamicModel, QueueKey
 from edgeserve.sched.policy_api.board import Board

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence, Set, Tup
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.batch_time import BatchTime
 from edgeserve.sched.policies.edf import Edf
-from edgeserve.sched.policies.language.base import KEEP, LanguageOptions, LanguagePolicy
 from edgeserve.sched.policies.language.consolidation import seed, window_len
+from edgeserve.sched.policies.language.language_policy import KEEP, LanguageOptions, LanguagePolicy
 from edgeserve.sched.policies.language.offload import Crowd, Main, Side
 from edgeserve.sched.policies.language.priority import Key, PriorityParameters, fifo, linear
 from edgeserve.sched.policies.language.queues import RANKS, ModelTasks, Waiting

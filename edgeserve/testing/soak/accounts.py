@@ -12,7 +12,7 @@ from typing import Any, Dict, Mapping, NamedTuple, NoReturn, Sequence
 
 from edgeserve.config.schema import Config
 from edgeserve.sched.core.request_manager import EXPIRED, SUPERSEDED
-from edgeserve.sched.policies.published.pard.policy import PROACTIVE, Pard
+from edgeserve.sched.policies.published.pard.pard import PROACTIVE, Pard
 from edgeserve.sched.protocol.actions import Action, FinishRequest, Outcome
 from edgeserve.sched.protocol.events import Event, Request, RequestArrived
 from edgeserve.sched.requests.admission import OVER_SHARE

@@ -8,7 +8,7 @@ from typing import Any, Iterator, List, Optional
 import pytest
 
 from edgeserve.config.loading import parse_config
-from edgeserve.engines.lm.engine import LmEngine
+from edgeserve.engines.lm.lm_engine import LmEngine
 from edgeserve.errors import EngineError
 from edgeserve.live.predictors import WAIT_NS_MAX, WAIT_SHARE, WAITING_MAX, PredictionWorker, prompt_counter
 from edgeserve.live.request import LiveRequest, RequestValidator, request_of_call, request_validators

@@ -10,8 +10,8 @@ import pytest
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
-from edgeserve.engines.lm import engine as engine_module
-from edgeserve.engines.lm.engine import LmEngine
+from edgeserve.engines.lm import lm_engine as engine_module
+from edgeserve.engines.lm.lm_engine import LmEngine
 from edgeserve.engines.lm.step_loop import parts_of
 from edgeserve.engines.lm.turns import tokens_within
 from edgeserve.errors import ConfigError

@@ -20,7 +20,7 @@ import trt_worlds
 import edgeserve
 from edgeserve.engines.base import Batch, run_whole
 from edgeserve.engines.cuda import driver
-from edgeserve.engines.tensorrt import engine as engine_module
+from edgeserve.engines.tensorrt import tensorrt_engine as engine_module
 from edgeserve.engines.tensorrt.build_errors import LibraryMissing, PlanRefused
 from edgeserve.errors import DeviceMissing, EngineError, OutOfMemory
 

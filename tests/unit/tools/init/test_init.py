@@ -12,9 +12,9 @@ from edgeserve import cli
 from edgeserve.config.loading import load_config
 from edgeserve.engines.describe import FileDescription, describe
 from edgeserve.engines.gguf import read_header
-from edgeserve.engines.lm.engine import KNOWN_OPTIONS
+from edgeserve.engines.lm.lm_engine import KNOWN_OPTIONS
 from edgeserve.engines.ports import Port
-from edgeserve.engines.tensorrt import engine as engine_module
+from edgeserve.engines.tensorrt import tensorrt_engine as engine_module
 from edgeserve.errors import ConfigError, EngineError
 from edgeserve.runtime import Runtime
 from edgeserve.tools.init import model_files, read_shapes, trial

@@ -1,6 +1,6 @@
 """One lane of one module in PARD: its queue with two ends, its forming batch; and which module a lane serves next.
 
-Knows no clock and no rule; :class:`~edgeserve.sched.policies.published.pard.policy.Pard` decides who joins and who is
+Knows no clock and no rule; :class:`~edgeserve.sched.policies.published.pard.pard.Pard` decides who joins and who is
 dropped.
 """
 

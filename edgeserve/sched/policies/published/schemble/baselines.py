@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.policies.ensemble.base import OVERLOADED, EnsembleOptions, EnsemblePolicy
+from edgeserve.sched.policies.ensemble.ensemble_policy import OVERLOADED, EnsembleOptions, EnsemblePolicy
 from edgeserve.sched.policies.ensemble.lanes import Places, ends_at_ns
 from edgeserve.sched.policies.ensemble.queries import Query
 from edgeserve.sched.policy_api.board import Board

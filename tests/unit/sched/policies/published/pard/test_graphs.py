@@ -8,7 +8,7 @@ from hand_world import Driver, ended, ids, ran
 from edgeserve.config.schema import AppConfig, NodeConfig
 from edgeserve.sched.policies.published.pard import state_planner as pard_state
 from edgeserve.sched.policies.published.pard.branches import NO_BRANCH, Branches
-from edgeserve.sched.policies.published.pard.policy import PROACTIVE
+from edgeserve.sched.policies.published.pard.pard import PROACTIVE
 from edgeserve.sched.policies.published.pard.state_planner import LoadFactor, Planner, models_of
 from edgeserve.sched.policies.published.pard.waits import Waits
 from edgeserve.sched.protocol.events import RequestArrived

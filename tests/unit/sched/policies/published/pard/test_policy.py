@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hand_world import Driver, ended, ids, ran
 
-from edgeserve.sched.policies.published.pard.policy import PROACTIVE
+from edgeserve.sched.policies.published.pard.pard import PROACTIVE
 from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import RequestArrived

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Dict, Final, List, Mapping, Sequence, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.policies.ensemble.base import Alike, EnsembleOptions, EnsemblePolicy, PlanParameters, Row
+from edgeserve.sched.policies.ensemble.ensemble_policy import (
+    Alike,
+    EnsembleOptions,
+    EnsemblePolicy,
+    PlanParameters,
+    Row,
+)
 from edgeserve.sched.policies.ensemble.lanes import Places, with_dispatch_gaps
 from edgeserve.sched.policies.ensemble.planner import EXACT
 from edgeserve.sched.policies.ensemble.problem import Asked, Lanes, Option, Plan

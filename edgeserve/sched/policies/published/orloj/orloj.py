@@ -25,7 +25,7 @@ from edgeserve.compiled import mypyc_attr
 from edgeserve.errors import ConfigError
 from edgeserve.sched.policies.common.bidding import likely_bid
 from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.policies.dynamic.base import DynamicOptions, DynamicPolicy
+from edgeserve.sched.policies.dynamic.dynamic_policy import DynamicOptions, DynamicPolicy
 from edgeserve.sched.policies.dynamic.lengths import Lengths
 from edgeserve.sched.policies.dynamic.model import DynamicModel, QueueKey
 from edgeserve.sched.policies.published.orloj.slack import SlackScore, score_of, top

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, List, Sequence, Type
 
 from edgeserve.compiled import mypyc_attr
-from edgeserve.sched.policies.ensemble.base import EnsembleOptions, EnsemblePolicy, PlanParameters
+from edgeserve.sched.policies.ensemble.ensemble_policy import EnsembleOptions, EnsemblePolicy, PlanParameters
 from edgeserve.sched.policies.ensemble.lanes import Places
 from edgeserve.sched.policies.ensemble.planner import greedy
 from edgeserve.sched.policies.ensemble.problem import REWARD_UNIT, Asked, Lanes, Option, Plan, pack

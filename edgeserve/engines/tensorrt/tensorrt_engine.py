@@ -32,6 +32,7 @@ from edgeserve.engines.tensorrt.building import (
     build_plan,
 )
 from edgeserve.engines.tensorrt.construct import FP16_MEND
+from edgeserve.engines.tensorrt.io_tensors import Tensor, check_profiles, tensors_of
 from edgeserve.engines.tensorrt.library import Library, open_library
 from edgeserve.engines.tensorrt.plan_file import (
     check_options,
@@ -44,7 +45,6 @@ from edgeserve.engines.tensorrt.plans import Identity, PlanCache, StoredPlan, id
 from edgeserve.engines.tensorrt.running import LaneContexts, Loaded, TensorrtSession
 from edgeserve.engines.tensorrt.settings import KNOWN_OPTIONS, BuildRequest, is_plan, read_settings
 from edgeserve.engines.tensorrt.shapes import Input, Profile, ProfileShape, item_ranges
-from edgeserve.engines.tensorrt.tensors import Tensor, check_profiles, tensors_of
 from edgeserve.errors import EngineError
 from edgeserve.units import NS_PER_S, counted, format_duration
 

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence, Tuple, T
 
 from edgeserve.compiled import mypyc_attr
 from edgeserve.sched.latency.batch_time import BatchTime
-from edgeserve.sched.policies.language.base import (
+from edgeserve.sched.policies.language.consolidation import RULES, consolidate, window_len
+from edgeserve.sched.policies.language.language_policy import (
     KEEP,
     PREFILL_STEPS,
     STEPS,
@@ -19,7 +20,6 @@ from edgeserve.sched.policies.language.base import (
     LanguageOptions,
     LanguagePolicy,
 )
-from edgeserve.sched.policies.language.consolidation import RULES, consolidate, window_len
 from edgeserve.sched.policies.language.offload import Crowd, Main
 from edgeserve.sched.policies.language.priority import Key, PriorityParameters
 from edgeserve.sched.policies.language.queues import Learnt, ModelTasks, Waiting, declared
