@@ -30,10 +30,10 @@ from typing import Any, Dict, Iterator, List, Sequence, Tuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 import numpy as np
+from lib import lw
 from lib.checks import Checks, arguments
 from lib.prompts import prompts
 from numpy.typing import NDArray
-from replicate.rtlm import lw
 
 import edgeserve
 from edgeserve.config.loading import parse_config

@@ -6,12 +6,12 @@ import time
 from typing import Any, Callable, Dict, List
 
 import numpy as np
+from lib.lw import FEATURES, HIDDEN, Lw
 
 from edgeserve.config.loading import parse_config
 from edgeserve.predict.length import packaged
 from edgeserve.sched.core.build import build_scheduler
 from edgeserve.sched.protocol.events import Request, RequestArrived
-from replicate.rtlm.lw import FEATURES, HIDDEN, Lw
 
 WAITING = 500
 LAYERS = (FEATURES, *HIDDEN, 1)

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Sequence
 
 import numpy as np
+from lib import lw
 from lib.checks import Checks
 
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import parse_scenario
 from edgeserve.tools.fit.length import History, fit, folds, read_history
-from replicate.rtlm import cases, lw, world
+from replicate.rtlm import cases, world
 from replicate.rtlm.world import LMS, Case, Result, System
 
 ANSWERS = str(Path(__file__).resolve().parents[2] / "lib" / "answers.jsonl")
