@@ -71,9 +71,10 @@ def test_over_the_bus_a_thread_of_its_own_predicts() -> None:
         assert refused.value.reason == "cannot_make_deadline"
         assert bus.infer("echo", {"x": NEGATIVE}).outcome == "completed"
         assert bus.stats()["apps"]["echo"]["failed_predictions"] == {"steps": 1}
-        (loop,) = [thread.ident for thread in threading.enumerate() if thread.name == "edgeserve-loop"]
+        loops = {thread.ident for thread in threading.enumerate() if thread.name == "edgeserve-loop"}  # of others, too
+    assert loops
     assert len(set(live_functions.predicted_on)) == 1
-    assert not {threading.get_ident(), loop} & set(live_functions.predicted_on)
+    assert not {threading.get_ident(), *loops} & set(live_functions.predicted_on)
 
 
 @contextlib.contextmanager
