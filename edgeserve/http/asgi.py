@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import zlib
 from functools import lru_cache
-from typing import Any, Awaitable, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from edgeserve.config.addresses import is_loopback
 from edgeserve.errors import EdgeServeError, Malformed, TooLarge
@@ -160,6 +161,28 @@ class Call:
         """Returns when the client has gone. Only after the body was read."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
+
+    @contextlib.asynccontextmanager
+    async def until_gone(self) -> AsyncIterator[None]:
+        """The block ends early, without an error, when the client goes: for answers that are sent in pieces."""
+        task = asyncio.current_task()
+        assert task is not None, "called by a handler"
+        has_gone = False
+
+        async def watch() -> None:
+            nonlocal has_gone
+            await self.gone()
+            has_gone = True
+            task.cancel()
+
+        watching = asyncio.ensure_future(watch())
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not has_gone:
+                raise
+        finally:
+            watching.cancel()
 
     async def answer(self, body: Any = None, status: int = 200, headers: Sequence[Tuple[bytes, bytes]] = ()) -> None:
         """Send JSON, or ``bytes`` as they are with the ``content-type`` that is in ``headers``."""

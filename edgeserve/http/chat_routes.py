@@ -84,32 +84,20 @@ class ChatRoutes:
     async def _stream(self, call: Call, request: ChatRequest, completion: Completion) -> None:
         """Chunks as they come. The status is sent with the first, so that a refusal has its own; a client that goes
         cancels the request."""
-        task = asyncio.current_task()
-        assert task is not None, "called by a handler"
-        gone: List[bool] = []
-
-        async def watch() -> None:
-            await call.gone()
-            gone.append(True)
-            task.cancel()
-
-        watching = asyncio.ensure_future(watch())
         chunks = self._chunks(request, completion, call.origin)
         try:
-            async for chunk in chunks:
-                await _event(call, to_json(chunk))
-            await _event(call, b"[DONE]")
-            await call.send({"type": "http.response.body", "body": b""})
-        except asyncio.CancelledError:
-            if not gone:
-                raise
-        except EdgeServeError as error:
-            if not call.begun or isinstance(error, ClientGone):
-                raise
-            await _event(call, to_json(error_body(error)))
-            await call.send({"type": "http.response.body", "body": b""})
+            async with call.until_gone():
+                try:
+                    async for chunk in chunks:
+                        await _event(call, to_json(chunk))
+                    last = b"[DONE]"
+                except EdgeServeError as error:
+                    if not call.begun or isinstance(error, ClientGone):
+                        raise
+                    last = to_json(error_body(error))
+                await _event(call, last)
+                await call.send({"type": "http.response.body", "body": b""})
         finally:
-            watching.cancel()
             await chunks.aclose()
 
     async def _chunks(

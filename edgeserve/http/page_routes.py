@@ -104,29 +104,16 @@ class PageRoutes:
     async def stream(self, call: Call) -> None:
         """Server-sent events until the viewer goes. A viewer has a place of the front's, like a request."""
         self._backend.places.enter(call.origin)
-        task = asyncio.current_task()
-        assert task is not None, "called by a handler"
-        gone: List[bool] = []
-
-        async def watch() -> None:
-            await call.gone()
-            gone.append(True)
-            task.cancel()
-
-        watching = asyncio.ensure_future(watch())
         pieces = self._view.pieces()
         try:
-            await call.start(200, [*EVENT_STREAM, *HEADERS[1:2]])
-            async for piece in pieces:
-                message = {"type": "http.response.body", "body": piece, "more_body": True}
-                await asyncio.wait_for(call.send(message), call.bounds.body_s_max)
-        except asyncio.CancelledError:
-            if not gone:
-                raise
+            async with call.until_gone():
+                await call.start(200, [*EVENT_STREAM, *HEADERS[1:2]])
+                async for piece in pieces:
+                    message = {"type": "http.response.body", "body": piece, "more_body": True}
+                    await asyncio.wait_for(call.send(message), call.bounds.body_s_max)
         except asyncio.TimeoutError:
             raise ClientGone("the viewer does not read its stream") from None
         finally:
-            watching.cancel()
             await pieces.aclose()
             self._backend.places.leave(call.origin)
 

@@ -18,6 +18,7 @@ from edgeserve.sched.core.cuts import Cuts
 from edgeserve.sched.core.experiments import Trials
 from edgeserve.sched.core.holds import Holds
 from edgeserve.sched.latency.batch_time import BatchTime
+from edgeserve.sched.latency.declared import DeclaredShare
 from edgeserve.sched.latency.inputs import InputVariance
 from edgeserve.sched.latency.lane_gaps import DispatchGap
 from edgeserve.sched.latency.path_cost import AppCosts
@@ -127,6 +128,11 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         "core/auction.py",
         (Part(Board, "spares_critical", says(True)),),
     ),
+    Mechanism(
+        "others before who could make a critical request late",
+        "core/auction.py",
+        (Part(Auction, "_sparing", lambda self, bid, *rest: bid),),
+    ),
     Mechanism("auction plans for slow batches", "core/auction.py", (Part(Auction, "_say_spread", says(None), True),)),
     Mechanism(
         "auction counts what waiting loses",
@@ -148,6 +154,9 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism("slowdown of batches", "latency/batch_time.py", (Part(BatchTime, "_follow", says(None), True),)),
     Mechanism("standard times by size", "latency/batch_time.py", (Part(BatchTime, "_compare", says(False), True),)),
     Mechanism("input variance", "latency/inputs.py", (Part(InputVariance, "observe", says(False), True),)),
+    Mechanism(
+        "declared work as batches show it", "latency/declared.py", (Part(DeclaredShare, "observe", says(None), True),)
+    ),
     Mechanism("standard work", "latency/batch_time.py", (Part(BatchTime, "_each_ns", says(0)),)),
     Mechanism("measured durations expire", "latency/batch_time.py", (Part(BatchTime, "forget", says(None), True),)),
     Mechanism("dispatch gap", "latency/lane_gaps.py", (Part(DispatchGap, "took", says(None), True),)),
@@ -181,6 +190,11 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         "edf: urgent before patient",
         "policies/common/lane_schedule.py",
         (Part(lane_schedule, "_patient_from_ns", says(FOREVER_NS)),),
+    ),
+    Mechanism(
+        "edf: no model is passed over for ever",
+        "policies/common/lane_schedule.py",
+        (Part(edf, "overdue", lambda bids, passed_ns, first, *rest: first),),
     ),
     Mechanism("edf: batches that give nobody up", "policies/edf.py", (Part(edf, "_rate_of_all", says(0.0)),)),
     Mechanism("edf: steps to come", "policies/edf.py", (Part(edf, "_steps_more_ns", says(0)),)),
@@ -234,6 +248,11 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         "schemble+: charges of other apps",
         "policies/schemble_plus/others.py",
         (Part(schemble_plus, "charges", lambda shares_ns, *rest: [0.0] * len(shares_ns)),),
+    ),
+    Mechanism(
+        "schemble+: models that could make a critical request late",
+        "policies/schemble_plus/schemble_plus.py",
+        (Part(SchemblePlus, "_that_may_go", lambda self, rows, *rest: rows),),
     ),
     Mechanism(
         "schemble+: wait of the join",
