@@ -1,7 +1,7 @@
 """The three mixes of ``examples/mixes`` at three loads: each app its own policy beside simple rules, in virtual time.
 
-    python scripts/bench/mix.py [--only MIX] [--loads 0.7,1,1.3] [--seeds N] [--ways "auto;edf"] [--keep FILE]
-                                [--json FILE]
+    python scripts/bench/mix.py [--only MIX] [--loads 0.7,1,1.3] [--first N] [--seeds N] [--ways "auto;edf"]
+                                [--without MECHANISM] [--keep FILE] [--json FILE]
 
 All ways serve the same arrivals. ``auto`` is what the files ask for: each app its own policy, chosen by what it is. The
 others: ``edf`` for all apps, ``edf`` as it was before it became the plan of a lane (``edf_before``), ``fifo``, one
@@ -11,6 +11,7 @@ lane that is divided for good, each part with ``edf``.
 A request is worth its app's mean lane time in full batches times its value, if it is in time; an ensemble's answer is
 worth as much less as the models that took part agree less often with all of them. ``bound`` is what no scheduler can
 exceed: the most value that fits into the lane's time in full batches, all arrivals known, whatever the deadlines.
+``--without`` switches mechanisms of the ablation off, in every way that has them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import os
 import statistics
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
@@ -29,6 +31,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence, Tuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib import edf_before
+from lib.ablated import MECHANISMS
 from lib.checks import Checks
 from lib.ensemble_worlds import EDGES, Took, Truth
 from lib.mix_baselines import FAIR, PRIORITY, partitioned
@@ -287,6 +290,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--loads", default=",".join([f"{load:g}" for load in LOADS]), help="default %(default)s")
     parser.add_argument("--seeds", type=int, default=SEEDS, metavar="N", help="default %(default)s")
     parser.add_argument("--ways", default=";".join(WAYS), help="separated by ';'; default %(default)s")
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="first seed (default %(default)s)")
+    names = [mechanism.name for mechanism in MECHANISMS if mechanism.parts]
+    parser.add_argument("--without", metavar="MECHANISM", action="append", default=[], choices=names)
     parser.add_argument("--keep", metavar="FILE", default="", help="runs so far; delete it when code changed")
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args(argv)
@@ -295,7 +301,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     found = kept(args.keep)
     done = {item[:4] for item in found}
     gc.disable()
-    for seed in range(args.seeds):
+    off = ExitStack()
+    for mechanism in MECHANISMS:
+        if mechanism.name in args.without:
+            mechanism.switch_off(off)
+    for seed in range(args.first, args.first + args.seeds):
         for mix in args.only or MIXES:
             for load in loads:
                 for way in ways:

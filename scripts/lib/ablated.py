@@ -29,6 +29,7 @@ from edgeserve.sched.policies.dynamic.sampler import Sampler
 from edgeserve.sched.policies.language.lengths import Lengths
 from edgeserve.sched.policies.pard_local import pard_local
 from edgeserve.sched.policies.pard_local.cost import LaneSchedule
+from edgeserve.sched.policies.pard_local.pard_local import PardLocal
 from edgeserve.sched.policies.pard_local.stages import Route
 from edgeserve.sched.policies.rtlm_plus import RtlmPlus
 from edgeserve.sched.policies.schemble_plus import schemble_plus
@@ -202,6 +203,11 @@ MECHANISMS: Tuple[Mechanism, ...] = (
     Mechanism("edf: refusal at arrival", "policies/edf.py", (), {"edf": {"admit": False}}),
     # --- pard_local
     Mechanism("pard_local: a second cohort", "policies/pard_local/in_flight.py", (), {"pard_local": {"cohorts": 1}}),
+    Mechanism(
+        "pard_local: cohorts yield to a more urgent class",
+        "policies/pard_local/pard_local.py",
+        (Part(PardLocal, "_is_in_the_way", says(False)),),
+    ),
     Mechanism(
         "pard_local: refusal at arrival", "policies/pard_local/pard_local.py", (), {"pard_local": {"admit": False}}
     ),

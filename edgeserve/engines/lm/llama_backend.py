@@ -21,6 +21,7 @@ from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.gguf import CAUSAL, kept_per_token, not_a_decoder_alone, read_header
 from edgeserve.engines.lm.backend import ModelFacts, Row
 from edgeserve.engines.lm.llama_numbers import Numbers
+from edgeserve.engines.lm.prefixes import PREFIX_CACHE_BYTES
 from edgeserve.engines.lm.tokenizers import longest_first
 from edgeserve.engines.options import Options
 from edgeserve.errors import EngineError, OutOfMemory
@@ -80,6 +81,7 @@ def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneIn
         options.integer("threads", 0, 0, 1024),
         layers,
         gpu.device_index if gpu else 0,
+        options.size_bytes("prefix_cache", PREFIX_CACHE_BYTES) > 0,
     )
 
 
@@ -88,13 +90,16 @@ class LlamaBackend:
 
     continues = True
 
-    def __init__(self, model: str, path: str, context: int, threads: int, gpu_layers: int, device_index: int) -> None:
+    def __init__(
+        self, model: str, path: str, context: int, threads: int, gpu_layers: int, device_index: int, keeps: bool
+    ) -> None:
         self._model = model
         self._path = path
         self._context = context
         self._threads = threads
         self._gpu_layers = gpu_layers
         self._device_index = device_index
+        self._keeps = keeps
         self._loaded: Any = None
         self._vocabulary: Optional[LlamaTokenizer] = None
 
@@ -151,7 +156,7 @@ class LlamaBackend:
         context = self._context or int(llama_cpp.llama_model_n_ctx_train(self._loaded))
         settings = llama_cpp.llama_context_default_params()
         moves = self._moves()
-        numbers = slots + moves  # one is free, so that others can move
+        numbers = slots + (moves and self._keeps and slots > 1)  # one more, for those that are kept between others
         settings.n_ctx = context * numbers  # of all sequences together, each has its share
         settings.n_batch = settings.n_ubatch = BATCH_TOKENS
         settings.n_seq_max = numbers
@@ -164,7 +169,7 @@ class LlamaBackend:
                 f"model {self._model!r}: llama.cpp could not make a context of {numbers} sequences of "
                 f"{context} tokens; lower [model.{self._model}] slots or options.context{_why()}"
             )
-        return LlamaSession(self._model, made, slots, self.vocabulary_size(), moves)
+        return LlamaSession(self._model, made, slots, self.vocabulary_size(), numbers, moves)
 
     def vocabulary_size(self) -> int:
         """The number of different tokens of the loaded model."""
@@ -208,18 +213,18 @@ def _fact(model: Any, key: str) -> str:
 
 
 class LlamaSession:
-    """One lane's context. ``moves``: a sequence may move to another number, of which there is one more than slots."""
+    """One lane's context, of so many ``numbers`` of sequences. ``moves``: a sequence may move to another one."""
 
     mixes = True
 
-    def __init__(self, model: str, context: Any, slots: int, vocabulary: int, moves: bool) -> None:
+    def __init__(self, model: str, context: Any, slots: int, vocabulary: int, numbers: int, moves: bool) -> None:
         self.slots = slots
         self._model = model
         self._context: Any = context
         self._memory = llama_cpp.llama_get_memory(context)
         self._batch = llama_cpp.llama_batch_init(BATCH_TOKENS, 0, 1)
         self._vocabulary = vocabulary
-        self._numbers = Numbers(slots + moves)
+        self._numbers = Numbers(numbers)
         self._lengths: Dict[int, int] = {}  # slot -> tokens in memory
         self._moves = moves
 

@@ -19,8 +19,8 @@ class Move(NamedTuple):
 
 
 class Numbers:
-    """The numbers 0 to ``count - 1``, one more than there are slots; a slot holds one from its first token until it is
-    freed."""
+    """The numbers 0 to ``count - 1``; a slot holds one from its first token until it is freed. Where slots keep what
+    ended, there is one more than slots, so that others can move."""
 
     def __init__(self, count: int) -> None:
         self._of: Dict[int, int] = {}

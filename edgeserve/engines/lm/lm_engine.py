@@ -29,7 +29,7 @@ from edgeserve.engines.base import Batch, Engine, Finished, Footprint, LaneInfo,
 from edgeserve.engines.lm.backend import LmBackend, ModelFacts, Tokenizer
 from edgeserve.engines.lm.constraint import Grammars
 from edgeserve.engines.lm.generation import SAMPLING_BOUNDS, Generation, Reader
-from edgeserve.engines.lm.prefixes import Prefixes
+from edgeserve.engines.lm.prefixes import PREFIX_CACHE_BYTES, Prefixes
 from edgeserve.engines.lm.remote import HOST, TRIAL, RemoteBackend, StartProcess
 from edgeserve.engines.lm.sampling import Sampling
 from edgeserve.engines.lm.slots import Slots
@@ -80,9 +80,6 @@ CONTEXT_MIN = 8
 TURN_NS = 100 * NS_PER_MS
 """What a turn that reads prompts may take where nobody says and other models, which wait for it, are on the lane. A
 turn of a model alone on its lanes reads :data:`PREFILL_TOKENS_MAX` tokens: short parts take longer per token."""
-
-PREFIX_CACHE_BYTES = 128 * 1024 * 1024
-"""For kept sequences where nobody says: of SmolLM2 on ONNX Runtime 2,900 tokens."""
 
 EXAMPLE_TEXT = "The scheduler decides which model runs next on the device, and when."
 EXAMPLE_TOKENS = 4

@@ -246,6 +246,17 @@ def test_llama_cpp_gets_neighbours_in_the_order_of_their_numbers(tmp_path, monke
     assert not any(double.contexts[0].sequences.values())
 
 
+@pytest.mark.parametrize(("slots", "options", "reserved"), [(4, {}, 5), (4, {"prefix_cache": False}, 4), (1, {}, 1)])
+def test_llama_cpp_reserves_one_more_sequence_only_where_some_are_kept(tmp_path, monkeypatch, slots, options, reserved):
+    llama_double.write_file(tmp_path / "model.gguf")
+    double = doubled(monkeypatch, model_size=lambda model: 10**6)
+    config = ModelConfig(name="chat", engine="lm", file="model.gguf", batch=(1,), slots=slots, options=options)
+    engine = make_engine(config, [LaneInfo()], str(tmp_path))
+    engine.load()
+    engine.open(LaneInfo())
+    assert len(double.contexts[0].sequences) == reserved
+
+
 @pytest.mark.parametrize(
     ("facts", "kept"),
     [
