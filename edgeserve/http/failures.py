@@ -73,7 +73,8 @@ class Unauthorized(RequestError):
 
 
 class Forbidden(RequestError):
-    """A page in a browser asked, which nobody allowed: any page may send requests to this machine's own ports."""
+    """A page in a browser asked, which nobody allowed (any page may send requests to this machine's own ports), or one
+    client of several asked for what may be another's."""
 
     code = "forbidden"
 

@@ -30,8 +30,8 @@ class Tokens:
     def __init__(self, names: Optional[Mapping[str, str]] = None) -> None:
         self._names = [(b"Bearer " + token.encode(), name) for token, name in (names or {}).items()]
 
-    def __bool__(self) -> bool:
-        return bool(self._names)
+    def __len__(self) -> int:
+        return len(self._names)
 
     def name_of(self, shown: str) -> Optional[str]:
         """The name of the token in an ``authorization`` header; ``None`` where that is none of these."""

@@ -19,7 +19,7 @@ from edgeserve.http.asgi import Bounds, Call, Endpoint, Handler, to_json
 from edgeserve.http.backend import Backend
 from edgeserve.http.chat import can_chat
 from edgeserve.http.chat_routes import EVENT_STREAM
-from edgeserve.http.failures import ClientGone
+from edgeserve.http.failures import ClientGone, Forbidden
 from edgeserve.http.origins import Tokens
 from edgeserve.recording.timeline import Timeline
 from edgeserve.recording.trace import step_of
@@ -58,6 +58,8 @@ NO_STEP = 2**62
 VIEW_PIECES_MAX = 16
 """Pieces that wait for somebody who reads slowly; further ones are left out for that viewer."""
 
+HIDDEN = "this front has several tokens, and single requests may be those of another client; use 'edgeserve top --web'"
+
 APP_KEYS = ("outcomes", "reasons", "late", "open", "latency_ms", "breakdown_ms", "policy", "slo_ms", "expected_ms")
 LANE_KEYS = ("works", "jobs", "busy", "refused", "failed", "in_flight", "state")
 
@@ -69,7 +71,8 @@ class PageRoutes:
         self._backend = backend
         self._bounds = bounds
         self._tokens = tokens
-        self._view = View(backend)
+        self._hidden = HIDDEN if len(tokens) > 1 else ""
+        self._view = View(backend, self._hidden)
 
     def routes(self) -> List[Route]:
         """The files say nothing of the server, so that they need no token; everything else does."""
@@ -94,6 +97,8 @@ class PageRoutes:
 
     async def story(self, call: Call) -> None:
         """What happened to one request."""
+        if self._hidden:
+            raise Forbidden(self._hidden)
         number = call.path("id")
         if not number.isdigit() or len(number) > 18:
             raise Malformed(f"{number[:40]!r} is no request's id; expected a whole number")
@@ -133,10 +138,12 @@ class _File:
 
 
 class View:
-    """What viewers see, as server-sent events. Asks the server while there is a viewer. For the event loop's thread."""
+    """What viewers see, as server-sent events: all but single requests where ``hidden`` says why not. Asks the server
+    while there is a viewer. For the event loop's thread."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, hidden: str) -> None:
         self._backend = backend
+        self._hidden = hidden
         self._viewers: List[asyncio.Queue[bytes]] = []
         self._tasks: List[asyncio.Task[None]] = []
         self._looks: Deque[Mapping[str, Any]] = deque(maxlen=LOOKS_KEPT)
@@ -145,9 +152,13 @@ class View:
         """The events for one viewer: what is known of the last minute, then what comes."""
         queue: asyncio.Queue[bytes] = asyncio.Queue(VIEW_PIECES_MAX)
         queue.put_nowait(event("looks", list(self._looks)))
+        if self._hidden:
+            queue.put_nowait(event("no_steps", {"code": Forbidden.code, "error": self._hidden}))
         self._viewers.append(queue)
         if len(self._viewers) == 1:
-            self._tasks = [asyncio.ensure_future(self._look()), asyncio.ensure_future(self._follow())]
+            self._tasks = [asyncio.ensure_future(self._look())]
+            if not self._hidden:
+                self._tasks.append(asyncio.ensure_future(self._follow()))
         try:
             while True:
                 yield await queue.get()

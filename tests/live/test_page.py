@@ -151,6 +151,17 @@ def test_a_token_is_asked_for_all_but_the_files(server, tmp_path):
         viewer.close()
 
 
+def test_of_several_clients_none_sees_single_requests(server, tmp_path):
+    (tmp_path / "tokens").write_text(f"door {TOKEN}\nrobot {TOKEN[::-1]}\n")
+    with FrontThread(server.endpoint, HttpConfig(**LOCAL, token_file=str(tmp_path / "tokens"))) as front:
+        shown = {"Authorization": f"Bearer {TOKEN}"}
+        assert front.ask_raw("GET", "/page/story/1", headers=shown)[0] == 403
+        viewer = Viewer(front, shown)
+        events = viewer.events()
+        assert [next(events)[0] for _ in range(3)] == ["looks", "no_steps", "looks"]
+        viewer.close()
+
+
 def test_a_viewer_has_a_place_of_the_front(server):
     with FrontThread(server.endpoint, HttpConfig(**LOCAL, in_flight_max=1)) as front:
         viewer = Viewer(front)
