@@ -135,7 +135,7 @@ def fit(
         network = train(history.part(first), answers[first], truth[first], epochs, seed)
         predicted = network.scores(history.features[second])
     tell(f"the agreement of every subset of {len(history.models)} models, from {len(second)} records")
-    profile = _profile(history, made, history.outputs[second], predicted, bins, tolerance)
+    profile = profile_of(history.models, made, history.outputs[second], predicted, bins, tolerance)
     predictor = "" if network is None else f"{os.path.splitext(path)[0]}.onnx"
     about = _about(history, made, tolerance, score)
     about["predictor"] = predictor and os.path.basename(predictor)
@@ -267,14 +267,16 @@ def _class_columns(task: str, answers: NDArray[Any]) -> List[NDArray[Any]]:
     return [(labels == label).astype(float) for label in range(answers.shape[1])]
 
 
-def _profile(
-    history: EnsembleHistory,
+def profile_of(
+    models: Tuple[str, ...],
     combiner: Combiner,
     outputs: NDArray[Any],
     predicted: Optional[NDArray[Any]],
     bins: int,
     tolerance: float,
 ) -> EnsembleProfile:
+    """The accuracy profile of ``outputs`` (records, models, values) by their ``predicted`` scores (records,), in at
+    most ``bins`` bins; without scores one bin. A vector agrees within ``tolerance``."""
     if predicted is None:
         edges: Tuple[float, ...] = ()
         score_edges: Tuple[float, ...] = ()
@@ -286,7 +288,7 @@ def _profile(
     rows = profile_rows(combiner, outputs, places, count, tolerance)
     shares = tuple(float(share) for share in np.bincount(places, minlength=count) / len(places))
     return EnsembleProfile(
-        history.models,
+        models,
         edges,
         tuple(_rounded(row) for row in rows),
         shares=shares,

@@ -3,7 +3,7 @@ planned.
 
     python scripts/replicate/schemble/between.py [--quick] [--first-seed N] [--seeds N] [--json FILE] [--only CASE ...]
 
-The synthetic ensemble of ``run.py``, on lanes of its models' own and on one lane, at 0.6 and 1.5 times the rate that
+The ensemble of ``run.py``, on lanes of its models' own and on one lane, at 0.6 and 1.5 times the rate that
 all models can take. The cases: no fit; a difficulty that tells nothing; a fit of models in another order; one model
 three times as slow as its profile, failing half of its jobs, or both; a node that scores as long as a model takes;
 memory for two of three models; two ensembles that share two models. A request's value counts where its answer is in
@@ -30,7 +30,7 @@ from replicate.schemble import ensemble, world
 from replicate.schemble.world import Result, System
 
 SCRIPT = "scripts/replicate/schemble/between.py"
-HISTORY, ITEMS = 6000, 4000
+ITEMS = 4000
 DEADLINE_MS = 300
 BEHIND = 2.0
 """Points of value by which schemble+ may be behind (the specification's bound for a fit of other data)."""
@@ -161,7 +161,7 @@ def run_all(
 ) -> Dict[str, Any]:
     """Every case: value in time, percent, per policy."""
     found: Dict[str, Any] = {}
-    profile = ensemble.fit(ensemble.draw_items(HISTORY, 1000))
+    profile = ensemble.fit(ensemble.history())
     print(f"{'value in time, %':52}" + "".join(f"{key:>14}" for key in world.RIVALS))
     with tempfile.TemporaryDirectory() as directory:
         for name in cases:
@@ -198,7 +198,7 @@ def main() -> int:
     results = run_all(args.only, seeds, seconds, LOADS[-1:] if args.quick else LOADS, checks)
     return checks.finish(
         args.json,
-        {"first_seed": seeds[0], "seeds": len(seeds), "seconds": seconds, "synthetic ensemble": "yes"},
+        {"first_seed": seeds[0], "seeds": len(seeds), "seconds": seconds},
         results=results,
     )
 

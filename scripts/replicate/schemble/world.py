@@ -88,12 +88,13 @@ def day(seed: int, count: int, segment_s: float = 40.0, factor: float = 1.0) -> 
     return Load(np.array(times), chosen)
 
 
-def steady(seed: int, count: int, rate: float, duration_s: float) -> Load:
-    """Arrivals at one mean rate, with the same variation."""
+def steady(seed: int, count: int, rate: float, duration_s: float, variation: float = VARIATION) -> Load:
+    """Arrivals at one mean rate that varies from second to second; without variation a Poisson process."""
     draw = random.Random(f"{seed}/steady")
     times = []
     for second in range(round(duration_s)):
-        now, at = rate * draw.gammavariate(1 / VARIATION**2, VARIATION**2), 0.0
+        now = rate * draw.gammavariate(1 / variation**2, variation**2) if variation else rate
+        at = 0.0
         while now > 1e-9:
             at += draw.expovariate(now)
             if at >= 1.0:
@@ -106,14 +107,15 @@ def write_trace(path: str, load: Load, items: Items, by: str) -> None:
     """A trace of the load: arrivals and, as hints, what will be said of each request."""
     score = getattr(items, by)
     names = ["item", "difficulty"]
-    for model in MODELS:
+    count = items.labels.shape[1]
+    for model in MODELS[:count]:
         names += [f"{model}.label", f"{model}.margin", f"{model}.gate", f"{model}.local"]
     with open(path, "w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(["arrival_s", *names])
         for at, item in zip(load.times_s, load.items):
             row: List[Any] = [f"{at:.9f}", item, float(score[item])]
-            for model in range(len(MODELS)):
+            for model in range(count):
                 row += [
                     items.labels[item, model],
                     float(items.margins[item, model]),
@@ -133,12 +135,14 @@ def scenario_of(
     others: Mapping[str, Any] | None = None,
     shared: bool = False,
     growth: float = 0.0,
+    times_ms: Sequence[float] = TIMES_MS,
 ) -> Dict[str, Any]:
     """The table of a scenario. ``shared``: all models on one lane. ``growth``: a batch of b takes 1 + growth * (b - 1)
     times as long as one; 0: no batches. ``others``: sections that come on top."""
-    lanes = system.lanes or {model: ["main"] if shared else [f"l{index}"] for index, model in enumerate(MODELS)}
-    nodes: List[Dict[str, Any]] = [{"name": model, "after": []} for model in MODELS]
-    nodes += [{"name": "score", "after": []}, {"name": "vote", "after": [*MODELS, "score"], "join": "policy"}]
+    models = profile.models
+    lanes = system.lanes or {model: ["main"] if shared else [f"l{index}"] for index, model in enumerate(models)}
+    nodes: List[Dict[str, Any]] = [{"name": model, "after": []} for model in models]
+    nodes += [{"name": "score", "after": []}, {"name": "vote", "after": [*models, "score"], "join": "policy"}]
     names = list(dict.fromkeys(lane for where in lanes.values() for lane in where))
     sizes = (1, 2, 4, 8) if growth else (1,)
     table: Dict[str, Any] = {
@@ -150,7 +154,7 @@ def scenario_of(
                 "batch": list(sizes),
                 "expected": {str(size): f"{time * (1 + growth * (size - 1)):.3f}ms" for size in sizes},
             }
-            for model, time in zip(MODELS, TIMES_MS)
+            for model, time in zip(models, times_ms)
         },
         "policy": {"ensemble": {"kind": system.kind, "trials": False, **system.options}},
         "app": {
@@ -163,7 +167,7 @@ def scenario_of(
                 "ensemble": ensemble_table(profile),
             }
         },
-        "truth": {model: {"says": [f"{model}.label", f"{model}.margin"]} for model in MODELS},
+        "truth": {model: {"says": [f"{model}.label", f"{model}.margin"]} for model in models},
         "workload": {"day": {"app": "query", "kind": "trace", "file": trace}},
         "run": {"duration": f"{duration_s}s"},
     }
@@ -180,7 +184,8 @@ def run(table: Mapping[str, Any], items: Items, seed: int) -> Result:
     scenario, took = parse_scenario(table), Took(lambda node: 1 << MODELS.index(node) if node in MODELS else 0)
     done = simulate(scenario, seed, (), on_step=took.step)
     ends = [end for end in done.world.ended if end.request.app == "query"]
-    right = in_time = models = 0
+    in_time = models = 0
+    right = 0.0
     taken_ms: List[float] = []
     for end in ends:
         if end.outcome != "completed":
@@ -191,7 +196,7 @@ def run(table: Mapping[str, Any], items: Items, seed: int) -> Result:
         subset = took.part[end.request.id]
         in_time += 1
         models += bin(subset).count("1")
-        right += bool(items.correct[int(end.request.hints["item"]), subset])
+        right += float(items.correct[int(end.request.hints["item"]), subset])
     policy = next(policy for policy in done.scheduler.policies if policy.name == "ensemble")
     figures: Mapping[str, Any] = policy.figures()
     lanes = [
@@ -216,14 +221,15 @@ def run(table: Mapping[str, Any], items: Items, seed: int) -> Result:
 
 
 def _value(ended: Sequence[Any], items: Items, took: Took) -> float:
-    """The share of all worth that was delivered in time: an ensemble's answer counts if it is right."""
+    """The share of all worth that was delivered in time: an ensemble's answer counts as far as it is right."""
     offered = delivered = 0.0
     for end in ended:
         offered += end.cost_share_ns
         if end.outcome != "completed" or end.end_ns > end.request.deadline_ns:
             continue
-        if end.request.app != "query" or items.correct[int(end.request.hints["item"]), took.part[end.request.id]]:
-            delivered += end.cost_share_ns
+        of_all = end.request.app != "query"
+        right = 1.0 if of_all else float(items.correct[int(end.request.hints["item"]), took.part[end.request.id]])
+        delivered += right * end.cost_share_ns
     return delivered / offered if offered else 1.0
 
 
