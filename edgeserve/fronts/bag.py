@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections import Counter
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Type
 
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, nearest
-from edgeserve.fronts.image_apps import Detector, reason_of
+from edgeserve.fronts.image_apps import Detector, Tally
 from edgeserve.fronts.ros_messages import (
     CLOUD,
     COMPRESSED,
@@ -150,15 +149,9 @@ class BagRun:
         self._writer = writer
         self._as_outputs = as_outputs
         self._open: Set[asyncio.Future[None]] = set()
-        self.sent = 0
-        self.late = 0
-        self.boxes = 0
+        self.tally = Tally()
         self.span_s = 0.0
-        self.latencies_ns: List[int] = []
         self.lags_ns: List[int] = []  # how long after it was due each message was sent
-        self.breakdown_ms: Counter[str] = Counter()
-        self.reasons: Counter[str] = Counter()
-        self.trouble: Dict[str, str] = {}  # reason -> its first error in words
 
     async def play(self) -> None:
         """Send every message when it is due, and wait for the answers. Raises :class:`ConfigError` where the bag has no
@@ -172,11 +165,11 @@ class BagRun:
                 due_s = begin_s + ns_to_s(recorded.at_ns - first_ns)
                 self.span_s = due_s - begin_s
                 await asyncio.sleep(max(0.0, due_s - AHEAD_S - loop.time()))
-                self.sent += 1
+                self.tally.sent += 1
                 try:
                     prepared = await loop.run_in_executor(None, self._prepared, recorded)
                 except BadInput as error:
-                    self._lost(error)
+                    self.tally.lost(error)
                     continue
                 await asyncio.sleep(max(0.0, due_s - loop.time()))
                 task: asyncio.Future[None] = asyncio.ensure_future(self._one(recorded, *prepared, due_s))
@@ -197,27 +190,20 @@ class BagRun:
         array = array_of(message, recorded.kind, shape[-1] if len(shape) == 2 else -1)
         return message, (array.shape[0], array.shape[1]), self._detector.prepared(array)
 
-    def _lost(self, error: Exception) -> None:
-        reason = reason_of(error)
-        self.reasons[reason] += 1
-        self.trouble.setdefault(reason, str(error))
-
     async def _one(self, recorded: Recorded, message: Any, size: Tuple[int, int], array: Any, due_s: float) -> None:
         loop = asyncio.get_running_loop()
         lag_ns = s_to_ns(max(0.0, loop.time() - due_s))
         self.lags_ns.append(lag_ns)
         slo_ms, _ = left_ms(message, recorded.at_ns + lag_ns, self._detector.input.slo_ms)
         if slo_ms <= 0:
-            self.reasons["too old"] += 1
+            self.tally.reasons["too old"] += 1
             return
         try:
             answer = await self._detector.ask(array, slo_ms, recorded.topic)
-            self.latencies_ns.append(s_to_ns(loop.time() - due_s))
-            self.late += answer.late
-            self.breakdown_ms.update(answer.breakdown_ms)
+            self.tally.answer(answer, s_to_ns(loop.time() - due_s))
             self._write(recorded, message, answer.outputs, size)
         except EdgeServeError as error:
-            self._lost(error)
+            self.tally.lost(error)
 
     def _write(self, recorded: Recorded, message: Any, outputs: Mapping[str, Any], size: Tuple[int, int]) -> None:
         if self._writer is None:
@@ -229,7 +215,7 @@ class BagRun:
                 self._writer.write(f"{topic}/{name}", kind, one, recorded.at_ns)
             return
         boxes = self._detector.found(outputs, *size)
-        self.boxes += len(boxes)
+        self.tally.boxes += len(boxes)
         self._writer.write(
             f"{topic}/detections",
             DETECTIONS,

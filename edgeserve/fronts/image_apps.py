@@ -7,8 +7,23 @@ Knows no camera and no message. Times come from the event loop's own clock.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from typing import Any, Awaitable, Callable, Generic, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, TypeVar
+from collections import Counter, deque
+from typing import (
+    Any,
+    Awaitable,
+    Callable,
+    Deque,
+    Dict,
+    Generic,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    TypeVar,
+)
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +39,8 @@ NEWEST_WINS = "newest_wins"
 STREAMS = ("in_order", NEWEST_WINS)
 
 BOXES_MAX = 100
+
+LATENCIES_KEPT = 100_000
 
 MM_PER_M = 1000.0
 
@@ -185,6 +202,34 @@ def reason_of(error: BaseException) -> str:
     return error.code if isinstance(error, EdgeServeError) else "error"
 
 
+class Tally:
+    """How the frames of a run ended; the newest latencies alone are kept."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.answered = 0
+        self.late = 0
+        self.boxes = 0
+        self.latencies_ns: Deque[int] = deque(maxlen=LATENCIES_KEPT)
+        self.breakdown_ms: Counter[str] = Counter()
+        self.reasons: Counter[str] = Counter()
+        self.trouble: Dict[str, str] = {}  # reason -> its first error in words
+
+    def answer(self, answer: Answer, took_ns: int) -> None:
+        """An answer came."""
+        self.answered += 1
+        self.late += answer.late
+        self.latencies_ns.append(took_ns)
+        self.breakdown_ms.update(answer.breakdown_ms)
+
+    def lost(self, error: Exception) -> str:
+        """A frame ended without an answer; the reason that it is counted as."""
+        reason = reason_of(error)
+        self.reasons[reason] += 1
+        self.trouble.setdefault(reason, str(error))
+        return reason
+
+
 Frame = TypeVar("Frame")
 
 
@@ -192,10 +237,10 @@ class NewestWins(Generic[Frame]):
     """Frames of one source on their way: at most ``in_flight_max`` are asked at once, and of those that wait for a
     place only the newest stays. ``ask`` asks about one and returns when it has ended; it raises nothing."""
 
-    def __init__(self, ask: Callable[[Frame], Awaitable[None]], in_flight_max: int, counts: Counter[str]) -> None:
+    def __init__(self, ask: Callable[[Frame], Awaitable[None]], in_flight_max: int, reasons: Counter[str]) -> None:
         self._ask = ask
         self._in_flight_max = in_flight_max
-        self._counts = counts
+        self._reasons = reasons
         self._open: Set[asyncio.Future[None]] = set()
         self._waiting: List[Frame] = []
 
@@ -203,7 +248,8 @@ class NewestWins(Generic[Frame]):
         """A new frame. One that waited is given up for it, and counted."""
         if len(self._open) < self._in_flight_max:
             return self._start(frame)
-        self._counts["superseded"] += len(self._waiting)
+        if self._waiting:
+            self._reasons["superseded"] += 1
         self._waiting = [frame]
 
     def _start(self, frame: Frame) -> None:

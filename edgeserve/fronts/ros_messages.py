@@ -93,7 +93,9 @@ def pixels(message: Any) -> NDArray[Any]:
     lines = np.ascontiguousarray(data[: rows * step].reshape(rows, step)[:, :least])
     if encoding in WIDE:
         values = lines.view(kind).astype(kind.newbyteorder("="))
-        return _grey((values >> 8).astype(np.uint8)) if encoding == "mono16" else values
+        if encoding == "mono16":
+            return _grey((values >> 8).astype(np.uint8))
+        return values
     if encoding in PACKED:
         return _packed(lines.reshape(height, width // 2, 4), PACKED[encoding])
     if encoding in PLANAR:
@@ -115,7 +117,8 @@ def _coloured(y: NDArray[Any], u: NDArray[Any], v: NDArray[Any]) -> NDArray[Any]
     matrix, offset = to_rgb(ImageForm())
     planes = np.stack([y, u, v], axis=2).astype(np.float32)
     rgb = planes @ matrix.T.astype(np.float32) + offset.astype(np.float32)
-    return np.clip(np.rint(rgb), 0, 255).astype(np.uint8)
+    found: NDArray[Any] = np.clip(np.rint(rgb), 0, 255).astype(np.uint8)
+    return found
 
 
 def _packed(pairs: NDArray[np.uint8], bright: int) -> NDArray[np.uint8]:
@@ -136,7 +139,8 @@ def _mosaic(lines: NDArray[np.uint8], red: int, blue: int) -> NDArray[np.uint8]:
     four = [lines[at // 2 :: 2, at % 2 :: 2] for at in range(4)]
     greens = [four[at].astype(np.uint16) for at in range(4) if at not in (red, blue)]
     green = ((greens[0] + greens[1]) // 2).astype(np.uint8)
-    return np.stack([four[red], green, four[blue]], axis=2).repeat(2, axis=0).repeat(2, axis=1)
+    found: NDArray[np.uint8] = np.stack([four[red], green, four[blue]], axis=2).repeat(2, axis=0).repeat(2, axis=1)
+    return found
 
 
 def decompressed(message: Any) -> NDArray[np.uint8]:

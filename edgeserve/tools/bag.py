@@ -21,8 +21,7 @@ from edgeserve.live.stats import percentiles_ms
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import machine_to_simulate, profiles_to_simulate, simulate
 from edgeserve.sim.scenario import Scenario, parse_scenario
-from edgeserve.tools.bench import as_text
-from edgeserve.tools.image_front import add_image_arguments, client_of, detector_of
+from edgeserve.tools.image_front import add_image_arguments, client_of, detector_of, table_of, text_of
 from edgeserve.tools.report_tables import print_reports
 from edgeserve.tools.simulate import wide_console, write_json
 
@@ -55,9 +54,7 @@ def main(args: argparse.Namespace) -> int:
             return _simulate(args, reader)
         table = asyncio.run(_play(args, reader))
     if args.json != "-":
-        print(as_text(table))
-        for reason, words in table["trouble"].items():
-            print(f"{reason}: {words}")
+        print(text_of(table))
         if args.out:
             print(f"{table['boxes']} boxes written to {args.out}" if not args.outputs else f"written to {args.out}")
     write_json(args.json, table)
@@ -75,31 +72,9 @@ async def _play(args: argparse.Namespace, reader: BagReader) -> Dict[str, Any]:
             await run.play()
     finally:
         await client.close()
-    return table_of(run, args.app, detector.input.slo_ms, reader)
-
-
-def table_of(run: BagRun, app: str, slo_ms: float, reader: BagReader) -> Dict[str, Any]:
-    """The result as plain values, those of ``edgeserve bench``."""
-    answered, span_s = len(run.latencies_ns), max(run.span_s, 1e-3)
-    in_time = answered - run.late
-    return {
-        "app": app,
-        "loop": f"{', '.join(reader.topics)} at the bag's times ({run.span_s:.1f} s)",
-        "slo_ms": slo_ms,
-        "sent": run.sent,
-        "in_time": in_time,
-        "late": run.late,
-        "unanswered": 0,
-        "finish_rate": in_time / max(1, run.sent),
-        "offered_per_s": run.sent / span_s,
-        "goodput_per_s": in_time / span_s,
-        "ended_otherwise": dict(sorted(run.reasons.items())),
-        "latency_ms": percentiles_ms(run.latencies_ns),
-        "sent_late_p99_ms": percentiles_ms(run.lags_ns).get("p99", 0.0),
-        "breakdown_ms": {key: total / max(1, answered) for key, total in run.breakdown_ms.items()},
-        "trouble": run.trouble,
-        "boxes": run.boxes,
-    }
+    loop = f"{', '.join(reader.topics)} at the bag's times ({run.span_s:.1f} s)"
+    table = table_of(run.tally, args.app, loop, detector.input.slo_ms, run.span_s)
+    return {**table, "sent_late_p99_ms": percentiles_ms(run.lags_ns).get("p99", 0.0)}
 
 
 def _simulate(args: argparse.Namespace, reader: BagReader) -> int:

@@ -1,18 +1,20 @@
-"""What ``edgeserve bag``, ``camera`` and ``zenoh`` have in common: the app's arguments, a client of the server, a
-signal."""
+"""What ``edgeserve bag``, ``camera`` and ``zenoh`` have in common: the app's arguments, a client of the server, the
+result, a signal."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import signal
-from typing import Any, List, Tuple
+from typing import Any, Dict, List, Mapping, Tuple
 
 from edgeserve.client import AsyncClient
 from edgeserve.config.loading import load_config
 from edgeserve.errors import ConfigError
 from edgeserve.fronts.detections import FORMS
-from edgeserve.fronts.image_apps import Detector
+from edgeserve.fronts.image_apps import Detector, Tally
+from edgeserve.live.stats import percentiles_ms
+from edgeserve.tools.bench import as_text
 from edgeserve.tools.connection import add_connection_arguments
 
 LOG_FORMAT = "%(asctime)s %(levelname).1s %(message)s"
@@ -63,6 +65,34 @@ def size_of(option: str, text: str) -> Tuple[int, ...]:
     if len(parts) != 2 or not all(part.isdigit() and 1 <= int(part) <= 1 << 15 for part in parts):
         raise ConfigError(f"{option} {text!r}: expected height and width in pixels, such as 480x640")
     return int(parts[0]), int(parts[1])
+
+
+def table_of(tally: Tally, app: str, loop: str, slo_ms: float, span_s: float) -> Dict[str, Any]:
+    """A run's result as plain values, those of ``edgeserve bench``."""
+    in_time, span_s = tally.answered - tally.late, max(span_s, 1e-3)
+    return {
+        "app": app,
+        "loop": loop,
+        "slo_ms": slo_ms,
+        "sent": tally.sent,
+        "in_time": in_time,
+        "late": tally.late,
+        "unanswered": 0,
+        "finish_rate": in_time / max(1, tally.sent),
+        "offered_per_s": tally.sent / span_s,
+        "goodput_per_s": in_time / span_s,
+        "ended_otherwise": dict(sorted(tally.reasons.items())),
+        "latency_ms": percentiles_ms(tally.latencies_ns),
+        "sent_late_p99_ms": 0.0,
+        "breakdown_ms": {key: total / max(1, tally.answered) for key, total in tally.breakdown_ms.items()},
+        "trouble": tally.trouble,
+        "boxes": tally.boxes,
+    }
+
+
+def text_of(table: Mapping[str, Any]) -> str:
+    """The same for people, with one error of each kind in words."""
+    return "\n".join([as_text(table), *(f"{reason}: {words}" for reason, words in table["trouble"].items())])
 
 
 def stop_on_signal(stopped: asyncio.Event) -> None:
