@@ -117,9 +117,10 @@ class Camera:
             base_s += last_s
             if not self._source.is_live:
                 continue
-            pause_s = PAUSE_S_MIN if self._number > before else min(2 * pause_s, PAUSE_S_MAX)
+            pause_s = PAUSE_S_MIN if self._number > before else pause_s
             log.warning("%s: %s; trying again in %g s", self._source.name, why, pause_s)
             self._ending.wait(pause_s)
+            pause_s = min(2 * pause_s, PAUSE_S_MAX)
 
     def _offer(self, offer: Callable[[Seen], Any], time_s: float, pixels: NDArray[Any]) -> bool:
         """Whether more frames are wanted."""

@@ -118,7 +118,7 @@ class PyAv:
         if self.name.startswith(DEVICE):
             options = {"format": "v4l2"}
         elif self.name.startswith("rtsp"):
-            options["options"] = {"rtsp_transport": "tcp", "fflags": "nobuffer"}
+            options["options"] = {"rtsp_transport": "tcp", "fpsprobesize": "0"}  # no wait for a rate that nobody asks
         try:
             with av.open(self.name, **options) as container:
                 if not container.streams.video:
