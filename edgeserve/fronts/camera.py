@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edgeserve.errors import EdgeServeError
 from edgeserve.fronts.detections import Box
 from edgeserve.fronts.image_apps import IN_FLIGHT_MAX, IN_FLIGHT_STREAM_MAX, NEWEST_WINS, Detector, NewestWins, Tally
-from edgeserve.fronts.sources import Source, SourceEnded
+from edgeserve.fronts.sources import Source, SourceEnded, shown
 from edgeserve.units import NS_PER_S, ns_to_ms
 
 log = logging.getLogger("edgeserve")
@@ -118,7 +118,7 @@ class Camera:
             if not self._source.is_live:
                 continue
             pause_s = PAUSE_S_MIN if self._number > before else pause_s
-            log.warning("%s: %s; trying again in %g s", self._source.name, why, pause_s)
+            log.warning("%s: %s; trying again in %g s", shown(self._source.name), why, pause_s)
             self._ending.wait(pause_s)
             pause_s = min(2 * pause_s, PAUSE_S_MAX)
 

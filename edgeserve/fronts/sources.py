@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import threading
 from typing import Any, Callable, Dict, Iterator, Optional, Protocol, Tuple
 
@@ -23,6 +24,11 @@ PROTOCOLS = ("rtsp://", "rtsps://", "rtmp://", "http://", "https://", "udp://", 
 WAIT_S = 5.0
 """How long a stream may say nothing, when it is opened and between two frames."""
 
+JITTER_MS = 50
+"""How long GStreamer holds packets of a stream to put them in order; over TCP they are."""
+
+RTP_VIDEO = "application/x-rtp,media=video"
+
 TEST_SIZE, TEST_RATE = (480, 640), 30.0
 TEST_SQUARE = 80
 TEST_STEP = 8
@@ -33,6 +39,11 @@ NS_PER_S = 10**9
 
 class SourceEnded(Exception):
     """The source cannot be opened or read now, and why."""
+
+
+def shown(text: str) -> str:
+    """A text without the passwords of addresses in it."""
+    return re.sub(r"//[^/@\s]*@", "//", text)
 
 
 class Source(Protocol):
@@ -127,7 +138,7 @@ class PyAv:
         except (av.error.FFmpegError, OSError) as error:
             if not self.is_live:
                 raise ConfigError(f"source {self.name!r} cannot be read: {error}") from None
-            raise SourceEnded(str(error)) from None
+            raise SourceEnded(shown(str(error))) from None
 
     def _decoded(self, container: Any, ending: threading.Event) -> Frames:
         first_s: Optional[float] = None
@@ -157,6 +168,8 @@ class GStreamer:
             head = self.name
         elif self.name.startswith(DEVICE):
             head = f'v4l2src device="{self.name}" ! decodebin'
+        elif self.name.startswith("rtsp"):
+            head = f'rtspsrc location="{self.name}" protocols=tcp latency={JITTER_MS} ! {RTP_VIDEO} ! decodebin'
         else:
             uri = self.name if self.is_live else gst.filename_to_uri(os.path.abspath(self.name))
             head = f'uridecodebin uri="{uri}"'
@@ -210,4 +223,4 @@ class GStreamer:
         words = f"nothing came for {silent_s:g} s" if message is None else message.parse_error()[0].message
         if not self.is_live:
             raise ConfigError(f"source {self.name!r} cannot be read: {words}")
-        raise SourceEnded(words)
+        raise SourceEnded(shown(words))

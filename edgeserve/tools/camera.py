@@ -17,7 +17,7 @@ from edgeserve.config.addresses import host_and_port, is_loopback
 from edgeserve.errors import ConfigError
 from edgeserve.fronts.boxes_page import BoxesPage
 from edgeserve.fronts.camera import Camera, Ended
-from edgeserve.fronts.sources import source_of
+from edgeserve.fronts.sources import shown, source_of
 from edgeserve.tools.image_front import (
     LOG_FORMAT,
     add_image_arguments,
@@ -97,7 +97,9 @@ async def _run(args: argparse.Namespace, lines: Optional[TextIO]) -> Dict[str, A
         if server is not None:
             server.close()
         await client.close()
-    return table_of(tally, args.app, f"{args.source} ({camera.span_s:.1f} s)", detector.input.slo_ms, camera.span_s)
+    return table_of(
+        tally, args.app, f"{shown(args.source)} ({camera.span_s:.1f} s)", detector.input.slo_ms, camera.span_s
+    )
 
 
 def line_of(ended: Ended) -> str:

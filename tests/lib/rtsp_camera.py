@@ -1,4 +1,6 @@
-"""A camera that speaks RTSP: OPTIONS, DESCRIBE, SETUP and PLAY, VP8 over RTP in the same connection (RFC 2326, 7741). Frames are encoded and cut into packets by FFmpeg. It hangs up after its last packet, as a camera that restarts.
+"""A camera that speaks RTSP: OPTIONS, DESCRIBE, SETUP and PLAY, VP8 over RTP in the same connection (RFC 2326, 7741).
+
+Frames are encoded and cut into packets by FFmpeg. It hangs up after its last packet, as a camera that restarts.
 """
 
 from __future__ import annotations
@@ -11,7 +13,10 @@ from typing import Any, List
 
 import numpy as np
 
-SDP = "v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\ns=camera\r\nt=0 0\r\nm=video 0 RTP/AVP 96\r\na=rtpmap:96 VP8/90000\r\na=control:track\r\n"
+SDP = (
+    "v=0\r\no=- 0 0 IN IP4 127.0.0.1\r\ns=camera\r\nt=0 0\r\n"
+    "m=video 0 RTP/AVP 96\r\na=rtpmap:96 VP8/90000\r\na=control:track\r\n"
+)
 KIND = 96
 GAP_S = 0.02
 LAST = 0x80  # of the second byte: a frame's last packet

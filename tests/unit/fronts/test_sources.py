@@ -3,6 +3,7 @@ said of those that are not."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import itertools
 import threading
@@ -71,16 +72,15 @@ def test_a_file_is_read_at_its_own_times(video):
 
 
 @needs_av
-def test_a_camera_of_the_network_is_read_and_its_end_is_said():
-    with RtspCamera(packets_of(squares(8))) as camera:
-        source = source_of(camera.url, time.monotonic, 0.0, "av")
+@pytest.mark.parametrize("library", ["av", pytest.param("gstreamer", marks=needs_gstreamer)])
+def test_a_camera_of_the_network_is_read_and_its_end_is_said(library):
+    with RtspCamera(packets_of(squares(30))) as camera:
+        source = source_of(camera.url, time.monotonic, 0.0, library)
         assert source.is_live
         frames = []
-        try:
+        with contextlib.suppress(SourceEnded):
             for item in source.frames(threading.Event()):
                 frames.append(item)
-        except SourceEnded:
-            pass
     assert len(frames) >= 6 and frames[-1][0] > frames[0][0]
     assert [left_of(pixels) for _, pixels in frames] == sorted(left_of(pixels) for _, pixels in frames)
     with pytest.raises(SourceEnded):
@@ -108,14 +108,13 @@ def test_gstreamer_reads_files(tmp_path):
     Gst.init(None)
     path, size = str(tmp_path / "clip.avi"), "width=64,height=48,framerate=20/1"
     pipeline = Gst.parse_launch(
-        f"videotestsrc num-buffers=10 pattern=blue ! video/x-raw,{size} ! jpegenc ! avimux ! "
-        f"filesink location={path}"
+        f"videotestsrc num-buffers=10 pattern=blue ! video/x-raw,{size} ! jpegenc ! avimux ! filesink location={path}"
     )
     pipeline.set_state(Gst.State.PLAYING)
     pipeline.get_bus().timed_pop_filtered(20 * Gst.SECOND, Gst.MessageType.EOS | Gst.MessageType.ERROR)
     pipeline.set_state(Gst.State.NULL)
     frames = read(source_of(path, time.monotonic, 0.0, "gstreamer"))
-    assert len(frames) >= 5 and all((pixels[:, :, 2] > 240).all() for _, pixels in frames)
+    assert len(frames) >= 5 and all((pixels[:, :, 2] > 230).all() for _, pixels in frames)
     broken = tmp_path / "broken.mp4"
     broken.write_bytes(b"this is no video" * 100)
     with pytest.raises(ConfigError, match="cannot be read"):
