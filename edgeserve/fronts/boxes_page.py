@@ -52,8 +52,8 @@ class BoxesPage:
         self._viewers: Set[Any] = set()
 
     def show(self, ended: Ended) -> None:
-        """A frame that ended; one without an answer leaves the picture before it."""
-        if not ended.reason:
+        """A frame that ended; one without an answer, or an older one, leaves the picture before it."""
+        if not ended.reason and (self._newest is None or ended.seen.number > self._newest.seen.number):
             self._newest, self._jpeg = ended, b""
             came, self._came = self._came, asyncio.Event()
             came.set()

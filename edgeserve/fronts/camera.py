@@ -21,6 +21,9 @@ from edgeserve.units import NS_PER_S, ns_to_ms
 
 log = logging.getLogger("edgeserve")
 
+EARLY = 4
+"""A frame counts as due this part of a gap before it is: sources do not tick exactly."""
+
 PAUSE_S_MIN, PAUSE_S_MAX = 0.5, 30.0
 """Between two tries to open a source: twice as long each time, until a frame came."""
 
@@ -125,7 +128,7 @@ class Camera:
     def _offer(self, offer: Callable[[Seen], Any], time_s: float, pixels: NDArray[Any]) -> bool:
         """Whether more frames are wanted."""
         now_ns = self._clock_ns()
-        if self._gap_ns and now_ns < self._due_ns:
+        if self._gap_ns and now_ns < self._due_ns - self._gap_ns // EARLY:
             return not self._ending.is_set()
         self._due_ns = max(now_ns - self._gap_ns, self._due_ns or now_ns) + self._gap_ns
         self._number += 1

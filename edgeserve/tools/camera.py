@@ -58,7 +58,10 @@ def main(args: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         lines: Optional[TextIO] = sys.stdout if args.lines == "-" else None
         if args.lines not in ("", "-"):
-            lines = stack.enter_context(open(args.lines, "a", encoding="utf-8"))
+            try:
+                lines = stack.enter_context(open(args.lines, "a", encoding="utf-8"))
+            except OSError as error:
+                raise ConfigError(f"--lines {args.lines}: cannot be written: {error.strerror}") from None
         table = asyncio.run(_run(args, lines))
     print(text_of(table), file=sys.stderr)
     return 0

@@ -38,7 +38,7 @@ def test_the_pattern_has_its_boxes_as_lines(server, tmp_path):
     assert read[-1]["time_s"] <= 11 / 60 + 1e-6
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def page(server):
     """The page of a camera's process, as host and port."""
     pytest.importorskip("PIL")
@@ -103,9 +103,8 @@ def test_a_camera_that_goes_is_asked_again(server, tmp_path, caplog):
         words = ["camera", camera.url, server[1], "--app", "detect", "--library", "av", "--frames", "18"]
         assert cli.main([*words, "--lines", str(lines)]) == 0
         assert camera.played >= 3
-    read = [json.loads(line) for line in lines.read_text().splitlines()]
-    assert [line["frame"] for line in read] == sorted(line["frame"] for line in read)
-    times = [line["time_s"] for line in read]
+    read = sorted([json.loads(line) for line in lines.read_text().splitlines()], key=lambda line: line["frame"])
+    times = [line["time_s"] for line in read]  # go on over the pauses
     assert times == sorted(times) and any(len(line.get("boxes", ())) == 1 for line in read)
 
 
@@ -115,6 +114,7 @@ def test_a_camera_that_goes_is_asked_again(server, tmp_path, caplog):
         (["test", "--app", "detct"], "did you mean 'detect'"),
         (["test", "--app", "detect", "--rate", "-1"], "--rate -1"),
         (["test", "--app", "detect", "--size", "640"], "such as 480x640"),
+        (["test", "--app", "detect", "--lines", "no/where.json"], "--lines no/where.json"),
         (["test", "--app", "detect", "--labels", "nowhere.txt"], "--labels nowhere.txt"),
         (["nowhere.mp4", "--app", "detect"], "there is no such file"),
         (["test", "--app", "detect", "--page", "here"], "expected HOST:PORT"),
