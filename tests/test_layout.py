@@ -71,7 +71,7 @@ ROOMS = {
     "server": {"live", "runtime", "metrics", "http", "sched", ""} | OUTSIDE,
     "client": {"ipc", ""},
     "http": {"client", "ipc.wire", "recording", ""},
-    "fronts": {"client"},
+    "fronts": {"client", "engines.image", "http.images"},
     "ray": {"async_runtime", "runtime", "live.errors", ""},
     "tools": {"sched", "loop", "sim", "predict", "live", "recording", "metrics", "runtime", "client"}
     | {"http", "fronts", ""}
@@ -121,7 +121,11 @@ OPTIONAL = {
     "uvloop": {"http.front"},
     "grpc": {"http.grpc_service"},
     "google": {"http.grpc_messages", "http.grpc_service"},
-    "PIL": {"http.images", "tools"},
+    "PIL": {"http.images", "tools", "fronts"},
+    "av": {"fronts.sources"},
+    "gi": {"fronts.sources"},
+    "rosbags": {"fronts.bag", "fronts.ros_messages"},
+    "zenoh": {"fronts.zenoh"},
     "prometheus_client": {"metrics"},
     "pytest": {"testing"},
     "transformers": {"engines.lm"},

@@ -5,7 +5,7 @@ Pure. Boxes in the result are shares of the image, from 0 to 1, in the order top
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Sequence, Tuple
+from typing import Any, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,39 @@ OVERLAP_MAX = 0.4
 """Of two boxes of one class that share more (intersection over union), the one with the smaller score goes."""
 
 STRIDES = (8, 16, 32)
+
+
+class Box(NamedTuple):
+    """A detection: centre and size in pixels, class and score."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    label: str
+    score: float
+
+
+def named_boxes(outputs: Mapping[str, Any], score_min: float) -> List[Box]:
+    """The boxes in an answer that names them: ``boxes`` [n, 4] as x1, y1, x2, y2 in pixels, ``scores`` [n], ``classes``
+    [n] (numbers) or ``labels`` (texts). Raises :class:`BadInput` where the answer holds something else."""
+    corners = np.asarray(outputs.get("boxes"), np.float64)
+    scores = np.asarray(outputs.get("scores"), np.float64).reshape(-1)
+    if corners.ndim != 2 or corners.shape[1:] != (4,) or len(scores) != len(corners):
+        raise BadInput(
+            f"the answer has {', '.join(outputs) or 'no outputs'}; expected boxes [n, 4] and scores [n]: "
+            "let the app's last node return them"
+        )
+    classes = outputs.get("labels", outputs.get("classes", [""] * len(scores)))
+    labels = [classes] if isinstance(classes, str) else [str(item) for item in np.asarray(classes).reshape(-1)]
+    if len(labels) != len(scores):
+        raise BadInput(f"the answer has {len(labels)} labels and {len(scores)} scores; expected one for each box")
+    return [
+        Box((x1 + x2) / 2, (y1 + y2) / 2, x2 - x1, y2 - y1, label, score)
+        for (x1, y1, x2, y2), score, label in zip(corners.tolist(), scores.tolist(), labels)
+        if score >= score_min
+    ]
+
 
 Boxes = Tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 """Corners (left, top, right, bottom) as shares, scores, classes."""

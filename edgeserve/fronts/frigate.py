@@ -22,8 +22,9 @@ import zmq
 import zmq.asyncio
 
 from edgeserve.client import AsyncClient
-from edgeserve.errors import BadInput, ConfigError, EdgeServeError, UnknownApp, nearest
+from edgeserve.errors import BadInput, ConfigError, EdgeServeError, nearest
 from edgeserve.fronts.detections import FORMS, MODEL_TYPES, rows_of
+from edgeserve.fronts.image_apps import AppInput, the_input
 
 log = logging.getLogger("edgeserve")
 
@@ -40,8 +41,6 @@ MODEL_ANSWER = json.dumps({"model_available": True, "model_loaded": True, "model
 TOLD_MAX = 64
 """Kinds of trouble that are logged: who connects can make new ones at will."""
 
-STREAMS = ("in_order", "newest_wins")
-
 Header = Tuple[Tuple[int, ...], str, str]
 
 
@@ -57,28 +56,14 @@ class FrigateFront:
         self._timeout_ms = timeout_ms
         self._form = form
         self._score_min = score_min
-        self._input = ""
-        self._dtype = ""
-        self._shape: Tuple[int, ...] = ()
-        self._streams = False
+        self._input = AppInput("", "", (), "none", 0.0)
         self._told: Set[str] = set()
         self.answered = 0
         self.empty = 0
 
     async def look(self) -> None:
         """Ask the server for the app. Raises :class:`EdgeServeError` where it cannot be a detector."""
-        apps = await self._client.apps()
-        if self._app not in apps:
-            raise UnknownApp(f"no app {self._app!r} is served there{nearest(self._app, apps)}")
-        inputs = {name: about for name, about in apps[self._app]["inputs"].items() if not about.get("optional")}
-        if len(inputs) != 1:
-            raise ConfigError(
-                f"app {self._app!r} takes {', '.join(inputs) or 'no declared inputs'}; Frigate sends one image. "
-                f'Declare it in [app.{self._app}.inputs], such as image = {{ dtype = "uint8", shape = [320, 320, 3] }}'
-            )
-        ((self._input, about),) = inputs.items()
-        self._dtype, self._shape = about["dtype"], tuple(about["shape"])
-        self._streams = apps[self._app]["stream"] in STREAMS
+        self._input = await the_input(self._client, self._app, "Frigate")
 
     async def serve(self, listen: str, stopped: asyncio.Event, ready: Any) -> None:
         """Answer until ``stopped``; ``ready(place)`` is called with where it listens."""
@@ -143,24 +128,25 @@ class FrigateFront:
         (shape, dtype, model_type), image = header_of(frames), frames[1]
         array = self._fitted(np.frombuffer(image, dtype).reshape(shape))
         options: Dict[str, Any] = {"slo_ms": self._timeout_ms * MARGIN, "on_late": "drop"}
-        if self._streams:
+        if self._input.has_streams:
             options["stream"] = f"frigate-{sender.hex()}"
-        answer = await self._client.infer(self._app, {self._input: array}, timeout_ms=self._timeout_ms, **options)
+        answer = await self._client.infer(self._app, {self._input.name: array}, timeout_ms=self._timeout_ms, **options)
         form = self._form or MODEL_TYPES.get(model_type, "yolo")
         height, width = (shape[-3], shape[-2]) if shape[-1] in (1, 3) else (shape[-2], shape[-1])
         return rows_of(answer.outputs, form, height, width, self._score_min, ROWS)
 
     def _fitted(self, array: Any) -> Any:
         """The image as the app takes it: without the batch's axis."""
-        if array.ndim == len(self._shape) + 1 and array.shape[0] == 1:
+        dtype, shape = self._input.dtype, self._input.shape
+        if array.ndim == len(shape) + 1 and array.shape[0] == 1:
             array = array[0]
-        fits = len(array.shape) == len(self._shape) and all(
-            wanted in (-1, length) for wanted, length in zip(self._shape, array.shape)
+        fits = len(array.shape) == len(shape) and all(
+            wanted in (-1, length) for wanted, length in zip(shape, array.shape)
         )
-        if not fits or array.dtype.name != self._dtype:
+        if not fits or array.dtype.name != dtype:
             raise BadInput(
-                f"Frigate sends {array.dtype.name} of shape {list(array.shape)}, app {self._app!r} takes {self._dtype} "
-                f"of shape {list(self._shape)}; set width, height, input_tensor (nhwc or nchw) and input_dtype in "
+                f"Frigate sends {array.dtype.name} of shape {list(array.shape)}, app {self._app!r} takes {dtype} "
+                f"of shape {list(shape)}; set width, height, input_tensor (nhwc or nchw) and input_dtype in "
                 "Frigate's model section"
             )
         return array

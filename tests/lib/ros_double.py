@@ -20,6 +20,10 @@ class Message:
             value = default() if callable(default) else default
             object.__setattr__(self, name, fields.get(name, value))
 
+    @classmethod
+    def get_fields_and_field_types(cls) -> Dict[str, str]:
+        return dict.fromkeys(cls.defaults, "")
+
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in self.defaults:
             raise AttributeError(f"{type(self).__name__} has no field {name}")
@@ -33,11 +37,15 @@ def message(kind: str, **defaults: Any) -> Any:
 Time = message("Time", sec=0, nanosec=0)
 Header = message("Header", stamp=Time, frame_id="")
 Image = message("Image", header=Header, height=0, width=0, encoding="", is_bigendian=0, step=0, data=b"")
+Point = message("Point", x=0.0, y=0.0, z=0.0)
+Quaternion = message("Quaternion", x=0.0, y=0.0, z=0.0, w=1.0)
+Pose = message("Pose", position=Point, orientation=Quaternion)
+PoseWithCovariance = message("PoseWithCovariance", pose=Pose, covariance=list)
 Point2D = message("Point2D", x=0.0, y=0.0)
 Pose2D = message("Pose2D", position=Point2D, theta=0.0)
 BoundingBox2D = message("BoundingBox2D", center=Pose2D, size_x=0.0, size_y=0.0)
-Hypothesis = message("ObjectHypothesis", class_id="", score=0.0)
-ObjectHypothesisWithPose = message("ObjectHypothesisWithPose", hypothesis=Hypothesis, pose=None)
+ObjectHypothesis = message("ObjectHypothesis", class_id="", score=0.0)
+ObjectHypothesisWithPose = message("ObjectHypothesisWithPose", hypothesis=ObjectHypothesis, pose=None)
 Detection2D = message("Detection2D", header=Header, results=list, bbox=BoundingBox2D, id="")
 Detection2DArray = message("Detection2DArray", header=Header, detections=list)
 KeyValue = message("KeyValue", key="", value="")
@@ -46,10 +54,20 @@ DiagnosticStatus = message("DiagnosticStatus", level=b"\0", name="", message="",
 DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR = b"\0", b"\1", b"\2"
 
 # Foxy's, where they differ.
-FoxyPose2D = message("Pose2D", x=0.0, y=0.0, theta=0.0)
-FoxyBoundingBox2D = message("BoundingBox2D", center=FoxyPose2D, size_x=0.0, size_y=0.0)
+FoxyPose2D = message("Pose2D", x=0.0, y=0.0, theta=0.0)  # of geometry_msgs
 FoxyHypothesis = message("ObjectHypothesisWithPose", id="", score=0.0, pose=None)
-FoxyDetection2D = message("Detection2D", header=Header, results=list, bbox=FoxyBoundingBox2D, source_img=None)
+FoxyDetection2D = message("Detection2D", header=Header, results=list, bbox=BoundingBox2D, source_img=None)
+
+
+VISION = [
+    Point2D,
+    Pose2D,
+    BoundingBox2D,
+    ObjectHypothesis,
+    ObjectHypothesisWithPose,
+    Detection2D,
+    Detection2DArray,
+]
 
 
 class Node:
@@ -136,7 +154,8 @@ def install(monkeypatch: Any) -> None:
     for package, kinds in (
         ("sensor_msgs", [Image]),
         ("diagnostic_msgs", [DiagnosticArray, DiagnosticStatus, KeyValue]),
-        ("vision_msgs", [Detection2D, Detection2DArray, ObjectHypothesisWithPose]),
+        ("geometry_msgs", [Point, Quaternion, Pose, PoseWithCovariance, FoxyPose2D]),
+        ("vision_msgs", VISION),
     ):
         module(package)
         module(package + ".msg", **{kind.__name__: kind for kind in kinds})

@@ -8,6 +8,7 @@ not sent. What had no answer is counted by reason and told on ``/diagnostics`` o
 
 from __future__ import annotations
 
+import importlib
 import threading
 from collections import Counter, deque
 from typing import Any, Deque, Optional, Sequence, Tuple
@@ -17,11 +18,13 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.node import Node
 from rclpy.qos import qos_profile_sensor_data
 from sensor_msgs.msg import Image
-from vision_msgs.msg import Detection2D, Detection2DArray, ObjectHypothesisWithPose
+from vision_msgs.msg import Detection2DArray
 
 import edgeserve
-from edgeserve.errors import Dropped, Rejected, RequestError
-from edgeserve_ros2.images import Box, boxes, left_ms, pixels
+from edgeserve.errors import RequestError
+from edgeserve.fronts.detections import named_boxes
+from edgeserve.fronts.image_apps import reason_of
+from edgeserve.fronts.ros_messages import detection_array, left_ms, pixels
 
 TELL_S = 1.0
 LOSS_WARN = 0.1
@@ -79,7 +82,7 @@ class DetectNode(Node):  # type: ignore[misc]  # rclpy has no types
             future = self._client.submit(
                 self._app, {self._input: pixels(image)}, slo_ms=left, stream=self._stream or None, on_late="drop"
             )
-        except (RequestError, ValueError) as error:
+        except RequestError as error:
             return self._end(image, error)
         future.add_done_callback(lambda done: self._end(image, done))
 
@@ -94,15 +97,15 @@ class DetectNode(Node):  # type: ignore[misc]  # rclpy has no types
         while self._ended:
             image, ended = self._ended.popleft()
             try:
-                found = boxes(answer_of(ended), self._score_min)
+                found = named_boxes(answer_of(ended), self._score_min)
             except Exception as error:  # noqa: BLE001 whatever it was: it is counted, and the next image is served
-                reason = reason_of(error)
+                reason = "too old" if error is TOO_OLD else reason_of(error)
                 if not self.counts[reason]:
                     self.get_logger().warning(f"no detections ({reason}): {error}")
                 self.counts[reason] += 1
             else:
                 self.counts["published"] += 1
-                self._publisher.publish(message_of(image, found))
+                self._publisher.publish(detection_array(message_type, image.header, found))
             self._next()
 
     def _next(self) -> None:
@@ -143,32 +146,10 @@ def answer_of(ended: Any) -> Any:
     return answer.outputs
 
 
-def reason_of(error: BaseException) -> str:
-    """What an image without detections is counted as."""
-    if isinstance(error, (Rejected, Dropped)):
-        return f"{error.code}: {error.reason}"
-    if error is TOO_OLD:
-        return "too old"
-    return error.code if isinstance(error, RequestError) else "unreadable" if isinstance(error, ValueError) else "error"
-
-
-def message_of(image: Image, found: Sequence[Box]) -> Detection2DArray:
-    """The detections as a message with the image's header, so that others can match the two."""
-    array = Detection2DArray(header=image.header)
-    for box in found:
-        detection = Detection2D(header=image.header)
-        centre = detection.bbox.center
-        place = getattr(centre, "position", centre)  # Humble and later; in Foxy the centre is a Pose2D itself
-        place.x, place.y = box.x, box.y
-        detection.bbox.size_x, detection.bbox.size_y = box.width, box.height
-        hypothesis = ObjectHypothesisWithPose()
-        inner = getattr(hypothesis, "hypothesis", hypothesis)
-        name = "class_id" if hasattr(inner, "class_id") else "id"
-        setattr(inner, name, box.label)
-        inner.score = box.score
-        detection.results.append(hypothesis)
-        array.detections.append(detection)
-    return array
+def message_type(name: str) -> Any:
+    """``"std_msgs/msg/Header"`` -> its class."""
+    package, _, kind = name.partition("/msg/")
+    return getattr(importlib.import_module(package + ".msg"), kind)
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:

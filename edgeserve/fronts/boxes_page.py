@@ -1,0 +1,163 @@
+"""A page with a camera's newest frame and the boxes in it: ``/`` for a browser, ``/stream`` (MJPEG) and ``/frame.jpg``
+for others, such as Home Assistant.
+
+Nothing is drawn while nobody looks. There is no password: it listens where only this machine reaches it, unless told
+otherwise; requests that name another host are then refused, so that no foreign page reads the pictures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from typing import Any, Callable, Optional, Set
+
+from numpy.typing import NDArray
+
+from edgeserve.config.addresses import host_and_port, is_loopback
+from edgeserve.errors import ConfigError
+from edgeserve.fronts.camera import Ended
+
+VIEWERS_MAX = 8
+HEAD_BYTES_MAX = 8192
+WAIT_S = 10.0
+"""How long a viewer may take to ask, or to take a picture."""
+
+QUALITY = 80
+
+COLOURS = ((255, 64, 64), (64, 200, 64), (64, 128, 255), (255, 200, 0), (220, 80, 220), (0, 200, 200))
+
+HTML = """<!doctype html><html lang="en"><meta charset="utf-8"><title>EdgeServe: camera</title>
+<meta name="viewport" content="width=device-width"><body style="margin:0;background:#111">
+<img src="/stream" alt="the camera's newest frame with its boxes" style="width:100%;height:100vh;object-fit:contain">
+"""
+
+POLICY = "default-src 'none'; img-src 'self'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+
+PART = "frame"
+
+
+class BoxesPage:
+    """The page. ``summary`` is the line above the picture."""
+
+    def __init__(self, listen: str, summary: Callable[[], str]) -> None:
+        try:
+            import PIL  # noqa: F401
+        except ImportError:
+            raise ConfigError("--page draws with Pillow: pip install 'edgeserve-runtime[camera]'") from None
+        self._host, self._port = host_and_port("--page", listen, "127.0.0.1:8090")
+        self._summary = summary
+        self._newest: Optional[Ended] = None
+        self._jpeg = b""
+        self._came = asyncio.Event()
+        self._viewers: Set[Any] = set()
+
+    def show(self, ended: Ended) -> None:
+        """A frame that ended; one without an answer, or an older one, leaves the picture before it."""
+        if not ended.reason and (self._newest is None or ended.seen.number > self._newest.seen.number):
+            self._newest, self._jpeg = ended, b""
+            came, self._came = self._came, asyncio.Event()
+            came.set()
+
+    async def start(self) -> Any:
+        """Listen; the server, to be closed. ``place`` says where. Raises :class:`ConfigError`."""
+        try:
+            server = await asyncio.start_server(self._answer, self._host, self._port, limit=HEAD_BYTES_MAX)
+        except OSError as error:
+            raise ConfigError(f"--page {self._host}:{self._port}: cannot listen there: {error.strerror}") from None
+        self._port = server.sockets[0].getsockname()[1]
+        self.place = f"http://{self._host}:{self._port}"
+        return server
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._viewers) >= VIEWERS_MAX:
+            writer.close()
+            return
+        self._viewers.add(writer)
+        try:
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), WAIT_S)
+            await self._serve(head.decode("latin-1"), writer)
+        except (asyncio.TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
+            pass  # the viewer has gone, or never asked
+        finally:
+            self._viewers.discard(writer)
+            writer.close()
+
+    async def _serve(self, head: str, writer: asyncio.StreamWriter) -> None:
+        method, path = (head.split(" ", 2) + ["", ""])[:2]
+        hosts = [line[5:].strip() for line in head.split("\r\n") if line.lower().startswith("host:")]
+        named = hosts[0].rpartition(":")[0] or hosts[0] if hosts else ""
+        if is_loopback(self._host) and not (named == "localhost" or is_loopback(named.strip("[]"))):
+            await _send(writer, "403 Forbidden", "text/plain", b"this page is for this machine\n")
+        elif method != "GET" or path.partition("?")[0] not in ("/", "/stream", "/frame.jpg"):
+            await _send(writer, "404 Not Found", "text/plain", b"/, /stream or /frame.jpg\n")
+        elif path == "/":
+            await _send(writer, "200 OK", "text/html; charset=utf-8", HTML.encode())
+        elif path.startswith("/frame.jpg"):
+            if self._newest is None:
+                await asyncio.wait_for(self._came.wait(), WAIT_S)
+            await _send(writer, "200 OK", "image/jpeg", await self._picture())
+        else:
+            await self._stream(writer)
+
+    async def _stream(self, writer: asyncio.StreamWriter) -> None:
+        writer.write(_head("200 OK", f"multipart/x-mixed-replace; boundary={PART}"))
+        while True:
+            came = self._came
+            if self._newest is not None:
+                jpeg = await self._picture()
+                writer.write(f"--{PART}\r\nContent-Type: image/jpeg\r\nContent-Length: {len(jpeg)}\r\n\r\n".encode())
+                writer.write(jpeg + b"\r\n")
+                await asyncio.wait_for(writer.drain(), WAIT_S)
+            await came.wait()
+
+    async def _picture(self) -> bytes:
+        """The newest frame as JPEG, drawn once for all viewers."""
+        newest = self._newest
+        assert newest is not None
+        if not self._jpeg:
+            loop = asyncio.get_running_loop()
+            jpeg = await loop.run_in_executor(None, drawn, newest, self._summary())
+            if newest is not self._newest:
+                return jpeg
+            self._jpeg = jpeg
+        return self._jpeg
+
+
+def drawn(ended: Ended, summary: str) -> bytes:
+    """A frame with its boxes as JPEG."""
+    from PIL import Image, ImageDraw
+
+    pixels: NDArray[Any] = ended.seen.pixels
+    image = Image.fromarray(pixels)
+    draw = ImageDraw.Draw(image)
+    for box in ended.boxes:
+        colour = COLOURS[sum(box.label.encode()) % len(COLOURS)]
+        left, top = box.x - box.width / 2, box.y - box.height / 2
+        draw.rectangle((left, top, left + box.width, top + box.height), outline=colour, width=2)
+        _text(draw, left, max(0.0, top - 12), f"{box.label} {box.score:.2f}".strip(), colour)
+    _text(draw, 0, image.height - 12, f"{summary}, {ended.latency_ms:.0f} ms", (255, 255, 255))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=QUALITY)
+    return file.getvalue()
+
+
+def _text(draw: Any, left: float, top: float, text: str, colour: Any) -> None:
+    draw.rectangle(draw.textbbox((left, top), text), fill=(0, 0, 0))
+    draw.text((left, top), text, fill=colour)
+
+
+def _head(status: str, kind: str) -> bytes:
+    lines = (
+        f"HTTP/1.1 {status}",
+        f"Content-Type: {kind}",
+        "Cache-Control: no-store",
+        "Connection: close",
+        "X-Content-Type-Options: nosniff",
+        f"Content-Security-Policy: {POLICY}",
+    )
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()
+
+
+async def _send(writer: asyncio.StreamWriter, status: str, kind: str, body: bytes) -> None:
+    writer.write(_head(status, kind) + body)
+    await asyncio.wait_for(writer.drain(), WAIT_S)

@@ -1,0 +1,226 @@
+"""Where frames come from: a test pattern, PyAV, or GStreamer. Each is an iterator of (seconds, uint8 [height, width,
+3]) for a thread of its own.
+
+Files come at their own times, live sources as they come. Times are the source's own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import threading
+from typing import Any, Callable, Dict, Iterator, Optional, Protocol, Tuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edgeserve.errors import ConfigError
+
+Frames = Iterator[Tuple[float, NDArray[Any]]]
+
+TEST, DEVICE = "test", "/dev/video"
+PROTOCOLS = ("rtsp://", "rtsps://", "rtmp://", "http://", "https://", "udp://", "rtp://", "tcp://")
+WAIT_S = 5.0
+"""How long a stream may say nothing, when it is opened and between two frames."""
+
+JITTER_MS = 50
+"""How long GStreamer holds packets of a stream to put them in order; over TCP they are."""
+
+RTP_VIDEO = "application/x-rtp,media=video"
+
+TEST_SIZE, TEST_RATE = (480, 640), 30.0
+TEST_SQUARE = 80
+TEST_STEP = 8
+"""Pixels that the square of the test pattern moves in a frame."""
+
+NS_PER_S = 10**9
+
+
+class SourceEnded(Exception):
+    """The source cannot be opened or read now, and why."""
+
+
+def shown(text: str) -> str:
+    """A text without the passwords of addresses in it."""
+    return re.sub(r"//[^/@\s]*@", "//", text)
+
+
+class Source(Protocol):
+    """A source. ``is_live``: it does not end by itself, so it is opened again when it does."""
+
+    name: str
+    is_live: bool
+
+    def frames(self, ending: threading.Event) -> Frames:
+        """Open it and read until it ends or ``ending`` is set. Raises :class:`SourceEnded`, and :class:`ConfigError`
+        where trying again is of no use."""
+
+
+def source_of(text: str, clock_s: Callable[[], float], rate: float, library: str) -> Source:
+    """``test``, ``test:480x640``, a device, an address, a pipeline of GStreamer (it has a ``!``), or a file.
+    ``library``: ``gstreamer``, ``av``, or empty for GStreamer where it is there. Raises :class:`ConfigError`."""
+    if text == TEST or text.startswith(TEST + ":"):
+        height, _, width = text[len(TEST) + 1 :].partition("x")
+        if text != TEST and not (height.isdigit() and width.isdigit() and int(height) and int(width)):
+            raise ConfigError(f"source {text!r}: expected test, or test:HEIGHTxWIDTH such as test:480x640")
+        size = (int(height), int(width)) if height else TEST_SIZE
+        return Pattern(size, rate or TEST_RATE, clock_s)
+    is_pipeline = " ! " in text
+    is_live = is_pipeline or text.startswith((DEVICE, *PROTOCOLS))
+    if not is_live and not os.path.isfile(text):
+        raise ConfigError(
+            f"source {text!r}: there is no such file; expected test, a file, {DEVICE}0, an address such as rtsp://..., "
+            "or a pipeline of GStreamer"
+        )
+    gstreamer = importlib.util.find_spec("gi") is not None
+    if library == "gstreamer" or is_pipeline or not library and gstreamer:
+        if not gstreamer:
+            raise ConfigError(
+                "GStreamer is used through PyGObject (gi), which this Python does not have: apt install python3-gi "
+                "gir1.2-gst-plugins-base-1.0, and a venv with --system-site-packages"
+            )
+        return GStreamer(text, is_live, is_pipeline)
+    if importlib.util.find_spec("av") is None:
+        raise ConfigError(f"source {text!r} needs GStreamer or PyAV: pip install 'edgeserve-runtime[camera]'")
+    return PyAv(text, is_live, clock_s)
+
+
+class Pattern:
+    """A bright square that moves over a dark ground. Needs no package."""
+
+    is_live = False
+
+    def __init__(self, size: Tuple[int, int], rate: float, clock_s: Callable[[], float]) -> None:
+        self.name = TEST
+        self._size = size
+        self._rate = rate
+        self._clock_s = clock_s
+
+    def frames(self, ending: threading.Event) -> Frames:
+        """Without an end."""
+        height, width = self._size
+        side = max(1, min(TEST_SQUARE, height // 2, width // 2))
+        ground = np.zeros((height, width, 3), np.uint8)
+        ground[:, :, 2] = np.linspace(20, 90, width, dtype=np.uint8)
+        begin_s = self._clock_s()
+        for number in range(1 << 62):
+            if ending.wait(max(0.0, begin_s + number / self._rate - self._clock_s())):
+                return
+            left, top = number * TEST_STEP % (width - side), number * TEST_STEP // 2 % (height - side)
+            frame = ground.copy()
+            frame[top : top + side, left : left + side] = 255
+            yield number / self._rate, frame
+
+
+class PyAv:
+    """FFmpeg's libraries, by PyAV."""
+
+    def __init__(self, name: str, is_live: bool, clock_s: Callable[[], float]) -> None:
+        self.name = name
+        self.is_live = is_live
+        self._clock_s = clock_s
+
+    def frames(self, ending: threading.Event) -> Frames:
+        """See :class:`Source`."""
+        import av
+
+        options: Dict[str, Any] = {"timeout": WAIT_S} if self.is_live else {}
+        if self.name.startswith(DEVICE):
+            options = {"format": "v4l2"}
+        elif self.name.startswith("rtsp"):
+            options["options"] = {"rtsp_transport": "tcp", "fpsprobesize": "0"}  # no wait for a rate that nobody asks
+        try:
+            with av.open(self.name, **options) as container:
+                if not container.streams.video:
+                    raise ConfigError(f"source {self.name!r} has no video")
+                yield from self._decoded(container, ending)
+        except (av.error.FFmpegError, OSError) as error:
+            if not self.is_live:
+                raise ConfigError(f"source {self.name!r} cannot be read: {error}") from None
+            raise SourceEnded(shown(str(error))) from None
+
+    def _decoded(self, container: Any, ending: threading.Event) -> Frames:
+        first_s: Optional[float] = None
+        begin_s = 0.0
+        for frame in container.decode(video=0):
+            time_s = float(frame.time or 0.0)
+            if first_s is None:
+                first_s, begin_s = time_s, self._clock_s()
+            if not self.is_live and ending.wait(max(0.0, begin_s + time_s - first_s - self._clock_s())):
+                return
+            yield time_s - first_s, frame.to_ndarray(format="rgb24")
+            if ending.is_set():
+                return
+
+
+class GStreamer:
+    """A pipeline of GStreamer, which keeps the newest frame alone."""
+
+    def __init__(self, name: str, is_live: bool, is_pipeline: bool) -> None:
+        self.name = name
+        self.is_live = is_live
+        self._is_pipeline = is_pipeline
+
+    def _text(self, gst: Any) -> str:
+        """The whole pipeline. Where NVIDIA's converter is (Jetson), frames may lie in the decoder's memory."""
+        if self._is_pipeline:
+            head = self.name
+        elif self.name.startswith(DEVICE):
+            head = f'v4l2src device="{self.name}" ! decodebin'
+        elif self.name.startswith("rtsp"):
+            head = f'rtspsrc location="{self.name}" protocols=tcp latency={JITTER_MS} ! {RTP_VIDEO} ! decodebin'
+        else:
+            uri = self.name if self.is_live else gst.filename_to_uri(os.path.abspath(self.name))
+            head = f'uridecodebin uri="{uri}"'
+        jetson = "nvvidconv ! video/x-raw,format=RGBA ! " if gst.ElementFactory.find("nvvidconv") else ""
+        sync = "false" if self.is_live else "true"
+        end = f"appsink name=frames max-buffers=1 drop=true sync={sync}"
+        return f"{head} ! {jetson}videoconvert ! video/x-raw,format=RGB ! {end}"
+
+    def frames(self, ending: threading.Event) -> Frames:
+        """See :class:`Source`."""
+        import gi
+
+        gi.require_version("Gst", "1.0")
+        from gi.repository import GLib, Gst
+
+        Gst.init(None)
+        try:
+            pipeline = Gst.parse_launch(self._text(Gst))
+        except GLib.Error as error:
+            raise ConfigError(f"source {self.name!r}: GStreamer says: {error.message}") from None
+        try:
+            pipeline.set_state(Gst.State.PLAYING)
+            yield from self._pulled(Gst, pipeline, ending)
+        finally:
+            pipeline.set_state(Gst.State.NULL)
+
+    def _pulled(self, gst: Any, pipeline: Any, ending: threading.Event) -> Frames:
+        sink, bus = pipeline.get_by_name("frames"), pipeline.get_bus()
+        first_ns: Optional[int] = None
+        silent_s, step_s = 0.0, 0.1
+        while not ending.is_set():
+            sample = sink.emit("try-pull-sample", int(step_s * NS_PER_S))
+            if sample is None:
+                silent_s += step_s
+                self._check(gst, bus, silent_s)
+                if sink.get_property("eos"):
+                    return
+                continue
+            silent_s = 0.0
+            buffer, shape = sample.get_buffer(), sample.get_caps().get_structure(0)
+            height, width = shape.get_value("height"), shape.get_value("width")
+            first_ns = buffer.pts if first_ns is None else first_ns
+            data = np.frombuffer(buffer.extract_dup(0, buffer.get_size()), np.uint8)
+            lines = data.reshape(height, -1)[:, : 3 * width]
+            yield (buffer.pts - first_ns) / NS_PER_S, np.ascontiguousarray(lines).reshape(height, width, 3)
+
+    def _check(self, gst: Any, bus: Any, silent_s: float) -> None:
+        message = bus.pop_filtered(gst.MessageType.ERROR)
+        if message is None and (not self.is_live or silent_s < 2 * WAIT_S):
+            return
+        words = f"nothing came for {silent_s:g} s" if message is None else message.parse_error()[0].message
+        if not self.is_live:
+            raise ConfigError(f"source {self.name!r} cannot be read: {words}")
+        raise SourceEnded(shown(words))

@@ -1,0 +1,102 @@
+"""What ``edgeserve bag``, ``camera`` and ``zenoh`` have in common: the app's arguments, a client of the server, the
+result, a signal."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+from typing import Any, Dict, List, Mapping, Tuple
+
+from edgeserve.client import AsyncClient
+from edgeserve.config.loading import load_config
+from edgeserve.errors import ConfigError
+from edgeserve.fronts.detections import FORMS
+from edgeserve.fronts.image_apps import Detector, Tally
+from edgeserve.live.stats import percentiles_ms
+from edgeserve.tools.bench import as_text
+from edgeserve.tools.connection import add_connection_arguments
+
+LOG_FORMAT = "%(asctime)s %(levelname).1s %(message)s"
+
+
+def add_image_arguments(parser: argparse.ArgumentParser) -> None:
+    """The app, how its answers are read, and where it is served."""
+    parser.add_argument("config", nargs="?", default="", help="the server's configuration file: its endpoint")
+    parser.add_argument("--app", required=True, help="the app that is asked")
+    parser.add_argument(
+        "--form",
+        default="",
+        metavar="FORM",
+        help=f"how the model answers: {', '.join(FORMS)}; default: outputs boxes and scores, else yolo",
+    )
+    parser.add_argument("--score", type=float, default=0.5, metavar="SHARE", help="the least score (default: 0.5)")
+    parser.add_argument(
+        "--size", default="", metavar="HxW", help="the network's image, where the server resizes (options.image)"
+    )
+    parser.add_argument("--letterbox", action="store_true", help="frames are resized with their aspect kept")
+    parser.add_argument("--labels", default="", metavar="FILE", help="names of the classes, a line each")
+    add_connection_arguments(parser, "this front's own keys")
+
+
+def client_of(args: argparse.Namespace, name: str) -> AsyncClient:
+    """A client of the server that the arguments name."""
+    endpoint = args.endpoint or (load_config(args.config).server.endpoint if args.config else "")
+    return AsyncClient(endpoint or None, name=name, server_key=args.server_key, client_key=args.client_key)
+
+
+def detector_of(args: argparse.Namespace, client: AsyncClient) -> Detector:
+    """The app as the arguments say. Raises :class:`ConfigError`."""
+    labels: List[str] = []
+    if args.labels:
+        try:
+            with open(args.labels, encoding="utf-8") as file:
+                labels = file.read().splitlines()
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"--labels {args.labels}: cannot be read: {error}") from None
+    return Detector(client, args.app, args.form, args.score, size_of("--size", args.size), args.letterbox, labels)
+
+
+def size_of(option: str, text: str) -> Tuple[int, ...]:
+    """``480x640`` as height and width; nothing of an empty text."""
+    if not text:
+        return ()
+    parts = text.lower().split("x")
+    if len(parts) != 2 or not all(part.isdigit() and 1 <= int(part) <= 1 << 15 for part in parts):
+        raise ConfigError(f"{option} {text!r}: expected height and width in pixels, such as 480x640")
+    return int(parts[0]), int(parts[1])
+
+
+def table_of(tally: Tally, app: str, loop: str, slo_ms: float, span_s: float) -> Dict[str, Any]:
+    """A run's result as plain values, those of ``edgeserve bench``."""
+    in_time, span_s = tally.answered - tally.late, max(span_s, 1e-3)
+    return {
+        "app": app,
+        "loop": loop,
+        "slo_ms": slo_ms,
+        "sent": tally.sent,
+        "in_time": in_time,
+        "late": tally.late,
+        "unanswered": 0,
+        "finish_rate": in_time / max(1, tally.sent),
+        "offered_per_s": tally.sent / span_s,
+        "goodput_per_s": in_time / span_s,
+        "ended_otherwise": dict(sorted(tally.reasons.items())),
+        "latency_ms": percentiles_ms(tally.latencies_ns),
+        "sent_late_p99_ms": 0.0,
+        "breakdown_ms": {key: total / max(1, tally.answered) for key, total in tally.breakdown_ms.items()},
+        "trouble": tally.trouble,
+        "boxes": tally.boxes,
+    }
+
+
+def text_of(table: Mapping[str, Any]) -> str:
+    """The same for people, with one error of each kind in words."""
+    return "\n".join([as_text(table), *(f"{reason}: {words}" for reason, words in table["trouble"].items())])
+
+
+def stop_on_signal(stopped: asyncio.Event) -> None:
+    """Have SIGTERM and Ctrl-C set the event. On the event loop's thread."""
+    loop: Any = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)

@@ -1,0 +1,130 @@
+"""Recorded bags through a served app: live at the bag's own times, and in virtual time."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from image_server import image_server
+
+from edgeserve import cli
+
+typesys = pytest.importorskip("rosbags.typesys", reason="rosbags is not installed")
+from rosbags import rosbag2  # noqa: E402
+from rosbags.highlevel import AnyReader  # noqa: E402
+
+BEGIN_NS = 1_700_000_000 * 10**9
+GAP_NS = 40 * 10**6
+FRAMES = 12
+HAS_MCAP = "storage_plugin" in inspect.signature(rosbag2.Writer).parameters
+
+
+@pytest.fixture(scope="module")
+def server():
+    with image_server() as made:
+        yield made
+
+
+def write_bag(path, storage, topics=("/camera/image_raw",)):
+    store = typesys.get_typestore(typesys.Stores.ROS2_HUMBLE)
+    types = store.types
+    options = {"version": 9, "storage_plugin": rosbag2.StoragePlugin[storage]} if HAS_MCAP else {}
+    with rosbag2.Writer(Path(path), **options) as writer:
+        connections = [writer.add_connection(topic, "sensor_msgs/msg/Image", typestore=store) for topic in topics]
+        text = writer.add_connection("/rosout", "std_msgs/msg/String", typestore=store)
+        for number in range(FRAMES):
+            at_ns = BEGIN_NS + number * GAP_NS
+            writer.write(
+                text,
+                at_ns,
+                bytes(store.serialize_cdr(types["std_msgs/msg/String"](data="x"), "std_msgs/msg/String")),
+            )
+            taken_ns = at_ns - 3 * 10**6
+            pixels = np.zeros((48, 64, 3), np.uint8)
+            pixels[10:20, number : number + 20] = 255
+            stamp = types["builtin_interfaces/msg/Time"](sec=taken_ns // 10**9, nanosec=taken_ns % 10**9)
+            image = types["sensor_msgs/msg/Image"](
+                header=types["std_msgs/msg/Header"](stamp=stamp, frame_id="front"), height=48, width=64,
+                encoding="bgr8", is_bigendian=0, step=192, data=pixels.reshape(-1),
+            )  # fmt: skip
+            for connection in connections:
+                writer.write(connection, at_ns, bytes(store.serialize_cdr(image, "sensor_msgs/msg/Image")))
+    return str(path)
+
+
+@pytest.mark.parametrize("storage", ["SQLITE3", pytest.param("MCAP", marks=pytest.mark.skipif(
+    not HAS_MCAP, reason="this rosbags writes sqlite3 alone"))])  # fmt: skip
+def test_a_bag_becomes_a_bag_of_detections(server, tmp_path, capsys, storage):
+    bag = write_bag(tmp_path / "bag", storage)
+    if storage == "MCAP":
+        bag += "/bag.mcap"
+    out, table = tmp_path / "out", tmp_path / "table.json"
+    assert cli.main(["bag", bag, server[1], "--app", "detect", "--out", str(out), "--json", str(table)]) == 0
+    result = json.loads(table.read_text())
+    lost = sum(result["ended_otherwise"].values())
+    assert result["sent"] == FRAMES and result["in_time"] + lost == FRAMES
+    assert f"sent           {FRAMES}" in capsys.readouterr().out
+    assert set(result["ended_otherwise"]) <= {"dropped: superseded"}  # where the machine was busy for 40 ms
+    with AnyReader([out]) as reader:
+        found = [(at_ns, reader.deserialize(data, one.msgtype)) for one, at_ns, data in reader.messages()]
+        assert {one.topic for one in reader.connections} == {"/camera/image_raw/detections"}
+    assert len(found) == result["in_time"] >= 1
+    for at_ns, array in found:
+        number = (at_ns - BEGIN_NS) // GAP_NS
+        stamp = array.header.stamp
+        assert stamp.sec * 10**9 + stamp.nanosec == at_ns - 3 * 10**6 and array.header.frame_id == "front"
+        (box,) = [one.bbox for one in array.detections]
+        assert (box.center.position.x, box.center.position.y) == (number + 10, 15)
+        assert (box.size_x, box.size_y) == (20, 10)
+
+
+def test_outputs_are_written_as_they_are(server, tmp_path):
+    out = tmp_path / "out"
+    bag = write_bag(tmp_path / "bag", "SQLITE3")
+    assert cli.main(["bag", bag, server[1], "--app", "detect", "--out", str(out), "--outputs", "--json", "-"]) == 0
+    with AnyReader([out]) as reader:
+        read = {one.topic: reader.deserialize(data, one.msgtype) for one, _, data in reader.messages()}
+    assert set(read) == {f"/camera/image_raw/{name}" for name in ("boxes", "scores", "classes")}
+    assert [axis.size for axis in read["/camera/image_raw/boxes"].layout.dim] == [1, 4]
+
+
+def test_in_virtual_time_the_scheduler_says_how_many(server, tmp_path, capsys):
+    bag = write_bag(tmp_path / "bag", "SQLITE3", ("/left", "/right"))
+    table = tmp_path / "table.json"
+    words = ["bag", bag, server[1], "--app", "detect", "--topic", "/left", "--topic", "/right", "--simulate"]
+    assert cli.main([*words, "--json", str(table)]) == 0
+    app = json.loads(table.read_text())["apps"]["detect"]
+    assert app["offered"] == 2 * FRAMES and app["finish_rate"] == 1.0
+    slow = Path(server[1]).with_name("slow.toml")
+    slow.write_text(Path(server[1]).read_text().replace('"5ms"', '"60ms"').replace('"10s"', '"70ms"'))
+    words[2] = str(slow)
+    assert cli.main([*words, "--json", str(table)]) == 0
+    app = json.loads(table.read_text())["apps"]["detect"]
+    assert 0.2 < app["finish_rate"] < 0.5  # 60 ms each, two frames every 40 ms
+    assert "virtual time" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--topic", "/rosout"], "/rosout is of std_msgs/msg/String"),
+        (["--topic", "/lft"], "did you mean '/left'"),
+        ([], "give --topic"),
+        (["--topic", "/left", "--simulate", "--out", "x"], "virtual time runs no model"),
+        (["--topic", "/left", "--app", "detct"], "did you mean 'detect'"),
+    ],
+)
+def test_what_cannot_be_run_is_said_at_once(server, tmp_path, capsys, arguments, says):
+    bag = write_bag(tmp_path / "bag", "SQLITE3", ("/left", "/right"))
+    assert cli.main(["bag", bag, server[1], "--app", "detect", *arguments]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_what_is_no_bag(tmp_path, capsys):
+    (tmp_path / "a.mcap").write_bytes(b"no bag")
+    for path in (tmp_path / "a.mcap", tmp_path / "nowhere"):
+        assert cli.main(["bag", str(path), "--app", "detect"]) == 2
+        assert "the bag cannot be read" in capsys.readouterr().err

@@ -1,0 +1,125 @@
+"""``edgeserve camera``: frames to a served app, boxes as lines and on a page, a camera that goes and comes back."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from image_server import image_server
+from rtsp_camera import RtspCamera, packets_of
+
+from edgeserve import cli
+
+
+@pytest.fixture(scope="module")
+def server():
+    with image_server() as made:
+        yield made
+
+
+def test_the_pattern_has_its_boxes_as_lines(server, tmp_path):
+    lines = tmp_path / "lines.json"
+    words = ["camera", "test:120x160", server[1], "--app", "detect", "--frames", "12", "--rate", "60"]
+    assert cli.main([*words, "--lines", str(lines)]) == 0
+    read = [json.loads(line) for line in lines.read_text().splitlines()]
+    boxes = {line["frame"]: line["boxes"] for line in read if "boxes" in line}
+    assert boxes and {line["lost"] for line in read if "lost" in line} <= {"dropped: superseded"}
+    for number, ((found),) in boxes.items():
+        left, top, right, bottom = found["box"]
+        step = number - 1
+        assert (left, top) == (step * 8 % 100, step * 4 % 60) and (right - left, bottom - top) == (60, 60)
+    assert read[-1]["time_s"] <= 11 / 60 + 1e-6
+
+
+@pytest.fixture(scope="module")
+def page(server):
+    """The page of a camera's process, as host and port."""
+    pytest.importorskip("PIL")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "edgeserve", "camera", "test:120x160", server[1], "--app", "detect", "--lines", "",
+         "--page", "127.0.0.1:0"],
+        stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+    place = process.stderr.readline().split("shown on http://")[1].strip()
+    yield place
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=20)[1]
+    assert process.returncode == 0 and "in time" in said
+
+
+def get(place, path, **headers):
+    connection = http.client.HTTPConnection(place, timeout=20)
+    connection.request("GET", path, headers=headers)
+    return connection.getresponse()
+
+
+def test_the_page_shows_the_newest_frame_with_its_boxes(page):
+    from PIL import Image
+
+    assert b'src="/stream"' in get(page, "/").read()
+    answer = get(page, "/frame.jpg")
+    assert answer.getheader("Content-Type") == "image/jpeg"
+    pixels = np.asarray(Image.open(io.BytesIO(answer.read())).convert("RGB")).astype(int)
+    assert pixels.shape == (120, 160, 3)
+    rows, columns = np.nonzero(pixels.min(axis=2) > 200)  # the square
+    top, left = np.percentile(rows, 10), np.percentile(columns, 10)
+    frame = (pixels[:, :, 0] > 150) & (pixels[:, :, 1] < 120)  # and the red line around it
+    assert (
+        frame.sum() > 100 and abs(np.nonzero(frame)[1].min() - left) < 12 and abs(np.nonzero(frame)[0].min() - top) < 24
+    )
+    stream = get(page, "/stream")
+    pictures = 0
+    for _ in range(12):
+        pictures += stream.readline().startswith(b"--frame")
+        if pictures == 2:
+            break
+        for line in iter(stream.readline, b"\r\n"):
+            if line.startswith(b"Content-Length"):
+                length = int(line.split()[1])
+        assert stream.read(length).startswith(b"\xff\xd8") and stream.readline() == b"\r\n"
+    assert pictures == 2
+    stream.close()
+
+
+def test_the_page_is_for_this_machine_and_three_paths(page):
+    assert get(page, "/", Host="rebound.example:80").status == 403
+    assert get(page, "/etc/passwd").status == 404
+
+
+def test_a_camera_that_goes_is_asked_again(server, tmp_path, caplog):
+    pytest.importorskip("av", reason="PyAV is not installed")
+    lines = tmp_path / "lines.json"
+    frames = [np.zeros((48, 64, 3), np.uint8) for _ in range(8)]
+    for number, frame in enumerate(frames):
+        frame[8:40, 4 * number : 4 * number + 24] = 255
+    with RtspCamera(packets_of(frames)) as camera:
+        words = ["camera", camera.url, server[1], "--app", "detect", "--library", "av", "--frames", "18"]
+        assert cli.main([*words, "--lines", str(lines)]) == 0
+        assert camera.played >= 3
+    read = sorted([json.loads(line) for line in lines.read_text().splitlines()], key=lambda line: line["frame"])
+    times = [line["time_s"] for line in read]  # go on over the pauses
+    assert times == sorted(times) and any(len(line.get("boxes", ())) == 1 for line in read)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["test", "--app", "detct"], "did you mean 'detect'"),
+        (["test", "--app", "detect", "--rate", "-1"], "--rate -1"),
+        (["test", "--app", "detect", "--size", "640"], "such as 480x640"),
+        (["test", "--app", "detect", "--lines", "no/where.json"], "--lines no/where.json"),
+        (["test", "--app", "detect", "--labels", "nowhere.txt"], "--labels nowhere.txt"),
+        (["nowhere.mp4", "--app", "detect"], "there is no such file"),
+        (["test", "--app", "detect", "--page", "here"], "expected HOST:PORT"),
+    ],
+)
+def test_what_cannot_be_run_is_said_at_once(server, capsys, arguments, says):
+    assert cli.main(["camera", arguments[0], server[1], *arguments[1:]]) == 2
+    assert says in capsys.readouterr().err

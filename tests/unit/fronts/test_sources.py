@@ -1,0 +1,141 @@
+"""Sources of frames: the test pattern, PyAV and GStreamer on files, streams and pipelines that are there, and what is
+said of those that are not."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import itertools
+import threading
+import time
+
+import numpy as np
+import pytest
+from rtsp_camera import RtspCamera, packets_of
+
+from edgeserve.errors import ConfigError
+from edgeserve.fronts.sources import Pattern, SourceEnded, source_of
+
+needs_av = pytest.mark.skipif(importlib.util.find_spec("av") is None, reason="PyAV is not installed")
+needs_gstreamer = pytest.mark.skipif(importlib.util.find_spec("gi") is None, reason="PyGObject is not installed")
+
+
+def squares(count, height=48, width=64):
+    """Frames with a square that moves to the right."""
+    frames = np.zeros((count, height, width, 3), np.uint8)
+    for number, frame in enumerate(frames):
+        frame[8:40, 2 * number : 2 * number + 24] = 255
+    return list(frames)
+
+
+@pytest.fixture
+def video(tmp_path):
+    av = pytest.importorskip("av")
+    path = str(tmp_path / "clip.mp4")
+    with av.open(path, "w") as output:
+        stream = output.add_stream("mpeg4", rate=50)
+        stream.height, stream.width, stream.pix_fmt = 48, 64, "yuv420p"
+        for frame in squares(10):
+            for packet in stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")):
+                output.mux(packet)
+        for packet in stream.encode():
+            output.mux(packet)
+    return path
+
+
+def read(source, count=10):
+    return list(itertools.islice(source.frames(threading.Event()), count))
+
+
+def left_of(pixels):
+    return int(np.nonzero(pixels[24, :, 0] > 128)[0][0])
+
+
+def test_the_pattern_comes_at_its_rate_and_moves():
+    now_s = itertools.count()  # a host on which each look at the clock takes a second: never early
+    frames = read(Pattern((48, 64), 10.0, lambda: float(next(now_s))), 5)
+    assert [round(time_s, 6) for time_s, _ in frames] == [0, 0.1, 0.2, 0.3, 0.4]
+    assert frames[0][1].shape == (48, 64, 3) and frames[0][1].dtype == np.uint8
+    tops = [
+        np.nonzero((pixels == 255).all(axis=(1, 2)) | (pixels[:, :, 0] == 255).any(axis=1))[0][0]
+        for _, pixels in frames
+    ]
+    assert len(set(tops)) > 1
+
+
+def test_a_file_is_read_at_its_own_times(video):
+    begin_s = time.monotonic()
+    frames = read(source_of(video, time.monotonic, 0.0, "av"))
+    assert time.monotonic() - begin_s >= 0.17
+    assert [round(time_s, 3) for time_s, _ in frames] == [round(0.02 * number, 3) for number in range(10)]
+    assert [abs(left_of(pixels) - 2 * number) <= 1 for number, (_, pixels) in enumerate(frames)] == [True] * 10
+
+
+@needs_av
+@pytest.mark.parametrize("library", ["av", pytest.param("gstreamer", marks=needs_gstreamer)])
+def test_a_camera_of_the_network_is_read_and_its_end_is_said(library):
+    with RtspCamera(packets_of(squares(30))) as camera:
+        source = source_of(camera.url, time.monotonic, 0.0, library)
+        assert source.is_live
+        frames = []
+        with contextlib.suppress(SourceEnded):
+            for item in source.frames(threading.Event()):
+                frames.append(item)
+    assert len(frames) >= 6 and frames[-1][0] > frames[0][0]
+    assert [left_of(pixels) for _, pixels in frames] == sorted(left_of(pixels) for _, pixels in frames)
+    with pytest.raises(SourceEnded):
+        read(source)  # it listens no more
+
+
+@needs_gstreamer
+def test_a_pipeline_brings_frames_whose_rows_are_padded():
+    text = "videotestsrc num-buffers=6 pattern=red ! video/x-raw,width=66,height=32,framerate=20/1 ! identity sync=true"
+    frames = read(source_of(text, time.monotonic, 0.0, ""))
+    assert 2 <= len(frames) <= 6
+    assert all(pixels.shape == (32, 66, 3) and (pixels[:, :, 0] > 250).all() for _, pixels in frames)
+    assert all((pixels[:, :, 1] < 5).all() for _, pixels in frames) and frames[-1][0] > 0
+    with pytest.raises(ConfigError, match="GStreamer says"):
+        read(source_of("videotestsrc ! nosuchelement", time.monotonic, 0.0, ""))
+
+
+@needs_gstreamer
+def test_gstreamer_reads_files(tmp_path):
+    import gi
+
+    gi.require_version("Gst", "1.0")
+    from gi.repository import Gst
+
+    Gst.init(None)
+    path, size = str(tmp_path / "clip.avi"), "width=64,height=48,framerate=20/1"
+    pipeline = Gst.parse_launch(
+        f"videotestsrc num-buffers=10 pattern=blue ! video/x-raw,{size} ! jpegenc ! avimux ! filesink location={path}"
+    )
+    pipeline.set_state(Gst.State.PLAYING)
+    pipeline.get_bus().timed_pop_filtered(20 * Gst.SECOND, Gst.MessageType.EOS | Gst.MessageType.ERROR)
+    pipeline.set_state(Gst.State.NULL)
+    frames = read(source_of(path, time.monotonic, 0.0, "gstreamer"))
+    assert len(frames) >= 5 and all((pixels[:, :, 2] > 230).all() for _, pixels in frames)
+    broken = tmp_path / "broken.mp4"
+    broken.write_bytes(b"this is no video" * 100)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read(source_of(str(broken), time.monotonic, 0.0, "gstreamer"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("test:0x0", "HEIGHTxWIDTH"),
+        ("nowhere.mp4", "there is no such file"),
+    ],
+)
+def test_what_is_no_source_is_said_at_once(text, says):
+    with pytest.raises(ConfigError, match=says):
+        source_of(text, time.monotonic, 0.0, "")
+
+
+@needs_av
+def test_a_file_that_is_no_video(tmp_path):
+    path = tmp_path / "broken.mp4"
+    path.write_bytes(b"this is no video" * 100)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read(source_of(str(path), time.monotonic, 0.0, "av"))
