@@ -22,8 +22,9 @@ import zmq
 import zmq.asyncio
 
 from edgeserve.client import AsyncClient
-from edgeserve.errors import BadInput, ConfigError, EdgeServeError, UnknownApp, nearest
+from edgeserve.errors import BadInput, ConfigError, EdgeServeError, nearest
 from edgeserve.fronts.detections import FORMS, MODEL_TYPES, rows_of
+from edgeserve.fronts.served_apps import app_for, of_any
 
 log = logging.getLogger("edgeserve")
 
@@ -39,8 +40,6 @@ MODEL_ANSWER = json.dumps({"model_available": True, "model_loaded": True, "model
 
 TOLD_MAX = 64
 """Kinds of trouble that are logged: who connects can make new ones at will."""
-
-STREAMS = ("in_order", "newest_wins")
 
 Header = Tuple[Tuple[int, ...], str, str]
 
@@ -67,18 +66,14 @@ class FrigateFront:
 
     async def look(self) -> None:
         """Ask the server for the app. Raises :class:`EdgeServeError` where it cannot be a detector."""
-        apps = await self._client.apps()
-        if self._app not in apps:
-            raise UnknownApp(f"no app {self._app!r} is served there{nearest(self._app, apps)}")
-        inputs = {name: about for name, about in apps[self._app]["inputs"].items() if not about.get("optional")}
-        if len(inputs) != 1:
-            raise ConfigError(
-                f"app {self._app!r} takes {', '.join(inputs) or 'no declared inputs'}; Frigate sends one image. "
-                f'Declare it in [app.{self._app}.inputs], such as image = {{ dtype = "uint8", shape = [320, 320, 3] }}'
-            )
-        ((self._input, about),) = inputs.items()
-        self._dtype, self._shape = about["dtype"], tuple(about["shape"])
-        self._streams = apps[self._app]["stream"] in STREAMS
+        found = app_for(
+            await self._client.apps(),
+            self._app,
+            "one image: Frigate sends no more",
+            of_any,
+            'image = { dtype = "uint8", shape = [320, 320, 3] }',
+        )
+        self._input, self._dtype, self._shape, self._streams = found.input, found.dtype, found.shape, found.streams
 
     async def serve(self, listen: str, stopped: asyncio.Event, ready: Any) -> None:
         """Answer until ``stopped``; ``ready(place)`` is called with where it listens."""
