@@ -71,7 +71,7 @@ ROOMS = {
     "server": {"live", "runtime", "metrics", "http", "sched", ""} | OUTSIDE,
     "client": {"ipc", ""},
     "http": {"client", "ipc.wire", "recording", ""},
-    "fronts": {"client"},
+    "fronts": {"client", "http.images", "http.origins", ""},
     "ray": {"async_runtime", "runtime", "live.errors", ""},
     "tools": {"sched", "loop", "sim", "predict", "live", "recording", "metrics", "runtime", "client"}
     | {"http", "fronts", ""}
@@ -122,6 +122,10 @@ OPTIONAL = {
     "grpc": {"http.grpc_service"},
     "google": {"http.grpc_messages", "http.grpc_service"},
     "PIL": {"http.images", "tools"},
+    "wyoming": {"fronts.wyoming"},
+    "zeroconf": {"fronts.wyoming"},
+    "aiomqtt": {"fronts.mqtt"},
+    "paho": {"fronts.mqtt"},
     "prometheus_client": {"metrics"},
     "pytest": {"testing"},
     "transformers": {"engines.lm"},

@@ -1,4 +1,4 @@
-"""What the commands of all fronts for other systems share: which server they ask, and their life from start to signal."""
+"""What the commands of all fronts for other systems share: which server they ask, and their life until a signal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def front_module(name: str) -> Any:
 def run_front(
     args: argparse.Namespace,
     name: str,
-    serve: Callable[[AsyncClient, "asyncio.Event"], Awaitable[None]],
+    serve: Callable[[AsyncClient, asyncio.Event], Awaitable[None]],
     timeout_ms: float = 30_000.0,
 ) -> int:
     """Serve until a signal, as the bus's client ``name`` that waits ``timeout_ms`` for an answer at most; the exit
