@@ -1,9 +1,9 @@
 """Home Assistant's voice protocol, Wyoming, answered by apps of a running server.
 
 One listener for all that Home Assistant and satellites ask: which services there are, wake words, voice activity,
-speech to text, intents, text to speech. A connection is a satellite, or a question of Home Assistant's; whose share it uses
-goes by its address. What is refused or late is answered as the protocol's empty answer, and an error before it: older
-clients wait for the former alone.
+speech to text, intents, text to speech. A connection is a satellite, or a question of Home Assistant's; whose share it
+uses goes by its address. What is refused or late is answered as the protocol's empty answer, and an error before it:
+older clients wait for the former alone.
 
 Sound comes as 16-bit integers, is brought to 16 kHz mono, and goes to apps of float32 from -1 to 1 (or of int16). The
 protocol has no password.
