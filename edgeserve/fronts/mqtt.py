@@ -1,8 +1,8 @@
 """A running server on an MQTT broker, with Home Assistant's discovery.
 
 Out go whether the server is ready, what its device and its lanes do, what its apps answered, and what a detector sees
-in the pictures that cameras publish; in come questions by topic, pictures, and the wish to read the configuration again.
-With ``NAME`` of the front, all topics lie below ``edgeserve/NAME``:
+in the pictures that cameras publish; in come questions by topic, pictures, and the wish to read the configuration
+again. With ``NAME`` of the front, all topics lie below ``edgeserve/NAME``:
 
 ``status`` (``online`` or, as the last will, ``offline``), ``ready``, ``device``, ``apps/APP``; ``ask/APP`` and
 ``answer/APP``, or ``ask/APP/WHO`` and ``answer/APP/WHO``, where ``WHO`` has a share of its own;
@@ -30,7 +30,7 @@ from edgeserve.answers import Answer
 from edgeserve.client import AsyncClient
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Refusal, Rejected, UnknownApp, nearest
 from edgeserve.fronts.detections import FORMS, rows_of
-from edgeserve.fronts.served_apps import ServedApp, app_for, as_json, inputs_from_json, of_any, of_text
+from edgeserve.fronts.served_apps import ServedApp, Troubles, app_for, as_json, inputs_from_json, of_any, of_text
 from edgeserve.http.images import decode_file, form_of
 
 log = logging.getLogger("edgeserve")
@@ -115,6 +115,7 @@ class MqttFront:
         self._looking: Set[str] = set()
         self._seen: Dict[str, Counter[str]] = {}
         self._open = 0
+        self._troubles = Troubles("mqtt")
         self.counts: Counter[str] = Counter()
 
     async def look(self) -> None:
@@ -274,11 +275,10 @@ class MqttFront:
                 picture = self._pictures.pop(camera)
                 try:
                     found = await self._detections(camera, picture)
-                except EdgeServeError as error:
-                    self.counts[f"pictures: {error.code}"] += 1
-                    continue
                 except Exception as error:  # noqa: BLE001 outputs of any form come from the app: the next picture is looked at
-                    self.counts[f"pictures: {type(error).__name__}"] += 1
+                    kind = error.code if isinstance(error, EdgeServeError) else type(error).__name__
+                    self.counts[f"pictures: {kind}"] += 1
+                    self._troubles.tell(kind, f"a picture of {camera} is not looked at: {kind}: {error}")
                     continue
                 self.counts["pictures"] += 1
                 await self._show(broker, camera, found)

@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
-from typing import Any, Callable, Dict, Mapping, NamedTuple
+from typing import Any, Callable, Dict, Mapping, NamedTuple, Set
 
 import numpy as np
 
 from edgeserve.errors import BadInput, ConfigError, UnknownApp, nearest
 
+log = logging.getLogger("edgeserve")
+
 STREAMS = ("in_order", "newest_wins")
 ELEMENTS_MAX = 4096
 """Of an array in JSON; a larger one is told by its dtype and shape."""
+
+TOLD_MAX = 64
+"""Kinds of trouble that a front logs: who connects can make new ones at will."""
+
+
+class Troubles:
+    """What goes wrong, logged once each: a camera would fill a log."""
+
+    def __init__(self, front: str) -> None:
+        self._front = front
+        self._told: Set[str] = set()
+
+    def tell(self, kind: str, what: str) -> None:
+        """Log ``what``, unless trouble of that kind was."""
+        if kind not in self._told and len(self._told) < TOLD_MAX:
+            self._told.add(kind)
+            log.warning("%s: %s (told once)", self._front, what)
 
 
 class ServedApp(NamedTuple):

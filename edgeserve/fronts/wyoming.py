@@ -55,7 +55,7 @@ from edgeserve import __version__
 from edgeserve.answers import Answer
 from edgeserve.client import AsyncClient
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError
-from edgeserve.fronts.served_apps import ServedApp, app_for, of_any, of_text
+from edgeserve.fronts.served_apps import ServedApp, Troubles, app_for, of_any, of_text
 from edgeserve.http.origins import origin_of
 
 log = logging.getLogger("edgeserve")
@@ -123,6 +123,7 @@ class WyomingFront:
         self.voice = voice
         self.apps: Dict[str, ServedApp] = {}
         self.counts: Counter[str] = Counter()
+        self._troubles = Troubles("wyoming")
         self._has_intents = False
         self._connections: Counter[str] = Counter()
         self._numbers = itertools.count(1)
@@ -144,6 +145,11 @@ class WyomingFront:
         if "intent" in self.apps:
             outputs = served[self.apps["intent"].name]["outputs"]
             self._has_intents = not outputs or "intent" in outputs
+
+    def failed(self, role: str, error: EdgeServeError) -> None:
+        """Count a question without an answer; its kind is logged once."""
+        self.counts[f"{role}: {error.code}"] += 1
+        self._troubles.tell(f"{role}: {error.code}", f"{role}: {error.code}: {error}")
 
     def info(self) -> Info:
         """What a client is told that asks which services there are."""
@@ -453,7 +459,7 @@ class Connection:
         await self.send(TranscriptStop())
 
     async def _failed(self, role: str, error: EdgeServeError) -> None:
-        self._front.counts[f"{role}: {error.code}"] += 1
+        self._front.failed(role, error)
         await self.send(Error(str(error), error.code))
 
     async def _answer_text(self, text: str, recognize: bool) -> None:
@@ -482,8 +488,7 @@ class Connection:
                 if came:
                     await self.send(HandledStop())
         except EdgeServeError as error:
-            self._front.counts[f"intent: {error.code}"] += 1
-            log.info("wyoming: a sentence of %s is not answered: %s", self._origin, error)
+            self._front.failed("intent", error)
             sorry = self._front.voice.sorry
             await self.send(NotRecognized(sorry) if recognize else NotHandled(sorry))
 
@@ -541,7 +546,7 @@ class WakeEar:
             try:
                 answer = await self._connection.ask("wake", {self._app.input: _as(window, self._app.dtype, scale)})
             except EdgeServeError as error:
-                self._front.counts[f"wake: {error.code}"] += 1
+                self._front.failed("wake", error)
                 continue
             word = str(answer.outputs.get("word", "")) or ""
             words = self._front.voice.wake_words
@@ -598,7 +603,7 @@ class VoiceEar:
                     "vad", {self._app.input: _as(frame, self._app.dtype, 1 / FULL_SCALE)}
                 )
             except EdgeServeError as error:
-                self._front.counts[f"vad: {error.code}"] += 1
+                self._front.failed("vad", error)
                 continue
             is_voice = _score_of(answer) > VOICE_SCORE
             self._lately.append(is_voice)

@@ -50,9 +50,7 @@ def broker(port: int = 0) -> Iterator[int]:
     """A broker that lets everybody in, and its port."""
     port = port or free_port()
     with tempfile.TemporaryDirectory() as folder:
-        process = subprocess.Popen(
-            _command(port, folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-        )
+        process = subprocess.Popen(_command(port, folder), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
             end_s = time.monotonic() + 30
             while True:

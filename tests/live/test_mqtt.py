@@ -23,8 +23,8 @@ from edgeserve.client import AsyncClient
 
 aiomqtt = pytest.importorskip("aiomqtt", reason="the front needs aiomqtt: pip install '.[mqtt]'")
 
-from edgeserve.fronts import mqtt
-from edgeserve.fronts.mqtt import Mqtt, MqttFront
+from edgeserve.fronts import mqtt  # noqa: E402
+from edgeserve.fronts.mqtt import Mqtt, MqttFront  # noqa: E402
 
 FUNCTIONS = """
 import numpy as np
@@ -85,7 +85,7 @@ class Home:
 
     async def listen(self):
         async for message in self.client.messages:
-            self.heard.setdefault(str(message.topic), []).append(message.payload.decode())
+            self.heard.setdefault(str(message.topic), []).append(message.payload.decode("utf-8", "replace"))
             self.news.set()
 
     async def until(self, topic, holds=lambda text: True):
