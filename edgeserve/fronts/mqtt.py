@@ -137,6 +137,7 @@ class MqttFront:
         while not stopped.is_set():
             try:
                 async with self._connection() as broker:
+                    self._told.clear()  # a broker that was away may have forgotten
                     await self._tell(broker)
                     await self._subscribe(broker)
                     await broker.publish(f"{self._base}/status", "online", qos=1, retain=True)
