@@ -41,14 +41,14 @@ def run_front(
     """Serve until a signal, as the bus's client ``name`` that waits ``timeout_ms`` for an answer at most; the exit
     status is 0 after a clean end."""
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
-    endpoint = args.endpoint or (load_config(args.config).server.endpoint if args.config else None)
+    endpoint = args.endpoint or (load_config(args.config).server.endpoint if args.config else "")
     keys = {"server_key": args.server_key, "client_key": args.client_key}
 
     async def run() -> None:
         stopped = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
-        async with AsyncClient(endpoint, name=name, timeout_ms=timeout_ms, **keys) as client:
+        async with AsyncClient(endpoint or None, name=name, timeout_ms=timeout_ms, **keys) as client:
             await serve(client, stopped)
 
     asyncio.run(run())
