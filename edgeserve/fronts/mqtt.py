@@ -383,18 +383,23 @@ class MqttFront:
                 sensor(f"app_{_key(app)}_{key}", f"{app} {name}", topic, value, state_class="total_increasing")
         for app in options.ask:
             topic = f"{base}/answer/{app}"
-            more = {"json_attributes_topic": topic}
-            sensor(f"answer_{_key(app)}", f"{app} answer", topic, "{{ value_json.text }}", **more)
+            sensor(f"answer_{_key(app)}", f"{app} answer", topic, "{{ value_json.text }}", json_attributes_topic=topic)
             if any(of_text(about) for about in self._apps[app]["inputs"].values()):
                 put("text", f"ask_{_key(app)}", f"Ask {app}", command_topic=f"{base}/ask/{app}", max=STATE_CHARS_MAX)
         for camera in options.cameras:
             topic = f"{base}/detections/{camera}"
-            shown = {"expire_after": STALE_S, "json_attributes_topic": topic}
-            sensor(f"{camera}_count", f"{camera} objects", topic, "{{ value_json.count }}", **shown)
+            shown: Dict[str, Any] = {"expire_after": STALE_S, "json_attributes_topic": topic}
+            sensor(f"{camera}_count", f"{camera} objects", topic, "{{ value_json.count }}", None, **shown)
             for label in self._watched:
-                test = f"{{{{ 'ON' if value_json.labels.get('{label}', 0) else 'OFF' }}}}"
-                key, more = f"{camera}_{_key(label)}", {"value_template": test, "expire_after": STALE_S}
-                put("binary_sensor", key, f"{camera} {label}", state_topic=topic, device_class="occupancy", **more)
+                put(
+                    "binary_sensor",
+                    f"{camera}_{_key(label)}",
+                    f"{camera} {label}",
+                    state_topic=topic,
+                    value_template=f"{{{{ 'ON' if value_json.labels.get({json.dumps(label)}, 0) else 'OFF' }}}}",
+                    device_class="occupancy",
+                    expire_after=STALE_S,
+                )
             types, topic = list(self._watched), f"{base}/events/{camera}"
             put("event", f"{camera}_event", f"{camera} sees", state_topic=topic, event_types=types)
         if options.may_reload:

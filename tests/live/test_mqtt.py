@@ -232,7 +232,7 @@ def test_a_light_is_switched_by_a_sentence(runtime, port):
 def test_the_steps_of_the_page_switch_the_light(port, tmp_path):
     """docs/guide/mqtt.md: its files, its command, and a client of the broker that plays the light."""
     page = (ROOT / "docs" / "guide" / "mqtt.md").read_text(encoding="utf-8").split("## A camera's pictures")[0]
-    blocks = [textwrap.dedent(text) for text in re.findall(r"(?ms)^ +```(?:toml|python|sh)\n(.*?)^ +```$", page)]
+    blocks = [textwrap.dedent(text) for text in re.findall(r"(?ms)^ *```(?:toml|python|sh)\n(.*?)^ *```$", page)]
     configuration, functions, serve, front = blocks
     (tmp_path / "edge.toml").write_text(configuration)
     (tmp_path / "house.py").write_text(functions)
@@ -242,7 +242,10 @@ def test_the_steps_of_the_page_switch_the_light(port, tmp_path):
     sentence = re.search(r"type\s+`(.*?)`", page).group(1)
     with tempfile.TemporaryDirectory(prefix="es") as folder, contextlib.ExitStack() as stack:
         environment = {**os.environ, "XDG_RUNTIME_DIR": folder, "PYTHONPATH": str(ROOT)}
-        for words, says in (([sys.executable, "-m", *shlex.split(serve)], "ready on"), (command, "as edgeserve/cellar")):
+        for words, says in (
+            ([sys.executable, "-m", *shlex.split(serve)], "ready on"),
+            (command, "as edgeserve/cellar"),
+        ):
             process = subprocess.Popen(words, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
             stack.callback(process.communicate)
             stack.callback(process.terminate)
