@@ -143,8 +143,10 @@ class WyomingFront:
                     f"{ROLES[role][2]}"
                 )
         if "intent" in self.apps:
-            outputs = served[self.apps["intent"].name]["outputs"]
-            self._has_intents = not outputs or "intent" in outputs
+            app = self.apps["intent"]
+            outputs = {*served[app.name]["outputs"], *served[app.name]["output_types"]}
+            is_open = bool(app.inputs[app.input].get("optional"))  # a language model's prompt
+            self._has_intents = "intent" in outputs or not (outputs or is_open)
 
     def failed(self, role: str, error: EdgeServeError) -> None:
         """Count a question without an answer; its kind is logged once."""

@@ -26,7 +26,7 @@ from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.client import AsyncTcpClient
 from wyoming.error import Error
 from wyoming.event import Event, async_read_event, async_write_event
-from wyoming.handle import Handled, NotHandled
+from wyoming.handle import Handled, HandledChunk, HandledStart, HandledStop, NotHandled
 from wyoming.info import Describe, Info
 from wyoming.intent import Intent, NotRecognized, Recognize
 from wyoming.ping import Ping, Pong
@@ -255,6 +255,59 @@ def test_a_sentence_is_an_intent_or_an_answer(runtime):
 
     talk(runtime, ALL, intents)
     talk(runtime, {"intent": "answer"}, answers)
+
+
+def test_what_a_language_model_writes_comes_in_pieces(tmp_path):
+    pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
+    lm_models = pytest.importorskip("lm_models", reason="the onnx package makes the test model")
+    functions = "import numpy as np\ndef frame(inputs): return {'prompt': f'{len(inputs[\"audio\"])} samples'}\n"
+    (tmp_path / "frame_functions.py").write_text(
+        functions + "def example(): return {'audio': np.zeros(9, np.float32)}\n"
+    )
+    tables = {
+        "lane": {"cpu0": {}, "host": {}},
+        "model": {
+            "tiny": {"engine": "lm", "file": lm_models.tiny(str(tmp_path)), "lanes": ["cpu0"]},
+            "frame": {
+                "engine": "python",
+                "function": "frame_functions:frame",
+                "lanes": ["host"],
+                "options": {"example": "frame_functions:example"},
+            },
+        },
+        "app": {
+            "write": {"model": "tiny", "slo": "60s", "inputs": {"prompt": {**TEXT, "optional": True}}},
+            "dictate": {
+                "slo": "60s",
+                "inputs": {"audio": SOUND},
+                "node": [
+                    {"name": "frame", "inputs": {"audio": "request.audio"}},
+                    {"name": "tiny", "inputs": {"prompt": "frame.prompt"}},
+                ],
+            },
+        },
+    }
+
+    async def conversation(say, hear):
+        await say(Describe())
+        assert (await hear(Info)).handle[0].supports_handled_streaming
+        await say(Transcript("abc"))
+        await hear(HandledStart)
+        chunks = [await hear(HandledChunk)]
+        while not isinstance(chunks[-1], Handled):
+            chunks.append(await hear(HandledChunk, Handled))
+        assert len(chunks) > 3 and "".join([each.text for each in chunks[:-1]]).strip() == chunks[-1].text
+        await hear(HandledStop)
+        await say(Transcribe(), start(), chunk(np.zeros(800)), AudioStop())
+        await hear(TranscriptStart)
+        pieces = [await hear(TranscriptChunk)]
+        while not isinstance(pieces[-1], Transcript):
+            pieces.append(await hear(TranscriptChunk, Transcript))
+        assert len(pieces) > 3 and "".join([each.text for each in pieces[:-1]]).strip() == pieces[-1].text
+        await hear(TranscriptStop)
+
+    with served(tables, str(tmp_path)) as (runtime, _):
+        talk(runtime, {"intent": "write", "asr": "dictate"}, conversation)
 
 
 def test_text_is_spoken_whole_or_sentence_by_sentence(runtime):
