@@ -17,7 +17,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from serving import served
 
+from edgeserve.client import AsyncClient as Bus
+from edgeserve.config.loading import read_toml
 from edgeserve.tools import assets
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
@@ -31,6 +34,9 @@ from wyoming.client import AsyncTcpClient  # noqa: E402
 from wyoming.info import Describe, Info  # noqa: E402
 from wyoming.pipeline import RunPipeline  # noqa: E402
 from wyoming.satellite import RunSatellite  # noqa: E402
+from wyoming.vad import VoiceStarted, VoiceStopped  # noqa: E402
+
+from edgeserve.fronts.wyoming import Voice, WyomingFront  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 RATE = 16_000
@@ -182,3 +188,40 @@ def test_a_wake_word_is_heard_by_each_of_two_satellites(satellite_python):
             return await asyncio.gather(*satellites.values())
 
         assert asyncio.run(both()) == list(satellites)
+
+
+def test_speech_is_heard_by_the_voice_detector_of_the_hub():
+    folder = ROOT / "examples" / "chat"
+    try:
+        assets.fetch(assets.read_assets(str(ROOT / "examples" / "reader" / "assets.toml")), assets.cache_directory())
+    except assets.AssetError as error:
+        pytest.skip(f"the network is not in the cache and cannot be fetched: {error}")
+    whole = read_toml(str(folder / "edge.toml"))
+    tables = {
+        "lane": {"cpu1": {}},
+        "policy": {"voices": whole["policy"]["voices"]},
+        "app": {"ears": {**whole["app"]["ears"], "slo": "2s"}},
+        "model": {"voice": whole["model"]["voice"]},
+    }
+    silence = np.zeros(RATE, np.int16)
+    sound = np.concatenate([silence, speech("turn the light on in the kitchen"), silence, silence])
+
+    async def run(endpoint):
+        place, stopped = asyncio.get_running_loop().create_future(), asyncio.Event()
+        async with Bus(endpoint) as bus:
+            front = WyomingFront(bus, Voice({"vad": "ears"}))
+            await front.look()
+            serving = asyncio.ensure_future(front.serve("127.0.0.1", 0, stopped, place.set_result))
+            async with AsyncTcpClient("127.0.0.1", int((await place).rpartition(":")[2])) as client:
+                for at in range(0, len(sound), 1024):
+                    await client.write_event(AudioChunk(RATE, 2, 1, sound[at : at + 1024].tobytes()).event())
+                started = VoiceStarted.from_event(await asyncio.wait_for(client.read_event(), 60))
+                ended = VoiceStopped.from_event(await asyncio.wait_for(client.read_event(), 60))
+            stopped.set()
+            await serving
+        return started.timestamp, ended.timestamp
+
+    with served(tables, str(folder)) as (runtime, _):
+        started, ended = asyncio.run(run(runtime.endpoints[0]))
+    speech_ms = (len(sound) - 3 * RATE) / RATE * 1000
+    assert 900 < started < 1500 and 1000 + speech_ms < ended < 2500 + speech_ms

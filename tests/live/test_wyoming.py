@@ -239,6 +239,22 @@ def test_what_is_refused_or_not_served_is_an_error_and_the_empty_answer(runtime)
         each.result(20)
 
 
+def test_what_a_client_that_goes_had_asked_is_cancelled(runtime):
+    def cancelled():
+        return runtime.stats()["apps"]["hear"]["outcomes"]["cancelled"]
+
+    busy, before = [runtime.submit("slow", {"seconds": 0.5}) for _ in LANES["slow"]], cancelled()
+
+    async def conversation(say, hear):
+        await say(Transcribe(), start(), chunk(np.ones(8)), AudioStop())
+        await hear(TranscriptStart)
+
+    talk(runtime, {"asr": "hear"}, conversation)
+    for each in busy:
+        each.result(20)
+    assert cancelled() == before + 1
+
+
 def test_a_sentence_is_an_intent_or_an_answer(runtime):
     async def intents(say, hear):
         for ask in (Recognize, Transcript):
