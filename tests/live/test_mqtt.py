@@ -62,6 +62,7 @@ def runtime():
     with tempfile.TemporaryDirectory(prefix="es") as folder:
         (Path(folder) / "mqtt_functions.py").write_text(FUNCTIONS)
         tables = {
+            "monitor": {"enabled": "always", "interval": "50ms", "tegrastats": "never"},
             "model": {
                 name: {
                     "engine": "python",
@@ -162,8 +163,11 @@ def test_home_assistant_finds_the_server_and_its_state(runtime, port):
         assert await home.until(ready["state_topic"]) == "ON"
         assert await home.until(ready["availability_topic"]) == "online"
         assert ready["device"]["identifiers"] == ["edgeserve_cellar"] and ready["unique_id"] == "edgeserve_cellar_ready"
-        device = json.loads(await home.until("edgeserve/cellar/device"))
-        assert "cpu0" in device["lanes"]
+        device = await home.until("edgeserve/cellar/device", lambda text: "memory_available_bytes" in text)
+        assert "cpu0" in json.loads(device)["lanes"] and json.loads(device)["memory_available_bytes"] > 1
+        memory = "homeassistant/sensor/edgeserve_cellar/memory_available_bytes/config"
+        memory = json.loads(await home.until(memory))
+        assert (memory["unit_of_measurement"], memory["device_class"]) == ("MiB", "data_size")
         for topic, (text, *_) in list(home.heard.items()):
             if topic.endswith("/config"):
                 assert json.loads(text)["availability_topic"] == "edgeserve/cellar/status", topic
@@ -174,7 +178,21 @@ def test_home_assistant_finds_the_server_and_its_state(runtime, port):
         app = json.loads(await home.until(late["state_topic"]))
         assert {"completed", "refused", "late"} <= set(app)
 
-    live(runtime, port, story, **ASK)
+    live(runtime, port, story, every_s=1.0, **ASK)
+
+
+def test_readings_that_are_known_are_told_in_home_assistants_units():
+    readings = {
+        "temperature_c": 61.25,
+        "power_w": 12.0,
+        "gpu_load": 0.5,
+        "memory_available_bytes": 3 << 30,
+        "fan": None,
+    }
+    monitors = {"first": {"readings": None}, "second": {"readings": readings}}
+    stats = {"open": 2, "device": {"monitors": monitors}, "lanes": {"gpu0": {"busy": 0.25}}}
+    known = {"temperature_c": 61.2, "power_w": 12.0, "gpu_load": 50.0, "memory_available_bytes": 3072.0}
+    assert mqtt._device_of(stats) == {"open": 2, "lanes": {"gpu0": 25.0}, **known}
 
 
 def test_what_an_earlier_start_announced_and_this_one_does_not_goes(runtime, port):
