@@ -24,6 +24,8 @@ VERBS = {
     "camera": ("edgeserve.tools.camera", "ask an app about a camera's frames, and show its boxes"),
     "bag": ("edgeserve.tools.bag", "run a recorded bag of ROS through an app, at the bag's own times"),
     "zenoh": ("edgeserve.tools.zenoh", "let nodes of ROS 2 that speak Zenoh ask an app of a running server"),
+    "wyoming": ("edgeserve.tools.wyoming", "let Home Assistant's voice assistant ask apps of a running server"),
+    "mqtt": ("edgeserve.tools.mqtt", "tell a broker, and Home Assistant, what a running server sees, and ask by topic"),
     "infer": ("edgeserve.tools.infer", "send one request from the shell"),
     "story": ("edgeserve.tools.story", "ask a running server what happened to a request"),
     "top": ("edgeserve.tools.top", "watch a running server: apps, lanes, models, device"),

@@ -98,16 +98,22 @@ class Client:
         self._finalizer = weakref.finalize(self, self._courier.stop)
 
     def infer(
-        self, app: str, inputs: Mapping[str, Any], *, timeout_ms: float | None = None, **options: Unpack[RequestOptions]
+        self,
+        app: str,
+        inputs: Mapping[str, Any],
+        *,
+        timeout_ms: float | None = None,
+        origin: str | None = None,
+        **options: Unpack[RequestOptions],
     ) -> Answer:
         """Ask an app and wait for the answer. ``inputs`` maps names to numpy arrays, numbers or strings.
 
         ``slo_ms`` counts from now; ``klass``, ``value``, ``on_late`` default to the app's own. ``quality_min`` (0 to 1)
         is the least quality of an ensemble's answer that is of use. A request that does not complete raises a
         :class:`edgeserve.errors.RequestError`; :class:`TimedOut` after ``timeout_ms``. Large arrays
-        are not copied: they must not change until this returns.
+        are not copied: they must not change until this returns. ``origin``: see :meth:`submit`.
         """
-        pending = self._ask(app, inputs, options, copy=False)
+        pending = self._ask(app, inputs, options, copy=False, origin=origin)
         answer: Answer = self._wait(pending, timeout_ms, f"app {app!r}")
         return answer
 
@@ -130,13 +136,19 @@ class Client:
         return self._ask(app, inputs, options, copy, origin=origin)
 
     def stream(
-        self, app: str, inputs: Mapping[str, Any], *, timeout_ms: float | None = None, **options: Unpack[RequestOptions]
+        self,
+        app: str,
+        inputs: Mapping[str, Any],
+        *,
+        timeout_ms: float | None = None,
+        origin: str | None = None,
+        **options: Unpack[RequestOptions],
     ) -> AnswerStream:
         """Ask an app for an answer in pieces, as its model works them out (a language model's words): an
         :class:`~edgeserve.answers.AnswerStream`. An app without such a model brings none, only the answer.
-        ``timeout_ms`` (default: the client's) bounds the wait for each piece."""
+        ``timeout_ms`` (default: the client's) bounds the wait for each piece. ``origin``: see :meth:`submit`."""
         pieces = AnswerStream((self.timeout_ms if timeout_ms is None else timeout_ms) / 1000)
-        return pieces.follow(self._ask(app, inputs, options, True, pieces))
+        return pieces.follow(self._ask(app, inputs, options, True, pieces, origin))
 
     def buffer(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> NDArray[Any]:
         """An array of any content, to be filled and sent as an input. Where this client and its server share memory it
@@ -326,13 +338,19 @@ class AsyncClient:
         return await asyncio.get_running_loop().run_in_executor(None, self._client.buffer, shape, dtype)
 
     async def infer(
-        self, app: str, inputs: Mapping[str, Any], *, timeout_ms: float | None = None, **options: Unpack[RequestOptions]
+        self,
+        app: str,
+        inputs: Mapping[str, Any],
+        *,
+        timeout_ms: float | None = None,
+        origin: str | None = None,
+        **options: Unpack[RequestOptions],
     ) -> Answer:
         """See :meth:`Client.infer`."""
         courier = self._client._courier
         if not courier.stands.is_set():
             await asyncio.get_running_loop().run_in_executor(None, courier.connect)
-        pending = self._client._ask(app, inputs, options, copy=False)
+        pending = self._client._ask(app, inputs, options, copy=False, origin=origin)
         answer: Answer = await self._wait(pending, timeout_ms, f"app {app!r}")
         return answer
 
@@ -345,8 +363,7 @@ class AsyncClient:
         origin: str | None = None,
         **options: Unpack[RequestOptions],
     ) -> AsyncAnswerStream:
-        """See :meth:`Client.stream`, and :meth:`Client.submit` for ``origin``. To be called while the event loop runs;
-        iterate over it with ``async for``."""
+        """See :meth:`Client.stream`. To be called while the event loop runs; iterate over it with ``async for``."""
         client = self._client
         pieces = AsyncAnswerStream((client.timeout_ms if timeout_ms is None else timeout_ms) / 1000)
         return pieces.follow(client._ask(app, inputs, options, True, pieces, origin))

@@ -71,7 +71,7 @@ ROOMS = {
     "server": {"live", "runtime", "metrics", "http", "sched", ""} | OUTSIDE,
     "client": {"ipc", ""},
     "http": {"client", "ipc.wire", "recording", ""},
-    "fronts": {"client", "engines.image", "http.images"},
+    "fronts": {"client", "engines.image", "http.images", "http.origins", ""},
     "ray": {"async_runtime", "runtime", "live.errors", ""},
     "tools": {"sched", "loop", "sim", "predict", "live", "recording", "metrics", "runtime", "client"}
     | {"http", "fronts", ""}
@@ -126,6 +126,10 @@ OPTIONAL = {
     "gi": {"fronts.sources"},
     "rosbags": {"fronts.bag", "fronts.ros_messages"},
     "zenoh": {"fronts.zenoh"},
+    "wyoming": {"fronts.wyoming"},
+    "zeroconf": {"fronts.wyoming"},
+    "aiomqtt": {"fronts.mqtt"},
+    "paho": {"fronts.mqtt"},
     "prometheus_client": {"metrics"},
     "pytest": {"testing"},
     "transformers": {"engines.lm"},

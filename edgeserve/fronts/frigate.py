@@ -25,6 +25,7 @@ from edgeserve.client import AsyncClient
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, nearest
 from edgeserve.fronts.detections import FORMS, MODEL_TYPES, rows_of
 from edgeserve.fronts.image_apps import AppInput, the_input
+from edgeserve.fronts.served_apps import Troubles
 
 log = logging.getLogger("edgeserve")
 
@@ -37,9 +38,6 @@ MARGIN = 0.9
 """The deadline's part of Frigate's time-out: the answer travels, too."""
 
 MODEL_ANSWER = json.dumps({"model_available": True, "model_loaded": True, "model_saved": False}).encode()
-
-TOLD_MAX = 64
-"""Kinds of trouble that are logged: who connects can make new ones at will."""
 
 Header = Tuple[Tuple[int, ...], str, str]
 
@@ -57,7 +55,7 @@ class FrigateFront:
         self._form = form
         self._score_min = score_min
         self._input = AppInput("", "", (), "none", 0.0)
-        self._told: Set[str] = set()
+        self._troubles = Troubles("frigate")
         self.answered = 0
         self.empty = 0
 
@@ -108,7 +106,7 @@ class FrigateFront:
             return  # no REQ socket: nobody waits
         about = _model_question(frames[2])
         if about:
-            self._tell(f"{about}: Frigate's model is not used; app {self._app!r} answers with its own")
+            self._troubles.tell(about, f"{about}: Frigate's model is not used; app {self._app!r} answers with its own")
             await socket.send_multipart([frames[0], b"", MODEL_ANSWER])
             return
         self.answered += 1
@@ -116,9 +114,10 @@ class FrigateFront:
         try:
             rows = await self._rows(frames[0], frames[2:])
         except EdgeServeError as error:
-            self._tell(f"{error.code}: an image is answered as empty: {error}")
+            kind = str(error) if error.code == "bad_input" else error.code
+            self._troubles.tell(kind, f"{error.code}: an image is answered as empty: {error}")
         except Exception as error:  # noqa: BLE001 outputs of any form come from the app: Frigate gets its answer all the same
-            self._tell(f"outputs: an image is answered as empty: {type(error).__name__}: {error}")
+            self._troubles.tell("outputs", f"outputs: an image is answered as empty: {type(error).__name__}: {error}")
         if rows is None:
             self.empty += 1
             rows = np.zeros((ROWS, 6), np.float32)
@@ -150,13 +149,6 @@ class FrigateFront:
                 "Frigate's model section"
             )
         return array
-
-    def _tell(self, what: str) -> None:
-        """Log each kind of trouble once: a camera would fill a log."""
-        kind = what.split(":")[0] if not what.startswith("bad_input") else what
-        if kind not in self._told and len(self._told) < TOLD_MAX:
-            self._told.add(kind)
-            log.warning("frigate: %s (told once)", what)
 
 
 def _model_question(head: bytes) -> str:

@@ -31,12 +31,10 @@ from numpy.typing import NDArray
 from edgeserve.answers import Answer
 from edgeserve.client import AsyncClient
 from edgeserve.engines.image import BORDER, ImageForm, inside, resized
-from edgeserve.errors import BadInput, ConfigError, Dropped, EdgeServeError, Rejected, UnknownApp, nearest
+from edgeserve.errors import BadInput, ConfigError, Dropped, EdgeServeError, Rejected, nearest
 from edgeserve.fronts.detections import FORMS, Box, named_boxes, rows_of
+from edgeserve.fronts.served_apps import STREAMS, app_for, of_any
 from edgeserve.http.images import Form, form_of, in_form
-
-NEWEST_WINS = "newest_wins"
-STREAMS = ("in_order", NEWEST_WINS)
 
 BOXES_MAX = 100
 
@@ -71,18 +69,11 @@ class AppInput(NamedTuple):
 
 async def the_input(client: AsyncClient, app: str, sender: str) -> AppInput:
     """What an app of the server declares. ``sender``: who sends one image. Raises :class:`EdgeServeError` where there
-    is no such app, or it takes another number of inputs."""
+    is no such app, or it takes something else."""
     apps = await client.apps()
-    if app not in apps:
-        raise UnknownApp(f"no app {app!r} is served there{nearest(app, apps)}")
-    inputs = {name: about for name, about in apps[app]["inputs"].items() if not about.get("optional")}
-    if len(inputs) != 1:
-        raise ConfigError(
-            f"app {app!r} takes {', '.join(inputs) or 'no declared inputs'}; {sender} sends one image. "
-            f'Declare it in [app.{app}.inputs], such as image = {{ dtype = "uint8", shape = [320, 320, 3] }}'
-        )
-    ((name, about),) = inputs.items()
-    return AppInput(name, about["dtype"], tuple(about["shape"]), apps[app]["stream"], float(apps[app]["slo_ms"]))
+    example = 'image = { dtype = "uint8", shape = [320, 320, 3] }'
+    found = app_for(apps, app, f"one image: {sender} sends no more", of_any, example)
+    return AppInput(found.input, found.dtype, found.shape, apps[app]["stream"], float(apps[app]["slo_ms"]))
 
 
 class Detector:

@@ -447,8 +447,9 @@ def test_tcp_beyond_loopback_with_keys(tmp_path):
 
 
 def test_shares_go_by_whom_a_front_asks_for(server, client):
-    for origin in ("address:192.0.2.7", "token:kitchen", None):
-        client.submit("echo", X, origin=origin).result(20)
+    client.submit("echo", X, origin="address:192.0.2.7").result(20)
+    client.infer("echo", X, origin="token:kitchen")
+    client.stream("echo", X).answer()
     names = [news.client for news in server.news if type(news) is Ask]
     user = f"uid:{os.getuid()}"
     assert [name.partition(" #")[0] for name in names] == [

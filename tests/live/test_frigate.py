@@ -165,7 +165,7 @@ def test_a_header_that_is_none_is_refused(frames):
     ("arguments", "says"),
     [
         (["--app", "detct"], "did you mean 'detect'"),
-        (["--app", "two"], "Frigate sends one image"),
+        (["--app", "two"], "Frigate sends no more"),
         (["--app", "detect", "--form", "yolov9"], "--form 'yolov9'"),
         (["--app", "detect", "--listen", "x"], "expected such as tcp"),
     ],

@@ -1,0 +1,471 @@
+"""A running server on an MQTT broker, with Home Assistant's discovery.
+
+Out go whether the server is ready, what its device and its lanes do, what its apps answered, and what a detector sees
+in the pictures that cameras publish; in come questions by topic, pictures, and the wish to read the configuration
+again. With ``NAME`` of the front, all topics lie below ``edgeserve/NAME``:
+
+``status`` (``online`` or, as the last will, ``offline``), ``ready``, ``device``, ``apps/APP``; ``ask/APP`` and
+``answer/APP``, or ``ask/APP/WHO`` and ``answer/APP/WHO``, where ``WHO`` has a share of its own;
+``detections/CAMERA`` and ``events/CAMERA``; ``reload`` and ``reloaded``.
+
+The broker decides who may publish and read what: this front believes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import ssl
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Set, Tuple
+
+import aiomqtt
+import numpy as np
+
+from edgeserve import __version__
+from edgeserve.answers import Answer
+from edgeserve.client import AsyncClient
+from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Refusal, Rejected, UnknownApp, nearest
+from edgeserve.fronts.detections import FORMS, rows_of
+from edgeserve.fronts.served_apps import ServedApp, Troubles, app_for, as_json, inputs_from_json, of_any, of_text
+from edgeserve.http.images import decode_file, form_of
+
+log = logging.getLogger("edgeserve")
+
+NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
+PAUSE_S_MIN, PAUSE_S_MAX = 1.0, 60.0
+"""Before the broker is tried again: doubled from the one to the other."""
+
+TOGETHER_MAX = 64
+"""Questions without an answer; one more is refused."""
+
+MESSAGES_WAITING_MAX = 256
+PAYLOAD_BYTES_MAX = 16 * 1024**2
+DETECTIONS_MAX = 20
+STATE_CHARS_MAX = 255
+"""What Home Assistant takes as a state."""
+
+STALE_S = 60
+"""Without a new picture for so long, what a camera showed is not known."""
+
+ANY = "object"
+"""What is watched for where no label is named."""
+
+READINGS = {
+    "temperature_c": ("Temperature", "temperature", "°C", 1.0),
+    "power_w": ("Power", "power", "W", 1.0),
+    "gpu_load": ("GPU load", None, "%", 100.0),
+    "cpu_load": ("CPU load", None, "%", 100.0),
+    "memory_available_bytes": ("Memory available", "data_size", "MiB", 1 / 1024**2),
+    "gpu_memory_free_bytes": ("GPU memory free", "data_size", "MiB", 1 / 1024**2),
+    "fan": ("Fan", None, "%", 100.0),
+}
+"""Reading of a device's monitor -> its name, Home Assistant's class, unit and factor."""
+
+
+@dataclass(frozen=True)
+class Mqtt:
+    """Where the broker is, and what it is told and asks."""
+
+    host: str = "127.0.0.1"
+    port: int = 1883
+    tls: bool = False
+    user: str = ""
+    password: str = ""
+    name: str = "edgeserve"
+    discovery: str = "homeassistant"  # the prefix of Home Assistant's discovery; empty: none
+    ask: Tuple[str, ...] = ()  # apps that are asked by topic
+    publish: Tuple[str, ...] = ()  # filters of the topics that answers may publish to
+    cameras: Mapping[str, str] = field(default_factory=dict)  # camera -> the topic of its pictures
+    detect: str = ""  # the app that looks at them
+    form: str = "yolo"
+    score_min: float = 0.4
+    labels: Tuple[str, ...] = ()  # by the number of a class
+    watch: Tuple[str, ...] = ()  # labels with a sensor of their own; empty: one for any
+    every_s: float = 10.0
+    may_reload: bool = False
+
+
+class MqttFront:
+    """The link between one server and one broker."""
+
+    def __init__(self, client: AsyncClient, options: Mqtt) -> None:
+        if options.form not in FORMS:
+            raise ConfigError(f"--form {options.form!r}{nearest(options.form, FORMS)}")
+        for name in (options.name, *options.cameras):
+            if not NAME.match(name):
+                raise ConfigError(f"name {name!r}: expected 1 to 64 letters, digits, _ and -")
+        if options.cameras and not options.detect:
+            raise ConfigError("--camera needs an app that looks at its pictures: give --detect APP")
+        unknown = [label for label in options.watch if options.labels and label not in options.labels]
+        if unknown:
+            raise ConfigError(f"--watch {unknown[0]!r}: no such label{nearest(unknown[0], options.labels)}")
+        if options.every_s < 1:
+            raise ConfigError(f"--every {options.every_s:g}: expected 1 second at least")
+        self._client = client
+        self._options = options
+        self._base = f"edgeserve/{options.name}"
+        self._apps: Dict[str, Any] = {}
+        self._detector: Optional[ServedApp] = None
+        self._told: Dict[str, str] = {}  # what discovery has announced: topic -> configuration
+        self._pictures: Dict[str, bytes] = {}  # the newest that waits, by camera
+        self._looking: Set[str] = set()
+        self._seen: Dict[str, Counter[str]] = {}
+        self._open = 0
+        self._troubles = Troubles("mqtt")
+        self.counts: Counter[str] = Counter()
+
+    async def look(self) -> None:
+        """Ask the server for the apps. Raises :class:`EdgeServeError` where one cannot do what it is named for."""
+        self._apps = await self._client.apps()
+        for app in self._options.ask:
+            if app not in self._apps:
+                raise UnknownApp(f"no app {app!r} is served there{nearest(app, self._apps)}")
+        if self._options.detect:
+            example = 'image = { dtype = "uint8", shape = [320, 320, 3] }'
+            self._detector = app_for(self._apps, self._options.detect, "pictures", _of_pictures, example)
+
+    async def serve(self, stopped: asyncio.Event, ready: Callable[[str], None]) -> None:
+        """Until ``stopped``. A broker that is not there, or goes, is tried again; ``ready(place)`` is called at the
+        first connection."""
+        options = self._options
+        place = f"{options.host}:{options.port}"
+        pause_s = PAUSE_S_MIN
+        while not stopped.is_set():
+            try:
+                async with self._connection() as broker:
+                    self._told.clear()  # a broker that was away may have forgotten
+                    await self._tell(broker)
+                    await self._subscribe(broker)
+                    await broker.publish(f"{self._base}/status", "online", qos=1, retain=True)
+                    ready(place)
+                    pause_s = PAUSE_S_MIN
+                    await self._until(stopped, broker)
+                    await broker.publish(f"{self._base}/status", "offline", qos=1, retain=True)
+            except aiomqtt.MqttError as error:
+                self.counts["connections lost"] += 1
+                log.warning("mqtt: broker %s: %s; trying again in %g s", place, error, pause_s)
+                await _first_of(stopped.wait(), asyncio.sleep(pause_s))
+                pause_s = min(2 * pause_s, PAUSE_S_MAX)
+
+    def _connection(self) -> aiomqtt.Client:
+        options = self._options
+        return aiomqtt.Client(
+            options.host,
+            options.port,
+            username=options.user or None,
+            password=options.password or None,
+            identifier=f"edgeserve-{options.name}",
+            will=aiomqtt.Will(f"{self._base}/status", "offline", qos=1, retain=True),
+            tls_context=ssl.create_default_context() if options.tls else None,
+            max_queued_incoming_messages=MESSAGES_WAITING_MAX,
+        )
+
+    async def _subscribe(self, broker: aiomqtt.Client) -> None:
+        options = self._options
+        topics = [f"{self._base}/ask/+", f"{self._base}/ask/+/+"] if options.ask else []
+        topics += [f"{self._base}/reload"] if options.may_reload else []
+        topics += list(options.cameras.values())
+        topics += [f"{options.discovery}/+/{self._node}/+/config"] if options.discovery else []
+        for topic in topics:
+            await broker.subscribe(topic, qos=1)
+
+    @property
+    def _node(self) -> str:
+        return f"edgeserve_{self._options.name}"
+
+    async def _until(self, stopped: asyncio.Event, broker: aiomqtt.Client) -> None:
+        """Listen and tell; raises ``MqttError`` when the connection is lost."""
+        tasks: Set[asyncio.Task[None]] = set()
+        try:
+            await _first_of(stopped.wait(), self._listen(broker, tasks), self._tell_often(broker))
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._looking.clear()
+            self._open = 0
+
+    # --- in -----------------------------------------------------------------------------------------------------------
+
+    async def _listen(self, broker: aiomqtt.Client, tasks: Set[asyncio.Task[None]]) -> None:
+        def begin(work: Awaitable[None]) -> None:
+            task = asyncio.ensure_future(work)
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            task.add_done_callback(_read)
+
+        async for message in broker.messages:
+            topic, payload = str(message.topic), bytes(message.payload or b"")
+            if topic.startswith(f"{self._base}/ask/") and not message.retain:  # a question is asked once
+                begin(self._answer(broker, topic, payload))
+            elif topic == f"{self._base}/reload" and not message.retain:
+                begin(self._reload(broker, payload.decode("utf-8", "replace")))
+            elif topic.startswith(f"{self._options.discovery}/") and topic.endswith("/config"):
+                if topic not in self._told and payload:  # of an earlier start
+                    await broker.publish(topic, b"", qos=1, retain=True)
+            else:
+                for camera, source in self._options.cameras.items():
+                    if message.topic.matches(source):
+                        self._pictures[camera] = payload
+                        if camera not in self._looking:
+                            self._looking.add(camera)
+                            begin(self._look_at(broker, camera))
+
+    async def _answer(self, broker: aiomqtt.Client, topic: str, payload: bytes) -> None:
+        app, _, who = topic[len(self._base) + len("/ask/") :].partition("/")
+        place = topic.replace("/ask/", "/answer/", 1)
+        if app not in self._options.ask:
+            return  # nobody said that it may be asked
+        try:
+            if self._open >= TOGETHER_MAX:
+                raise Rejected(f"this front has {self._open} questions without an answer", "too many in flight")
+            if len(payload) > PAYLOAD_BYTES_MAX:
+                raise BadInput(f"a question of {len(payload)} bytes, at most {PAYLOAD_BYTES_MAX} are allowed")
+            self._open += 1
+            try:
+                inputs = inputs_from_json(app, self._apps[app]["inputs"], payload)
+                answer = await self._client.infer(app, inputs, origin=_origin(who))
+            finally:
+                self._open -= 1
+            self.counts["answers"] += 1
+            await self._command(broker, answer)
+            told = {
+                "text": _state_of(answer),
+                "outputs": as_json(answer.outputs),
+                "late": answer.late,
+                "total_ms": round(answer.total_ms, 3),
+            }
+        except EdgeServeError as error:
+            self.counts[f"answers: {error.code}"] += 1
+            told = {"text": "", "error": str(error), "code": error.code}
+            if isinstance(error, Refusal):
+                told["reason"] = error.reason
+        await broker.publish(place, json.dumps(told), qos=1)
+
+    async def _command(self, broker: aiomqtt.Client, answer: Answer) -> None:
+        """An answer with a topic and a payload is published there, where a filter allows it."""
+        topic, payload = answer.outputs.get("topic"), answer.outputs.get("payload")
+        if not topic or payload is None:
+            return
+        try:
+            allowed = any(aiomqtt.Topic(str(topic)).matches(each) for each in self._options.publish)
+        except ValueError:
+            allowed = False
+        if not allowed or str(topic).startswith(f"{self._base}/"):
+            raise BadInput(f"the answer's topic {str(topic)[:128]!r} is none that --publish allows")
+        self.counts["commands"] += 1
+        await broker.publish(str(topic), str(payload), qos=1)
+
+    async def _reload(self, broker: aiomqtt.Client, model: str) -> None:
+        try:
+            told = await self._client.reload("" if model == "PRESS" else model)
+        except EdgeServeError as error:
+            told = {"error": str(error), "code": error.code}
+        await broker.publish(f"{self._base}/reloaded", json.dumps(as_json(told)), qos=1)
+
+    # --- cameras ------------------------------------------------------------------------------------------------------
+
+    async def _look_at(self, broker: aiomqtt.Client, camera: str) -> None:
+        """The newest picture of a camera, until none waits. What came between two is never looked at."""
+        try:
+            while camera in self._pictures:
+                picture = self._pictures.pop(camera)
+                try:
+                    found = await self._detections(camera, picture)
+                except Exception as error:  # noqa: BLE001 outputs of any form come from the app: the next picture is looked at
+                    kind = error.code if isinstance(error, EdgeServeError) else type(error).__name__
+                    self.counts[f"pictures: {kind}"] += 1
+                    self._troubles.tell(kind, f"a picture of {camera} is not looked at: {kind}: {error}")
+                    continue
+                self.counts["pictures"] += 1
+                await self._show(broker, camera, found)
+        finally:
+            self._looking.discard(camera)
+
+    async def _detections(self, camera: str, picture: bytes) -> List[Dict[str, Any]]:
+        app = self._detector
+        assert app is not None, "checked with the cameras"
+        about, loop = app.inputs[app.input], asyncio.get_running_loop()
+        array = await loop.run_in_executor(None, decode_file, app.input, picture, about, PAYLOAD_BYTES_MAX)
+        options: Dict[str, Any] = {"stream": f"camera-{camera}"} if app.streams else {}
+        answer = await self._client.infer(app.name, {app.input: array}, origin=f"camera:{camera}", **options)
+        shape = array.shape
+        height, width = (shape[-3], shape[-2]) if shape[-1] in (1, 3) else (shape[-2], shape[-1])
+        rows = rows_of(answer.outputs, self._options.form, height, width, self._options.score_min, DETECTIONS_MAX)
+        return [self._told_of(row) for row in rows if row[1] > 0]
+
+    def _told_of(self, row: Any) -> Dict[str, Any]:
+        number, labels = int(row[0]), self._options.labels
+        label = labels[number] if number < len(labels) else str(number)
+        return {"label": label, "score": round(float(row[1]), 3), "box": [round(float(side), 4) for side in row[2:]]}
+
+    async def _show(self, broker: aiomqtt.Client, camera: str, found: List[Dict[str, Any]]) -> None:
+        labels = Counter(each["label"] for each in found)
+        labels[ANY] = len(found)
+        told = {"count": len(found), "labels": labels, "detections": found}
+        await broker.publish(f"{self._base}/detections/{camera}", json.dumps(told))
+        before, self._seen[camera] = self._seen.get(camera, Counter()), labels
+        for label in self._watched:
+            if labels[label] and not before[label]:
+                best = next((each for each in found if label in (ANY, each["label"])), {})
+                event = {**best, "event_type": label, "count": labels[label]}
+                await broker.publish(f"{self._base}/events/{camera}", json.dumps(event), qos=1)
+
+    @property
+    def _watched(self) -> Tuple[str, ...]:
+        return self._options.watch or (ANY,)
+
+    # --- out ----------------------------------------------------------------------------------------------------------
+
+    async def _tell_often(self, broker: aiomqtt.Client) -> None:
+        while True:
+            await asyncio.sleep(self._options.every_s)
+            await self._tell(broker)
+
+    async def _tell(self, broker: aiomqtt.Client) -> None:
+        """The server's state, after the configuration of what is new in it."""
+        try:
+            is_ready = bool((await self._client.health())["ready"])
+            stats: Mapping[str, Any] = await self._client.stats()
+        except EdgeServeError:
+            is_ready, stats = False, {}
+        device = _device_of(stats)
+        if self._options.discovery:
+            for topic, configuration in self._entities(stats, device).items():
+                if self._told.get(topic) != configuration:
+                    self._told[topic] = configuration
+                    await broker.publish(topic, configuration, qos=1, retain=True)
+        await broker.publish(f"{self._base}/ready", "ON" if is_ready else "OFF", qos=1, retain=True)
+        if stats:
+            await broker.publish(f"{self._base}/device", json.dumps(device), retain=True)
+        for app, row in stats.get("apps", {}).items():
+            await broker.publish(f"{self._base}/apps/{app}", json.dumps(_app_of(row)), retain=True)
+
+    def _entities(self, stats: Mapping[str, Any], device: Mapping[str, Any]) -> Dict[str, str]:
+        """What Home Assistant is to show: topic -> configuration."""
+        options, base = self._options, self._base
+        found: Dict[str, str] = {}
+        common = {
+            "availability_topic": f"{base}/status",
+            "device": {
+                "identifiers": [self._node],
+                "name": f"EdgeServe {options.name}",
+                "manufacturer": "EdgeServe",
+                "model": str(stats.get("device", {}).get("model") or "server"),
+                "sw_version": __version__,
+            },
+            "origin": {"name": "EdgeServe", "sw_version": __version__},
+        }
+
+        def put(kind: str, key: str, name: str, **more: Any) -> None:
+            about = {"name": name, "unique_id": f"{self._node}_{key}", **common, **more}
+            topic = f"{options.discovery}/{kind}/{self._node}/{key}/config"
+            found[topic] = json.dumps({each: value for each, value in about.items() if value is not None})
+
+        def sensor(key: str, name: str, topic: str, value: str, unit: Optional[str] = None, **more: Any) -> None:
+            put("sensor", key, name, state_topic=topic, value_template=value, unit_of_measurement=unit, **more)
+
+        put("binary_sensor", "ready", "Ready", state_topic=f"{base}/ready", device_class="running")
+        for key, (name, kind, unit, _) in READINGS.items():
+            if key in device:
+                value = f"{{{{ value_json.{key} }}}}"
+                sensor(key, name, f"{base}/device", value, unit, device_class=kind, state_class="measurement")
+        for lane in device.get("lanes", {}):
+            value = f"{{{{ value_json.lanes['{lane}'] }}}}"
+            sensor(f"lane_{_key(lane)}", f"Lane {lane}", f"{base}/device", value, "%", state_class="measurement")
+        for app in stats.get("apps", {}):
+            for key, name in (("completed", "answered"), ("refused", "refused"), ("late", "late")):
+                topic, value = f"{base}/apps/{app}", f"{{{{ value_json.{key} }}}}"
+                sensor(f"app_{_key(app)}_{key}", f"{app} {name}", topic, value, state_class="total_increasing")
+        for app in options.ask:
+            topic = f"{base}/answer/{app}"
+            sensor(f"answer_{_key(app)}", f"{app} answer", topic, "{{ value_json.text }}", json_attributes_topic=topic)
+            if any(of_text(about) for about in self._apps[app]["inputs"].values()):
+                put("text", f"ask_{_key(app)}", f"Ask {app}", command_topic=f"{base}/ask/{app}", max=STATE_CHARS_MAX)
+        for camera in options.cameras:
+            topic = f"{base}/detections/{camera}"
+            shown: Dict[str, Any] = {"expire_after": STALE_S, "json_attributes_topic": topic}
+            sensor(f"{camera}_count", f"{camera} objects", topic, "{{ value_json.count }}", None, **shown)
+            for label in self._watched:
+                put(
+                    "binary_sensor",
+                    f"{camera}_{_key(label)}",
+                    f"{camera} {label}",
+                    state_topic=topic,
+                    value_template=f"{{{{ 'ON' if value_json.labels.get({json.dumps(label)}, 0) else 'OFF' }}}}",
+                    device_class="occupancy",
+                    expire_after=STALE_S,
+                )
+            types, topic = list(self._watched), f"{base}/events/{camera}"
+            put("event", f"{camera}_event", f"{camera} sees", state_topic=topic, event_types=types)
+        if options.may_reload:
+            put("button", "reload", "Reload", command_topic=f"{base}/reload", device_class="restart")
+        return found
+
+
+def _of_pictures(about: Mapping[str, Any]) -> bool:
+    return of_any(about) and form_of(about) is not None
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
+
+
+def _origin(who: str) -> str:
+    """Whose share a question uses: the topic's last level, which the broker can keep for some."""
+    return f"mqtt:{who}" if NAME.match(who) else "mqtt"
+
+
+def _state_of(answer: Answer) -> str:
+    """Output ``text``, or the first that is text, short enough for a state."""
+    texts = [value for value in answer.outputs.values() if isinstance(value, str)]
+    return str(answer.outputs.get("text", texts[0] if texts else ""))[:STATE_CHARS_MAX]
+
+
+def _device_of(stats: Mapping[str, Any]) -> Dict[str, Any]:
+    """Readings that are known, of the first monitor that has them, and how busy the lanes are (percent)."""
+    told: Dict[str, Any] = {"open": stats.get("open", 0)}
+    for row in stats.get("device", {}).get("monitors", {}).values():
+        for key, (_, _, _, factor) in READINGS.items():
+            value = (row["readings"] or {}).get(key)
+            if value is not None and key not in told:
+                told[key] = round(float(value) * factor, 1)
+    lanes = stats.get("lanes", {})
+    told["lanes"] = {lane: round(100 * float(row["busy"]), 1) for lane, row in lanes.items()}
+    return told
+
+
+def _app_of(row: Mapping[str, Any]) -> Dict[str, Any]:
+    ends = row["outcomes"]
+    return {
+        "completed": ends["completed"],
+        "refused": row["refused"] + ends["rejected"] + ends["dropped"],
+        "failed": ends["failed"],
+        "late": row["late"],
+        "open": row["open"],
+        "latency_ms": as_json({key: np.float64(value) for key, value in row["latency_ms"].items()}),
+    }
+
+
+async def _first_of(*works: Awaitable[Any]) -> None:
+    """Until one of them ends; the others are cancelled. Raises what the first to end raised."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
+def _read(task: asyncio.Task[None]) -> None:
+    """A broker that goes while an answer is published ends the connection anyway."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, aiomqtt.MqttError):
+        log.error("mqtt: %r", error)

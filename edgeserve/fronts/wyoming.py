@@ -1,0 +1,700 @@
+"""Home Assistant's voice protocol, Wyoming, answered by apps of a running server.
+
+One listener for all that Home Assistant and satellites ask: which services there are, wake words, voice activity,
+speech to text, intents, text to speech. A connection is a satellite, or a question of Home Assistant's; whose share it
+uses goes by its address. What is refused or late is answered as the protocol's empty answer, and an error before it:
+older clients wait for the former alone.
+
+Sound comes as 16-bit integers, is brought to 16 kHz mono, and goes to apps of float32 from -1 to 1 (or of int16). The
+protocol has no password.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import os
+import re
+import socket
+from collections import Counter, deque
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, AsyncIterator, Awaitable, Callable, Deque, Dict, List, Mapping, Optional, Tuple
+
+import numpy as np
+from numpy.typing import NDArray
+from wyoming.asr import Transcribe, Transcript, TranscriptChunk, TranscriptStart, TranscriptStop
+from wyoming.audio import AudioChunk, AudioChunkConverter, AudioStart, AudioStop
+from wyoming.error import Error
+from wyoming.event import Event, Eventable, async_read_event, async_write_event
+from wyoming.handle import Handled, HandledChunk, HandledStart, HandledStop, NotHandled
+from wyoming.info import (
+    AsrModel,
+    AsrProgram,
+    Attribution,
+    Describe,
+    HandleModel,
+    HandleProgram,
+    Info,
+    IntentModel,
+    IntentProgram,
+    TtsProgram,
+    TtsVoice,
+    WakeModel,
+    WakeProgram,
+)
+from wyoming.intent import Entity, Intent, NotRecognized, Recognize
+from wyoming.ping import Ping, Pong
+from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop, SynthesizeStopped
+from wyoming.vad import VoiceStarted, VoiceStopped
+from wyoming.wake import Detect, Detection, NotDetected
+
+from edgeserve import __version__
+from edgeserve.answers import Answer
+from edgeserve.client import AsyncClient
+from edgeserve.errors import BadInput, ConfigError, EdgeServeError
+from edgeserve.fronts.served_apps import ServedApp, Troubles, app_for, of_any, of_text
+from edgeserve.http.origins import origin_of
+
+log = logging.getLogger("edgeserve")
+
+RATE = 16_000
+WIDTH = 2
+FULL_SCALE = 32_768.0
+
+CONNECTIONS_MAX = 128
+CONNECTIONS_OF_ONE_MAX = 64
+"""Of one address: Home Assistant asks for all of its satellites."""
+
+PART_BYTES_MAX = 4 * 1024**2
+"""Of an event's data, and of its sound: two minutes."""
+
+SOUND_S_MAX = 60
+"""Of one command: nobody speaks for longer, and every connection may hold as much."""
+
+TEXT_CHARS_MAX = 64 * 1024
+FRAMES_WAITING_MAX = 64
+"""Frames for the voice detector: then the connection is read more slowly."""
+
+VOICE_SCORE = 0.5
+SILENCE_S = {"default": 0.7, "relaxed": 1.25, "aggressive": 0.25}
+"""By the protocol's sensitivity: how long a pause ends a command (Home Assistant's own figures)."""
+
+SOUND_STEP = 2_048
+"""Samples of an event of speech."""
+
+SERVICE = "_wyoming._tcp.local."
+SENTENCE_END = re.compile(r"(?<=[.!?;:])\s+|\n+")
+
+ROLES = {
+    "wake": ("two seconds of sound", of_any, 'sound = { dtype = "float32", shape = [31840] }'),
+    "vad": ("frames of sound", of_any, 'input = { dtype = "float32", shape = [576] }'),
+    "asr": ("sound", of_any, 'audio = { dtype = "float32", shape = [-1] }'),
+    "intent": ("text", of_text, 'text = { dtype = "text" }'),
+    "tts": ("text", of_text, 'text = { dtype = "text" }'),
+}
+"""What an app can be asked for -> what it is brought, which inputs fit, an example."""
+
+
+@dataclass(frozen=True)
+class Voice:
+    """Which app answers what (``apps``: role of :data:`ROLES` -> app), and how."""
+
+    apps: Mapping[str, str]
+    languages: Tuple[str, ...] = ("en",)
+    wake_words: Tuple[str, ...] = ()  # that may be heard; empty: any, told by the app's name
+    wake_every_ms: float = 250.0
+    wake_unit: bool = False  # floats from -1 to 1, and not in the range of 16-bit integers
+    tts_rate: int = 22_050  # of speech whose app says no rate
+    sorry: str = "Sorry, not now."  # said instead of a refused or failed answer
+
+
+class WyomingFront:
+    """The apps of one server as services of voice."""
+
+    def __init__(self, client: AsyncClient, voice: Voice) -> None:
+        if not any(voice.apps.values()):
+            raise ConfigError(f"no app is named: give one of {', '.join(f'--{role}' for role in ROLES)}")
+        if voice.wake_every_ms < 10:
+            raise ConfigError(f"--wake-every-ms {voice.wake_every_ms:g}: expected 10 at least")
+        self.client = client
+        self.voice = voice
+        self.apps: Dict[str, ServedApp] = {}
+        self.counts: Counter[str] = Counter()
+        self._troubles = Troubles("wyoming")
+        self._has_intents = False
+        self._connections: Counter[str] = Counter()
+        self._numbers = itertools.count(1)
+        self._tasks: Dict[asyncio.Task[None], None] = {}
+
+    async def look(self) -> None:
+        """Ask the server for the apps. Raises :class:`EdgeServeError` where one cannot do what it is named for."""
+        served = await self.client.apps()
+        for role, (brings, fits, example) in ROLES.items():
+            if self.voice.apps.get(role):
+                self.apps[role] = app_for(served, self.voice.apps[role], brings, fits, example)
+        for role in ("wake", "vad"):
+            if role in self.apps and (len(self.apps[role].shape) != 1 or self.apps[role].shape[0] < 1):
+                raise ConfigError(
+                    f"app {self.apps[role].name!r} takes {self.apps[role].dtype} of shape "
+                    f"{list(self.apps[role].shape)}; --{role} needs a known number of samples, such as "
+                    f"{ROLES[role][2]}"
+                )
+        if "intent" in self.apps:
+            app = self.apps["intent"]
+            outputs = {*served[app.name]["outputs"], *served[app.name]["output_types"]}
+            is_open = bool(app.inputs[app.input].get("optional"))  # a language model's prompt
+            self._has_intents = "intent" in outputs or not (outputs or is_open)
+
+    def failed(self, role: str, error: EdgeServeError) -> None:
+        """Count a question without an answer; its kind is logged once."""
+        self.counts[f"{role}: {error.code}"] += 1
+        self._troubles.tell(f"{role}: {error.code}", f"{role}: {error.code}: {error}")
+
+    def info(self) -> Info:
+        """What a client is told that asks which services there are."""
+        languages = list(self.voice.languages)
+
+        def about(name: str, what: str) -> Dict[str, Any]:
+            return {
+                "name": name,
+                "description": what,
+                "attribution": Attribution("EdgeServe", ""),
+                "installed": True,
+                "version": __version__,
+            }
+
+        def told(role: str, what: str) -> Dict[str, Any]:
+            return about(self.apps[role].name, f"EdgeServe: {what}")
+
+        info = Info()
+        if "wake" in self.apps:
+            words = self.voice.wake_words or (self.apps["wake"].name,)
+            models = [
+                WakeModel(**about(word, word.replace("_", " ")), languages=languages, phrase=word.replace("_", " "))
+                for word in words
+            ]
+            info.wake = [WakeProgram(**told("wake", "wake words"), models=models)]
+        if "asr" in self.apps:
+            hearing = [AsrModel(**told("asr", "speech to text"), languages=languages)]
+            info.asr = [
+                AsrProgram(
+                    **told("asr", "speech to text"),
+                    models=hearing,
+                    supports_transcript_streaming=True,
+                    requires_external_vad="vad" not in self.apps,
+                )
+            ]
+        if "intent" in self.apps and self._has_intents:
+            intents = [IntentModel(**told("intent", "intents"), languages=languages)]
+            info.intent = [IntentProgram(**told("intent", "intents"), models=intents)]
+        elif "intent" in self.apps:
+            handlers = [HandleModel(**told("intent", "answers"), languages=languages)]
+            info.handle = [HandleProgram(**told("intent", "answers"), models=handlers, supports_handled_streaming=True)]
+        if "tts" in self.apps:
+            voices = [TtsVoice(**told("tts", "text to speech"), languages=languages)]
+            info.tts = [TtsProgram(**told("tts", "text to speech"), voices=voices, supports_synthesize_streaming=True)]
+        return info
+
+    async def serve(
+        self, host: str, port: int, stopped: asyncio.Event, ready: Callable[[str], None], zeroconf_name: str = ""
+    ) -> None:
+        """Answer until ``stopped``; ``ready(place)`` is called with where it listens. With a name it is announced."""
+        try:
+            server = await asyncio.start_server(self._accept, host, port)
+        except OSError as error:
+            raise ConfigError(f"--listen {host}:{port}: {error}; expected such as 127.0.0.1:10300") from None
+        bound = server.sockets[0].getsockname()[1]
+        try:
+            async with _announced(zeroconf_name, host, bound):
+                ready(f"tcp://{host}:{bound}")
+                await stopped.wait()
+        finally:
+            server.close()
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        peer = writer.get_extra_info("peername")
+        origin = origin_of("", peer[0] if isinstance(peer, tuple) else "")
+        full = self._connections[origin] >= CONNECTIONS_OF_ONE_MAX
+        if full or sum(self._connections.values()) >= CONNECTIONS_MAX:
+            self.counts["connections refused"] += 1
+            writer.close()
+            return
+        task = asyncio.current_task()
+        assert task is not None, "a server's callback is a task"
+        self._tasks[task] = None
+        self._connections[origin] += 1
+        try:
+            await Connection(self, reader, writer, origin, f"wyoming-{os.getpid()}-{next(self._numbers)}").run()
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+            del self._tasks[task]
+            self._connections[origin] -= 1
+            if not self._connections[origin]:
+                del self._connections[origin]
+
+
+class _Bounded:
+    """A reader whose parts have a size: the sender says how many bytes follow."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self.readline = reader.readline  # bounded by the stream itself
+
+    async def readexactly(self, count: int) -> bytes:
+        if not 0 <= count <= PART_BYTES_MAX:
+            raise ValueError(f"a part of {count} bytes, at most {PART_BYTES_MAX} are allowed")
+        return await self._reader.readexactly(count)
+
+
+class Connection:
+    """One client: what it asked for last, and the sound that it sends. One question is answered after the other; sound
+    is read meanwhile."""
+
+    def __init__(
+        self,
+        front: WyomingFront,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        origin: str,
+        stream: str,
+    ) -> None:
+        self._front = front
+        self._client = front.client
+        self._reader: Any = _Bounded(reader)
+        self._writer = writer
+        self._sending = asyncio.Lock()
+        self._origin = origin
+        self._stream = stream
+        self._tasks: Dict[asyncio.Task[None], None] = {}
+        self._answering: Optional[asyncio.Task[None]] = None
+        self._converter = AudioChunkConverter(rate=RATE, width=WIDTH, channels=1)
+        self._mode = ""  # what the sound is for: a role, "" before the first question, "done" after its answer
+        self._asked: Dict[str, Any] = {}  # names of wake words, or language and sensitivity
+        self._sound: List[NDArray[np.int16]] = []  # of a command
+        self._samples = 0  # since the sound began
+        self._text: Optional[str] = None  # that comes in pieces, to be spoken
+        self._ear = WakeEar(self) if "wake" in front.apps else None
+        self._voice = VoiceEar(self) if "vad" in front.apps else None
+
+    async def run(self) -> None:
+        """Until the client goes. What is wrong beyond repair ends the connection."""
+        try:
+            while True:
+                event = await async_read_event(self._reader)
+                if event is None:
+                    return
+                await self._take(event)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return
+        except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, RecursionError) as error:
+            self._front.counts["malformed"] += 1
+            await self.send(Error(f"no event of this protocol: {type(error).__name__}: {error}", "malformed"))
+        finally:
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def send(self, event: Eventable) -> None:
+        """One event to the client, whole."""
+        async with self._sending:
+            await async_write_event(event.event(), self._writer)
+
+    def begin(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        """A task that ends with the connection."""
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and task.exception() is not None:
+            if not isinstance(task.exception(), ConnectionError):
+                log.warning("wyoming: a connection of %s ends: %r", self._origin, task.exception())
+            self._writer.close()
+
+    async def ask(self, role: str, values: Mapping[str, Any]) -> Answer:
+        """Ask the app of a role. Raises :class:`EdgeServeError`."""
+        app = self._app(role)
+        return await self._client.infer(app.name, values, origin=self._origin, **self._options(app))
+
+    def _app(self, role: str) -> ServedApp:
+        if role not in self._front.apps:
+            raise BadInput(f"this front has no app for that: start it with --{role}")
+        return self._front.apps[role]
+
+    def _options(self, app: ServedApp) -> Dict[str, Any]:
+        return {"stream": self._stream} if app.streams else {}
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    async def _take(self, event: Event) -> None:
+        kind = event.type
+        if AudioChunk.is_type(kind):
+            await self._hear(AudioChunk.from_event(event))
+        elif Describe.is_type(kind):
+            await self.send(self._front.info())
+        elif Ping.is_type(kind):
+            await self.send(Pong(Ping.from_event(event).text))
+        elif Detect.is_type(kind):
+            self._listen("wake", {"names": Detect.from_event(event).names})
+        elif Transcribe.is_type(kind):
+            asked = Transcribe.from_event(event)
+            sensitivity = str(getattr(asked.vad_sensitivity, "value", asked.vad_sensitivity))
+            self._listen("asr", {"language": asked.language, "pause_s": SILENCE_S.get(sensitivity)})
+        elif AudioStart.is_type(kind):
+            self._listen(self._mode if self._mode not in ("", "done") else self._usual(), self._asked)
+        elif AudioStop.is_type(kind):
+            await self._sound_ended()
+        elif Recognize.is_type(kind) or Transcript.is_type(kind):
+            await self._next(self._answer_text(str(event.data["text"]), Recognize.is_type(kind)))
+        else:
+            await self._take_text(event)
+
+    async def _take_text(self, event: Event) -> None:
+        """Text to be spoken: whole, or in pieces, after which the whole comes again for servers that know no pieces."""
+        if SynthesizeStart.is_type(event.type):
+            self._text = ""
+        elif SynthesizeChunk.is_type(event.type) and self._text is not None:
+            *whole, self._text = SENTENCE_END.split(self._text + SynthesizeChunk.from_event(event).text)
+            if len(self._text) > TEXT_CHARS_MAX:
+                raise ValueError(f"a sentence of {len(self._text)} characters, at most {TEXT_CHARS_MAX} are allowed")
+            for sentence in whole:
+                await self._next(self._speak(sentence))
+        elif SynthesizeStop.is_type(event.type) and self._text is not None:
+            rest, self._text = self._text, None
+            if rest.strip():
+                await self._next(self._speak(rest))
+            await self._next(self.send(SynthesizeStopped()))
+        elif Synthesize.is_type(event.type) and self._text is None:
+            await self._next(self._speak(Synthesize.from_event(event).text))
+
+    async def _next(self, work: Awaitable[None]) -> None:
+        """Answer when the earlier answer is given."""
+        if self._answering is not None:
+            await asyncio.wait({self._answering})
+        self._answering = self.begin(work)
+
+    def _usual(self) -> str:
+        """What sound is for that comes without a question."""
+        return next((role for role in ("vad", "asr", "wake") if role in self._front.apps), "done")
+
+    def _listen(self, mode: str, asked: Dict[str, Any]) -> None:
+        self._mode, self._asked = mode, asked
+        self._sound, self._samples = [], 0
+        if self._ear is not None:
+            self._ear.begin(asked.get("names"))
+        if self._voice is not None:
+            self._voice.begin(asked.get("pause_s"))
+
+    async def _hear(self, chunk: AudioChunk) -> None:
+        if not self._mode:
+            self._listen(self._usual(), {})
+        if self._mode == "done":
+            return
+        sound = np.frombuffer(self._converter.convert(chunk).audio, np.int16)
+        self._samples += len(sound)
+        now_ms = self._samples * 1000 // RATE if chunk.timestamp is None else int(chunk.timestamp)
+        if self._voice is not None:
+            await self._voice.hear(sound, now_ms)
+        if self._mode == "wake" and self._ear is not None:
+            self._ear.hear(sound, now_ms, self._voice is None or self._voice.was_heard_lately)
+        elif self._mode == "asr":
+            if self._samples > SOUND_S_MAX * RATE:
+                self._mode = "done"
+                await self._next(self._no_transcript(BadInput(f"a command of more than {SOUND_S_MAX} s")))
+            else:
+                self._sound.append(sound)
+
+    async def voice_ended(self) -> None:
+        """A pause of the speaker: where a command is heard, this is its end."""
+        if self._mode == "asr":
+            await self._sound_ended()
+
+    async def _sound_ended(self) -> None:
+        mode, self._mode = self._mode, "done"
+        if mode == "asr":
+            sound = np.concatenate(self._sound) if self._sound else np.zeros(0, np.int16)
+            self._sound = []
+            await self._next(self._transcribe(sound, self._asked.get("language")))
+        elif mode == "wake" and not (self._ear is not None and self._ear.found):
+            await self.send(NotDetected())
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    async def _transcribe(self, sound: NDArray[np.int16], language: Optional[str]) -> None:
+        try:
+            app = self._app("asr")
+            values: Dict[str, Any] = {app.input: _as(sound, app.dtype, 1 / FULL_SCALE)}
+            if language and "language" in app.inputs:
+                values["language"] = language
+            await self.send(TranscriptStart(language=language))
+            text = ""
+            if len(sound):
+                stream = self._client.stream(app.name, values, origin=self._origin, **self._options(app))
+                came = False
+                async with stream:
+                    async for piece in stream:
+                        if piece.get("text"):
+                            came = True
+                            await self.send(TranscriptChunk(str(piece["text"])))
+                    text = _text_of(await stream.answer())
+                if text and not came:
+                    await self.send(TranscriptChunk(text))
+            self._front.counts["transcripts"] += 1
+            await self.send(Transcript(text, language=language))
+            await self.send(TranscriptStop())
+        except EdgeServeError as error:
+            await self._no_transcript(error)
+
+    async def _no_transcript(self, error: EdgeServeError) -> None:
+        await self._failed("asr", error)
+        await self.send(Transcript(""))
+        await self.send(TranscriptStop())
+
+    async def _failed(self, role: str, error: EdgeServeError) -> None:
+        self._front.failed(role, error)
+        await self.send(Error(str(error), error.code))
+
+    async def _answer_text(self, text: str, recognize: bool) -> None:
+        """A sentence: an intent for Home Assistant to act on, or what was done, as text."""
+        try:
+            app = self._app("intent")
+            came = False
+            stream = self._client.stream(app.name, {app.input: text}, origin=self._origin, **self._options(app))
+            async with stream:
+                async for piece in stream:
+                    if piece.get("text") and not recognize:
+                        if not came:
+                            await self.send(HandledStart())
+                        came = True
+                        await self.send(HandledChunk(str(piece["text"])))
+                answer = await stream.answer()
+            self._front.counts["sentences"] += 1
+            name = str(answer.outputs.get("intent") or "")
+            said = str(answer.outputs.get("text", "")) if "intent" in answer.outputs else _text_of(answer)
+            if name:
+                await self.send(Intent(name, _entities(answer.outputs.get("entities")), said or None))
+            elif recognize or "intent" in answer.outputs:
+                await self.send(NotRecognized(said or None))
+            else:
+                await self.send(Handled(said))
+                if came:
+                    await self.send(HandledStop())
+        except EdgeServeError as error:
+            self._front.failed("intent", error)
+            sorry = self._front.voice.sorry
+            await self.send(NotRecognized(sorry) if recognize else NotHandled(sorry))
+
+    async def _speak(self, text: str) -> None:
+        rate = self._front.voice.tts_rate
+        try:
+            app = self._app("tts")
+            answer = await self.ask("tts", {app.input: text})
+            rate = int(answer.outputs.get("rate", rate))
+            sound = _as(_sound_of(answer), "int16", 1.0)
+            self._front.counts["spoken"] += 1
+        except EdgeServeError as error:
+            await self._failed("tts", error)
+            sound = np.zeros(0, np.int16)
+        await self.send(AudioStart(rate, WIDTH, 1))
+        for at in range(0, len(sound), SOUND_STEP):
+            await self.send(AudioChunk(rate, WIDTH, 1, sound[at : at + SOUND_STEP].tobytes()))
+        await self.send(AudioStop())
+
+
+class WakeEar:
+    """The last seconds of one connection's sound, shown to the wake app every so often. One look at a time; what came
+    meanwhile is in the next."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._front = connection._front
+        self._app = self._front.apps["wake"]
+        self._every = round(self._front.voice.wake_every_ms * RATE / 1000)
+        self._names: Optional[List[str]] = None
+        self._looking: Optional[asyncio.Task[None]] = None
+        self.begin(None)
+
+    def begin(self, names: Optional[List[str]]) -> None:
+        """Hear anew, for one of ``names`` (None: any)."""
+        self._names = names or None
+        self._window = np.zeros(self._app.shape[0], np.int16)
+        self._unseen = self._now_ms = 0
+        self.found = False
+
+    def hear(self, sound: NDArray[np.int16], now_ms: int, is_voice: bool) -> None:
+        """More sound; ``is_voice``: worth a look."""
+        self._window = np.concatenate([self._window, sound])[-len(self._window) :]
+        self._unseen += len(sound)
+        self._now_ms = now_ms
+        idle = self._looking is None or self._looking.done()
+        if is_voice and self._unseen >= self._every and idle:
+            self._looking = self._connection.begin(self._look())
+
+    async def _look(self) -> None:
+        while self._unseen >= self._every:
+            self._unseen = 0
+            window, now_ms = self._window, self._now_ms
+            scale = 1 / FULL_SCALE if self._front.voice.wake_unit else 1.0
+            try:
+                answer = await self._connection.ask("wake", {self._app.input: _as(window, self._app.dtype, scale)})
+            except EdgeServeError as error:
+                self._front.failed("wake", error)
+                continue
+            word = str(answer.outputs.get("word", "")) or ""
+            words = self._front.voice.wake_words
+            heard = word if words else self._app.name
+            if word and (not words or word in words) and (self._names is None or heard in self._names):
+                self._front.counts["wake words"] += 1
+                self.begin(self._names)  # the same word is heard once
+                self.found = True
+                await self._connection.send(Detection(heard, now_ms))
+
+
+class VoiceEar:
+    """Frames of one connection's sound, shown to the voice detector in order."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._front = connection._front
+        self._app = self._front.apps["vad"]
+        self._length = self._app.shape[0]
+        self._hop = self._length - 64 if self._length % 512 == 64 else self._length  # Silero: 64 samples seen before
+        self._frames: asyncio.Queue[Tuple[NDArray[np.int16], int]] = asyncio.Queue(FRAMES_WAITING_MAX)
+        self._asking: Optional[asyncio.Task[None]] = None
+        self._lately: Deque[bool] = deque(maxlen=2 * RATE // self._hop)
+        self.begin(None)
+
+    @property
+    def was_heard_lately(self) -> bool:
+        """Whether somebody spoke in the last two seconds."""
+        return any(self._lately)
+
+    def begin(self, pause_s: Optional[float]) -> None:
+        """Hear anew; a pause of ``pause_s`` ends what is said."""
+        self._rest = np.zeros(self._length - self._hop, np.int16)
+        self._pause = round((pause_s or SILENCE_S["default"]) * RATE / self._hop)
+        self._speaking, self._silent = False, 0
+        self._lately.clear()
+        while not self._frames.empty():
+            self._frames.get_nowait()
+
+    async def hear(self, sound: NDArray[np.int16], now_ms: int) -> None:
+        """More sound. Waits while many frames are not asked for yet."""
+        self._rest = np.concatenate([self._rest, sound])
+        while len(self._rest) >= self._length:
+            frame, self._rest = self._rest[: self._length], self._rest[self._hop :]
+            await self._frames.put((frame, now_ms - len(self._rest) * 1000 // RATE))
+            if self._asking is None or self._asking.done():
+                self._asking = self._connection.begin(self._ask())
+
+    async def _ask(self) -> None:
+        while not self._frames.empty():
+            frame, now_ms = self._frames.get_nowait()
+            try:
+                answer = await self._connection.ask(
+                    "vad", {self._app.input: _as(frame, self._app.dtype, 1 / FULL_SCALE)}
+                )
+            except EdgeServeError as error:
+                self._front.failed("vad", error)
+                continue
+            is_voice = _score_of(answer) > VOICE_SCORE
+            self._lately.append(is_voice)
+            self._silent = 0 if is_voice else self._silent + 1
+            if is_voice and not self._speaking:
+                self._speaking = True
+                await self._connection.send(VoiceStarted(now_ms))
+            elif self._speaking and self._silent >= self._pause:
+                self._speaking = False
+                await self._connection.send(VoiceStopped(now_ms))
+                await self._connection.voice_ended()
+
+
+# --- sound and answers ------------------------------------------------------------------------------------------------
+
+
+def _as(sound: NDArray[Any], dtype: str, scale: float) -> NDArray[Any]:
+    """Sound as an app takes it, or as the protocol does: integers as they are, floats scaled, and back."""
+    if np.dtype(dtype).kind == "f":
+        return np.asarray(sound.astype(dtype) * np.asarray(scale, dtype))
+    if sound.dtype.kind == "f":
+        return (np.clip(sound, -1.0, 1.0) * (FULL_SCALE - 1)).astype(dtype)
+    return sound.astype(dtype, copy=False)
+
+
+def _text_of(answer: Answer) -> str:
+    """Output ``text``, or the only one that is text."""
+    texts = [value for value in answer.outputs.values() if isinstance(value, str)]
+    return str(answer.outputs["text"]).strip() if "text" in answer.outputs else texts[0].strip() if texts else ""
+
+
+def _sound_of(answer: Answer) -> NDArray[Any]:
+    """Output ``audio``, or the only array of numbers, flat."""
+    value = answer.outputs.get("audio")
+    if value is None:
+        arrays = [each for each in answer.outputs.values() if isinstance(each, np.ndarray) and each.ndim]
+        value = arrays[0] if len(arrays) == 1 else None
+    if value is None or np.asarray(value).dtype.kind not in "fi":
+        raise BadInput(f"the app answers {', '.join(answer.outputs) or 'nothing'}; expected audio, int16 or float32")
+    return np.asarray(value).reshape(-1)
+
+
+def _score_of(answer: Answer) -> float:
+    """The first output that is one number."""
+    for value in answer.outputs.values():
+        array = np.asarray(value)
+        if array.size == 1 and array.dtype.kind in "fiub":
+            return float(array.reshape(-1)[0])
+    return 0.0
+
+
+def _entities(value: Any) -> List[Entity]:
+    """Output ``entities``: JSON text of an object, name -> value."""
+    if not value:
+        return []
+    try:
+        table = json.loads(value) if isinstance(value, (str, bytes)) else dict(value)
+        return [Entity(str(name), each) for name, each in table.items()]
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise BadInput(f"output entities is no JSON object of names and values: {error}") from None
+
+
+@asynccontextmanager
+async def _announced(name: str, host: str, port: int) -> AsyncIterator[None]:
+    """While this lasts, Home Assistant finds the front (mDNS). Without a name nothing is announced."""
+    if not name:
+        yield
+        return
+    try:
+        from zeroconf import InterfaceChoice
+        from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
+    except ImportError:
+        raise ConfigError("--zeroconf needs zeroconf: pip install 'edgeserve-runtime[wyoming]'") from None
+    anywhere = host in ("0.0.0.0", "::")
+    address = _own_address() if anywhere else socket.gethostbyname(host)
+    service = AsyncServiceInfo(
+        SERVICE, f"{name}.{SERVICE}", addresses=[socket.inet_aton(address)], port=port, server=f"{name}.local."
+    )
+    zeroconf = AsyncZeroconf(interfaces=InterfaceChoice.Default if anywhere else [address])
+    try:
+        await zeroconf.async_register_service(service)
+        yield
+        await zeroconf.async_unregister_service(service)
+    finally:
+        await zeroconf.async_close()
+
+
+def _own_address() -> str:
+    """The address under which other machines of the network see this one: that of the way to mDNS's group."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as way:
+        way.connect(("224.0.0.251", 5353))  # sends nothing
+        return str(way.getsockname()[0])

@@ -1,0 +1,55 @@
+"""What the commands of all fronts for other systems share: which server they ask, and their life until a signal."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import logging
+import signal
+import sys
+from typing import Any, Awaitable, Callable
+
+from edgeserve.client import AsyncClient
+from edgeserve.config.loading import load_config
+from edgeserve.errors import ConfigError
+from edgeserve.tools.connection import add_connection_arguments
+
+LOG_FORMAT = "%(asctime)s %(levelname).1s %(message)s"
+
+
+def add_front_arguments(parser: argparse.ArgumentParser) -> None:
+    """The configuration and the connection."""
+    parser.add_argument("config", nargs="?", default="", help="the server's configuration file: its endpoint")
+    add_connection_arguments(parser, "this front's own keys")
+
+
+def front_module(name: str) -> Any:
+    """``edgeserve.fronts.NAME``. Raises :class:`ConfigError` with the command that installs what is missing."""
+    try:
+        return importlib.import_module(f"edgeserve.fronts.{name}")
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"this front needs {error.name}: pip install 'edgeserve-runtime[{name}]'") from None
+
+
+def run_front(
+    args: argparse.Namespace,
+    name: str,
+    serve: Callable[[AsyncClient, asyncio.Event], Awaitable[None]],
+    timeout_ms: float = 30_000.0,
+) -> int:
+    """Serve until a signal, as the bus's client ``name`` that waits ``timeout_ms`` for an answer at most; the exit
+    status is 0 after a clean end."""
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+    endpoint = args.endpoint or (load_config(args.config).server.endpoint if args.config else "")
+    keys = {"server_key": args.server_key, "client_key": args.client_key}
+
+    async def run() -> None:
+        stopped = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+        async with AsyncClient(endpoint or None, name=name, timeout_ms=timeout_ms, **keys) as client:
+            await serve(client, stopped)
+
+    asyncio.run(run())
+    return 0

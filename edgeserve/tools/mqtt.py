@@ -1,0 +1,125 @@
+"""``edgeserve mqtt``: a running server on an MQTT broker, for Home Assistant and others."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+from typing import Dict, Sequence, Tuple
+from urllib.parse import urlsplit
+
+from edgeserve.client import AsyncClient
+from edgeserve.errors import ConfigError
+from edgeserve.tools.fronts import add_front_arguments, front_module, run_front
+
+log = logging.getLogger("edgeserve")
+
+PORTS = {"mqtt": 1883, "mqtts": 8883}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of ``edgeserve mqtt``."""
+    add_front_arguments(parser)
+    parser.add_argument(
+        "--broker",
+        default="mqtt://127.0.0.1",
+        metavar="URL",
+        help="mqtt:// or mqtts://HOST[:PORT] (default: %(default)s)",
+    )
+    parser.add_argument("--user", default="", help="who this front is to the broker")
+    parser.add_argument("--password-file", default="", metavar="FILE", help="its password, alone in a file")
+    parser.add_argument(
+        "--name",
+        default="edgeserve",
+        help="of this server on the broker: topics edgeserve/NAME/... (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--discovery", default="homeassistant", metavar="PREFIX", help="of Home Assistant's discovery; '' for none"
+    )
+    parser.add_argument(
+        "--ask", action="append", default=[], metavar="APP", help="may be asked by topic; again for more"
+    )
+    parser.add_argument(
+        "--publish",
+        action="append",
+        default=[],
+        metavar="FILTER",
+        help="answers with a topic and a payload may be published to such topics; again for more",
+    )
+    parser.add_argument(
+        "--camera", action="append", default=[], metavar="NAME=TOPIC", help="pictures (JPEG) on a topic; again for more"
+    )
+    parser.add_argument("--detect", default="", metavar="APP", help="the app that looks at the pictures")
+    parser.add_argument("--form", default="yolo", metavar="FORM", help="how it answers, as for edgeserve frigate")
+    parser.add_argument("--score", type=float, default=0.4, metavar="SHARE", help="the least score (default: 0.4)")
+    parser.add_argument("--labels", default="", metavar="FILE", help="the names of the classes, one a line")
+    parser.add_argument(
+        "--watch", action="append", default=[], metavar="LABEL", help="that has a sensor of its own; again for more"
+    )
+    parser.add_argument("--every", type=float, default=10.0, metavar="S", help="between two states (default: 10)")
+    parser.add_argument("--may-reload", action="store_true", help="the broker may have the configuration read again")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Serve until a signal; the exit status is 0 after a clean end."""
+    mqtt = front_module("mqtt")
+    host, port, tls = _broker(args.broker)
+    options = mqtt.Mqtt(
+        host=host,
+        port=port,
+        tls=tls,
+        user=args.user,
+        password="".join(_lines("--password-file", args.password_file)[:1]),
+        name=args.name,
+        discovery=args.discovery.strip("/"),
+        ask=tuple(args.ask),
+        publish=tuple(args.publish),
+        cameras=_cameras(args.camera),
+        detect=args.detect,
+        form=args.form,
+        score_min=args.score,
+        labels=_lines("--labels", args.labels),
+        watch=tuple(args.watch),
+        every_s=args.every,
+        may_reload=args.may_reload,
+    )
+
+    async def serve(client: AsyncClient, stopped: asyncio.Event) -> None:
+        front = mqtt.MqttFront(client, options)
+        await front.look()
+        await front.serve(
+            stopped,
+            lambda place: log.info("ready at %s as edgeserve/%s, for %s", place, args.name, client.endpoint),
+        )
+        log.info("%s", ", ".join(f"{count} {what}" for what, count in sorted(front.counts.items())) or "nothing asked")
+
+    return run_front(args, "mqtt", serve)
+
+
+def _broker(url: str) -> Tuple[str, int, bool]:
+    try:
+        parts = urlsplit(url if "//" in url else f"//{url}", "mqtt")
+        port = parts.port or PORTS[parts.scheme]
+    except (ValueError, KeyError):
+        port = 0
+    if not port or not parts.hostname or parts.username or parts.path.strip("/"):
+        raise ConfigError(f"--broker {url!r}: expected such as mqtt://192.0.2.1:1883; a user goes to --user")
+    return parts.hostname, port, parts.scheme == "mqtts"
+
+
+def _cameras(given: Sequence[str]) -> Dict[str, str]:
+    pairs = [each.partition("=") for each in given]
+    wrong = [each for each, (name, _, topic) in zip(given, pairs) if not name or not topic]
+    if wrong:
+        raise ConfigError(f"--camera {wrong[0]!r}: expected NAME=TOPIC, such as door=cameras/door/image")
+    return {name: topic for name, _, topic in pairs}
+
+
+def _lines(option: str, path: str) -> Tuple[str, ...]:
+    if not path:
+        return ()
+    try:
+        with open(path, encoding="utf-8") as file:
+            return tuple(line.strip() for line in file if line.strip())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{option} {path!r} cannot be read: {error}") from None
