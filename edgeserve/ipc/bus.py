@@ -31,8 +31,8 @@ from edgeserve.ipc.endpoints import (
     socket_mode,
     split_endpoint,
 )
-from edgeserve.ipc.gate import Gate
 from edgeserve.ipc.forms import LEARN_AFTER, learn_form
+from edgeserve.ipc.gate import Gate
 from edgeserve.ipc.memory import GiveBack
 from edgeserve.ipc.peers import (
     AWAY_CHECKS,

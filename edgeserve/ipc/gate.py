@@ -1,7 +1,7 @@
 """Lets connections in, before libzmq takes a message of theirs (ZAP, RFC 27).
 
-libzmq reads what a new connection sends at a gigabyte a second, before the loop's thread can end it. But where a handler
-is there it asks it at each handshake, and a connection that sends messages before its verdict is ended. So a thread of
+libzmq reads what a new connection sends at a gigabyte a second, before the loop's thread can end it. But where there is
+a handler libzmq asks it at each handshake, and ends a connection that sends messages before the verdict. So a thread of
 its own keeps those out that may not connect, and lets no user have many new connections at once. It sees no message.
 """
 
@@ -36,7 +36,7 @@ USERS_MAX = 1024
 """Users whose connections are counted; they are forgotten beyond that, all together."""
 
 BATCH = 16
-"""Handshakes that are answered before the thread sleeps for a millisecond: it takes no more than a tenth of the time."""
+"""Handshakes that are answered before the thread sleeps for a millisecond: others need the processor, too."""
 
 
 class Gate:

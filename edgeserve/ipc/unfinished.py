@@ -42,8 +42,9 @@ NEVER_NS = 2**62
 
 
 class Sample(NamedTuple):
-    """A connection at a look, and who is meant where all of one have too much together. ``mark`` is another one after each message that it finished; ``arrives``: bytes of it
-    wait to be read; ``received``: the bytes that came by it so far, -1 where nobody tells."""
+    """A connection at a look. ``mark`` is another one after each message that it finished; ``arrives``: bytes of it
+    wait to be read; ``received``: the bytes that came by it so far, -1 where nobody tells; ``whose``: who is ended with
+    all its connections where all have too much together."""
 
     file: int
     mark: Tuple[int, int]
