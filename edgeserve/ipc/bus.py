@@ -59,6 +59,9 @@ READ_MAX = 256  # messages that one receive reads, also if none of them is news:
 SEND_MESSAGES_MAX = 4096  # answers per client that it has not read; one more and it counts as gone, never a silent drop
 CLOSE_LINGER_MS = 250  # answers given just before closing still go out, if their clients read
 
+HANDSHAKE_MS = 5000
+"""How long a handshake may take; then the connection ends, and the client's library tries again."""
+
 BYTES_MAX = 2**62
 """Where no bound was given."""
 
@@ -206,6 +209,7 @@ class Bus:
         socket.linger = 0
         refuse_old_greetings(socket)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # an answer that cannot go out is an error here, not silence
+        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         socket.setsockopt(zmq.RCVHWM, 0)  # see peers.Flood
         # Nobody who chooses a routing id is served. But without this libzmq keeps all that a second connection of one
         # id sends, for ever (docs/develop/libzmq.md).
@@ -228,7 +232,7 @@ class Bus:
         if transports <= {"inproc"} or ("tcp" in transports and secret_key_file):
             return None
         try:
-            return Gate(self._context, self._peers.is_out)
+            return Gate(self._context, self._peers.is_out, lambda: self._peers.read_all)
         except zmq.ZMQError:  # another bus of this context has it
             return None
 
@@ -365,6 +369,7 @@ class Bus:
         self._comes_in_bursts = read > PROBE_MESSAGES_MAX
         if all_read:  # what a client sent counts before its silence does
             peers.flood = None
+            peers.read_all += 1
             if now_ns >= peers.unfinished.look_at_ns:
                 peers.look_for_unfinished(now_ns)
             if now_ns >= peers.check_at_ns:

@@ -23,14 +23,19 @@ from edgeserve.owners import user_of
 log = logging.getLogger("edgeserve")
 
 HANDLER = "inproc://zeromq.zap.01"
-YES, NO = b"200", b"300"
-"""``NO`` ends the connection; libzmq's clients try again."""
+YES = b"200"
 
-BURST = 8
-"""New connections of a user that are let in at once."""
+BURST = 4
+"""New connections of a user that are let in before the server has read all that waits."""
 
-PER_S = 200
-"""And so many a second after that: others wait in the order in which they came."""
+PER_S = 4
+"""And so many a second more: others wait, in the order in which they came, until it has."""
+
+WAITING_MAX = 1024
+"""Handshakes of a user that wait; of more the oldest are forgotten."""
+
+LOOK_MS = 5
+"""How often it is looked whether one that waits may come in."""
 
 USERS_MAX = 1024
 """Users whose connections are counted; they are forgotten beyond that, all together."""
@@ -41,10 +46,11 @@ BATCH = 16
 
 class Gate:
     """A thread that libzmq asks at each handshake of a context. ``is_out(owner)``: whether this owner may not connect;
-    called from the thread. Raises :class:`zmq.ZMQError` where the context has a handler already."""
+    ``mark()``: another number after all that waited was read. Both are called from the thread. Raises :class:`zmq.ZMQError` where the context has a handler already."""
 
-    def __init__(self, context: zmq.Context[Any], is_out: Callable[[str], bool]) -> None:
+    def __init__(self, context: zmq.Context[Any], is_out: Callable[[str], bool], mark: Callable[[], int]) -> None:
         self._is_out = is_out
+        self._mark = mark
         self._socket: zmq.Socket[Any] = context.socket(zmq.ROUTER)
         self._socket.linger = 0
         try:
@@ -53,7 +59,7 @@ class Gate:
             self._socket.close()
             raise
         self._stop_read, self._stop_write = os.pipe()
-        self._buckets: Dict[str, Tuple[float, float]] = {}  # user -> connections that it may have, as of when
+        self._rooms: Dict[str, Tuple[int, float, float]] = {}  # user -> at which mark, how many may come, as of when
         self._waiting: Dict[str, Deque[List[bytes]]] = {}  # by user
         self._thread = threading.Thread(target=self._run, name="edgeserve-gate", daemon=True)
         self._thread.start()
@@ -71,7 +77,7 @@ class Gate:
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._stop_read, zmq.POLLIN)
         with contextlib.closing(self._socket):
-            while self._stop_read not in dict(poller.poll(1000 // PER_S if self._waiting else None)):
+            while self._stop_read not in dict(poller.poll(LOOK_MS if self._waiting else None)):
                 try:
                     if self._answer_some():
                         time.sleep(0.001)
@@ -95,20 +101,22 @@ class Gate:
             if user not in self._waiting and self._has_turn(user):
                 self._answer(request)
             else:
-                self._waiting.setdefault(user, deque()).append(request)
+                self._waiting.setdefault(user, deque(maxlen=WAITING_MAX)).append(request)
         return True
 
     def _answer(self, request: List[bytes]) -> None:
-        verdict = NO if self._is_out(_owner_of(request)) else YES
-        self._socket.send_multipart([*request[:4], verdict, b"", b"", b""])
+        """Let it in, or say nothing: then libzmq ends it after its time for a handshake, and its client tries again. A
+        refusal would leave some clients waiting for ever."""
+        if not self._is_out(_owner_of(request)):
+            self._socket.send_multipart([*request[:4], YES, b"", b"", b""])
 
     def _has_turn(self, user: str) -> bool:
-        now_s = time.monotonic()
-        left, since_s = self._buckets.get(user, (float(BURST), now_s))
-        left = min(float(BURST), left + (now_s - since_s) * PER_S)
-        if len(self._buckets) >= USERS_MAX:
-            self._buckets.clear()
-        self._buckets[user] = (left - 1 if left >= 1 else left, now_s)
+        mark, now_s = self._mark(), time.monotonic()
+        seen, left, since_s = self._rooms.get(user, (mark, float(BURST), now_s))
+        left = float(BURST) if seen != mark else min(float(BURST), left + (now_s - since_s) * PER_S)
+        if len(self._rooms) >= USERS_MAX:
+            self._rooms.clear()
+        self._rooms[user] = (mark, left - 1 if left >= 1 else left, now_s)
         return left >= 1
 
 

@@ -261,7 +261,7 @@ class Peers:
     ``dead`` are the connections that are over: since when, and whose. ``flood``: the time since the socket was empty
     last, if messages always waited. ``stirred``: something happened to a connection. ``looked_ns``: when it was last
     known which connections are open; ``check_at_ns``: when silence is judged next; ``received_ns``: when the bus read
-    last. ``open_count``: requests and control questions in flight, ``open_bytes``: of the requests' messages,
+    last, ``read_all``: how often nothing more waited then. ``open_count``: requests and control questions in flight, ``open_bytes``: of the requests' messages,
     ``app_bytes``: the same by app, where the app has a bound. The bus reads and sets these itself, so that a turn
     without trouble costs no call.
     """
@@ -277,6 +277,7 @@ class Peers:
         "check_ns",
         "check_at_ns",
         "received_ns",
+        "read_all",
         "unfinished",
         "connections",
         "monitor_file",
@@ -330,6 +331,7 @@ class Peers:
         self.look_busy_ns = max(NS_PER_MS, min(LOOK_BUSY_NS, silence_ns // 4))
         self.check_ns = max(NS_PER_MS, min(LOOK_IDLE_NS, silence_ns // 4))
         self.check_at_ns = now_ns + self.check_ns
+        self.read_all = 0
         self.received_ns = self._awake_ns = now_ns  # and since when without a pause
         self.unfinished = Unfinished(message_bytes_max, all_bytes_max)
         self._credentials = credentials
