@@ -232,7 +232,7 @@ class Bus:
         if transports <= {"inproc"} or ("tcp" in transports and secret_key_file):
             return None
         try:
-            return Gate(self._context, self._peers.is_out, lambda: self._peers.read_all)
+            return Gate(self._context, self._peers.is_out, lambda: self._peers.read_all, self._clock_ns)
         except zmq.ZMQError:  # another bus of this context has it
             return None
 

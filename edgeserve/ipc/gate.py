@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import threading
-import time
 from collections import deque
 from typing import Any, Callable, Deque, Dict, List, Tuple
 
@@ -19,17 +19,18 @@ import zmq
 
 from edgeserve.ipc.credentials import peer_owner
 from edgeserve.owners import user_of
+from edgeserve.units import NS_PER_S
 
 log = logging.getLogger("edgeserve")
 
 HANDLER = "inproc://zeromq.zap.01"
 YES = b"200"
 
-BURST = 4
+BURST = 2
 """New connections of a user that are let in before the server has read all that waits."""
 
-PER_S = 4
-"""And so many a second more: others wait, in the order in which they came, until it has."""
+NEXT_NS = NS_PER_S
+"""After them one more each: others wait, in the order in which they came, until it has."""
 
 WAITING_MAX = 1024
 """Handshakes of a user that wait; of more the oldest are forgotten."""
@@ -41,16 +42,25 @@ USERS_MAX = 1024
 """Users whose connections are counted; they are forgotten beyond that, all together."""
 
 BATCH = 16
-"""Handshakes that are answered before the thread sleeps for a millisecond: others need the processor, too."""
+PAUSE_S = 0.001
+"""So many handshakes are answered before the thread pauses: others need the processor, too."""
 
 
 class Gate:
     """A thread that libzmq asks at each handshake of a context. ``is_out(owner)``: whether this owner may not connect;
-    ``mark()``: another number after all that waited was read. Both are called from the thread. Raises :class:`zmq.ZMQError` where the context has a handler already."""
+    ``mark()``: another number after all that waited was read. Both are called from the thread. Raises
+    :class:`zmq.ZMQError` where the context has a handler already."""
 
-    def __init__(self, context: zmq.Context[Any], is_out: Callable[[str], bool], mark: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[Any],
+        is_out: Callable[[str], bool],
+        mark: Callable[[], int],
+        clock_ns: Callable[[], int],
+    ) -> None:
         self._is_out = is_out
         self._mark = mark
+        self._clock_ns = clock_ns
         self._socket: zmq.Socket[Any] = context.socket(zmq.ROUTER)
         self._socket.linger = 0
         try:
@@ -59,7 +69,7 @@ class Gate:
             self._socket.close()
             raise
         self._stop_read, self._stop_write = os.pipe()
-        self._rooms: Dict[str, Tuple[int, float, float]] = {}  # user -> at which mark, how many may come, as of when
+        self._rooms: Dict[str, Tuple[int, int, int]] = {}  # user -> at which mark, how many may come, when one more
         self._waiting: Dict[str, Deque[List[bytes]]] = {}  # by user
         self._thread = threading.Thread(target=self._run, name="edgeserve-gate", daemon=True)
         self._thread.start()
@@ -80,7 +90,7 @@ class Gate:
             while self._stop_read not in dict(poller.poll(LOOK_MS if self._waiting else None)):
                 try:
                     if self._answer_some():
-                        time.sleep(0.001)
+                        select.select((self._stop_read,), (), (), PAUSE_S)
                 except Exception:
                     log.exception("a connection could not be let in")
 
@@ -111,13 +121,18 @@ class Gate:
             self._socket.send_multipart([*request[:4], YES, b"", b"", b""])
 
     def _has_turn(self, user: str) -> bool:
-        mark, now_s = self._mark(), time.monotonic()
-        seen, left, since_s = self._rooms.get(user, (mark, float(BURST), now_s))
-        left = float(BURST) if seen != mark else min(float(BURST), left + (now_s - since_s) * PER_S)
+        mark, now_ns = self._mark(), self._clock_ns()
+        seen, left, due_ns = self._rooms.get(user, (mark, BURST, now_ns))
+        if seen != mark:
+            left = BURST
+        elif not left and now_ns >= due_ns:
+            left = 1
         if len(self._rooms) >= USERS_MAX:
             self._rooms.clear()
-        self._rooms[user] = (mark, left - 1 if left >= 1 else left, now_s)
-        return left >= 1
+        if left == 1:  # the last: the next comes a while after it
+            due_ns = now_ns + NEXT_NS
+        self._rooms[user] = (mark, max(0, left - 1), due_ns)
+        return left > 0
 
 
 def _owner_of(request: List[bytes]) -> str:

@@ -261,9 +261,9 @@ class Peers:
     ``dead`` are the connections that are over: since when, and whose. ``flood``: the time since the socket was empty
     last, if messages always waited. ``stirred``: something happened to a connection. ``looked_ns``: when it was last
     known which connections are open; ``check_at_ns``: when silence is judged next; ``received_ns``: when the bus read
-    last, ``read_all``: how often nothing more waited then. ``open_count``: requests and control questions in flight, ``open_bytes``: of the requests' messages,
-    ``app_bytes``: the same by app, where the app has a bound. The bus reads and sets these itself, so that a turn
-    without trouble costs no call.
+    last; ``read_all``: how often nothing more waited then. ``open_count``: requests and control questions in flight,
+    ``open_bytes``: of the requests' messages, ``app_bytes``: the same by app, where the app has a bound. The bus reads
+    and sets these itself, so that a turn without trouble costs no call.
     """
 
     __slots__ = (

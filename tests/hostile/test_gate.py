@@ -26,9 +26,9 @@ class Door:
         self._context: Any = zmq.Context()
         self.socket = self._context.socket(zmq.ROUTER)
         self.socket.linger = 0
-        self.socket.setsockopt(zmq.HANDSHAKE_IVL, 200)
+        self.socket.setsockopt(zmq.HANDSHAKE_IVL, 2000)
         refuse_old_greetings(self.socket)
-        self._gate = Gate(self._context, lambda owner: owner in self.out, lambda: self.mark)
+        self._gate = Gate(self._context, lambda owner: owner in self.out, lambda: self.mark, time.monotonic_ns)
         self.socket.bind(endpoint)
 
     def came(self, count: int, seconds: float = 10.0) -> int:
@@ -109,8 +109,8 @@ def test_no_user_has_many_new_connections_at_once(door: Door) -> None:
 
 def test_a_context_has_one_gate() -> None:
     with zmq.Context() as context:
-        gate = Gate(context, lambda owner: False, lambda: 0)
+        gate = Gate(context, lambda owner: False, lambda: 0, time.monotonic_ns)
         with pytest.raises(zmq.ZMQError):
-            Gate(context, lambda owner: False, lambda: 0)
+            Gate(context, lambda owner: False, lambda: 0, time.monotonic_ns)
         gate.stop()
         gate.stop()
