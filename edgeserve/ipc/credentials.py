@@ -149,6 +149,10 @@ class Credentials:
         address = _property(frame, "Peer-Address")
         return _PEER.match(address) is None or owner == peer_owner(address)
 
+    def owner_of(self, frame: Any) -> str:
+        """Whose connection a message came by, also where that is over."""
+        return peer_owner(_property(frame, "Peer-Address"))
+
     def is_allowed(self, key: str) -> bool:
         """Whether a client with this key is let in, as the folder was when it was read last."""
         return self._allowed is None or key in self._allowed.names()

@@ -389,9 +389,11 @@ class Peers:
         if connection is not None:
             connection.met_ns = self.received_ns
         if file is not None and (connection is None or not self._credentials.is_from(frame, connection.owner)):
+            gone = Peer(client, None)  # closed before its first message was read; another may have its number now
+            gone.owner = self._credentials.owner_of(frame)
             if client[:1] == b"\0":
-                self._die(client, "")  # it closed before its first message was read; another may have its number now
-            return Peer(client, None), DEAD
+                self._die(client, gone.owner)
+            return gone, DEAD
         peer = self._new_peer(client, connection, frame)
         if client[0] != 0:
             return peer, Malformed(
