@@ -451,9 +451,10 @@ class _Calls:
         self._bytes = Places(
             config.grpc_bytes_max, "bytes of requests and unread answers over gRPC", "grpc_bytes_max", lasting=True
         )
-        self._requests = Turns(config.grpc_receive_max)
+        # What is on its way is not counted before it is complete.
+        self._requests = Turns(min(config.grpc_receive_max, max(2, config.grpc_bytes_max // config.grpc_message_max)))
         self._questions = Turns(QUESTIONS_AT_ONCE_MAX)
-        self._at_once = AtOnce(config.body_bytes_max)
+        self._at_once = AtOnce(config.grpc_message_max)
 
     def infer(self, verb: Verb) -> Any:
         """A call of one request for an answer."""
@@ -500,7 +501,7 @@ class _Calls:
             except EdgeServeError as error:
                 await context.abort(*refusal_of(error))
             held = self._hold(context, self._bytes, origin)
-            stream = Stream(infer, origin, held, self._config.body_bytes_max, self._at_once)
+            stream = Stream(infer, origin, held, self._config.grpc_message_max, self._at_once)
             await stream.run(context.read, context.write)
 
         return call
@@ -562,7 +563,7 @@ async def start_grpc(service: OpenInference, config: HttpConfig, tokens: Tokens)
     handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(calls.stream(verbs.model_infer))
     server = grpc.aio.server(
         options=[
-            ("grpc.max_receive_message_length", config.body_bytes_max),
+            ("grpc.max_receive_message_length", config.grpc_message_max),
             ("grpc.max_send_message_length", -1),
             ("grpc.so_reuseport", 0),
             ("grpc.http2.bdp_probe", 0),

@@ -32,6 +32,7 @@ from edgeserve.ipc.endpoints import (
     split_endpoint,
 )
 from edgeserve.ipc.forms import LEARN_AFTER, learn_form
+from edgeserve.ipc.gate import Gate
 from edgeserve.ipc.memory import GiveBack
 from edgeserve.ipc.peers import (
     AWAY_CHECKS,
@@ -57,6 +58,9 @@ __all__ = ["Ask", "Bus", "Cancel", "ClientGone", "Control", "default_endpoint"]
 READ_MAX = 256  # messages that one receive reads, also if none of them is news: the loop has others to serve
 SEND_MESSAGES_MAX = 4096  # answers per client that it has not read; one more and it counts as gone, never a silent drop
 CLOSE_LINGER_MS = 250  # answers given just before closing still go out, if their clients read
+
+HANDSHAKE_MS = 5000
+"""How long a handshake may take; then the connection ends, and the client's library tries again."""
 
 BYTES_MAX = 2**62
 """Where no bound was given."""
@@ -150,11 +154,12 @@ class Bus:
         self._message_bytes_max = message_bytes_max
         self._client_silence_ns = client_silence_ns
         self._surplus: Peer | None = None  # whose message's rest is being dropped
-        self._surplus_frames = 0
+        self._surplus_frames = self._surplus_since_ns = 0
         self._quiet = False  # the last wait heard nothing of connections
         self._paths: Dict[str, int] = {}  # socket files of ours, by their inode
         self.refused: Callable[[RequestError, str], None] = lambda error, owner: None  # what is refused here, and whose
         self.costly: List[Account] = []  # whose messages were refused, or are questions, since the last receive began
+        self._read_unlooked = 0  # messages read since unfinished ones were looked for, while others waited
         self._read_count = 0  # messages that it read
         self._unexpected_count = 0  # messages at which something was raised that no client should be told
         self._give_back = GiveBack(clock_ns())
@@ -162,6 +167,7 @@ class Bus:
         credentials = Credentials(allowed, control_keys)
         self._own_context = context is None
         self._context: zmq.Context[Any] = zmq.Context() if context is None else context
+        self._gate: Gate | None = None
         self._authenticator: Authenticator | None = None
         if allowed is not None and any(endpoint.startswith("tcp") for endpoint in endpoints):
             self._authenticator = Authenticator(self._context, allowed)
@@ -190,6 +196,7 @@ class Bus:
         self._send_frame = partial(zmq.backend.Socket.send, self.socket)
         try:
             self._set_up()
+            self._gate = self._open_gate(endpoints, curve_secret_key_file)
             self.endpoints = [self._bind(endpoint, curve_secret_key_file) for endpoint in endpoints]
             self._file = int(self.socket.getsockopt(zmq.FD))  # edge-triggered, as libzmq's is
             self._offers = offers_for(endpoints, shared_memory_bytes, pending_bytes_max, clock_ns)
@@ -202,6 +209,7 @@ class Bus:
         socket.linger = 0
         refuse_old_greetings(socket)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # an answer that cannot go out is an error here, not silence
+        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         socket.setsockopt(zmq.RCVHWM, 0)  # see peers.Flood
         # Nobody who chooses a routing id is served. But without this libzmq keeps all that a second connection of one
         # id sends, for ever (docs/develop/libzmq.md).
@@ -217,6 +225,16 @@ class Bus:
         self._poll: Callable[[int], List[Tuple[int, int]]]
         self._tables: Dict[str, wire.Table] = {}
         self._piece_tables: Dict[str, wire.Table] = {}
+
+    def _open_gate(self, endpoints: Sequence[str], secret_key_file: str) -> Gate | None:
+        """``None`` where there is CURVE: its handshake must not wait (docs/develop/libzmq.md)."""
+        transports = {split_endpoint(endpoint)[0] for endpoint in endpoints}
+        if transports <= {"inproc"} or ("tcp" in transports and secret_key_file):
+            return None
+        try:
+            return Gate(self._context, self._peers.is_out, lambda: self._peers.read_all, self._clock_ns)
+        except zmq.ZMQError:  # another bus of this context has it
+            return None
 
     def _bind(self, endpoint: str, secret_key_file: str) -> str:
         transport, address = split_endpoint(endpoint)
@@ -351,6 +369,7 @@ class Bus:
         self._comes_in_bursts = read > PROBE_MESSAGES_MAX
         if all_read:  # what a client sent counts before its silence does
             peers.flood = None
+            peers.read_all += 1
             if now_ns >= peers.unfinished.look_at_ns:
                 peers.look_for_unfinished(now_ns)
             if now_ns >= peers.check_at_ns:
@@ -359,7 +378,12 @@ class Bus:
                     self._send(peer, False, (wire.encode_error(key, error),))
         else:
             peers.look_for_flood(now_ns)
-            if now_ns > peers.unfinished.look_at_ns + LATE_NS:  # small messages must be no shield for a large one
+            # Small messages must be no shield for a large one. libzmq gives a message of each connection in turn: of
+            # every one that finished any, one has been read.
+            self._read_unlooked += read + dropped
+            is_round = self._read_unlooked > 2 * (len(peers.connections.by_file) + len(dead))
+            if now_ns > peers.unfinished.look_at_ns + (0 if is_round else LATE_NS):
+                self._read_unlooked = 0
                 peers.look_for_unfinished(now_ns)
         peers.news = []
         return news
@@ -495,13 +519,16 @@ class Bus:
     def _drop_surplus(self, peer: Peer) -> None:
         """Some more of the frames that a message has too many, or that nobody waits for."""
         recv: Any = self._recv
+        if not self._surplus_frames:
+            self._surplus_since_ns = self._clock_ns()
         for _ in range(SLICE_FRAMES):
             if not recv(_NOBLOCK, False).more:
                 self._surplus, self._surplus_frames = None, 0
                 return
         self._surplus_frames += SLICE_FRAMES
         if self._surplus_frames >= SURPLUS_FRAMES_MAX:
-            self._peers.penalise(peer.owner, f"a message of it has over {SURPLUS_FRAMES_MAX} frames")
+            spent_ns = self._clock_ns() - self._surplus_since_ns
+            self._peers.penalise(peer.owner, spent_ns, f"a message of it has over {SURPLUS_FRAMES_MAX} frames")
 
     def _drop_message(self, client: bytes) -> None:
         """The rest of a message of a connection that is over."""
@@ -703,6 +730,8 @@ class Bus:
         for path, inode in self._paths.items():
             remove_socket(path, inode)
         self.socket.close(CLOSE_LINGER_MS)
+        if self._gate is not None:
+            self._gate.stop()
         if self._authenticator is not None:
             self._authenticator.stop()
         if self._own_context:

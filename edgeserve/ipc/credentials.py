@@ -146,8 +146,12 @@ class Credentials:
 
     def is_from(self, frame: Any, owner: str) -> bool:
         """Whether a message can have come by a connection of this owner: a process of this host, where it is one."""
-        match = _PEER.match(_property(frame, "Peer-Address"))
-        return match is None or owner == process_owner(int(match.group(1)), int(match.group(2)))
+        address = _property(frame, "Peer-Address")
+        return _PEER.match(address) is None or owner == peer_owner(address)
+
+    def owner_of(self, frame: Any) -> str:
+        """Whose connection a message came by, also where that is over."""
+        return peer_owner(_property(frame, "Peer-Address"))
 
     def is_allowed(self, key: str) -> bool:
         """Whether a client with this key is let in, as the folder was when it was read last."""
@@ -165,6 +169,12 @@ def uid_of(address: str) -> Optional[int]:
     """The user id in libzmq's address of a peer, ``None`` for one that came by TCP."""
     match = _PEER.match(address)
     return int(match.group(1)) if match else None
+
+
+def peer_owner(address: str) -> str:
+    """Whose connection it is, from libzmq's address of a peer."""
+    match = _PEER.match(address)
+    return process_owner(int(match.group(1)), int(match.group(2))) if match else f"address:{address}"
 
 
 def _property(frame: Any, name: str) -> str:

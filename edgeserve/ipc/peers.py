@@ -72,8 +72,8 @@ MOST_SHARE = 0.9
 PENALTY_NS = 2 * NS_PER_S
 """How long an owner who flooded may not connect: what it had sent must be dropped first."""
 
-SLICE_PENALTY_NS = 15 * NS_PER_MS
-"""The same, besides, for each slice of frames of a message with too many: about ten times what dropping it takes."""
+DROP_SHARE = 30
+"""The same, besides, for a message with too many frames: so many times as long as it took to drop it."""
 
 _NOBLOCK = int(zmq.NOBLOCK)
 _POLLIN = int(select.POLLIN)
@@ -261,9 +261,9 @@ class Peers:
     ``dead`` are the connections that are over: since when, and whose. ``flood``: the time since the socket was empty
     last, if messages always waited. ``stirred``: something happened to a connection. ``looked_ns``: when it was last
     known which connections are open; ``check_at_ns``: when silence is judged next; ``received_ns``: when the bus read
-    last. ``open_count``: requests and control questions in flight, ``open_bytes``: of the requests' messages,
-    ``app_bytes``: the same by app, where the app has a bound. The bus reads and sets these itself, so that a turn
-    without trouble costs no call.
+    last; ``read_all``: how often nothing more waited then. ``open_count``: requests and control questions in flight,
+    ``open_bytes``: of the requests' messages, ``app_bytes``: the same by app, where the app has a bound. The bus reads
+    and sets these itself, so that a turn without trouble costs no call.
     """
 
     __slots__ = (
@@ -277,6 +277,7 @@ class Peers:
         "check_ns",
         "check_at_ns",
         "received_ns",
+        "read_all",
         "unfinished",
         "connections",
         "monitor_file",
@@ -330,6 +331,7 @@ class Peers:
         self.look_busy_ns = max(NS_PER_MS, min(LOOK_BUSY_NS, silence_ns // 4))
         self.check_ns = max(NS_PER_MS, min(LOOK_IDLE_NS, silence_ns // 4))
         self.check_at_ns = now_ns + self.check_ns
+        self.read_all = 0
         self.received_ns = self._awake_ns = now_ns  # and since when without a pause
         self.unfinished = Unfinished(message_bytes_max, all_bytes_max)
         self._credentials = credentials
@@ -387,9 +389,11 @@ class Peers:
         if connection is not None:
             connection.met_ns = self.received_ns
         if file is not None and (connection is None or not self._credentials.is_from(frame, connection.owner)):
+            gone = Peer(client, None)  # closed before its first message was read; another may have its number now
+            gone.owner = self._credentials.owner_of(frame)
             if client[:1] == b"\0":
-                self._die(client, "")  # it closed before its first message was read; another may have its number now
-            return Peer(client, None), DEAD
+                self._die(client, gone.owner)
+            return gone, DEAD
         peer = self._new_peer(client, connection, frame)
         if client[0] != 0:
             return peer, Malformed(
@@ -623,6 +627,10 @@ class Peers:
         if connection is not None and offender(connection.owner) in self._flooders:
             hang_up(connection)
 
+    def is_out(self, owner: str) -> bool:
+        """Whether this owner may not connect now. For any thread."""
+        return self._flooders.get(offender(owner), 0) > self._clock_ns()
+
     def _file_closed(self, file: int) -> None:
         self.connections.closed(file)
         peer = self.by_id.get(self._files.get(file, b""))
@@ -643,12 +651,12 @@ class Peers:
                 self._die(client, peer.owner)
                 self.cut(peer, "it sends faster than the server reads")
 
-    def penalise(self, owner: str, reason: str) -> None:
-        """Another slice of frames was dropped of a message with too many. All connections of the offender end (each
-        could hold up the others as long), and no new one is let in for a while."""
+    def penalise(self, owner: str, spent_ns: int, reason: str) -> None:
+        """Another slice of frames was dropped of a message with too many, all of them in this time. All connections of
+        the offender end (each could hold up the others as long), and no new one is let in for a while."""
         whose = offender(owner)
-        until_ns = max(self._flooders.get(whose, 0), self._clock_ns() + PENALTY_NS)
-        self._flooders[whose] = until_ns + SLICE_PENALTY_NS
+        until_ns = self._clock_ns() + PENALTY_NS + DROP_SHARE * spent_ns
+        self._flooders[whose] = max(self._flooders.get(whose, 0), until_ns)
         for peer in [peer for peer in self.by_id.values() if offender(peer.owner) == whose]:
             self.cut(peer, reason)
         for connection in [one for one in self.connections.by_file.values() if offender(one.owner) == whose]:
@@ -666,7 +674,7 @@ class Peers:
         for file, one in connections.by_file.items():
             peer = self.by_id.get(self._files.get(file, b""))
             mark = (one.number, one.met_ns if peer is None else peer.seen_ns)
-            samples.append(Sample(file, mark, file in arriving, received_bytes(one)))
+            samples.append(Sample(file, mark, file in arriving, received_bytes(one), offender(one.owner)))
         for file in self.unfinished.look(now_ns, own_bytes(), samples):
             one = connections.by_file[file]
             self._flooders[offender(one.owner)] = now_ns + PENALTY_NS

@@ -14,9 +14,8 @@ from typing import Dict, List, NamedTuple, Sequence, Tuple
 from edgeserve.units import NS_PER_MS, NS_PER_S
 
 LOOK_NS = 250 * NS_PER_MS
-LATE_NS = 4 * LOOK_NS
-"""Where messages always wait to be read, looks are as late: not all that a connection finished is read by then, but
-some of it."""
+LATE_NS = LOOK_NS
+"""Where messages always wait to be read, and not one of every connection could be, looks are as late."""
 
 SOON_NS = 20 * NS_PER_MS
 """Time to the next look while bytes arrive: a message that is only large is finished by then, or soon."""
@@ -44,25 +43,28 @@ NEVER_NS = 2**62
 
 class Sample(NamedTuple):
     """A connection at a look. ``mark`` is another one after each message that it finished; ``arrives``: bytes of it
-    wait to be read; ``received``: the bytes that came by it so far, -1 where nobody tells."""
+    wait to be read; ``received``: the bytes that came by it so far, -1 where nobody tells; ``whose``: who is ended with
+    all its connections where all have too much together."""
 
     file: int
     mark: Tuple[int, int]
     arrives: bool
     received: int
+    whose: str = ""
 
 
 class _Arrival:
     """What came of a connection since its last finished message. ``hits``: at so many looks bytes waited, first at
     ``since_ns``, last at ``last_ns``."""
 
-    __slots__ = ("mark", "since_ns", "last_ns", "hits", "from_bytes", "grown_bytes", "bytes")
+    __slots__ = ("mark", "since_ns", "last_ns", "hits", "from_bytes", "grown_bytes", "bytes", "whose")
 
     def __init__(self, sample: Sample, now_ns: int) -> None:
         self.mark = sample.mark
         self.since_ns = self.last_ns = now_ns
         self.hits = 0
         self.from_bytes = sample.received
+        self.whose = sample.whose
         self.grown_bytes = self.bytes = 0
 
     def goes_on(self, sample: Sample, now_ns: int) -> bool:
@@ -138,7 +140,7 @@ class Unfinished:
 
     def _too_much(self, now_ns: int) -> List[int]:
         """Who has sent more of one message than a message may have, or takes too long; and where all together have too
-        much, who has most."""
+        much, all connections of whoever has most."""
         sure = {file: one for file, one in self._arrivals.items() if one.from_bytes >= 0 or one.hits >= HITS_MIN}
         over = [
             file
@@ -147,7 +149,11 @@ class Unfinished:
             or (one.from_bytes < 0 and one.last_ns - one.since_ns > UNFINISHED_NS_MAX)
         ]
         if not over and sum([one.bytes for one in sure.values()]) > self._all_bytes_max:
-            over = [max(sure, key=lambda file: sure[file].bytes)]
+            held: Dict[str, int] = {}
+            for one in sure.values():
+                held[one.whose] = held.get(one.whose, 0) + one.bytes
+            most = max(held, key=lambda whose: held[whose])
+            over = [file for file, one in sure.items() if one.whose == most and one.bytes]
         for file in over:
             del self._arrivals[file]
         return over

@@ -12,6 +12,7 @@ must balance and the server must end by itself.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
 import statistics
@@ -33,6 +34,8 @@ from lib.server_process import ServerProcess
 
 from dev.isolation import ATTACKS, attacker, bus_folder
 from edgeserve.client import Client
+
+SPAWN = multiprocessing.get_context("spawn")
 
 CONFIG = """
 [server]
@@ -110,7 +113,7 @@ LOG_BYTES_PER_S_MAX = 1000.0
 class Steady(threading.Thread):
     """Half of the load, from one client that stays."""
 
-    def __init__(self, endpoint: str, load: float, ending: threading.Event) -> None:
+    def __init__(self, endpoint: str, load: float, ending: Any) -> None:
         super().__init__(name="steady", daemon=True)
         self.told: Counter[str] = Counter()
         self._endpoint, self._rate, self._ending = endpoint, load / 2 * JOBS_PER_S, ending
@@ -130,20 +133,26 @@ class Steady(threading.Thread):
         self.told["completed" if error is None else getattr(error, "code", type(error).__name__)] += 1
 
 
-class Churn(threading.Thread):
-    """The other half, from clients that connect, ask a few things and vanish."""
+class Churn(SPAWN.Process):  # type: ignore[name-defined,misc]  # the class of a context
+    """The other half, from clients that connect, ask a few things and vanish: a process of their own, since what one of
+    them does (a routing id of its own, again and again) is put down to its process."""
 
-    def __init__(self, endpoint: str, load: float, ending: threading.Event) -> None:
+    def __init__(self, endpoint: str, load: float, ending: Any) -> None:
         super().__init__(name="churn", daemon=True)
-        self.clients = self.asked = 0
+        self._clients = SPAWN.Value("q", 0)
         self._endpoint, self._rate, self._ending = endpoint, load / 2 * JOBS_PER_S, ending
+
+    @property
+    def clients(self) -> int:
+        """How many there were."""
+        return int(self._clients.value)
 
     def run(self) -> None:
         draw = random.Random("churn")
         context: zmq.Context[Any] = zmq.Context()
         due_s = time.monotonic()
         while not self._ending.wait(max(0.0, due_s - time.monotonic())):
-            self.clients += 1
+            self._clients.value += 1
             one = context.socket(zmq.DEALER)
             one.linger = draw.choice((0, 200))
             if draw.random() < 0.1:
@@ -156,7 +165,6 @@ class Churn(threading.Thread):
                 if app == "stream":
                     header["stream"] = f"s{draw.randrange(100)}"
                 one.send(b"\1" + msgpack.packb(header))
-                self.asked += 1
             if draw.random() < 0.5:
                 one.poll(20)
             one.close()
@@ -166,7 +174,7 @@ class Churn(threading.Thread):
 class Killer(threading.Thread):
     """Client processes that are killed with requests in flight."""
 
-    def __init__(self, endpoint: str, ending: threading.Event) -> None:
+    def __init__(self, endpoint: str, ending: Any) -> None:
         super().__init__(name="killer", daemon=True)
         self.killed = 0
         self._endpoint, self._ending = endpoint, ending
@@ -185,7 +193,7 @@ class Killer(threading.Thread):
 class Attackers(threading.Thread):
     """Every attacker in turn, in each tenth of the run. ``is_quiet``: none runs, and what they left has ended."""
 
-    def __init__(self, endpoint: str, seconds: float, ending: threading.Event) -> None:
+    def __init__(self, endpoint: str, seconds: float, ending: Any) -> None:
         super().__init__(name="attackers", daemon=True)
         self.turns = 0
         self.is_quiet = False
@@ -234,11 +242,12 @@ def run(minutes: float, load: float) -> Dict[str, Any]:
 
 def _load(server: ServerProcess, endpoint: str, log: Path, seconds: float, load: float) -> Dict[str, Any]:
     server.wait_ready(endpoint)
-    ending = threading.Event()
+    ending = SPAWN.Event()
     steady, churn, killer = Steady(endpoint, load, ending), Churn(endpoint, load, ending), Killer(endpoint, ending)
     attackers = Attackers(endpoint, seconds, ending)
-    for thread in (steady, churn, killer, attackers):
-        thread.start()
+    workers: List[Any] = [steady, churn, killer, attackers]
+    for worker in workers:
+        worker.start()
     begin_s = time.monotonic()
     samples: List[Dict[str, int]] = []
     while time.monotonic() - begin_s < seconds:
@@ -252,8 +261,8 @@ def _load(server: ServerProcess, endpoint: str, log: Path, seconds: float, load:
         if len(samples) % 60 == 0:
             print(f"{len(samples) // 60} min: {samples[-1]}", flush=True)
     ending.set()
-    for thread in (steady, churn, killer, attackers):
-        thread.join(30)
+    for worker in workers:
+        worker.join(30)
     stats = _at_rest(endpoint)
     apps = {name: {"received": app["received"], **app["outcomes"]} for name, app in stats["apps"].items()}
     return {

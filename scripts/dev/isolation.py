@@ -180,6 +180,14 @@ def greeted(version=3, **properties):
         for name, value in {"Socket-Type": "DEALER", "Identity": "", **properties}.items():
             ready += bytes([len(name)]) + name.encode() + struct.pack(">I", len(value)) + value.encode()
         one.sendall(b"\\4" + bytes([len(ready)]) + ready)
+        one.settimeout(5)
+        said = b""
+        while b"READY" not in said:  # who sends before that is not heard
+            part = one.recv(4096)
+            if not part:
+                raise OSError
+            said += part
+        one.settimeout(None)
     except OSError:
         time.sleep(0.01)
     return one
@@ -578,8 +586,8 @@ def run(only: str, seconds: float, rounds: int, say: Any) -> List[Dict[str, Any]
                     say(rows[-1])
                     before = after
                     if server.process.has_ended():
-                        status = server.process.process.returncode
-                        raise SystemExit(f"the server ended with {status}, attacked by one that {name}")
+                        status, said = server.process.process.returncode, (folder / "log").read_text()[-2000:]
+                        raise SystemExit(f"the server ended with {status}, attacked by one that {name}:\n{said}")
             rows.append({"status": server.process.stop(), "front": ""})
         finally:
             server.process.kill()

@@ -22,6 +22,7 @@ from bus_server import BusServer, bus_of, dealer, header, reply_to
 
 from edgeserve.client import Client
 from edgeserve.errors import Rejected
+from edgeserve.ipc import bus as bus_module
 from edgeserve.ipc import connections, endpoints, memory, peers, wire
 from edgeserve.ipc.bus import SURPLUS_FRAMES_MAX, Ask, Bus, ClientGone
 from edgeserve.ipc.peers import DEAD_NS
@@ -98,6 +99,39 @@ def test_a_new_process_of_another_user_is_no_way_out(server: BusServer, monkeypa
         with contextlib.suppress(ConnectionError):
             while other.recv(1 << 16):
                 pass
+
+
+GONE_BEFORE_IT_IS_READ = """
+import sys, zmtp
+with zmtp.connect(sys.argv[1]) as one:
+    one.sendall(zmtp.message([zmtp.header(kind="infer", app="echo", id=1)] + [b""] * int(sys.argv[2])))
+print("sent", flush=True)
+sys.stdin.readline()
+try:
+    zmtp.connect(sys.argv[1])
+except ConnectionError:
+    print("kept out")
+"""
+
+
+def test_who_is_gone_before_its_many_frames_are_read_is_kept_out_too(
+    tmp_path: Any, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bus_module, "HANDSHAKE_MS", 300)
+    bus = bus_of(f"ipc://{tmp_path}/bus", context=context)
+    attacker = subprocess.Popen(
+        [sys.executable, "-c", GONE_BEFORE_IT_IS_READ, bus.endpoints[0], str(2 * SURPLUS_FRAMES_MAX)],
+        env={**os.environ, "PYTHONPATH": IMPORTS},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with contextlib.closing(bus):
+        assert attacker.stdout is not None
+        assert attacker.stdout.readline() == b"sent\n"
+        time.sleep(0.3)  # until libzmq has noticed that it is gone
+        while bus.socket.poll(200):
+            bus.receive()
+        assert attacker.communicate(b"\n")[0] == b"kept out\n"
 
 
 def test_frames_are_dropped_a_slice_at_a_time(context: Any) -> None:

@@ -30,7 +30,8 @@ from edgeserve.http.grpc_messages import KINDS, SERVICE
 
 MIB = 1024**2
 TOKEN = "a-token-of-these-tests"
-BODY_MIB = 16
+MESSAGE_MIB = 16
+"""A message has at most, by default."""
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +51,7 @@ def front():
         probe.bind(("127.0.0.1", 0))
         place = f"127.0.0.1:{probe.getsockname()[1]}"
     (folder / "token").write_text(TOKEN)
-    (folder / "edge.toml").write_text(
-        f'[http]\nlisten = "127.0.0.1:0"\ngrpc = "{place}"\ntoken_file = "token"\nbody_max = "{BODY_MIB}MiB"\n'
-    )
+    (folder / "edge.toml").write_text(f'[http]\nlisten = "127.0.0.1:0"\ngrpc = "{place}"\ntoken_file = "token"\n')
     with Runtime(config, serve=True) as runtime:
         process = subprocess.Popen(
             [
@@ -105,7 +104,7 @@ def infer(channel, data, token):
 def test_large_messages_with_a_wrong_token_take_no_memory(front):
     place, process = front
     grown = Watched(process)
-    data = request_of(BODY_MIB * MIB - 1000)
+    data = request_of(MESSAGE_MIB * MIB - 1000)
     with grpc.insecure_channel(place) as channel:
         call = channel.unary_unary(f"/{SERVICE}/ModelInfer")
         calls = [
@@ -117,6 +116,22 @@ def test_large_messages_with_a_wrong_token_take_no_memory(front):
             time.sleep(0.005)
         assert {call.code() for call in calls} == {grpc.StatusCode.UNAUTHENTICATED}
     assert grown.mib < 100  # 20 messages have 320 MiB
+
+
+def test_large_messages_are_bounded_before_they_are_complete(front):
+    place, process = front
+    grown = Watched(process)
+    metadata = [("authorization", f"Bearer {TOKEN}")]
+    with grpc.insecure_channel(place) as channel:
+        call = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+        for size_mib, codes in ((60, {"RESOURCE_EXHAUSTED"}), (MESSAGE_MIB - 1, {"RESOURCE_EXHAUSTED", "OK"})):
+            data = request_of(size_mib * MIB)
+            calls = [call.future(data, metadata=metadata, timeout=60) for _ in range(40)]
+            while not all(call.done() for call in calls):
+                grown.look()
+                time.sleep(0.005)
+            assert {call.code().name for call in calls} <= codes
+    assert grown.mib < 1024  # 40 messages have 2,400 MiB, and 600
 
 
 def test_answers_that_nobody_reads_are_bounded(front):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, List, Tuple
+from typing import Any, Callable, List, Tuple
 
 import numpy as np
 import pytest
@@ -35,7 +35,8 @@ ONE = 2 * MESSAGE + SLACK_BYTES
 class Looks:
     """Looks at connections whose memory and bytes are made up."""
 
-    def __init__(self, all_bytes_max: int = 2**62) -> None:
+    def __init__(self, all_bytes_max: int = 2**62, whose: Callable[[int], str] = str) -> None:
+        self.whose = whose
         self.unfinished = Unfinished(MESSAGE, all_bytes_max)
         self.unfinished.connected(0)
         self.held_bytes = 100 * MIB
@@ -46,7 +47,7 @@ class Looks:
         """One look: (file, messages that it finished, whether bytes wait, bytes that came or -1)."""
         self.now_ns = min(self.unfinished.look_at_ns, self.now_ns + LOOK_NS)
         self.held_bytes += grown
-        seen = [Sample(file, (file, mark), arrives, came) for file, mark, arrives, came in samples]
+        seen = [Sample(file, (file, mark), arrives, came, self.whose(file)) for file, mark, arrives, came in samples]
         return self.unfinished.look(self.now_ns, self.held_bytes, seen)
 
 
@@ -97,6 +98,13 @@ def test_all_together_have_a_bound_and_who_has_most_goes_first() -> None:
     assert looks(*[(file, 0, True, ONE // 4 - file) for file in range(10)]) == [0]
     assert looks(*[(file, 0, True, ONE // 4 - file) for file in range(1, 10)]) == [1]
     assert looks(*[(file, 0, True, ONE // 4 - file) for file in range(2, 10)]) == []
+
+
+def test_where_all_together_have_too_much_the_user_with_most_is_meant_with_all_its_connections() -> None:
+    looks = Looks(all_bytes_max=2 * ONE, whose=lambda file: "one" if file < 2 else "many")
+    looks(*[(file, 0, True, 0) for file in range(10)])
+    bytes_of = [ONE - 1, ONE // 2] + [ONE // 5] * 8
+    assert looks(*[(file, 0, True, bytes_of[file]) for file in range(10)]) == list(range(2, 10))
 
 
 def test_a_message_on_this_host_has_its_time() -> None:

@@ -36,15 +36,21 @@ def connect(endpoint: str, minor: int = 1) -> socket.socket:
     """A connection after the handshake (ZMTP 3, NULL, DEALER)."""
     one = dial(endpoint)
     one.sendall(b"\xff" + bytes(8) + b"\x7f\x03" + bytes([minor]) + b"NULL".ljust(20, b"\0") + bytes(32))
-    greeting = b""
-    while len(greeting) < 64:
-        part = one.recv(64 - len(greeting))
-        if not part:
-            raise ConnectionError("the server ended the connection")
-        greeting += part
     ready = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
     one.sendall(b"\x04" + bytes([len(ready)]) + ready)
+    said = _read(one, 64 + 2)  # its greeting, the length of its READY: who sends messages before that is not heard
+    _read(one, said[-1])
     return one
+
+
+def _read(one: socket.socket, count: int) -> bytes:
+    said = b""
+    while len(said) < count:
+        part = one.recv(count - len(said))
+        if not part:
+            raise ConnectionError("the server ended the connection")
+        said += part
+    return said
 
 
 def old_message(version: str, frame: bytes) -> bytes:

@@ -161,7 +161,7 @@ def test_a_stream_that_nobody_reads_is_not_read(size, answer, asked_max):
         assert len(answers) == count + 1 and {answer.infer_response.id for answer in answers} == {"7"}
         assert {answer.error_message for answer in answers} == {""}
 
-    asking(question, body_bytes_max=MIB)
+    asking(question, grpc_message_max=MIB)
 
 
 def test_what_has_no_room_is_refused_and_all_room_comes_back():
@@ -182,7 +182,7 @@ def test_what_has_no_room_is_refused_and_all_room_comes_back():
             asked = infer(channel, request_of(600 * KIB, "", size))
             assert await (asked if size > 0 else refused(asked, "INVALID_ARGUMENT"))
 
-    asking(question, body_bytes_max=MIB, grpc_bytes_max=MIB)
+    asking(question, grpc_message_max=MIB, grpc_bytes_max=MIB)
 
 
 def test_calls_that_are_given_up_amid_requests_and_answers_give_all_room_back():
@@ -202,7 +202,7 @@ def test_calls_that_are_given_up_amid_requests_and_answers_give_all_room_back():
             except grpc.RpcError:  # not yet
                 await asyncio.sleep(0.05)
 
-    asking(question, body_bytes_max=MIB, grpc_bytes_max=MIB)
+    asking(question, grpc_message_max=MIB, grpc_bytes_max=MIB)
 
 
 def test_one_client_does_not_have_all_streams_and_their_places_come_back():
@@ -258,7 +258,7 @@ def test_messages_that_cannot_be_read(data, status):
         else:
             assert "no ModelInferRequest" in (await rest_of(call))[0].error_message
 
-    asking(question, body_bytes_max=MIB)
+    asking(question, grpc_message_max=MIB)
 
 
 def test_a_call_without_a_message_is_told_so():
