@@ -41,12 +41,16 @@ BIAS_MAX = 100.0
 BIASES_MAX = 1024
 """A bias of that much allows or forbids a token; so many may have one."""
 
+LOGPROBS_MAX = 20
+"""Likely tokens that are told of each place, as with OpenAI."""
+
 
 class Generation(NamedTuple):
     """``prompt`` tokens, how the next ones are chosen, at most how many (``max_tokens``, the token that ends the answer
     among them), ``stops`` strings that end it, whether the model's own end is passed over (``ignore_eos``), the seed of
-    the draws (``None``: each answer draws anew), the ``grammar`` that the answer is held to (empty: none), and the
-    names of the functions that it may call."""
+    the draws (``None``: each answer draws anew), the ``grammar`` that the answer is held to (empty: none), the names
+    of the functions that it may call, and of how many tokens in each place the probabilities are told, besides that of
+    the token that was chosen (-1: of none)."""
 
     prompt: Tuple[int, ...]
     sampling: Sampling
@@ -56,6 +60,7 @@ class Generation(NamedTuple):
     seed: Optional[int]
     grammar: str = ""
     calls: Tuple[str, ...] = ()
+    logprobs: int = -1
 
 
 class Reader:
@@ -104,6 +109,7 @@ class Reader:
             seed,
             self._grammar(item, tools),
             tools.names,
+            self._logprobs(item),
         )
 
     def tokens_of(self, item: Values, tools: Optional[Tools] = None) -> List[int]:
@@ -241,6 +247,12 @@ class Reader:
             )
         return tuple(biases.items())
 
+    def _logprobs(self, item: Values) -> int:
+        count = self._whole(item, "logprobs", -1, 0)
+        if count > LOGPROBS_MAX:
+            raise self._refuse(f"input 'logprobs' is {count}; expected at most {LOGPROBS_MAX}")
+        return count
+
     def _text(self, value: Any, name: str) -> str:
         if isinstance(value, np.ndarray) and value.ndim == 0:
             value = value.item()
@@ -298,6 +310,11 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+def told_chances(chances: Optional[Sequence[Mapping[str, Any]]]) -> Dict[str, str]:
+    """The output ``logprobs``: JSON text of what :meth:`Sequence.append` was told of each token."""
+    return {} if chances is None else {"logprobs": json.dumps(chances, ensure_ascii=False)}
+
+
 def answer_of(
     text: str,
     tokens: Sequence[int],
@@ -306,10 +323,12 @@ def answer_of(
     completion_tokens: int,
     cached_tokens: int,
     calls: Sequence[Mapping[str, str]] = (),
+    chances: Optional[Sequence[Mapping[str, Any]]] = None,
 ) -> Dict[str, Any]:
-    """The outputs of a finished item; ``tool_calls``, as JSON text, where it calls functions. So many of the prompt's
-    tokens were in memory before it began: ``cached_tokens``."""
+    """The outputs of a finished item; ``tool_calls``, as JSON text, where it calls functions, and ``logprobs`` where it
+    asked for them. So many of the prompt's tokens were in memory before it began: ``cached_tokens``."""
     return {
+        **told_chances(chances),
         **({"tool_calls": json.dumps(calls, ensure_ascii=False)} if calls else {}),
         "text": text,
         "tokens": np.array(tokens, np.int32),
