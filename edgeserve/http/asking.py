@@ -1,5 +1,5 @@
-"""One request of a chat protocol, asked of the server: its choices whole, or in pieces as they come, and how a stream of
-pieces is sent. What the pieces look like is the protocol's.
+"""One request of a chat protocol, asked of the server: its choices whole, or in pieces as they come, and how a stream
+of pieces is sent. What the pieces look like is the protocol's.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""OpenAI's ``/v1/chat/completions``, ``/v1/completions``, ``/v1/embeddings`` and ``/v1/models`` over HTTP; texts whole or
-as a stream of server-sent events."""
+"""OpenAI's ``/v1/chat/completions``, ``/v1/completions``, ``/v1/embeddings`` and ``/v1/models`` over HTTP; texts whole
+or as a stream of server-sent events.
+"""
 
 from __future__ import annotations
 

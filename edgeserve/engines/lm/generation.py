@@ -37,6 +37,9 @@ SAMPLING_BOUNDS = {
 }
 """Numbers of :class:`Sampling` that a request and the model's options may give, the smallest and the largest."""
 
+ANSWER_PART = 0.25
+"""Of the context: what a conversation that is shortened leaves for the answer, as long as a usual one."""
+
 BIAS_MAX = 100.0
 BIASES_MAX = 1024
 """A bias of that much allows or forbids a token; so many may have one."""
@@ -65,10 +68,18 @@ class Generation(NamedTuple):
 
 class Reader:
     """Reads items for one model. ``defaults`` are used where an item says nothing; ``max_tokens`` in it is also the
-    most that an item may ask for. ``chat``: ``prompt`` is what a user says, not a text to be continued."""
+    most that an item may ask for. ``chat``: ``prompt`` is what a user says, not a text to be continued. ``shortens``:
+    the oldest turns of a conversation that does not fit are left out."""
 
     def __init__(
-        self, model: str, tokenizer: Tokenizer, context_tokens: int, vocabulary: int, defaults: Generation, chat: bool
+        self,
+        model: str,
+        tokenizer: Tokenizer,
+        context_tokens: int,
+        vocabulary: int,
+        defaults: Generation,
+        chat: bool,
+        shortens: bool = False,
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
@@ -76,6 +87,7 @@ class Reader:
         self._vocabulary = vocabulary
         self._defaults = defaults
         self._chat = chat
+        self._shortens = shortens
 
     def read(self, item: Values) -> Generation:
         """What the item asks for. Raises :class:`WrongInput` naming the model, the input and what was expected."""
@@ -125,11 +137,33 @@ class Reader:
         if given[0] == "tokens":
             return self._ids(item["tokens"])
         if given[0] == "messages":
-            return conversation_tokens(self._tokenizer, self._messages(item["messages"]), self._model, tools)
+            return self._conversation(self._messages(item["messages"]), tools)
         text = self._text(item["prompt"], "prompt")
         if self._chat:
             return conversation_tokens(self._tokenizer, [{"role": "user", "content": text}], self._model, tools)
         return [*self._tokenizer.first, *self._tokenizer.encode(text)]
+
+    def _conversation(self, messages: Sequence[Mapping[str, Any]], tools: Tools) -> List[int]:
+        """The tokens of a conversation; where it is too long and may be shortened, without as few of its oldest turns
+        as leave :data:`ANSWER_PART` of the context for the answer. What the system says stays."""
+
+        def tokens_from(begin: int) -> List[int]:
+            kept = [each for place, each in enumerate(messages) if place >= begin or each["role"] == "system"]
+            return conversation_tokens(self._tokenizer, kept, self._model, tools)
+
+        tokens = tokens_from(0)
+        room = int(self._context * (1 - ANSWER_PART))
+        if not self._shortens or len(tokens) <= room:
+            return tokens
+        turns = [place for place, each in enumerate(messages) if each["role"] == "user"]
+        low, high = 0, len(turns) - 1
+        while low < high:  # the first turn from which on it fits: each one left out makes it shorter
+            middle = (low + high) // 2
+            if len(tokens_from(turns[middle])) <= room:
+                high = middle
+            else:
+                low = middle + 1
+        return tokens_from(turns[low]) if turns else tokens
 
     def _ids(self, value: Any) -> List[int]:
         array = np.asarray(value)
