@@ -28,7 +28,7 @@ from edgeserve.config.schema import HttpConfig
 pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
 
-from http_front import CLOCK_S, FrontThread
+from http_front import CLOCK_S, FrontThread, free_port
 
 try:
     import google.protobuf  # noqa: F401 only whether it is there
@@ -713,9 +713,7 @@ def test_the_pages_examples_in_python_run(front, capsys, library, prints):
 
 
 def free_place():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 def status_of(place):
