@@ -1,6 +1,6 @@
 """The ``sentence`` engine: a vector for each text, by a sentence model on ONNX Runtime or llama.cpp.
 
-A file ``.onnx`` is a model as ``optimum`` or ``sentence-transformers`` export it, with its ``tokenizer.json`` beside it:
+A file ``.onnx`` is a model as ``optimum`` and ``sentence-transformers`` export it, with ``tokenizer.json`` beside it:
 inputs ``input_ids`` and ``attention_mask`` (and ``token_type_ids``), and an output with a vector per text or per token.
 A file ``.gguf`` is read by llama.cpp. Options: ``tokenizer`` (the file's path), ``tokens_max`` (of a text; left out:
 512), ``truncate`` (longer texts are cut; left out: they are refused), ``pooling`` (``"mean"``, ``"cls"`` or ``"last"``:

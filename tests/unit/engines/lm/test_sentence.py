@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -54,12 +56,15 @@ def vectors(engine, *texts):
 
 
 class TestConformance(EngineConformance):
-    @pytest.fixture
-    def engine(self, tmp_path):
-        write_sentence_model(tmp_path)
-        made = engine_of(tmp_path)
-        yield made
-        made.unload()
+    def make(self, directory):
+        write_sentence_model(Path(directory))
+        return engine_of(directory)
+
+    def items(self, count):
+        return [{"text": text} for text in ("a", "b c", "a a c", "c b a a", "b")[:count]]
+
+    def wrong_items(self):
+        return {"a number": {"text": np.float32([1.0])}, "two texts": {"text": "a", "more": "b"}, "none": {}}
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
