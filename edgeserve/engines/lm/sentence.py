@@ -199,7 +199,7 @@ class OnnxEncoder:
         for rank in (2, 3):
             for name, found in ranks.items():
                 if found == rank and not name.startswith(("pooler", "logits")):
-                    return name
+                    return str(name)
         raise EngineError(f"model {model!r}: outputs {', '.join(ranks)}; expected a vector per text or per token")
 
     def tokens_of(self, text: str) -> List[int]:
