@@ -699,7 +699,12 @@ def test_the_pages_commands_of_curl_are_answered(front, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("library", "prints"), [("tritonclient.http", "[2. 4. 6. 8.]\n"), ("openai", "Is the window open?")]
+    ("library", "prints"),
+    [
+        ("tritonclient.http", "[2. 4. 6. 8.]\n"),
+        ("openai", "Is the window open?"),
+        ("ollama", "Is the window open?\n"),
+    ],
 )
 def test_the_pages_examples_in_python_run(front, capsys, library, prints):
     pytest.importorskip(library, reason=f"{library} is not installed")
