@@ -26,6 +26,10 @@ VERBS = {
     "zenoh": ("edgeserve.tools.zenoh", "let nodes of ROS 2 that speak Zenoh ask an app of a running server"),
     "wyoming": ("edgeserve.tools.wyoming", "let Home Assistant's voice assistant ask apps of a running server"),
     "mqtt": ("edgeserve.tools.mqtt", "tell a broker, and Home Assistant, what a running server sees, and ask by topic"),
+    "chat": (
+        "edgeserve.tools.talk",
+        "talk with a language model in the terminal: a file, or an app of a running server",
+    ),
     "infer": ("edgeserve.tools.infer", "send one request from the shell"),
     "story": ("edgeserve.tools.story", "ask a running server what happened to a request"),
     "top": ("edgeserve.tools.top", "watch a running server: apps, lanes, models, device"),

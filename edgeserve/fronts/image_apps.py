@@ -36,6 +36,7 @@ from edgeserve.fronts.detections import FORMS, Box, named_boxes, rows_of
 from edgeserve.fronts.served_apps import STREAMS, app_for, of_any
 from edgeserve.http.images import Form, form_of, in_form
 
+NEWEST_WINS = "newest_wins"
 BOXES_MAX = 100
 
 LATENCIES_KEPT = 100_000

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from edgeserve.engines.base import ANSWERED, Batch, BatchControl, Result
 from edgeserve.engines.lm.backend import Row, Tokenizer
 from edgeserve.engines.lm.constraint import Grammars
-from edgeserve.engines.lm.generation import Reader, answer_of
-from edgeserve.engines.lm.sampling import choose, weighed
+from edgeserve.engines.lm.generation import Reader, answer_of, told_chances
+from edgeserve.engines.lm.sampling import choose, log_chances, weighed
 from edgeserve.engines.lm.sequence import Sequence
 from edgeserve.engines.lm.slots import Slots
 from edgeserve.engines.lm.tools import calls_of
@@ -177,7 +177,7 @@ class StepLoop:
 
     def _choose(self, run: _Run, job: BatchItem, scores: NDArray[Any]) -> None:
         """The next token of one answer, what may be sent of it, and whether the answer is over."""
-        sequence, asked = job.sequence, job.sequence.asked
+        sequence, asked, said = job.sequence, job.sequence.asked, scores
         scores = weighed(scores, asked.sampling, asked.prompt, sequence.generated)
         try:
             constraint = sequence.constraint(self._language.grammars)
@@ -189,12 +189,22 @@ class StepLoop:
         if token in self._stops and not asked.ignore_eos:
             self._finish(run, job, "stop", sequence.count + 1)
             return
-        text = sequence.append(token, self._language.tokenizer.piece(token))
+        chance = self._chance(said, token, asked.logprobs) if asked.logprobs >= 0 else None
+        text = sequence.append(token, self._language.tokenizer.piece(token), chance)
         complete = sequence.text.stopped or (constraint is not None and constraint.took(token))
         if complete or sequence.count >= asked.max_tokens:
             self._finish(run, job, "stop" if complete else "length", sequence.count, text)
         elif text:
             run.tell(job, text)
+
+    def _chance(self, scores: NDArray[Any], token: int, count: int) -> Dict[str, Any]:
+        """The probability of a token and of the ``count`` most likely ones, as OpenAI's API has them."""
+        of_token, likely = log_chances(scores, token, count)
+        return {**self._told(token, of_token), "top_logprobs": [self._told(*each) for each in likely]}
+
+    def _told(self, token: int, chance: float) -> Dict[str, Any]:
+        piece = self._language.tokenizer.piece(token)
+        return {"token": piece.decode("utf-8", "replace"), "logprob": round(chance, 6), "bytes": list(piece)}
 
     def _finish(self, run: _Run, job: BatchItem, reason: str, count: int, text: str = "") -> None:
         sequence, asked = job.sequence, job.sequence.asked
@@ -203,7 +213,7 @@ class StepLoop:
         text += "" if calls else sequence.text.give_up()
         run.tell(job, text)
         text, generated, reused = sequence.text.text, sequence.generated, sequence.reused
-        answer = answer_of(text, generated, reason, len(asked.prompt), count, reused, calls)
+        answer = answer_of(text, generated, reason, len(asked.prompt), count, reused, calls, sequence.chances)
         self._leave(run, job, Result(answer, steps=job.steps, turns=run.turns, cached=reused))
 
     def _leave(self, run: _Run, job: BatchItem, result: Result) -> None:
@@ -245,7 +255,9 @@ class _Run:
         if self.control is not None:
             tokens = job.sequence.take_unsent()
             if text or tokens:
-                piece = {"text": text, "tokens": np.array(tokens, np.int32)}
+                chances = job.sequence.chances
+                told = told_chances(None if chances is None else chances[len(chances) - len(tokens) :])
+                piece = {"text": text, "tokens": np.array(tokens, np.int32), **told}
                 self.control.emit(job.index, Result(piece, state=job.sequence, done=False, steps=job.steps))
 
     def over(self, index: int, result: Result) -> None:
