@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 import numpy as np
 
 from edgeserve.engines.base import Values
-from edgeserve.engines.lm.backend import Tokenizer
+from edgeserve.engines.lm.backend import Encoder, Tokenizer
 from edgeserve.engines.lm.chat import conversation_tokens
 from edgeserve.engines.lm.constraint import grammar_of
 from edgeserve.engines.lm.sampling import Sampling
@@ -46,7 +46,8 @@ class Generation(NamedTuple):
     """``prompt`` tokens, how the next ones are chosen, at most how many (``max_tokens``, the token that ends the answer
     among them), ``stops`` strings that end it, whether the model's own end is passed over (``ignore_eos``), the seed of
     the draws (``None``: each answer draws anew), the ``grammar`` that the answer is held to (empty: none), and the
-    names of the functions that it may call."""
+    names of the functions that it may call. With an encoder, what it reads is ``source``, and ``prompt`` are the tokens
+    with which the decoder begins."""
 
     prompt: Tuple[int, ...]
     sampling: Sampling
@@ -56,14 +57,23 @@ class Generation(NamedTuple):
     seed: Optional[int]
     grammar: str = ""
     calls: Tuple[str, ...] = ()
+    source: Tuple[int, ...] = ()
 
 
 class Reader:
     """Reads items for one model. ``defaults`` are used where an item says nothing; ``max_tokens`` in it is also the
-    most that an item may ask for. ``chat``: ``prompt`` is what a user says, not a text to be continued."""
+    most that an item may ask for. ``chat``: ``prompt`` is what a user says, not a text to be continued. ``encoder``:
+    the model has one, and what an item gives is for it."""
 
     def __init__(
-        self, model: str, tokenizer: Tokenizer, context_tokens: int, vocabulary: int, defaults: Generation, chat: bool
+        self,
+        model: str,
+        tokenizer: Tokenizer,
+        context_tokens: int,
+        vocabulary: int,
+        defaults: Generation,
+        chat: bool,
+        encoder: Optional[Encoder] = None,
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
@@ -71,6 +81,7 @@ class Reader:
         self._vocabulary = vocabulary
         self._defaults = defaults
         self._chat = chat
+        self._encoder = encoder
 
     def read(self, item: Values) -> Generation:
         """What the item asks for. Raises :class:`WrongInput` naming the model, the input and what was expected."""
@@ -78,6 +89,14 @@ class Reader:
         prompt = self.tokens_of(item, tools)
         if not prompt:
             raise self._refuse("the prompt has no tokens; give at least one")
+        source: Sequence[int] = ()
+        if self._encoder is not None:
+            source, prompt = prompt, list(self._encoder.begin)
+            if len(source) > self._encoder.source_tokens:
+                raise self._refuse(
+                    f"the prompt has {len(source)} tokens; the encoder takes {self._encoder.source_tokens}. Shorten it, "
+                    f"or raise [model.{self._model}] options.context as far as the model allows"
+                )
         if len(prompt) >= self._context:
             raise self._refuse(
                 f"the prompt has {len(prompt)} tokens; at most {self._context - 1} fit, since the "
@@ -104,6 +123,7 @@ class Reader:
             seed,
             self._grammar(item, tools),
             tools.names,
+            tuple(source),
         )
 
     def tokens_of(self, item: Values, tools: Optional[Tools] = None) -> List[int]:
@@ -123,7 +143,7 @@ class Reader:
         text = self._text(item["prompt"], "prompt")
         if self._chat:
             return conversation_tokens(self._tokenizer, [{"role": "user", "content": text}], self._model, tools)
-        return [*self._tokenizer.first, *self._tokenizer.encode(text)]
+        return [*self._tokenizer.first, *self._tokenizer.encode(text), *self._tokenizer.last]
 
     def _ids(self, value: Any) -> List[int]:
         array = np.asarray(value)

@@ -26,7 +26,7 @@ from typing import Any, List, Optional, Sequence, Set, Tuple
 from edgeserve.config.files import model_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Finished, Footprint, LaneInfo, Pending, SequenceInfo, Session, Values
-from edgeserve.engines.lm.backend import LmBackend, ModelFacts, Tokenizer
+from edgeserve.engines.lm.backend import Encoder, LmBackend, ModelFacts, Tokenizer
 from edgeserve.engines.lm.constraint import Grammars
 from edgeserve.engines.lm.generation import SAMPLING_BOUNDS, Generation, Reader
 from edgeserve.engines.lm.prefixes import PREFIX_CACHE_BYTES, Prefixes
@@ -171,7 +171,8 @@ class LmEngine(Engine):
     def sequence(self) -> Optional[SequenceInfo]:
         facts = self._loaded()[1]
         tokens = self._prefill_tokens if self.backend().continues else 0
-        return SequenceInfo(facts.context_tokens, facts.bytes_per_token, self._slots_count, tokens)
+        source = facts.encoder.source_tokens if facts.encoder is not None else 0
+        return SequenceInfo(source + facts.context_tokens, facts.bytes_per_token, self._slots_count, tokens)
 
     def example(self) -> Values:
         tokens = self._tokenizer().encode(EXAMPLE_TEXT)
@@ -186,9 +187,7 @@ class LmEngine(Engine):
         backend, facts = self._loaded()
         session = backend.open(lane, self._slots_count)
         if not self._prefill_tokens and backend.continues and lane.clock_ns is not None:
-            self._prefill_tokens = tokens_within(
-                session, self._turn_ns, PREFILL_TOKENS_MAX, facts.context_tokens, lane.clock_ns
-            )
+            self._prefill_tokens = tokens_within(session, self._turn_ns, PREFILL_TOKENS_MAX, facts, lane.clock_ns)
         slots = Slots(session, self._prefixes(facts))
         with self._lock:
             self._open.append(slots)
@@ -214,7 +213,7 @@ class LmEngine(Engine):
             self._name,
             tokenizer,
             self._grammars,
-            self._reader(facts.context_tokens, facts.vocabulary),
+            self._reader(facts.context_tokens, facts.vocabulary, facts.encoder),
             facts.bytes_per_token,
             f"{self._name}/{lane}",
             self._prefill_tokens if backend.continues else 0,
@@ -234,8 +233,8 @@ class LmEngine(Engine):
         tokens = self._prefix_bytes // (max(1, facts.bytes_per_token) * max(1, len(self._lanes)))
         return Prefixes(tokens, [reader.tokens_of(item) for item in items])
 
-    def _reader(self, context: int, vocabulary: int) -> Reader:
-        return Reader(self._name, self._tokenizer(), context, vocabulary, self._defaults, self._chat)
+    def _reader(self, context: int, vocabulary: int, encoder: Optional[Encoder] = None) -> Reader:
+        return Reader(self._name, self._tokenizer(), context, vocabulary, self._defaults, self._chat, encoder)
 
     def _loaded(self) -> Tuple[LmBackend, ModelFacts]:
         backend, facts = self._backend, self._facts

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from edgeserve.config.files import weights_size_bytes
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
-from edgeserve.engines.lm.backend import ModelFacts, Row
+from edgeserve.engines.lm.backend import ModelFacts, Row, Source
 from edgeserve.engines.lm.kv_rows import KvRows
 from edgeserve.engines.lm.tokenizers import open_tokenizer
 from edgeserve.engines.niceness import made_yielding
@@ -238,6 +238,9 @@ class OnnxSession:
 
     def free(self, slot: int) -> None:
         self._rows.free(slot)
+
+    def encode(self, sources: Sequence[Source]) -> None:
+        raise NotImplementedError("ModelFacts.encoder is None")
 
     def keep(self, slot: int) -> None:
         """It stays in its row, unless others need to lie side by side."""

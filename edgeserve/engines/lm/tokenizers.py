@@ -6,6 +6,7 @@ llama.cpp and transformers bring their own; their back ends wrap them.
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
@@ -33,6 +34,7 @@ class ByteTokenizer:
         self.chat_template = chat_template
         self.bos_token = bos_token
         self.eos_token = eos_token
+        self.last: Tuple[int, ...] = ()
         self._numbers = {name: 256 + index for index, name in enumerate(specials)}
         self.special_texts = longest_first(specials)
         self._names = re.compile("({})".format("|".join(map(re.escape, self.special_texts)) or "(?!)"))
@@ -45,13 +47,14 @@ class ByteTokenizer:
             tokens += [self._numbers[part]] if index % 2 else part.encode("utf-8")
         return tokens
 
-    def piece(self, token: int) -> bytes:
+    def piece(self, token: int, begins: bool = False) -> bytes:
         return bytes([token]) if token < 256 else b""
 
 
 class FileTokenizer:
-    """The text of a ``tokenizer.json`` with byte-level BPE, as GPT-2 and most models since have it. The library's
-    tokenizers keep a switch for control tokens, so there are two: threads share them without changing them."""
+    """The text of a ``tokenizer.json`` with byte-level BPE, as GPT-2 and most models since have it, or with words that
+    begin with U+2581, as sentencepiece writes them (T5). The library's tokenizers keep a switch for control tokens, so
+    there are two: threads share them without changing them."""
 
     def __init__(
         self,
@@ -62,8 +65,10 @@ class FileTokenizer:
         model: str,
         bos_token: str = "",
         eos_token: str = "",
+        last: Sequence[int] = (),
     ) -> None:
         self.first = tuple(first)
+        self.last = tuple(last)
         self.stops = tuple(stops)
         self.chat_template = chat_template
         self.bos_token = bos_token
@@ -72,15 +77,17 @@ class FileTokenizer:
         self._plain.encode_special_tokens = True
         self._special = _opened(text, model)
         added = _added(self._special)
-        self._pieces = _pieces(self._special, added)
+        self._marks_words = WORD_MARK in json.dumps(json.loads(text).get("decoder"), ensure_ascii=False)
+        self._pieces = _pieces(self._special, added, self._marks_words)
         self.special_texts = longest_first(list(added.values()))
 
     def encode(self, text: str, special: bool = False) -> List[int]:
         tokens: List[int] = (self._special if special else self._plain).encode(text, add_special_tokens=False).ids
         return tokens
 
-    def piece(self, token: int) -> bytes:
-        return self._pieces.get(token, b"")
+    def piece(self, token: int, begins: bool = False) -> bytes:
+        piece = self._pieces.get(token, b"")
+        return piece[1:] if begins and self._marks_words and piece[:1] == b" " else piece
 
 
 def longest_first(names: Sequence[str]) -> Sequence[str]:
@@ -142,12 +149,23 @@ def _added(tokenizer: Any) -> Dict[int, str]:
     return {token: added.content for token, added in tokenizer.get_added_tokens_decoder().items() if added.special}
 
 
-def _pieces(tokenizer: Any, added: Mapping[int, str]) -> Dict[int, bytes]:
+WORD_MARK = "\u2581"
+"""Stands for the space before a word in the vocabularies of sentencepiece."""
+
+BYTE_NAME = re.compile("<0x([0-9A-F]{2})>")
+"""There a byte of a character that the vocabulary lacks."""
+
+
+def _pieces(tokenizer: Any, added: Mapping[int, str], marks_words: bool) -> Dict[int, bytes]:
     """The bytes of every token but the control tokens."""
     bytes_of = byte_characters()
     pieces = {}
     for text, token in tokenizer.get_vocab(with_added_tokens=True).items():
         if token in added:
+            continue
+        if marks_words:
+            byte = BYTE_NAME.fullmatch(text)
+            pieces[token] = bytes([int(byte[1], 16)]) if byte else text.replace(WORD_MARK, " ").encode("utf-8")
             continue
         known = all(character in bytes_of for character in text)
         pieces[token] = bytes(bytes_of[character] for character in text) if known else text.encode("utf-8")
