@@ -94,8 +94,8 @@ class Reader:
             source, prompt = prompt, list(self._encoder.begin)
             if len(source) > self._encoder.source_tokens:
                 raise self._refuse(
-                    f"the prompt has {len(source)} tokens; the encoder takes {self._encoder.source_tokens}. Shorten it, "
-                    f"or raise [model.{self._model}] options.context as far as the model allows"
+                    f"the prompt has {len(source)} tokens; the encoder takes {self._encoder.source_tokens}. Shorten "
+                    f"it, or raise [model.{self._model}] options.context as far as the model allows"
                 )
         if len(prompt) >= self._context:
             raise self._refuse(

@@ -1,7 +1,8 @@
 """The ``lm`` engine's entry: one language model, its back end, and a session per lane.
 
-Options: ``backend`` (``"onnx"``, ``"llama.cpp"`` or ``"torch"``; left out: by the file's name), ``context`` (tokens of
-the longest sequence, prompt and answer; left out: as the model says), ``max_tokens`` (of an answer: the default, and
+Options: ``backend`` (``"onnx"``, ``"onnx-encoder"``, ``"llama.cpp"`` or ``"torch"``; left out: by the file's name),
+``context`` (tokens of the longest sequence, prompt and answer, of a model with an encoder each of the two; left out: as
+the model says), ``max_tokens`` (of an answer: the default, and
 the most that a request may ask for), ``temperature``, ``top_p``, ``top_k``, ``min_p``, ``frequency_penalty``,
 ``presence_penalty``, ``repeat_penalty``, ``stop``, ``seed`` (defaults of requests),
 ``chat`` (``prompt`` is what a user says, not a text to continue), ``threads`` (of one run; default: the lane's),
@@ -59,6 +60,7 @@ KNOWN_OPTIONS = (
 
 BACKENDS = {
     "onnx": ("edgeserve.engines.lm.onnx_backend", "lm"),
+    "onnx-encoder": ("edgeserve.engines.lm.onnx_encdec", "lm"),
     "llama.cpp": ("edgeserve.engines.lm.llama_backend", "lm-llama"),
     "torch": ("edgeserve.engines.lm.transformers_backend", "lm-torch"),
 }
@@ -70,7 +72,14 @@ ABORTS = "llama.cpp"
 _tried: Set[Tuple[Any, ...]] = set()
 """What was opened in a process of its own without harm, in this process."""
 
-ENDINGS = {".onnx": "onnx", ".gguf": "llama.cpp", "config.json": "torch"}
+ENDINGS = {
+    "encoder_model.onnx": "onnx-encoder",
+    ".onnx": "onnx",
+    ".gguf": "llama.cpp",
+    "config.json": "torch",
+    ".json": "onnx-encoder",
+}
+"""How a file's name ends -> the back end; the first that fits."""
 
 MAX_TOKENS = 256
 """Tokens of an answer where nobody says: a long paragraph."""

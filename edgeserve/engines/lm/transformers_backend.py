@@ -1,5 +1,5 @@
-"""Language models of ``transformers``, on torch: what has no graph and no GGUF file, on the CPU or on CUDA. Causal ones,
-and ones with an encoder.
+"""Language models of ``transformers``, on torch: what has no graph and no GGUF file, on the CPU or on CUDA. Causal
+ones, and ones with an encoder.
 
 Keys and values of the sequences of a batch lie side by side, filled up at their left to the longest, as the library's
 models expect (``transformers_rows.py``).
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.lm.backend import BackendSession, ModelFacts, Row, Source
-from edgeserve.engines.lm.tokenizers import FileTokenizer
+from edgeserve.engines.lm.tokenizers import FileTokenizer, around
 from edgeserve.engines.lm.transformers_encdec import (
     EncoderDecoderSession,
     cache_name,
@@ -84,7 +84,9 @@ class TransformersBackend:
                 ) from error
         config = self._network.config
         weights = int(sum([item.numel() * item.element_size() for item in self._network.parameters()]))
-        context = int(getattr(config, "max_position_embeddings", 0) or self._context or getattr(config, "n_positions", 0))
+        context = int(
+            getattr(config, "max_position_embeddings", 0) or self._context or getattr(config, "n_positions", 0)
+        )
         if self._context > context or not context:
             raise EngineError(
                 f"model {self._model!r}: [model.{self._model}] options.context = {self._context}; the "
@@ -218,8 +220,7 @@ def tokenizer_of(model: str, opened: Any, has_encoder: bool) -> FileTokenizer:
     ends = opened.eos_token_id
     stops = [] if ends is None else list(ends) if isinstance(ends, (list, tuple)) else [ends]
     whole, inner = opened.encode("a"), opened.encode("a", add_special_tokens=False)  # not every class says what it adds
-    place = next((at for at in range(len(whole)) if whole[at : at + len(inner)] == inner), 0)
-    begin, end = whole[:place], whole[place + len(inner) :]
+    begin, end = around(whole, inner)
     texts = opened.special_tokens_map
     return FileTokenizer(
         backend.to_str(),

@@ -50,7 +50,7 @@ def decoder_bytes(config: Any, item_bytes: int) -> int:
     return 2 * int(layers) * int(heads) * int(size) * item_bytes
 
 
-class _Positions(torch.nn.Module):
+class _Positions(torch.nn.Module):  # type: ignore[misc]
     """Stands for a decoder's table of positions: each row of a run has its own, as the running thread set them. The
     library would count them from the longest row."""
 

@@ -72,7 +72,9 @@ class TorchRows:
         members, self._members = self._members, []
         block, self.block = self.block, []
         for place, slot in enumerate(members if block else []):
-            self._alone[slot] = [(self._own(keys, place, slot), self._own(values, place, slot)) for keys, values in block]
+            self._alone[slot] = [
+                (self._own(keys, place, slot), self._own(values, place, slot)) for keys, values in block
+            ]
 
     def _own(self, array: Any, place: int, slot: int) -> Any:
         length, width = self.lengths[slot], array.shape[2]

@@ -20,7 +20,9 @@ def words():
     """T5's kind of vocabulary: words begin with a mark, and ``</s>`` ends each text."""
     pieces = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0), ("▁", -2.0), ("▁the", -3.0), ("he", -3.0)]
     letters = "abcdefghijklmnopqrstuvwxyzTHQ"
-    opened = tokenizers.Tokenizer(tokenizers.models.Unigram([*pieces, *[(letter, -4.0) for letter in letters]], unk_id=2))
+    opened = tokenizers.Tokenizer(
+        tokenizers.models.Unigram([*pieces, *[(letter, -4.0) for letter in letters]], unk_id=2)
+    )
     opened.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
     opened.decoder = tokenizers.decoders.Metaspace()
     opened.add_special_tokens(["<pad>", "</s>", "<unk>"])
@@ -45,22 +47,35 @@ def letters():
 
 def network(kind):
     if kind == "t5":
-        shape = dict(d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)
         config = transformers.T5Config(
-            vocab_size=40, n_positions=CONTEXT, decoder_start_token_id=0, eos_token_id=END, pad_token_id=0, **shape
+            vocab_size=40,
+            d_model=32,
+            d_kv=8,
+            d_ff=64,
+            num_layers=2,
+            num_heads=4,
+            n_positions=CONTEXT,
+            decoder_start_token_id=0,
+            eos_token_id=END,
+            pad_token_id=0,
         )
         return transformers.T5ForConditionalGeneration(config)
-    shape = dict(d_model=32, encoder_layers=2, decoder_layers=2, encoder_ffn_dim=64, decoder_ffn_dim=64)
-    names = dict(bos_token_id=0, eos_token_id=END, pad_token_id=END, decoder_start_token_id=END)
     config = getattr(transformers, f"{kind}Config")(
         vocab_size=258,
         max_position_embeddings=CONTEXT,
         encoder_attention_heads=4,
-        decoder_attention_heads=2,
+        decoder_attention_heads=4,
+        d_model=32,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_ffn_dim=64,
+        decoder_ffn_dim=64,
+        bos_token_id=0,
+        eos_token_id=END,
+        pad_token_id=END,
+        decoder_start_token_id=END,
         forced_eos_token_id=None,
         init_std=0.4,
-        **shape,
-        **names,
     )
     model = getattr(transformers, f"{kind}ForConditionalGeneration" if kind != "Marian" else "MarianMTModel")(config)
     model.generation_config.forced_bos_token_id = 0 if kind == "Bart" else None

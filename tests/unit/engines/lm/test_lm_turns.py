@@ -11,9 +11,9 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
 from edgeserve.engines.lm import lm_engine as engine_module
+from edgeserve.engines.lm.backend import ModelFacts
 from edgeserve.engines.lm.lm_engine import LmEngine
 from edgeserve.engines.lm.step_loop import parts_of
-from edgeserve.engines.lm.backend import ModelFacts
 from edgeserve.engines.lm.turns import tokens_within
 from edgeserve.errors import ConfigError
 from edgeserve.live.values import item_error
