@@ -116,7 +116,7 @@ OPTIONAL = {
     "matplotlib": {"tools.plots"},
     "sklearn": {"tools.fit"},
     "threadpoolctl": {"tools.fit"},
-    "starlette": {"http.kserve_routes", "http.chat_routes", "http.front", "http.page_routes"},
+    "starlette": {"http.kserve_routes", "http.chat_routes", "http.front", "http.ollama_routes", "http.page_routes"},
     "uvicorn": {"http.connections", "http.front"},
     "uvloop": {"http.front"},
     "grpc": {"http.grpc_service"},

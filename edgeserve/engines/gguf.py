@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import Any, BinaryIO, Dict, List, Mapping, Optional
+from typing import Any, BinaryIO, Dict, List, Mapping, Optional, Tuple
 
 from edgeserve.engines.describe import FileDescription
 from edgeserve.errors import EngineError
@@ -64,16 +64,16 @@ def describe(path: str) -> FileDescription:
     return FileDescription("lm", facts=facts)
 
 
-def kept_per_token(header: Mapping[str, Any]) -> int:
-    """How many numbers a model keeps of each token, keys and values of all layers together; 0 where the header does not
-    say it. The size of a head is a fact of its own: with Qwen3 and Gemma it is twice the embedding's part."""
+def kept_per_token(header: Mapping[str, Any]) -> Tuple[int, int]:
+    """How many numbers a model keeps of each token, keys and values, of all layers together; 0 where the header does
+    not say it. The size of a head is a fact of its own: with Qwen3 and Gemma it is twice the embedding's part."""
     below = f"{header.get('general.architecture')}."
     heads = header.get(below + "attention.head_count", 0)
     kept = header.get(below + "attention.head_count_kv", heads)
     layers = kept if isinstance(kept, list) else [kept] * header.get(below + "block_count", 0)
     part = header.get(below + "embedding_length", 0) // max(1, max(heads) if isinstance(heads, list) else heads)
-    sizes = [header.get(f"{below}attention.{of}_length", part) for of in ("key", "value")]
-    return int(sum(layers) * sum(sizes))
+    keys, values = [header.get(f"{below}attention.{of}_length", part) for of in ("key", "value")]
+    return int(sum(layers) * keys), int(sum(layers) * values)
 
 
 def not_a_decoder_alone(architecture: str) -> str:

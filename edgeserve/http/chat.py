@@ -1,22 +1,19 @@
-"""OpenAI's chat protocol without its transport: a request to an app's inputs, its answer to a completion.
+"""Requests of OpenAI's protocol to an app's inputs: conversations, prompts, and texts to embed. Knows no transport.
 
 An app that can chat takes ``messages`` (JSON text of OpenAI's messages) or ``prompt`` (a text), and optionally the
-inputs of :data:`NUMBERS` and of :data:`STRUCTURED` (JSON text). It answers ``text``, and optionally ``prompt_tokens``,
-``completion_tokens`` (or ``tokens``: how many, or which), ``cached_tokens``, ``finish_reason`` and ``tool_calls`` (JSON
-text of a list of objects with ``name`` and ``arguments``). A field of a request that would change the answer is served,
-or refused by its name.
+inputs of :data:`NUMBERS` and of :data:`STRUCTURED` (JSON text). ``completion.py`` says what it answers. A field of a
+request that would change the answer is served, or refused by its name.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Set, Tuple
 
 import numpy as np
 
 from edgeserve.errors import BadInput, did_you_mean
-from edgeserve.http.failures import details_of, message_of, status_of
 
 TEXT_INPUTS = ("messages", "prompt")
 OBJECTS = ("text", "any")
@@ -32,11 +29,18 @@ NUMBERS = {
     "frequency_penalty": np.float32,
     "presence_penalty": np.float32,
     "repeat_penalty": np.float32,
+    "logprobs": np.int32,
 }
 """Options of a request that become inputs, with the dtype where the app declares none."""
 
-WHOLE = {"max_tokens": 1, "seed": -(2**31), "top_k": 0}
-"""Those that are whole numbers, and the smallest."""
+WHOLE = {"max_tokens": 1, "seed": -(2**31), "top_k": 0, "n": 1, "logprobs": 0, "top_logprobs": 0}
+"""Fields that are whole numbers, and the smallest."""
+
+CHOICES_MAX = 16
+"""Answers of one request, prompts times ``n``: each is a request to the server."""
+
+TEXTS_MAX = 2048
+"""Texts of one request for embeddings, as with OpenAI."""
 
 NUMBER = (int, float)
 EXTENSIONS: Dict[str, Tuple[str, Tuple[type, ...]]] = {
@@ -50,11 +54,21 @@ EXTENSIONS: Dict[str, Tuple[str, Tuple[type, ...]]] = {
 STRUCTURED = ("stop", "logit_bias", "response_format", "tools", "tool_choice")
 """Options of a request that become an input each, the JSON text of what was sent."""
 
-READ = {"model", "messages", "stream", "stream_options", "max_completion_tokens", *NUMBERS, *STRUCTURED}
+COMMON = {"model", "stream", "stream_options", "n", "logprobs", *NUMBERS, *STRUCTURED[:2]}
+READ = {*COMMON, "messages", "max_completion_tokens", "top_logprobs", *STRUCTURED}
+"""Fields of a conversation that are read."""
+
+READ_OF_PROMPTS = {*COMMON, "prompt"}
+"""The same of ``/v1/completions``."""
+
+READ_OF_TEXTS = {"model", "input", "encoding_format"}
+"""And of ``/v1/embeddings``."""
 
 NEUTRAL: Dict[str, Tuple[Any, ...]] = {
-    "n": (1,),
     "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+    "dimensions": (),
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
     "repeat_penalty": (1,),
@@ -105,13 +119,14 @@ class BadField(BadInput):
 
 
 class ChatRequest(NamedTuple):
-    """One request, ready to be asked."""
+    """One request, ready to be asked: ``asks`` are the app's inputs of each choice, ``n`` per prompt."""
 
     model: str
-    inputs: Dict[str, Any]
+    asks: List[Dict[str, Any]]
     options: Dict[str, Any]
-    stream: bool
-    usage: bool  # a last piece with counts, in a stream
+    stream: bool = False
+    usage: bool = False  # a last piece with counts, in a stream
+    n: int = 1
 
 
 def can_chat(app: Mapping[str, Any]) -> bool:
@@ -123,23 +138,81 @@ def can_chat(app: Mapping[str, Any]) -> bool:
 
 
 def read_request(body: Any, inputs: Mapping[str, Any]) -> ChatRequest:
-    """A request's body, for an app with these declared ``inputs``. Raises :class:`BadInput` naming the field."""
+    """A conversation's body, for an app with these declared ``inputs``. Raises :class:`BadInput` naming the field."""
+    given = _given(body, READ)
+    if "max_completion_tokens" in given:
+        given["max_tokens"] = given["max_completion_tokens"]
+    wanted, count = given.pop("logprobs", False), given.pop("top_logprobs", 0)
+    if not isinstance(wanted, bool):
+        raise BadField("logprobs", f" = {_brief(wanted)}: expected true or false")
+    _number("top_logprobs", count)
+    if wanted:
+        given["logprobs"] = count
+    elif count:
+        raise BadField("top_logprobs", f" = {count}: needs logprobs = true")
+    return _request(given, inputs, [_conversation(given.get("messages"), inputs)])
+
+
+def read_prompts(body: Any, inputs: Mapping[str, Any]) -> ChatRequest:
+    """The body of ``/v1/completions``: texts to continue, one or several."""
+    given = _given(body, READ_OF_PROMPTS)
+    prompt = given.get("prompt")
+    prompts = [prompt] if isinstance(prompt, str) else prompt
+    if not isinstance(prompts, list) or not prompts or not all(isinstance(text, str) for text in prompts):
+        raise BadField("prompt", ": expected a text, or a list of texts; numbers of tokens are not served")
+    if inputs and "prompt" not in inputs:
+        raise BadField("prompt", ": the app declares no input of that name; ask it at /v1/chat/completions")
+    return _request(given, inputs, [{"prompt": text} for text in prompts])
+
+
+def read_texts(body: Any, inputs: Mapping[str, Any]) -> Tuple[ChatRequest, bool]:
+    """The body of ``/v1/embeddings``, and whether the vectors are sent as base64."""
+    given = _given(body, READ_OF_TEXTS)
+    texts = [given["input"]] if isinstance(given.get("input"), str) else given.get("input")
+    if not isinstance(texts, list) or not 0 < len(texts) <= TEXTS_MAX or not all(isinstance(t, str) for t in texts):
+        raise BadField("input", f": expected a text, or a list of 1 to {TEXTS_MAX} texts; tokens are not served")
+    form = given.get("encoding_format", "float")
+    if form not in ("float", "base64"):
+        raise BadField("encoding_format", f' = {_brief(form)}: expected "float" or "base64"')
+    name = text_input(inputs)
+    return ChatRequest(body["model"], [{name: text} for text in texts], _options(given)), form == "base64"
+
+
+def text_input(inputs: Mapping[str, Any]) -> str:
+    """The one input that must be given, where it may be a text; else ``""``."""
+    needed = [name for name, about in inputs.items() if not about.get("optional")]
+    return needed[0] if len(needed) == 1 and inputs[needed[0]]["dtype"] in OBJECTS else ""
+
+
+def can_embed(app: Mapping[str, Any]) -> bool:
+    """Whether an app takes one text and answers a vector: its output is called ``embedding``."""
+    return "embedding" in app["outputs"] and bool(text_input(app["inputs"]))
+
+
+def _given(body: Any, read: Set[str]) -> Dict[str, Any]:
+    """The fields that say something. Raises :class:`BadField` for one that is not served."""
     assert isinstance(body, dict), "checked by the route"
     given = {field: value for field, value in body.items() if value is not None}
-    _refuse_unserved(given)
+    _refuse_unserved(given, read)
+    return given
+
+
+def _options(given: Mapping[str, Any]) -> Dict[str, Any]:
+    return {
+        argument: _extension(field, kinds, given[field])
+        for field, (argument, kinds) in EXTENSIONS.items()
+        if field in given
+    }
+
+
+def _request(given: Mapping[str, Any], inputs: Mapping[str, Any], asked: List[Dict[str, Any]]) -> ChatRequest:
+    """What conversations and prompts have in common. ``asked``: what stands before the answer, per prompt."""
     stream, with_usage = given.get("stream", False), given.get("stream_options", {})
     if not isinstance(stream, bool):
         raise BadField("stream", f" = {_brief(stream)}: expected true or false")
     if not isinstance(with_usage, dict):
         raise BadField("stream_options", f" = {_brief(with_usage)}: expected an object")
-    options = {
-        argument: _extension(field, kinds, given[field])
-        for field, (argument, kinds) in EXTENSIONS.items()
-        if field in given
-    }
-    values = _conversation(given.get("messages"), inputs)
-    if "max_completion_tokens" in given:
-        given["max_tokens"] = given["max_completion_tokens"]
+    values: Dict[str, Any] = {}
     for name, dtype in NUMBERS.items():
         if name in given and _taken(name, given[name], inputs):
             declared = inputs[name]["dtype"] if name in inputs else "any"
@@ -149,18 +222,27 @@ def read_request(body: Any, inputs: Mapping[str, Any]) -> ChatRequest:
             value = read(name, given[name])
             if _taken(name, value, inputs):
                 values[name] = json.dumps(value, ensure_ascii=False)
-    return ChatRequest(body["model"], values, options, stream, bool(with_usage.get("include_usage")))
+    n = int(_number("n", given.get("n", 1)))
+    if n * len(asked) > CHOICES_MAX:
+        raise BadField("n", f" = {n}: {n * len(asked)} answers of one request; expected at most {CHOICES_MAX}")
+    asks = [{**each, **values, **_own_seed(values, place)} for each in asked for place in range(n)]
+    return ChatRequest(given["model"], asks, _options(given), stream, bool(with_usage.get("include_usage")), n)
 
 
-def _refuse_unserved(given: Mapping[str, Any]) -> None:
+def _own_seed(values: Mapping[str, Any], place: int) -> Dict[str, Any]:
+    """Of several choices each draws for itself: the seed and those that follow it."""
+    return {"seed": values["seed"] + np.asarray(place, values["seed"].dtype)} if place and "seed" in values else {}
+
+
+def _refuse_unserved(given: Mapping[str, Any], read: Set[str]) -> None:
     """Refuse the fields that nothing here reads, unless they ask for nothing."""
     for field, value in given.items():
-        if field in READ or field in EXTENSIONS or field in FOR_THE_RECORD or _is_neutral(field, value):
+        if field in read or field in EXTENSIONS or field in FOR_THE_RECORD or _is_neutral(field, value):
             continue
         if field in NEUTRAL:
             allowed = "".join([f", or send {json.dumps(neutral)}" for neutral in NEUTRAL[field]])
             raise BadField(field, f" = {_brief(value)} is not served here; leave it out{allowed}")
-        known = {*READ, *EXTENSIONS, *FOR_THE_RECORD, *NEUTRAL}
+        known = {*read, *EXTENSIONS, *FOR_THE_RECORD, *NEUTRAL}
         raise BadField(field, f": a request has no such field{did_you_mean(field[:64], known)} Leave it out")
 
 
@@ -278,112 +360,3 @@ def _biases(name: str, biases: Any) -> Dict[str, float]:
     ):
         raise BadField(name, ": expected an object of tokens' numbers with a bias from -100 to 100 each")
     return biases
-
-
-class Completion:
-    """One answer, whole or in pieces, in the protocol's words. ``created_s`` is the time of day."""
-
-    def __init__(self, request_id: str, model: str, created_s: int) -> None:
-        self._head = {"id": request_id, "created": created_s, "model": model}
-        self._sent_text = ""
-        self._begun = False
-
-    def whole(self, outputs: Mapping[str, Any], late: bool) -> Dict[str, Any]:
-        """The completion of an answer."""
-        calls, text = self._calls(outputs), text_of(outputs)
-        message: Dict[str, Any] = {"role": "assistant", "content": text or None if calls else text, "refusal": None}
-        if calls:
-            message["tool_calls"] = calls
-        return {
-            **self._head,
-            "object": "chat.completion",
-            "usage": usage_of(outputs),
-            "edgeserve": {"late": late},
-            "choices": [{"index": 0, "message": message, "finish_reason": finish_of(outputs), "logprobs": None}],
-        }
-
-    def piece(self, outputs: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
-        """A chunk with the text of a piece; None for one without text."""
-        text = text_of(outputs)
-        if not text:
-            return None
-        self._sent_text += text
-        return self._chunk({"content": text})
-
-    def last(self, outputs: Mapping[str, Any], usage: bool) -> List[Dict[str, Any]]:
-        """The chunks that end a stream: what of the whole text no piece had, why it ended, and counts if asked for."""
-        text = text_of(outputs)
-        chunks = []
-        if text.startswith(self._sent_text) and len(text) > len(self._sent_text):
-            chunks.append(self._chunk({"content": text[len(self._sent_text) :]}))
-        elif not self._begun:
-            chunks.append(self._chunk({"content": ""}))
-        calls = self._calls(outputs)
-        if calls:
-            chunks.append(self._chunk({"tool_calls": [{"index": place, **call} for place, call in enumerate(calls)]}))
-        chunks.append(self._chunk({}, finish_of(outputs)))
-        if usage:
-            chunks.append({**self._head, "object": "chat.completion.chunk", "choices": [], "usage": usage_of(outputs)})
-        return chunks
-
-    def _calls(self, outputs: Mapping[str, Any]) -> List[Dict[str, Any]]:
-        """The calls of an answer, each with a number of its own."""
-        text = outputs.get("tool_calls")
-        calls = json.loads(text) if isinstance(text, str) and text else []
-        head = self._head["id"]
-        return [
-            {"id": f"call_{head}_{place}", "type": "function", "function": call} for place, call in enumerate(calls)
-        ]
-
-    def _chunk(self, delta: Dict[str, Any], finish: Optional[str] = None) -> Dict[str, Any]:
-        if not self._begun:
-            self._begun = True
-            delta = {"role": "assistant", **delta}
-        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
-        return {**self._head, "object": "chat.completion.chunk", "choices": [choice]}
-
-
-def text_of(outputs: Mapping[str, Any]) -> str:
-    """The text of an answer or a piece."""
-    text = outputs.get("text", "")
-    return text if isinstance(text, str) else "".join(text)
-
-
-def finish_of(outputs: Mapping[str, Any]) -> str:
-    """Why the text ended: ``stop``, ``length``, or what the app says."""
-    reason = outputs.get("finish_reason")
-    return reason if isinstance(reason, str) and reason else "stop"
-
-
-def usage_of(outputs: Mapping[str, Any]) -> Dict[str, Any]:
-    """Counts of tokens; 0 where the app does not tell them. Of the prompt's, how many were in memory already, where it
-    tells that."""
-    prompt = count_of(outputs.get("prompt_tokens"))
-    completion = count_of(outputs.get("completion_tokens", outputs.get("tokens")))
-    usage: Dict[str, Any] = {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-    }
-    if "cached_tokens" in outputs:
-        usage["prompt_tokens_details"] = {"cached_tokens": count_of(outputs["cached_tokens"])}
-    return usage
-
-
-def count_of(tokens: Any) -> int:
-    """How many tokens: a number says it, a list of tokens has them."""
-    if tokens is None or isinstance(tokens, str):
-        return 0
-    array = np.asarray(tokens)
-    return int(array.size) if array.ndim else int(array)
-
-
-def error_body(error: BaseException) -> Dict[str, Any]:
-    """An error as OpenAI's clients read it."""
-    status, details = status_of(error), details_of(error)
-    kind = (
-        "invalid_request_error"
-        if status < 500 and status not in (401, 429)
-        else {401: "authentication_error", 429: "rate_limit_error"}.get(status, "server_error")
-    )
-    return {"error": {"message": message_of(error), "type": kind, "param": getattr(error, "param", None), **details}}

@@ -1,19 +1,23 @@
-"""OpenAI's ``/v1/chat/completions`` and ``/v1/models`` over HTTP, whole or as a stream of server-sent events."""
+"""OpenAI's ``/v1/chat/completions``, ``/v1/completions``, ``/v1/embeddings`` and ``/v1/models`` over HTTP; texts whole
+or as a stream of server-sent events.
+"""
 
 from __future__ import annotations
 
-import asyncio
+import base64
 import uuid
-from typing import Any, AsyncGenerator, Callable, Dict, List
+from typing import Any, AsyncGenerator, Callable, Dict, List, Mapping
 
+import numpy as np
 from starlette.routing import Route
 
 from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, EdgeServeError, Malformed, UnknownApp, nearest
 from edgeserve.http.asgi import Bounds, Call, Endpoint, to_json
+from edgeserve.http.asking import answers_to, pieces_of, send_stream
 from edgeserve.http.backend import Backend
-from edgeserve.http.chat import ChatRequest, Completion, can_chat, error_body, read_request
-from edgeserve.http.failures import ClientGone
+from edgeserve.http.chat import ChatRequest, can_chat, can_embed, read_prompts, read_request, read_texts
+from edgeserve.http.completion import Completion, count_of, error_body
 from edgeserve.http.origins import Tokens
 
 EVENT_STREAM = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
@@ -32,7 +36,9 @@ class ChatRoutes:
     def routes(self) -> List[Route]:
         """All of them."""
         table = [
-            ("/v1/chat/completions", "POST", self.complete),
+            ("/v1/chat/completions", "POST", self.chat),
+            ("/v1/completions", "POST", self.complete),
+            ("/v1/embeddings", "POST", self.embed),
             ("/v1/models", "GET", self.models),
             ("/v1/models/{name}", "GET", self.model),
         ]
@@ -42,87 +48,111 @@ class ChatRoutes:
         ]
 
     async def models(self, call: Call) -> None:
-        """The apps that can chat."""
-        apps = await self._backend.apps()
-        await call.answer(
-            {"object": "list", "data": [self._model(name) for name, app in apps.items() if can_chat(app)]}
-        )
+        """The apps that can chat or embed."""
+        found = [name for name, app in (await self._backend.apps()).items() if can_chat(app) or can_embed(app)]
+        await call.answer({"object": "list", "data": [self._model(name) for name in found]})
 
     async def model(self, call: Call) -> None:
         """One of them."""
-        await self._chat_app(call.path("name"))
+        apps = await self._backend.apps()
+        app_of(apps, call.path("name"), lambda app: can_chat(app) or can_embed(app), "texts")
         await call.answer(self._model(call.path("name")))
 
     def _model(self, name: str) -> Dict[str, Any]:
         return {"id": name, "object": "model", "created": self._created_s, "owned_by": "edgeserve"}
 
-    async def _chat_app(self, name: Any) -> Dict[str, Any]:
-        if not isinstance(name, str) or not name:
-            raise BadInput("model: expected the name of an app")
-        apps = {key: app for key, app in (await self._backend.apps()).items() if can_chat(app)}
-        if name not in apps:
-            raise UnknownApp(
-                f"no app {name[:128]!r} that takes messages or a prompt is served here{nearest(name[:128], apps)}"
-            )
-        app: Dict[str, Any] = apps[name]
-        return app
+    async def chat(self, call: Call) -> None:
+        """A message that goes on with a conversation."""
+        body = await _body(call)
+        app = app_of(await self._backend.apps(), body.get("model"), can_chat)
+        request = read_request(body, app["inputs"])
+        await self._answer(call, request, Completion(*self._head("chatcmpl", request), request.n))
 
     async def complete(self, call: Call) -> None:
-        """One completion."""
-        body = await call.json()
-        if not isinstance(body, dict):
-            raise Malformed("the body is no JSON object with 'model' and 'messages'")
-        app = await self._chat_app(body.get("model"))
-        request = read_request(body, app["inputs"])
-        completion = Completion(f"chatcmpl-{uuid.uuid4().hex}", request.model, int(self._clock_s()))
+        """Texts that go on with prompts."""
+        body = await _body(call)
+        app = app_of(await self._backend.apps(), body.get("model"), can_chat)
+        request = read_prompts(body, app["inputs"])
+        await self._answer(call, request, Completion(*self._head("cmpl", request), request.n, chat=False))
+
+    def _head(self, kind: str, request: ChatRequest) -> Any:
+        return f"{kind}-{uuid.uuid4().hex}", request.model, int(self._clock_s())
+
+    async def _answer(self, call: Call, request: ChatRequest, completion: Completion) -> None:
         if request.stream:
-            await self._stream(call, request, completion)
+            events = self._events(request, completion, call.origin)
+            await send_stream(call, EVENT_STREAM, events, lambda error: _event(error_body(error)))
             return
-        answer = await self._backend.infer(request.model, request.inputs, request.options, call.gone, call.origin)
-        await call.answer(completion.whole(answer.outputs, answer.late))
+        await call.answer(completion.whole(await answers_to(self._backend, call, request)))
 
-    async def _stream(self, call: Call, request: ChatRequest, completion: Completion) -> None:
-        """Chunks as they come. The status is sent with the first, so that a refusal has its own; a client that goes
-        cancels the request."""
-        chunks = self._chunks(request, completion, call.origin)
+    async def _events(self, request: ChatRequest, completion: Completion, origin: str) -> AsyncGenerator[bytes, None]:
+        pieces = pieces_of(self._backend, request, origin)
         try:
-            async with call.until_gone():
-                try:
-                    async for chunk in chunks:
-                        await _event(call, to_json(chunk))
-                    last = b"[DONE]"
-                except EdgeServeError as error:
-                    if not call.begun or isinstance(error, ClientGone):
-                        raise
-                    last = to_json(error_body(error))
-                await _event(call, last)
-                await call.send({"type": "http.response.body", "body": b""})
-        finally:
-            await chunks.aclose()
-
-    async def _chunks(
-        self, request: ChatRequest, completion: Completion, origin: str
-    ) -> AsyncGenerator[Dict[str, Any], None]:
-        pieces = self._backend.stream(request.model, request.inputs, request.options, origin)
-        try:
-            async for piece in pieces:
+            async for index, piece in pieces:
                 if isinstance(piece, Answer):
-                    for chunk in completion.last(piece.outputs, request.usage):
-                        yield chunk
+                    for chunk in completion.last(index, piece.outputs):
+                        yield _event(chunk)
                     continue
-                part = completion.piece(piece)
+                part = completion.piece(index, piece)
                 if part is not None:
-                    yield part
+                    yield _event(part)
+            if request.usage:
+                yield _event(completion.counts())
+            yield b"data: [DONE]\n\n"
         finally:
-            await pieces.aclose()  # not whenever the collector finds it: the request would run until then
+            await pieces.aclose()
+
+    async def embed(self, call: Call) -> None:
+        """A vector per text."""
+        body = await _body(call)
+        app = app_of(await self._backend.apps(), body.get("model"), can_embed, EMBEDS)
+        request, as_base64 = read_texts(body, app["inputs"])
+        answers = await answers_to(self._backend, call, request)
+        tokens = sum([count_of(answer.outputs.get("prompt_tokens")) for answer in answers])
+        data = [
+            {"object": "embedding", "index": place, "embedding": _base64(vector) if as_base64 else vector.tolist()}
+            for place, vector in enumerate(map(vector_of, answers))
+        ]
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        await call.answer({"object": "list", "model": request.model, "data": data, "usage": usage})
 
 
-async def _event(call: Call, data: bytes) -> None:
-    """One server-sent event, after the headers if they are still to be sent."""
-    if not call.begun:
-        await call.start(200, list(EVENT_STREAM))
-    event = {"type": "http.response.body", "body": b"data: " + data + b"\n\n", "more_body": True}
-    try:
-        await asyncio.wait_for(call.send(event), call.bounds.body_s_max)
-    except asyncio.TimeoutError:
-        raise ClientGone("the client does not read its stream") from None
+CHATS = "messages or a prompt"
+EMBEDS = "one text and answers an embedding"
+
+
+def app_of(
+    apps: Mapping[str, Any], name: Any, can: Callable[[Mapping[str, Any]], bool], takes: str = CHATS
+) -> Dict[str, Any]:
+    """The app of that name, if it ``can``. Raises :class:`UnknownApp`."""
+    if not isinstance(name, str) or not name:
+        raise BadInput("model: expected the name of an app")
+    known = {key: app for key, app in apps.items() if can(app)}
+    if name not in known:
+        raise UnknownApp(f"no app {name[:128]!r} that takes {takes} is served here{nearest(name[:128], known)}")
+    app: Dict[str, Any] = known[name]
+    return app
+
+
+def vector_of(answer: Answer) -> Any:
+    """The embedding as float32, one axis. Raises :class:`EdgeServeError` where the app answers none."""
+    vector = np.asarray(answer["embedding"])
+    if vector.dtype.kind not in "fiu" or not vector.size:
+        raise EdgeServeError(f"the app's output 'embedding' is {vector.dtype} of {vector.shape}; expected numbers")
+    return vector.astype(np.float32).reshape(-1)
+
+
+def _base64(vector: Any) -> str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+
+
+async def _body(call: Call) -> Dict[str, Any]:
+    body = await call.json()
+    if not isinstance(body, dict):
+        raise Malformed("the body is no JSON object with 'model' and what is asked")
+    return body
+
+
+def _event(value: Any) -> bytes:
+    """One server-sent event."""
+    return b"data: " + to_json(value) + b"\n\n"

@@ -75,6 +75,7 @@ class Front:
         from edgeserve.http.asgi import Bounds
         from edgeserve.http.chat_routes import ChatRoutes
         from edgeserve.http.kserve_routes import KServeRoutes
+        from edgeserve.http.ollama_routes import OllamaRoutes
         from edgeserve.http.page_routes import PageRoutes
 
         config = self.config
@@ -89,6 +90,7 @@ class Front:
         routes = [
             *kserve.routes(),
             *ChatRoutes(self._backend, bounds, self._tokens, self._clock_s).routes(),
+            *OllamaRoutes(self._backend, bounds, self._tokens, self._clock_s).routes(),
             *PageRoutes(self._backend, bounds, self._tokens).routes(),
         ]
         return kserve.ahead_of(Starlette(routes=routes))

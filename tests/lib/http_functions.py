@@ -52,3 +52,17 @@ def chat(item: Dict[str, Any]) -> Dict[str, Any]:
         "prompt_tokens": np.int32(len(words)),
         "finish_reason": "length" if len(words) > limit else "stop",
     }
+
+
+def embed(item: Dict[str, Any]) -> Dict[str, Any]:
+    """A vector that tells the text: its length and its first character."""
+    text = item["text"]
+    return {"embedding": np.float32([len(text), ord(text[:1] or " ")]), "prompt_tokens": np.int32(len(text.split()))}
+
+
+def call_lamp(item: Dict[str, Any]) -> Dict[str, Any]:
+    """Calls the first of the ``tools``, for the room that the last message names."""
+    name = json.loads(item.get("tools", '[{"function": {"name": "none"}}]'))[0]["function"]["name"]
+    room = json.loads(item["messages"])[-1]["content"]
+    calls = [{"name": name, "arguments": json.dumps({"room": room})}]
+    return {"text": "", "finish_reason": "tool_calls", "tool_calls": json.dumps(calls)}

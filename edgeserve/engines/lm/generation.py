@@ -37,16 +37,23 @@ SAMPLING_BOUNDS = {
 }
 """Numbers of :class:`Sampling` that a request and the model's options may give, the smallest and the largest."""
 
+ANSWER_PART = 0.25
+"""Of the context: what a conversation that is shortened leaves for the answer, as long as a usual one."""
+
 BIAS_MAX = 100.0
 BIASES_MAX = 1024
 """A bias of that much allows or forbids a token; so many may have one."""
+
+LOGPROBS_MAX = 20
+"""Likely tokens that are told of each place, as with OpenAI."""
 
 
 class Generation(NamedTuple):
     """``prompt`` tokens, how the next ones are chosen, at most how many (``max_tokens``, the token that ends the answer
     among them), ``stops`` strings that end it, whether the model's own end is passed over (``ignore_eos``), the seed of
-    the draws (``None``: each answer draws anew), the ``grammar`` that the answer is held to (empty: none), and the
-    names of the functions that it may call. With an encoder, what it reads is ``source``, and ``prompt`` are the tokens
+    the draws (``None``: each answer draws anew), the ``grammar`` that the answer is held to (empty: none), the names
+    of the functions that it may call, and of how many tokens in each place the probabilities are told, besides that of
+    the token that was chosen (-1: of none). With an encoder, what it reads is ``source``, and ``prompt`` are the tokens
     with which the decoder begins."""
 
     prompt: Tuple[int, ...]
@@ -57,13 +64,15 @@ class Generation(NamedTuple):
     seed: Optional[int]
     grammar: str = ""
     calls: Tuple[str, ...] = ()
+    logprobs: int = -1
     source: Tuple[int, ...] = ()
 
 
 class Reader:
     """Reads items for one model. ``defaults`` are used where an item says nothing; ``max_tokens`` in it is also the
-    most that an item may ask for. ``chat``: ``prompt`` is what a user says, not a text to be continued. ``encoder``:
-    the model has one, and what an item gives is for it."""
+    most that an item may ask for. ``chat``: ``prompt`` is what a user says, not a text to be continued. ``shortens``:
+    the oldest turns of a conversation that does not fit are left out. ``encoder``: the model has one, and what an item
+    gives is for it."""
 
     def __init__(
         self,
@@ -73,6 +82,7 @@ class Reader:
         vocabulary: int,
         defaults: Generation,
         chat: bool,
+        shortens: bool = False,
         encoder: Optional[Encoder] = None,
     ) -> None:
         self._model = model
@@ -81,6 +91,7 @@ class Reader:
         self._vocabulary = vocabulary
         self._defaults = defaults
         self._chat = chat
+        self._shortens = shortens
         self._encoder = encoder
 
     def read(self, item: Values) -> Generation:
@@ -123,6 +134,7 @@ class Reader:
             seed,
             self._grammar(item, tools),
             tools.names,
+            self._logprobs(item),
             tuple(source),
         )
 
@@ -139,11 +151,33 @@ class Reader:
         if given[0] == "tokens":
             return self._ids(item["tokens"])
         if given[0] == "messages":
-            return conversation_tokens(self._tokenizer, self._messages(item["messages"]), self._model, tools)
+            return self._conversation(self._messages(item["messages"]), tools)
         text = self._text(item["prompt"], "prompt")
         if self._chat:
             return conversation_tokens(self._tokenizer, [{"role": "user", "content": text}], self._model, tools)
         return [*self._tokenizer.first, *self._tokenizer.encode(text), *self._tokenizer.last]
+
+    def _conversation(self, messages: Sequence[Mapping[str, Any]], tools: Tools) -> List[int]:
+        """The tokens of a conversation; where it is too long and may be shortened, without as few of its oldest turns
+        as leave :data:`ANSWER_PART` of the context for the answer. What the system says stays."""
+
+        def tokens_from(begin: int) -> List[int]:
+            kept = [each for place, each in enumerate(messages) if place >= begin or each["role"] == "system"]
+            return conversation_tokens(self._tokenizer, kept, self._model, tools)
+
+        tokens = tokens_from(0)
+        room = self._encoder.source_tokens if self._encoder is not None else int(self._context * (1 - ANSWER_PART))
+        if not self._shortens or len(tokens) <= room:
+            return tokens
+        turns = [place for place, each in enumerate(messages) if each["role"] == "user"]
+        low, high = 0, len(turns) - 1
+        while low < high:  # the first turn from which on it fits: each one left out makes it shorter
+            middle = (low + high) // 2
+            if len(tokens_from(turns[middle])) <= room:
+                high = middle
+            else:
+                low = middle + 1
+        return tokens_from(turns[low]) if turns else tokens
 
     def _ids(self, value: Any) -> List[int]:
         array = np.asarray(value)
@@ -261,6 +295,12 @@ class Reader:
             )
         return tuple(biases.items())
 
+    def _logprobs(self, item: Values) -> int:
+        count = self._whole(item, "logprobs", -1, 0)
+        if count > LOGPROBS_MAX:
+            raise self._refuse(f"input 'logprobs' is {count}; expected at most {LOGPROBS_MAX}")
+        return count
+
     def _text(self, value: Any, name: str) -> str:
         if isinstance(value, np.ndarray) and value.ndim == 0:
             value = value.item()
@@ -318,6 +358,11 @@ def _brief(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+def told_chances(chances: Optional[Sequence[Mapping[str, Any]]]) -> Dict[str, str]:
+    """The output ``logprobs``: JSON text of what :meth:`Sequence.append` was told of each token."""
+    return {} if chances is None else {"logprobs": json.dumps(chances, ensure_ascii=False)}
+
+
 def answer_of(
     text: str,
     tokens: Sequence[int],
@@ -326,10 +371,12 @@ def answer_of(
     completion_tokens: int,
     cached_tokens: int,
     calls: Sequence[Mapping[str, str]] = (),
+    chances: Optional[Sequence[Mapping[str, Any]]] = None,
 ) -> Dict[str, Any]:
-    """The outputs of a finished item; ``tool_calls``, as JSON text, where it calls functions. So many of the prompt's
-    tokens were in memory before it began: ``cached_tokens``."""
+    """The outputs of a finished item; ``tool_calls``, as JSON text, where it calls functions, and ``logprobs`` where it
+    asked for them. So many of the prompt's tokens were in memory before it began: ``cached_tokens``."""
     return {
+        **told_chances(chances),
         **({"tool_calls": json.dumps(calls, ensure_ascii=False)} if calls else {}),
         "text": text,
         "tokens": np.array(tokens, np.int32),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import os
-from typing import Any, Deque, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import llama_cpp
 import numpy as np
@@ -24,7 +24,7 @@ from edgeserve.engines.lm.llama_numbers import Numbers
 from edgeserve.engines.lm.prefixes import PREFIX_CACHE_BYTES
 from edgeserve.engines.lm.tokenizers import longest_first
 from edgeserve.engines.options import Options
-from edgeserve.errors import EngineError, OutOfMemory
+from edgeserve.errors import ConfigError, EngineError, OutOfMemory, nearest
 
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # where llama.cpp ends its process it would first wait for a debugger
 
@@ -37,8 +37,22 @@ PIECE_BYTES = 256
 FACT_BYTES = 256
 """Room for a short entry of the file's header: the name of an architecture, a number."""
 
-KEPT_BYTES = 2
-"""llama.cpp keeps keys and values as float16."""
+KV_TYPES = {
+    "f32": (0, 128),
+    "f16": (1, 64),
+    "bf16": (30, 64),
+    "q8_0": (8, 34),
+    "q5_1": (7, 24),
+    "q5_0": (6, 22),
+    "q4_1": (3, 20),
+    "q4_0": (2, 18),
+}
+"""How keys and values are kept: ggml's number of the type, and the bytes of :data:`BLOCK` numbers (``ggml.h``)."""
+
+BLOCK = 32
+FLOATS = ("f32", "f16", "bf16")
+FLASH_AUTO = -1
+"""llama.cpp's ``llama_flash_attn_type``: it takes flash attention where it can. 0 is never, 1 is always."""
 
 ALL_LAYERS = 10_000
 """More layers than any model has: all of them lie on the GPU."""
@@ -74,6 +88,13 @@ def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneIn
     """The table's entry."""
     gpu = lanes[0] if lanes and lanes[0].device_kind == "cuda" else None
     layers = options.integer("gpu_layers", ALL_LAYERS if gpu else 0, 0, ALL_LAYERS)
+    kept = tuple(_kv_type(options, key) for key in ("type_k", "type_v"))
+    flash = int(options.boolean("flash_attn", False)) if "flash_attn" in options else FLASH_AUTO
+    if kept[1] not in FLOATS and not flash:
+        raise ConfigError(
+            f"{options.where('type_v')} = {kept[1]!r} needs flash attention, and flash_attn = false forbids it; leave "
+            "one of them out"
+        )
     return LlamaBackend(
         model.name,
         path,
@@ -82,7 +103,27 @@ def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneIn
         layers,
         gpu.device_index if gpu else 0,
         options.size_bytes("prefix_cache", PREFIX_CACHE_BYTES) > 0,
+        Kept(*kept, flash),
     )
+
+
+class Kept(NamedTuple):
+    """How keys and values are kept, names of :data:`KV_TYPES`, and whether attention is computed in one pass."""
+
+    keys: str = "f16"
+    values: str = "f16"
+    flash: int = FLASH_AUTO
+
+    def bytes_of(self, keys: int, values: int) -> int:
+        """So many numbers of each."""
+        return sum([count * KV_TYPES[name][1] // BLOCK for name, count in ((self.keys, keys), (self.values, values))])
+
+
+def _kv_type(options: Options, key: str) -> str:
+    name = options.text(key, "f16")
+    if name not in KV_TYPES:
+        raise ConfigError(f"{options.where(key)} = {name!r}{nearest(name, KV_TYPES)}")
+    return name
 
 
 class LlamaBackend:
@@ -91,7 +132,15 @@ class LlamaBackend:
     continues = True
 
     def __init__(
-        self, model: str, path: str, context: int, threads: int, gpu_layers: int, device_index: int, keeps: bool
+        self,
+        model: str,
+        path: str,
+        context: int,
+        threads: int,
+        gpu_layers: int,
+        device_index: int,
+        keeps: bool,
+        kept: Kept,
     ) -> None:
         self._model = model
         self._path = path
@@ -100,6 +149,7 @@ class LlamaBackend:
         self._gpu_layers = gpu_layers
         self._device_index = device_index
         self._keeps = keeps
+        self._kept = kept
         self._loaded: Any = None
         self._vocabulary: Optional[LlamaTokenizer] = None
 
@@ -145,7 +195,7 @@ class LlamaBackend:
         )
 
     def _bytes_per_token(self) -> int:
-        return KEPT_BYTES * kept_per_token(read_header(self._path))
+        return self._kept.bytes_of(*kept_per_token(read_header(self._path)))
 
     def unload(self) -> None:
         model, self._loaded = self._loaded, None
@@ -162,12 +212,15 @@ class LlamaBackend:
         settings.n_seq_max = numbers
         settings.n_threads = settings.n_threads_batch = self._threads or lane.threads
         settings.kv_unified = False
+        settings.type_k, settings.type_v = KV_TYPES[self._kept.keys][0], KV_TYPES[self._kept.values][0]
+        settings.flash_attn_type = self._kept.flash
         settings.no_perf = True
         made = llama_cpp.llama_init_from_model(self._loaded, settings)
         if not made:
             raise OutOfMemory(
                 f"model {self._model!r}: llama.cpp could not make a context of {numbers} sequences of "
-                f"{context} tokens; lower [model.{self._model}] slots or options.context{_why()}"
+                f"{context} tokens, keys as {self._kept.keys} and values as {self._kept.values}; lower "
+                f"[model.{self._model}] slots or options.context, or keep them as f16{_why()}"
             )
         return LlamaSession(self._model, made, slots, self.vocabulary_size(), numbers, moves)
 

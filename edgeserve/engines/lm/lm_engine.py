@@ -8,7 +8,9 @@ the most that a request may ask for), ``temperature``, ``top_p``, ``top_k``, ``m
 ``chat`` (``prompt`` is what a user says, not a text to continue), ``threads`` (of one run; default: the lane's),
 ``prefill_tokens`` (of prompts that one turn reads at most; left out: 512 where no other model is on its lanes, else as
 many as fit into ``turn``, by what the first lane measures when it opens the model), ``turn`` (how long a turn of
-prefill may take; left out: 100 ms), ``gpu_layers`` (llama.cpp: how many layers lie on the GPU), ``precision`` (torch:
+prefill may take; left out: 100 ms), ``gpu_layers`` (llama.cpp: how many layers lie on the GPU), ``type_k``, ``type_v`` and ``flash_attn`` (llama.cpp: how
+keys and values are kept, and how attention is computed), ``long_conversation`` (``"refuse"`` or ``"shorten"``: what
+becomes of ``messages`` that do not fit into the context), ``precision`` (torch:
 ``float32``, ``float16`` or ``bfloat16``), ``prefix_cache`` (bytes for the memory of answers that are over, from which
 others go on that begin with the same tokens; left out: 128 MiB, ``false``: none), ``shared_prefix`` (a system message,
 or the beginning of prompts, that clients reuse of each other).
@@ -53,6 +55,10 @@ KNOWN_OPTIONS = (
     "prefill_tokens",
     "turn",
     "gpu_layers",
+    "type_k",
+    "type_v",
+    "flash_attn",
+    "long_conversation",
     "precision",
     "prefix_cache",
     "shared_prefix",
@@ -85,6 +91,8 @@ MAX_TOKENS = 256
 """Tokens of an answer where nobody says: a long paragraph."""
 
 CONTEXT_MIN = 8
+
+REFUSE, SHORTEN = "refuse", "shorten"
 
 TURN_NS = 100 * NS_PER_MS
 """What a turn that reads prompts may take where nobody says and other models, which wait for it, are on the lane. A
@@ -132,6 +140,7 @@ class LmEngine(Engine):
             options.integer("seed", 0, 0) if "seed" in options else None,
         )
         self._chat = options.boolean("chat", False)
+        self._shortens = self._long_conversation(options) == SHORTEN
         self._context = options.integer("context", 0, CONTEXT_MIN) if "context" in options else 0
         self._prefill_tokens = options.integer("prefill_tokens", 0, TOKENS_MIN) if "prefill_tokens" in options else 0
         self._turn_ns = options.duration_ns("turn", TURN_NS)
@@ -208,7 +217,8 @@ class LmEngine(Engine):
 
     def count_tokens(self, item: Values) -> int:
         """How many tokens the prompt of an item has: the hint ``NODE.tokens``. Needs no loaded model."""
-        return len(self._reader(2**31, 2**31).tokens_of(item))
+        context = self._facts.context_tokens if self._facts is not None else self._context
+        return len(self._reader(context if self._shortens and context else 2**31, 2**31).tokens_of(item))
 
     def language(self, lane: str) -> Language:
         """What the step loop knows of the model."""
@@ -243,7 +253,16 @@ class LmEngine(Engine):
         return Prefixes(tokens, [reader.tokens_of(item) for item in items])
 
     def _reader(self, context: int, vocabulary: int, encoder: Optional[Encoder] = None) -> Reader:
-        return Reader(self._name, self._tokenizer(), context, vocabulary, self._defaults, self._chat, encoder)
+        return Reader(
+            self._name,
+            self._tokenizer(),
+            context,
+            vocabulary,
+            self._defaults,
+            self._chat,
+            self._shortens,
+            encoder,
+        )
 
     def _loaded(self) -> Tuple[LmBackend, ModelFacts]:
         backend, facts = self._backend, self._facts
@@ -302,6 +321,13 @@ class LmEngine(Engine):
                     backend = RemoteBackend(self._start, model, lanes, where, self._slots_count, backend)
                 self._backend = backend
             return self._backend
+
+    @staticmethod
+    def _long_conversation(options: Options) -> str:
+        choice = options.text("long_conversation", REFUSE)
+        if choice not in (REFUSE, SHORTEN):
+            raise ConfigError(f"{options.where('long_conversation')} = {choice!r}{nearest(choice, (REFUSE, SHORTEN))}")
+        return choice
 
     def _chosen(self, options: Options) -> str:
         name = options.text("backend")

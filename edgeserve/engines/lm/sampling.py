@@ -6,13 +6,16 @@ Pure: the draw, a number from 0 to below 1, is handed in.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Sequence, Tuple
+from typing import Any, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 LIKELY_FIRST = 1024
 """How many of the best tokens are sorted before all of them are: they nearly always hold ``top_p`` of the whole."""
+
+LOG_CHANCE_MIN = -9999.0
+"""What OpenAI's API says of a token that cannot come: JSON has no infinity."""
 
 
 class Sampling(NamedTuple):
@@ -51,6 +54,17 @@ def weighed(scores: NDArray[Any], sampling: Sampling, prompt: Sequence[int], ans
     for token, bias in sampling.biases:
         scores[token] += bias
     return scores
+
+
+def log_chances(scores: NDArray[Any], token: int, count: int) -> Tuple[float, List[Tuple[int, float]]]:
+    """The natural logarithm of a token's probability as the model says, before penalties, biases, temperature and what
+    the answer is held to; and the ``count`` most likely tokens with theirs, best first."""
+    scaled = scores.astype(np.float64)
+    scaled -= scaled.max()
+    scaled -= np.log(np.exp(scaled).sum())
+    scaled = np.maximum(scaled, LOG_CHANCE_MIN)
+    best = _best(scaled, count) if count else ()
+    return float(scaled[token]), [(int(each), float(scaled[each])) for each in best]
 
 
 def choose(scores: NDArray[Any], sampling: Sampling, draw: float) -> int:

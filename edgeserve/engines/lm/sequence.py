@@ -33,6 +33,7 @@ class Sequence:
         "_slots",
         "_random",
         "_unsent",
+        "chances",
         "_held_to",
         "__weakref__",
     )
@@ -48,6 +49,7 @@ class Sequence:
         self._slots: Optional[Slots] = None
         self._random = random.Random(seed if asked.seed is None else asked.seed)
         self._unsent: List[int] = []
+        self.chances: Optional[List[Dict[str, Any]]] = None if asked.logprobs < 0 else []
         self._held_to: Optional[Constraint] = None
 
     @property
@@ -84,9 +86,11 @@ class Sequence:
             self._held_to = grammars.begun(self.asked.grammar, self.generated)
         return self._held_to
 
-    def append(self, token: int, piece: bytes) -> str:
-        """A token was chosen; the text that may be sent after it."""
+    def append(self, token: int, piece: bytes, chance: Optional[Dict[str, Any]] = None) -> str:
+        """A token was chosen, with this ``chance``; the text that may be sent after it."""
         self.tokens.append(token)
+        if self.chances is not None and chance is not None:
+            self.chances.append(chance)
         self._unsent.append(token)
         return self.text.add(piece)
 
@@ -129,6 +133,7 @@ class Sequence:
                 **self.__getstate__(),
                 "tokens": list(self.tokens),
                 "unsent": list(self._unsent),
+                "chances": None if self.chances is None else list(self.chances),
                 "text": self.text.copy(),
                 "random": random.Random(),
             }
@@ -149,11 +154,12 @@ class Sequence:
             "text": self.text,
             "random": self._random,
             "unsent": self._unsent,
+            "chances": self.chances,
         }
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
         self.asked, self.tokens, self.text = state["asked"], state["tokens"], state["text"]
         self.owner, self.reused = state["owner"], state["reused"]
-        self._random, self._unsent = state["random"], state["unsent"]
+        self._random, self._unsent, self.chances = state["random"], state["unsent"], state["chances"]
         self.cached, self.slot, self._slots, self._held_to = 0, -1, None, None
         self.encoded = False

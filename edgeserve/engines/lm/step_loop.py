@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from edgeserve.engines.base import ANSWERED, Batch, BatchControl, Result
 from edgeserve.engines.lm.backend import Row, Source, Tokenizer
 from edgeserve.engines.lm.constraint import Grammars
-from edgeserve.engines.lm.generation import Reader, answer_of
-from edgeserve.engines.lm.sampling import choose, weighed
+from edgeserve.engines.lm.generation import Reader, answer_of, told_chances
+from edgeserve.engines.lm.sampling import choose, log_chances, weighed
 from edgeserve.engines.lm.sequence import Sequence
 from edgeserve.engines.lm.slots import Slots
 from edgeserve.engines.lm.tools import calls_of
@@ -187,7 +187,7 @@ class StepLoop:
 
     def _choose(self, run: _Run, job: BatchItem, scores: NDArray[Any]) -> None:
         """The next token of one answer, what may be sent of it, and whether the answer is over."""
-        sequence, asked = job.sequence, job.sequence.asked
+        sequence, asked, said = job.sequence, job.sequence.asked, scores
         scores = weighed(scores, asked.sampling, asked.prompt, sequence.generated)
         try:
             constraint = sequence.constraint(self._language.grammars)
@@ -199,13 +199,23 @@ class StepLoop:
         if token in self._stops and not asked.ignore_eos:
             self._finish(run, job, "stop", sequence.count + 1)
             return
+        chance = self._chance(said, token, asked.logprobs) if asked.logprobs >= 0 else None
         begins = bool(asked.source) and not sequence.count
-        text = sequence.append(token, self._language.tokenizer.piece(token, begins))
+        text = sequence.append(token, self._language.tokenizer.piece(token, begins), chance)
         complete = sequence.text.stopped or (constraint is not None and constraint.took(token))
         if complete or sequence.count >= asked.max_tokens:
             self._finish(run, job, "stop" if complete else "length", sequence.count, text)
         elif text:
             run.tell(job, text)
+
+    def _chance(self, scores: NDArray[Any], token: int, count: int) -> Dict[str, Any]:
+        """The probability of a token and of the ``count`` most likely ones, as OpenAI's API has them."""
+        of_token, likely = log_chances(scores, token, count)
+        return {**self._told(token, of_token), "top_logprobs": [self._told(*each) for each in likely]}
+
+    def _told(self, token: int, chance: float) -> Dict[str, Any]:
+        piece = self._language.tokenizer.piece(token)
+        return {"token": piece.decode("utf-8", "replace"), "logprob": round(chance, 6), "bytes": list(piece)}
 
     def _finish(self, run: _Run, job: BatchItem, reason: str, count: int, text: str = "") -> None:
         sequence, asked = job.sequence, job.sequence.asked
@@ -215,7 +225,7 @@ class StepLoop:
         run.tell(job, text)
         text, generated, reused = sequence.text.text, sequence.generated, sequence.reused
         prompt_tokens = len(asked.source or asked.prompt)
-        answer = answer_of(text, generated, reason, prompt_tokens, count, reused, calls)
+        answer = answer_of(text, generated, reason, prompt_tokens, count, reused, calls, sequence.chances)
         self._leave(run, job, Result(answer, steps=job.steps, turns=run.turns, cached=reused))
 
     def _leave(self, run: _Run, job: BatchItem, result: Result) -> None:
@@ -257,7 +267,9 @@ class _Run:
         if self.control is not None:
             tokens = job.sequence.take_unsent()
             if text or tokens:
-                piece = {"text": text, "tokens": np.array(tokens, np.int32)}
+                chances = job.sequence.chances
+                told = told_chances(None if chances is None else chances[len(chances) - len(tokens) :])
+                piece = {"text": text, "tokens": np.array(tokens, np.int32), **told}
                 self.control.emit(job.index, Result(piece, state=job.sequence, done=False, steps=job.steps))
 
     def over(self, index: int, result: Result) -> None:

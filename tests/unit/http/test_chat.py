@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 
+from edgeserve.answers import Answer
 from edgeserve.errors import BadInput
-from edgeserve.http import chat
+from edgeserve.http import chat, completion
 
 HELLO = [{"role": "user", "content": "hello"}]
 TEXT = {"dtype": "text", "shape": []}
@@ -40,11 +41,11 @@ def test_a_conversation_becomes_messages_or_a_prompt():
         {"role": "user", "content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}], "name": "ann"},
     ]
     request = chat.read_request(body(messages=talk), {"messages": TEXT})
-    assert json.loads(request.inputs["messages"]) == [
+    assert json.loads(request.asks[0]["messages"]) == [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "hello"},
     ]
-    assert chat.read_request(body(messages=talk), {"prompt": TEXT}).inputs == {"prompt": "be brief\nhello"}
+    assert chat.read_request(body(messages=talk), {"prompt": TEXT}).asks[0] == {"prompt": "be brief\nhello"}
     assert not request.stream and not request.usage and request.options == {}
 
 
@@ -65,7 +66,7 @@ def test_options_become_inputs_where_the_app_takes_them():
         "user": "ann",
         "logprobs": None,
     }
-    every = chat.read_request(body(**fields), {}).inputs
+    every = chat.read_request(body(**fields), {}).asks[0]
     assert {
         name: (value.dtype.name, value.item()) for name, value in every.items() if isinstance(value, np.ndarray)
     } == {
@@ -80,9 +81,9 @@ def test_options_become_inputs_where_the_app_takes_them():
         "repeat_penalty": ("float32", 1.5),
     }
     assert json.loads(every["stop"]) == ["x"] and json.loads(every["logit_bias"]) == {"5": -100}
-    free = chat.read_request(body(max_tokens=4), {"prompt": TEXT, "max_tokens": {"dtype": "any", "shape": []}}).inputs
+    free = chat.read_request(body(max_tokens=4), {"prompt": TEXT, "max_tokens": {"dtype": "any", "shape": []}}).asks[0]
     assert free["max_tokens"].dtype == np.int32 and free["max_tokens"].shape == ()
-    some = chat.read_request(body(seed=3), {"messages": TEXT, "seed": {"dtype": "int32", "shape": []}}).inputs
+    some = chat.read_request(body(seed=3), {"messages": TEXT, "seed": {"dtype": "int32", "shape": []}}).asks[0]
     assert sorted(some) == ["messages", "seed"] and some["seed"].dtype == np.int32
 
 
@@ -97,7 +98,7 @@ def test_options_become_inputs_where_the_app_takes_them():
     ],
 )
 def test_what_asks_for_nothing_is_no_reason_to_refuse(fields):
-    assert sorted(chat.read_request(body(**fields), {"messages": TEXT}).inputs) == ["messages"]
+    assert sorted(chat.read_request(body(**fields), {"messages": TEXT}).asks[0]) == ["messages"]
 
 
 def test_extensions_are_options_of_the_request():
@@ -119,13 +120,16 @@ def test_extensions_are_options_of_the_request():
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content", "type text"),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls", "expected objects"),
         ({"messages": [{"role": "user", "content": "x", "tool_calls": [1]}]}, "messages[0].tool_calls", "assistant"),
-        ({"n": 2}, "n", "= 2 is not served here; leave it out, or send 1"),
+        ({"n": 17}, "n", "at most 16"),
         ({"n": True}, "n", "= true"),
+        ({"echo": True}, "echo", "= true is not served here; leave it out, or send false"),
+        ({"prompt": "x"}, "prompt", "no such field"),
         ({"tools": [{}]}, "tools", "declares no input"),
         ({"tools": {}}, "tools", "a list of functions"),
         ({"tool_choice": "required"}, "tool_choice", "declares no input"),
         ({"tool_choice": 3}, "tool_choice", "an object with a type"),
         ({"logprobs": True}, "logprobs", "not served"),
+        ({"logprobs": 3}, "logprobs", "true or false"),
         ({"top_logprobs": 5}, "top_logprobs", "= 5"),
         ({"mirostat": 2}, "mirostat", "not served"),
         ({"reasoning_effort": "low"}, "reasoning_effort", "not served here; leave it out"),
@@ -161,7 +165,7 @@ def test_what_cannot_be_served_is_refused_by_its_name(fields, param, says):
     with pytest.raises(BadInput) as caught:
         chat.read_request(body(**fields), inputs)
     assert str(caught.value).startswith(param) and says in str(caught.value)
-    assert chat.error_body(caught.value)["error"]["param"] == param
+    assert completion.error_body(caught.value)["error"]["param"] == param
 
 
 def deltas(chunks):
@@ -169,27 +173,31 @@ def deltas(chunks):
 
 
 def test_pieces_and_what_no_piece_had():
-    completion = chat.Completion("id", "m", 5)
-    chunks = [completion.piece({"text": "hi "}), completion.piece({"text": "there"})]
-    assert completion.piece({"text": ""}) is None
-    chunks += completion.last({"text": "hi there!", "tokens": np.int32(3), "prompt_tokens": np.int32(2)}, usage=True)
+    made = completion.Completion("id", "m", 5)
+    chunks = [made.piece(0, {"text": "hi "}), made.piece(0, {"text": "there"})]
+    assert made.piece(0, {"text": ""}) is None
+    chunks += made.last(0, {"text": "hi there!", "tokens": np.int32(3), "prompt_tokens": np.int32(2)})
+    chunks.append(made.counts())
     assert deltas(chunks) == [{"role": "assistant", "content": "hi "}, {"content": "there"}, {"content": "!"}, {}]
     assert [chunk["choices"][0]["finish_reason"] for chunk in chunks[:-1]] == [None, None, None, "stop"]
     assert chunks[-1]["choices"] == [] and chunks[-1]["usage"]["total_tokens"] == 5
 
 
 def test_an_answer_without_pieces_is_one():
-    assert deltas(chat.Completion("id", "m", 5).last({"text": "all"}, False)) == [
+    assert deltas(completion.Completion("id", "m", 5).last(0, {"text": "all"})) == [
         {"role": "assistant", "content": "all"},
         {},
     ]
-    assert deltas(chat.Completion("id", "m", 5).last({"text": ""}, False)) == [{"role": "assistant", "content": ""}, {}]
+    assert deltas(completion.Completion("id", "m", 5).last(0, {"text": ""})) == [
+        {"role": "assistant", "content": ""},
+        {},
+    ]
 
 
 def test_a_count_is_believed_before_a_list():
-    usage = chat.usage_of({"tokens": np.zeros(3, np.int32), "completion_tokens": np.int64(4), "prompt_tokens": 5})
+    usage = completion.usage_of({"tokens": np.zeros(3, np.int32), "completion_tokens": np.int64(4), "prompt_tokens": 5})
     assert usage == {"prompt_tokens": 5, "completion_tokens": 4, "total_tokens": 9}
-    usage = chat.usage_of({"prompt_tokens": np.int64(5), "cached_tokens": np.int64(3)})
+    usage = completion.usage_of({"prompt_tokens": np.int64(5), "cached_tokens": np.int64(3)})
     assert usage["prompt_tokens_details"] == {"cached_tokens": 3}
 
 
@@ -206,7 +214,7 @@ def test_a_count_is_believed_before_a_list():
     ],
 )
 def test_counts_of_tokens(tokens, count):
-    assert chat.count_of(tokens) == count
+    assert completion.count_of(tokens) == count
 
 
 TOOLS = [{"type": "function", "function": {"name": "lamp", "parameters": {"type": "object"}}}]
@@ -216,9 +224,9 @@ FORM = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "
 def test_tools_and_forms_become_inputs_as_they_were_sent():
     call = {"id": "1", "type": "function", "function": {"name": "lamp", "arguments": "{}"}}
     talk = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "content": "done"}]
-    inputs = chat.read_request(
-        body(messages=talk, tools=TOOLS, tool_choice="required", response_format=FORM), {}
-    ).inputs
+    inputs = chat.read_request(body(messages=talk, tools=TOOLS, tool_choice="required", response_format=FORM), {}).asks[
+        0
+    ]
     assert json.loads(inputs["tools"]) == TOOLS and json.loads(inputs["response_format"]) == FORM
     assert json.loads(inputs["tool_choice"]) == "required"
     assert json.loads(inputs["messages"])[1] == {"role": "assistant", "content": "", "tool_calls": [call]}
@@ -228,10 +236,70 @@ def test_tools_and_forms_become_inputs_as_they_were_sent():
 
 def test_calls_of_an_answer_are_told_in_openais_words():
     outputs = {"text": "", "finish_reason": "tool_calls", "tool_calls": '[{"name": "lamp", "arguments": "{}"}]'}
-    choice = chat.Completion("id", "m", 1).whole(outputs, False)["choices"][0]
+    choice = completion.Completion("id", "m", 1).whole([Answer(outputs)])["choices"][0]
     (call,) = choice["message"]["tool_calls"]
     assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
     assert call["function"] == {"name": "lamp", "arguments": "{}"} and call["id"] and call["type"] == "function"
-    deltas = [chunk["choices"][0] for chunk in chat.Completion("id", "m", 1).last(outputs, False)]
+    deltas = [chunk["choices"][0] for chunk in completion.Completion("id", "m", 1).last(0, outputs)]
     told = [delta["delta"]["tool_calls"] for delta in deltas if "tool_calls" in delta["delta"]]
     assert told == [[{"index": 0, **call}]] and deltas[-1]["finish_reason"] == "tool_calls"
+
+
+def test_choices_draw_for_themselves_and_prompts_are_counted_once():
+    request = chat.read_prompts({"model": "m", "prompt": ["a", "b"], "n": 2, "seed": 7, "logprobs": 0}, {})
+    assert [ask["prompt"] for ask in request.asks] == ["a", "a", "b", "b"]
+    assert [(ask["seed"].item(), ask["seed"].dtype.name) for ask in request.asks] == [(7, "int64"), (8, "int64")] * 2
+    assert {ask["logprobs"].item() for ask in request.asks} == {0}
+    answers = [Answer({"text": text, "prompt_tokens": 3, "completion_tokens": 2}) for text in "abcd"]
+    whole = completion.Completion("id", "m", 1, request.n, chat=False).whole(answers)
+    assert whole["object"] == "text_completion" and [each["text"] for each in whole["choices"]] == list("abcd")
+    assert whole["usage"] == {"prompt_tokens": 6, "completion_tokens": 8, "total_tokens": 14}
+
+
+@pytest.mark.parametrize(
+    ("read", "fields", "param"),
+    [
+        (chat.read_prompts, {"prompt": [1, 2]}, "prompt"),
+        (chat.read_prompts, {"prompt": []}, "prompt"),
+        (chat.read_prompts, {"prompt": "x", "echo": True}, "echo"),
+        (chat.read_prompts, {"prompt": "x", "suffix": "y"}, "suffix"),
+        (chat.read_prompts, {"prompt": "x", "messages": []}, "messages"),
+        (chat.read_prompts, {"prompt": ["x"] * 9, "n": 2}, "n"),
+        (chat.read_texts, {"input": [[1, 2]]}, "input"),
+        (chat.read_texts, {"input": []}, "input"),
+        (chat.read_texts, {"input": "x", "encoding_format": "int8"}, "encoding_format"),
+        (chat.read_texts, {"input": "x", "dimensions": 5}, "dimensions"),
+    ],
+)
+def test_what_prompts_and_texts_cannot_ask_is_refused_by_its_name(read, fields, param):
+    with pytest.raises(BadInput) as caught:
+        read({"model": "m", **fields}, {"prompt": TEXT})
+    assert caught.value.param == param
+
+
+def test_probabilities_come_once_whether_in_pieces_or_at_the_end():
+    def told(*tokens):
+        return json.dumps([{"token": t, "logprob": -1.0, "bytes": [], "top_logprobs": []} for t in tokens])
+
+    for is_chat in (True, False):
+        made = completion.Completion("id", "m", 1, chat=is_chat)
+        chunks = [
+            made.piece(0, {"text": "a", "logprobs": told("a")}),
+            made.piece(0, {"text": "", "logprobs": told("b")}),
+        ]
+        chunks += made.last(0, {"text": "abc", "logprobs": told("a", "b", "c")})
+        found = [chunk["choices"][0]["logprobs"] for chunk in chunks]
+        content = [each["content"][0]["token"] if is_chat else each["tokens"][0] for each in found if each]
+        assert content == ["a", "b", "c"] and found[-1] is None
+        assert is_chat or [each["text_offset"] for each in found if each] == [[0], [1], [1]]
+
+
+def test_which_apps_embed_and_what_their_vectors_are_asked_with():
+    optional = {"dtype": "int32", "shape": [], "optional": True}
+    app = {"inputs": {"text": TEXT, "n": optional}, "outputs": ["embedding"]}
+    assert chat.can_embed(app) and not chat.can_embed({**app, "outputs": ["text"]})
+    assert not chat.can_embed({**app, "inputs": {"text": TEXT, "x": ANY}})
+    request, as_base64 = chat.read_texts(
+        {"model": "m", "input": ["a", "b"], "encoding_format": "base64"}, app["inputs"]
+    )
+    assert request.asks == [{"text": "a"}, {"text": "b"}] and as_base64

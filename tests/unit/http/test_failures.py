@@ -6,7 +6,7 @@ import pytest
 
 from edgeserve import errors
 from edgeserve.answers import TimedOut
-from edgeserve.http import chat, failures
+from edgeserve.http import completion, failures
 from edgeserve.http.failures import ClientGone, Forbidden, NotServed, Unauthorized
 
 
@@ -73,5 +73,5 @@ def test_a_fault_of_the_front_is_not_told_to_clients():
     ],
 )
 def test_errors_in_openais_words(error, kind):
-    table = chat.error_body(error)["error"]
+    table = completion.error_body(error)["error"]
     assert (table["type"], table["message"], table["code"]) == (kind, "x", failures.details_of(error)["code"])

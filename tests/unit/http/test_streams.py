@@ -14,8 +14,9 @@ from edgeserve.http.origins import Tokens
 def test_a_stream_that_nobody_reads_ends():
     pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
     from edgeserve.http.asgi import Bounds, Endpoint
-    from edgeserve.http.chat import ChatRequest, Completion
+    from edgeserve.http.chat import ChatRequest
     from edgeserve.http.chat_routes import ChatRoutes
+    from edgeserve.http.completion import Completion
 
     closed = []
 
@@ -38,7 +39,7 @@ def test_a_stream_that_nobody_reads_ends():
     routes = ChatRoutes(Backend(), bounds, Tokens(), lambda: 0.0)
 
     async def handler(call):
-        await routes._stream(call, ChatRequest("m", {}, {}, True, False), Completion("id", "m", 0))
+        await routes._answer(call, ChatRequest("m", [{}], {}, True), Completion("id", "m", 0))
 
     scope = {"method": "POST", "path": "/v1/chat/completions", "headers": []}
     asyncio.run(asyncio.wait_for(Endpoint(handler, bounds)(scope, receive, send), 30))
@@ -48,8 +49,9 @@ def test_a_stream_that_nobody_reads_ends():
 def test_an_error_in_the_middle_is_told_in_the_stream():
     pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
     from edgeserve.http.asgi import Bounds, Call
-    from edgeserve.http.chat import ChatRequest, Completion
+    from edgeserve.http.chat import ChatRequest
     from edgeserve.http.chat_routes import ChatRoutes
+    from edgeserve.http.completion import Completion
 
     sent = []
 
@@ -67,6 +69,6 @@ def test_an_error_in_the_middle_is_told_in_the_stream():
     bounds = Bounds(1000, 10.0, 1000, Places(10**6), None)
     call = Call({"method": "POST", "path": "/", "headers": []}, receive, send, bounds)
     routes = ChatRoutes(Backend(), bounds, Tokens(), lambda: 0.0)
-    asyncio.run(routes._stream(call, ChatRequest("m", {}, {}, True, False), Completion("id", "m", 0)))
+    asyncio.run(routes._answer(call, ChatRequest("m", [{}], {}, True), Completion("id", "m", 0)))
     assert sent[0]["status"] == 200 and b"word" in sent[1]["body"]
     assert b'"reason":"expired"' in sent[2]["body"] and not sent[3].get("more_body", False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from dataclasses import replace
 
 import llama_double
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
-from edgeserve.errors import EngineError, OutOfMemory
+from edgeserve.errors import ConfigError, EngineError, OutOfMemory
 
 PROMPTS = ("Hello there", "x", "The quick brown fox jumps over the dog", "the then")
 ITEMS = [
@@ -274,6 +275,37 @@ def test_a_token_is_counted_with_what_its_keys_and_values_take(llama_file, monke
     engine = make_engine(llama_file[0], [LaneInfo()], llama_file[1])
     engine.load()
     assert engine.sequence().bytes_per_token == 2 * kept, "llama.cpp keeps two bytes for each number"
+
+
+@pytest.mark.parametrize(
+    ("options", "settings", "kept"),
+    [
+        ({}, (1, 1, -1), (2 + 2) * 3 * 2 * 32),
+        ({"type_k": "q8_0", "type_v": "q4_0", "flash_attn": True}, (8, 2, 1), (34 + 18) * 3 * 2 * 32 // 32),
+        ({"type_k": "f32", "flash_attn": False}, (0, 1, 0), (4 + 2) * 3 * 2 * 32),
+    ],
+)
+def test_keys_and_values_are_kept_and_counted_as_asked(llama_file, monkeypatch, tmp_path, options, settings, kept):
+    asked = []
+    double = doubled(monkeypatch)
+    inner = double.llama_init_from_model
+    monkeypatch.setattr(double, "llama_init_from_model", lambda model, s: asked.append(s) or inner(model, s))
+    llama_double.write_file(tmp_path / "model.gguf", **{"attention.key_length": 32, "attention.value_length": 32})
+    engine = make_engine(replace(llama_file[0], options=options), [LaneInfo()], llama_file[1])
+    engine.load()
+    engine.open(LaneInfo())
+    assert (asked[0].type_k, asked[0].type_v, asked[0].flash_attn_type) == settings
+    assert engine.sequence().bytes_per_token == kept
+
+
+def test_what_cannot_be_kept_is_refused(llama_file, monkeypatch):
+    doubled(monkeypatch)
+    for options, says in [
+        ({"type_k": "q8"}, "did you mean 'q8_0'"),
+        ({"type_v": "q8_0", "flash_attn": False}, "flash"),
+    ]:
+        with pytest.raises(ConfigError, match=says):
+            make_engine(replace(llama_file[0], options=options), [LaneInfo()], llama_file[1]).load()
 
 
 def test_what_llama_cpp_says_of_a_failure_is_in_the_message_once(llama_file, monkeypatch):

@@ -17,8 +17,8 @@ TOKENIZER = ByteTokenizer(NAMES, [], [257], "chatml")
 DEFAULTS = Generation((), Sampling(0.0, 1.0, 0), 40, ("\n\n",), False, None)
 
 
-def reader(chat=False, tokenizer=TOKENIZER, context=64, defaults=DEFAULTS):
-    return Reader("chat", tokenizer, context, 258, defaults, chat)
+def reader(chat=False, tokenizer=TOKENIZER, context=64, defaults=DEFAULTS, shortens=False):
+    return Reader("chat", tokenizer, context, 258, defaults, chat, shortens)
 
 
 def test_a_prompt_is_text_to_continue_and_its_control_tokens_are_text():
@@ -120,3 +120,27 @@ def test_what_cannot_be_meant_is_refused_by_name(item, said):
 def test_a_model_without_a_template_takes_no_messages():
     with pytest.raises(EngineError, match="no chat template"):
         reader(tokenizer=ByteTokenizer(NAMES, [], [257], "")).read({"messages": [{"role": "user", "content": "x"}]})
+
+
+def test_a_conversation_that_is_too_long_is_refused_or_loses_its_oldest_turns():
+    def said(*texts):
+        roles = ["system", *["user", "assistant"] * len(texts)]
+        return [{"role": role, "content": text} for role, text in zip(roles, ("S", *texts))]
+
+    long = said("first", "one", "second", "two", "third")
+    context = 88
+    with pytest.raises(WrongInput, match="at most 87 fit"):
+        reader(context=context).read({"messages": long})
+    shortened = reader(context=context, shortens=True)
+    kept = [long[0], *long[3:]]
+    assert shortened.read({"messages": long}).prompt == reader(context=400).read({"messages": kept}).prompt
+    assert shortened.read({"messages": kept}).prompt == reader(context=400).read({"messages": kept}).prompt
+    with pytest.raises(WrongInput, match="at most 87 fit"):
+        shortened.read({"messages": said("x" * 200)})
+
+
+def test_probabilities_of_too_many_tokens_are_refused():
+    assert reader().read({"prompt": "x"}).logprobs == -1
+    assert reader().read({"prompt": "x", "logprobs": np.array(0)}).logprobs == 0
+    with pytest.raises(WrongInput, match="at most 20"):
+        reader().read({"prompt": "x", "logprobs": 21})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgeserve.engines.lm.sampling import LIKELY_FIRST, Sampling, candidates, choose, weighed
+from edgeserve.engines.lm.sampling import LIKELY_FIRST, Sampling, candidates, choose, log_chances, weighed
 
 SCORES = np.array([0.5, 3.0, -1.0, 3.0, 2.0], np.float32)
 
@@ -77,3 +77,11 @@ def test_what_was_said_counts_against_a_token_and_the_asker_may_weigh_it(setting
     found = weighed(given, Sampling(**settings), [4, 4], [1, 2, 1])
     np.testing.assert_allclose(found, scores)
     np.testing.assert_array_equal(given, SCORES)
+
+
+def test_log_chances_are_those_of_the_model_and_never_infinite():
+    scores = np.log(np.float32([0.5, 0.25, 0.25, 0.0]) + np.float32([0, 0, 0, 1e-45]))
+    of_token, likely = log_chances(np.where(np.arange(4) == 3, -np.inf, scores).astype(np.float32), 3, 2)
+    assert of_token == -9999.0 and [token for token, _ in likely] == [0, 1]
+    assert np.allclose([chance for _, chance in likely], np.log([0.5, 0.25]))
+    assert log_chances(scores, 1, 0)[1] == []
