@@ -15,6 +15,7 @@ from edgeserve.errors import BadInput, Malformed
 from edgeserve.http import images
 from edgeserve.http.asgi import JSON, JSON_AT_ONCE_MAX, Bounds, Call, Endpoint
 from edgeserve.http.failures import NotServed
+from edgeserve.http.forms import form_fields
 from edgeserve.http.kserve import (
     HINT,
     PARAMETERS,

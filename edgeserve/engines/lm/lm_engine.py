@@ -8,9 +8,9 @@ the most that a request may ask for), ``temperature``, ``top_p``, ``top_k``, ``m
 ``chat`` (``prompt`` is what a user says, not a text to continue), ``threads`` (of one run; default: the lane's),
 ``prefill_tokens`` (of prompts that one turn reads at most; left out: 512 where no other model is on its lanes, else as
 many as fit into ``turn``, by what the first lane measures when it opens the model), ``turn`` (how long a turn of
-prefill may take; left out: 100 ms), ``gpu_layers`` (llama.cpp: how many layers lie on the GPU), ``type_k``, ``type_v`` and ``flash_attn`` (llama.cpp: how
-keys and values are kept, and how attention is computed), ``long_conversation`` (``"refuse"`` or ``"shorten"``: what
-becomes of ``messages`` that do not fit into the context), ``precision`` (torch:
+prefill may take; left out: 100 ms), ``gpu_layers`` (llama.cpp: how many layers lie on the GPU), ``type_k``, ``type_v``
+and ``flash_attn`` (llama.cpp: how keys and values are kept, and how attention is computed), ``long_conversation``
+(``"refuse"`` or ``"shorten"``: what becomes of ``messages`` that do not fit into the context), ``precision`` (torch:
 ``float32``, ``float16`` or ``bfloat16``), ``prefix_cache`` (bytes for the memory of answers that are over, from which
 others go on that begin with the same tokens; left out: 128 MiB, ``false``: none), ``shared_prefix`` (a system message,
 or the beginning of prompts, that clients reuse of each other).

@@ -129,8 +129,8 @@ class OnnxEncoderBackend:
         sessions = [self._sessions(lane) for lane in self._lanes or [LaneInfo()]][0]
         if self._context > max(about.answer_tokens, about.encoder.source_tokens):
             raise EngineError(
-                f"model {self._model!r}: [model.{self._model}] options.context = {self._context}, but the model was "
-                f"made for {about.encoder.source_tokens} tokens of prompts and {about.answer_tokens} of answers; lower it"
+                f"model {self._model!r}: [model.{self._model}] options.context = {self._context}; the model was made "
+                f"for prompts of {about.encoder.source_tokens} tokens and answers of {about.answer_tokens}; lower it"
             )
         context = min(self._context or about.answer_tokens, about.answer_tokens)
         source = min(self._context or about.encoder.source_tokens, about.encoder.source_tokens)

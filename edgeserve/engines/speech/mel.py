@@ -20,8 +20,8 @@ LINEAR_HZ = 1000.0
 
 
 def log_mel(samples: NDArray[Any], bands: int) -> NDArray[Any]:
-    """float32 ``[bands, 3000]`` of a window, from -1 to 1.5 or so. ``samples``: at most 30 s at 16 kHz, from -1 to 1; what
-    lacks is silence."""
+    """float32 ``[bands, 3000]`` of a window, from -1 to 1.5 or so. ``samples``: at most 30 s at 16 kHz, from -1 to 1;
+    what lacks is silence."""
     sound = np.zeros(WINDOW_SAMPLES + FRAME, np.float32)
     sound[FRAME // 2 : FRAME // 2 + len(samples)] = samples
     sound[: FRAME // 2] = sound[FRAME : FRAME // 2 : -1]  # mirrored, as the networks were trained

@@ -53,8 +53,8 @@ WINDOWS_MAX = 720
 """Steps of one item at most: six hours."""
 
 SILENT, SURE = 0.6, -1.0
-"""A window in which the network hears nobody (more likely than the first), and is not sure of what it wrote (mean
-logarithm of the tokens' probabilities), is silent: the thresholds of the published program (Radford et al. 2022, 4.5)."""
+"""A window is silent in which the network hears no speech (with a probability above the first) and is not sure of what
+it wrote (mean logarithm of the tokens' probabilities below the second): Radford et al. 2022, section 4.5."""
 
 ENCODED_FRAMES = 1500
 """Places that the encoder makes of a window."""
@@ -70,8 +70,8 @@ def make(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engin
 
 
 class Words(NamedTuple):
-    """A vocabulary: its tokens, and the numbers of those that mean something to the engine. ``languages``: the code of a
-    language -> its token; empty where the network knows English alone."""
+    """A vocabulary: its tokens, and the numbers of those that mean something to the engine. ``languages``: the code of
+    a language -> its token; empty where the network knows English alone."""
 
     texts: Sequence[str]
     begin: int
@@ -299,12 +299,13 @@ class WhisperSession(Session):
         audio = np.asarray(item["audio"])
         if audio.ndim != 1 or not len(audio) or audio.dtype not in (np.float32, np.float64, np.int16):
             raise WrongInput(
-                f"model {name!r}: input 'audio' is {audio.dtype} of shape {list(audio.shape)}; expected float32 from -1 "
-                "to 1, or int16, [samples] of one channel at 16 kHz"
+                f"model {name!r}: input 'audio' is {audio.dtype} of shape {list(audio.shape)}; expected float32 from "
+                "-1 to 1, or int16, [samples] of one channel at 16 kHz"
             )
         if len(audio) > WINDOWS_MAX * WINDOW_SAMPLES:
             raise WrongInput(
-                f"model {name!r}: input 'audio' has {len(audio)} samples; at most {WINDOWS_MAX * WINDOW_SAMPLES} are heard"
+                f"model {name!r}: input 'audio' has {len(audio)} samples; at most {WINDOWS_MAX * WINDOW_SAMPLES} are "
+                "heard"
             )
         if audio.dtype == np.int16:
             audio = audio.astype(np.float32) / FULL_SCALE
@@ -352,8 +353,8 @@ def vocabulary(model: str, folder: str) -> Words:
         task = numbers["<|transcribe|>"], numbers["<|translate|>"]
     except (OSError, ValueError, KeyError) as error:
         raise EngineError(
-            f"model {model!r}: no vocabulary of a Whisper network lies in {folder} ({error!r}); expected vocabulary.json or "
-            "vocabulary.txt beside model.bin, as ct2-transformers-converter writes them"
+            f"model {model!r}: no vocabulary of a Whisper network lies in {folder} ({error!r}); expected "
+            "vocabulary.json or vocabulary.txt beside model.bin, as ct2-transformers-converter writes them"
         ) from error
     codes = {texts[number].strip("<|>"): number for number in range(begin + 1, min(task))}
     # A network that knows English alone has one token less, and the languages' names all the same.

@@ -96,7 +96,7 @@ def test_batches_cuts_and_other_lanes_change_no_word(make):
     assert run(other, sounds[0], states=[first[0].state])[0].outputs == alone[0]
 
 
-def test_the_language_is_told_or_heard(make):
+def test_the_language_is_told_or_heard(make, tmp_path):
     engine = make()
     session = engine.open(LaneInfo())
     assert run(session, double.sound(1, seconds=2))[0].outputs["language"] == "ar"
@@ -104,9 +104,9 @@ def test_the_language_is_told_or_heard(make):
     assert "'language' is 'xx'" in str(run(session, double.sound(1, seconds=2), language="xx")[0].error)
     session = make(language="en", translate=True).open(LaneInfo())
     assert run(session, double.sound(1, seconds=2))[0].outputs["language"] == "en"
-    texts = json.load(open(session._engine._directory + "/vocabulary.json", encoding="utf-8"))
-    prompts = session._network.calls[0][0]
-    assert [texts[token] for token in prompts[0]] == ["<|startoftranscript|>", "<|en|>", "<|translate|>"]
+    (prompt,), _ = session._network.calls[0]
+    texts = json.loads((tmp_path / "vocabulary.json").read_text(encoding="utf-8"))
+    assert [texts[token] for token in prompt] == ["<|startoftranscript|>", "<|en|>", "<|translate|>"]
     session = make(english=True).open(LaneInfo())
     assert run(session, double.sound(1, seconds=2))[0].outputs == {
         "text": "la",
