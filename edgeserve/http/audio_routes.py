@@ -181,7 +181,8 @@ def resampled(sound: NDArray[Any], rate: int) -> NDArray[Any]:
 def _as_declared(sound: NDArray[Any], dtype: str) -> NDArray[Any]:
     if dtype != "int16":
         return sound
-    return np.clip(np.round(sound * 32768), -32768, 32767).astype(np.int16)
+    whole: NDArray[Any] = np.clip(np.round(sound * 32768), -32768, 32767).astype(np.int16)
+    return whole
 
 
 def answer_body(outputs: Mapping[str, Any], form: str) -> Tuple[Any, bytes]:

@@ -194,8 +194,10 @@ class LmEngine(Engine):
 
     def example(self) -> Values:
         tokens = self._tokenizer().encode(EXAMPLE_TEXT)
+        most = max(1, (self._context or CONTEXT_MIN * 8) // 2)
+        encoder = None if self._facts is None else self._facts.encoder
         return {
-            "tokens": tokens[: max(1, (self._context or CONTEXT_MIN * 8) // 2)],
+            "tokens": tokens[: most if encoder is None else min(most, encoder.source_tokens)],
             "max_tokens": EXAMPLE_TOKENS,
             "ignore_eos": True,
         }
