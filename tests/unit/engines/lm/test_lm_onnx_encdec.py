@@ -1,5 +1,5 @@
-"""Models with an encoder on ONNX Runtime, by a description: answers are those of the same arithmetic in numpy, alone and
-in any company; what is counted, read in turns, and refused."""
+"""Models with an encoder on ONNX Runtime, by a description: answers are those of the same arithmetic in numpy, alone
+and in any company; what is counted, read in turns, and refused."""
 
 from __future__ import annotations
 
