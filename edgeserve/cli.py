@@ -21,6 +21,10 @@ VERBS = {
     "serve": ("edgeserve.server", "serve the apps of a configuration file on the bus"),
     "http": ("edgeserve.tools.http", "let clients of HTTP, gRPC and OpenAI's protocol ask a running server"),
     "frigate": ("edgeserve.tools.frigate", "let Frigate, the network video recorder, ask an app of a running server"),
+    "chat": (
+        "edgeserve.tools.talk",
+        "talk with a language model in the terminal: a file, or an app of a running server",
+    ),
     "infer": ("edgeserve.tools.infer", "send one request from the shell"),
     "story": ("edgeserve.tools.story", "ask a running server what happened to a request"),
     "top": ("edgeserve.tools.top", "watch a running server: apps, lanes, models, device"),

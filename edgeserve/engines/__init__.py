@@ -26,6 +26,7 @@ ENGINES: Dict[str, str] = {
     "lm": "edgeserve.engines.lm.lm_engine",
     "onnx": "edgeserve.engines.onnx",
     "python": "edgeserve.engines.python",
+    "sentence": "edgeserve.engines.lm.sentence",
     "synthetic": "edgeserve.engines.synthetic",
     "tensorrt": "edgeserve.engines.tensorrt",
     "torch": "edgeserve.engines.torch.torch_engine",

@@ -186,7 +186,8 @@ def text_input(inputs: Mapping[str, Any]) -> str:
 
 def can_embed(app: Mapping[str, Any]) -> bool:
     """Whether an app takes one text and answers a vector: its output is called ``embedding``."""
-    return "embedding" in app["outputs"] and bool(text_input(app["inputs"]))
+    answers = (*app["outputs"], *app.get("output_types", {}))
+    return "embedding" in answers and bool(text_input(app["inputs"]))
 
 
 def _given(body: Any, read: Set[str]) -> Dict[str, Any]:

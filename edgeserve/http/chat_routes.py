@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import base64
 import uuid
-from typing import Any, AsyncGenerator, Callable, Dict, List, Mapping
+from typing import Any, AsyncGenerator, Callable, Dict, List, Mapping, Tuple
 
 import numpy as np
 from starlette.routing import Route
@@ -75,7 +75,7 @@ class ChatRoutes:
         request = read_prompts(body, app["inputs"])
         await self._answer(call, request, Completion(*self._head("cmpl", request), request.n, chat=False))
 
-    def _head(self, kind: str, request: ChatRequest) -> Any:
+    def _head(self, kind: str, request: ChatRequest) -> Tuple[str, str, int]:
         return f"{kind}-{uuid.uuid4().hex}", request.model, int(self._clock_s())
 
     async def _answer(self, call: Call, request: ChatRequest, completion: Completion) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import socket
 import threading
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -79,3 +80,10 @@ class FrontThread:
             return response.status, response.read(), {key.lower(): value for key, value in response.getheaders()}
         finally:
             connection.close()
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])

@@ -28,7 +28,7 @@ from edgeserve.config.schema import HttpConfig
 pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: there is no HTTP front")
 
-from http_front import CLOCK_S, FrontThread
+from http_front import CLOCK_S, FrontThread, free_port
 
 try:
     import google.protobuf  # noqa: F401 only whether it is there
@@ -699,7 +699,12 @@ def test_the_pages_commands_of_curl_are_answered(front, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("library", "prints"), [("tritonclient.http", "[2. 4. 6. 8.]\n"), ("openai", "Is the window open?")]
+    ("library", "prints"),
+    [
+        ("tritonclient.http", "[2. 4. 6. 8.]\n"),
+        ("openai", "Is the window open?"),
+        ("ollama", "Is the window open?\n"),
+    ],
 )
 def test_the_pages_examples_in_python_run(front, capsys, library, prints):
     pytest.importorskip(library, reason=f"{library} is not installed")
@@ -713,9 +718,7 @@ def test_the_pages_examples_in_python_run(front, capsys, library, prints):
 
 
 def free_place():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    return f"127.0.0.1:{free_port()}"
 
 
 def status_of(place):

@@ -88,12 +88,12 @@ def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneIn
     """The table's entry."""
     gpu = lanes[0] if lanes and lanes[0].device_kind == "cuda" else None
     layers = options.integer("gpu_layers", ALL_LAYERS if gpu else 0, 0, ALL_LAYERS)
-    kept = tuple(_kv_type(options, key) for key in ("type_k", "type_v"))
     flash = int(options.boolean("flash_attn", False)) if "flash_attn" in options else FLASH_AUTO
-    if kept[1] not in FLOATS and not flash:
+    kept = Kept(_kv_type(options, "type_k"), _kv_type(options, "type_v"), flash)
+    if kept.values not in FLOATS and not flash:
         raise ConfigError(
-            f"{options.where('type_v')} = {kept[1]!r} needs flash attention, and flash_attn = false forbids it; leave "
-            "one of them out"
+            f"{options.where('type_v')} = {kept.values!r} needs flash attention, and flash_attn = false forbids it; "
+            "leave one of them out"
         )
     return LlamaBackend(
         model.name,
@@ -103,7 +103,7 @@ def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneIn
         layers,
         gpu.device_index if gpu else 0,
         options.size_bytes("prefix_cache", PREFIX_CACHE_BYTES) > 0,
-        Kept(*kept, flash),
+        kept,
     )
 
 
@@ -235,18 +235,11 @@ class LlamaBackend:
         return self._vocabulary
 
     def _opened(self, vocabulary_only: bool) -> Any:
-        llama_cpp.llama_backend_init()
-        llama_cpp.llama_log_set(_LOG, ctypes.c_void_p(0))
         settings = llama_cpp.llama_model_default_params()
         settings.n_gpu_layers = 0 if vocabulary_only else self._gpu_layers
         settings.main_gpu = self._device_index
         settings.vocab_only = vocabulary_only
-        model = llama_cpp.llama_model_load_from_file(self._path.encode(), settings)
-        if not model:
-            raise EngineError(
-                f"model {self._model!r}: llama.cpp cannot load {self._path}; expected a GGUF file of a "
-                f"model that this version knows, and memory for it{_why()}"
-            )
+        model = load_file(self._model, self._path, settings)
         architecture = _fact(model, "general.architecture")
         if (
             llama_cpp.llama_model_has_encoder(model)
@@ -256,6 +249,19 @@ class LlamaBackend:
             llama_cpp.llama_model_free(model)
             raise EngineError(f"model {self._model!r}: {self._path} {not_a_decoder_alone(architecture)}")
         return model
+
+
+def load_file(model: str, path: str, settings: Any) -> Any:
+    """llama.cpp's model of a file. Raises :class:`EngineError` with what llama.cpp said."""
+    llama_cpp.llama_backend_init()
+    llama_cpp.llama_log_set(_LOG, ctypes.c_void_p(0))
+    loaded = llama_cpp.llama_model_load_from_file(path.encode(), settings)
+    if not loaded:
+        raise EngineError(
+            f"model {model!r}: llama.cpp cannot load {path}; expected a GGUF file of a "
+            f"model that this version knows, and memory for it{_why()}"
+        )
+    return loaded
 
 
 def _fact(model: Any, key: str) -> str:

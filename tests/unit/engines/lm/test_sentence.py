@@ -1,0 +1,128 @@
+"""Sentence models: a graph as exporters write it, with a tokenizer beside it, and a GGUF file on llama.cpp."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edgeserve.config.schema import ModelConfig
+from edgeserve.engines import make_engine
+from edgeserve.engines.base import Batch, LaneInfo
+from edgeserve.errors import ConfigError, EngineError, WrongInput
+from edgeserve.testing.engine_conformance import EngineConformance
+
+WORDS = ("[UNK]", "[CLS]", "[SEP]", "a", "b", "c")
+SIZE = 4
+
+
+def write_sentence_model(folder, pools=False):
+    """A graph that looks each token up (``pools``: and sums them), and the tokenizer of :data:`WORDS`."""
+    onnx = pytest.importorskip("onnx", reason="pip install -e '.[test]'")
+    pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
+    tokenizers = pytest.importorskip("tokenizers", reason="pip install -e '.[lm]'")
+    from onnx import TensorProto, helper, numpy_helper
+
+    table = np.random.default_rng(1).standard_normal((len(WORDS), SIZE)).astype(np.float32)
+    ids = [helper.make_tensor_value_info(n, TensorProto.INT64, ["b", "t"]) for n in ("input_ids", "attention_mask")]
+    nodes = [helper.make_node("Gather", ["table", "input_ids"], ["last_hidden_state"])]
+    outs = [helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, ["b", "t", SIZE])]
+    tensors = [numpy_helper.from_array(table, "table")]
+    if pools:
+        nodes.append(helper.make_node("ReduceMax", ["last_hidden_state"], ["sentence_embedding"], axes=[1], keepdims=0))
+        outs.append(helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["b", SIZE]))
+    graph = helper.make_graph(nodes, "g", ids, outs, tensors)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.save(made, str(folder / "model.onnx"))
+    tokenizer = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel(dict(zip(WORDS, range(len(WORDS)))), unk_token="[UNK]")
+    )
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        "[CLS] $A [SEP]", None, [("[CLS]", 1), ("[SEP]", 2)]
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return table
+
+
+def engine_of(folder, file="model.onnx", **options):
+    model = ModelConfig(name="m", engine="sentence", file=file, batch=(1, 2, 4), options=options)
+    return make_engine(model, [LaneInfo()], str(folder))
+
+
+def vectors(engine, *texts):
+    return [result.outputs["embedding"] for result in engine.run(Batch([{"text": text} for text in texts], 4))]
+
+
+class TestConformance(EngineConformance):
+    def make(self, directory):
+        write_sentence_model(Path(directory))
+        return engine_of(directory)
+
+    def items(self, count):
+        return [{"text": text} for text in ("a", "b c", "a a c", "c b a a", "b")[:count]]
+
+    def wrong_items(self):
+        return {"a number": {"text": np.float32([1.0])}, "two texts": {"text": "a", "more": "b"}, "none": {}}
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
+def test_a_text_has_the_vector_of_its_own_tokens_whatever_is_in_the_batch(tmp_path, pooling):
+    table = write_sentence_model(tmp_path)
+    engine = engine_of(tmp_path, pooling=pooling, normalize=False)
+    engine.load()
+    rows = {"mean": table[[1, 3, 4, 2]].mean(0), "cls": table[1], "last": table[2]}
+    alone = vectors(engine, "a b")[0]
+    assert np.allclose(alone, rows[pooling], atol=1e-6)
+    assert np.allclose(vectors(engine, "c", "a b", "c c c c c")[1], alone, atol=1e-6)
+
+
+def test_a_vector_has_length_one_and_the_graphs_own_is_taken(tmp_path):
+    table = write_sentence_model(tmp_path, pools=True)
+    engine = engine_of(tmp_path)
+    engine.load()
+    (found,) = vectors(engine, "a")
+    wanted = table[[1, 3, 2]].max(0)
+    assert np.allclose(found, wanted / np.linalg.norm(wanted), atol=1e-6) and found.dtype == np.float32
+    assert engine.outputs()["embedding"].shape == (SIZE,)
+
+
+def test_one_text_that_is_too_long_fails_alone_or_is_cut(tmp_path):
+    write_sentence_model(tmp_path)
+    engine = engine_of(tmp_path, tokens_max=4)
+    engine.load()
+    results = engine.run(Batch([{"text": "a b"}, {"text": "a b c"}, {"text": "a", "other": "b"}], 4))
+    assert [result.error is None for result in results] == [True, False, False]
+    assert isinstance(results[1].error, WrongInput) and "5 tokens, at most 4 fit" in str(results[1].error)
+    assert "expected one input" in str(results[2].error)
+    cut = engine_of(tmp_path, tokens_max=4, truncate=True)
+    cut.load()
+    assert np.array_equal(vectors(cut, "a b c")[0], vectors(engine, "a b")[0])
+
+
+def test_what_is_no_sentence_model_is_said_with_the_mend(tmp_path):
+    write_sentence_model(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(EngineError, match="options.tokenizer"):
+        engine_of(tmp_path).load()
+    for wrong, says in [({"pooling": "max"}, "pooling"), ({"file": "m.bin"}, "expected a name")]:
+        with pytest.raises(ConfigError, match=says):
+            engine_of(tmp_path, **wrong)
+
+
+def test_llama_cpp_gives_a_text_the_same_vector_in_any_company(tmp_path):
+    pytest.importorskip("llama_cpp", reason="pip install -e '.[lm-llama]' (builds llama.cpp, about ten minutes)")
+    pytest.importorskip("gguf", reason="pip install -e '.[lm-convert]'")
+    import lm_models
+
+    file = lm_models.gguf(str(tmp_path))
+    with pytest.raises(EngineError, match=r"options.pooling to mean"):
+        engine_of(tmp_path, file).load()  # a model that writes
+    engine = engine_of(tmp_path, file, pooling="mean")
+    engine.load()
+    (alone,) = vectors(engine, "the cat")
+    assert alone.shape == (64,) and np.isclose(np.linalg.norm(alone), 1.0, atol=1e-4)
+    together = vectors(engine, "another text", "the cat", "x")
+    assert np.allclose(together[1], alone, atol=1e-3) and not np.allclose(together[0], alone, atol=1e-2)
+    engine.unload()
