@@ -30,6 +30,7 @@ ENGINES: Dict[str, str] = {
     "synthetic": "edgeserve.engines.synthetic",
     "tensorrt": "edgeserve.engines.tensorrt",
     "torch": "edgeserve.engines.torch.torch_engine",
+    "whisper": "edgeserve.engines.speech.whisper",
 }
 """Engine kind -> module. The values are names, so that nothing is imported before it is needed."""
 
@@ -45,7 +46,7 @@ PROCESS_OPTIONS = ("process", "process_timeout", "process_restarts_max")
 # only happens after this package. A robot's runtime does not phone home; set the variable to 0 to allow it.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-_EXTRAS = {"onnxruntime": "onnx", "torch": "torch"}
+_EXTRAS = {"onnxruntime": "onnx", "torch": "torch", "ctranslate2": "speech"}
 
 
 def make_engine(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str = ".") -> Engine:

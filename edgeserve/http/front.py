@@ -73,6 +73,7 @@ class Front:
         from starlette.applications import Starlette
 
         from edgeserve.http.asgi import Bounds
+        from edgeserve.http.audio_routes import AudioRoutes
         from edgeserve.http.chat_routes import ChatRoutes
         from edgeserve.http.kserve_routes import KServeRoutes
         from edgeserve.http.ollama_routes import OllamaRoutes
@@ -90,6 +91,7 @@ class Front:
         routes = [
             *kserve.routes(),
             *ChatRoutes(self._backend, bounds, self._tokens, self._clock_s).routes(),
+            *AudioRoutes(self._backend, bounds, self._tokens).routes(),
             *OllamaRoutes(self._backend, bounds, self._tokens, self._clock_s).routes(),
             *PageRoutes(self._backend, bounds, self._tokens).routes(),
         ]

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 from urllib.parse import parse_qsl
 
 import numpy as np
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.routing import Route
 
 from edgeserve.errors import BadInput, Malformed
 from edgeserve.http import images
 from edgeserve.http.asgi import JSON, JSON_AT_ONCE_MAX, Bounds, Call, Endpoint
 from edgeserve.http.failures import NotServed
+from edgeserve.http.forms import form_fields
 from edgeserve.http.kserve import (
     HINT,
     PARAMETERS,
@@ -34,7 +33,6 @@ from edgeserve.http.tensors import datatype_of, to_raw
 HEADER_LENGTH = b"inference-header-content-length"
 OCTETS = b"application/octet-stream"
 INFER_BEGIN, INFER_END = "/v2/models/", "/infer"
-FORM_PARTS_MAX = 64
 DECODERS = 4
 """Threads that decode images and files: each takes some times the size of what it decodes."""
 
@@ -173,7 +171,7 @@ class KServeRoutes:
         files: Dict[str, bytes] = {}
         tensors: List[InputTensor] = []
         parameters = in_query(call)
-        fields = await _fields(call, body)
+        fields = await form_fields(call, body)
         call.hold_json(sum([len(value) for _, value in fields if isinstance(value, str)]), JSON_AT_ONCE_MAX)
         for key, value in fields:
             if isinstance(value, bytes):
@@ -302,16 +300,3 @@ def _of_field(key: str, text: str, tensor: Mapping[str, Any]) -> InputTensor:
         shape.append(len(inner))
         inner = inner[0] if inner else None
     return InputTensor(key, datatype, shape, {}, None, data if isinstance(data, list) else [data])
-
-
-async def _fields(call: Call, body: bytes) -> List[Tuple[str, Union[str, bytes]]]:
-    """The fields of a multipart form: texts, and files as bytes."""
-
-    async def receive() -> Dict[str, Any]:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    try:
-        async with Request(dict(call.scope), receive).form(max_files=FORM_PARTS_MAX, max_fields=FORM_PARTS_MAX) as form:
-            return [(key, value if isinstance(value, str) else await value.read()) for key, value in form.multi_items()]
-    except HTTPException as error:
-        raise Malformed(f"the multipart form cannot be read: {error.detail}") from None

@@ -6,23 +6,33 @@ sequence. The step loop says which tokens go behind which slot; a back end knows
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Protocol, Sequence
+from typing import Any, List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 from numpy.typing import NDArray
 
 from edgeserve.engines.base import LaneInfo
 
 
+class Encoder(NamedTuple):
+    """Of a model whose prompts go through an encoder: how many tokens such a *source* may have, and the tokens with
+    which the decoder begins every answer (one at least)."""
+
+    source_tokens: int
+    begin: Tuple[int, ...]
+
+
 class ModelFacts(NamedTuple):
-    """What is known of a loaded model: the longest sequence in tokens, the number of different tokens, the bytes that
-    one token of a sequence keeps in memory, and the bytes of the weights. ``reuses``: sessions can go on from the first
-    tokens of a sequence, any number of them, and :meth:`BackendSession.copy` them."""
+    """What is known of a loaded model: the longest sequence in tokens (of a model with an encoder: of its decoder), the
+    number of different tokens, the bytes that one token of a sequence keeps in memory (of a source, too), and the bytes
+    of the weights. ``reuses``: sessions can go on from the first tokens of a sequence, any number of them, and
+    :meth:`BackendSession.copy` them."""
 
     context_tokens: int
     vocabulary: int
     bytes_per_token: int
     weights_bytes: int
     reuses: bool = False
+    encoder: Optional[Encoder] = None
 
 
 class Row(NamedTuple):
@@ -32,6 +42,14 @@ class Row(NamedTuple):
     slot: int
     tokens: Sequence[int]
     start: int
+
+
+class Source(NamedTuple):
+    """A prompt for the encoder; what the decoder needs of it is kept with the sequence in ``slot``, which has none
+    yet."""
+
+    slot: int
+    tokens: Sequence[int]
 
 
 class BackendSession(Protocol):
@@ -46,6 +64,10 @@ class BackendSession(Protocol):
 
     slots: int
     mixes: bool
+
+    def encode(self, sources: Sequence[Source]) -> None:
+        """Run the encoder, of models that have one: once for each sequence, before its first row. Sources may differ in
+        length; a call takes about what that many of the longest do."""
 
     def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
         """Append one or several tokens per row; rows may differ in length and in ``start``."""
@@ -77,12 +99,17 @@ class Tokenizer(Protocol):
         """The tokens of a text. ``special``: names of control tokens in it count as those tokens, as in a rendered
         chat template; else they are text like any other."""
 
-    def piece(self, token: int) -> bytes:
-        """The bytes that a token adds to a text: of some tokens a part of a character only, of control tokens none."""
+    def piece(self, token: int, begins: bool = False) -> bytes:
+        """The bytes that a token adds to a text: of some tokens a part of a character only, of control tokens none.
+        ``begins``: of one that begins a text of its own, without the space that some vocabularies write before it."""
 
     @property
     def first(self) -> Sequence[int]:
         """The tokens that stand before each prompt and conversation; most models have none or one."""
+
+    @property
+    def last(self) -> Sequence[int]:
+        """The tokens that stand behind each prompt: of models with an encoder one mostly, of others none."""
 
     @property
     def stops(self) -> Sequence[int]:

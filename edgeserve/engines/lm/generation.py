@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 import numpy as np
 
 from edgeserve.engines.base import Values
-from edgeserve.engines.lm.backend import Tokenizer
+from edgeserve.engines.lm.backend import Encoder, Tokenizer
 from edgeserve.engines.lm.chat import conversation_tokens
 from edgeserve.engines.lm.constraint import grammar_of
 from edgeserve.engines.lm.sampling import Sampling
@@ -53,7 +53,8 @@ class Generation(NamedTuple):
     among them), ``stops`` strings that end it, whether the model's own end is passed over (``ignore_eos``), the seed of
     the draws (``None``: each answer draws anew), the ``grammar`` that the answer is held to (empty: none), the names
     of the functions that it may call, and of how many tokens in each place the probabilities are told, besides that of
-    the token that was chosen (-1: of none)."""
+    the token that was chosen (-1: of none). With an encoder, what it reads is ``source``, and ``prompt`` are the tokens
+    with which the decoder begins."""
 
     prompt: Tuple[int, ...]
     sampling: Sampling
@@ -64,12 +65,14 @@ class Generation(NamedTuple):
     grammar: str = ""
     calls: Tuple[str, ...] = ()
     logprobs: int = -1
+    source: Tuple[int, ...] = ()
 
 
 class Reader:
     """Reads items for one model. ``defaults`` are used where an item says nothing; ``max_tokens`` in it is also the
     most that an item may ask for. ``chat``: ``prompt`` is what a user says, not a text to be continued. ``shortens``:
-    the oldest turns of a conversation that does not fit are left out."""
+    the oldest turns of a conversation that does not fit are left out. ``encoder``: the model has one, and what an item
+    gives is for it."""
 
     def __init__(
         self,
@@ -80,6 +83,7 @@ class Reader:
         defaults: Generation,
         chat: bool,
         shortens: bool = False,
+        encoder: Optional[Encoder] = None,
     ) -> None:
         self._model = model
         self._tokenizer = tokenizer
@@ -88,6 +92,7 @@ class Reader:
         self._defaults = defaults
         self._chat = chat
         self._shortens = shortens
+        self._encoder = encoder
 
     def read(self, item: Values) -> Generation:
         """What the item asks for. Raises :class:`WrongInput` naming the model, the input and what was expected."""
@@ -95,6 +100,14 @@ class Reader:
         prompt = self.tokens_of(item, tools)
         if not prompt:
             raise self._refuse("the prompt has no tokens; give at least one")
+        source: Sequence[int] = ()
+        if self._encoder is not None:
+            source, prompt = prompt, list(self._encoder.begin)
+            if len(source) > self._encoder.source_tokens:
+                raise self._refuse(
+                    f"the prompt has {len(source)} tokens; the encoder takes {self._encoder.source_tokens}. Shorten "
+                    f"it, or raise [model.{self._model}] options.context as far as the model allows"
+                )
         if len(prompt) >= self._context:
             raise self._refuse(
                 f"the prompt has {len(prompt)} tokens; at most {self._context - 1} fit, since the "
@@ -122,6 +135,7 @@ class Reader:
             self._grammar(item, tools),
             tools.names,
             self._logprobs(item),
+            tuple(source),
         )
 
     def tokens_of(self, item: Values, tools: Optional[Tools] = None) -> List[int]:
@@ -141,7 +155,7 @@ class Reader:
         text = self._text(item["prompt"], "prompt")
         if self._chat:
             return conversation_tokens(self._tokenizer, [{"role": "user", "content": text}], self._model, tools)
-        return [*self._tokenizer.first, *self._tokenizer.encode(text)]
+        return [*self._tokenizer.first, *self._tokenizer.encode(text), *self._tokenizer.last]
 
     def _conversation(self, messages: Sequence[Mapping[str, Any]], tools: Tools) -> List[int]:
         """The tokens of a conversation; where it is too long and may be shortened, without as few of its oldest turns
@@ -152,7 +166,7 @@ class Reader:
             return conversation_tokens(self._tokenizer, kept, self._model, tools)
 
         tokens = tokens_from(0)
-        room = int(self._context * (1 - ANSWER_PART))
+        room = self._encoder.source_tokens if self._encoder is not None else int(self._context * (1 - ANSWER_PART))
         if not self._shortens or len(tokens) <= room:
             return tokens
         turns = [place for place, each in enumerate(messages) if each["role"] == "user"]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.gguf import CAUSAL, kept_per_token, not_a_decoder_alone, read_header
-from edgeserve.engines.lm.backend import ModelFacts, Row
+from edgeserve.engines.lm.backend import ModelFacts, Row, Source
 from edgeserve.engines.lm.llama_numbers import Numbers
 from edgeserve.engines.lm.prefixes import PREFIX_CACHE_BYTES
 from edgeserve.engines.lm.tokenizers import longest_first
@@ -315,6 +315,9 @@ class LlamaSession:
     def decode(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
         return self.prefill(rows)
 
+    def encode(self, sources: Sequence[Source]) -> None:
+        raise NotImplementedError("ModelFacts.encoder is None")
+
     def keep(self, slot: int) -> None:
         self._numbers.keep(slot)
 
@@ -371,6 +374,7 @@ class LlamaTokenizer:
         tokens = range(llama_cpp.llama_vocab_n_tokens(vocabulary))
         begin, end = int(llama_cpp.llama_vocab_bos(vocabulary)), int(llama_cpp.llama_vocab_eos(vocabulary))
         self.first = [begin] if begin >= 0 and llama_cpp.llama_vocab_get_add_bos(vocabulary) else []
+        self.last: Tuple[int, ...] = ()
         self.bos_token, self.eos_token = [
             self._piece(token, special=True).decode("utf-8", "replace") if token >= 0 else "" for token in (begin, end)
         ]
@@ -394,7 +398,7 @@ class LlamaTokenizer:
                 return list(tokens[:count])
             room = -count
 
-    def piece(self, token: int) -> bytes:
+    def piece(self, token: int, begins: bool = False) -> bytes:
         return self._piece(token, special=False)
 
     def _piece(self, token: int, special: bool) -> bytes:

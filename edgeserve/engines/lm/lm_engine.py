@@ -1,18 +1,19 @@
 """The ``lm`` engine's entry: one language model, its back end, and a session per lane.
 
-Options: ``backend`` (``"onnx"``, ``"llama.cpp"`` or ``"torch"``; left out: by the file's name), ``context`` (tokens of
-the longest sequence, prompt and answer; left out: as the model says), ``max_tokens`` (of an answer: the default, and
+Options: ``backend`` (``"onnx"``, ``"onnx-encoder"``, ``"llama.cpp"`` or ``"torch"``; left out: by the file's name),
+``context`` (tokens of the longest sequence, prompt and answer, of a model with an encoder each of the two; left out: as
+the model says), ``max_tokens`` (of an answer: the default, and
 the most that a request may ask for), ``temperature``, ``top_p``, ``top_k``, ``min_p``, ``frequency_penalty``,
 ``presence_penalty``, ``repeat_penalty``, ``stop``, ``seed`` (defaults of requests),
 ``chat`` (``prompt`` is what a user says, not a text to continue), ``threads`` (of one run; default: the lane's),
 ``prefill_tokens`` (of prompts that one turn reads at most; left out: 512 where no other model is on its lanes, else as
 many as fit into ``turn``, by what the first lane measures when it opens the model), ``turn`` (how long a turn of
-prefill may take; left out: 100 ms), ``gpu_layers`` (llama.cpp: how many layers lie
-on the GPU), ``type_k``, ``type_v`` and ``flash_attn`` (llama.cpp: how keys and values are kept, and how attention is
-computed), ``long_conversation`` (``"refuse"`` or ``"shorten"``: what becomes of ``messages`` that do not fit),
-``precision`` (torch: ``float32``, ``float16`` or ``bfloat16``), ``prefix_cache`` (bytes for the memory of answers that
-are over, from which others go on that begin with the same tokens; left out: 128 MiB, ``false``: none),
-``shared_prefix`` (a system message, or the beginning of prompts, that clients reuse of each other).
+prefill may take; left out: 100 ms), ``gpu_layers`` (llama.cpp: how many layers lie on the GPU), ``type_k``, ``type_v``
+and ``flash_attn`` (llama.cpp: how keys and values are kept, and how attention is computed), ``long_conversation``
+(``"refuse"`` or ``"shorten"``: what becomes of ``messages`` that do not fit into the context), ``precision`` (torch:
+``float32``, ``float16`` or ``bfloat16``), ``prefix_cache`` (bytes for the memory of answers that are over, from which
+others go on that begin with the same tokens; left out: 128 MiB, ``false``: none), ``shared_prefix`` (a system message,
+or the beginning of prompts, that clients reuse of each other).
 
 llama.cpp ends its process where something is wrong with a model. So it runs in a process of its own (``remote.py``)
 where several apps are served, or ``options.process`` says so; else a server tries the model in one before it is loaded.
@@ -28,7 +29,7 @@ from typing import Any, List, Optional, Sequence, Set, Tuple
 from edgeserve.config.files import model_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Finished, Footprint, LaneInfo, Pending, SequenceInfo, Session, Values
-from edgeserve.engines.lm.backend import LmBackend, ModelFacts, Tokenizer
+from edgeserve.engines.lm.backend import Encoder, LmBackend, ModelFacts, Tokenizer
 from edgeserve.engines.lm.constraint import Grammars
 from edgeserve.engines.lm.generation import SAMPLING_BOUNDS, Generation, Reader
 from edgeserve.engines.lm.prefixes import PREFIX_CACHE_BYTES, Prefixes
@@ -65,6 +66,7 @@ KNOWN_OPTIONS = (
 
 BACKENDS = {
     "onnx": ("edgeserve.engines.lm.onnx_backend", "lm"),
+    "onnx-encoder": ("edgeserve.engines.lm.onnx_encdec", "lm"),
     "llama.cpp": ("edgeserve.engines.lm.llama_backend", "lm-llama"),
     "torch": ("edgeserve.engines.lm.transformers_backend", "lm-torch"),
 }
@@ -76,7 +78,14 @@ ABORTS = "llama.cpp"
 _tried: Set[Tuple[Any, ...]] = set()
 """What was opened in a process of its own without harm, in this process."""
 
-ENDINGS = {".onnx": "onnx", ".gguf": "llama.cpp", "config.json": "torch"}
+ENDINGS = {
+    "encoder_model.onnx": "onnx-encoder",
+    ".onnx": "onnx",
+    ".gguf": "llama.cpp",
+    "config.json": "torch",
+    ".json": "onnx-encoder",
+}
+"""How a file's name ends -> the back end; the first that fits."""
 
 MAX_TOKENS = 256
 """Tokens of an answer where nobody says: a long paragraph."""
@@ -180,12 +189,15 @@ class LmEngine(Engine):
     def sequence(self) -> Optional[SequenceInfo]:
         facts = self._loaded()[1]
         tokens = self._prefill_tokens if self.backend().continues else 0
-        return SequenceInfo(facts.context_tokens, facts.bytes_per_token, self._slots_count, tokens)
+        source = facts.encoder.source_tokens if facts.encoder is not None else 0
+        return SequenceInfo(source + facts.context_tokens, facts.bytes_per_token, self._slots_count, tokens)
 
     def example(self) -> Values:
         tokens = self._tokenizer().encode(EXAMPLE_TEXT)
+        most = max(1, (self._context or CONTEXT_MIN * 8) // 2)
+        encoder = None if self._facts is None else self._facts.encoder
         return {
-            "tokens": tokens[: max(1, (self._context or CONTEXT_MIN * 8) // 2)],
+            "tokens": tokens[: most if encoder is None else min(most, encoder.source_tokens)],
             "max_tokens": EXAMPLE_TOKENS,
             "ignore_eos": True,
         }
@@ -195,9 +207,7 @@ class LmEngine(Engine):
         backend, facts = self._loaded()
         session = backend.open(lane, self._slots_count)
         if not self._prefill_tokens and backend.continues and lane.clock_ns is not None:
-            self._prefill_tokens = tokens_within(
-                session, self._turn_ns, PREFILL_TOKENS_MAX, facts.context_tokens, lane.clock_ns
-            )
+            self._prefill_tokens = tokens_within(session, self._turn_ns, PREFILL_TOKENS_MAX, facts, lane.clock_ns)
         slots = Slots(session, self._prefixes(facts))
         with self._lock:
             self._open.append(slots)
@@ -224,7 +234,7 @@ class LmEngine(Engine):
             self._name,
             tokenizer,
             self._grammars,
-            self._reader(facts.context_tokens, facts.vocabulary),
+            self._reader(facts.context_tokens, facts.vocabulary, facts.encoder),
             facts.bytes_per_token,
             f"{self._name}/{lane}",
             self._prefill_tokens if backend.continues else 0,
@@ -244,8 +254,17 @@ class LmEngine(Engine):
         tokens = self._prefix_bytes // (max(1, facts.bytes_per_token) * max(1, len(self._lanes)))
         return Prefixes(tokens, [reader.tokens_of(item) for item in items])
 
-    def _reader(self, context: int, vocabulary: int) -> Reader:
-        return Reader(self._name, self._tokenizer(), context, vocabulary, self._defaults, self._chat, self._shortens)
+    def _reader(self, context: int, vocabulary: int, encoder: Optional[Encoder] = None) -> Reader:
+        return Reader(
+            self._name,
+            self._tokenizer(),
+            context,
+            vocabulary,
+            self._defaults,
+            self._chat,
+            self._shortens,
+            encoder,
+        )
 
     def _loaded(self) -> Tuple[LmBackend, ModelFacts]:
         backend, facts = self._backend, self._facts

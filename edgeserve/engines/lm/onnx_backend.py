@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import nullcontext
-from threading import Lock
-from typing import Any, ContextManager, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 import onnxruntime
@@ -19,11 +17,10 @@ from numpy.typing import NDArray
 from edgeserve.config.files import weights_size_bytes
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
-from edgeserve.engines.lm.backend import ModelFacts, Row
+from edgeserve.engines.lm.backend import ModelFacts, Row, Source
 from edgeserve.engines.lm.kv_rows import KvRows
+from edgeserve.engines.lm.onnx_sessions import SharedSession, SharedSessions, is_since
 from edgeserve.engines.lm.tokenizers import open_tokenizer
-from edgeserve.engines.niceness import made_yielding
-from edgeserve.engines.onnx import LOG_FATAL_ONLY, thread_affinities
 from edgeserve.engines.options import Options
 from edgeserve.errors import EngineError
 
@@ -49,39 +46,27 @@ CHUNKS_SINCE = (1, 20)
 """From this version of ONNX Runtime on, several tokens may follow a sequence that is in memory; before, one."""
 
 
-SHARED_SINCE = (1, 20)
-"""From this version on, several threads may run one session at a time. With 1.19.2 two of them got about one wrong
-answer in a thousand, with 1.20.1 and 1.32 none."""
-
-
 def make(model: ModelConfig, path: str, options: Options, lanes: Sequence[LaneInfo]) -> OnnxBackend:
     """The table's entry."""
-    for lane in lanes:
-        if lane.device_kind != "cpu":
-            raise EngineError(
-                f"model {model.name!r}: back end 'onnx' of engine 'lm' runs on CPU lanes, and lane "
-                f"{lane.name!r} is of a {lane.device_kind} device; set [model.{model.name}] lanes, or "
-                "options.backend = 'llama.cpp' or 'torch'"
-            )
+    check_lanes(model, lanes, "onnx")
     return OnnxBackend(
         model.name, path, options.integer("context", 0, 0), options.integer("threads", 0, 0, 1024), lanes
     )
 
 
-def _is_since(version: Tuple[int, int]) -> bool:
-    return tuple(int(part) for part in onnxruntime.__version__.split(".")[:2]) >= version
-
-
-class _Shared(NamedTuple):
-    """A session of ONNX Runtime, and what a thread holds while it runs it."""
-
-    session: Any
-    turn: ContextManager[Any]
+def check_lanes(model: ModelConfig, lanes: Sequence[LaneInfo], backend: str) -> None:
+    """Raises :class:`EngineError` for a lane that is not of a CPU."""
+    for lane in lanes:
+        if lane.device_kind != "cpu":
+            raise EngineError(
+                f"model {model.name!r}: back end {backend!r} of engine 'lm' runs on CPU lanes, and lane "
+                f"{lane.name!r} is of a {lane.device_kind} device; set [model.{model.name}] lanes, or "
+                "options.backend = 'llama.cpp' or 'torch'"
+            )
 
 
 class OnnxBackend:
-    """One graph; lanes with equal threads and cores share a session of ONNX Runtime, each has its own memory. Before
-    :data:`SHARED_SINCE` each lane has a session, too, and callers without a lane run one after the other."""
+    """One graph; lanes with equal threads and cores share a session of ONNX Runtime, each has its own memory."""
 
     def __init__(self, model: str, path: str, context: int, threads: int, lanes: Sequence[LaneInfo]) -> None:
         self._model = model
@@ -90,15 +75,14 @@ class OnnxBackend:
         self._context = context
         self._threads = threads
         self._about: Dict[str, Any] = {}
-        self._sessions: Dict[Tuple[int, Tuple[int, ...], int, str], _Shared] = {}
-        self._opening = Lock()
+        self._sessions = SharedSessions(model, path, threads)
         self._tokenizer: Any = None
-        self.continues = _is_since(CHUNKS_SINCE)
+        self.continues = is_since(CHUNKS_SINCE)
 
     def load(self) -> ModelFacts:
         about = self.about()
         for lane in self._lanes:
-            self._session(lane)
+            self._sessions.of(lane)
         per_token = about["layers"] * 2 * about["kv_heads"] * about["head_size"] * 4
         return ModelFacts(
             self._context or about["context"],
@@ -109,10 +93,10 @@ class OnnxBackend:
         )
 
     def unload(self) -> None:
-        self._sessions = {}
+        self._sessions = SharedSessions(self._model, self._path, self._threads)
 
     def open(self, lane: LaneInfo, slots: int) -> OnnxSession:
-        return OnnxSession(self._model, self._session(lane), self.about(), slots, self._context)
+        return OnnxSession(self._model, self._sessions.of(lane), self.about(), slots, self._context)
 
     def tokenizer(self) -> Any:
         if self._tokenizer is None:
@@ -148,33 +132,6 @@ class OnnxBackend:
         self._about = about
         return self._about
 
-    def _session(self, lane: LaneInfo) -> _Shared:
-        is_shared = _is_since(SHARED_SINCE)
-        key = (self._threads or lane.threads, lane.cores, lane.nice, "" if is_shared else lane.name)
-        with self._opening:
-            if key not in self._sessions:
-                self._sessions[key] = _Shared(self._create(*key[:3]), nullcontext() if is_shared else Lock())
-            return self._sessions[key]
-
-    def _create(self, threads: int, cores: Tuple[int, ...], nice: int) -> Any:
-        settings = onnxruntime.SessionOptions()
-        settings.intra_op_num_threads = threads
-        settings.inter_op_num_threads = 1
-        settings.log_severity_level = LOG_FATAL_ONLY
-        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        affinities = thread_affinities(threads, cores)
-        if affinities:
-            settings.add_session_config_entry("session.intra_op_thread_affinities", affinities)
-        try:
-            return made_yielding(
-                nice, lambda: onnxruntime.InferenceSession(self._path, settings, providers=["CPUExecutionProvider"])
-            )
-        except Exception as error:
-            raise EngineError(
-                f"model {self._model!r}: {self._path} cannot be loaded by onnxruntime "
-                f"{onnxruntime.__version__}: {error}"
-            ) from error
-
 
 class _Bound:
     """What one place and number of rows is bound to: made once, used for every step of such a batch."""
@@ -206,7 +163,7 @@ class _Bound:
 class OnnxSession:
     """One lane's sequences."""
 
-    def __init__(self, model: str, shared: _Shared, about: Dict[str, Any], slots: int, context: int) -> None:
+    def __init__(self, model: str, shared: SharedSession, about: Dict[str, Any], slots: int, context: int) -> None:
         self.slots = slots
         self._model = model
         self._session, self._turn = shared
@@ -214,7 +171,7 @@ class OnnxSession:
         self._rows = KvRows(about["layers"], slots, about["kv_heads"], context or about["context"], about["head_size"])
         self._decoding: Dict[Tuple[int, int], _Bound] = {}  # (first row, rows) -> what they are bound to
         self.mixes = False
-        self._chunks = _is_since(CHUNKS_SINCE)
+        self._chunks = is_since(CHUNKS_SINCE)
 
     def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
         """Those that begin run together, filled up to the longest; a row that goes on runs alone."""
@@ -238,6 +195,9 @@ class OnnxSession:
 
     def free(self, slot: int) -> None:
         self._rows.free(slot)
+
+    def encode(self, sources: Sequence[Source]) -> None:
+        raise NotImplementedError("ModelFacts.encoder is None")
 
     def keep(self, slot: int) -> None:
         """It stays in its row, unless others need to lie side by side."""

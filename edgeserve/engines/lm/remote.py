@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import LaneInfo
-from edgeserve.engines.lm.backend import BackendSession, LmBackend, ModelFacts, Row, Tokenizer
+from edgeserve.engines.lm.backend import BackendSession, LmBackend, ModelFacts, Row, Source, Tokenizer
 from edgeserve.errors import EngineError
 
 HOST, TRIAL = "edgeserve.engines.lm.remote:BackendHost", "edgeserve.engines.lm.remote:TrialHost"
@@ -110,10 +110,13 @@ class RemoteSession:
     def decode(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
         return self._run("decode", rows)
 
-    def _run(self, verb: str, rows: Sequence[Row]) -> List[NDArray[Any]]:
+    def _run(self, verb: str, rows: Sequence[Any]) -> List[NDArray[Any]]:
         orders = [self._orders.popleft() for _ in range(len(self._orders))]
         scores: List[NDArray[Any]] = self._process.call(verb, (orders, list(rows)), self._starts)
         return scores
+
+    def encode(self, sources: Sequence[Source]) -> None:
+        self._run("encode", sources)
 
     def free(self, slot: int) -> None:
         self._orders.append(("free", (slot,)))
@@ -155,14 +158,19 @@ class BackendHost:
         """Reads the model and makes a step: what a library refuses by ending its process ends this one, now."""
         facts = self._backend.load()
         self._session = self._backend.open(self._lane, self._slots)
+        if facts.encoder is not None:
+            self._session.encode([Source(0, [0])])
         self._session.prefill([Row(0, [0], 0)])
         self._session.free(0)
         return facts, self._session.mixes
 
-    def ask(self, verb: str, argument: Tuple[List[Order], List[Row]]) -> List[NDArray[Any]]:
+    def ask(self, verb: str, argument: Tuple[List[Order], List[Any]]) -> List[NDArray[Any]]:
         orders, rows = argument
         for name, slots in orders:
             getattr(self._session, name)(*slots)
+        if verb == "encode":
+            self._session.encode(rows)
+            return []
         return self._session.prefill(rows) if verb == "prefill" else self._session.decode(rows)
 
 

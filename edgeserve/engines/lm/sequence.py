@@ -15,7 +15,7 @@ from edgeserve.engines.lm.slots import Slots
 class Sequence:
     """One answer to an ``owner`` (``None``: it shares no memory with others). ``tokens`` are the prompt's and those
     generated; the first ``cached`` of them are in the slot's memory. So many of the prompt's were there before it
-    began: ``reused``.
+    began: ``reused``. With an encoder, the slot's memory also has what the decoder needs of the source: ``encoded``.
 
     ``release`` gives the memory back on any thread, as long as no batch runs the sequence; what is left can go on in
     any session of the same model, which computes the memory again. A copy through pickle is released.
@@ -27,6 +27,7 @@ class Sequence:
         "tokens",
         "text",
         "cached",
+        "encoded",
         "reused",
         "slot",
         "_slots",
@@ -43,6 +44,7 @@ class Sequence:
         self.tokens: List[int] = list(asked.prompt)
         self.text = AnswerText(asked.stops, bool(asked.calls))
         self.cached = self.reused = 0
+        self.encoded = False
         self.slot = -1
         self._slots: Optional[Slots] = None
         self._random = random.Random(seed if asked.seed is None else asked.seed)
@@ -63,6 +65,16 @@ class Sequence:
     def waiting(self) -> List[int]:
         """The tokens that are not in memory yet: one while it is decoded."""
         return self.tokens[self.cached :]
+
+    @property
+    def to_encode(self) -> int:
+        """How many tokens the encoder is to read before the next step."""
+        return 0 if self.encoded else len(self.asked.source)
+
+    @property
+    def kept_tokens(self) -> int:
+        """How many tokens are in memory, those of the source among them."""
+        return self.cached + (len(self.asked.source) if self.encoded else 0)
 
     def draw(self) -> float:
         """The next random number of this answer; none is used up where the best token is taken."""
@@ -93,7 +105,7 @@ class Sequence:
 
     def hold(self, slots: Slots, slot: int, cached: int) -> None:
         """Its memory is in this slot from now on, and has so many of its tokens."""
-        self._slots, self.slot, self.cached = slots, slot, cached
+        self._slots, self.slot, self.cached, self.encoded = slots, slot, cached, False
         if not self.count:
             self.reused = cached
 
@@ -103,13 +115,13 @@ class Sequence:
             self.release()
             return
         slots, self._slots = self._slots, None
-        cached, self.cached = self.cached, 0
+        cached, self.cached, self.encoded = self.cached, 0, False
         slots.keep(Held(self.slot, self.tokens[:cached], self.owner))
 
     def release(self) -> None:
         """Give the memory back. Idempotent."""
         slots, self._slots = self._slots, None
-        self.cached = 0
+        self.cached, self.encoded = 0, False
         if slots is not None:
             slots.give_back(self.slot)
 
@@ -150,3 +162,4 @@ class Sequence:
         self.owner, self.reused = state["owner"], state["reused"]
         self._random, self._unsent, self.chances = state["random"], state["unsent"], state["chances"]
         self.cached, self.slot, self._slots, self._held_to = 0, -1, None, None
+        self.encoded = False

@@ -3,7 +3,8 @@
 A turn of the loop reads some tokens of prompts (*prefill*; the last of them bring the first token of an answer), or
 makes one token for each of the others (*decode*), or both where the back end computes them in one run. An answer that
 is over leaves at once, between two turns; so does one that nobody waits for. When the batch is cut, the rest comes back
-with its state. A turn reads no more than a bounded number of tokens, so it has a bound in time, too.
+with its state. A turn reads no more than a bounded number of tokens, so it has a bound in time, too. A source is read
+by an encoder whole, at the beginning of the turn that makes the first token of its answer.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.engines.base import ANSWERED, Batch, BatchControl, Result
-from edgeserve.engines.lm.backend import Row, Tokenizer
+from edgeserve.engines.lm.backend import Row, Source, Tokenizer
 from edgeserve.engines.lm.constraint import Grammars
 from edgeserve.engines.lm.generation import Reader, answer_of, told_chances
 from edgeserve.engines.lm.sampling import choose, log_chances, weighed
@@ -151,24 +152,33 @@ class StepLoop:
         """Read a part of the prompts, or make a step of the others; both where that is one run."""
         run.turns += 1
         mixes = self._slots.session.mixes
-        parts = parts_of(filling, self._language.prefill_tokens or PREFILL_TOKENS_MAX, mixes)
-        tokens = sum([count for _, count in parts])
-        if decoding and (not parts or mixes or self._read + tokens > PREFILL_TOKENS_MAX):
+        most = self._language.prefill_tokens or PREFILL_TOKENS_MAX
+        parts = parts_of(filling, most, mixes)
+        tokens = sum([count + job.sequence.to_encode for job, count in parts])
+        if decoding and (not parts or mixes or (self._read and self._read + tokens > PREFILL_TOKENS_MAX)):
             parts = [*parts, *[(job, 1) for job in decoding]] if mixes else [(job, 1) for job in decoding]
             self._read = 0
         else:
             self._read += tokens if decoding else 0
+            run.turns += max(0, tokens - 1) // most  # a long source takes as long as so many turns
         self._step(run, [job for job, _ in parts], [count for _, count in parts])
 
     def _step(self, run: _Run, jobs: Several[BatchItem], counts: Several[int]) -> None:
-        """Give the back end so many of each sequence's waiting tokens; choose the next of each where none is left."""
+        """Give the back end so many of each sequence's waiting tokens, and before them what its encoder is to read;
+        choose the next of each where none is left."""
+        fresh = [job.sequence for job in jobs if job.sequence.to_encode]
+        sources = [Source(sequence.slot, sequence.asked.source) for sequence in fresh]
         rows = [
             Row(job.sequence.slot, job.sequence.waiting[:count], job.sequence.cached)
             for job, count in zip(jobs, counts)
         ]
         decode = all(len(row.tokens) == 1 and row.start > 0 for row in rows)
         with self._slots.using() as session:
+            if sources:
+                session.encode(sources)
             scores = session.decode(rows) if decode else session.prefill(rows)
+        for sequence in fresh:
+            sequence.encoded = True
         for job, row, found in zip(jobs, rows, scores):
             job.sequence.cached += len(row.tokens)
             if job.sequence.cached == len(job.sequence.tokens):
@@ -190,7 +200,8 @@ class StepLoop:
             self._finish(run, job, "stop", sequence.count + 1)
             return
         chance = self._chance(said, token, asked.logprobs) if asked.logprobs >= 0 else None
-        text = sequence.append(token, self._language.tokenizer.piece(token), chance)
+        begins = bool(asked.source) and not sequence.count
+        text = sequence.append(token, self._language.tokenizer.piece(token, begins), chance)
         complete = sequence.text.stopped or (constraint is not None and constraint.took(token))
         if complete or sequence.count >= asked.max_tokens:
             self._finish(run, job, "stop" if complete else "length", sequence.count, text)
@@ -213,7 +224,8 @@ class StepLoop:
         text += "" if calls else sequence.text.give_up()
         run.tell(job, text)
         text, generated, reused = sequence.text.text, sequence.generated, sequence.reused
-        answer = answer_of(text, generated, reason, len(asked.prompt), count, reused, calls, sequence.chances)
+        prompt_tokens = len(asked.source or asked.prompt)
+        answer = answer_of(text, generated, reason, prompt_tokens, count, reused, calls, sequence.chances)
         self._leave(run, job, Result(answer, steps=job.steps, turns=run.turns, cached=reused))
 
     def _leave(self, run: _Run, job: BatchItem, result: Result) -> None:
@@ -226,7 +238,7 @@ class StepLoop:
         return Result(
             {},
             state=sequence,
-            state_bytes=sequence.cached * self._language.bytes_per_token,
+            state_bytes=sequence.kept_tokens * self._language.bytes_per_token,
             done=False,
             steps=job.steps,
             turns=run.turns,
@@ -273,17 +285,19 @@ def parts_of(jobs: Several[BatchItem], most: int, mixes: bool) -> List[Tuple[Bat
 
     A part ends where a multiple of ``most`` tokens is in memory, or the prompt ends: the arithmetic of an answer does
     not depend on what else is read. Rows of one run are padded to the longest and all begin, unless the back end mixes.
+    What the encoder is to read counts with the tokens behind it; one longer than ``most`` is read alone.
     """
     parts: List[Tuple[BatchItem, int]] = []
     total = longest = 0
     for job in jobs:
         cached = job.sequence.cached
         count = min(len(job.sequence.waiting), most - cached % most)
-        wide = max(longest, count)
-        if parts and (total + count if mixes else wide * (len(parts) + 1)) > most:
+        reads = count + job.sequence.to_encode
+        wide = max(longest, reads)
+        if parts and (total + reads if mixes else wide * (len(parts) + 1)) > most:
             continue
         if parts and not mixes and (cached or parts[0][0].sequence.cached):
             continue
         parts.append((job, count))
-        total, longest = total + count, wide
+        total, longest = total + reads, wide
     return parts

@@ -6,6 +6,7 @@ llama.cpp and transformers bring their own; their back ends wrap them.
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
@@ -33,6 +34,7 @@ class ByteTokenizer:
         self.chat_template = chat_template
         self.bos_token = bos_token
         self.eos_token = eos_token
+        self.last: Tuple[int, ...] = ()
         self._numbers = {name: 256 + index for index, name in enumerate(specials)}
         self.special_texts = longest_first(specials)
         self._names = re.compile("({})".format("|".join(map(re.escape, self.special_texts)) or "(?!)"))
@@ -45,13 +47,37 @@ class ByteTokenizer:
             tokens += [self._numbers[part]] if index % 2 else part.encode("utf-8")
         return tokens
 
-    def piece(self, token: int) -> bytes:
+    def piece(self, token: int, begins: bool = False) -> bytes:
         return bytes([token]) if token < 256 else b""
 
 
+class CharacterTokenizer:
+    """A character is a token: the places in ``names``. Names of several characters are control tokens; ``unknown`` is
+    the token of a character that is not there."""
+
+    chat_template = bos_token = eos_token = ""
+
+    def __init__(
+        self, names: Sequence[str], unknown: int, first: Sequence[int], last: Sequence[int], stops: Sequence[int]
+    ) -> None:
+        self.first, self.last, self.stops = tuple(first), tuple(last), tuple(stops)
+        self._names = tuple(names)
+        self._unknown = unknown
+        self._numbers = {name: number for number, name in enumerate(names)}
+        self.special_texts = longest_first([name for name in names if len(name) > 1])
+
+    def encode(self, text: str, special: bool = False) -> List[int]:
+        return [self._numbers.get(character, self._unknown) for character in text]
+
+    def piece(self, token: int, begins: bool = False) -> bytes:
+        name = self._names[token]
+        return name.encode("utf-8") if len(name) == 1 else b""
+
+
 class FileTokenizer:
-    """The text of a ``tokenizer.json`` with byte-level BPE, as GPT-2 and most models since have it. The library's
-    tokenizers keep a switch for control tokens, so there are two: threads share them without changing them."""
+    """The text of a ``tokenizer.json`` with byte-level BPE, as GPT-2 and most models since have it, or with words that
+    begin with U+2581, as sentencepiece writes them (T5). The library's tokenizers keep a switch for control tokens, so
+    there are two: threads share them without changing them."""
 
     def __init__(
         self,
@@ -62,8 +88,10 @@ class FileTokenizer:
         model: str,
         bos_token: str = "",
         eos_token: str = "",
+        last: Sequence[int] = (),
     ) -> None:
         self.first = tuple(first)
+        self.last = tuple(last)
         self.stops = tuple(stops)
         self.chat_template = chat_template
         self.bos_token = bos_token
@@ -72,15 +100,17 @@ class FileTokenizer:
         self._plain.encode_special_tokens = True
         self._special = _opened(text, model)
         added = _added(self._special)
-        self._pieces = _pieces(self._special, added)
+        self._marks_words = WORD_MARK in json.dumps(json.loads(text).get("decoder"), ensure_ascii=False)
+        self._pieces = _pieces(self._special, added, self._marks_words)
         self.special_texts = longest_first(list(added.values()))
 
     def encode(self, text: str, special: bool = False) -> List[int]:
         tokens: List[int] = (self._special if special else self._plain).encode(text, add_special_tokens=False).ids
         return tokens
 
-    def piece(self, token: int) -> bytes:
-        return self._pieces.get(token, b"")
+    def piece(self, token: int, begins: bool = False) -> bytes:
+        piece = self._pieces.get(token, b"")
+        return piece[1:] if begins and self._marks_words and piece[:1] == b" " else piece
 
 
 def longest_first(names: Sequence[str]) -> Sequence[str]:
@@ -121,6 +151,20 @@ def _from_file(
         return FileTokenizer(file.read(), first, stops, chat_template, model, bos_token, eos_token)
 
 
+def tokenizer_with_ends(text: str, stops: Sequence[int], model: str) -> FileTokenizer:
+    """The tokenizer of a model with an encoder, by the text of its ``tokenizer.json``: prompts have the tokens that it
+    puts around a text."""
+    opened = _opened(text, model)
+    begin, end = around(opened.encode("a").ids, opened.encode("a", add_special_tokens=False).ids)
+    return FileTokenizer(text, begin, stops, "", model, last=end)
+
+
+def around(whole: List[int], inner: List[int]) -> Tuple[List[int], List[int]]:
+    """What stands before and behind some tokens in a longer list."""
+    place = next((at for at in range(len(whole)) if whole[at : at + len(inner)] == inner), 0)
+    return whole[:place], whole[place + len(inner) :]
+
+
 def _opened(text: str, model: str) -> Any:
     try:
         import tokenizers
@@ -142,12 +186,23 @@ def _added(tokenizer: Any) -> Dict[int, str]:
     return {token: added.content for token, added in tokenizer.get_added_tokens_decoder().items() if added.special}
 
 
-def _pieces(tokenizer: Any, added: Mapping[int, str]) -> Dict[int, bytes]:
+WORD_MARK = "\u2581"
+"""Stands for the space before a word in the vocabularies of sentencepiece."""
+
+BYTE_NAME = re.compile("<0x([0-9A-F]{2})>")
+"""There a byte of a character that the vocabulary lacks."""
+
+
+def _pieces(tokenizer: Any, added: Mapping[int, str], marks_words: bool) -> Dict[int, bytes]:
     """The bytes of every token but the control tokens."""
     bytes_of = byte_characters()
     pieces = {}
     for text, token in tokenizer.get_vocab(with_added_tokens=True).items():
         if token in added:
+            continue
+        if marks_words:
+            byte = BYTE_NAME.fullmatch(text)
+            pieces[token] = bytes([int(byte[1], 16)]) if byte else text.replace(WORD_MARK, " ").encode("utf-8")
             continue
         known = all(character in bytes_of for character in text)
         pieces[token] = bytes(bytes_of[character] for character in text) if known else text.encode("utf-8")

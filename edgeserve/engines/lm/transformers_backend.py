@@ -1,13 +1,14 @@
-"""Causal language models of ``transformers``, on torch: what has no graph and no GGUF file, on the CPU or on CUDA.
+"""Language models of ``transformers``, on torch: what has no graph and no GGUF file, on the CPU or on CUDA. Causal
+ones, and ones with an encoder.
 
 Keys and values of the sequences of a batch lie side by side, filled up at their left to the longest, as the library's
-models expect. As long as the same sequences make steps they stay so; where the company changes they are laid anew.
+models expect (``transformers_rows.py``).
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence
 
 import torch
 import transformers
@@ -15,8 +16,16 @@ from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
-from edgeserve.engines.lm.backend import ModelFacts, Row
-from edgeserve.engines.lm.tokenizers import FileTokenizer
+from edgeserve.engines.lm.backend import BackendSession, ModelFacts, Row, Source
+from edgeserve.engines.lm.tokenizers import FileTokenizer, around
+from edgeserve.engines.lm.transformers_encdec import (
+    EncoderDecoderSession,
+    cache_name,
+    decoder_bytes,
+    encoder_facts,
+    with_own_positions,
+)
+from edgeserve.engines.lm.transformers_rows import TorchRows, cache_of, layers_of
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError, OutOfMemory
 
@@ -53,13 +62,17 @@ class TransformersBackend:
         self._dtype = PRECISIONS[precision]
         self._device = device
         self._network: Any = None
+        self._config: Any = None
         self._vocabulary: Optional[FileTokenizer] = None
 
     def load(self) -> ModelFacts:
         if self._network is None:
             try:
-                network = transformers.AutoModelForCausalLM.from_pretrained(self._folder, local_files_only=True)
-                self._network = network.to(device=self._device, dtype=self._dtype).eval()
+                has_encoder = self._has_encoder()
+                kind = transformers.AutoModelForSeq2SeqLM if has_encoder else transformers.AutoModelForCausalLM
+                network = kind.from_pretrained(self._folder, local_files_only=True)
+                network = network.to(device=self._device, dtype=self._dtype).eval()
+                self._network = with_own_positions(network) if has_encoder else network
             except torch.cuda.OutOfMemoryError as error:
                 raise OutOfMemory(
                     f"model {self._model!r}: no room for its weights on {self._device}: {error}"
@@ -70,43 +83,53 @@ class TransformersBackend:
                     f"{self._folder}: {error}"
                 ) from error
         config = self._network.config
-        context = int(getattr(config, "max_position_embeddings", 0) or self._context)
+        weights = int(sum([item.numel() * item.element_size() for item in self._network.parameters()]))
+        context = int(
+            getattr(config, "max_position_embeddings", 0) or self._context or getattr(config, "n_positions", 0)
+        )
         if self._context > context or not context:
             raise EngineError(
                 f"model {self._model!r}: [model.{self._model}] options.context = {self._context}; the "
                 f"model has positions for {context} tokens, choose at most that"
             )
+        if config.is_encoder_decoder:
+            context = self._context or context
+            per_token = decoder_bytes(config, self._dtype.itemsize)
+            encoder = encoder_facts(self._network, context, self._model)
+            return ModelFacts(context, int(config.vocab_size), per_token, weights, encoder=encoder)
         heads = int(getattr(config, "num_key_value_heads", 0) or config.num_attention_heads)
         size = int(getattr(config, "head_dim", 0) or config.hidden_size // config.num_attention_heads)
         per_token = 2 * int(config.num_hidden_layers) * heads * size * self._dtype.itemsize
-        weights = sum([item.numel() * item.element_size() for item in self._network.parameters()])
-        return ModelFacts(self._context or context, int(config.vocab_size), per_token, int(weights))
+        return ModelFacts(self._context or context, int(config.vocab_size), per_token, weights)
 
     def unload(self) -> None:
         self._network = None
 
-    def open(self, lane: LaneInfo, slots: int) -> TransformersSession:
-        return TransformersSession(self._model, self._network, self._device, self._threads or lane.threads, slots)
+    def open(self, lane: LaneInfo, slots: int) -> BackendSession:
+        kind = EncoderDecoderSession if self._network.config.is_encoder_decoder else TransformersSession
+        return kind(self._model, self._network, self._device, self._threads or lane.threads, slots)
+
+    def _has_encoder(self) -> bool:
+        if self._config is None:
+            self._config = transformers.AutoConfig.from_pretrained(self._folder, local_files_only=True)
+        return bool(self._config.is_encoder_decoder)
 
     def tokenizer(self) -> FileTokenizer:
         if self._vocabulary is None:
             try:
+                has_encoder = self._has_encoder()
                 opened = transformers.AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
             except Exception as error:
                 raise EngineError(
                     f"model {self._model!r}: transformers {transformers.__version__} cannot read the "
                     f"tokenizer in {self._folder}: {error}"
                 ) from error
-            self._vocabulary = tokenizer_of(self._model, opened)
+            self._vocabulary = tokenizer_of(self._model, opened, has_encoder)
         return self._vocabulary
 
 
-Layers = List[Tuple[Any, Any]]
-"""Keys and values per layer: ``[sequences, heads, tokens, head size]``."""
-
-
 class TransformersSession:
-    """One lane's sequences: those that made the last step together as one block, the others each by itself."""
+    """One lane's sequences."""
 
     mixes = False
 
@@ -116,10 +139,11 @@ class TransformersSession:
         self._network = network
         self._device = device
         self._threads = threads
-        self._lengths: Dict[int, int] = {}  # slot -> tokens in memory
-        self._alone: Dict[int, Layers] = {}  # slot -> its part, where it is in no block
-        self._members: List[int] = []  # slots of the block, in order
-        self._block: Layers = []
+        self._cache_name = cache_name(network)
+        self._rows = TorchRows(left=True)
+
+    def encode(self, sources: Sequence[Source]) -> None:
+        raise NotImplementedError("ModelFacts.encoder is None")
 
     def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
         """Rows of one length and without memory run together, the others each alone."""
@@ -137,10 +161,7 @@ class TransformersSession:
         return [scores[row.slot] for row in rows]
 
     def free(self, slot: int) -> None:
-        if slot in self._members:
-            self._part()
-        self._alone.pop(slot, None)
-        self._lengths.pop(slot, None)
+        self._rows.free(slot)
 
     def keep(self, slot: int) -> None:
         raise NotImplementedError("ModelFacts.reuses is False")
@@ -152,16 +173,15 @@ class TransformersSession:
         return False
 
     def close(self) -> None:
-        self._members, self._block, self._alone, self._lengths = [], [], {}, {}
+        self._rows.clear()
 
     def _run(self, rows: Sequence[Row]) -> Dict[int, NDArray[Any]]:
         """Append as many tokens to each row, and the scores by slot."""
         slots, count = [row.slot for row in rows], len(rows[0].tokens)
         starts = torch.tensor([row.start for row in rows], device=self._device)
-        self._gather(slots, rows)
-        longest = int(starts.max())
-        places = torch.arange(longest + count, device=self._device)
-        mask = (places[None, :] >= (longest - starts)[:, None]).long()  # filled up at the left
+        self._rows.gather(slots)
+        mask = self._rows.mask(slots, count, self._device)
+        cache = cache_of(self._rows.block)
         positions = starts[:, None] + torch.arange(count, device=self._device)[None, :]
         tokens = torch.tensor([list(row.tokens) for row in rows], device=self._device)
         if self._device == "cpu" and torch.get_num_threads() != self._threads:
@@ -172,8 +192,8 @@ class TransformersSession:
                     input_ids=tokens,
                     attention_mask=mask,
                     position_ids=positions,
-                    past_key_values=cache_of(self._block),
                     use_cache=True,
+                    **{self._cache_name: cache},
                 )
                 scores = said.logits[:, -1].float().cpu().numpy()
         except torch.cuda.OutOfMemoryError as error:
@@ -184,61 +204,13 @@ class TransformersSession:
             raise EngineError(
                 f"model {self._model!r}: torch {torch.__version__} failed in a step of {len(rows)} sequences: {error}"
             ) from error
-        self._block, self._members = layers_of(said.past_key_values), slots
-        self._lengths.update({row.slot: row.start + count for row in rows})
+        self._rows.grown(layers_of(cache), [row.start + count for row in rows])
         return dict(zip(slots, scores))
 
-    def _gather(self, slots: List[int], rows: Sequence[Row]) -> None:
-        """Make these sequences the block."""
-        if slots == self._members:
-            return
-        self._part()
-        if all(row.start == 0 for row in rows):
-            self._block = []
-            return
-        longest = max([row.start for row in rows])
-        parts = [self._alone.pop(slot) for slot in slots]
-        self._block = [
-            tuple(torch.cat([_filled(part[layer][kind], longest) for part in parts]) for kind in (0, 1))
-            for layer in range(len(parts[0]))
-        ]
 
-    def _part(self) -> None:
-        """Let the sequences of the block lie each by itself."""
-        for place, slot in enumerate(self._members):
-            length = self._lengths[slot]
-            self._alone[slot] = [
-                (
-                    keys[place : place + 1, :, keys.shape[2] - length :].clone(),
-                    values[place : place + 1, :, values.shape[2] - length :].clone(),
-                )
-                for keys, values in self._block
-            ]
-        self._members, self._block = [], []
-
-
-def _filled(array: Any, length: int) -> Any:
-    """Zeros before the tokens of one sequence, up to ``length`` in all."""
-    return torch.nn.functional.pad(array, (0, 0, length - array.shape[2], 0))
-
-
-def cache_of(layers: Layers) -> Any:
-    """The library's cache with these keys and values."""
-    cache = transformers.DynamicCache()
-    for number, (keys, values) in enumerate(layers):
-        cache.update(keys, values, number)
-    return cache
-
-
-def layers_of(cache: Any) -> Layers:
-    """Keys and values of the library's cache, whose form has changed over its versions."""
-    if hasattr(cache, "layers"):
-        return [(layer.keys, layer.values) for layer in cache.layers]
-    return list(zip(cache.key_cache, cache.value_cache))
-
-
-def tokenizer_of(model: str, opened: Any) -> FileTokenizer:
-    """The tokenizer of a saved model, which must be one of the tokenizers library."""
+def tokenizer_of(model: str, opened: Any, has_encoder: bool) -> FileTokenizer:
+    """The tokenizer of a saved model, which must be one of the tokenizers library. Prompts of a model that
+    ``has_encoder`` have all the tokens that it puts around a text."""
     backend = getattr(opened, "backend_tokenizer", None)
     if backend is None:
         raise EngineError(
@@ -247,14 +219,16 @@ def tokenizer_of(model: str, opened: Any) -> FileTokenizer:
         )
     ends = opened.eos_token_id
     stops = [] if ends is None else list(ends) if isinstance(ends, (list, tuple)) else [ends]
-    begin = opened.encode("a")[:1]  # what it puts before any text; not every class says so (add_bos_token)
+    whole, inner = opened.encode("a"), opened.encode("a", add_special_tokens=False)  # not every class says what it adds
+    begin, end = around(whole, inner)
     texts = opened.special_tokens_map
     return FileTokenizer(
         backend.to_str(),
-        begin if begin == [opened.bos_token_id] else [],
+        begin if has_encoder or begin == [opened.bos_token_id] else [],
         stops,
         str(opened.chat_template or ""),
         model,
         texts.get("bos_token", ""),
         texts.get("eos_token", ""),
+        end if has_encoder else [],
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Callable
 
-from edgeserve.engines.lm.backend import BackendSession, Row
+from edgeserve.engines.lm.backend import BackendSession, ModelFacts, Row, Source
 
 FEW, MANY = 8, 64
 """Tokens of the two runs from which the time of a turn is reckoned."""
@@ -18,14 +18,17 @@ TOKENS_MIN = 8
 RUNS = 3
 
 
-def tokens_within(session: BackendSession, bound_ns: int, most: int, context: int, clock_ns: Callable[[], int]) -> int:
+def tokens_within(
+    session: BackendSession, bound_ns: int, most: int, facts: ModelFacts, clock_ns: Callable[[], int]
+) -> int:
     """The largest power of two of tokens, up to ``most``, whose run is believed to take at most ``bound_ns``; never
     below :data:`TOKENS_MIN`. Uses slot 0 of a session that nobody has used yet."""
-    many = min(MANY, context - 1)
+    encodes = facts.encoder is not None
+    many = min(MANY, facts.encoder.source_tokens if facts.encoder is not None else facts.context_tokens - 1)
     few = min(FEW, many - 1)
     if few < 1:
         return most
-    few_ns, many_ns = (_run_ns(session, count, clock_ns) for count in (few, many))
+    few_ns, many_ns = (_run_ns(session, count, encodes, clock_ns) for count in (few, many))
     token_ns = max(0.0, (many_ns - few_ns) / (many - few))
     found = TOKENS_MIN
     while found * 2 <= most and few_ns + (found * 2 - few) * token_ns <= bound_ns:
@@ -33,12 +36,14 @@ def tokens_within(session: BackendSession, bound_ns: int, most: int, context: in
     return min(found, most)
 
 
-def _run_ns(session: BackendSession, count: int, clock_ns: Callable[[], int]) -> int:
+def _run_ns(session: BackendSession, count: int, encodes: bool, clock_ns: Callable[[], int]) -> int:
     """The fastest of a few runs: the first ones make buffers, and what else runs on the machine only slows."""
     took = []
     for _ in range(RUNS):
         begun_ns = clock_ns()
-        session.prefill([Row(0, [0] * count, 0)])
+        if encodes:
+            session.encode([Source(0, [0] * count)])
+        session.prefill([Row(0, [0] * (1 if encodes else count), 0)])
         took.append(clock_ns() - begun_ns)
         session.free(0)
     return min(took)

@@ -11,6 +11,7 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo
 from edgeserve.engines.lm import lm_engine as engine_module
+from edgeserve.engines.lm.backend import ModelFacts
 from edgeserve.engines.lm.lm_engine import LmEngine
 from edgeserve.engines.lm.step_loop import parts_of
 from edgeserve.engines.lm.turns import tokens_within
@@ -137,7 +138,7 @@ def test_a_state_that_was_released_amid_its_prompt_begins_again(engine, alone):
 
 
 def job(waiting, cached=0):
-    return SimpleNamespace(sequence=SimpleNamespace(waiting=[0] * waiting, cached=cached))
+    return SimpleNamespace(sequence=SimpleNamespace(waiting=[0] * waiting, cached=cached, to_encode=0))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ class Timed:
 )
 def test_as_many_tokens_as_fit_into_a_turn(fixed, each, bound, tokens):
     session = Timed(fixed, each)
-    assert tokens_within(session, bound, 512, 2048, lambda: session.now) == tokens
+    assert tokens_within(session, bound, 512, ModelFacts(2048, 256, 1, 1), lambda: session.now) == tokens
 
 
 def test_the_first_lane_measures_how_many_tokens_a_turn_reads(directory):

@@ -1,0 +1,200 @@
+"""Models of ``transformers`` with an encoder and a decoder (T5, BART and their kin), one lane's session on torch.
+
+The encoder reads a source once. From what it says, each layer of the decoder keeps keys and values of the source
+(*cross attention*), beside those of the answer so far.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from typing import Any, Dict, List, Sequence, Tuple
+
+import torch
+import transformers
+from numpy.typing import NDArray
+
+from edgeserve.engines.lm.backend import Encoder, Row, Source
+from edgeserve.engines.lm.transformers_rows import TorchRows, cache_of, layers_of
+from edgeserve.errors import EngineError, OutOfMemory
+
+CACHE_NAMES = ("cache", "past_key_values")
+"""What the library calls a model's keys and values; the newest name first."""
+
+
+def cache_name(network: Any) -> str:
+    """Which of :data:`CACHE_NAMES` a model takes."""
+    known = inspect.signature(type(network).forward).parameters
+    return next(name for name in CACHE_NAMES if name in known)
+
+
+def encoder_facts(network: Any, source_tokens: int, model: str) -> Encoder:
+    """With which tokens the decoder of a saved model begins."""
+    settings = network.generation_config
+    begin = settings.decoder_start_token_id
+    begin = network.config.decoder_start_token_id if begin is None else begin
+    if begin is None:
+        raise EngineError(
+            f"model {model!r}: neither config.json nor generation_config.json says decoder_start_token_id, the token "
+            "with which the decoder begins; add it there"
+        )
+    forced = settings.forced_bos_token_id
+    return Encoder(source_tokens, (int(begin),) if forced is None else (int(begin), int(forced)))
+
+
+def decoder_bytes(config: Any, item_bytes: int) -> int:
+    """What a token keeps in memory, of an answer or of a source: keys and values of every layer of the decoder."""
+    layers = getattr(config, "num_decoder_layers", None) or config.decoder_layers
+    heads = getattr(config, "num_heads", None) or config.decoder_attention_heads
+    size = getattr(config, "d_kv", None) or config.d_model // heads
+    return 2 * int(layers) * int(heads) * int(size) * item_bytes
+
+
+class _Positions(torch.nn.Module):  # type: ignore[misc]
+    """Stands for a decoder's table of positions: each row of a run has its own, as the running thread set them. The
+    library would count them from the longest row."""
+
+    def __init__(self, table: Any) -> None:
+        super().__init__()
+        self.table = table
+        self.running = threading.local()
+
+    def forward(self, *given: Any, **named: Any) -> Any:
+        positions = getattr(self.running, "positions", None)
+        if positions is None:
+            return self.table(*given, **named)
+        return torch.nn.Embedding.forward(self.table, positions + getattr(self.table, "offset", 0))
+
+
+def with_own_positions(network: Any) -> Any:
+    """Make rows of different lengths possible in one run, where the decoder has a table of positions. The model."""
+    decoder = network.get_decoder()
+    if isinstance(getattr(decoder, "embed_positions", None), torch.nn.Embedding):
+        decoder.embed_positions = _Positions(decoder.embed_positions)
+    return network
+
+
+class EncoderDecoderSession:
+    """One lane's sequences."""
+
+    mixes = False
+
+    def __init__(self, model: str, network: Any, device: str, threads: int, slots: int) -> None:
+        self.slots = slots
+        self._model = model
+        self._network = network
+        self._device = device
+        self._threads = threads
+        self._cache_name = cache_name(network)
+        self._said: Dict[int, Any] = {}  # slot -> what the encoder said, until the decoder's first run
+        self._crossed, self._rows = TorchRows(left=False), TorchRows(left=True)
+        self._positions = getattr(network.get_decoder(), "embed_positions", None)
+        is_relative = any(name.endswith("relative_attention_bias") for name, _ in network.get_decoder().named_modules())
+        self._any_lengths = isinstance(self._positions, _Positions) or is_relative
+
+    def encode(self, sources: Sequence[Source]) -> None:
+        longest = max([len(source.tokens) for source in sources])
+        tokens = torch.zeros((len(sources), longest), dtype=torch.long, device=self._device)
+        mask = torch.zeros_like(tokens)
+        for place, source in enumerate(sources):
+            self.free(source.slot)
+            tokens[place, : len(source.tokens)] = torch.tensor(list(source.tokens), device=self._device)
+            mask[place, : len(source.tokens)] = 1
+        said = self._call(len(sources), self._network.get_encoder(), input_ids=tokens, attention_mask=mask)
+        for source, row in zip(sources, said.last_hidden_state):
+            self._said[source.slot] = row[: len(source.tokens)].clone()
+
+    def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
+        """Rows of one length whose sequences begin run together, the others each alone."""
+        groups: Dict[Any, List[Row]] = {}
+        for row in rows:
+            groups.setdefault((len(row.tokens), -1 if row.start == 0 else row.slot), []).append(row)
+        return self._in_groups(rows, groups)
+
+    def decode(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
+        groups: Dict[Any, List[Row]] = {}
+        for row in rows:
+            groups.setdefault(0 if self._any_lengths else row.start, []).append(row)
+        return self._in_groups(rows, groups)
+
+    def free(self, slot: int) -> None:
+        self._said.pop(slot, None)
+        self._crossed.free(slot)
+        self._rows.free(slot)
+
+    def keep(self, slot: int) -> None:
+        raise NotImplementedError("ModelFacts.reuses is False")
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        raise NotImplementedError("ModelFacts.reuses is False")
+
+    def lost(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self._said = {}
+        self._crossed.clear()
+        self._rows.clear()
+
+    def _in_groups(self, rows: Sequence[Row], groups: Dict[Any, List[Row]]) -> List[NDArray[Any]]:
+        scores: Dict[int, NDArray[Any]] = {}
+        for group in groups.values():
+            scores.update(zip([row.slot for row in group], self._run(group)))
+        return [scores[row.slot] for row in rows]
+
+    def _run(self, rows: Sequence[Row]) -> NDArray[Any]:
+        """Append as many tokens to each row: the scores behind the last, ``[rows, vocabulary]``."""
+        slots, count = [row.slot for row in rows], len(rows[0].tokens)
+        starts = [row.start for row in rows]
+        self._rows.gather(slots)
+        self._crossed.gather(slots)
+        said, sources = self._said_to(slots)
+        mask = self._rows.mask(slots, count, self._device)
+        cache = transformers.EncoderDecoderCache(cache_of(self._rows.block), cache_of(self._crossed.block))
+        if isinstance(self._positions, _Positions):
+            first = torch.tensor(starts, device=self._device)
+            self._positions.running.positions = first[:, None] + torch.arange(count, device=self._device)[None, :]
+        try:
+            found = self._call(
+                len(rows),
+                self._network,
+                encoder_outputs=(said,),
+                attention_mask=(torch.arange(said.shape[1], device=self._device) < sources[:, None]).long(),
+                decoder_input_ids=torch.tensor([list(row.tokens) for row in rows], device=self._device),
+                decoder_attention_mask=mask,
+                use_cache=True,
+                **{self._cache_name: cache},
+            )
+        finally:
+            if isinstance(self._positions, _Positions):
+                self._positions.running.positions = None
+        self._rows.grown(layers_of(cache.self_attention_cache), [start + count for start in starts])
+        self._crossed.grown(layers_of(cache.cross_attention_cache), sources.tolist())
+        for slot in slots:
+            self._said.pop(slot, None)
+        scores: NDArray[Any] = found.logits[:, -1].float().cpu().numpy()
+        return scores
+
+    def _said_to(self, slots: Sequence[int]) -> Tuple[Any, Any]:
+        """What the encoder said, ``[rows, tokens, size]``, and how many tokens each source has. Where the decoder has
+        its keys and values of it already, only the shape counts."""
+        if slots[0] in self._said:
+            rows = [self._said[slot] for slot in slots]
+            lengths = torch.tensor([len(row) for row in rows], device=self._device)
+            return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), lengths
+        lengths = torch.tensor([self._crossed.lengths[slot] for slot in slots], device=self._device)
+        shape = (len(slots), int(lengths.max()), self._network.config.hidden_size)
+        return torch.zeros((1, 1, 1), dtype=self._network.dtype, device=self._device).expand(shape), lengths
+
+    def _call(self, count: int, network: Any, **inputs: Any) -> Any:
+        if self._device == "cpu" and torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
+        try:
+            with torch.inference_mode():
+                return network(**inputs)
+        except torch.cuda.OutOfMemoryError as error:
+            raise OutOfMemory(f"model {self._model!r}: no memory for a step of {count} sequences: {error}") from error
+        except Exception as error:
+            raise EngineError(
+                f"model {self._model!r}: torch {torch.__version__} failed in a step of {count} sequences: {error}"
+            ) from error

@@ -1,0 +1,26 @@
+"""Multipart forms."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Tuple, Union
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from edgeserve.errors import Malformed
+from edgeserve.http.asgi import Call
+
+FORM_PARTS_MAX = 64
+
+
+async def form_fields(call: Call, body: bytes) -> List[Tuple[str, Union[str, bytes]]]:
+    """The fields of a multipart form: texts, and files as bytes."""
+
+    async def receive() -> Dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    try:
+        async with Request(dict(call.scope), receive).form(max_files=FORM_PARTS_MAX, max_fields=FORM_PARTS_MAX) as form:
+            return [(key, value if isinstance(value, str) else await value.read()) for key, value in form.multi_items()]
+    except HTTPException as error:
+        raise Malformed(f"the multipart form cannot be read: {error.detail}") from None

@@ -1,0 +1,105 @@
+"""WAV files as sound, and answers in the forms of OpenAI's transcriptions."""
+
+from __future__ import annotations
+
+import io
+import json
+import wave
+
+import numpy as np
+import pytest
+
+pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
+
+from edgeserve.errors import BadInput
+from edgeserve.http.audio_routes import answer_body, can_transcribe, read_fields, sound_of
+
+DECLARED = {"audio": {"dtype": "float32", "shape": [-1]}, "language": {"dtype": "text", "shape": []}}
+
+
+def wav(values, rate=16_000, channels=1):
+    file = io.BytesIO()
+    with wave.open(file, "wb") as out:
+        out.setnchannels(channels)
+        out.setsampwidth(values.dtype.itemsize)
+        out.setframerate(rate)
+        out.writeframes(values.tobytes())
+    return file.getvalue()
+
+
+def tone(rate, hz=440.0, seconds=0.5):
+    return 0.5 * np.sin(2 * np.pi * hz * np.arange(round(rate * seconds)) / rate)
+
+
+@pytest.mark.parametrize("rate", [8_000, 16_000, 22_050, 44_100, 48_000])
+@pytest.mark.parametrize("dtype", ["u1", "<i2", "<i4"])
+def test_a_tone_is_the_same_tone_at_16_khz(rate, dtype):
+    scale = {"u1": 127.0, "<i2": 32767.0, "<i4": 2147483647.0}[dtype]
+    given = np.round(tone(rate) * scale + (128 if dtype == "u1" else 0)).astype(dtype)
+    sound, expected = sound_of(wav(given, rate)), tone(16_000)
+    assert sound.dtype == np.float32 and len(sound) == len(expected)
+    np.testing.assert_allclose(sound[400:-400], expected[400:-400], atol=0.03)
+
+
+def test_channels_are_mixed_and_what_16_khz_cannot_hold_is_left_out():
+    left, right = np.round(tone(16_000) * 32767).astype("<i2"), np.zeros(8_000, "<i2")
+    np.testing.assert_allclose(sound_of(wav(np.stack([left, right], 1), channels=2)), tone(16_000) / 2, atol=1e-3)
+    assert np.abs(sound_of(wav(np.round(tone(48_000, 12_000) * 32767).astype("<i2"), 48_000))[400:-400]).max() < 0.01
+
+
+@pytest.mark.parametrize("data", [b"", b"RIFF", b"ID3 an mp3", wav(np.zeros(0, "<i2")), wav(np.zeros(9, "<i2"))[:30]])
+def test_what_is_no_sound_is_refused(data):
+    with pytest.raises(BadInput, match="file"):
+        sound_of(data)
+
+
+def test_fields_are_served_or_refused_by_name():
+    file = wav(np.array([0, 16384, -32768], "<i2"))
+    asked = read_fields("hear", {"file": file, "model": "hear", "language": "en", "temperature": "0"}, DECLARED)
+    assert asked.inputs["audio"].tolist() == [0.0, 0.5, -1.0] and asked.inputs["language"] == "en"
+    assert (asked.form, asked.stream) == ("json", False)
+    whole = {**DECLARED, "audio": {"dtype": "int16", "shape": [-1]}}
+    assert read_fields("hear", {"file": file}, whole).inputs["audio"].tolist() == [0, 16384, -32768]
+    for field, value in {
+        "temperature": "0.4",
+        "prompt": "EdgeServe",
+        "timestamp_granularities[]": "word",
+        "response_format": "diarized_json",
+        "stream": "perhaps",
+        "file": "text",
+        "include[]": "logprobs",
+        "deadline_ms": "soon",
+    }.items():
+        with pytest.raises(BadInput, match=field.replace("[", r"\[")) as caught:
+            read_fields("hear", {"file": file, field: value}, DECLARED)
+        assert caught.value.param == field
+    with pytest.raises(BadInput, match="declares no input 'language'"):
+        read_fields("hear", {"file": file, "language": "en"}, {"audio": DECLARED["audio"]})
+
+
+def test_an_app_that_takes_a_channel_of_sound_can_transcribe():
+    assert can_transcribe({"inputs": DECLARED})
+    assert not can_transcribe({"inputs": {"sound": DECLARED["audio"]}})
+    assert not can_transcribe({"inputs": {"audio": {"dtype": "float32", "shape": [2, -1]}}})
+
+
+SAID = {
+    "text": "Hello. Yes.",
+    "language": "en",
+    "duration": 3661.5,
+    "segments": json.dumps(
+        [{"start": 0.0, "end": 1.5, "text": "Hello."}, {"start": 3600, "end": 3661.46, "text": "Yes."}]
+    ),
+}
+
+
+def test_answers_have_the_form_that_was_asked_for():
+    assert json.loads(answer_body(SAID, "json")[0]) == {"text": "Hello. Yes."}
+    assert answer_body(SAID, "text") == (b"Hello. Yes.\n", b"text/plain; charset=utf-8")
+    whole = json.loads(answer_body(SAID, "verbose_json")[0])
+    assert (whole["language"], whole["duration"], whole["segments"][1]["end"]) == ("en", 3661.5, 3661.46)
+    srt = "1\n00:00:00,000 --> 00:00:01,500\nHello.\n\n2\n01:00:00,000 --> 01:01:01,460\nYes.\n\n"
+    assert answer_body(SAID, "srt")[0].decode() == srt
+    assert answer_body(SAID, "vtt")[0].decode().startswith("WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nHello.\n")
+    with pytest.raises(BadInput, match="answers no segments"):
+        answer_body({"text": "x"}, "srt")
