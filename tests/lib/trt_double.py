@@ -123,9 +123,9 @@ class RecordingCuda(CudaDouble):
         super().free_device(pointer)
 
     def release(self, index: int, context: int) -> None:
-        if len(self.engines) and len(self._contexts) == 1:
+        if len(self.engines) and self._contexts == {index: 1}:
             gc.collect()  # cycles do not count
-        if len(self.engines) and len(self._contexts) == 1:
+        if len(self.engines) and self._contexts == {index: 1}:
             raise Misuse("the device's context was given back while an engine of TensorRT lives on it")
         super().release(index, context)
 
