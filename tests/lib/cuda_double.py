@@ -210,7 +210,9 @@ class CudaDouble:
         for stream in list(self._captures):
             if ({stream} | self._joined.get(stream, set())) & self._blocking:
                 self.invalidate(stream)
-                raise error_of(name, 906, "operation would make the legacy stream depend on a capturing blocking stream")
+                raise error_of(
+                    name, 906, "operation would make the legacy stream depend on a capturing blocking stream"
+                )
         before = len(self.ran)
         for stream in sorted(self._blocking & set(self._streams)):
             while self._streams[stream] and self._run_one(stream, set()):

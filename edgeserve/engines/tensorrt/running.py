@@ -11,7 +11,8 @@ and copies one batch while another runs. Four places in three streams order a ba
 batch adds: copies count where they are not hidden behind another batch. On an integrated GPU with mapped memory there
 are no copies, and everything is on the lane's stream.
 
-The contexts of a lane share one block of device memory: they run one after the other on the lane's stream.
+The contexts of a lane share one block of device memory: they run one after the other on the lane's stream. So do
+plans that use streams beside it (``options.aux_streams``), which are ours, and which TensorRT orders with the lane's.
 """
 
 from __future__ import annotations
@@ -109,10 +110,17 @@ class ProfileContext:
     it too, so that a graph would hold for one of them alone."""
 
     def __init__(
-        self, loaded: Loaded, index: int, size: int, shapes: Profile, memory: DeviceBuffer, stream: CudaStream
+        self,
+        loaded: Loaded,
+        index: int,
+        size: int,
+        shapes: Profile,
+        memory: DeviceBuffer,
+        stream: CudaStream,
+        beside: Sequence[CudaStream],
     ) -> None:
         library = loaded.library
-        context = library.api.create_context(loaded.engine)
+        context = library.new_context(loaded.engine)
         if context is None:
             raise EngineError(
                 f"{loaded.where}: no execution context can be made for batch size {size}: "
@@ -127,6 +135,8 @@ class ProfileContext:
         self._shapes: Dict[str, Shape] = {}
         self._outputs: Dict[str, Shape] = {}
         library.api.give_memory(context, memory.pointer, memory.size)
+        if beside:  # else TensorRT makes its own, which wait for whatever a library does on the default stream
+            context.set_aux_streams([other.handle for other in beside])
         select_profile(library, context, index, stream, loaded.where)
         inputs = [tensor.name for tensor in loaded.tensors if tensor.is_input]
         self.reshape({name: shapes[name].usual for name in inputs})
@@ -236,6 +246,7 @@ class LaneContexts:
         self._contexts: Dict[int, ProfileContext] = {}
         self._numbers: Dict[int, ProfileContext] = {}
         self._memory: Optional[DeviceBuffer] = None
+        self._beside: List[CudaStream] = []
         self._next = 0
         self.freed = False
         sizes = sorted({size for size, _ in loaded.profiles})
@@ -243,6 +254,8 @@ class LaneContexts:
         with loaded.device.current():
             try:
                 self._memory = loaded.device.buffer(max(1, loaded.context_bytes))
+                for _ in range(loaded.library.api.aux_streams(loaded.engine)):
+                    self._beside.append(loaded.device.stream(lane.priority))
                 rows = list(zip(loaded.numbers, loaded.profiles))[first : first + len(sizes)]
                 for number, (size, shapes) in rows:
                     self._contexts[size] = self._context(number, size, shapes)
@@ -300,7 +313,9 @@ class LaneContexts:
             self._memory.free()
         for slot in self._slots:
             slot.free()
-        self._contexts, self._numbers, self._slots, self._memory = {}, {}, [], None
+        for other in self._beside:
+            other.free()
+        self._contexts, self._numbers, self._slots, self._memory, self._beside = {}, {}, [], None, []
 
     # --- helpers ---
 
@@ -314,7 +329,7 @@ class LaneContexts:
                     known.has_several = True
                     return known
         assert self._memory is not None
-        made = ProfileContext(loaded, number, size, shapes, self._memory, self.stream.stream)
+        made = ProfileContext(loaded, number, size, shapes, self._memory, self.stream.stream, self._beside)
         self._numbers[number] = made
         return made
 

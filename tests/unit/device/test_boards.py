@@ -105,6 +105,14 @@ def test_boards_by_module_by_name_and_by_soc(tmp_path, model, compatible, slug):
     assert detect_board(plant(tmp_path / "a", jetson(model, [compatible, "nvidia,tegra234"], None))).kind.slug == slug
 
 
+@pytest.mark.parametrize(
+    ("module", "cores"), [("p3767-0000", 2), ("p3767-0001", 1), ("p3767-0005", 0), ("p3701-0005", 2)]
+)
+def test_the_smaller_orin_nx_has_one_dla_core(tmp_path, module, cores):
+    root = plant(tmp_path / "a", jetson("NVIDIA", [f"nvidia,p3768-0000+{module}", "nvidia,tegra234"], None))
+    assert detect_board(root).dla_cores == cores
+
+
 def test_a_gpu_in_wsl2_is_one_where_windows_brings_nvidias_libraries(tmp_path):
     root = plant(tmp_path / "wsl", {"dev/dxg": "", "proc/sys/kernel/osrelease": "5.15.167.4-microsoft-standard-WSL2"})
     assert detect_board(root).kind.slug == "cpu", "it may be another maker's"
