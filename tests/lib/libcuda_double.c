@@ -63,10 +63,6 @@ R cuStreamCreateWithPriority(H *out, unsigned flags, int priority) {
     NEED; if (flags != 1 || priority > 0 || priority < -5) return 1; *out = malloc(1); alive++; return 0;
 }
 R cuCtxGetStreamPriorityRange(int *least, int *greatest) { NEED; *least = 0; *greatest = -5; return 0; }
-R cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags) {
-    NEED; if (flags & ~3u || (size_t)pointer & 4095 || !size) return 1; alive++; return 0;
-}
-R cuMemHostUnregister(void *pointer) { NEED; alive--; return pointer ? 0 : 1; }
 R cuStreamDestroy_v2(H stream) { NEED; free(stream); alive--; return 0; }
 R cuStreamSynchronize(H stream) { NEED; OUT(planted()); return stream ? 0 : 400; }
 R cuStreamQuery(H stream) { NEED; return stream ? 0 : 400; }
@@ -96,7 +92,7 @@ static const struct { const char *name; int since; const char *entry; } table[] 
     {"cuCtxPushCurrent", 4000, "cuCtxPushCurrent_v2"}, {"cuCtxPopCurrent", 4000, "cuCtxPopCurrent_v2"},
     {"cuMemGetInfo", 3020, "cuMemGetInfo_v2"}, {"cuMemAlloc", 3020, "cuMemAlloc_v2"}, {"cuMemFree", 3020, "cuMemFree_v2"},
     {"cuMemHostGetDevicePointer", 3020, "cuMemHostGetDevicePointer_v2"},
-    {"cuMemHostRegister", 6050, "cuMemHostRegister_v2"}, {"cuMemcpyHtoDAsync", 3020, "cuMemcpyHtoDAsync_v2"},
+    {"cuMemcpyHtoDAsync", 3020, "cuMemcpyHtoDAsync_v2"},
     {"cuMemcpyDtoHAsync", 3020, "cuMemcpyDtoHAsync_v2"}, {"cuMemcpyDtoDAsync", 3020, "cuMemcpyDtoDAsync_v2"},
     {"cuStreamDestroy", 4000, "cuStreamDestroy_v2"}, {"cuEventDestroy", 4000, "cuEventDestroy_v2"},
     {"cuStreamBeginCapture", 10010, "cuStreamBeginCapture_v2"}, {"cuEventElapsedTime", 2000, "cuEventElapsedTime"},

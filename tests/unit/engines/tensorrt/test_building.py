@@ -76,6 +76,16 @@ def test_a_timing_cache_of_another_version_is_begun_again_also_by_a_build_that_f
     assert (tmp_path / "timing").read_bytes() == b"timings"
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a file that has no room, as Linux has it")
+def test_a_disk_that_is_full_says_so_and_timings_that_cannot_be_kept_lose_no_plan(build, tmp_path):
+    build(timing_cache=str(tmp_path / "no folder" / "timing"), limits=MINUTE)
+    assert os.path.getsize(tmp_path / "m.plan") > 100
+    os.remove(tmp_path / "m.plan")
+    os.symlink("/dev/full", tmp_path / "m.plan")
+    with pytest.raises(EngineError, match="the plan .* cannot be written in .*: No space left on device; make room"):
+        build(limits=MINUTE)
+
+
 def test_before_version_86_each_lane_gets_a_copy_of_the_profiles(build):
     assert [size for size, _ in build(version="8.5", lanes=2)["profiles"]] == [1, 2, 1, 2]
     assert [size for size, _ in build(version="8.6", lanes=2)["profiles"]] == [1, 2]
