@@ -1,6 +1,6 @@
 """``docs/start/jetson.md`` from the flashed board to the end, each command in the page's order: the scripts on a
-board's file system, commands of the system on stand-ins, EdgeServe's own by their arguments; its configuration is served by the
-doubles of CUDA and of each JetPack's TensorRT, in fp16."""
+board's file system, commands of the system on stand-ins, EdgeServe's own by their arguments; its configuration is
+served by the doubles of CUDA and of each JetPack's TensorRT, in fp16."""
 
 from __future__ import annotations
 
