@@ -36,6 +36,7 @@ from edgeserve.engines.cuda.status import NOT_READY, OUT_OF_MEMORY, error_of
 POISON = 0xA5
 DEVICE_BASE = 0x7_0000_0000
 GAP = 1 << 16  # between allocations: an access beyond an end meets nothing
+LEGACY = 1  # the handle of the legacy default stream
 CONTEXT = 0x1000  # handles of primary contexts: this and the device's number
 
 ATTRIBUTES = {
@@ -150,12 +151,12 @@ class CudaDouble:
         self.now_ms = 0.0
         self.lost = 0
         self.ran: List[str] = []
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(16)
         self._next_pointer = DEVICE_BASE
         self._blocks: Dict[int, Block] = {}
         self._contexts: Dict[int, int] = {}  # device -> how often its primary context is retained
         self._stacks = threading.local()
-        self._streams: Dict[int, Deque[Waiting]] = {}
+        self._streams: Dict[int, Deque[Waiting]] = {LEGACY: deque()}
         self._events: Dict[int, EventState] = {}
         self.priorities: Dict[int, int] = {}  # of each stream
         self._blocking: Set[int] = set()  # streams that the default stream waits for, and that wait for it
@@ -193,7 +194,7 @@ class CudaDouble:
         """What was made and not freed."""
         return sorted(
             [f"{block.kind} memory of {block.data.size} bytes" for block in self._blocks.values() if block.live]
-            + [f"stream {number}" for number in self._streams]
+            + [f"stream {number}" for number in self._streams if number != LEGACY]
             + [f"event {number}" for number in self._events]
             + [f"graph {number}" for number in (*self._graphs, *self._executables)]
             + [f"context of device {number}" for number in self._contexts]

@@ -23,7 +23,8 @@ def collect(look: Callable[[str], Any], archive: str, root: str = "/") -> Dict[s
     file; each file's name and size in bytes. Raises OSError where it cannot be written or is there already."""
     with looked_at() as seen:
         look(root)
-    base, taken = os.path.abspath(root), {}
+    base = os.path.abspath(root)
+    taken: Dict[str, int] = {}
     with open(archive, "xb") as raw, tarfile.open(fileobj=raw, mode="w:gz") as tar:
         for path in sorted(path for path in seen if os.path.exists(path)):
             name, is_folder = os.path.relpath(path, base), os.path.isdir(path)

@@ -10,13 +10,15 @@ import pytest
 pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
 pytest.importorskip("onnxruntime", reason="the double computes with onnxruntime; pip install -e '.[onnx]'")
 
+import cuda_double
 import onnx_models
 import trt_double
 import trt_worlds
-from cuda_double import Misuse
+from cuda_double import Misuse, Use
 
-from edgeserve.engines.base import Batch, run_whole
+from edgeserve.engines.base import Batch, run_batch, run_whole
 from edgeserve.engines.cuda.device import CudaStream
+from edgeserve.engines.device_arrays import DeviceArray, on_device
 from edgeserve.engines.tensorrt import running, tensorrt_engine
 from edgeserve.errors import DeviceLost, EngineError, OutOfMemory
 
@@ -186,6 +188,79 @@ def test_other_shapes_than_the_captured_ones_run_without_a_graph(monkeypatch, tm
             item = {"x": np.arange(width, dtype=np.float32)[None]}
             result = run_whole(session, Batch([item], 1))[0][0].outputs["y"]
             np.testing.assert_allclose(result, np.arange(0.5, width, 2))
+
+
+# --- inputs on the device ---
+
+
+class Theirs:
+    """An array of another library on the double's device; a stream of its own fills it, late."""
+
+    def __init__(self, cuda, values, stream=None, **about):
+        self.values = np.asarray(values, np.float32)
+        self.pointer = cuda.alloc_device(self.values.nbytes)
+        self.cuda = cuda
+        cuda.enqueue(stream or cuda_double.LEGACY, "theirs", self._fill, [Use(self.pointer, self.values.nbytes)])
+        self.__cuda_array_interface__ = {
+            "shape": self.values.shape,
+            "typestr": "<f4",
+            "data": (self.pointer, False),
+            "version": 3,
+            "stream": stream or cuda_double.LEGACY,
+            **about,
+        }
+
+    def _fill(self):
+        self.cuda.memory_at(self.pointer, self.values.nbytes)[:] = self.values.view(np.uint8).ravel()
+
+    def free(self):
+        self.cuda.free_device(self.pointer)
+
+
+@pytest.mark.parametrize("integrated", [0, 1])
+@pytest.mark.parametrize("graph", [True, False])
+def test_an_input_on_the_device_is_waited_for_and_copied_there_alone(monkeypatch, tmp_path, integrated, graph):
+    board = {"attributes": {"INTEGRATED": integrated}}
+    with loaded(monkeypatch, tmp_path, cuda=board, options={"graph": graph}) as (cuda, lane, _, session):
+        device = lane.common["cuda"].device
+        with device.current():
+            stream = cuda.create_stream()
+            theirs = [Theirs(cuda, [1, 2, 3, 4], stream), Theirs(cuda, [5, 6, 7, 8])]
+        before = len(cuda.log)
+        both = Batch([{"x": on_device(one)} for one in theirs], 2)
+        for one, result in zip(theirs, run_batch(session, both)[0]):
+            np.testing.assert_allclose(result.outputs["y"], one.values @ WEIGHTS, rtol=1e-6)
+        calls = [call[0] for call in cuda.log[before:]]
+        assert calls.count("copy_on_device") == 2 and "copy_to_device" not in calls
+        mixed = Batch([x(3.0), {"x": np.zeros(5, np.float32)}, {"x": on_device(theirs[0])}], 4)
+        first, wrong, last = run_batch(session, mixed)[0]
+        assert "input 'x' has shape (5,)" in str(wrong.error)
+        np.testing.assert_allclose(first.outputs["y"], x(3.0)["x"] @ WEIGHTS, rtol=1e-6)
+        np.testing.assert_allclose(last.outputs["y"], theirs[0].values @ WEIGHTS, rtol=1e-6)
+        with device.current():
+            for one in theirs:
+                one.free()
+            cuda.destroy_stream(stream)
+
+
+def test_planted_no_wait_for_who_makes_an_input(monkeypatch, tmp_path):
+    with faulty(monkeypatch, tmp_path) as (engine, lane):
+        session = engine.open(lane)
+        cuda = trt_double.cuda
+        with lane.common["cuda"].device.current():
+            theirs = Theirs(cuda, [1, 2, 3, 4], cuda.create_stream())
+        array = on_device(theirs)
+        array.stream = None
+        with pytest.raises(Misuse, match="touch the same memory, and nothing orders them"):
+            session.launch(Batch([{"x": array}], 1))
+
+
+def test_an_input_on_the_device_that_must_be_cast_fails_alone(monkeypatch, tmp_path):
+    with loaded(monkeypatch, tmp_path) as (cuda, lane, _, session):
+        wide = DeviceArray(4096, (4,), np.float64, None, None)
+        wrong, good = run_batch(session, Batch([{"x": wide}, x(1.0)], 2))[0]
+        assert "input 'x' lies on the GPU, and is float64, to be cast to float32 there" in str(wrong.error)
+        np.testing.assert_allclose(good.outputs["y"], x(1.0)["x"] @ WEIGHTS, rtol=1e-6)
 
 
 # --- streams beside the lane's ---
