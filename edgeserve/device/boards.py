@@ -253,5 +253,6 @@ def total_power_w(rails_w: Mapping[str, float]) -> Optional[float]:
 
 
 def gpu_power_w(rails_w: Mapping[str, float]) -> Optional[float]:
-    """The power of the GPU's rail in watts; None where the GPU shares its rail with the CPU."""
-    return next((rails_w[name] for name in GPU_RAILS if name in rails_w), None)
+    """The power of the GPU's rail in watts; None where the GPU shares its rail with the CPU, and below 0."""
+    gpu_w = next((rails_w[name] for name in GPU_RAILS if name in rails_w), None)
+    return gpu_w if gpu_w is None or gpu_w >= 0 else None

@@ -313,3 +313,10 @@ def test_readings_are_merged_in_order_and_limits_stay_with_their_temperature():
     )
     assert state.soft_margin_c is None
     assert second.hard_margin_c == 20.0
+
+
+def test_a_sensor_that_reads_below_zero_is_data_and_no_power(tmp_path):
+    root = AGX_ORIN.plant(tmp_path / "root")
+    (tmp_path / "root/sys/class/hwmon/hwmon1/curr1_input").write_text("-4\n")
+    state = RailsSource(root).read(0)
+    assert min(state.rails_w.values()) < 0 and state.power_gpu_w is None
