@@ -78,6 +78,7 @@ class BatchMemory:
 
     def __init__(self, device: CudaDevice, tensors: Sequence[Tensor], mapped: bool) -> None:
         self.staged: Dict[str, Staged] = {}
+        self.produced: Dict[int, Event] = {}  # of each stream that makes inputs
         try:
             for tensor in tensors:
                 self.staged[tensor.name] = Staged(device, tensor.size_bytes, mapped)
@@ -86,7 +87,6 @@ class BatchMemory:
             self.free()
             raise
         self.collecting: Optional[Collecting] = None
-        self.produced: Dict[int, Event] = {}  # of each stream that makes inputs
         self._inputs = {tensor.name: tensor for tensor in tensors if tensor.is_input and not tensor.narrowed}
 
     def room(self, name: str, shape: Shape) -> Optional[NDArray[Any]]:

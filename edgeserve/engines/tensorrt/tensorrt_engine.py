@@ -78,6 +78,7 @@ class TensorrtEngine(Engine):
         self._loaded: Optional[Loaded] = None
         self._runtime: Any = None
         self._footprint = Footprint(0)
+        self._beside_bytes: Optional[int] = None
         self._build_s = 0.0
         self._progress = ""
         self._contexts: Dict[int, Tuple[Any, LaneContexts]] = {}  # of each lane, by its common table
@@ -113,8 +114,10 @@ class TensorrtEngine(Engine):
             raise
         assert self._loaded is not None
         work = sum(self._loaded.context_bytes + max(1, lane.depth) * self._loaded.io_bytes() for lane in self._lanes)
-        beside = before_bytes - free_now(device) - plan.size_bytes
-        self._footprint = Footprint(plan.size_bytes, work + min(max(0, beside), CONTEXT_BYTES_MAX))
+        if self._beside_bytes is None:  # measured once: a model that is loaded again is as large as it was
+            beside = before_bytes - free_now(device) - plan.size_bytes
+            self._beside_bytes = min(max(0, beside), CONTEXT_BYTES_MAX)
+        self._footprint = Footprint(plan.size_bytes, work + self._beside_bytes)
         self._build_s = float(plan.metadata.get("build_s", 0.0))
         if "types" in plan.metadata:
             log.info("%s: %s", self._where, precision_text(self._settings.request, library, plan.metadata["types"]))
