@@ -66,6 +66,7 @@ look() {
         PREFIX="${PREFIX:-$HOME/.local/share/edgeserve}"
         CONFIG="${CONFIG:-$PREFIX/edge.toml}"
         MANIFEST="$PREFIX/.setup/manifest"
+        look_for_gpu
         [ ${#CLIENTS[@]} -eq 0 ] || die "--client is for the service of a board; a workstation's server is its user's own"
     else
         say "board: ${BOARD:-unknown} (${SOC:-unknown SoC})"
@@ -88,6 +89,24 @@ look() {
             "give [device.*] memory some room"
     fi
     find_python
+}
+
+DRIVER=""    # a workstation's NVIDIA driver: its major version, "wsl" for Windows' own, nothing without one
+
+look_for_gpu() {
+    local vendor
+    DRIVER="$(fact /proc/driver/nvidia/version | sed -nE 's/^NVRM version:.*[^0-9.]([0-9]{3})\.[0-9.]+ .*/\1/p' | head -n 1)"
+    if [ -z "$DRIVER" ] && [ -e "$ROOT/dev/dxg" ]; then
+        for vendor in "$ROOT"/usr/lib/wsl/lib/libcuda.so*; do if [ -e "$vendor" ]; then DRIVER=wsl; fi; done
+    fi
+    if [ -n "$DRIVER" ]; then say "GPU: NVIDIA, driver $DRIVER"; return 0; fi
+    for vendor in "$ROOT"/sys/bus/pci/devices/*/vendor; do
+        if [ "$(cat "$vendor" 2> /dev/null)" = 0x10de ]; then
+            warn "an NVIDIA device without its driver: models run on the CPU. To mend it:" \
+                "sudo ubuntu-drivers install (Debian: sudo apt install nvidia-driver), restart, and run this again"
+            return 0
+        fi
+    done
 }
 
 find_python() {
@@ -178,9 +197,13 @@ constraints() {    # the newest versions that this JetPack's Python and librarie
 }
 
 requirements() {    # what pip installs beside the program
-    local extra="[onnx]"
+    local extra=onnx
     if [ -n "$ORT_WHEEL$ORT_INDEX" ]; then extra=""; fi    # the CPU build would shadow the GPU build
-    echo "$PREFIX/source$extra"
+    if [ "$CUDA" = yes ] && [ -n "$DRIVER" ]; then
+        extra="${extra:+$extra,}gpu"
+        if [ "$DRIVER" != wsl ] && [ "$DRIVER" -lt 580 ]; then echo 'cuda-bindings<13'; fi    # 580: the first of CUDA 13
+    fi
+    echo "$PREFIX/source${extra:+[$extra]}"
     if [ -n "$ORT_WHEEL" ]; then echo "$ORT_WHEEL"; fi
     if [ -n "$ORT_INDEX" ]; then echo onnxruntime-gpu; fi
     if [ "$CUDA" = yes ]; then
@@ -299,6 +322,11 @@ if [ "$SERVICE" = yes ]; then
     say "next: sudo $PREFIX/as-service edgeserve doctor $CONFIG"
     say "      systemctl start edgeserve; systemctl status edgeserve"
 else
+    if [ -n "$DRIVER" ] && [ -z "$ORT_WHEEL$ORT_INDEX" ]; then
+        say "on the GPU, engine = \"tensorrt\": $PREFIX/venv/bin/pip install tensorrt"
+        say "            engine = \"onnx\": $PREFIX/venv/bin/pip uninstall -y onnxruntime &&" \
+            "$PREFIX/venv/bin/pip install onnxruntime-gpu"
+    fi
     say "next: $PREFIX/venv/bin/edgeserve doctor $CONFIG"
     say "      $PREFIX/venv/bin/edgeserve serve $CONFIG"
 fi

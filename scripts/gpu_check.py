@@ -2,9 +2,9 @@
 
     python scripts/gpu_check.py [--quick] [--out DIR] [--only overhead,profile] [--rehearse]
 
-Needs torch with CUDA (the benches run the ``torch`` engine); what else is there (cuda-bindings, ONNX Runtime
-with CUDA, TensorRT) is tested too. Writes ``gpu_check_DEVICE.json`` and ``.md`` to ``docs/research/results``, or to
-``--out``.
+The bench ``tensorrt`` needs TensorRT, cuda-bindings and the ``onnx`` package, the others torch with CUDA; those whose
+libraries are missing are left out, with the reason. What else is there (ONNX Runtime with CUDA) is tested too. Writes
+``gpu_check_DEVICE.json`` and ``.md`` to ``docs/research/results``, or to ``--out``.
 
 Where no GPU can be used it says what it would run, and why it cannot, and ends with exit status 3. A test that failed
 or a check that falls short: 1. ``--rehearse`` runs the benches on the CPU, small, to show that they work: it writes
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import json
 import platform
 import re
@@ -24,15 +25,19 @@ import tempfile
 import time
 import xml.etree.ElementTree
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[0]))  # scripts/
 
 from lib.checks import Checks
 
 from edgeserve.config.machine import slug
+from edgeserve.device.boards import detect_board
+from edgeserve.device.monitor import Monitor
+from edgeserve.device.sources import sources_for
 from edgeserve.engines.cuda.device import device_info
 from edgeserve.engines.cuda.driver import open_driver
+from edgeserve.engines.tensorrt.library import open_library
 from edgeserve.errors import EngineError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,6 +47,7 @@ BENCHES = {
     "overlap": "batches with large inputs and outputs, one or two launched at a time",
     "profile": "the device's time of a batch by its size",
     "predictability": "one batch at a time against 2 to 16 at once (Clockwork, Figure 2)",
+    "tensorrt": "the tensorrt engine beside a bare loop of execute_async_v3 and trtexec, on one plan",
 }
 OVERHEAD_MAX = 0.05
 CALL_MS = 5.0
@@ -96,6 +102,29 @@ def device_of_driver() -> Any:
         return str(error)
 
 
+def device_here() -> Optional[Dict[str, Any]]:
+    """The first GPU, as torch knows it, else as the driver does; ``None`` without one."""
+    found = device_of_torch()
+    if found is None:
+        driver = device_of_driver()
+        found = None if isinstance(driver, str) else {**driver, "memory_bytes": driver["total_bytes"]}
+    return found
+
+
+def why_not(name: str) -> str:
+    """What a bench lacks here, ``""`` when nothing."""
+    if name != "tensorrt":
+        return "" if device_of_torch() is not None else "torch has no CUDA device here"
+    if isinstance(device_of_driver(), str):
+        return f"no driver for TensorRT: {device_of_driver()}"
+    missing = [module for module in ("onnx",) if importlib.util.find_spec(module) is None]
+    try:
+        open_library("auto")
+    except EngineError as error:
+        missing.append(str(error))
+    return "; ".join(missing)
+
+
 def run_tests(quick: bool) -> Dict[str, Any]:
     """``tests/gpu`` in a process of its own: how many passed, what failed, and what was skipped for which reason."""
     with tempfile.TemporaryDirectory() as directory:
@@ -137,20 +166,30 @@ def read_report(root: Any) -> Dict[str, Any]:
     return {"passed": passed, "failed": failed, "skipped": skipped}
 
 
-def power_and_clocks() -> List[str]:
-    """What ``nvidia-smi`` says of clocks, heat and power limits; empty where it is not there."""
-    query = "name,driver_version,clocks.sm,clocks.max.sm,temperature.gpu,power.draw,power.limit"
+QUANTITIES = (
+    "gpu_clock_hz",
+    "gpu_clock_min_hz",
+    "gpu_clock_max_hz",
+    "gpu_clock_top_hz",
+    "emc_clock_hz",
+    "temperature_c",
+    "temperature_soft_c",
+    "power_w",
+    "power_cap_w",
+    "power_mode",
+    "throttles",
+)
+
+
+def power_and_clocks(root: str = "/") -> Dict[str, Any]:
+    """What the server's own sources say now of clocks, heat and power."""
+    sources = sources_for(detect_board(root), root)
+    monitor = Monitor("here", sources, lambda state: None, time.monotonic_ns, lambda: 0)
     try:
-        done = subprocess.run(
-            ["nvidia-smi", f"--query-gpu={query}", "--format=csv"],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return done.stdout.strip().splitlines() if done.returncode == 0 else []
+        state = monitor.turn()
+    finally:
+        monitor.stop()
+    return {name: getattr(state, name) for name in QUANTITIES if getattr(state, name) is not None}
 
 
 def check(results: Mapping[str, Any], checks: Checks) -> None:
@@ -164,6 +203,14 @@ def check(results: Mapping[str, Any], checks: Checks) -> None:
             )
     if "overlap" in results:
         checks.at_least("batches a second, two launched to one", results["overlap"]["gain"], 1.0)
+    for row in results.get("tensorrt", {}).get("rows", ()):
+        if row["bare_ms"] >= CALL_MS and (row["mapped"], row["graph"], row["lanes"], row["depth"]) == (0, 0, 1, 1):
+            precision = "fp16" if row["fp16"] else "as the file has it"
+            checks.at_most(
+                f"TensorRT, {precision}, {row['bare_ms']:.1f} ms: overhead of the engine",
+                row["ms"] / row["bare_ms"] - 1,
+                OVERHEAD_MAX,
+            )
     rows = results.get("profile", {}).get("rows", ())
     if rows:
         checks.at_most("time per item, largest batch to single", rows[-1]["per_item_ms"] / rows[0]["per_item_ms"], 1.0)
@@ -187,6 +234,9 @@ def page(report: Mapping[str, Any], checks: Checks) -> str:
         "| --- | --- |",
     ]
     lines += [f"| {key} | {value} |" for key, value in {**report["device"], **report["libraries"]}.items()]
+    for moment, seen in report.get("clocks", {}).items():
+        told = ", ".join(f"{name} {value}" for name, value in seen.items()) or "nothing is told"
+        lines.append(f"| clocks {moment} | {told} |")
     tests = report["tests"]
     if tests is not None:
         lines += [
@@ -207,13 +257,19 @@ def page(report: Mapping[str, Any], checks: Checks) -> str:
             "| " + " | ".join(rows[0]) + " |",
             "| ---: " * len(rows[0]) + "|",
         ]
-        lines += ["| " + " | ".join(f"{value:.4g}" for value in row.values()) + " |" for row in rows]
+        lines += ["| " + " | ".join(map(shown, row.values())) + " |" for row in rows]
+    lines += [f"\nNot run: {name} ({why})." for name, why in report.get("left_out", {}).items()]
     lines += ["", "## Checks", "", "| check | value | must be | |", "| --- | ---: | ---: | --- |"]
     lines += [
         f"| {row.name} | {row.value:.3g} | {row.bound} | {'holds' if row.holds else '**falls short**'} |"
         for row in checks.rows
     ]
     return "\n".join(lines) + "\n"
+
+
+def shown(value: Optional[float]) -> str:
+    """A number of a table; what could not be measured is a dash."""
+    return "-" if value is None else f"{value:.4g}"
 
 
 def say_what_would_run(names: Sequence[str], found: Mapping[str, str]) -> int:
@@ -227,25 +283,33 @@ def say_what_would_run(names: Sequence[str], found: Mapping[str, str]) -> int:
     for name in names:
         print(f"  {name}: {BENCHES[name]}")
     print(
-        "and writes docs/research/results/gpu_check_DEVICE.json and .md. It needs torch with CUDA; --rehearse runs the "
-        "benches on the CPU."
+        "and writes docs/research/results/gpu_check_DEVICE.json and .md. It needs torch with CUDA, or TensorRT; "
+        "--rehearse runs torch's benches on the CPU."
     )
     return NO_GPU
 
 
 def run_benches(names: Sequence[str], kind: str, quick: bool) -> Dict[str, Any]:
     """The results of the benches by name."""
-    from lib.gpu_benches import BENCHES as CALLS
-    from lib.gpu_benches import Setting
+    from lib.lane_timing import Setting
 
+    calls: Dict[str, Callable[[Setting], Dict[str, Any]]] = {}
+    if "tensorrt" in names:
+        from lib.trt_bench import tensorrt
+
+        calls["tensorrt"] = tensorrt
+    if set(names) - set(calls):
+        from lib.gpu_benches import BENCHES as OF_TORCH
+
+        calls.update(OF_TORCH)
     small = kind == "cpu"
     setting = Setting(kind, 0, 32 if small else 224, 20 if small else (100 if quick else 1000))
     results = {}
     for name in names:
         print(f"{name}: {BENCHES[name]}", flush=True)
-        results[name] = CALLS[name](setting)
+        results[name] = calls[name](setting)
         for row in results[name]["rows"]:
-            print("  " + ", ".join(f"{key} {value:.4g}" for key, value in row.items()), flush=True)
+            print("  " + ", ".join(f"{key} {shown(value)}" for key, value in row.items()), flush=True)
     return results
 
 
@@ -260,12 +324,18 @@ def main(words: Optional[Sequence[str]] = None) -> int:
     unknown = [name for name in names if name not in BENCHES]
     if unknown:
         parser.error(f"--only {unknown[0]}: expected of {', '.join(BENCHES)}")
-    found, device = libraries(), device_of_torch()
+    found, device = libraries(), device_here()
+    left_out = {"tensorrt": "a rehearsal has no TensorRT"} if arguments.rehearse else {}
+    if device is not None and not arguments.rehearse:
+        left_out = {name: why for name in names for why in [why_not(name)] if why}
     if arguments.rehearse:
         device = {"name": f"rehearsal on the CPU ({platform.machine()}): says nothing about a GPU"}
     if device is None:
         return say_what_would_run(names, found)
     print(f"{device['name']}: {', '.join(f'{name} {version}' for name, version in found.items())}", flush=True)
+    for name in [name for name in names if name in left_out]:
+        print(f"{name} is left out: {left_out[name]}", flush=True)
+    names = [name for name in names if name not in left_out]
     tests = None if arguments.only or arguments.rehearse else run_tests(arguments.quick)
     if tests is not None:
         print(
@@ -275,15 +345,18 @@ def main(words: Optional[Sequence[str]] = None) -> int:
             sep="\n  ",
             flush=True,
         )
+    before = power_and_clocks()
+    results = run_benches(names, "cpu" if arguments.rehearse else "cuda", arguments.quick)
     report: Dict[str, Any] = {
         "device": device,
         "cuda_module": device_of_driver(),
         "libraries": found,
         "day": time.strftime("%Y-%m-%d"),
         "command": " ".join(["python scripts/gpu_check.py", *(words if words is not None else sys.argv[1:])]),
-        "nvidia_smi": power_and_clocks(),
+        "clocks": {"before": before, "after": power_and_clocks()},
         "tests": tests,
-        "results": run_benches(names, "cpu" if arguments.rehearse else "cuda", arguments.quick),
+        "left_out": left_out,
+        "results": results,
     }
     checks = Checks("scripts/gpu_check.py")
     if tests is not None:

@@ -254,6 +254,11 @@ def check_config(config: Config) -> None:
     ``sched/requests/graph.py``.)"""
     for lane in config.lanes.values():
         _refers(lane.device, config.devices, f"[lane.{lane.name}] device")
+        if lane.priority and config.devices[lane.device].kind != "cuda":
+            raise ConfigError(
+                f"[lane.{lane.name}] priority = {lane.priority} is of a GPU's streams, and device {lane.device!r} is a "
+                f"{config.devices[lane.device].kind}; leave it out, or see nice, which says how far threads yield"
+            )
     for model in config.models.values():
         if model.sha256 and not model.file:
             raise ConfigError(

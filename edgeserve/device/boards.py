@@ -62,7 +62,7 @@ JETPACK_RELEASES = {
 
 
 class BoardKind(NamedTuple):
-    """What a kind of board is: the SoC, its compute capability, and DLA cores (of the largest module)."""
+    """What a kind of board is: the SoC, its compute capability, and DLA cores (but for ``ONE_DLA_CORE``)."""
 
     slug: str
     name: str
@@ -106,6 +106,9 @@ _MODULES = (  # of ``compatible``: the module's number, which the board's name m
     ("p3448", "nano"),
 )
 
+ONE_DLA_CORE = "p3767-0001"
+"""Of ``compatible``: Orin NX of 8 GB, half as many as that of 16 GB."""
+
 _NAMES = (  # of ``model``, the more special first
     (r"thor", "thor"),
     (r"orin nano", "orin-nano"),
@@ -138,6 +141,7 @@ class Board:
     l4t: str = ""
     jetpack: str = ""
     container: bool = False
+    dla_cores: int = 0
 
     @property
     def is_jetson(self) -> bool:
@@ -170,7 +174,8 @@ def detect_board(root: str = "/", package_version: str = "") -> Board:
         if listing(root, "proc/driver/nvidia/gpus/*") or has_nvidia_gpu(root)
         else PLAIN_CPU
     ]
-    return Board(kind, model, l4t, jetpack_of(l4t), is_container(root))
+    dla_cores = min(1, kind.dla_cores) if ONE_DLA_CORE in compatible else kind.dla_cores
+    return Board(kind, model, l4t, jetpack_of(l4t), is_container(root), dla_cores)
 
 
 def has_nvidia_gpu(root: str = "/") -> bool:
@@ -248,5 +253,6 @@ def total_power_w(rails_w: Mapping[str, float]) -> Optional[float]:
 
 
 def gpu_power_w(rails_w: Mapping[str, float]) -> Optional[float]:
-    """The power of the GPU's rail in watts; None where the GPU shares its rail with the CPU."""
-    return next((rails_w[name] for name in GPU_RAILS if name in rails_w), None)
+    """The power of the GPU's rail in watts; None where the GPU shares its rail with the CPU, and below 0."""
+    gpu_w = next((rails_w[name] for name in GPU_RAILS if name in rails_w), None)
+    return gpu_w if gpu_w is None or gpu_w >= 0 else None

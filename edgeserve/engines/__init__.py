@@ -152,4 +152,5 @@ def lane_info(config: Config, lane: str) -> LaneInfo:
         nice=settings.nice,
         models=models,
         apps=len(config.apps),
+        priority=settings.priority,
     )

@@ -34,11 +34,11 @@ class BoundModel:
     """A session of ONNX Runtime for one lane, with its stream and its staged memory. Made and closed by the engine's
     ``load`` and ``unload``; used by one lane."""
 
-    def __init__(self, name: str, device: CudaDevice) -> None:
+    def __init__(self, name: str, device: CudaDevice, priority: int = 0) -> None:
         self.name = name
         self.device = device
         with device.current():
-            self.stream: CudaStream = device.stream()
+            self.stream: CudaStream = device.stream(priority)
         self.session: Any = None
         self.run_options: Any = None
         self.cpu_ports: Tuple[str, ...] = ()  # inputs and outputs that stay on the host: text

@@ -185,6 +185,10 @@ class Ports:
 
     # --- a batch, there and back ---
 
+    def is_padded(self, name: str) -> bool:
+        """Whether an input's items are filled up to one shape, or it is none that items bring."""
+        return all(slot.name != name or slot.pad is not None for slot in self._slots)
+
     def pack(self, batch: Batch, room: Optional[Room] = None) -> PackedBatch:
         """The model's input arrays for those items of ``batch`` that fit it, and what :meth:`unpack` needs. Inputs that
         items bring are packed into ``room``, where there is one."""

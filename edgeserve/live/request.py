@@ -19,6 +19,7 @@ from edgeserve.config.hints import hint_bounds, read_hints
 from edgeserve.config.limits import HINTS_MAX, INPUTS_MAX, NAME_CHARS_MAX, NUMBER_MAX, SLO_MS_MAX
 from edgeserve.config.schema import AppConfig, Config, TensorConfig
 from edgeserve.engines.base import Values
+from edgeserve.engines.device_arrays import DeviceArray, on_device
 from edgeserve.errors import BadInput, ConfigError, DeadlineExpired, UnknownApp, sent_instead, with_nearest
 from edgeserve.ipc.wire import Ask
 from edgeserve.live.answer_lengths import AnswerLengths, answer_lengths
@@ -107,6 +108,9 @@ def request_of_call(
     request.id, request.peer = 0, None
     request.app = app
     request.inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
+    for name, given in request.inputs.items() if isinstance(inputs, Mapping) else ():
+        if type(given) not in HOST_TYPES:
+            request.inputs[name] = on_device(given) or given
     request.slo_ms, request.sent_ns, request.klass, request.value = slo_ms, None, klass, value
     request.stream, request.on_late, request.hints, request.client = stream, on_late, hints, ""
     request.origin = ""
@@ -115,6 +119,9 @@ def request_of_call(
     request.form = None
     return request
 
+
+HOST_TYPES = (np.ndarray, str, bytes, int, float, list)
+"""Of most inputs: nothing else need be asked of them."""
 
 HINT_LIKENESS = 0.8
 """From here on (``difflib``'s ratio) a hint that nobody reads counts as a misspelt one."""
@@ -151,7 +158,7 @@ class InputRule:
     def fits(self, value: Any) -> bool:
         if self.kinds is not None:
             return isinstance(value, self.kinds)
-        if not isinstance(value, np.ndarray) or value.dtype != self.dtype:
+        if not isinstance(value, (np.ndarray, DeviceArray)) or value.dtype != self.dtype:
             return False
         if self.exact:
             same: bool = value.shape == self.shape
@@ -163,7 +170,7 @@ class InputRule:
     def mismatch(self, value: Any) -> str:
         """Why a value does not fit: what it is, and what was expected."""
         told = f"{describe(value)}, expected {self}"
-        if self.kinds is not None or not isinstance(value, np.ndarray):
+        if self.kinds is not None or not isinstance(value, (np.ndarray, DeviceArray)):
             return told
         have, want = value.ndim, len(self.shape)
         if have != want:
@@ -438,4 +445,6 @@ def describe(value: Any) -> str:
     """A value in an error message: an array by dtype and shape, anything else by its type."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype} [{', '.join(map(str, value.shape))}]"
+    if isinstance(value, DeviceArray):
+        return f"{value.dtype} [{', '.join(map(str, value.shape))}] on the GPU"
     return type(value).__name__

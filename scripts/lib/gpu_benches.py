@@ -11,7 +11,7 @@ import statistics
 import threading
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence
+from typing import Any, Callable, Dict, List, Sequence
 
 import numpy as np
 import torch
@@ -19,25 +19,11 @@ import torch
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, Engine, LaneInfo, Pending, Session, Values, run_batch
+from lib.lane_timing import Setting, close, ended, timed_ms
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 SIZES = (1, 2, 4, 8, 16, 32)
 AT_ONCE = (1, 2, 4, 8, 16)
-
-
-class Setting(NamedTuple):
-    """Where the benches run, and how long. ``side`` is the pictures' height and width."""
-
-    kind: str
-    index: int
-    side: int
-    runs: int
-
-    def lane(self, depth: int = 1, number: int = 0) -> LaneInfo:
-        """A lane of its own."""
-        return LaneInfo(
-            self.kind, self.index, name=f"{self.kind}{number}", depth=depth, clock_ns=time.monotonic_ns, common={}
-        )
 
 
 class Residual(torch.nn.Module):
@@ -101,25 +87,6 @@ def items_of(setting: Setting, count: int) -> List[Values]:
     """Pictures of drawn numbers."""
     random = np.random.default_rng(1)
     return [{"x": random.random((3, setting.side, setting.side), np.float32)} for _ in range(count)]
-
-
-def close(lanes: Sequence[LaneInfo]) -> None:
-    """The lanes end."""
-    for lane in lanes:
-        for shared in (lane.common or {}).values():
-            shared.close()
-
-
-def timed_ms(call: Callable[[], Any], runs: int) -> List[float]:
-    """Wall time of each call, after three that are not counted."""
-    for _ in range(3):
-        call()
-    took = []
-    for _ in range(runs):
-        begun_ns = time.monotonic_ns()
-        call()
-        took.append((time.monotonic_ns() - begun_ns) / 1e6)
-    return took
 
 
 # --- overhead ---------------------------------------------------------------------------------------------------------
@@ -192,15 +159,6 @@ def overlap(setting: Setting) -> Dict[str, Any]:
         engine.unload()
         close([lane])
     return {"rows": rows, "gain": rows[1]["batches_per_s"] / rows[0]["batches_per_s"]}
-
-
-def ended(pending: Pending) -> Any:
-    """Wait for a batch and take its results: when the device ran it."""
-    while not pending.wait(0.05):
-        pass
-    pending.result()
-    times = pending.times()
-    return times if times is not None else (time.monotonic_ns(),) * 2
 
 
 # --- times by batch size ----------------------------------------------------------------------------------------------

@@ -363,6 +363,45 @@ def test_wrong_options_are_refused(tmp_path: Path) -> None:
     assert "apt-get install python3.10" in laid.refused("setup.sh", "--dry-run")
 
 
+# --- workstations -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.path.exists("/proc/device-tree/model"), reason="this is a board, not a workstation")
+@pytest.mark.parametrize(
+    ("files", "installs", "says"),
+    [
+        ({}, "/source[onnx]", ""),
+        ({"sys/bus/pci/devices/0000:01:00.0/vendor": "0x10de\n"}, "/source[onnx]", "sudo ubuntu-drivers install"),
+        (
+            {"proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12\n"},
+            "cuda-bindings<13 /source[onnx,gpu]",
+            "pip install tensorrt",
+        ),
+        (
+            {
+                "proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  "
+                "Release Build\n"
+            },
+            "/source[onnx,gpu]",
+            "pip uninstall -y onnxruntime && ",
+        ),
+        ({"dev/dxg": "", "usr/lib/wsl/lib/libcuda.so.1": ""}, "/source[onnx,gpu]", "GPU: NVIDIA, driver wsl"),
+    ],
+)
+def test_a_workstation_with_a_gpu_gets_cuda_or_the_command_that_brings_it(
+    tmp_path: Path, files: Dict[str, str], installs: str, says: str
+) -> None:
+    for path, text in files.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    words = ["--dry-run", "--prefix", "/edge", "--python", sys.executable]
+    done = run_script("setup.sh", *words, root=tmp_path, commands=lay_commands(tmp_path / "commands"))
+    assert done.returncode == 0, done.stderr
+    pip = next(line for line in done.stdout.splitlines() if " pip " in line).replace("'", "")
+    assert pip.endswith(f"--constraint /edge/constraints.txt {installs.replace('/source', '/edge/source')}")
+    assert says in done.stdout + done.stderr
+
+
 # --- this machine -----------------------------------------------------------------------------------------------------
 
 

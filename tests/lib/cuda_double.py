@@ -4,14 +4,20 @@ It follows ``edgeserve.engines.cuda.driver.Driver``, so the engines' own code dr
 before somebody asks: each question whether an event or a stream is over runs one operation, ``synchronize`` runs all.
 Misuse that a device would answer with wrong numbers raises :class:`Misuse`:
 
-* a call without the device's context current on the thread, or ``pop`` without ``push``;
+* a call without the device's context current on the thread, or ``pop`` without ``push``; a primary context that is
+  released more often than it was retained (one per device, whoever retains it);
 * a pointer outside live memory, or a handle of something destroyed;
 * memory, an event or a stream freed while a waiting operation uses it;
 * host memory that changed between the enqueuing of a copy and its run. Where a copy to the host waits, the host's
   memory holds :data:`POISON`, so that what is read too early is visibly wrong.
 
+What CUDA refuses while a stream is captured it refuses here too, and the capture is then invalid: its end raises
+status 901. ``use_default_stream`` is another library's call on the legacy default stream: it waits for streams that are
+not ours (``library_stream``), and where one of these takes part in a capture it invalidates that (906).
+
 ``enqueue`` adds an operation of the test's own (a kernel, an execution of an engine); ``memory_at`` is what such an
-operation reads and writes. Device pointers lie far from the host's. It proves nothing about speed.
+operation reads and writes. Device pointers lie far from the host's. It proves nothing about speed. Where each behaviour
+is read: ``tests/lib/README.md``.
 """
 
 from __future__ import annotations
@@ -30,6 +36,8 @@ from edgeserve.engines.cuda.status import NOT_READY, OUT_OF_MEMORY, error_of
 POISON = 0xA5
 DEVICE_BASE = 0x7_0000_0000
 GAP = 1 << 16  # between allocations: an access beyond an end meets nothing
+LEGACY = 1  # the handle of the legacy default stream
+CONTEXT = 0x1000  # handles of primary contexts: this and the device's number
 
 ATTRIBUTES = {
     "COMPUTE_CAPABILITY_MAJOR": 8,
@@ -132,8 +140,10 @@ class CudaDouble:
         devices: int = 1,
         memory_bytes: int = 1 << 30,
         attributes: Optional[Dict[str, int]] = None,
+        context_bytes: int = 0,
     ) -> None:
         self.devices = devices
+        self.context_bytes = context_bytes
         self.memory_bytes = memory_bytes
         self.attributes = {**ATTRIBUTES, **(attributes or {})}
         self.log: List[Tuple[Any, ...]] = []
@@ -141,14 +151,19 @@ class CudaDouble:
         self.now_ms = 0.0
         self.lost = 0
         self.ran: List[str] = []
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(16)
         self._next_pointer = DEVICE_BASE
         self._blocks: Dict[int, Block] = {}
-        self._contexts: Dict[int, int] = {}  # handle -> device
+        self._contexts: Dict[int, int] = {}  # device -> how often its primary context is retained
         self._stacks = threading.local()
-        self._streams: Dict[int, Deque[Waiting]] = {}
+        self._streams: Dict[int, Deque[Waiting]] = {LEGACY: deque()}
         self._events: Dict[int, EventState] = {}
+        self.priorities: Dict[int, int] = {}  # of each stream
+        self._blocking: Set[int] = set()  # streams that the default stream waits for, and that wait for it
         self._captures: Dict[int, List[Operation]] = {}  # stream -> what was captured so far
+        self._captured_by: Dict[int, int] = {}  # stream -> the thread
+        self._joined: Dict[int, Set[int]] = {}  # stream -> other streams that take part in its capture
+        self._invalid: Set[int] = set()
         self._graphs: Dict[int, List[Operation]] = {}
         self._executables: Dict[int, List[Operation]] = {}
         self._lock = threading.RLock()
@@ -179,11 +194,36 @@ class CudaDouble:
         """What was made and not freed."""
         return sorted(
             [f"{block.kind} memory of {block.data.size} bytes" for block in self._blocks.values() if block.live]
-            + [f"stream {number}" for number in self._streams]
+            + [f"stream {number}" for number in self._streams if number != LEGACY]
             + [f"event {number}" for number in self._events]
             + [f"graph {number}" for number in (*self._graphs, *self._executables)]
-            + [f"context {number}" for number in self._contexts]
+            + [f"context of device {number}" for number in self._contexts]
         )
+
+    def library_stream(self) -> int:
+        """A stream that another library made for itself, as cudaStreamCreate does: the default stream waits for it."""
+        stream = self.create_stream()
+        self._blocking.add(stream)
+        return stream
+
+    def use_default_stream(self, name: str) -> List[str]:
+        """Another library enqueues on the legacy default stream: the names of what had to run before."""
+        for stream in list(self._captures):
+            if ({stream} | self._joined.get(stream, set())) & self._blocking:
+                self.invalidate(stream)
+                raise error_of(
+                    name, 906, "operation would make the legacy stream depend on a capturing blocking stream"
+                )
+        before = len(self.ran)
+        for stream in sorted(self._blocking & set(self._streams)):
+            while self._streams[stream] and self._run_one(stream, set()):
+                pass
+        return self.ran[before:]
+
+    def invalidate(self, stream: int) -> None:
+        """Something that cannot be captured happened on the stream: its capture, if there is one, holds nothing."""
+        if stream in self._captures:
+            self._invalid.add(stream)
 
     def waiting(self, stream: int) -> List[str]:
         """The names of what a stream has not run."""
@@ -214,16 +254,18 @@ class CudaDouble:
 
     def retain(self, index: int) -> int:
         self._refuse("retain")
-        number = next(self._numbers)
-        self._contexts[number] = index
-        return number
+        self._contexts[index] = self._contexts.get(index, 0) + 1
+        return CONTEXT + index
 
     def release(self, index: int, context: int) -> None:
-        if self._contexts.pop(context, None) != index:
+        if context != CONTEXT + index or index not in self._contexts:
             raise Misuse(f"context {context} of device {index} was released and is not retained")
+        self._contexts[index] -= 1
+        if not self._contexts[index]:
+            del self._contexts[index]
 
     def push(self, context: int) -> None:
-        if context not in self._contexts:
+        if context - CONTEXT not in self._contexts:
             raise Misuse(f"context {context} was made current after it was released")
         self._stack().append(context)
 
@@ -236,8 +278,12 @@ class CudaDouble:
 
     def memory(self) -> Tuple[int, int]:
         self._enter("memory")
+        return self.free_bytes(), self.memory_bytes
+
+    def free_bytes(self) -> int:
+        """What a program that has no context sees (on a board: what the host has left)."""
         used = sum(block.data.size for block in self._blocks.values() if block.live and block.kind == "device")
-        return self.memory_bytes - used, self.memory_bytes
+        return self.memory_bytes - used - self.context_bytes * len(self._contexts)
 
     def alloc_device(self, size: int) -> int:
         self._enter("alloc_device", size)
@@ -321,10 +367,15 @@ class CudaDouble:
 
     # --- streams ---
 
-    def create_stream(self) -> int:
+    def stream_priorities(self) -> Tuple[int, int]:
+        self._enter("stream_priorities")
+        return 0, -5
+
+    def create_stream(self, priority: int = 0) -> int:
         self._enter("create_stream")
         number = next(self._numbers)
         self._streams[number] = deque()
+        self.priorities[number] = priority
         return number
 
     def destroy_stream(self, stream: int) -> None:
@@ -342,6 +393,7 @@ class CudaDouble:
     def stream_done(self, stream: int) -> bool:
         self._enter("stream_done", stream)
         if stream in self._captures:
+            self.invalidate(stream)
             raise error_of("stream_done", 900, "operation not permitted when stream is capturing")
         if self._queue(stream):
             self._run_one(stream, set())
@@ -386,6 +438,7 @@ class CudaDouble:
 
     def event_done(self, event: int) -> bool:
         self._enter("event_done", event)
+        self._refuse_in_capture("event_done")
         state = self._event(event)
         if state.passed < state.recorded:
             self._run_one(self._stream_of(event), set())
@@ -418,10 +471,15 @@ class CudaDouble:
             raise Misuse(f"stream {stream} is being captured already")
         self._queue(stream)
         self._captures[stream] = []
+        self._captured_by[stream] = threading.get_ident()
 
     def end_capture(self, stream: int) -> int:
         captured = self._captures.pop(stream, None)  # before anything can refuse: a capture always ends
+        self._joined.pop(stream, None)
         self._enter("end_capture", stream)
+        if stream in self._invalid:
+            self._invalid.discard(stream)
+            raise error_of("cuStreamEndCapture", 901, "operation failed due to a previous error during capture")
         if captured is None:
             raise Misuse(f"stream {stream} is not being captured")
         number = next(self._numbers)
@@ -468,7 +526,11 @@ class CudaDouble:
             raise error_of(call, status, f"planted status {status}")
 
     def _refuse_in_capture(self, call: str) -> None:
-        if self._captures:
+        """The mode of captures is thread-local: what other threads do is not refused, and does no harm."""
+        own = [stream for stream in self._captures if self._captured_by[stream] == threading.get_ident()]
+        for stream in own:
+            self.invalidate(stream)
+        if own:
             raise error_of(call, 900, "operation not permitted when stream is capturing")
 
     def _stack(self) -> List[int]:
@@ -479,6 +541,8 @@ class CudaDouble:
 
     def _give(self, stream: int, operation: Operation) -> None:
         queue = self._queue(stream)
+        if stream in self._invalid:
+            raise error_of(operation.name, 901, "operation failed due to a previous error during capture")
         if stream in self._captures:
             self._captures[stream].append(operation)
         else:

@@ -59,9 +59,10 @@ R cuMemcpyDtoDAsync_v2(P to, P from, size_t size, H stream) {
 R cuMemsetD8Async(P to, unsigned char byte, size_t size, H stream) {
     NEED; if (!stream) return 400; memset((void *)(size_t)to, byte, size); return 0;
 }
-R cuStreamCreate(H *out, unsigned flags) {
-    NEED; if (flags != 1) return 1; *out = malloc(1); alive++; return 0;
+R cuStreamCreateWithPriority(H *out, unsigned flags, int priority) {
+    NEED; if (flags != 1 || priority > 0 || priority < -5) return 1; *out = malloc(1); alive++; return 0;
 }
+R cuCtxGetStreamPriorityRange(int *least, int *greatest) { NEED; *least = 0; *greatest = -5; return 0; }
 R cuStreamDestroy_v2(H stream) { NEED; free(stream); alive--; return 0; }
 R cuStreamSynchronize(H stream) { NEED; OUT(planted()); return stream ? 0 : 400; }
 R cuStreamQuery(H stream) { NEED; return stream ? 0 : 400; }
@@ -72,8 +73,8 @@ R cuEventRecord(H event, H stream) { NEED; return event && stream ? 0 : 400; }
 R cuEventQuery(H event) { NEED; OUT(planted()); return event ? 0 : 400; }
 R cuEventSynchronize(H event) { NEED; return event ? 0 : 400; }
 R cuEventElapsedTime(float *ms, H start, H end) { NEED; *ms = 1.5f; return start && end ? 0 : 400; }
-#if VERSION >= 12000
-R cuEventElapsedTime_v2(float *ms, H start, H end) { return cuEventElapsedTime(ms, start, end); }
+#if VERSION >= 12080
+R cuEventElapsedTime_v2(float *ms, H start, H end) { R status = cuEventElapsedTime(ms, start, end); *ms = 2.5f; return status; }
 #endif
 R cuStreamBeginCapture_v2(H stream, int mode) { NEED; if (mode != 1 || !stream) return 1; capturing = 1; return 0; }
 R cuStreamEndCapture(H stream, H *out) { NEED; capturing = 0; *out = malloc(1); alive++; return stream ? 0 : 400; }
@@ -84,18 +85,34 @@ R cuGraphDestroy(H graph) { NEED; free(graph); alive--; return 0; }
 R cuGetErrorName(R status, const char **text) { *text = "CUDA_ERROR_DOUBLE"; return status < 0; }
 R cuGetErrorString(R status, const char **text) { *text = "an error of the double"; return status < 0; }
 
+/* Which function a name means to a program that was written for a version of CUDA: the newest that is not newer than it,
+   and that this driver has. As cudaTypedefs.h names them (PFN_cuEventElapsedTime_v12080: from 12.8 on). */
+static const struct { const char *name; int since; const char *entry; } table[] = {
+    {"cuDeviceTotalMem", 3020, "cuDeviceTotalMem_v2"}, {"cuDevicePrimaryCtxRelease", 11000, "cuDevicePrimaryCtxRelease_v2"},
+    {"cuCtxPushCurrent", 4000, "cuCtxPushCurrent_v2"}, {"cuCtxPopCurrent", 4000, "cuCtxPopCurrent_v2"},
+    {"cuMemGetInfo", 3020, "cuMemGetInfo_v2"}, {"cuMemAlloc", 3020, "cuMemAlloc_v2"}, {"cuMemFree", 3020, "cuMemFree_v2"},
+    {"cuMemHostGetDevicePointer", 3020, "cuMemHostGetDevicePointer_v2"},
+    {"cuMemcpyHtoDAsync", 3020, "cuMemcpyHtoDAsync_v2"},
+    {"cuMemcpyDtoHAsync", 3020, "cuMemcpyDtoHAsync_v2"}, {"cuMemcpyDtoDAsync", 3020, "cuMemcpyDtoDAsync_v2"},
+    {"cuStreamDestroy", 4000, "cuStreamDestroy_v2"}, {"cuEventDestroy", 4000, "cuEventDestroy_v2"},
+    {"cuStreamBeginCapture", 10010, "cuStreamBeginCapture_v2"}, {"cuEventElapsedTime", 2000, "cuEventElapsedTime"},
+    {"cuEventElapsedTime", 12080, "cuEventElapsedTime_v2"}, {"cuGraphInstantiate", 12000, "cuGraphInstantiateWithFlags"},
+    {"cuGetProcAddress", 11030, "cuGetProcAddress"}, {"cuGetProcAddress", 12000, "cuGetProcAddress_v2"},
+};
+
 static R find(const char *symbol, void **out, int version, P flags, int *found) {
-    static const char *suffixes[] = {"_v2", "", "WithFlags"};
-    char name[128];
-    (void)version; (void)flags;
-    *out = NULL;
-    for (int index = 0; index < 3 && !*out; index++) {
-        strncpy(name, symbol, 100); name[100] = 0;
-        strcat(name, suffixes[index]);
-        *out = dlsym(RTLD_DEFAULT, name);
-        if (!*out) { H self = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD); if (self) *out = dlsym(self, name); }
+    const char *entry = NULL;
+    int listed = 0;
+    (void)flags;
+    for (size_t index = 0; index < sizeof table / sizeof *table; index++) {
+        if (strcmp(table[index].name, symbol)) continue;
+        listed = 1;
+        if (table[index].since <= version && table[index].since <= VERSION) entry = table[index].entry;
     }
-    if (found) *found = *out ? 0 : 1;
+    if (!listed) entry = symbol;    /* of one version */
+    *out = entry ? dlsym(RTLD_DEFAULT, entry) : NULL;
+    if (entry && !*out) { H self = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD); if (self) *out = dlsym(self, entry); }
+    if (found) *found = *out ? 0 : listed ? 2 : 1;    /* 2: there, but not in this version */
     return *out ? 0 : 500;
 }
 R cuGetProcAddress(const char *symbol, void **out, int version, P flags) {

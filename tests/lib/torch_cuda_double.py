@@ -21,7 +21,7 @@ class Stream:
     numbers = itertools.count(100)
     waits: List[Tuple[int, int]] = []
 
-    def __init__(self, device: Any = None) -> None:
+    def __init__(self, device: Any = None, priority: int = 0) -> None:
         self.device = CPU
         self.cuda_stream = next(self.numbers)
 

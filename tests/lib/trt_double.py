@@ -14,10 +14,15 @@ What a device would answer with wrong numbers, a crash or a hang raises :class:`
 * two operations on streams that no event orders, where one writes what the other touches;
 * a context that two optimisation profiles share;
 * the device's context given back while an engine lives;
-* a graph captured before the context ran with those shapes, or launched after they changed or the context was freed.
+* a graph captured before the context ran with those shapes, or launched after they changed or the context was freed;
+* auxiliary streams that are the default stream, or one stream twice.
+
+A plan whose builder was not told otherwise uses auxiliary streams; those that its context is not given are TensorRT's
+own, for which the default stream waits. TensorRT 8 gives a new context profile 0, or logs an error.
 
 What TensorRT itself refuses returns ``False`` or ``None`` with a line in the log: a shape outside the profile, a
-profile that another context holds (before 8.6), a plan of another version. It proves nothing about speed.
+profile that another context holds (before 8.6), a plan of another version, shapes that vary on a DLA core, too little
+memory for kernels. It proves nothing about speed. Where each behaviour is read: ``tests/lib/README.md``.
 """
 
 from __future__ import annotations
@@ -47,6 +52,8 @@ VERSIONS: Tuple[str, ...] = tuple(API["versions"])
 MAGIC = b"trt-double\n"
 ALIGNMENT = 256
 CONTEXT_BYTES = 4096  # per batch row: what a context's working memory takes here
+TACTIC_BYTES = 32 << 20  # that the builder needs for the least of its kernels
+AUX_STREAMS = 2  # of a plan whose builder was not told how many it may have
 
 cuda: Optional[RecordingCuda] = None
 """The device that plans are deserialized to: set by the test's fixture."""
@@ -87,6 +94,7 @@ class RecordingCuda(CudaDouble):
         self._event_clocks: Dict[int, Dict[int, int]] = {}
         self._host: Dict[int, int] = {}
         self._open: List[Access] = []
+        self._joints: List[int] = []  # events of executions that use several streams
 
     def record(self, event: int, stream: int) -> None:
         super().record(event, stream)
@@ -123,9 +131,9 @@ class RecordingCuda(CudaDouble):
         super().free_device(pointer)
 
     def release(self, index: int, context: int) -> None:
-        if len(self.engines) and len(self._contexts) == 1:
+        if len(self.engines) and self._contexts == {index: 1}:
             gc.collect()  # cycles do not count
-        if len(self.engines) and len(self._contexts) == 1:
+        if len(self.engines) and self._contexts == {index: 1}:
             raise Misuse("the device's context was given back while an engine of TensorRT lives on it")
         super().release(index, context)
 
@@ -143,6 +151,30 @@ class RecordingCuda(CudaDouble):
         """Enqueue an operation, or capture it."""
         self._enter("enqueue", operation.name)
         self._give(stream, operation)
+
+    def beside(self, stream: int, other: int, operation: Operation) -> None:
+        """Enqueue an operation on another stream, between what the stream has and what it gets."""
+        if self.capturing(stream):
+            self.give(stream, operation)
+            return
+        self._joints = [event for event in self._joints if not self._forget_passed(event)]
+        for first, then, what in ((stream, other, operation), (other, stream, None)):
+            event = super().create_event(False)
+            self._joints.append(event)
+            self.record(event, first)
+            self.stream_wait(then, event)
+            if what is not None:
+                self.give(then, what)
+
+    def _forget_passed(self, event: int) -> bool:
+        passed = self._events[event].passed >= self._events[event].recorded
+        if passed:
+            del self._events[event], self._event_clocks[event]
+        return passed
+
+    def leaks(self) -> List[str]:
+        own = [f"event {event}" for event in self._joints if self._events[event].passed]
+        return [leak for leak in super().leaks() if leak not in own]
 
     def capturing(self, stream: int) -> bool:
         """Whether the stream is being captured."""
@@ -319,9 +351,21 @@ class Builder:
         if why:
             self._log.log(ILogger.ERROR, why)
             return None
+        if config._pools.get("TACTIC_DRAM", 1 << 40) < TACTIC_BYTES:
+            self._log.log(ILogger.WARNING, f"Tactic device request: {TACTIC_BYTES >> 20}MB. Skipping tactic")
+            self._log.log(ILogger.ERROR, "Could not find any implementation for node: insufficient memory")
+            return None
+        if config._dla_core >= 0 and any(
+            low != high for profile in config._profiles for low, _, high in profile._shapes.values()
+        ):
+            self._log.log(ILogger.ERROR, "DLA Layer: dynamic dimensions: min, opt and max must be equal")
+            return None
         for _ in config._announce():
             pass
+        allowed = getattr(config, "max_aux_streams", None)  # since 8.6
+        aux = AUX_STREAMS if allowed is None else min(AUX_STREAMS, allowed)
         header = {
+            "aux": 0 if self._version == "8.5" else aux,
             "version": self._version,
             "profiles": [profile._shapes for profile in config._profiles],
             "flags": sorted(config._flags),
@@ -440,6 +484,7 @@ class IBuilderConfig:
     builder_optimization_level = 3
     progress_monitor: Any = None
     num_compute_capabilities = 1
+    max_aux_streams: Any = None
 
     def __init__(self) -> None:
         self._profiles: List[Any] = []
@@ -572,11 +617,12 @@ class Runtime:
         assert isinstance(logger, ILogger) and logger.initialised
         self._log = logger
 
-    def deserialize_cuda_engine(self, data: bytes) -> Optional[Any]:
+    def deserialize_cuda_engine(self, data: Any) -> Optional[Any]:
         if cuda is None:
             self._log.log(ILogger.ERROR, "CUDA driver version is insufficient for CUDA runtime version")
             return None
         cuda._enter("deserialize_cuda_engine")
+        data = bytes(data)
         if not data.startswith(MAGIC):
             self._log.log(ILogger.ERROR, "Assertion magicTagRead == kMAGIC_TAG failed: magic tag does not match")
             return None
@@ -622,6 +668,10 @@ class ICudaEngine:
     @property
     def device_memory_size_v2(self) -> int:
         return self._bytes
+
+    @property
+    def num_aux_streams(self) -> int:
+        return int(self._about.get("aux", 0))
 
     def get_tensor_name(self, index: int) -> str:
         return list(self._kinds)[index]
@@ -672,6 +722,8 @@ class ICudaEngine:
 
 
 class IExecutionContext:
+    _is_implicit = False
+
     def __init__(self, engine: Any) -> None:
         self._engine = engine
         self._memory: Optional[Use] = None
@@ -680,7 +732,35 @@ class IExecutionContext:
         self._shapes: Dict[str, Tuple[int, ...]] = {}
         self._addresses: Dict[str, int] = {}
         self._ran: Set[Any] = set()
+        self._aux: List[int] = []
+        self._own_aux: List[int] = []
         cuda.add_context(self)
+        self._take_first_profile()
+
+    def _take_first_profile(self) -> None:
+        """TensorRT 8 gives a new context profile 0, and says so of each that it cannot give it."""
+        engine = self._engine
+        if engine._version not in ("8.5", "8.6"):
+            return
+        holder = engine._holders.get(0)
+        if holder is not None and holder() is not None:
+            engine._log.log(
+                ILogger.ERROR, "Profile 0 has been chosen by another IExecutionContext. Use another profile"
+            )
+            return
+        engine._holders[0], self._profile, self._is_implicit = weakref.ref(self), 0, True
+
+    def set_aux_streams(self, handles: Sequence[int]) -> None:
+        if 0 in handles or len(set(handles)) < len(handles):
+            raise Misuse(f"auxiliary streams {list(handles)}: the default stream, or one twice, blocks for ever")
+        self._aux = list(handles)
+
+    def _streams_beside(self) -> List[int]:
+        """The auxiliary streams: those that it was given, and its own for the rest."""
+        wanted = int(self._engine._about.get("aux", 0))
+        while len(self._aux) + len(self._own_aux) < wanted:
+            self._own_aux.append(cuda.library_stream())
+        return [*self._aux, *self._own_aux][:wanted]
 
     def set_device_memory(self, pointer: int, size: int) -> None:
         self._memory = Use(pointer, size)
@@ -694,7 +774,7 @@ class IExecutionContext:
         engine = self._engine
         if not 0 <= index < len(engine._about["profiles"]):
             return self._refuse(f"profile {index} does not exist")
-        if self._memory is not None and self._profile not in (-1, index):
+        if self._memory is not None and self._profile not in (-1, index) and not self._is_implicit:
             raise Misuse(
                 f"a context that runs profile {self._profile} was bound to profile {index}: its shapes are "
                 "gone, and before 10 the change is not ordered with its executions"
@@ -703,6 +783,9 @@ class IExecutionContext:
         other = holder() if holder is not None else None
         if other is not None and other is not self and not engine._about["share"]:
             return self._refuse(f"profile {index} is in use by another context")
+        if self._is_implicit:
+            engine._holders.pop(0)
+            self._is_implicit = False
         engine._holders[index] = weakref.ref(self)
         self._profile, self._shapes, self._addresses = index, {}, dict(self._addresses)
         cuda.give(_real(stream), Execution(f"select profile {index}", lambda: None))
@@ -766,6 +849,11 @@ class IExecutionContext:
 
         operation = Execution("execute", run, [*places.values(), memory], 1.0, arm)
         operation.writes = (*outputs, memory)
+        beside = self._streams_beside()
+        if cuda.capturing(stream):
+            cuda._joined[stream] = set(beside)
+        for other in beside:  # waits for the stream, works in the context's memory, and the stream waits for it
+            cuda.beside(stream, other, Execution("auxiliary", lambda: None, [memory]))
         cuda.give(stream, operation)
         return True
 

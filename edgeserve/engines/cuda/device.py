@@ -200,11 +200,13 @@ class Graph(Resource):
 
 
 class CudaStream(Resource):
-    """Works run one after the other, beside those of other streams."""
+    """Works run one after the other, beside those of other streams. ``priority``: whose kernels the device begins first
+    where several streams have some, from 0; more than the device knows counts as its highest."""
 
-    def __init__(self, device: CudaDevice) -> None:
+    def __init__(self, device: CudaDevice, priority: int = 0) -> None:
         super().__init__(device)
-        self.handle: int = device.driver.create_stream()
+        least, greatest = device.driver.stream_priorities() if priority else (0, 0)
+        self.handle: int = device.driver.create_stream(max(least - priority, greatest))
 
     def done(self) -> bool:
         """Whether everything that was enqueued is over."""
@@ -301,9 +303,9 @@ class CudaDevice:
         with self.current():
             return MemoryInfo(*self.driver.memory())
 
-    def stream(self) -> CudaStream:
-        """A new stream."""
-        return self.keep(CudaStream(self))
+    def stream(self, priority: int = 0) -> CudaStream:
+        """A new stream; ``priority`` as :class:`CudaStream` says."""
+        return self.keep(CudaStream(self, priority))
 
     def event(self, timing: bool = True) -> Event:
         """An event, not recorded."""

@@ -166,10 +166,16 @@ class Driver:
 
     # --- streams ---
 
-    def create_stream(self) -> int:
-        """A stream that does not wait for the default stream."""
+    def stream_priorities(self) -> Tuple[int, int]:
+        """Priorities of streams on the current context's device, the least and the greatest: ``(0, -5)``. Equal where
+        it has none."""
+        least, greatest = self._call("cuCtxGetStreamPriorityRange")
+        return int(least), int(greatest)
+
+    def create_stream(self, priority: int = 0) -> int:
+        """A stream that does not wait for the default stream. ``priority`` is CUDA's: a lower number goes first."""
         flags = int(self._cu.CUstream_flags.CU_STREAM_NON_BLOCKING)
-        return int(self._call("cuStreamCreate", flags))
+        return int(self._call("cuStreamCreateWithPriority", flags, priority))
 
     def destroy_stream(self, stream: int) -> None:
         """Destroy it; what was enqueued still runs."""

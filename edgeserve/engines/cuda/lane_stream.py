@@ -15,12 +15,14 @@ NAME = "cuda"
 
 
 class LaneStream:
-    """A stream with the clock of its batches. ``handle`` is CUDA's, for libraries that take streams of others."""
+    """A stream with the clock of its batches. ``handle`` is CUDA's, for libraries that take streams of others;
+    ``priority`` is the lane's."""
 
-    def __init__(self, device: CudaDevice, clock_ns: Callable[[], int]) -> None:
+    def __init__(self, device: CudaDevice, clock_ns: Callable[[], int], priority: int = 0) -> None:
         self.device = device
+        self.priority = priority
         with device.current():
-            self.stream: CudaStream = device.stream()
+            self.stream: CudaStream = device.stream(priority)
         self.clock: StreamClock[Event] = StreamClock(device.event, lambda start, end: end.elapsed_ms(start), clock_ns)
         self._copies: Optional[Tuple[CudaStream, CudaStream]] = None
 
@@ -29,7 +31,7 @@ class LaneStream:
         """Two streams beside the lane's, made at first use: for copies to the device, and for those back."""
         if self._copies is None:
             with self.device.current():
-                self._copies = self.device.stream(), self.device.stream()
+                self._copies = self.device.stream(self.priority), self.device.stream(self.priority)
         return self._copies
 
     @property
@@ -69,7 +71,7 @@ def lane_stream(lane: LaneInfo, choice: str = "auto", device: Optional[CudaDevic
     known = common.get(NAME)
     if known is None:
         own = device or CudaDevice(open_driver(choice), lane.device_index)
-        known = common[NAME] = LaneStream(own, lane.clock_ns)
+        known = common[NAME] = LaneStream(own, lane.clock_ns, lane.priority)
     if not isinstance(known, LaneStream):
         raise EngineError(
             f"lane {lane.name!r} has a stream of another library already; install cuda-bindings "

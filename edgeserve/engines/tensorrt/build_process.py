@@ -8,6 +8,7 @@ second, and per step of the builder, to its standard output: ``{"phase", "share"
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from edgeserve.engines.tensorrt.library import open_library
 from edgeserve.engines.tensorrt.settings import BuildRequest
 from edgeserve.engines.tensorrt.shapes import as_json
 from edgeserve.errors import EngineError
+from edgeserve.units import format_size
 
 BEAT_S = 1.0
 """A line at least so often, so that the parent sees that the process lives."""
@@ -77,11 +79,17 @@ def build(request: Dict[str, Any], reporter: Reporter) -> Dict[str, Any]:
             known = file.read()
 
     def keep(timings: bytes) -> None:
-        if timing_cache and timings:
-            beside = f"{timing_cache}.{os.getpid()}"
+        if not (timing_cache and timings):
+            return
+        beside = f"{timing_cache}.{os.getpid()}"
+        try:
             with open(beside, "wb") as out:
                 out.write(timings)
             os.replace(beside, timing_cache)
+        except OSError as error:  # a plan that took an hour is not lost for its timings
+            print(f"{where}: kernel timings cannot be kept: {error}", file=sys.stderr)
+            with contextlib.suppress(OSError):
+                os.unlink(beside)
 
     try:
         library = open_library(request["library"])
@@ -95,10 +103,18 @@ def build(request: Dict[str, Any], reporter: Reporter) -> Dict[str, Any]:
             "error": "build",
             "message": f"{where}: {request['library']} failed while building: {type(error).__name__}: {error}",
         }
-    with open(request["plan"], "wb") as out:
-        out.write(built.plan)
-        out.flush()
-        os.fsync(out.fileno())
+    try:
+        with open(request["plan"], "wb") as out:
+            out.write(built.plan)
+            out.flush()
+            os.fsync(out.fileno())
+    except OSError as error:
+        return {
+            "error": EngineError.code,
+            "message": f"{where}: the plan ({format_size(len(built.plan))}) cannot be written in "
+            f"{os.path.dirname(request['plan'])}: {error.strerror}; make room there, or set options.plans to "
+            "a directory on a disk that has some",
+        }
     return {
         "built": {
             "version": library.version,

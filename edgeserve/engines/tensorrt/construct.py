@@ -16,7 +16,7 @@ from edgeserve.engines.tensorrt.library import Library
 from edgeserve.engines.tensorrt.settings import BuildRequest
 from edgeserve.engines.tensorrt.shapes import Input, Profile, profiles_of
 from edgeserve.errors import EngineError
-from edgeserve.units import format_size
+from edgeserve.units import counted, format_size
 
 Say = Callable[[str, float], None]
 """``say(phase, share)``: which phase, and how much of it is done, 0 to 1."""
@@ -68,6 +68,8 @@ def construct(library: Library, request: BuildRequest, where: str, say: Say, tim
     profiles = profiles_of(inputs_of(network), request, where) * api.profile_copies(request.lanes)
     separate_dimensions(network, profiles)
     config = configure(library, builder, network, request, where)
+    if request.dla_core >= 0:
+        check_dla_shapes(profiles, request, where)
     add_profiles(library, builder, config, profiles, where)
     cache = config.create_timing_cache(timing_cache)
     if cache is None or not config.set_timing_cache(cache, False):
@@ -171,6 +173,7 @@ def configure(library: Library, builder: Any, network: Any, request: BuildReques
     config = builder.create_builder_config()
     api.limit_memory(config, request.workspace_bytes, request.tactic_bytes)
     api.share_profiles(config)
+    api.limit_aux_streams(config, request.aux_streams)
     if api.has("IBuilderConfig", "builder_optimization_level"):
         config.builder_optimization_level = request.optimization_level
     if api.weak_types:
@@ -187,7 +190,7 @@ def _place_on_dla(library: Library, builder: Any, config: Any, request: BuildReq
     if request.dla_core >= builder.num_DLA_cores:
         raise EngineError(
             f"{where}: options.dla_core = {request.dla_core}, but this device has "
-            f"{builder.num_DLA_cores} DLA cores for {library.name} {library.version}; leave the "
+            f"{counted(builder.num_DLA_cores, 'DLA core')} for {library.name} {library.version}; leave the "
             "option out"
         )
     if library.api.weak_types and request.precision == "model":  # from 11 on the model's own types decide
@@ -198,6 +201,18 @@ def _place_on_dla(library: Library, builder: Any, config: Any, request: BuildReq
     config.default_device_type = trt.DeviceType.DLA
     config.DLA_core = request.dla_core
     config.set_flag(trt.BuilderFlag.GPU_FALLBACK)
+
+
+def check_dla_shapes(profiles: List[Tuple[int, Profile]], request: BuildRequest, where: str) -> None:
+    """A DLA core runs inputs of one shape: smallest, usual and largest of a profile must be equal there."""
+    for _, shapes in profiles:
+        for name, shape in shapes.items():
+            if shape.low != shape.high:
+                raise EngineError(
+                    f"{where}: options.dla_core = {request.dla_core}: a DLA core runs inputs of one shape, and "
+                    f"options.ranges.{name} goes from {list(shape.low[1:])} to {list(shape.high[1:])}; give shapes = "
+                    f"{{{name} = {list(shape.usual[1:])}}} instead, or leave dla_core out"
+                )
 
 
 def _set_precision(library: Library, config: Any, network: Any, request: BuildRequest) -> None:

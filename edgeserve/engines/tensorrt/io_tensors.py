@@ -108,7 +108,7 @@ def _largest(
     library: Library, engine: Any, profiles: Sequence[Tuple[int, Profile]], stream: CudaStream, where: str
 ) -> Dict[str, Tuple[int, ...]]:
     """The largest shape, by number of elements, that each tensor has in any profile."""
-    context = library.api.create_context(engine)
+    context = library.new_context(engine)
     if context is None:
         raise EngineError(f"{where}: no execution context can be made: {library.why('TensorRT did not say why')}")
     names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]

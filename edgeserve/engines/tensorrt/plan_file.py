@@ -6,8 +6,9 @@ Asks a deserialized plan; knows no lane, and builds nothing.
 
 from __future__ import annotations
 
+import mmap
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import open_driver
@@ -28,6 +29,7 @@ BUILD_OPTIONS = (
     "build_timeout",
     "timing_cache",
     "compute_capabilities",
+    "aux_streams",
     "image",
 )
 """Options of building, which a plan that is built already cannot follow."""
@@ -45,24 +47,28 @@ class Chosen(NamedTuple):
     shapes: Profile
 
 
-def plan_bytes(path: str) -> bytes:
-    """The plan itself, without what Ultralytics' exporter writes before it."""
+def plan_bytes(path: str) -> Union[memoryview, bytes]:
+    """The plan itself, without what Ultralytics' exporter writes before it: mapped, so that a plan of gigabytes is not
+    held a second time while it loads. Pages of a file are given back when memory is short; of a copy none are."""
     with open(path, "rb") as file:
-        data = file.read()
+        if not os.fstat(file.fileno()).st_size:
+            return b""
+        data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     if not is_plan(path):
         return data
     length = int.from_bytes(data[:HEADER_BYTES], "little")
-    if data[HEADER_BYTES : HEADER_BYTES + 1] == b"{" and length < min(HEADER_MAX, len(data)):
+    if bytes(data[HEADER_BYTES : HEADER_BYTES + 1]) == b"{" and length < min(HEADER_MAX, len(data)):
         return data[HEADER_BYTES + length :]
     return data
 
 
 def deserialized(library: Library, path: str, where: str, dla_core: int = -1) -> Tuple[Any, Any]:
-    """The library's runtime, which must outlive the plan, and the plan as an engine. Raises :class:`PlanRefused`."""
-    runtime = library.trt.Runtime(library.log)
+    """What must outlive the plan (the library's runtime, and the file), and the plan as an engine. Raises
+    :class:`PlanRefused`."""
+    runtime, data = library.trt.Runtime(library.log), plan_bytes(path)
     if dla_core >= 0:
         runtime.DLA_core = dla_core
-    engine = runtime.deserialize_cuda_engine(plan_bytes(path))
+    engine = runtime.deserialize_cuda_engine(data)
     if engine is None:
         which = "" if where == path else f" {path}"
         built = " A plan runs on the GPU and the library version that built it alone." if is_plan(path) else ""
@@ -71,7 +77,7 @@ def deserialized(library: Library, path: str, where: str, dla_core: int = -1) ->
             f"{library.why('it did not say why')}.{built} Check that the GPU, the driver and the library "
             "fit together (edgeserve doctor)"
         )
-    return runtime, engine
+    return (runtime, data), engine
 
 
 def check_options(options: Any, path: str) -> None:

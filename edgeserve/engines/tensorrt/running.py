@@ -11,7 +11,8 @@ and copies one batch while another runs. Four places in three streams order a ba
 batch adds: copies count where they are not hidden behind another batch. On an integrated GPU with mapped memory there
 are no copies, and everything is on the lane's stream.
 
-The contexts of a lane share one block of device memory: they run one after the other on the lane's stream.
+The contexts of a lane share one block of device memory: they run one after the other on the lane's stream. So do
+plans that use streams beside it (``options.aux_streams``), which are ours, and which TensorRT orders with the lane's.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from edgeserve.engines.cuda.device import CudaDevice, CudaStream, DeviceBuffer, 
 from edgeserve.engines.cuda.lane_stream import LaneStream
 from edgeserve.engines.cuda.staging import Staged
 from edgeserve.engines.cuda.status import of_model
+from edgeserve.engines.device_arrays import DeviceArray
 from edgeserve.engines.ports import PackedBatch, Ports
 from edgeserve.engines.tensorrt.build_errors import forget_locals
 from edgeserve.engines.tensorrt.io_tensors import Tensor, select_profile, set_shape
@@ -76,6 +78,7 @@ class BatchMemory:
 
     def __init__(self, device: CudaDevice, tensors: Sequence[Tensor], mapped: bool) -> None:
         self.staged: Dict[str, Staged] = {}
+        self.produced: Dict[int, Event] = {}  # of each stream that makes inputs
         try:
             for tensor in tensors:
                 self.staged[tensor.name] = Staged(device, tensor.size_bytes, mapped)
@@ -101,6 +104,8 @@ class BatchMemory:
             event = getattr(self, name, None)
             if isinstance(event, Event):
                 event.free()
+        for event in self.produced.values():
+            event.free()
 
 
 class ProfileContext:
@@ -109,10 +114,17 @@ class ProfileContext:
     it too, so that a graph would hold for one of them alone."""
 
     def __init__(
-        self, loaded: Loaded, index: int, size: int, shapes: Profile, memory: DeviceBuffer, stream: CudaStream
+        self,
+        loaded: Loaded,
+        index: int,
+        size: int,
+        shapes: Profile,
+        memory: DeviceBuffer,
+        stream: CudaStream,
+        beside: Sequence[CudaStream],
     ) -> None:
         library = loaded.library
-        context = library.api.create_context(loaded.engine)
+        context = library.new_context(loaded.engine)
         if context is None:
             raise EngineError(
                 f"{loaded.where}: no execution context can be made for batch size {size}: "
@@ -127,6 +139,8 @@ class ProfileContext:
         self._shapes: Dict[str, Shape] = {}
         self._outputs: Dict[str, Shape] = {}
         library.api.give_memory(context, memory.pointer, memory.size)
+        if beside:  # else TensorRT makes its own, which wait for whatever a library does on the default stream
+            context.set_aux_streams([other.handle for other in beside])
         select_profile(library, context, index, stream, loaded.where)
         inputs = [tensor.name for tensor in loaded.tensors if tensor.is_input]
         self.reshape({name: shapes[name].usual for name in inputs})
@@ -200,7 +214,9 @@ class Collecting:
         views: Sequence[NDArray[Any]],
         failed: Mapping[int, EngineError],
         count: int,
+        there: Sequence[Placed] = (),
     ) -> None:
+        self.there = there
         self.pending: Optional[Pending] = None
         self._ports = ports
         self._packed = packed
@@ -216,6 +232,37 @@ class Collecting:
             self._results = merged(self._ports.unpack(arrays, self._packed), self._failed, self._count)
             self._views = ()
         return self._results
+
+
+class Placed(NamedTuple):
+    """An input that lies on the device: of which name, in which row of the batch."""
+
+    name: str
+    row: int
+    array: DeviceArray
+
+
+def _placed(batch: Batch, slot: BatchMemory) -> Tuple[Batch, List[Placed]]:
+    """The batch with host arrays in place of inputs on the device, and those. They are rows of the slot's own memory,
+    so that packing them copies nothing."""
+    found = [
+        Placed(name, row, value)
+        for row, item in enumerate(batch.items)
+        for name, value in item.items()
+        if isinstance(value, DeviceArray)
+    ]
+    if not found:
+        return batch, found
+    items = [dict(item) for item in batch.items]
+    for name, row, array in found:
+        rows = slot.room(name, (batch.size, *array.shape))
+        items[row][name] = np.zeros(array.shape, array.dtype) if rows is None else rows[row]
+    return batch._replace(items=items), found
+
+
+def _all_there(name: str, rows: int, there: Sequence[Placed]) -> bool:
+    """Whether every row of an input lies on the device."""
+    return sum(placed.name == name for placed in there) == rows
 
 
 def merged(results: Sequence[Result], failed: Mapping[int, EngineError], count: int) -> List[Result]:
@@ -236,6 +283,7 @@ class LaneContexts:
         self._contexts: Dict[int, ProfileContext] = {}
         self._numbers: Dict[int, ProfileContext] = {}
         self._memory: Optional[DeviceBuffer] = None
+        self._beside: List[CudaStream] = []
         self._next = 0
         self.freed = False
         sizes = sorted({size for size, _ in loaded.profiles})
@@ -243,6 +291,8 @@ class LaneContexts:
         with loaded.device.current():
             try:
                 self._memory = loaded.device.buffer(max(1, loaded.context_bytes))
+                for _ in range(loaded.library.api.aux_streams(loaded.engine)):
+                    self._beside.append(loaded.device.stream(lane.priority))
                 rows = list(zip(loaded.numbers, loaded.profiles))[first : first + len(sizes)]
                 for number, (size, shapes) in rows:
                     self._contexts[size] = self._context(number, size, shapes)
@@ -271,7 +321,15 @@ class LaneContexts:
             return Finished([Result({}, error=failed[place]) for place in range(len(batch.items))])
         with loaded.device.current():
             number, slot = self._free_slot()
+            rest, there = _placed(rest, slot)
             packed = loaded.ports.pack(rest, slot.room)
+            for error in packed.failed.values():  # whoever keeps one must not keep this frame, and so the engine
+                error.__traceback__ = error.__cause__ = error.__context__ = None
+            there = [
+                placed._replace(row=placed.row - sum(place < placed.row for place in packed.failed))
+                for placed in there
+                if placed.row not in packed.failed
+            ]
             if not packed.rows:
                 return Finished(merged(loaded.ports.unpack((), packed), failed, len(batch.items)))
             context = self._contexts[size]
@@ -284,7 +342,7 @@ class LaneContexts:
                 for tensor in loaded.tensors
                 if not tensor.is_input
             ]
-            collecting = Collecting(loaded.ports, packed, views, failed, len(batch.items))
+            collecting = Collecting(loaded.ports, packed, views, failed, len(batch.items), there)
             collecting.pending = self._enqueue(number, slot, context, packed, views, collecting)
             slot.collecting = collecting
         return collecting.pending
@@ -300,7 +358,9 @@ class LaneContexts:
             self._memory.free()
         for slot in self._slots:
             slot.free()
-        self._contexts, self._numbers, self._slots, self._memory = {}, {}, [], None
+        for other in self._beside:
+            other.free()
+        self._contexts, self._numbers, self._slots, self._memory, self._beside = {}, {}, [], None, []
 
     # --- helpers ---
 
@@ -314,7 +374,7 @@ class LaneContexts:
                     known.has_several = True
                     return known
         assert self._memory is not None
-        made = ProfileContext(loaded, number, size, shapes, self._memory, self.stream.stream)
+        made = ProfileContext(loaded, number, size, shapes, self._memory, self.stream.stream, self._beside)
         self._numbers[number] = made
         return made
 
@@ -336,8 +396,10 @@ class LaneContexts:
         try:
             if not loaded.mapped:
                 for tensor in loaded.tensors:
-                    if tensor.is_input:
+                    if tensor.is_input and not _all_there(tensor.name, packed.rows, collecting.there):
                         slot.staged[tensor.name].to_device(into, _bytes_of(packed.feeds[tensor.name], tensor))
+            self._copy_within(slot, into, collecting.there)
+            if not loaded.mapped:
                 slot.fed.record(into)
                 compute.wait(slot.fed)
             context.enqueue(number, slot, compute)
@@ -359,6 +421,18 @@ class LaneContexts:
             clock, span, collecting.results, lambda error: of_model(name, error), loaded.device.current
         )
 
+    def _copy_within(self, slot: BatchMemory, into: CudaStream, there: Sequence[Placed]) -> None:
+        """Enqueue the copies of inputs that lie on the device, each behind the stream that made it."""
+        driver = self.loaded.device.driver
+        for stream in sorted({placed.array.stream for placed in there if placed.array.stream is not None}):
+            if stream not in slot.produced:
+                slot.produced[stream] = self.loaded.device.event(timing=False)
+            driver.record(slot.produced[stream].handle, stream)
+            into.wait(slot.produced[stream])
+        for name, row, array in there:
+            target = slot.staged[name].pointer + row * array.nbytes
+            driver.copy_on_device(target, array.pointer, array.nbytes, into.handle)
+
     def _size_for(self, batch: Batch) -> int:
         """The smallest batch size with a profile that holds the batch."""
         fits = [size for size in sorted(self._contexts) if size >= batch.size]
@@ -371,7 +445,16 @@ class LaneContexts:
 
     def _outside(self, batch: Batch) -> Dict[int, EngineError]:
         """The items whose shapes no profile takes."""
-        failed: Dict[int, EngineError] = {}
+        failed = {
+            place: EngineError(
+                f"{self.loaded.where}: input {name!r} lies on the GPU, and is {why} there; send a copy on the host"
+            )
+            for place, item in enumerate(batch.items)
+            for name, value in item.items()
+            if isinstance(value, DeviceArray)
+            for why in [self._why_not_there(name, value)]
+            if why
+        }
         for place, item in enumerate(batch.items if self.loaded.ranges else ()):
             for name, allowed in self.loaded.ranges.items():
                 shape = _shape_of(item.get(name))
@@ -389,6 +472,15 @@ class LaneContexts:
                         f"{list(allowed.low)} to {list(allowed.high)} per item. {mend}"
                     )
         return failed
+
+    def _why_not_there(self, name: str, value: DeviceArray) -> str:
+        """What is done to an input on the host alone, ``""`` when nothing is."""
+        tensor = next((tensor for tensor in self.loaded.tensors if tensor.name == name and tensor.is_input), None)
+        if tensor is None or self.loaded.ports.is_padded(name):
+            return "padded or prepared"
+        if tensor.narrowed or tensor.dtype != value.dtype:
+            return f"{value.dtype}, to be cast to {tensor.dtype}"
+        return ""
 
     def _free_slot(self) -> Tuple[int, BatchMemory]:
         """The next slot in turn. Where its batch is over and nobody asked for the result, it is collected now."""

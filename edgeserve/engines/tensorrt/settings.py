@@ -44,6 +44,7 @@ OWN_OPTIONS = (
     "plans",
     "timing_cache",
     "dla_core",
+    "aux_streams",
     "compute_capabilities",
     "graph",
     "mapped",
@@ -64,6 +65,7 @@ class BuildRequest(NamedTuple):
     ``ranges`` (input -> [smallest, usual, largest]) and ``shapes`` (input -> lengths of open axes). ``states``,
     ``constants`` and ``masks`` (padded input -> its mask) are inputs whose shape follows from elsewhere.
     ``image`` has the fields of an :class:`~edgeserve.engines.image.ImageForm`, where frames are prepared in the plan.
+    ``aux_streams`` are those beside the lane's that the plan may use.
     ``tactic_bytes`` bounds the builder's device memory (0: it does itself); what was free then makes no other plan.
     """
 
@@ -83,6 +85,7 @@ class BuildRequest(NamedTuple):
     compute_capabilities: List[str]
     lanes: int
     image: Dict[str, Any] = {}
+    aux_streams: int = 0
 
     def identity(self) -> Dict[str, Any]:
         """What two plans of one file must have in common to be the same."""
@@ -132,6 +135,7 @@ def read_settings(model: ModelConfig, options: Options, lanes: int, directory: s
         compute_capabilities=_capabilities(options),
         lanes=lanes,
         image={} if image is None else image._asdict(),
+        aux_streams=options.integer("aux_streams", 0, 0, 7),
     )
     return Settings(
         library=library,

@@ -53,6 +53,10 @@ log = logging.getLogger("edgeserve.tensorrt")
 TACTIC_BYTES_MIN = 64 << 20
 """Below this no kernel of use could be timed; the bound on the host's free memory ends such a build."""
 
+CONTEXT_BYTES_MAX = 1 << 30
+"""At most so much of what is gone after a load, and is not the plan, counts as the model's: the first one brings CUDA's
+context and the libraries, 300 to 900 MB on a board (gh:wang-xinyu/tensorrtx#1145). More is other programs'."""
+
 TOLD_EVERY_S = 10.0
 """Progress of a build goes to the log so often."""
 
@@ -74,6 +78,7 @@ class TensorrtEngine(Engine):
         self._loaded: Optional[Loaded] = None
         self._runtime: Any = None
         self._footprint = Footprint(0)
+        self._beside_bytes: Optional[int] = None
         self._build_s = 0.0
         self._progress = ""
         self._contexts: Dict[int, Tuple[Any, LaneContexts]] = {}  # of each lane, by its common table
@@ -86,6 +91,7 @@ class TensorrtEngine(Engine):
         if self._loaded is not None:
             return self._footprint
         path = model_path(self._model, self._directory)
+        host_bytes = available_bytes()
         library = open_library(self._settings.library)
         if not hasattr(library.trt.IExecutionContext, "execute_async_v3"):
             raise LibraryMissing(
@@ -95,6 +101,7 @@ class TensorrtEngine(Engine):
             device = CudaDevice(open_driver(self._settings.cuda), self._lanes[0].device_index)
         except EngineError as error:
             raise of_model(self._name, error) from error
+        before_bytes = host_bytes if device.info.integrated else device.memory().free
         try:
             with device.current():
                 plan = self._bring_given(library, device, path) if is_plan(path) else self._bring(library, device, path)
@@ -107,7 +114,10 @@ class TensorrtEngine(Engine):
             raise
         assert self._loaded is not None
         work = sum(self._loaded.context_bytes + max(1, lane.depth) * self._loaded.io_bytes() for lane in self._lanes)
-        self._footprint = Footprint(plan.size_bytes, work)
+        if self._beside_bytes is None:  # measured once: a model that is loaded again is as large as it was
+            beside = before_bytes - free_now(device) - plan.size_bytes
+            self._beside_bytes = min(max(0, beside), CONTEXT_BYTES_MAX)
+        self._footprint = Footprint(plan.size_bytes, work + self._beside_bytes)
         self._build_s = float(plan.metadata.get("build_s", 0.0))
         if "types" in plan.metadata:
             log.info("%s: %s", self._where, precision_text(self._settings.request, library, plan.metadata["types"]))
@@ -372,9 +382,12 @@ class TensorrtEngine(Engine):
 def free_for_tactics(device: CudaDevice) -> int:
     """What the builder may take of the device's memory while it times kernels, as much as is free now. By itself
     TensorRT takes up to three quarters of an integrated GPU's memory, whatever else is in it."""
-    if device.info.integrated:  # where CUDA does not count as free what the kernel could reclaim
-        return max(TACTIC_BYTES_MIN, available_bytes() - MEMORY_FLOOR_BYTES)
-    return max(TACTIC_BYTES_MIN, device.memory().free)
+    return max(TACTIC_BYTES_MIN, free_now(device) - (MEMORY_FLOOR_BYTES if device.info.integrated else 0))
+
+
+def free_now(device: CudaDevice) -> int:
+    """What is free of the device's memory. On a board CUDA does not count as free what the kernel could reclaim."""
+    return available_bytes() if device.info.integrated else device.memory().free
 
 
 def precision_text(request: BuildRequest, library: Library, types: Sequence[str]) -> str:

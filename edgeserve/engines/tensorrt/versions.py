@@ -42,6 +42,7 @@ NAMES: Tuple[Name, ...] = (
     Name("IBuilderConfig", "max_workspace_size", "8.5", "8.6", False, "not used: set_memory_pool_limit"),
     Name("MemoryPoolType", "TACTIC_DRAM", "8.6", "", True, "options.build_memory, else what is free"),
     Name("IBuilderConfig", "builder_optimization_level", "8.6", "", True, "options.optimization_level"),
+    Name("IBuilderConfig", "max_aux_streams", "8.6", "", True, "options.aux_streams"),
     Name("IBuilderConfig", "progress_monitor", "10.0", "", True, "progress; before it, elapsed time alone"),
     Name("IBuilderConfig", "set_compute_capability", "", "", True, "options.compute_capabilities"),
     Name("IBuilderConfig", "num_compute_capabilities", "", "", True, "options.compute_capabilities"),
@@ -56,6 +57,8 @@ NAMES: Tuple[Name, ...] = (
     Name("ParserError", "node_name", "10.0", "", True, "names the node of a parse error; before it, its number"),
     Name("ParserError", "node_operator", "10.0", "", True, "as node_name"),
     # --- running ---
+    Name("ICudaEngine", "num_aux_streams", "8.6", "", True, "how many streams of ours each context is given"),
+    Name("IExecutionContext", "set_aux_streams", "8.6", "", True, "as num_aux_streams"),
     Name("ICudaEngine", "num_bindings", "8.5", "8.6", False, "not used: num_io_tensors and tensor names"),
     Name("ICudaEngine", "get_profile_shape", "8.5", "8.6", False, "not used: get_tensor_profile_shape"),
     Name("IExecutionContext", "execute_async_v2", "8.5", "8.6", False, "not used: execute_async_v3"),
@@ -133,6 +136,15 @@ class Api:
         """Let the contexts of several lanes use one profile."""
         if self.has("PreviewFeature", "PROFILE_SHARING_0806"):
             config.set_preview_feature(self.trt.PreviewFeature.PROFILE_SHARING_0806, True)
+
+    def limit_aux_streams(self, config: Any, count: int) -> None:
+        """Streams beside the lane's that a plan may use. TensorRT chooses a number itself unless it is told."""
+        if self.has("IBuilderConfig", "max_aux_streams"):
+            config.max_aux_streams = count
+
+    def aux_streams(self, engine: Any) -> int:
+        """How many streams beside the lane's a plan uses."""
+        return int(engine.num_aux_streams) if self.has("ICudaEngine", "num_aux_streams") else 0
 
     # --- contexts ---
 

@@ -36,9 +36,10 @@ class TorchMark:
 class TorchStream:
     """A lane's stream, made by torch: where cuda-bindings is not installed."""
 
-    def __init__(self, index: int, clock_ns: Callable[[], int]) -> None:
+    def __init__(self, index: int, clock_ns: Callable[[], int], priority: int = 0) -> None:
         self.index = index
-        self._stream = torch.cuda.Stream(torch.device("cuda", index))
+        self._priority = -priority  # as CUDA counts; torch takes more than the device has for its highest
+        self._stream = torch.cuda.Stream(torch.device("cuda", index), priority=self._priority)
         self._copies: Optional[Tuple[Any, Any]] = None
         self.clock: StreamClock[TorchMark] = StreamClock(
             TorchMark, lambda start, end: float(start.event.elapsed_time(end.event)), clock_ns
@@ -54,7 +55,8 @@ class TorchStream:
         """Two streams beside the lane's, made at first use: for copies to the device, and for those back."""
         if self._copies is None:
             device = torch.device("cuda", self.index)
-            self._copies = torch.cuda.Stream(device), torch.cuda.Stream(device)
+            into, out = (torch.cuda.Stream(device, priority=self._priority) for _ in range(2))
+            self._copies = into, out
         return self._copies
 
     def record(self, mark: TorchMark, handle: int = 0) -> None:
@@ -89,7 +91,7 @@ def stream_of(lane: LaneInfo, choice: str) -> SharedStream:
                 raise EngineError(
                     f"lane {lane.name!r} has no clock, and a CUDA session needs one: pass LaneInfo(clock_ns=...)"
                 ) from None
-            made = common[NAME] = TorchStream(lane.device_index, lane.clock_ns)
+            made = common[NAME] = TorchStream(lane.device_index, lane.clock_ns, lane.priority)
             return made
     return lane_stream(lane._replace(common=common), choice)
 

@@ -55,7 +55,7 @@ from edgeserve.tools.doctor.system import (
 )
 from edgeserve.tools.doctor.telemetry import check_heat, check_over_current, check_tegrastats, check_telemetry
 from edgeserve.tools.wrapping import wrapped
-from edgeserve.units import counted
+from edgeserve.units import counted, format_size
 
 __all__ = [
     "GOOD",
@@ -212,10 +212,12 @@ def main(args: argparse.Namespace) -> int:
 
 def _collect(archive: str, root: str) -> int:
     try:
-        count = collect(examine_tree, archive, root)
+        taken = collect(examine_tree, archive, root)
     except OSError as error:
         raise ConfigError(f"--collect {archive}: it cannot be written ({error.strerror}); give another path") from None
-    print(f"{archive}: {counted(count, 'file')}. To look at it, here or elsewhere:")
+    print(*taken, sep="\n")
+    total = format_size(sum(taken.values()))
+    print(f"{archive}: these {counted(len(taken), 'file')}, {total}. To look at it, here or elsewhere:")
     print(f"  mkdir board && tar xf {archive} -C board && edgeserve doctor --root board")
     return 0
 

@@ -64,6 +64,28 @@ if found["available"]:
 print(json.dumps(found))
 """
 
+ONNXRUNTIME = r"""
+import base64, json
+try:
+    import onnxruntime
+except ImportError as error:
+    print(json.dumps({"absent": str(error)})); raise SystemExit
+import numpy
+name = "CUDAExecutionProvider"
+found = {"version": onnxruntime.__version__, "offered": name in onnxruntime.get_available_providers()}
+if found["offered"]:  # y = MatMul(x, x) of two rows and columns, opset 13
+    text = "CAcSADpAChEKAXgKAXgSAXkiBk1hdE11bBIBZ1oTCgF4Eg4KDAgBEggKAggCCgIIAmITCgF5Eg4KDAgBEggKAggCCgIIAkIECgAQDQ=="
+    model = base64.b64decode(text)
+    try:
+        session = onnxruntime.InferenceSession(model, providers=[name])
+        found["used"] = session.get_providers()[0] == name
+        twos = numpy.full((2, 2), 2, numpy.float32)
+        found["kernel"] = bool((session.run(None, {"x": twos})[0] == 8).all())
+    except Exception as error:
+        found["error"] = str(error).splitlines()[0]
+print(json.dumps(found))
+"""
+
 
 def probe(program: str, limit_s: float = PROBE_S, python: str = sys.executable) -> Dict[str, Any]:
     """What a probe printed; ``{"crashed": why}`` when it printed no object."""
@@ -137,9 +159,30 @@ def judge_torch(found: Dict[str, Any], board: Board) -> List[Finding]:
     return [Finding("torch", GOOD, f"{text}, CUDA {found['cuda']}, runs on the GPU")]
 
 
+def judge_onnxruntime(found: Dict[str, Any], board: Board) -> List[Finding]:
+    """Whether the CUDA provider's build fits the GPU: it is offered wherever it is installed, and ONNX Runtime goes to
+    the CPU without a word, or fails at the first kernel."""
+    if not found.get("offered") and "crashed" not in found:
+        return []  # the finding on what is installed tells
+    mend = "install the build of onnxruntime-gpu for this device" + (
+        ": jetson/setup.sh --index URL takes it from that index alone" if board.is_jetson else " and its CUDA"
+    )
+    if "crashed" in found:
+        return [Finding("onnxruntime", WRONG, f"it fails on the GPU: {found['crashed']}", mend)]
+    text = f"onnxruntime {found['version']}"
+    if found.get("used") and found.get("kernel"):
+        return [Finding("onnxruntime", GOOD, f"{text} runs on the GPU")]
+    why = found.get("error") or ("wrong result" if found.get("used") else "it went to the CPU instead")
+    return [Finding("onnxruntime", WRONG, f"{text}: a kernel on the GPU fails ({why})", mend)]
+
+
 def check_libraries(board: Board) -> List[Finding]:
     """The GPU's libraries, each in a process of its own."""
-    return [*judge_cuda(probe(CUDA), board), *judge_torch(probe(TORCH), board)]
+    return [
+        *judge_cuda(probe(CUDA), board),
+        *judge_torch(probe(TORCH), board),
+        *judge_onnxruntime(probe(ONNXRUNTIME), board),
+    ]
 
 
 def library_versions(names: List[str]) -> Dict[str, Optional[str]]:

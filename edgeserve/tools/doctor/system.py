@@ -67,16 +67,10 @@ def check_board(root: str, python: Tuple[int, int]) -> List[Finding]:
 
 def check_dla(board: Board) -> List[Finding]:
     """Deep-learning accelerators beside the GPU."""
-    if not board.kind.dla_cores:
+    if not board.dla_cores:
         return []
-    return [
-        Finding(
-            "dla",
-            GOOD,
-            f"{counted(board.kind.dla_cores, 'DLA core')} on the largest {board.kind.name}; "
-            "TensorRT says how many it can use",
-        )
-    ]
+    cores = counted(board.dla_cores, "DLA core")
+    return [Finding("dla", GOOD, f"{cores} on this {board.kind.name}; TensorRT says how many it can use")]
 
 
 def check_power_mode(root: str) -> List[Finding]:

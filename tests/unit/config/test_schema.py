@@ -108,6 +108,10 @@ WRONG = [
     ({"model": {"m": {}}}, ["[model.m] lacks the key 'engine'; it needs engine, and may have file, function, lanes"]),
     ({"model": {"m": {"engine": 3}}}, ["[model.m] engine = 3", "expected a string"]),
     ({"model": {"m": {"engine": "x", "lanes": ["gpu9"]}}}, ["[model.m] lanes = 'gpu9' does not exist"]),
+    (
+        {"lane": {"slow": {"priority": 2}}},
+        ["[lane.slow] priority = 2 is of a GPU's streams, and device 'cpu' is a cpu", "see nice"],
+    ),
     ({"model": {"m": {"engine": "x", "lanes": "cpu0"}}}, ["[model.m] lanes = 'cpu0'", "expected a list"]),
     ({"model": {"m": {"engine": "x", "batch": [4, 1]}}}, ["[model.m] batch = [4, 1]", "rising order"]),
     ({"model": {"m": {"engine": "x", "batch": []}}}, ["batch = []", "such as [1, 2, 4, 8]"]),

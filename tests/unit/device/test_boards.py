@@ -105,6 +105,14 @@ def test_boards_by_module_by_name_and_by_soc(tmp_path, model, compatible, slug):
     assert detect_board(plant(tmp_path / "a", jetson(model, [compatible, "nvidia,tegra234"], None))).kind.slug == slug
 
 
+@pytest.mark.parametrize(
+    ("module", "cores"), [("p3767-0000", 2), ("p3767-0001", 1), ("p3767-0005", 0), ("p3701-0005", 2)]
+)
+def test_the_smaller_orin_nx_has_one_dla_core(tmp_path, module, cores):
+    root = plant(tmp_path / "a", jetson("NVIDIA", [f"nvidia,p3768-0000+{module}", "nvidia,tegra234"], None))
+    assert detect_board(root).dla_cores == cores
+
+
 def test_a_gpu_in_wsl2_is_one_where_windows_brings_nvidias_libraries(tmp_path):
     root = plant(tmp_path / "wsl", {"dev/dxg": "", "proc/sys/kernel/osrelease": "5.15.167.4-microsoft-standard-WSL2"})
     assert detect_board(root).kind.slug == "cpu", "it may be another maker's"
@@ -305,3 +313,10 @@ def test_readings_are_merged_in_order_and_limits_stay_with_their_temperature():
     )
     assert state.soft_margin_c is None
     assert second.hard_margin_c == 20.0
+
+
+def test_a_sensor_that_reads_below_zero_is_data_and_no_power(tmp_path):
+    root = AGX_ORIN.plant(tmp_path / "root")
+    (tmp_path / "root/sys/class/hwmon/hwmon1/curr1_input").write_text("-4\n")
+    state = RailsSource(root).read(0)
+    assert min(state.rails_w.values()) < 0 and state.power_gpu_w is None

@@ -25,11 +25,17 @@ RESULTS = {
     "overlap": {"gain": 1.3, "rows": [{"depth": 1, "batches_per_s": 10.0}, {"depth": 2, "batches_per_s": 13.0}]},
     "profile": {"rows": [{"batch": 1, "per_item_ms": 1.0}, {"batch": 32, "per_item_ms": 0.2}]},
     "predictability": {"rows": [{"at_once": 1, "p999_to_median": 1.1}, {"at_once": 16, "p999_to_median": 9.0}]},
+    "tensorrt": {
+        "rows": [
+            {"fp16": 1, "mapped": 0, "graph": 0, "lanes": 1, "depth": 1, "ms": 6.1, "bare_ms": 6.0, "trtexec_ms": None},
+            {"fp16": 1, "mapped": 1, "graph": 1, "lanes": 2, "depth": 2, "ms": 7.0, "bare_ms": 6.0, "trtexec_ms": None},
+        ]
+    },
 }
 
 
 def test_without_a_gpu_it_says_what_it_would_run_and_ends_with_a_status_of_its_own(monkeypatch, capsys):
-    monkeypatch.setattr(gpu_check, "device_of_torch", lambda: None)
+    monkeypatch.setattr(gpu_check, "device_here", lambda: None)
     assert gpu_check.main([]) == gpu_check.NO_GPU == 3
     said = capsys.readouterr().out
     for text in (
@@ -55,7 +61,7 @@ def test_the_tests_are_counted_with_the_reasons_of_those_that_were_skipped():
 def test_short_calls_have_no_bound_and_the_others_do():
     checks = Checks("scripts/gpu_check.py")
     gpu_check.check(RESULTS, checks)
-    assert len(checks.rows) == 5
+    assert len(checks.rows) == 6
     assert all(row.holds for row in checks.rows)
     slow = {**RESULTS, "overhead": {"rows": [{"batch": 32, "bare_ms": 6.0, "engine_ms": 7.0, "overhead": 0.167}]}}
     checks = Checks("scripts/gpu_check.py")
@@ -73,6 +79,8 @@ def test_the_report_shows_devices_failures_reasons_and_tables():
             "command": "python scripts/gpu_check.py",
             "day": "2026-11-22",
             "results": RESULTS,
+            "clocks": {"before": {"gpu_clock_hz": 1300500000}},
+            "left_out": {"overlap": "torch has no CUDA device here"},
             "tests": gpu_check.read_report(xml.etree.ElementTree.fromstring(REPORT)),
         },
         checks,
@@ -85,5 +93,53 @@ def test_the_report_shows_devices_failures_reasons_and_tables():
         "| at_once | p999_to_median |",
         "| 16 | 9 |",
         "| holds |",
+        "gpu_clock_hz 1300500000",
+        "| 6.1 | 6 | - |",
+        "Not run: overlap (torch has no CUDA device here)",
     ):
         assert text in page
+
+
+def test_clocks_are_those_that_the_server_reads(tmp_path):
+    from board_trees import AGX_ORIN
+
+    seen = gpu_check.power_and_clocks(AGX_ORIN.plant(tmp_path / "root"))
+    assert seen["gpu_clock_hz"] == AGX_ORIN.state["gpu_clock_hz"]
+    assert seen["throttles"] and seen["power_w"] > 0 and seen["power_mode"] == "MAXN"
+
+
+SAID = """[I] === Performance summary ===
+[I] Throughput: 745.2 qps
+[I] Latency: min = 1.29 ms, max = 1.51 ms, mean = 1.34 ms, median = 1.33 ms, percentile(90%) = 1.36 ms
+[I] GPU Compute Time: min = 1.2 ms, max = 1.4 ms, mean = 1.23 ms, median = 1.22 ms
+"""
+
+
+@pytest.mark.parametrize("version", ["8.5", "10.3", "11.4"])
+def test_the_tensorrt_bench_runs_every_way_beside_the_bare_loop_and_trtexec(version, monkeypatch, tmp_path):
+    pytest.importorskip("onnx", reason="the onnx package makes the network; pip install -e '.[test]'")
+    pytest.importorskip("onnxruntime", reason="the double computes with onnxruntime; pip install -e '.[onnx]'")
+    import trt_worlds
+    from lib import trt_bench
+    from lib.lane_timing import Setting
+
+    program = tmp_path / "trtexec"
+    program.write_text(f"#!/bin/sh\ncat << 'EOF'\n{SAID}EOF\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(trt_bench, "ROUNDS", 1)
+    with trt_worlds.world(monkeypatch, version) as cuda:
+        rows = trt_bench.tensorrt(Setting("cuda", 0, 16, 4), (4, 4))["rows"]
+        assert cuda.leaks() == []
+    precisions = 1 if version == "11.4" else 2
+    assert len(rows) == precisions * len(trt_bench.WAYS)
+    assert {row["lanes"] for row in rows} == {row["depth"] for row in rows} == {1.0, 2.0}
+    assert all(row["ms"] > 0 and row["bare_ms"] > 0 and row["trtexec_ms"] == 1.33 for row in rows)
+
+
+def test_without_trtexec_its_column_is_empty(monkeypatch):
+    from lib import trt_bench
+
+    monkeypatch.setenv("PATH", "")
+    assert trt_bench._trtexec_ms(None, "x.plan") is None
+    assert trt_bench.latency_of("no summary") is None

@@ -16,7 +16,7 @@ from tegrastats_lines import CASES
 from edgeserve.cli import main
 from edgeserve.device.boards import KINDS, Board, detect_board
 from edgeserve.tools import doctor
-from edgeserve.tools.doctor import access, engines, interpreter, probes, system, telemetry
+from edgeserve.tools.doctor import access, engines, interpreter, probes, recording, system, telemetry
 from edgeserve.tools.doctor.finding import GOOD, NOTE, WRONG, Finding
 
 CPU, ORIN, CARD = (Board(KINDS[slug]) for slug in ("cpu", "agx-orin", "desktop-gpu"))
@@ -264,6 +264,28 @@ def test_what_torch_says(found, board, status):
     by_subject(judged)
 
 
+ORT = {"version": "1.31.1", "offered": True}
+
+
+@pytest.mark.parametrize(
+    ("found", "status", "words"),
+    [
+        ({**ORT, "used": True, "kernel": True}, GOOD, "runs on the GPU"),
+        ({**ORT, "used": True, "error": "no kernel image is available"}, WRONG, "no kernel image is available"),
+        ({**ORT, "used": False, "kernel": True}, WRONG, "it went to the CPU instead"),
+        ({**ORT, "used": True, "kernel": False}, WRONG, "wrong result"),
+        ({"crashed": "ended with status -6"}, WRONG, "fails on the GPU"),
+        ({**ORT, "offered": False}, None, ""),
+        ({"absent": "x"}, None, ""),
+    ],
+)
+def test_what_onnxruntime_says_of_a_kernel(found, status, words):
+    judged = probes.judge_onnxruntime(found, ORIN)
+    assert (judged[0].status if judged else None) == status
+    assert all(words in finding.text for finding in judged)
+    assert all("from that index alone" in finding.mend for finding in judged if status == WRONG)
+
+
 def test_a_probe_that_crashes_or_hangs_is_a_finding_and_no_crash():
     assert probes.probe("print('noise\\n{\"a\": 1}')") == {"a": 1}
     assert probes.probe("import os; os.abort()")["crashed"].startswith("ended with status -6")
@@ -272,10 +294,13 @@ def test_a_probe_that_crashes_or_hangs_is_a_finding_and_no_crash():
 
 
 def test_the_probes_are_programs_that_end_with_an_object():
-    for program in (probes.CUDA, probes.TORCH):
+    for program in (probes.CUDA, probes.TORCH, probes.ONNXRUNTIME):
         compile(program, "probe", "exec")
     found = probes.probe(probes.CUDA)
     assert set(found) & {"absent", "failed", "devices"}, found
+    on_the_cpu = probes.ONNXRUNTIME.replace("CUDAExecutionProvider", "CPUExecutionProvider")
+    found = probes.probe(on_the_cpu)
+    assert "absent" in found or (found["used"], found["kernel"]) == (True, True), found
 
 
 def test_engines_tell_of_themselves_and_a_broken_one_is_a_finding(tmp_path, monkeypatch):
@@ -308,12 +333,22 @@ def test_a_recorded_machine_says_elsewhere_what_it_said_itself(tree, tmp_path, c
         names = tar.getnames()
         assert not any(name.startswith("/") or "shadow" in name or "environ" in name for name in names)
         tar.extractall(tmp_path / "copy", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+        assert sum(entry.size for entry in tar) < 1 << 20
+        printed = capsys.readouterr().out.splitlines()
+        assert {entry.name for entry in tar if entry.isfile()} <= set(printed)
     said = doctor.examine_tree(root)
     assert doctor.examine_tree(str(tmp_path / "copy")) == said
     assert detect_board(str(tmp_path / "copy")) == detect_board(root)
     capsys.readouterr()
     assert main(["doctor", "--root", str(tmp_path / "copy"), "--json"]) in (0, 1)
     assert [item["text"] for item in json.loads(capsys.readouterr().out)] == [finding.text for finding in said]
+
+
+def test_a_recording_is_bounded_whatever_files_hold(tmp_path):
+    root = tmp_path / "root"
+    plant(root, {f"sys/class/thermal/thermal_zone{zone}/type": "x" * (1 << 20) for zone in range(12)})
+    taken = recording.collect(doctor.examine_tree, str(tmp_path / "board.tar.gz"), str(root))
+    assert 0 < sum(taken.values()) <= 8 << 20
 
 
 def test_collecting_writes_over_nothing_and_a_root_must_be_there(tmp_path, capsys):

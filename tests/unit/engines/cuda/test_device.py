@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numpy as np
 import pytest
 from cuda_double import POISON, CudaDouble, Misuse
 
+from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.cuda.device import CudaDevice
+from edgeserve.engines.cuda.lane_stream import lane_stream
 from edgeserve.engines.cuda.status import CudaError
 from edgeserve.errors import DeviceLost, DeviceMissing, OutOfMemory
 
@@ -143,6 +146,58 @@ def test_a_capture_that_fails_ends_and_leaves_the_stream_usable(device, driver):
                 device.buffer(4)
         stream.fill(buffer)
         assert driver.waiting(stream.handle) == ["fill"]
+
+
+@pytest.mark.parametrize(("asked", "given"), [(0, 0), (2, -2), (9, -5)])
+def test_a_lane_of_priority_has_streams_that_begin_first(driver, asked, given):
+    common = {}
+    lane = LaneInfo("cuda", name="gpu0", clock_ns=time.monotonic_ns, common=common, priority=asked)
+    stream = lane_stream(lane, device=CudaDevice(driver))
+    assert len(stream.copies) == 2
+    assert set(driver.priorities.values()) == {given}
+    stream.close()
+
+
+def test_a_capture_that_anything_invalidated_holds_no_graph_and_leaves_a_stream_that_works(device, driver):
+    with device.current():
+        stream, buffer = device.stream(), device.buffer(4)
+        with pytest.raises(CudaError, match=r"cuStreamEndCapture failed: .*\(901\)"):
+            with stream.captured():
+                driver.invalidate(stream.handle)
+        stream.fill(buffer)
+        stream.synchronize()
+
+
+def test_a_library_on_the_default_stream_leaves_our_streams_and_captures_alone(device, driver):
+    with device.current():
+        stream, buffer = device.stream(), device.buffer(4)
+        with stream.captured() as captured:
+            stream.fill(buffer)
+            assert driver.use_default_stream("cublasCreate") == []
+        captured.graph.launch(stream)
+        assert driver.use_default_stream("cudaMemset") == [], "it waited for a stream of ours"
+        stream.synchronize()
+        theirs = driver.library_stream()
+        driver.enqueue(theirs, "kernel", lambda: None)
+        assert driver.use_default_stream("cudaMemset") == ["kernel"]
+        driver.destroy_stream(theirs)
+
+
+def test_what_another_thread_asks_while_a_stream_is_captured_is_not_refused(device, driver):
+    with device.current():
+        stream, buffer = device.stream(), device.buffer(4)
+
+        def beside():
+            with device.current():
+                device.buffer(4).free()
+
+        with stream.captured() as captured:
+            stream.fill(buffer)
+            thread = threading.Thread(target=beside)
+            thread.start()
+            thread.join()
+        captured.graph.launch(stream)
+        stream.synchronize()
 
 
 def test_after_a_sticky_error_the_device_is_lost_and_freeing_does_not_raise(driver):

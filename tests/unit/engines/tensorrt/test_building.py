@@ -36,7 +36,8 @@ def build(monkeypatch, tmp_path):
         gpu_bytes=None,
         **changes,
     ):
-        file = changes.pop("file", None) or os.path.join(str(tmp_path), onnx_models.linear(str(tmp_path)))
+        file = changes.pop("file", onnx_models.linear)
+        file = os.path.join(str(tmp_path), file(str(tmp_path))) if callable(file) else file
         request = BuildRequest(file, [1, 2], {}, {}, [], 0, {}, {}, "model", 1 << 28, 0, 3, -1, [], 1)
         request = request._replace(**changes)
         monkeypatch.setenv("TRT_DOUBLE_FAULT", fault)
@@ -75,6 +76,16 @@ def test_a_timing_cache_of_another_version_is_begun_again_also_by_a_build_that_f
     assert (tmp_path / "timing").read_bytes() == b"timings"
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a file that has no room, as Linux has it")
+def test_a_disk_that_is_full_says_so_and_timings_that_cannot_be_kept_lose_no_plan(build, tmp_path):
+    build(timing_cache=str(tmp_path / "no folder" / "timing"), limits=MINUTE)
+    assert os.path.getsize(tmp_path / "m.plan") > 100
+    os.remove(tmp_path / "m.plan")
+    os.symlink("/dev/full", tmp_path / "m.plan")
+    with pytest.raises(EngineError, match="the plan .* cannot be written in .*: No space left on device; make room"):
+        build(limits=MINUTE)
+
+
 def test_before_version_86_each_lane_gets_a_copy_of_the_profiles(build):
     assert [size for size, _ in build(version="8.5", lanes=2)["profiles"]] == [1, 2, 1, 2]
     assert [size for size, _ in build(version="8.6", lanes=2)["profiles"]] == [1, 2]
@@ -101,8 +112,18 @@ def fails(kind, words, **how):
             version="11.4",
             precision="fp16",
         ),
-        fails(EngineError, "options.dla_core = 1, but this device has 1 DLA cores", precision="fp16", dla_core=1),
+        fails(EngineError, "options.dla_core = 1, but this device has 1 DLA core for", precision="fp16", dla_core=1),
         fails(EngineError, "dla_core = 0: DLA cores compute in float16 or int8; set .*'fp16'", dla_core=0),
+        fails(
+            EngineError,
+            r"dla_core = 0: a DLA core runs inputs of one shape, and options.ranges.x goes from \[1, 2\] to \[1, 8\]; "
+            r"give shapes = \{x = \[1, 4\]\} instead",
+            precision="fp16",
+            dla_core=0,
+            file=onnx_models.pooled,
+            ranges={"x": [[1, 2], [1, 4], [1, 8]]},
+        ),
+        fails(BuildOutOfMemory, "Could not find any implementation for node", tactic_bytes=1 << 20),
         fails(
             EngineError,
             "options.compute_capabilities is for library = 'tensorrt_rtx'",

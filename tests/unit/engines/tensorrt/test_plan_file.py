@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
+import types
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from edgeserve import cli
 from edgeserve.config.loading import load_config
 from edgeserve.engines.base import Batch, run_whole
 from edgeserve.engines.describe import describe
+from edgeserve.engines.tensorrt import plan_file
 from edgeserve.errors import ConfigError, EngineError
 from edgeserve.runtime import Runtime
 
@@ -151,3 +154,29 @@ def test_open_lengths_of_a_plan_are_the_profiles_usual_ones(monkeypatch, tmp_pat
         assert describe(str(tmp_path / file)).batches == ((1, 4),)
         model = load_config(written(tmp_path, str(tmp_path / file))).models["given"]
         assert (model.shapes, model.batch) == ({"x": (1, 8)}, (1,))
+
+
+@pytest.mark.parametrize("header", [b"", b"{}"])
+def test_a_plan_is_not_held_a_second_time_while_it_loads(tmp_path, header):
+    path = tmp_path / "large.engine"
+    before = len(header).to_bytes(4, "little") + header if header else b""
+    path.write_bytes(before + b"plan" + bytes(32 << 20))
+    seen = []
+
+    class Runtime:
+        def __init__(self, log):
+            pass
+
+        def deserialize_cuda_engine(self, data):
+            seen.append((bytes(data[:4]), len(data), tracemalloc.get_traced_memory()[1]))
+            return "engine"
+
+    library = types.SimpleNamespace(trt=types.SimpleNamespace(Runtime=Runtime), log=None)
+    tracemalloc.start()
+    try:
+        _, engine = plan_file.deserialized(library, str(path), "model 'm'")
+    finally:
+        tracemalloc.stop()
+    (first, length, peak_bytes), *rest = seen
+    assert (engine, first, length, rest) == ("engine", b"plan", (32 << 20) + 4, [])
+    assert peak_bytes < 1 << 20

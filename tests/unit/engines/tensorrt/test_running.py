@@ -10,14 +10,16 @@ import pytest
 pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
 pytest.importorskip("onnxruntime", reason="the double computes with onnxruntime; pip install -e '.[onnx]'")
 
+import cuda_double
 import onnx_models
 import trt_double
 import trt_worlds
-from cuda_double import Misuse
+from cuda_double import Misuse, Use
 
-from edgeserve.engines.base import Batch, run_whole
+from edgeserve.engines.base import Batch, run_batch, run_whole
 from edgeserve.engines.cuda.device import CudaStream
-from edgeserve.engines.tensorrt import running
+from edgeserve.engines.device_arrays import DeviceArray, on_device
+from edgeserve.engines.tensorrt import running, tensorrt_engine
 from edgeserve.errors import DeviceLost, EngineError, OutOfMemory
 
 WEIGHTS = np.arange(12, dtype=np.float32).reshape(4, 3) / 10
@@ -131,6 +133,19 @@ def test_lanes_count_in_the_footprint(monkeypatch, tmp_path):
         two.unload()
 
 
+@pytest.mark.parametrize(("context", "counted"), [(300 << 20, 300 << 20), (3 << 30, 1 << 30)])
+def test_the_first_model_on_a_board_counts_cudas_context_too(monkeypatch, tmp_path, context, counted):
+    file = onnx_models.linear(str(tmp_path))
+    board = {"attributes": {"INTEGRATED": 1}, "memory_bytes": 8 << 30, "context_bytes": context}
+    with trt_worlds.world(monkeypatch, "10.3", **board) as cuda:
+        monkeypatch.setattr(tensorrt_engine, "available_bytes", cuda.free_bytes)
+        first, second = (trt_worlds.made(str(tmp_path), file, name=name) for name in "ab")
+        beside, alone = first.load(), second.load()
+        assert counted - (64 << 10) <= beside.work_bytes - alone.work_bytes <= counted
+        for engine in (first, second):
+            engine.unload()
+
+
 def test_int64_beyond_int32_is_refused_before_version_10(monkeypatch, tmp_path):
     file = onnx_models.lookup(str(tmp_path))
     with loaded(monkeypatch, tmp_path, "8.6", file, shapes={"ids": (1,)}) as (_, _, _, session):
@@ -175,6 +190,138 @@ def test_other_shapes_than_the_captured_ones_run_without_a_graph(monkeypatch, tm
             np.testing.assert_allclose(result, np.arange(0.5, width, 2))
 
 
+# --- inputs on the device ---
+
+
+class Theirs:
+    """An array of another library on the double's device; a stream of its own fills it, late."""
+
+    def __init__(self, cuda, values, stream=None, **about):
+        self.values = np.asarray(values, np.float32)
+        self.pointer = cuda.alloc_device(self.values.nbytes)
+        self.cuda = cuda
+        cuda.enqueue(stream or cuda_double.LEGACY, "theirs", self._fill, [Use(self.pointer, self.values.nbytes)])
+        self.__cuda_array_interface__ = {
+            "shape": self.values.shape,
+            "typestr": "<f4",
+            "data": (self.pointer, False),
+            "version": 3,
+            "stream": stream or cuda_double.LEGACY,
+            **about,
+        }
+
+    def _fill(self):
+        self.cuda.memory_at(self.pointer, self.values.nbytes)[:] = self.values.view(np.uint8).ravel()
+
+    def free(self):
+        self.cuda.free_device(self.pointer)
+
+
+@pytest.mark.parametrize("integrated", [0, 1])
+@pytest.mark.parametrize("graph", [True, False])
+def test_an_input_on_the_device_is_waited_for_and_copied_there_alone(monkeypatch, tmp_path, integrated, graph):
+    board = {"attributes": {"INTEGRATED": integrated}}
+    with loaded(monkeypatch, tmp_path, cuda=board, options={"graph": graph}) as (cuda, lane, _, session):
+        device = lane.common["cuda"].device
+        with device.current():
+            stream = cuda.create_stream()
+            theirs = [Theirs(cuda, [1, 2, 3, 4], stream), Theirs(cuda, [5, 6, 7, 8])]
+        before = len(cuda.log)
+        both = Batch([{"x": on_device(one)} for one in theirs], 2)
+        for one, result in zip(theirs, run_batch(session, both)[0]):
+            np.testing.assert_allclose(result.outputs["y"], one.values @ WEIGHTS, rtol=1e-6)
+        calls = [call[0] for call in cuda.log[before:]]
+        assert calls.count("copy_on_device") == 2 and "copy_to_device" not in calls
+        mixed = Batch([x(3.0), {"x": np.zeros(5, np.float32)}, {"x": on_device(theirs[0])}], 4)
+        first, wrong, last = run_batch(session, mixed)[0]
+        assert "input 'x' has shape (5,)" in str(wrong.error)
+        np.testing.assert_allclose(first.outputs["y"], x(3.0)["x"] @ WEIGHTS, rtol=1e-6)
+        np.testing.assert_allclose(last.outputs["y"], theirs[0].values @ WEIGHTS, rtol=1e-6)
+        with device.current():
+            for one in theirs:
+                one.free()
+            cuda.destroy_stream(stream)
+
+
+def test_planted_no_wait_for_who_makes_an_input(monkeypatch, tmp_path):
+    with faulty(monkeypatch, tmp_path) as (engine, lane):
+        session = engine.open(lane)
+        cuda = trt_double.cuda
+        with lane.common["cuda"].device.current():
+            theirs = Theirs(cuda, [1, 2, 3, 4], cuda.create_stream())
+        array = on_device(theirs)
+        array.stream = None
+        with pytest.raises(Misuse, match="touch the same memory, and nothing orders them"):
+            session.launch(Batch([{"x": array}], 1))
+
+
+def test_an_input_on_the_device_that_must_be_cast_fails_alone(monkeypatch, tmp_path):
+    with loaded(monkeypatch, tmp_path) as (cuda, lane, _, session):
+        wide = DeviceArray(4096, (4,), np.float64, None, None)
+        wrong, good = run_batch(session, Batch([{"x": wide}, x(1.0)], 2))[0]
+        assert "input 'x' lies on the GPU, and is float64, to be cast to float32 there" in str(wrong.error)
+        np.testing.assert_allclose(good.outputs["y"], x(1.0)["x"] @ WEIGHTS, rtol=1e-6)
+
+
+# --- streams beside the lane's ---
+
+
+@pytest.mark.parametrize("version", ["8.5", "8.6", "10.3", "11.4", "rtx"])
+def test_a_plan_is_built_for_the_lanes_stream_alone(monkeypatch, tmp_path, version):
+    with loaded(monkeypatch, tmp_path, version, batch=(1,)) as (cuda, _, _, session):
+        outputs_of(session, 1.0, 1)
+        assert "auxiliary" not in cuda.ran
+        assert cuda.use_default_stream("cudaMemset") == []
+
+
+@pytest.mark.parametrize("how", ["option", "given"])
+def test_streams_beside_it_are_ours_so_that_another_library_neither_waits_nor_spoils_a_capture(
+    monkeypatch, tmp_path, how
+):
+    file = onnx_models.linear(str(tmp_path))
+    options = {"aux_streams": 2} if how == "option" else {}
+    if how == "given":
+        profiles = [{"x": [[size, 4]] * 3} for size in (1, 2, 4)]
+        file = trt_worlds.plan_file(str(tmp_path), file, profiles, aux=2)
+    execute = trt_double.IExecutionContext.execute_async_v3
+
+    def and_another_library(self, stream_handle):
+        returned = execute(self, stream_handle)
+        assert trt_double.cuda.use_default_stream("cudaMemset") == []
+        return returned
+
+    monkeypatch.setattr(trt_double.IExecutionContext, "execute_async_v3", and_another_library)
+    with loaded(monkeypatch, tmp_path, file=file, options=options) as (cuda, _, _, session):
+        assert session.graphs == 3 * 2
+        np.testing.assert_allclose(outputs_of(session, 2.0), x(2.0)["x"] @ WEIGHTS, rtol=1e-6)
+        assert "auxiliary" in cuda.ran
+
+
+def test_planted_streams_of_tensorrts_own(monkeypatch, tmp_path, caplog):
+    """The double notices what ours are for: without them the capture is spoilt by whoever uses the default stream."""
+    file = onnx_models.linear(str(tmp_path))
+    file = trt_worlds.plan_file(str(tmp_path), file, [{"x": [[1, 4]] * 3}], aux=2)
+    execute = trt_double.IExecutionContext.execute_async_v3
+
+    def and_another_library(self, stream_handle):
+        returned = execute(self, stream_handle)
+        if trt_double.cuda.capturing(stream_handle):
+            with pytest.raises(EngineError, match="906"):
+                trt_double.cuda.use_default_stream("cudaMemset")
+        return returned
+
+    monkeypatch.setattr(trt_double.IExecutionContext, "execute_async_v3", and_another_library)
+    monkeypatch.setattr(trt_double.IExecutionContext, "set_aux_streams", lambda self, handles: None)
+    caplog.set_level("INFO", "edgeserve.tensorrt")
+    with trt_worlds.world(monkeypatch, "10.3"):
+        engine, lane = trt_worlds.made(str(tmp_path), file, batch=(1,)), trt_worlds.new_lane()
+        engine.load()
+        session = engine.open(lane)
+        assert session.graphs == 0 and "no CUDA graph" in caplog.text and "901" in caplog.text
+        np.testing.assert_allclose(outputs_of(session, 2.0, 1), x(2.0)["x"] @ WEIGHTS, rtol=1e-6)
+        engine.unload()
+
+
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 
@@ -198,6 +345,14 @@ def test_an_enqueue_that_the_library_refuses_fails_its_batch_alone(monkeypatch, 
             with pytest.raises(EngineError, match="model 'm': batch of 2 cannot be enqueued: no kernel"):
                 session.launch(Batch([x(1.0)], 2))
         np.testing.assert_allclose(outputs_of(session, 2.0), x(2.0)["x"] @ WEIGHTS, rtol=1e-6)
+
+
+def test_a_failure_does_not_quote_what_tensorrt_8_logs_of_contexts_that_it_made(monkeypatch, tmp_path):
+    with loaded(monkeypatch, tmp_path, "8.6", options={"graph": False}) as (_, _, _, session):
+        kind = __import__("tensorrt").IExecutionContext
+        monkeypatch.setattr(kind, "execute_async_v3", lambda self, stream_handle: False)
+        with pytest.raises(EngineError, match="cannot be enqueued: TensorRT did not say why"):
+            session.launch(Batch([x(1.0)], 2))
 
 
 def test_a_device_that_is_lost_while_a_batch_runs(monkeypatch, tmp_path):
