@@ -60,6 +60,23 @@ def send(endpoint: str, app: str, inputs: Dict[str, Any]) -> None:
                 client.submit(app, inputs, slo_ms=slo_ms).add_done_callback(lambda future: future.exception())
 
 
+def inputs_of_apps() -> Dict[str, Dict[str, Any]]:
+    """What each app is asked with."""
+    image = np.zeros((48, 64, 3), np.uint8)
+    return {
+        "detect": {"image": image},
+        "depth": {"image": image},
+        "wake": {"sound": np.zeros(1600, np.float32)},
+        "intents": {"said": "lights on"},
+    }
+
+
+def serve(endpoint: str) -> edgeserve.Runtime:
+    """The server of the pictures, not started."""
+    models = {name: {"engine": "synthetic", **table} for name, table in TABLES["model"].items()}
+    return edgeserve.Runtime(parse_config({**TABLES, "model": models, "server": {"endpoint": endpoint}}), serve=True)
+
+
 def take(page: Page, name: str, folder: Path) -> None:
     """A picture of what is in the window."""
     path = folder / f"{name}.png"
@@ -71,21 +88,11 @@ def take(page: Page, name: str, folder: Path) -> None:
 def main() -> int:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs/guide"
     chromium = shutil.which("chromium") or "chromium"
-    for model in TABLES["model"].values():
-        model["engine"] = "synthetic"
-    image, sound = np.zeros((48, 64, 3), np.uint8), np.zeros(1600, np.float32)
-    inputs: Dict[str, Dict[str, Any]] = {
-        "detect": {"image": image},
-        "depth": {"image": image},
-        "wake": {"sound": sound},
-        "intents": {"said": "lights on"},
-    }
     with tempfile.TemporaryDirectory() as place:
         endpoint = f"ipc://{place}/bus/socket"
-        config = parse_config({**TABLES, "server": {"endpoint": endpoint}}, directory=place)
-        with edgeserve.Runtime(config, serve=True):
-            for app in LOADS:
-                threading.Thread(target=send, args=(endpoint, app, inputs[app]), daemon=True).start()
+        with serve(endpoint):
+            for app, inputs in inputs_of_apps().items():
+                threading.Thread(target=send, args=(endpoint, app, inputs), daemon=True).start()
             command = [sys.executable, "-m", "edgeserve", "top", "--web", "--endpoint", endpoint]
             front = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             assert front.stdout is not None
