@@ -123,6 +123,7 @@ OPTIONAL = {
     "google": {"http.grpc_messages", "http.grpc_service"},
     "PIL": {"http.images", "tools"},
     "prometheus_client": {"metrics"},
+    "opentelemetry": {"metrics"},
     "pytest": {"testing"},
     "transformers": {"engines.lm"},
     "tokenizers": {"engines.lm", "tools.lm_model"},

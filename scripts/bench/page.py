@@ -74,7 +74,9 @@ def look_with_axe(browser: Browser, address: str, axe: str, checks: Checks) -> N
             checks.at_most(f"axe-core, {size}, {colours}: serious findings", len(found), 0)
 
 
-def watch(browser: Browser, address: str, minutes: float, processes: Dict[str, psutil.Process]) -> List[Dict[str, float]]:
+def watch(
+    browser: Browser, address: str, minutes: float, processes: Dict[str, psutil.Process]
+) -> List[Dict[str, float]]:
     """What is in use while the page is open, a row per look."""
     page = browser.new_page(viewport={"width": 1280, "height": 1000}, color_scheme="dark")
     page.goto(address)
