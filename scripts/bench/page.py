@@ -2,7 +2,7 @@
 
     python scripts/bench/page.py [--axe node_modules/axe-core/axe.min.js] [--minutes 60] [--json FILE]
 
-A server that is asked a little more than it can do (that of ``draw/page.py``) runs in a process of its own, its front
+A server that is asked a little more than it can do (``lib/page_server.py``) runs in a process of its own, its front
 in another. With ``--axe`` the page, an open story and an open form are looked at in three sizes and two colours. Then
 the page stays open: at each of :data:`LOOKS` times, the browser's heap after a forced collection, its nodes and
 listeners, and the memory of server and front are read. The last third must not be above the third before it, the first
@@ -25,8 +25,8 @@ from typing import Any, Dict, List
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 import psutil
-from draw.page import LOADS, inputs_of_apps, send, serve
 from lib.checks import Checks, arguments
+from lib.page_server import LOADS, inputs_of_apps, send, serve
 from playwright.sync_api import Browser, Page, sync_playwright
 
 SIZES = {"a desk": (1280, 1000), "a tablet": (768, 1024), "a telephone": (390, 844)}

@@ -170,7 +170,7 @@ class Collector(HTTPServer):
 
 
 class _Receive(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 the name is of http.server
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
         data = self.rfile.read(int(self.headers["content-length"]))
