@@ -35,8 +35,13 @@ SERIOUS = ("serious", "critical")
 LOOKS = 30
 """Times at which memory is read, evenly over the time that the page is open."""
 
+READS = 5
+"""Of the browser at each look, of which the least counts: what was drawn just now is not collected at once."""
+
 GROWTH_MAX = {"browser_heap": 1.1, "nodes": 1.05, "listeners": 1.05, "server": 1.05, "front": 1.05}
 """The median of the last third to that of the third before it. A heap after a collection varies by some percent."""
+
+Row = Dict[str, float]
 
 
 def findings(page: Page) -> List[str]:
@@ -74,25 +79,25 @@ def look_with_axe(browser: Browser, address: str, axe: str, checks: Checks) -> N
             checks.at_most(f"axe-core, {size}, {colours}: serious findings", len(found), 0)
 
 
-def watch(
-    browser: Browser, address: str, minutes: float, processes: Dict[str, psutil.Process]
-) -> List[Dict[str, float]]:
+def watch(browser: Browser, address: str, minutes: float, processes: Dict[str, psutil.Process]) -> List[Row]:
     """What is in use while the page is open, a row per look."""
     page = browser.new_page(viewport={"width": 1280, "height": 1000}, color_scheme="dark")
     page.goto(address)
     page.wait_for_selector("#requests button")
     tools = page.context.new_cdp_session(page)
-    rows: List[Dict[str, float]] = []
+    rows: List[Row] = []
     began_s = time.monotonic()
     for look in range(1, LOOKS + 1):
         page.wait_for_timeout(1e3 * max(0.0, began_s + 60 * minutes * look / LOOKS - time.monotonic()))
-        tools.send("HeapProfiler.collectGarbage")
-        counters = tools.send("Memory.getDOMCounters")
-        row: Dict[str, float] = {
+        reads: List[Row] = []
+        for _ in range(READS):
+            page.wait_for_timeout(200)
+            tools.send("HeapProfiler.collectGarbage")
+            found, used = tools.send("Memory.getDOMCounters"), tools.send("Runtime.getHeapUsage")["usedSize"]
+            reads.append({"browser_heap": used, "nodes": found["nodes"], "listeners": found["jsEventListeners"]})
+        row: Row = {
             "minute": round((time.monotonic() - began_s) / 60, 2),
-            "browser_heap": tools.send("Runtime.getHeapUsage")["usedSize"],
-            "nodes": counters["nodes"],
-            "listeners": counters["jsEventListeners"],
+            **{name: min(read[name] for read in reads) for name in reads[0]},
             **{name: process.memory_info().rss for name, process in processes.items()},
         }
         rows.append(row)
@@ -101,7 +106,7 @@ def watch(
     return rows
 
 
-def judge(rows: List[Dict[str, float]], checks: Checks) -> None:
+def judge(rows: List[Row], checks: Checks) -> None:
     """Growth over the last two thirds of the time."""
     third = len(rows) // 3
     for name, bound in GROWTH_MAX.items():
