@@ -93,7 +93,8 @@ def luminance(colour: str) -> float:
 @pytest.mark.parametrize("colours", [0, 1])
 def test_text_can_be_read_in_light_and_in_dark_colours(colours):
     """WCAG 2.2, 1.4.3: 4.5 to 1. axe-core sees a colour only where something of it happens to be on the page."""
-    table = dict(re.findall(r"(--[a-z]+): (#[0-9a-f]+)", (PAGE / "page.css").read_text().split("prefers-color")[colours]))
+    rules = (PAGE / "page.css").read_text().split("prefers-color")[colours]
+    table = dict(re.findall(r"(--[a-z]+): (#[0-9a-f]+)", rules))
     pairs = [(text, "--panel") for text in ("--ink", "--soft", "--accent", "--time", "--late", "--none")]
     for text, below in (*pairs, ("--ink", "--ground"), ("--soft", "--ground")):
         light, dark = sorted((luminance(table[text]), luminance(table[below])), reverse=True)
