@@ -140,7 +140,7 @@ class RuntimeCore:
         self.world.early = self.early
         self.world.on_device_lost = self.on_device_lost
         state = self.scheduler.state
-        self.world.contradictions = ContradictionLog(config, state.latency, state.apps)
+        self.world.contradictions = ContradictionLog(config, state.latency, state)
         if recorded:
             self.world.history = HistoryRecorder(recorded)
         if config.server.record:
@@ -238,7 +238,7 @@ class RuntimeCore:
             started.sequences,
         )
         self._start_predictions(world, prepared.validators)
-        world.contradictions = ContradictionLog(config, scheduler.state.latency, scheduler.state.apps)
+        world.contradictions = ContradictionLog(config, scheduler.state.latency, scheduler.state)
         world.adopt = partial(self._adopt, prepared.validators)
         world.early = self.early
         world.on_device_lost = self.on_device_lost
