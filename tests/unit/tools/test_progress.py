@@ -24,7 +24,8 @@ def test_the_time_left_is_that_of_the_steps_to_come(elapsed_s, completed, step_s
     now_s = [0.0]
     with progress(Console(file=io.StringIO(), force_terminal=True)) as bars:
         bars.get_time = lambda: now_s[0]
-        task = bars.tasks[bars.add_task("", total=10, step_s=step_s)]
+        bars.add_task("", total=10, step_s=step_s)
+        task = bars.tasks[0]
         now_s[0] = elapsed_s
         bars.update(task.id, completed=completed)
         assert str(TimeLeft().render(task)) == text
