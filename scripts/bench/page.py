@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import platform
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -38,8 +37,9 @@ LOOKS = 30
 READS = 5
 """Of the browser at each look, of which the least counts: what was drawn just now is not collected at once."""
 
-GROWTH_MAX = {"browser_heap": 1.1, "nodes": 1.05, "listeners": 1.05, "server": 1.05, "front": 1.05}
-"""The median of the last third to that of the third before it. A heap after a collection varies by some percent."""
+GROWTH_MAX = {"browser_heap": 1.1, "nodes": 1.25, "listeners": 1.25, "server": 1.05, "front": 1.05}
+"""The least of the last third to that of the third before it: what leaks is never given back. Nodes are the bars and
+reasons of a minute too, which are more where more is late."""
 
 Row = Dict[str, float]
 
@@ -110,9 +110,7 @@ def judge(rows: List[Row], checks: Checks) -> None:
     """Growth over the last two thirds of the time."""
     third = len(rows) // 3
     for name, bound in GROWTH_MAX.items():
-        before, after = (
-            statistics.median([row[name] for row in part]) for part in (rows[third : 2 * third], rows[2 * third :])
-        )
+        before, after = (min(row[name] for row in part) for part in (rows[third : 2 * third], rows[2 * third :]))
         checks.at_most(f"{name.replace('_', ' ')}: last third to the one before", after / before, bound)
 
 
