@@ -104,15 +104,14 @@ def adapted(text: str) -> str:
 
 
 def covered(cover: str, readme: str) -> str:
-    """The first page: the cover, whose links are made those of a page in the root, and what README.md says. Its width
-    is the window's: the menu is a click away."""
+    """The first page: the cover, whose links are made those of a page in the root, and what README.md says."""
 
     def moved(found: re.Match[str]) -> str:
         place, mark, anchor = found[1].partition("#")
         return f"]({os.path.normpath(os.path.join(os.path.dirname(COVER), place))}{mark}{anchor})"
 
     text = re.sub(r"\]\((?![a-z]+:)([^)\s]+)\)", moved, cover)
-    return f"---\nhide: [navigation, toc]\n---\n{text}\n{readme.partition(chr(10))[2]}"
+    return f"---\nhide: [toc]\n---\n{text}\n{readme.partition(chr(10))[2]}"
 
 
 def stage(place: Path, root: Path = ROOT) -> None:

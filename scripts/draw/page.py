@@ -7,6 +7,9 @@ Needs chromium, and ``pip install playwright``. Wall-clock: no two pictures are 
 
 from __future__ import annotations
 
+import io
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 from lib.page_server import inputs_of_apps, send, serve
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
+from rich.console import Console
 
 ROOT = Path(__file__).resolve().parents[2]
 VIEWS = {"page-dark": (1280, 1000, "dark"), "page-light": (1280, 1000, "light"), "page-phone": (390, 844, "light")}
@@ -32,6 +36,16 @@ def take(page: Page, name: str, folder: Path) -> None:
     page.screenshot(path=str(path))
     Image.open(path).convert("RGB").quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
     print(f"{path}: drawn anew")
+
+
+def take_top(endpoint: str, folder: Path) -> None:
+    """What ``edgeserve top`` prints, as a picture that loads no font."""
+    command = [sys.executable, "-m", "edgeserve", "top", "--count", "1", "--endpoint", endpoint]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "88"})
+    console = Console(record=True, width=88, file=io.StringIO())
+    console.print(done.stdout.rstrip(), highlight=False, markup=False)
+    svg = console.export_svg(title="edgeserve top")
+    (folder / "top.svg").write_text(re.sub(r"@font-face \{.*?\}\n", "", svg, flags=re.DOTALL), encoding="utf-8")
 
 
 def main() -> int:
@@ -53,6 +67,9 @@ def main() -> int:
                     page.goto(address)
                     time.sleep(62 if name == "page-dark" else 12)
                     take(page, name, folder)
+                    if name == "page-dark":
+                        page.locator("#timeline").screenshot(path=str(folder / "timeline.png"))
+                        take_top(endpoint, folder)
                     if name == "page-light":
                         page.click("input[value=late]")
                         page.click("#requests button")

@@ -84,7 +84,10 @@ PLOTS = {  # file -> its plot, and what that shows
     "replicate_orloj.json": ("../orloj_finish.svg", "Finish rate by deadline: Orloj, its successor, the baselines"),
     "bench_mix.json": ("../mixes.svg", "Value in time of three mixes over the load, beside simple rules"),
     "replicate_pard.json": ("../pard_drops.svg", "Share of requests lost over time, and before which module"),
-    "replicate_schemble.json": ("../schemble_fit.svg", "Difficulty of the example's requests, and agreement of its models by difficulty"),
+    "replicate_schemble.json": (
+        "../schemble_fit.svg",
+        "Difficulty of the example's requests, and agreement of its models by difficulty",
+    ),
 }
 
 PICTURE = os.path.join(RESULTS, "overview.svg")
