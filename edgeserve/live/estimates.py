@@ -142,7 +142,7 @@ class ContradictionLog:
         """Once each fan-out of an app was seen, say what a request of it takes."""
         assert self._state is not None, "apps come from a state"
         app, costs = self._apps[name], self._state.costs[name]
-        if all(costs.parts_of(node) for node in app.nodes if node.fan_out):
+        if all(costs.parts_of(node) is not None for node in app.nodes if node.fan_out):
             self._fans_out.remove(name)
             fit = app_fit(self._state, app, by_policy=True)
             if fit.alone_ns is not None:

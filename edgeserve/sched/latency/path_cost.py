@@ -93,10 +93,10 @@ class AppCosts:
         self._parts[node.name].append(parts)
         self._parts_version += 1
 
-    def parts_of(self, node: Node) -> int:
-        """How many parts a fan-out makes: the mean of the last ones, rounded up; 0 while none was seen."""
+    def parts_of(self, node: Node) -> int | None:
+        """How many parts a fan-out makes: the mean of the last ones, rounded up; None while none was seen."""
         seen = self._parts[node.name]
-        return -(-sum(seen) // len(seen)) if seen else 0
+        return -(-sum(seen) // len(seen)) if seen else None
 
     def part_ns(self, node: Node) -> Tuple[int, int]:
         """What one part of a fan-out takes, at all nodes behind it that see it: alone, and in full batches."""
@@ -156,7 +156,8 @@ class AppCosts:
         count = 1
         scope = node.scope
         while scope is not None:
-            count *= self.parts_of(scope) or 1
+            parts = self.parts_of(scope)
+            count *= 1 if parts is None else parts
             scope = scope.scope
         return max(1, count)
 
