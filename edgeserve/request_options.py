@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, Mapping, Optional, TypedDict
 
 
@@ -15,7 +16,11 @@ class RequestOptions(TypedDict, total=False):
     on_late: Optional[str]  # "drop", "answer" or "partial"
     hints: Optional[Mapping[str, float]]  # what is known of the work ahead of time, for the app's policy
     quality_min: Optional[float]  # 0 to 1: the least quality of an ensemble's answer that is of use
+    traceparent: Optional[str]  # W3C: the span of the caller's that the request's span is put below
 
+
+TRACEPARENT = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}\Z")
+"""W3C Trace Context, ``traceparent``: version, trace, span, flags."""
 
 OPTIONS = tuple(RequestOptions.__annotations__)
 

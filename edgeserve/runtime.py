@@ -48,10 +48,13 @@ class Runtime:
     ``on_device_lost``: set before ``start``, it is told when a device is lost for this process, once per device; on the
     loop's thread, so it must return at once. Apps that can run elsewhere go on, others are refused; what brings the
     device back is another process.
+
+    ``tracer_provider``: of OpenTelemetry, your program's; it gets a span of each request (docs/guide/tracing.md).
     """
 
-    def __init__(self, config: Config, *, serve: bool = False) -> None:
+    def __init__(self, config: Config, *, serve: bool = False, tracer_provider: Any = None) -> None:
         self._config = config
+        self._tracer_provider = tracer_provider
         with naming_file(config.source):
             self._validators = request_validators(config)
         self._serve = serve
@@ -67,9 +70,9 @@ class Runtime:
         self._is_logged = False  # the log has it
 
     @classmethod
-    def from_config(cls, path: str, *, serve: bool = False) -> Runtime:
+    def from_config(cls, path: str, *, serve: bool = False, tracer_provider: Any = None) -> Runtime:
         """The runtime of a configuration file. Raises :class:`~edgeserve.errors.ConfigError` naming the mend."""
-        return cls(load_config(path), serve=serve)
+        return cls(load_config(path), serve=serve, tracer_provider=tracer_provider)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -78,7 +81,9 @@ class Runtime:
         ``progress`` is told of each step, and how far a long one is, in words; on another thread."""
         if self._thread is not None:
             raise EdgeServeError("this Runtime was started already; make a new one")
-        self._core = RuntimeCore(self._config, self._validators, self._serve, lambda: self._called_off, progress)
+        self._core = RuntimeCore(
+            self._config, self._validators, self._serve, lambda: self._called_off, progress, self._tracer_provider
+        )
         self._core.reload_file = self.reload
         self._core.on_device_lost = self.on_device_lost
         # A daemon: a program that forgets stop() still ends.

@@ -139,6 +139,7 @@ OPTIONAL = {
     "aiomqtt": {"fronts.mqtt"},
     "paho": {"fronts.mqtt"},
     "prometheus_client": {"metrics"},
+    "opentelemetry": {"metrics"},
     "pytest": {"testing"},
     "transformers": {"engines.lm"},
     "tokenizers": {"engines.lm", "tools.lm_model"},

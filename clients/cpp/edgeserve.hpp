@@ -107,7 +107,7 @@ using Inputs = std::map<std::string, Input>;
 // What is left unset is as the app says.
 struct Options {
   double slo_ms = kUnset, value = kUnset, quality_min = kUnset;
-  std::string klass, on_late, stream;  // klass: critical, normal or background
+  std::string klass, on_late, stream, traceparent;  // klass: critical, normal or background
   std::map<std::string, double> hints;
   bool pieces = false;
 };
@@ -811,7 +811,7 @@ class Client {
   std::size_t options_count(const Options& options) const {
     return (std::isnan(options.slo_ms) ? 0 : 1) + (std::isnan(options.value) ? 0 : 1) +
            (std::isnan(options.quality_min) ? 0 : 1) + (options.klass.empty() ? 0 : 1) + (options.on_late.empty() ? 0 : 1) +
-           (options.stream.empty() ? 0 : 1) + (options.hints.empty() ? 0 : 1) + (options.pieces ? 1 : 0) +
+           (options.stream.empty() ? 0 : 1) + (options.traceparent.empty() ? 0 : 1) + (options.hints.empty() ? 0 : 1) + (options.pieces ? 1 : 0) +
            (options_.name.empty() ? 0 : 1);
   }
   void write_options(msgpack::Writer* writer, const Options& options) const {
@@ -820,7 +820,9 @@ class Client {
     for (auto& one : numbers)
       if (!std::isnan(one.second)) writer->text(one.first), writer->real(one.second);
     const std::pair<const char*, const std::string*> words[] = {
-        {"class", &options.klass}, {"on_late", &options.on_late}, {"stream", &options.stream}, {"client", &options_.name}};
+        {"class", &options.klass},         {"on_late", &options.on_late},
+        {"stream", &options.stream},       {"traceparent", &options.traceparent},
+        {"client", &options_.name}};
     for (auto& one : words)
       if (!one.second->empty()) writer->text(one.first), writer->text(*one.second);
     if (!options.hints.empty()) {

@@ -17,7 +17,7 @@ const NAMES = new Map(['int8', 'uint8', 'int16', 'uint16', 'int32', 'uint32', 'f
   .map((name) => [ARRAYS[name], name]).concat([[Uint8ClampedArray, 'uint8'], [Buffer, 'uint8']]));
 const OPTIONS = {
   sloMs: 'slo_ms', class: 'class', value: 'value', stream: 'stream', onLate: 'on_late', hints: 'hints',
-  qualityMin: 'quality_min',
+  qualityMin: 'quality_min', traceparent: 'traceparent',
 };
 const LINGER_MS = 200; // how long a goodbye may take
 const SILENCE_MS = 10000; // of the server, while requests are in flight

@@ -12,7 +12,7 @@ from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Mapping,
 
 from edgeserve.config.addresses import is_loopback
 from edgeserve.errors import EdgeServeError, Malformed, TooLarge
-from edgeserve.http.backend import Places
+from edgeserve.http.backend import Places, note_parent
 from edgeserve.http.failures import ClientGone, Forbidden, NotServed, Unauthorized, details_of, message_of, status_of
 from edgeserve.http.origins import Tokens, origin_of
 
@@ -237,6 +237,7 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         call = Call(scope, receive, send, self._bounds)
+        note_parent(scope["headers"], b"traceparent")
         try:
             if self._bounds.host is not None:
                 _check_page(scope["headers"], self._bounds.host)

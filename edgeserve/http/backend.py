@@ -6,13 +6,15 @@ It knows apps, inputs and answers; it knows nothing of HTTP.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, AsyncGenerator, Awaitable, Callable, Dict, List, Mapping, Optional, Tuple
+from contextvars import ContextVar
+from typing import Any, AsyncGenerator, Awaitable, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from edgeserve.answers import Answer, TimedOut
 from edgeserve.client import AsyncClient, Client
 from edgeserve.errors import Rejected, UnknownApp, nearest
 from edgeserve.http.failures import ClientGone
 from edgeserve.http.tensors import described
+from edgeserve.request_options import TRACEPARENT
 
 APPS_FRESH_S = 1.0
 """For how long what apps there are is not asked again: a server may be given another configuration."""
@@ -22,6 +24,17 @@ Shown = Dict[str, Tuple[str, List[int]]]
 
 Gone = Callable[[], Awaitable[None]]
 """Returns when the client of a request has gone."""
+
+_PARENT: ContextVar[Optional[str]] = ContextVar("traceparent", default=None)
+
+
+def note_parent(headers: Iterable[Tuple[Any, Any]], key: Any) -> None:
+    """Keep the ``traceparent`` of the request at hand, from its headers (HTTP) or metadata (gRPC), for what is asked on
+    its behalf. One of another form counts as none, as W3C wants it."""
+    shown = next((value for name, value in headers if name == key), "")
+    text = shown.decode("latin-1") if isinstance(shown, bytes) else shown
+    _PARENT.set(text if text and TRACEPARENT.match(text) else None)
+
 
 LOOK_AFTER_S = 0.02
 """How long a request waits before its client's connection is watched: most have their answer by then."""
@@ -109,7 +122,9 @@ class Backend:
         self.places.enter(origin)
         try:
             answer = await self._settled(
-                self.client.submit(app, inputs, copy=False, origin=origin, **options), app, gone
+                self.client.submit(app, inputs, copy=False, origin=origin, traceparent=_PARENT.get(), **options),
+                app,
+                gone,
             )
         finally:
             self.places.leave(origin)
@@ -123,7 +138,9 @@ class Backend:
         :class:`Answer`. Closing the iterator cancels the request."""
         self.places.enter(origin)
         try:
-            stream = self._streams.stream(app, inputs, timeout_ms=self._timeout_ms, origin=origin, **options)
+            stream = self._streams.stream(
+                app, inputs, timeout_ms=self._timeout_ms, origin=origin, traceparent=_PARENT.get(), **options
+            )
             async with stream:
                 async for piece in stream:
                     yield piece

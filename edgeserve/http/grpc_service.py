@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError, Malformed, Rejected
-from edgeserve.http.backend import Places
+from edgeserve.http.backend import Places, note_parent
 from edgeserve.http.failures import GRPC_OF_HTTP, Unauthorized, details_of, message_of, status_of
 from edgeserve.http.grpc_messages import DATA_TYPES, KINDS, SERVICE
 from edgeserve.http.kserve import VERSION, InferRequest, InferResponse, InputTensor, OpenInference, OutputWish
@@ -524,10 +524,12 @@ class _Calls:
         return bytes(data)
 
     def _origin(self, context: Any) -> str:
-        """Whose call it is. Raises :class:`Unauthorized` without a token, where there are tokens."""
+        """Whose call it is, below which span. Raises :class:`Unauthorized` without a token, where there are tokens."""
         name: Optional[str] = ""
+        metadata = context.invocation_metadata() or ()
+        note_parent(metadata, "traceparent")
         if self._tokens:
-            shown = [str(value) for key, value in context.invocation_metadata() or () if key == "authorization"]
+            shown = [str(value) for key, value in metadata if key == "authorization"]
             name = self._tokens.name_of(shown[0]) if shown else None
             if name is None:
                 raise Unauthorized(

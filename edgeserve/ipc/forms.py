@@ -177,7 +177,7 @@ class Form:
         ask.quality_min = self._quality_min
         room = self._room
         ask.room = None if room is None else (found[room[0]], room[1])
-        ask.hints = None
+        ask.hints = ask.traceparent = None
         ask.pieces = False
         ask.form = self
 

@@ -98,6 +98,7 @@ class Ask:
         "pieces",
         "bytes",
         "room",
+        "traceparent",
     )
     __slots__ = (*fields, "form")
 
@@ -120,6 +121,7 @@ class Ask:
     pieces: bool
     bytes: int
     room: Optional[Sequence[int]]
+    traceparent: Optional[str]
     form: Any
 
     def __repr__(self) -> str:
@@ -259,6 +261,7 @@ _INFER_KEYS = (
     "quality_min",
     "pieces",
     "room",
+    "traceparent",
 )
 
 
@@ -322,6 +325,7 @@ def decode_infer(ask: Ask, fields: Dict[str, Any], buffers: Sequence[Buffer], me
     if slo_ms is not None and type(slo_ms) is not int and type(slo_ms) is not float:
         raise Malformed(f"slo_ms = {show(slo_ms)}: expected a number of milliseconds")
     ask.klass = ask.value = ask.stream = ask.on_late = ask.hints = ask.quality_min = ask.room = ask.form = None
+    ask.traceparent = None
     ask.client = ask.origin = ""
     ask.pieces = False
     if fields:
@@ -334,6 +338,7 @@ def _take_options(fields: Dict[str, Any], ask: Ask) -> None:
     ask.klass = _text_or_none(take("class", None), "class")
     ask.on_late = _text_or_none(take("on_late", None), "on_late")
     ask.stream = _text_or_none(take("stream", None), "stream")
+    ask.traceparent = _text_or_none(take("traceparent", None), "traceparent")
     client = take("client", None)
     if client is not None:
         if type(client) is not str or len(client) > NAME_CHARS_MAX or not _is_client(client):

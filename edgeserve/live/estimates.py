@@ -11,8 +11,9 @@ from edgeserve.config.schema import Config
 from edgeserve.sched.core.refusals import expected_of_app
 from edgeserve.sched.core.state import State
 from edgeserve.sched.latency.batch_time import EXPECTED, PROFILE, BatchTime, Contradiction
+from edgeserve.sched.latency.path_cost import AppCosts
 from edgeserve.sched.requests.graph import App
-from edgeserve.units import NS_PER_S, format_duration, ns_to_ms
+from edgeserve.units import NS_PER_S, counted, format_duration, ns_to_ms
 
 log = logging.getLogger("edgeserve")
 
@@ -66,6 +67,19 @@ def expected_text(fit: AppFit) -> str:
     return f"expected {format_duration(fit.alone_ns)} alone on {fit.lane}{load}"
 
 
+def parts_text(costs: AppCosts) -> str:
+    """For how many parts of its fan-outs an app's time is expected, and what one part takes; nothing without any."""
+    told = []
+    for node in costs.app.nodes:
+        if node.fan_out:
+            parts, (alone_ns, share_ns) = costs.parts_of(node), costs.part_ns(node)
+            each = format_duration(alone_ns)
+            if share_ns < alone_ns:
+                each += f" alone and {format_duration(share_ns)} in full batches"
+            told.append(f"{counted(parts or 1, 'part')} of {node.name} (one takes {each})")
+    return f" with {', '.join(told)}" if told else ""
+
+
 def too_slow(fit: AppFit) -> str:
     """That a lone request cannot make its deadline, and what to change."""
     return (
@@ -87,7 +101,8 @@ def log_fits(state: State, told: Collection[str] = ()) -> None:
         if fit.fits:
             slo = format_duration(app.slo_ns)
             chosen = f", policy {app.policy} since {app.policy_reason}" if app.policy_reason else ""
-            log.info("app %s: %s, slo %s%s", app.name, expected_text(fit), slo, chosen)
+            parts = parts_text(state.costs[app.name])
+            log.info("app %s: %s%s, slo %s%s", app.name, expected_text(fit), parts, slo, chosen)
         elif app.name not in told:
             log.warning("%s", too_slow(fit))
 
@@ -100,11 +115,13 @@ class ContradictionLog:
     """The latency models of which nothing was said yet, and the policies of apps that was said last."""
 
     def __init__(
-        self, config: Config, latency: Mapping[Tuple[str, str], BatchTime], apps: Mapping[str, App] | None = None
+        self, config: Config, latency: Mapping[Tuple[str, str], BatchTime], state: State | None = None
     ) -> None:
         self._config = config
         self._quiet = dict(latency)
-        self._apps = apps or {}
+        self._state = state
+        self._apps = state.apps if state is not None else {}
+        self._fans_out = [name for name, app in self._apps.items() if any(node.fan_out for node in app.nodes)]
         self._policies = {name: app.policy for name, app in self._apps.items()}
 
     def look(self) -> None:
@@ -113,11 +130,24 @@ class ContradictionLog:
             if self._policies[name] != app.policy:
                 log.info("app %s: policy %s from now on, since %s", name, app.policy, app.policy_reason)
                 self._policies[name] = app.policy
+        for name in list(self._fans_out):
+            self._look_at_parts(name)
         for key, latency in list(self._quiet.items()):
             found = latency.contradiction()
             if found is not None:
                 del self._quiet[key]
                 log.warning("%s", warning_text(self._config, latency.model, latency.lane, found))
+
+    def _look_at_parts(self, name: str) -> None:
+        """Once each fan-out of an app was seen, say what a request of it takes."""
+        assert self._state is not None, "apps come from a state"
+        app, costs = self._apps[name], self._state.costs[name]
+        if all(costs.parts_of(node) is not None for node in app.nodes if node.fan_out):
+            self._fans_out.remove(name)
+            fit = app_fit(self._state, app, by_policy=True)
+            if fit.alone_ns is not None:
+                alone = format_duration(fit.alone_ns)
+                log.info("app %s: now expected %s alone on %s%s", name, alone, fit.lane, parts_text(costs))
 
 
 def warning_text(config: Config, model: str, lane: str, found: Contradiction) -> str:

@@ -27,6 +27,7 @@ from edgeserve.live.hints import A_NUMBER, is_name, number_of, show
 from edgeserve.live.predictors import Predictor, Predictors, language_model, prompt_counter
 from edgeserve.live.responders import Responder
 from edgeserve.live.value_flow import AppPlan
+from edgeserve.request_options import TRACEPARENT
 from edgeserve.sched.protocol.events import CLASSES, ON_LATE, Part
 from edgeserve.units import NS_PER_S, counted_axes, format_duration, ms_to_ns
 
@@ -100,6 +101,7 @@ def request_of_call(
     on_late: Any = None,
     hints: Any = None,
     quality_min: Any = None,
+    traceparent: Any = None,
     pieces: bool = False,
 ) -> LiveRequest:
     """The record of a request that a caller in this process makes, still to be checked. The table of inputs is its own;
@@ -115,6 +117,7 @@ def request_of_call(
     request.stream, request.on_late, request.hints, request.client = stream, on_late, hints, ""
     request.origin = ""
     request.quality_min = quality_min
+    request.traceparent = traceparent
     request.pieces = pieces
     request.form = None
     return request
@@ -273,6 +276,8 @@ class RequestValidator:
             request.quality_min = self._quality(request.quality_min)
         if request.stream is not None:
             self._check_stream(request.stream)
+        if request.traceparent is not None and not TRACEPARENT.match(str(request.traceparent)):
+            self._refuse("traceparent", request.traceparent, "W3C's form: 00-TRACE-SPAN-01 with 32 and 16 digits")
         hints = self._declared(request.hints) if request.hints is not None else {}
         length = self._length
         if length is not None and length[0] in request.inputs and "length" not in hints:

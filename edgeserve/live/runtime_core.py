@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from functools import partial
 from itertools import count
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
@@ -36,6 +37,7 @@ from edgeserve.live.stats import energy_of, figures_of
 from edgeserve.live.value_flow import output_types
 from edgeserve.live.world import CallAsked, LiveWorld, LostDevice, StopAsked
 from edgeserve.loop.drive import OnStep, drive
+from edgeserve.metrics.span_export import SpanExport, export_for
 from edgeserve.offload.lane_thread import LaneDown, LaneThread, LaneWork
 from edgeserve.recording.last_steps import LastSteps
 from edgeserve.recording.trace import Recorder, start_of
@@ -63,6 +65,7 @@ class RuntimeCore:
         serve: bool,
         called_off: Callable[[], bool],
         progress: Progress | None = None,
+        tracer_provider: Any = None,
     ) -> None:
         self.mailbox = Mailbox()
         self.config = config
@@ -76,6 +79,8 @@ class RuntimeCore:
         self._recorder: Optional[Recorder] = None
         self._taps: List[OnStep] = []
         self._last_steps = LastSteps(self._taps, config.server.trace_steps)
+        self._tracer_provider = tracer_provider
+        self._spans: Optional[SpanExport] = None
         self._watch: Optional[DeviceWatch] = None
         self._gateway: Any = None
         self.on_device_lost: Optional[Callable[[LostDevice], None]] = None
@@ -97,6 +102,16 @@ class RuntimeCore:
 
             check_endpoint(config.server.endpoint, config.curve_secret_key_path)
         raise_or_tell(problems, log.warning)
+        self._spans = export_for(
+            config,
+            self._serve,
+            __version__,
+            self._tracer_provider,
+            parent_of=lambda request_id: self.world.values.requests[request_id].traceparent,
+            offset_ns=lambda: time.time_ns() - clock_ns(),
+        )
+        if self._spans is not None:
+            self._taps.append(self._spans.tap)
         lanes = make_lanes(config, self.mailbox, clock_ns)
         for lane in lanes.values():
             lane.start()
@@ -125,7 +140,7 @@ class RuntimeCore:
         self.world.early = self.early
         self.world.on_device_lost = self.on_device_lost
         state = self.scheduler.state
-        self.world.contradictions = ContradictionLog(config, state.latency, state.apps)
+        self.world.contradictions = ContradictionLog(config, state.latency, state)
         if recorded:
             self.world.history = HistoryRecorder(recorded)
         if config.server.record:
@@ -181,6 +196,8 @@ class RuntimeCore:
         self.config, self.validators, self._prepared = prepared.config, prepared.validators, None
         if self._gateway is not None:
             self._gateway.change(self.validators, world)
+        if self._spans is not None:
+            self._spans.change(self.config)
         self._unload(gone)
         if self._watch is not None:  # a new one tells the new scheduler all it knows
             self._watch.stop()
@@ -221,7 +238,7 @@ class RuntimeCore:
             started.sequences,
         )
         self._start_predictions(world, prepared.validators)
-        world.contradictions = ContradictionLog(config, scheduler.state.latency, scheduler.state.apps)
+        world.contradictions = ContradictionLog(config, scheduler.state.latency, scheduler.state)
         world.adopt = partial(self._adopt, prepared.validators)
         world.early = self.early
         world.on_device_lost = self.on_device_lost
@@ -319,6 +336,8 @@ class RuntimeCore:
             world.io.source.close()
         if self._recorder is not None:
             self._recorder.close()
+        if self._spans is not None:
+            self._spans.close()
         if world is not None and world.history is not None:
             world.history.close()
         for lane in self._lanes.values():

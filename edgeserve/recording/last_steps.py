@@ -16,10 +16,13 @@ time."""
 
 
 ASKED_STEPS_MAX = 65_536
-"""Steps kept while somebody asks."""
+"""Steps kept while somebody asks, about a kilobyte each."""
 
 ASKED_NS = 5 * NS_PER_S
 """A client that asks again within this time misses no step."""
+
+KEPT_NS = 4 * ASKED_NS
+"""Older steps are forgotten: whoever asks has them, or is further behind than it can read."""
 
 
 class Page(NamedTuple):
@@ -56,6 +59,9 @@ class LastSteps:
             return
         self._steps.append((now_ns, events, actions))
         self._count += 1
+        if not self._always:
+            while self._steps[0][0] < now_ns - KEPT_NS:
+                self._steps.popleft()
 
     def page(self, after: int, now_ns: int) -> Page:
         """The steps that follow step ``after``, oldest first, as many as one answer may hold. Those that come are kept

@@ -1,8 +1,9 @@
 """``edgeserve check edge.toml --rate app=30``: will these apps meet these rates on this device?
 
 The scheduler that serves is run in virtual time with the times of this device: profiles, else ``expected``, else a few
-runs of the models now. Said are the share in time of each app, the load at which the first of them breaks, and what to
-change. Exit status 1 when an app falls short at the rates that were asked for.
+runs of the models now. Said are the share in time of each app and its spread over the runs, the load at which the first
+of them breaks, which other apps stand before it, and what to change. Exit status 1 when an app falls short at the rates
+that were asked for.
 """
 
 from __future__ import annotations
@@ -57,8 +58,17 @@ LOAD_MAX = 16.0
 STEPS = 5
 """Halvings of the interval in which the first app breaks: the load is known to about a twentieth."""
 
+RUNS_MAX = 14
+"""Loads that are simulated at most: now, four doublings, the halvings, and without :data:`RIVALS_MAX` other apps."""
+
 BUSY = 0.85
 """A lane that is busier than this has no room for the bursts of ordinary arrivals."""
+
+RIVALS_MAX = 4
+"""Other apps that the first one to break is simulated without: those that take most of the lanes' time."""
+
+RIVAL_SHARE = 0.2
+"""An app stands before another one that, without it, has so much less of its requests late or unanswered."""
 
 NOISE = 0.05
 """Relative deviation of every duration where no profile tells how they spread."""
@@ -68,11 +78,13 @@ Simulated = Callable[[float], Report]
 
 
 class Break(NamedTuple):
-    """The first app that falls short, at a multiple of the rates. ``app`` of ``""``: none up to there."""
+    """The first app that falls short, at a multiple of the rates. ``app`` of ``""``: none up to there. ``held`` is the
+    greatest multiple at which none did."""
 
     load: float
     app: str
     report: Report
+    held: float = 0.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -136,15 +148,31 @@ def main(args: argparse.Namespace) -> int:
     costs = machine_to_simulate(config)
     least = args.in_time / 100
 
-    def simulated(load: float) -> Report:
-        return simulate_load(scenario, load, profiles, costs)
+    from rich.console import Console
 
-    now = simulated(1.0)
-    impossible = [problem.text for problem in check_apps(scenario.config, profiles) if problem.app in rates]
-    short = [name for name in rates if now.apps[name].finish_rate < least]
-    found = first_break(simulated, now, rates, least)
+    from edgeserve.tools.progress import progress
+
+    with progress(Console(stderr=True)) as bars:
+        bar = bars.add_task("simulating these rates", total=RUNS_MAX)
+
+        def simulated(load: float, without: str = "") -> Report:
+            bars.update(
+                bar, description=f"simulating {load:.3g} times these rates" + (without and f" without {without}")
+            )
+            report = simulate_load(scenario, load, profiles, costs, without)
+            bars.advance(bar)
+            return report
+
+        now = simulated(1.0)
+        impossible = [problem.text for problem in check_apps(scenario.config, profiles) if problem.app in rates]
+        short = [name for name in rates if now.apps[name].finish_rate < least]
+        found = first_break(simulated, now, rates, least)
+        worst = Break(1.0, _worst(now, rates, least), now) if short else found
+        rivals = {} if impossible else stand_before(simulated, worst, scenario.config, rates)
     policies = served_policies(config, profiles)
-    result = CheckResult(scenario.config, rates, least, now, short, found, source, impossible, policies, assumed)
+    result = CheckResult(
+        scenario.config, rates, least, now, short, found, source, impossible, policies, assumed, worst.app, rivals
+    )
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     print(json.dumps(result.as_table(), indent=1) if args.json else result.text(columns))
     return 1 if short else 0
@@ -250,13 +278,16 @@ def scenario_of(
     )
 
 
-def simulate_load(scenario: Scenario, load: float, profiles: Sequence[Profile], costs: Measured) -> Report:
-    """All seeds at ``load`` times the rates."""
+def simulate_load(
+    scenario: Scenario, load: float, profiles: Sequence[Profile], costs: Measured, without: str = ""
+) -> Report:
+    """All seeds at ``load`` times the rates; ``without`` requests to that app."""
     asked = sum(workload.rate for workload in scenario.workloads) * load
     slo_s = max(scenario.config.apps[workload.app].slo_ns for workload in scenario.workloads) / NS_PER_S
     duration_s = min(DURATION_S_MAX, max(DURATION_S_MIN, SLOS * slo_s, REQUESTS_WANTED / asked))
     run = replace(scenario.run, duration_ns=s_to_ns(duration_s), warmup_ns=s_to_ns(duration_s / 10))
-    scaled = with_load(replace(scenario, run=run), load)
+    asking = tuple(workload for workload in scenario.workloads if workload.app != without)
+    scaled = with_load(replace(scenario, run=run, workloads=asking), load)
     worlds = [simulate(scaled, seed, profiles, measured=costs).world for seed in range(run.seeds)]
     return report_of(worlds, run.warmup_ns, run.duration_ns)
 
@@ -285,7 +316,25 @@ def first_break(simulated: Simulated, now: Report, rates: Mapping[str, float], l
             found, high = Break(middle, worst, report), middle
         else:
             low = middle
-    return found
+    return found._replace(held=low)
+
+
+def stand_before(
+    simulated: Callable[[float, str], Report], worst: Break, config: Config, rates: Mapping[str, float]
+) -> Dict[str, float]:
+    """The apps that stand before the one that falls short: each with that one's share in time without it, at the same
+    load. The app that matters most comes first."""
+    if not worst.app:
+        return {}
+    own, apps = set(lanes_of(config, worst.app)), worst.report.apps
+    others = [name for name in rates if name != worst.app and own & set(lanes_of(config, name))]
+    others.sort(key=lambda name: (-apps[name].lane_time_ms, name))
+    share, shares = apps[worst.app].finish_rate, {}
+    for name in others[:RIVALS_MAX]:
+        without = simulated(worst.load, name).apps[worst.app].finish_rate
+        if without - share >= RIVAL_SHARE * (1.0 - share):
+            shares[name] = without
+    return dict(sorted(shares.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _worst(report: Report, rates: Mapping[str, float], least: float) -> str:
@@ -307,6 +356,8 @@ class CheckResult(NamedTuple):
     impossible: Sequence[str]
     policies: Mapping[str, Tuple[str, str]]  # of each app, and why; no reason where the file names it
     assumed: Sequence[str] = ()  # of the lengths of answers
+    worst: str = ""  # the app that falls short most, else the first to break
+    rivals: Mapping[str, float] = {}  # apps that stand before that one -> its share in time without them
 
     def as_table(self) -> Dict[str, Any]:
         """For programs."""
@@ -319,6 +370,7 @@ class CheckResult(NamedTuple):
                 name: {
                     "rate": rate,
                     "in_time": self.now.apps[name].finish_rate,
+                    "in_time_range": list(self.now.apps[name].rate_range[:2]),
                     "p99_ms": self.now.apps[name].p99_ms,
                     "slo_ms": self.config.apps[name].slo_ns / 1e6,
                     "policy": self.policies[name][0],
@@ -328,13 +380,14 @@ class CheckResult(NamedTuple):
             },
             "clients": self.now.clients_table(),
             "lanes": self.now.lanes,
-            "first_break": {"app": self.found.app, "load": self.found.load},
+            "first_break": {"app": self.found.app, "load": self.found.load, "held": self.found.held},
+            "before_it": dict(self.rivals),
             "change": self.advice(),
         }
 
     def text(self, columns: int = 0) -> str:
         """For people. Sentences are wrapped at ``columns``; with 0 each is one line."""
-        rows = [("app", "rate", "in time", "p99", "slo", "")]
+        rows = [("app", "rate", "in time", f"in {self.now.seeds} runs", "p99", "slo", "")]
         for name, rate in self.rates.items():
             app = self.now.apps[name]
             rows.append(
@@ -342,6 +395,7 @@ class CheckResult(NamedTuple):
                     name,
                     f"{rate:g}/s",
                     f"{app.finish_rate:.1%}",
+                    "{:.1%} to {:.1%}".format(*app.rate_range),
                     format_duration(ms_to_ns(app.p99_ms)) if app.in_time + app.late else "-",
                     format_duration(self.config.apps[name].slo_ns),
                     "falls short" if name in self.short else "holds",
@@ -375,6 +429,8 @@ class CheckResult(NamedTuple):
             f"{app} is the first to break, at {self.rates[app] * load:.3g}/s ({load:.2g} times these rates): "
             f"{share:.1%} in time"
         )
+        if self.found.held:
+            breaks += f"; {self.rates[app] * self.found.held:.3g}/s still hold"
         return f"falls short: {breaks}" if self.short else f"holds; {breaks}"
 
     def advice(self) -> List[str]:
@@ -388,12 +444,19 @@ class CheckResult(NamedTuple):
         ended = sorted(app_report.ended.items(), key=lambda item: (-item[1], item[0]))
         why = ", ".join(f"{count} {reason}" for reason, count in ended[:2])
         lines = [f"{busiest} is in use {busy:.0%} of the time then" + (f"; of {app}: {why}" if why else "")]
+        if self.rivals:
+            told = [
+                f"{name} (class {self.config.apps[name].klass}), without which {share:.1%} of {self.worst} are in time"
+                for name, share in self.rivals.items()
+            ]
+            stand = f"stand{'s' if len(told) == 1 else ''} {'; '.join(told)}"
+            lines.append(f"before {self.worst} (class {self.config.apps[self.worst].klass}) {stand}")
         if busy >= BUSY:
             sizes = [size for node in self.config.apps[app].nodes for size in self.config.models[node.model].batch]
             more = "" if max(sizes) > 1 else "; larger batch sizes (batch = [1, 2, 4] of its models), where they pay"
             lines.append(
                 f"the lane is full: a faster or smaller model, another lane{more}, or fewer requests: about "
-                f"{self.rates[app] * self.found.load * 0.9:.3g}/s hold"
+                f"{self.rates[app] * (self.found.held or 0.9 * self.found.load):.3g}/s hold"
             )
         else:
             lines.append(

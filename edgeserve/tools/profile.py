@@ -70,7 +70,10 @@ ALONE_FACTOR = 10
 """An app's requests are measured alone for at most this many times what a batch size may take (``--seconds``)."""
 
 MACHINE_S_MAX = 2.0
-"""Of ``--seconds`` for each part of the machine's own costs: all of them take about six times as long."""
+"""Of ``--seconds`` for each part of the machine's own costs."""
+
+MACHINE_PARTS = 9
+"""All of them take about so many times as long."""
 
 CHECK_RUNS = 20
 """Runs of the first size again after the last, to see drift over the whole lane."""
@@ -153,6 +156,7 @@ def main(args: argparse.Namespace) -> int:
     outcomes = _with_progress(
         plans,
         args.quiet,
+        args.seconds,
         lambda plan, progress, stopped: profile_model(
             config, plan[0], plan[1], plan[2], out, device, rule, args.force, progress, stopped, mode
         ),
@@ -172,14 +176,20 @@ def _profile_machine(config: Config, models: Sequence[str], path: str, args: arg
     """Measure the machine's own costs where they are not known; what they say, for people."""
     from rich.console import Console
 
-    with Console(stderr=True, quiet=args.quiet).status("measuring") as status:
+    from edgeserve.tools.progress import progress
+
+    seconds = min(args.seconds, MACHINE_S_MAX)
+    with progress(Console(stderr=True), args.quiet) as bars:
+        bar = bars.add_task("the machine", total=1, step_s=MACHINE_PARTS * seconds)
         costs, lacking = profile_machine(
             config,
             models,
             path,
-            min(args.seconds, MACHINE_S_MAX),
+            seconds,
             args.force,
-            lambda text: status.update(f"measuring {text}"),
+            lambda text: bars.reset(
+                bar, description=text, step_s=seconds if "lock" in text else MACHINE_PARTS * seconds
+            ),
         )
     for why in lacking:
         print(f"edgeserve: not measured: {why}", file=sys.stderr)
@@ -471,26 +481,28 @@ Plan = Tuple[str, str, Sequence[int]]
 
 
 def _with_progress(
-    plans: Sequence[Plan], quiet: bool, measure: Callable[[Plan, Progress, Callable[[], bool]], ModelOutcome]
+    plans: Sequence[Plan],
+    quiet: bool,
+    seconds: float,
+    measure: Callable[[Plan, Progress, Callable[[], bool]], ModelOutcome],
 ) -> List[ModelOutcome]:
-    """Measure every plan on a thread of its own, as lanes do, while this one shows the progress."""
+    """Measure every plan on a thread of its own, as lanes do, while this one shows the progress; ``seconds`` is what a
+    batch size may take."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
+
+    from edgeserve.tools.progress import progress
 
     stop = threading.Event()
     outcomes: List[ModelOutcome] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bars(*columns, console=Console(stderr=True), disable=quiet) as bars:
+    with progress(Console(stderr=True), quiet) as bars:
+        bar, before = bars.add_task("", total=sum(len(sizes) for _, _, sizes in plans), step_s=seconds), 0
         for plan in plans:
-            bar = bars.add_task(f"{plan[0]} on {plan[1]}", total=len(plan[2]))
 
-            def show(text: str, done: int, bar: Any = bar, plan: Plan = plan) -> None:
-                bars.update(bar, description=f"{plan[0]} on {plan[1]}: {text}", completed=done)
+            def show(text: str, done: int, before: int = before, plan: Plan = plan) -> None:
+                bars.update(bar, description=f"{plan[0]} on {plan[1]}: {text}", completed=before + done)
 
-            outcome = _on_a_thread(functools.partial(measure, plan, show, stop.is_set), stop)
-            show(outcome.why.split(";")[0][:60] or "done", len(plan[2]))
-            outcomes.append(outcome)
+            outcomes.append(_on_a_thread(functools.partial(measure, plan, show, stop.is_set), stop))
+            before += len(plan[2])
     return outcomes
 
 

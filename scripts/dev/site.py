@@ -27,6 +27,9 @@ from lib import state_diagram
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "docs/mkdocs.yml"
+COVER = "docs/cover.md"
+"""What the site begins with: its text stands before that of README.md, on the first page."""
+
 PATTERNS = ("*.md", "docs/**/*.md", "examples/*/*.md", "clients/*/*.md", "jetson/*.md", "profiles/*.md")
 """Where pages lie."""
 
@@ -45,7 +48,7 @@ def pages(root: Path = ROOT) -> List[str]:
             path.relative_to(root).as_posix()
             for pattern in PATTERNS
             for path in root.glob(pattern)
-            if "node_modules" not in path.parts
+            if "node_modules" not in path.parts and path != root / COVER
         }
     )
 
@@ -100,11 +103,27 @@ def adapted(text: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def covered(cover: str, readme: str) -> str:
+    """The first page: the cover, whose links are made those of a page in the root, and what README.md says."""
+
+    def moved(found: re.Match[str]) -> str:
+        place, mark, anchor = found[1].partition("#")
+        return f"]({os.path.normpath(os.path.join(os.path.dirname(COVER), place))}{mark}{anchor})"
+
+    text = re.sub(r"\]\((?![a-z]+:)([^)\s]+)\)", moved, cover)
+    return f"---\nhide: [toc]\n---\n{text}\n{readme.partition(chr(10))[2]}"
+
+
 def stage(place: Path, root: Path = ROOT) -> None:
     """Lay pages, what they link to and the configuration below ``place``."""
     for page in pages(root):
-        write(place / "pages" / page, adapted((root / page).read_text(encoding="utf-8")))
-        for name in linked(page, root):
+        text = adapted((root / page).read_text(encoding="utf-8"))
+        names = linked(page, root)
+        if page == "README.md" and (root / COVER).is_file():
+            text = covered(adapted((root / COVER).read_text(encoding="utf-8")), text)
+            names |= linked(COVER, root)
+        write(place / "pages" / page, text)
+        for name in names:
             if not name.endswith(".md") and (root / name).is_file():
                 (place / "pages" / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(root / name, place / "pages" / name)

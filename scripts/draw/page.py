@@ -7,7 +7,9 @@ Needs chromium, and ``pip install playwright``. Wall-clock: no two pictures are 
 
 from __future__ import annotations
 
-import random
+import io
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,49 +17,17 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any, Dict
 
-import numpy as np
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
+
+from lib.page_server import inputs_of_apps, send, serve
 from PIL import Image
 from playwright.sync_api import Page, sync_playwright
-
-import edgeserve
-from edgeserve.config.loading import parse_config
+from rich.console import Console
 
 ROOT = Path(__file__).resolve().parents[2]
-IMAGE = {"dtype": "uint8", "shape": [48, 64, 3]}
-TABLES: Dict[str, Any] = {
-    "monitor": {"enabled": "always"},
-    "lane": {"cpu0": {}, "cpu1": {}},
-    "model": {
-        "detector": {"expected": {1: "9ms", 2: "14ms", 4: "24ms"}, "batch": [1, 2, 4], "lanes": ["cpu0"]},
-        "depth": {"expected": {1: "16ms"}, "lanes": ["cpu0"]},
-        "wakeword": {"expected": {1: "3ms", 2: "4ms", 4: "6ms"}, "batch": [1, 2, 4], "lanes": ["cpu1"]},
-        "intent": {"expected": {1: "40ms"}, "lanes": ["cpu1"]},
-    },
-    "app": {
-        "detect": {"model": "detector", "slo": "60ms", "class": "critical", "inputs": {"image": IMAGE}},
-        "depth": {"model": "depth", "slo": "120ms", "inputs": {"image": IMAGE}},
-        "wake": {"model": "wakeword", "slo": "60ms", "inputs": {"sound": {"shape": [1600]}}},
-        "intents": {"model": "intent", "slo": "250ms", "inputs": {"said": {"dtype": "text"}}},
-    },
-}
-LOADS = {"detect": (15.0, None), "depth": (6.0, 30.0), "wake": (8.0, 6.0), "intents": (2.0, 60.0)}
-"""App -> requests a second, and the deadline in ms of every tenth of them, which is too short."""
-
 VIEWS = {"page-dark": (1280, 1000, "dark"), "page-light": (1280, 1000, "light"), "page-phone": (390, 844, "light")}
 """Picture -> width, height and colours of the window."""
-
-
-def send(endpoint: str, app: str, inputs: Dict[str, Any]) -> None:
-    """Ask the app until the process ends, sometimes several times at once."""
-    draw, (rate_hz, short_ms) = random.Random(app), LOADS[app]
-    with edgeserve.Client(endpoint) as client:
-        while True:
-            time.sleep(1 / rate_hz if short_ms is None else draw.expovariate(rate_hz))
-            for _ in range(4 if draw.random() < 0.04 else 1):
-                slo_ms = short_ms if draw.random() < 0.1 else None
-                client.submit(app, inputs, slo_ms=slo_ms).add_done_callback(lambda future: future.exception())
 
 
 def take(page: Page, name: str, folder: Path) -> None:
@@ -68,24 +38,24 @@ def take(page: Page, name: str, folder: Path) -> None:
     print(f"{path}: drawn anew")
 
 
+def take_top(endpoint: str, folder: Path) -> None:
+    """What ``edgeserve top`` prints, as a picture that loads no font."""
+    command = [sys.executable, "-m", "edgeserve", "top", "--count", "1", "--endpoint", endpoint]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "88"})
+    console = Console(record=True, width=88, file=io.StringIO())
+    console.print(done.stdout.rstrip(), highlight=False, markup=False)
+    svg = console.export_svg(title="edgeserve top")
+    (folder / "top.svg").write_text(re.sub(r"@font-face \{.*?\}\n", "", svg, flags=re.DOTALL), encoding="utf-8")
+
+
 def main() -> int:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs/guide"
     chromium = shutil.which("chromium") or "chromium"
-    for model in TABLES["model"].values():
-        model["engine"] = "synthetic"
-    image, sound = np.zeros((48, 64, 3), np.uint8), np.zeros(1600, np.float32)
-    inputs: Dict[str, Dict[str, Any]] = {
-        "detect": {"image": image},
-        "depth": {"image": image},
-        "wake": {"sound": sound},
-        "intents": {"said": "lights on"},
-    }
     with tempfile.TemporaryDirectory() as place:
         endpoint = f"ipc://{place}/bus/socket"
-        config = parse_config({**TABLES, "server": {"endpoint": endpoint}}, directory=place)
-        with edgeserve.Runtime(config, serve=True):
-            for app in LOADS:
-                threading.Thread(target=send, args=(endpoint, app, inputs[app]), daemon=True).start()
+        with serve(endpoint):
+            for app, inputs in inputs_of_apps().items():
+                threading.Thread(target=send, args=(endpoint, app, inputs), daemon=True).start()
             command = [sys.executable, "-m", "edgeserve", "top", "--web", "--endpoint", endpoint]
             front = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             assert front.stdout is not None
@@ -97,6 +67,9 @@ def main() -> int:
                     page.goto(address)
                     time.sleep(62 if name == "page-dark" else 12)
                     take(page, name, folder)
+                    if name == "page-dark":
+                        page.locator("#timeline").screenshot(path=str(folder / "timeline.png"))
+                        take_top(endpoint, folder)
                     if name == "page-light":
                         page.click("input[value=late]")
                         page.click("#requests button")

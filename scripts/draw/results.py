@@ -1,4 +1,5 @@
-"""Draw ``docs/research/results/README.md`` from the files beside it, which the scripts wrote with ``--json``.
+"""Draw ``docs/research/results/README.md`` and its picture from the files beside it, which the scripts wrote with
+``--json``.
 
 A result is ``{"script", "circumstances": {}, "checks": [{"name", "value", "bound", "holds"}]}``. A file that does not
 exist is left out. What fell short stands in the open, the whole table below a fold.
@@ -6,12 +7,14 @@ exist is left out. What fell short stands in the open, the whole table below a f
 
 from __future__ import annotations
 
+import html
 import json
+import math
 import os
 import re
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
@@ -28,6 +31,8 @@ TITLES = {  # file -> what it shows; in the order of the page
     "bench_images.json": "Frames of a camera: prepared in front of the network, beside numpy",
     "bench_http_front.json": "The HTTP front, beside the bus and a bare echo",
     "bench_observe.json": "What metrics and top cost at 1,000 requests a second",
+    "bench_spans.json": "What spans of OpenTelemetry cost a server",
+    "bench_page.json": "The page: axe-core, and twenty minutes open",
     "bench_calls.json": "Python-level calls of a request",
     "hostile.json": "A million mutated messages, a healthy client beside them (on a busy machine)",
     "churn.json": "1.5 times the load, from clients that come and go, beside attackers (on a busy machine)",
@@ -76,6 +81,24 @@ TITLES = {  # file -> what it shows; in the order of the page
     "bench_pard_live.json": "PARD on one shared device, live",
 }
 
+PLOTS = {  # file -> its plot, and what that shows
+    "replicate_orloj.json": ("../orloj_finish.svg", "Finish rate by deadline: Orloj, its successor, the baselines"),
+    "bench_mix.json": ("../mixes.svg", "Value in time of three mixes over the load, beside simple rules"),
+    "replicate_pard.json": ("../pard_drops.svg", "Share of requests lost over time, and before which module"),
+    "replicate_schemble.json": (
+        "../schemble_fit.svg",
+        "Difficulty of the example's requests, and agreement of its models by difficulty",
+    ),
+}
+
+PICTURE = os.path.join(RESULTS, "overview.svg")
+DOUBLINGS_MAX = 2.0
+"""How far from its bound a check is drawn at most, in doublings."""
+
+COLOURS = {True: "#1f77c9", False: "#c02a55"}
+ROW, LABEL, WIDE = 15, 500, 900
+"""Pixels of the picture: a row, the titles, all."""
+
 ROWS_MAX = 40
 """Checks of one script that the page shows in full; longer tables stay in their file."""
 
@@ -109,7 +132,59 @@ def summary(results: Mapping[str, Mapping[str, Any]]) -> str:
         held = sum(bool(check["holds"]) for check in result["checks"])
         anchor = re.sub(r"[^\w -]", "", TITLES[name].lower()).replace(" ", "-")
         rows.append(f"| [{TITLES[name]}](#{anchor}) | {held} of {len(result['checks'])} |")
-    return "\n".join(["| result | checks that hold |", "| --- | ---: |", *rows])
+    told = "Each dot is a check with a number: how far it is from its bound, in doublings, two at most."
+    return "\n".join(
+        [
+            f"![All results: a row each, with a dot per check. {told}](overview.svg)",
+            "",
+            f"{told} The same as a table:",
+            "",
+            "<details><summary>How many checks hold, by result</summary>",
+            "",
+            "| result | checks that hold |",
+            "| --- | ---: |",
+            *rows,
+            "",
+            "</details>",
+        ]
+    )
+
+
+def overview(results: Mapping[str, Mapping[str, Any]]) -> str:
+    """Every check with a number as a dot, a row per result: how far it is from its bound, to the right where it holds,
+    in doublings."""
+    middle, scale = (LABEL + WIDE) / 2, (WIDE - LABEL - 20) / 2 / DOUBLINGS_MAX
+    high = ROW * (len(results) + 2)
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {high}" font-family="sans-serif" '
+        'font-size="10.5">',
+        f'<rect width="{WIDE}" height="{high}" fill="#fff"/>',
+        f'<path d="M{middle} 12V{high}" stroke="#888"/>',
+        f'<text x="{middle - 6}" y="11" text-anchor="end">falls short</text><text x="{middle + 6}" y="11">holds</text>',
+    ]
+    for place, (name, result) in enumerate(results.items(), 2):
+        y = ROW * place
+        lines.append(f'<text x="{LABEL - 8}" y="{y}" text-anchor="end">{html.escape(TITLES[name][:88])}</text>')
+        for check in result["checks"]:
+            margin = doublings(check["value"], str(check["bound"]))
+            if margin is not None:
+                x = middle + scale * max(-DOUBLINGS_MAX, min(DOUBLINGS_MAX, margin))
+                lines.append(
+                    f'<circle cx="{x:.0f}" cy="{y - 4}" r="3" fill="{COLOURS[bool(check["holds"])]}" opacity=".4"/>'
+                )
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def doublings(value: Any, bound: str) -> Optional[float]:
+    """How far beyond a bound a value is, in doublings; None for what is no number from 0 beside one."""
+    way, _, number = bound.partition(" ")
+    if way not in (">=", "<=") or isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    least = float(number)
+    if least <= 0 or value < 0:
+        return None
+    ratio = value / least if way == ">=" else least / value if value else math.inf
+    return DOUBLINGS_MAX if ratio == math.inf else math.log2(ratio) if ratio > 0 else -DOUBLINGS_MAX
 
 
 def section(title: str, name: str, result: Mapping[str, Any]) -> str:
@@ -119,9 +194,11 @@ def section(title: str, name: str, result: Mapping[str, Any]) -> str:
     circumstances = dict(result.get("circumstances") or {})
     command = circumstances.pop("command", f"python {result['script']} --json docs/research/results/{name}")
     lines = [f"## {title}", "", f"`{command}`: {held} of {len(checks)} checks hold. {said(circumstances)}".rstrip(), ""]
+    if name in PLOTS:
+        lines += [f"![{PLOTS[name][1]}]({PLOTS[name][0]})", ""]
     short = [check for check in checks if not check["holds"]]
     if short:
-        lines += [*table(short), ""]
+        lines += ["<details open><summary>What falls short</summary>", "", *table(short), "", "</details>", ""]
     if len(checks) > ROWS_MAX:
         return "\n".join([*lines, f"All checks are in [the file]({name})."])
     return "\n".join([*lines, "<details><summary>All checks</summary>", "", *table(checks), "", "</details>"])
@@ -163,5 +240,11 @@ def cell(value: Any) -> str:
     return str(value).replace("|", "\\|")
 
 
+def main() -> int:
+    if "--check" not in sys.argv:
+        Path(PICTURE).write_text(overview(stored(RESULTS)), encoding="utf-8")
+    return drawn.main(PAGE, parts(), SCRIPT)
+
+
 if __name__ == "__main__":
-    sys.exit(drawn.main(PAGE, parts(), SCRIPT))
+    sys.exit(main())

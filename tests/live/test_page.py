@@ -83,6 +83,24 @@ def test_the_files_are_served_and_fit_each_other(front):
     assert set(re.findall(r"var\((--[a-z]+)\)", rules + scripts)) <= set(re.findall(r"(--[a-z]+):", rules))
 
 
+def luminance(colour: str) -> float:
+    digits = colour[1:] if len(colour) == 7 else "".join(digit * 2 for digit in colour[1:])
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("colours", [0, 1])
+def test_text_can_be_read_in_light_and_in_dark_colours(colours):
+    """WCAG 2.2, 1.4.3: 4.5 to 1. axe-core sees a colour only where something of it happens to be on the page."""
+    rules = (PAGE / "page.css").read_text().split("prefers-color")[colours]
+    table = dict(re.findall(r"(--[a-z]+): (#[0-9a-f]+)", rules))
+    pairs = [(text, "--panel") for text in ("--ink", "--soft", "--accent", "--time", "--late", "--none")]
+    for text, below in (*pairs, ("--ink", "--ground"), ("--soft", "--ground")):
+        light, dark = sorted((luminance(table[text]), luminance(table[below])), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, below)
+
+
 def test_viewers_share_what_they_see_and_the_server_rests_without_them(front, server, monkeypatch):
     asked: Dict[str, int] = {}
     ask = front.client.ask

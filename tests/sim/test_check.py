@@ -8,6 +8,7 @@ import re
 import pytest
 
 from edgeserve import cli
+from edgeserve.config.loading import parse_config
 from edgeserve.config.profiles import LaneProfile, Profile, Timing
 from edgeserve.errors import ConfigError
 from edgeserve.sim.report import AppReport, Report
@@ -61,6 +62,54 @@ def test_rates_with_room_hold_and_the_first_break_is_said_with_its_lane(tmp_path
     assert "frames is the first to break, at" in out
     assert "frames: policy edf since it is one model" in out
     assert "not asked in this simulation, since no --rate names it: other" in out
+
+
+@pytest.mark.worlds
+def test_the_spread_of_the_runs_is_said_and_what_still_holds(tmp_path, capsys):
+    status, out, _ = check(tmp_path, capsys, "--rate", "frames=40", "--json", slo="30ms")
+    said = json.loads(out)
+    low, high = said["apps"]["frames"]["in_time_range"]
+    assert low <= said["apps"]["frames"]["in_time"] <= high and low < high
+    assert said["first_break"]["held"] < said["first_break"]["load"]
+    _, out, _ = check(tmp_path, capsys, "--rate", "frames=40", slo="30ms")
+    assert f"{low:.1%} to {high:.1%}" in out and "in 2 runs" in out
+    if said["first_break"]["held"]:
+        assert f"{40 * said['first_break']['held']:.3g}/s still hold" in out
+
+
+@pytest.mark.worlds
+def test_who_stands_before_whom_is_said_by_a_run_without_it(tmp_path, capsys):
+    path = tmp_path / "edge.toml"
+    urgent = CONFIG.replace('slo = "1s"', 'slo = "1s"\nclass = "critical"')
+    path.write_text(urgent.format(slo="20ms", detect='expected = { 1 = "10ms" }'), encoding="utf-8")
+    assert cli.main(["check", str(path), "--rate", "frames=20", "--rate", "other=10", "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["before_it"]["other"] > said["apps"]["frames"]["in_time"] + 0.05
+    told = f"stands other (class critical), without which {said['before_it']['other']:.1%} of frames are in time"
+    assert any(line == f"before frames (class normal) {told}" for line in said["change"])
+
+
+def test_an_app_that_changes_nothing_or_has_another_lane_stands_before_nobody():
+    lanes = {"one": {}, "two": {}}
+    model = {"engine": "synthetic", "expected": {1: "1ms"}}
+    models = {
+        name: {**model, "lanes": [lane]} for name, lane in (("a", "one"), ("b", "one"), ("c", "two"), ("d", "one"))
+    }
+    config = parse_config(
+        {"lane": lanes, "model": models, "app": {name: {"model": name, "slo": "1s"} for name in models}}
+    )
+    asked = []
+
+    def simulated(load, without=""):
+        asked.append(without)
+        rates = {"": 0.8, "b": 0.95, "d": 0.81}
+        apps = {name: AppReport(offered=100, in_time=100) for name in models}
+        apps["a"] = AppReport(offered=100, in_time=round(100 * rates[without]))
+        return Report(apps, AppReport(), {}, 1, 1.0)
+
+    worst = tool.Break(2.0, "a", simulated(2.0))
+    assert tool.stand_before(simulated, worst, config, dict.fromkeys(models, 1.0)) == {"b": 0.95}
+    assert asked == ["", "b", "d"]
 
 
 def test_more_than_the_lane_can_do_falls_short_and_says_what_would_hold(tmp_path, capsys):

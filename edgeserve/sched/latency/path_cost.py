@@ -93,6 +93,23 @@ class AppCosts:
         self._parts[node.name].append(parts)
         self._parts_version += 1
 
+    def parts_of(self, node: Node) -> int | None:
+        """How many parts a fan-out makes: the mean of the last ones, rounded up; None while none was seen."""
+        seen = self._parts[node.name]
+        return -(-sum(seen) // len(seen)) if seen else None
+
+    def part_ns(self, node: Node) -> Tuple[int, int]:
+        """What one part of a fan-out takes, at all nodes behind it that see it: alone, and in full batches."""
+        alone_ns = share_ns = 0
+        for inner in self.app.nodes:
+            scope = inner.scope
+            while scope is not None and scope is not node:
+                scope = scope.scope
+            if scope is node:
+                alone_ns += batch_time_ns(self._latencies[inner.model], 1)
+                share_ns += min([latency.share_ns for latency in self._latencies[inner.model]])
+        return alone_ns, share_ns
+
     def refresh(self, now_ns: int) -> None:
         """Recompute when the numbers are older than :data:`REFRESH_NS` and a latency or a fan-out has changed."""
         if now_ns < self.fresh_until_ns:
@@ -139,8 +156,8 @@ class AppCosts:
         count = 1
         scope = node.scope
         while scope is not None:
-            seen = self._parts[scope.name]
-            count *= -(-sum(seen) // len(seen)) if seen else 1
+            parts = self.parts_of(scope)
+            count *= 1 if parts is None else parts
             scope = scope.scope
         return max(1, count)
 

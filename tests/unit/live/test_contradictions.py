@@ -18,8 +18,9 @@ ONE = {"model": {"m": {"engine": "synthetic", "expected": {"1": "4ms"}}}, "app":
 
 def test_an_app_that_moved_to_another_policy_is_said_once(caplog):
     caplog.set_level(logging.INFO, "edgeserve")
-    app = build_scheduler(parse_config(ONE)).state.apps["a"]
-    log = ContradictionLog(CONFIG, {}, {"a": app})
+    state = build_scheduler(parse_config(ONE)).state
+    app = state.apps["a"]
+    log = ContradictionLog(CONFIG, {}, state)
     log.look()
     app.policy, app.policy_reason = "orloj+", "its times depend on the input"
     log.look()

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from hand_world import MS, Driver
 
-from edgeserve.live.estimates import AppFit, app_fit, log_fits
+from edgeserve.config.loading import parse_config
+from edgeserve.live.estimates import AppFit, ContradictionLog, app_fit, log_fits
+
+CONFIG = parse_config({}, source="edge.toml")
 
 CHAIN = [{"name": "first", "model": "m"}, {"name": "then", "model": "n", "after": ["first"]}]
 MODELS = {"m": {1: 12, 2: 14}, "n": {1: 30}}
@@ -30,6 +33,26 @@ def test_one_line_per_app_and_a_warning_where_it_cannot_fit(caplog: pytest.LogCa
             "wrong, mend [model.*] expected or run 'edgeserve profile'",
         ),
     ]
+
+
+def test_a_fan_out_says_what_a_part_takes_and_later_how_many_there_are(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "edgeserve")
+    lines = [{"name": "split", "model": "n", "fan_out": True}, {"name": "read", "model": "m", "after": ["split"]}]
+    made = world(a={"node": lines, "slo": "1s"})
+    state = made.scheduler.state
+    log_fits(state)
+    one = "one takes 12ms alone and 7ms in full batches"
+    assert caplog.messages == [f"app a: expected 42ms alone on cpu0 with 1 part of split ({one}), slo 1s"]
+    log = ContradictionLog(CONFIG, {}, state)
+    log.look()
+    costs = state.costs["a"]
+    for parts in (4, 5):
+        costs.observe_parts(costs.app.by_name["split"], parts)
+    costs.refresh(10**9)
+    log.look()
+    log.look()
+    assert len(caplog.messages) == 2
+    assert caplog.messages[1] == f"app a: now expected 70ms alone on cpu0 with 5 parts of split ({one})"
 
 
 def test_what_the_policy_asks_for_counts(caplog: pytest.LogCaptureFixture) -> None:

@@ -89,3 +89,15 @@ def test_without_a_number_steps_are_kept_from_the_first_question_and_only_for_so
     loop.step(late + last_steps.ASKED_NS, 4)
     assert loop.taps == []
     assert loop.steps.page(0, late + last_steps.ASKED_NS).lines == []
+
+
+def test_somebody_who_asks_for_an_hour_keeps_no_more_than_the_last_seconds():
+    loop, after, seconds = Loop(), 0, 10**9
+    loop.steps.page(0, 0)
+    for number in range(1, 3600):
+        loop.step(number * seconds, number)
+        page = loop.steps.page(after, number * seconds)
+        assert numbers(page) == [number], "who asks each second misses none"
+        after = page.after
+    whole = loop.steps.page(0, 3600 * seconds)
+    assert numbers(whole) == list(range(whole.first, 3600)) and len(whole.lines) <= 22

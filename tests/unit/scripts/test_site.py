@@ -35,6 +35,16 @@ def test_what_pages_link_to_is_staged_beside_them(tmp_path):
     assert missing == []
 
 
+def test_the_first_page_is_the_cover_and_then_the_readme(tmp_path):
+    site.stage(tmp_path)
+    first = (tmp_path / "pages" / "README.md").read_text(encoding="utf-8")
+    assert first.startswith("---\nhide: [toc]\n---\n# EdgeServe\n") and first.count("\n# EdgeServe") == 1
+    assert "\n## For whom" in first and not (tmp_path / "pages" / site.COVER).exists()
+    shown = re.findall(r"!\[[^]]*\]\(([^)]+)\)", first.partition("## For whom")[0])
+    assert {"docs/research/overload.svg", "docs/research/orloj_finish.svg", "docs/research/mix_robot.svg"} < set(shown)
+    assert [name for name in shown if not (tmp_path / "pages" / name).is_file()] == []
+
+
 def test_pages_are_adapted_outside_fences_alone():
     page = "* a\n  - b\n\n```\n  - c\n<!-- d -->\n```\n<!-- e -->\n| f |\n<details><summary>g</summary>\n"
     assert site.adapted(page) == (

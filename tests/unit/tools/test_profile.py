@@ -269,6 +269,7 @@ def test_a_profile_says_what_was_measured_and_how(config, capsys):
     printed = capsys.readouterr().out
     assert "steady" in printed
     assert "* batch" in printed
+    assert "A server that runs goes on with the times that it has: start it again to use these." in printed
 
 
 def test_it_goes_on_where_it_stopped(config, capsys):

@@ -1,0 +1,23 @@
+"""The picture of all results: up to date, and on the right side of its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from draw import results
+
+
+def test_the_picture_shows_what_is_stored():
+    picture = results.overview(results.stored(results.RESULTS))
+    assert Path(results.PICTURE).read_text(encoding="utf-8") == picture, "run python scripts/draw/results.py"
+    assert picture.count("<circle") > 500
+
+
+@pytest.mark.parametrize(
+    ("value", "bound", "doublings"),
+    [(2.0, ">= 1", 1.0), (0.5, ">= 1", -1.0), (2.0, "<= 4", 1.0), (8.0, "<= 4", -1.0), (0.0, "<= 4", 2.0)]
+    + [(1.0, "holds", None), (0.0, "<= 0", None), (True, ">= 1", None), ("no", ">= 1", None)],
+)
+def test_a_check_is_as_far_from_its_bound_as_its_ratio_says(value, bound, doublings):
+    assert results.doublings(value, bound) == doublings
