@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from typing import Any, Dict, List, NamedTuple, Sequence
 
-from edgeserve.sched.policies.common.lane_schedule import PASSED_SLOS
+from edgeserve.sched.policy_api.arbiter import PASSED_SLOS
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import Scenario, parse_scenario
 from edgeserve.sim.world import Ended
