@@ -110,8 +110,8 @@ class Auction:
         return None
 
     def _others_first(self, bid: Bid, bids: List[Bid], lane: Lane, at_ns: int) -> Bid:
-        """The best bid; or the best of the others that make no critical request late, where it could, or where its own
-        batch is expected to be fuller when they are over: if it loses nothing by waiting for them."""
+        """The best bid; or the best of the others, where it loses nothing by waiting for them and either it could make a
+        critical request late and they cannot, or its batch is expected to be fuller then."""
         if bid.klass == "critical":
             return bid
         fills = self._spares(bid, lane)
@@ -123,7 +123,7 @@ class Auction:
         for other in bids:
             if other is bid or other.is_background:
                 continue
-            takes_ns = self._step_ns(other, lane) or other.expected_ns + other.spread_ns
+            takes_ns = fills and self._step_ns(other, lane) or other.expected_ns + other.spread_ns
             if (
                 bid.utility.value(at_ns + takes_ns + gap_ns) >= worth
                 and (not fills or self._holds.fills(bid, other, lane, takes_ns))
@@ -133,17 +133,18 @@ class Auction:
         if not others:
             return bid
         first = arbiter.choose(others, at_ns, gap_ns)
-        step_ns = self._step_ns(first, lane)
+        step_ns = self._step_ns(first, lane) if fills else 0
         if step_ns and first.steps_max is not None:  # as many as the best bid can wait for
             steps = 1
             while 2 * steps <= first.steps_max and bid.utility.value(at_ns + 2 * steps * step_ns + gap_ns) >= worth:
                 steps *= 2
             first.expected_ns -= min(first.expected_ns - step_ns, (first.steps_max - steps) * step_ns)
-            first.steps_max = steps
+            first.steps_max, first.open_steps = steps, False
         return first
 
     def _step_ns(self, bid: Bid, lane: Lane) -> int:
-        """The next step of a bid's batch, after which others may go on; 0 of a model that makes none."""
+        """The next step of a bid's batch, or the next turn in which it reads prompts, after which it can be cut for
+        others; 0 of a model that makes none."""
         if bid.model not in self._state.sequences.models or bid.steps_max is None:
             return 0
         return self._state.latency[bid.model, lane.name].likely_ns[bid.size]

@@ -50,9 +50,6 @@ GAIN_MIN = 8
 STRIKES_MAX = 6
 """After a wait that did not pay, the next 2, 4, 8 ... times that one would are let pass: 64 at most."""
 
-BUSY = 0.8
-"""Which part of a lane's time must be asked for, in full batches, before others go first while a batch fills."""
-
 PRESSURE_SHARES = (0.0, 0.5, 0.7)
 """Of the time that a job could still wait, the part that it may, by the device's pressure (0, 1 soft, 2 hard)."""
 
@@ -241,46 +238,38 @@ class Holds:
     # --- others meanwhile ---------------------------------------------------------------------------------------------
 
     def may_fill(self, bid: Bid, lane: Lane) -> bool:
-        """Whether a larger batch than a bid's is cheaper per request, of the first batch of requests, on a lane that is
-        asked for so much that it counts."""
+        """Whether some app was ever given up, and a bid is for the first batch of its requests, one that is not
+        full."""
         latency = self._state.latency.get((bid.model, lane.name))
-        if (
-            latency is None
-            or bid.size not in latency.sizes
-            or bid.latest_start_ns is not None
-            or bid.steps_max is not None
-            or bid.drops
-            or len(bid.jobs) >= latency.size_max
-        ):
-            return False
-        return self._asked(lane) >= BUSY
+        return (
+            bool(self._state.board.lost_ns)
+            and latency is not None
+            and bid.size in latency.sizes
+            and bid.latest_start_ns is None
+            and bid.steps_max is None
+            and not bid.drops
+            and len(bid.jobs) < latency.size_max
+        )
 
     def fills(self, bid: Bid, other: Bid, lane: Lane, takes_ns: int) -> bool:
-        """Whether another bid's work of so long is worth at least what a bid's batches are in that time, less the lane
-        time that is saved since those who are expected meanwhile go with it."""
+        """Whether another bid, of an app that was given up within its last deadline, is worth at least as much in ``takes_ns`` as the bid's
+        batches are in that time, less the lane time that is saved since requests that are expected meanwhile go along
+        with the bid's."""
         state, latency, count = self._state, self._state.latency[bid.model, lane.name], len(bid.jobs)
         now, times_ns, size_for = state.board.now_ns, latency.typical_ns, latency.size_for
+        request = other.jobs[0].request
+        lost_ns = state.board.lost_ns.get(request.app.name)
+        if lost_ns is None or now - lost_ns > request.deadline_ns - request.arrival_ns:
+            return False
         names = dict.fromkeys([job.request.app.name for job in bid.jobs])
         more = round(sum([state.recent[name].per_ns(now) for name in names]) * takes_ns)
         more = min(latency.size_max - count, more)
-        if not more or times_ns[size_for[count + more]] * count >= times_ns[size_for[count]] * (count + more):
+        first_ns, all_ns = times_ns[size_for[count]], times_ns[size_for[count + more]]
+        if all_ns * count >= first_ns * (count + more):
             return False
-        first_ns = times_ns[size_for[count]]
-        saved_ns = first_ns + times_ns[size_for[more]] - times_ns[size_for[count + more]]
-        saved_ns = saved_ns * bid.remaining_ns // first_ns  # at the nodes that follow, too
+        saved_ns = (first_ns + times_ns[size_for[more]] - all_ns) * bid.remaining_ns // first_ns  # at later nodes, too
         theirs = other.utility.value(now) * bid.remaining_ns * takes_ns
         return theirs >= bid.utility.value(now) * other.remaining_ns * (takes_ns - saved_ns)
-
-    def _asked(self, lane: Lane) -> float:
-        """Which part of a lane's time its apps ask for lately, in full batches, but for background work."""
-        state = self._state
-        return sum(
-            [
-                state.recent[app.name].per_ns(state.board.now_ns) * state.recent[app.name].lane_ns
-                for app in state.board.apps_on[lane.name]
-                if app.klass != "background"
-            ]
-        )
 
     # --- pressure -----------------------------------------------------------------------------------------------------
 

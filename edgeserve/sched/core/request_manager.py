@@ -656,12 +656,13 @@ class RequestManager(RequestMoves):
 
     def _note_passed(self, request: RequestRecord, reason: str) -> None:
         """Since when an app's requests have been given up for their deadlines and none that ran has ended."""
-        passed_ns, name = self._board.passed_ns, request.app.name
-        if name in passed_ns:
+        board, name = self._board, request.app.name
+        if reason == EXPIRED or reason in request.policy.by_estimate:
+            board.lost_ns[name] = board.now_ns
+            board.passed_ns.setdefault(name, board.now_ns)
+        if name in board.passed_ns:
             if request.breakdown.execute_ns or any(job.launched_ns for job in request.jobs.values()):
-                del passed_ns[name]
-        elif reason == EXPIRED or reason in request.policy.by_estimate:
-            passed_ns[name] = self._board.now_ns
+                del board.passed_ns[name]
 
     def _promise(self, request: RequestRecord, shortfall: Shortfall | None) -> None:
         """Whoever is told a deadline that would do may come back with it."""

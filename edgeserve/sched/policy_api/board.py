@@ -78,8 +78,8 @@ class Board:
     or an estimate has changed. A policy may keep ends of its own there, under a name with a space: no model has one.
     ``background_at_ns`` is when work that yields to critical requests is looked at again, None if nobody asked in this
     step for how long it could run. ``forced_ns`` is, by app, when its background work last did not yield. ``passed_ns``
-    is, by app, since when its requests have been given up for their deadlines and none that ran has ended. ``budget``
-    is what policies may still compute in this step.
+    is, by app, since when its requests have been given up for their deadlines and none that ran has ended; ``lost_ns``,
+    when one was given up last. ``budget`` is what policies may still compute in this step.
     """
 
     __slots__ = (
@@ -99,6 +99,7 @@ class Board:
         "background_at_ns",
         "forced_ns",
         "passed_ns",
+        "lost_ns",
         "_places",
         "ends_ns",
         "_request_moves",
@@ -136,6 +137,7 @@ class Board:
         self.background_at_ns: int | None = None
         self.forced_ns: Dict[str, int] = {}
         self.passed_ns: Dict[str, int] = {}
+        self.lost_ns: Dict[str, int] = {}
         self.apps_on = {lane.name: apps_on(apps, lane.models) for lane in lanes}
         self._places: Dict[str, List[Tuple[Lane, BatchTime, Placement]]] = {
             model: [(lane, latency[model, lane.name], devices[lane.device].placements[model]) for lane in places]
