@@ -8,10 +8,10 @@ written by hand serves that batches greedily (``scripts/lib/bus_servers.py``, in
 that thread. The clients have one core, the server that is measured the other. *Decisions*: processor time of the
 scheduler per request at 1 to 10,000 waiting ones, by policy; also with the compiled core where this tree has one, in
 place or in ``.compiled`` (``make compiled-core``). Every arrival is a step of its own, with the ``wake_ns`` that the
-loop asks for. *Choice* is the step of ``pard_local`` that chooses a cohort among 64 waiting requests of unequal work. *Mix* is the same
-per request of eight apps of five policies on one lane, for which 200 requests wait.
-*Lone*: the mean time of an echo over the bus, one after the other. *Process*: memory and idle CPU of a runtime with a
-synthetic model that has served one request, and the time of ``import edgeserve``.
+loop asks for. *Choice* is the step of ``pard_local`` that chooses a cohort among 64 waiting requests of unequal work.
+*Mix* is the time per request of eight apps of four policies on one lane, for which 200 requests wait. *Lone*: the mean
+time of an echo over the bus, one after the other. *Process*: memory and idle CPU of a runtime with a synthetic model
+that has served one request, and the time of ``import edgeserve``.
 
 ``--quarter`` limits every server to a quarter of a core (``scripts/lib/slow_core.py``): overload and lone requests.
 """

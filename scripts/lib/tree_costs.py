@@ -4,8 +4,8 @@
 
 The package is the one that ``PYTHONPATH`` names, of today or of an earlier commit, so only what both have is used here.
 Each line of standard input is a question, each line of output its answer: ``decision POLICY PENDING REQUESTS SEED`` in
-microseconds of processor time, ``mix CLIENTS SEED`` in the same, ``choice SEED`` in milliseconds of it, ``memory`` in MB, ``idle`` as a share of a core.
-``missing`` answers for a policy that this tree does not have.
+microseconds of processor time, ``mix CLIENTS SEED`` in the same, ``choice SEED`` in milliseconds, ``memory`` in MB,
+``idle`` as a share of a core. ``missing`` answers for a policy that this tree does not have.
 """
 
 from __future__ import annotations

@@ -110,8 +110,8 @@ class Auction:
         return None
 
     def _others_first(self, bid: Bid, bids: List[Bid], lane: Lane, at_ns: int) -> Bid:
-        """The best bid; or the best of the others, where it loses nothing by waiting for them and either it could make a
-        critical request late and they cannot, or its batch is expected to be fuller then."""
+        """The best bid; or the best of the others, where it loses nothing by waiting for them and either it could make
+        a critical request late and they cannot, or its batch is expected to be fuller then."""
         if bid.klass == "critical":
             return bid
         fills = self._spares(bid, lane)

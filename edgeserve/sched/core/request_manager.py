@@ -660,9 +660,10 @@ class RequestManager(RequestMoves):
         if reason == EXPIRED or reason in request.policy.by_estimate:
             board.lost_ns[name] = board.now_ns
             board.passed_ns.setdefault(name, board.now_ns)
-        if name in board.passed_ns:
-            if request.breakdown.execute_ns or any(job.launched_ns for job in request.jobs.values()):
-                del board.passed_ns[name]
+        if name in board.passed_ns and (
+            request.breakdown.execute_ns or any(job.launched_ns for job in request.jobs.values())
+        ):
+            del board.passed_ns[name]
 
     def _promise(self, request: RequestRecord, shortfall: Shortfall | None) -> None:
         """Whoever is told a deadline that would do may come back with it."""

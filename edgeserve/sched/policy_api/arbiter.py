@@ -20,8 +20,8 @@ ORDERS_MAX = 4
 so that a lane for which twenty apps bid does not stand idle over the choice."""
 
 PASSED_SLOS = 20
-"""An app that was given up for so many times its deadline goes before others of its class and value. So no app waits for
-ever because its batches are less full; each costs the lane what one request takes in that time."""
+"""An app that was given up for so many times its deadline goes before others of its class and value. So no app waits
+for ever because its batches are less full; each costs the lane what one request takes in that time."""
 
 
 def choose(bids: Sequence[Bid], at_ns: int, dispatch_gap_ns: int = 0) -> Bid:
@@ -40,16 +40,16 @@ def choose(bids: Sequence[Bid], at_ns: int, dispatch_gap_ns: int = 0) -> Bid:
 
 def overdue(bids: Sequence[Bid], passed_ns: Mapping[str, int], first: Bid, now_ns: int, then_ns: int) -> Bid:
     """The bid whose app was given up for the most of its deadlines, if these are :data:`PASSED_SLOS` and it counts as
-    much as ``first``, which else starts. Its work, or the next step of it, makes no critical bid late, which would start
-    at ``then_ns`` behind no other. ``passed_ns``: by app, since when (:attr:`Board.passed_ns`). O(jobs)."""
+    much as ``first``, which else starts. Its work, or the next step of it, makes no critical bid late, which would
+    start at ``then_ns`` behind no other. ``passed_ns``: by app, since when (``Board.passed_ns``). O(jobs)."""
     most, found = float(PASSED_SLOS), first
     for bid in bids:
         for job in bid.jobs if bid.klass == first.klass else ():
             request = job.request
-            passed = now_ns - passed_ns.get(request.app.name, now_ns)
-            if passed >= most * (request.deadline_ns - request.arrival_ns):
-                if request.value >= first.jobs[0].request.value and bid is not found:
-                    most, found = passed / max(1, request.deadline_ns - request.arrival_ns), bid
+            slo_ns = max(1, request.deadline_ns - request.arrival_ns)
+            slos = (now_ns - passed_ns.get(request.app.name, now_ns)) / slo_ns
+            if slos >= most and request.value >= first.jobs[0].request.value:
+                most, found = slos, bid
     if found is not first:
         takes_ns = found.expected_ns // (found.steps_max or 1)
         for bid in bids:

@@ -1,10 +1,10 @@
-"""The longest gap as an invariant: a seed draws apps of one class and value, all under ``edf`` or each under a policy of
-its own, on a lane that is asked for up to two and a half times what it can do, and no app is given up for ever.
+"""The longest gap as an invariant: a seed draws apps of one class and value, all under ``edf`` or each under a policy
+of its own, on a lane that is asked for up to two and a half times what it can do, and no app is given up for ever.
 
-*The rule* (``docs/guide/sharing-a-device.md``): from the first of its requests that is given up on, one of an app starts
-within ``PASSED_SLOS`` of its deadlines, the one more that a batch needs to be done, the batches of the others that
-start before it, and the pause until its next request. Each app's deadline leaves room for one batch of any other app
-and for its own: its requests could be served.
+*The rule* (``docs/guide/sharing-a-device.md``): from the first of its requests that is given up on, one of an app
+starts within ``PASSED_SLOS`` of its deadlines, the one more that a batch needs to be done, the batches of the others
+that start before it, and the pause until its next request. Each app's deadline leaves room for one batch of any other
+app and for its own: its requests could be served.
 """
 
 from __future__ import annotations

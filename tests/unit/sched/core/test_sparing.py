@@ -43,14 +43,16 @@ def test_a_batch_that_cannot_wait_goes_first_all_the_same():
 
 
 def filling(every=40, slo=1000, value=0.5, is_given_up=True):
-    """The model that a lane starts for which a frame and a short work wait. Two frames came every so many milliseconds:
+    """The model that a lane starts for which a frame and a short work wait. Two frames came each so many milliseconds:
     alone, the batch of one takes 20 ms, of two together 22."""
     models = {"frame": {1: 20, 2: 22, "lanes": ["l"]}, "short": {1: 15, "lanes": ["l"]}}
     apps = {
         "frame": {"model": "frame", "slo": "1s", "policy": "one"},
         "short": {"model": "short", "slo": "1s", "policy": "other", "value": value},
     }
-    world = Driver(models, apps, policy={"one": {"kind": "edf"}, "other": {"kind": "fifo"}}, lane={"l": {"wait": False}})
+    world = Driver(
+        models, apps, policy={"one": {"kind": "edf"}, "other": {"kind": "fifo"}}, lane={"l": {"wait": False}}
+    )
     for at in range(0, 20 * every, every):
         world.arrive("short", at=at)
         world.arrive("frame", at=at + 1)
