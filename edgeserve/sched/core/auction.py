@@ -123,7 +123,7 @@ class Auction:
         for other in bids:
             if other is bid or other.is_background:
                 continue
-            takes_ns = fills and self._step_ns(other, lane) or other.expected_ns + other.spread_ns
+            takes_ns = (self._step_ns(other, lane) if fills else 0) or other.expected_ns + other.spread_ns
             if (
                 bid.utility.value(at_ns + takes_ns + gap_ns) >= worth
                 and (not fills or self._holds.fills(bid, other, lane, takes_ns))
