@@ -64,7 +64,7 @@ def test_fan_outs_of_very_unequal_size_are_answered_as_often_by_pard_local_as_by
         scenario = scenario_of(
             models,
             {"app": {"slo": "300ms", "node": nodes}},
-            {"app": {"kind": "poisson", "rate": 70}},
+            {"app": {"kind": "poisson", "rate": 200}},
             policy,
             seconds=2 * SECONDS,
             run={"noise": 0.03},
