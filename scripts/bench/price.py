@@ -9,8 +9,9 @@ that thread. The clients have one core, the server that is measured the other. *
 scheduler per request at 1 to 10,000 waiting ones, by policy; also with the compiled core where this tree has one, in
 place or in ``.compiled`` (``make compiled-core``). Every arrival is a step of its own, with the ``wake_ns`` that the
 loop asks for. *Choice* is the step of ``pard_local`` that chooses a cohort among 64 waiting requests of unequal work.
-*Lone*: the mean time of an echo over the bus, one after the other. *Process*: memory and idle CPU of a runtime with a
-synthetic model that has served one request, and the time of ``import edgeserve``.
+*Mix* is the time per request of eight apps of four policies on one lane, for which 200 requests wait. *Lone*: the mean
+time of an echo over the bus, one after the other. *Process*: memory and idle CPU of a runtime with a synthetic model
+that has served one request, and the time of ``import edgeserve``.
 
 ``--quarter`` limits every server to a quarter of a core (``scripts/lib/slow_core.py``): overload and lone requests.
 """
@@ -67,6 +68,8 @@ GROWTH_MAX = 2.0
 
 REQUESTS = 160  # of one measurement of a decision
 CHOICE_MS_MAX = 5.0
+MIX_CLIENTS = 25  # of each of eight apps
+MIX_US_MAX = {"interpreted": 350.0, "compiled": 150.0}
 MEMORY_MB_MAX, IDLE_MAX, IMPORT_S_MAX = 80.0, 0.01, 0.3
 IMPORT = "import time; began = time.perf_counter(); import edgeserve; print(time.perf_counter() - began)"
 
@@ -248,6 +251,7 @@ class Bench:
             for costs in asked.values():
                 ends.callback(costs.close)
             self.choice(asked)
+            self.mix(asked)
             for policy in POLICIES:
                 found = {pending: self._decision(asked, policy, pending) for pending in LENGTHS}
                 for core, name in (("interpreted", "now"), ("compiled", "compiled")):
@@ -276,6 +280,18 @@ class Bench:
         }
         row = self.row("pard_local: ms to choose among 64 of unequal work", found)
         self.checks.at_most(row["what"], row["now"], CHOICE_MS_MAX)
+
+    def mix(self, asked: Mapping[str, Costs]) -> None:
+        """Eight apps of five policies on one lane; of this tree alone."""
+        own = {name: costs for name, costs in asked.items() if name != "base"}
+        found: Dict[str, List[float]] = {name: [] for name in own}
+        for index in range(self._count):
+            for name in in_turn(own, index):
+                found[name].append(own[name].ask(f"mix {MIX_CLIENTS} {index}") or 0.0)
+        row = self.row(f"eight apps, {8 * MIX_CLIENTS} pending: us a request", found)
+        for core, name in (("interpreted", "now"), ("compiled", "compiled")):
+            if name in found:
+                self.checks.at_most(f"{row['what']}, {core}", row[name], MIX_US_MAX[core])
 
     def process(self) -> None:
         """A process of its own for each answer."""

@@ -1,6 +1,6 @@
 """Soak: many seeded simulations of drawn apps, policies, load and trouble, each held to every rule.
 
-    python scripts/dev/soak.py               1000 seeds
+    python scripts/dev/soak.py               1000 seeds, and the longest gap in the worlds of every tenth
     python scripts/dev/soak.py --seed 4711   one of them again, exactly, with the story and a recording of it
     python scripts/dev/soak.py --policies pard pard_local    apps of these policies alone: other scenarios
     python scripts/dev/soak.py --recovery    wrong beliefs, slow phases and outliers: every app is soon served again
@@ -20,6 +20,9 @@ from typing import List, Sequence
 from edgeserve.testing.soak.gaps import bounded_gaps
 from edgeserve.testing.soak.recovery import KINDS, recover
 from edgeserve.testing.soak.run import ENSEMBLE_KINDS, POLICY_KINDS, SoakResult, missing_marks, soak
+
+GAPS_EVERY = 20
+"""Of so many seeds two have a world of the longest gap, too: one of a single policy, one of several."""
 
 
 def main() -> int:
@@ -120,6 +123,8 @@ def run_many(
     for seed in range(start, start + runs):
         try:
             results.append(soak(seed, policies=policies, deep=deep, hardware=hardware, language=language, pair=pair))
+            if seed % GAPS_EVERY < 2 and not some:  # an even one, and an odd one
+                bounded_gaps(seed)
         except Exception as error:  # noqa: BLE001 whatever it raises, it is this seed's failure
             failed.append(seed)
             where = traceback.extract_tb(error.__traceback__)[-1]

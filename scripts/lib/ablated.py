@@ -130,9 +130,15 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         (Part(Board, "spares_critical", says(True)),),
     ),
     Mechanism(
-        "others before who could make a critical request late",
+        "others first: for critical requests, or while a batch fills",
         "core/auction.py",
-        (Part(Auction, "_sparing", lambda self, bid, *rest: bid),),
+        (Part(Auction, "_others_first", lambda self, bid, *rest: bid),),
+    ),
+    Mechanism("others first while a batch fills", "core/holds.py", (Part(Holds, "may_fill", says(False)),)),
+    Mechanism(
+        "no app is passed over for ever",
+        "policy_api/arbiter.py",
+        (Part(arbiter, "overdue", lambda bids, passed_ns, first, *rest: first),),
     ),
     Mechanism("auction plans for slow batches", "core/auction.py", (Part(Auction, "_say_spread", says(None), True),)),
     Mechanism(
@@ -191,11 +197,6 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         "edf: urgent before patient",
         "policies/common/lane_schedule.py",
         (Part(lane_schedule, "_patient_from_ns", says(FOREVER_NS)),),
-    ),
-    Mechanism(
-        "edf: no model is passed over for ever",
-        "policies/common/lane_schedule.py",
-        (Part(edf, "overdue", lambda bids, passed_ns, first, *rest: first),),
     ),
     Mechanism("edf: batches that give nobody up", "policies/edf.py", (Part(edf, "_rate_of_all", says(0.0)),)),
     Mechanism("edf: steps to come", "policies/edf.py", (Part(edf, "_steps_more_ns", says(0)),)),

@@ -4,8 +4,8 @@
 
 The package is the one that ``PYTHONPATH`` names, of today or of an earlier commit, so only what both have is used here.
 Each line of standard input is a question, each line of output its answer: ``decision POLICY PENDING REQUESTS SEED`` in
-microseconds of processor time, ``choice SEED`` in milliseconds of it, ``memory`` in MB, ``idle`` as a share of a core.
-``missing`` answers for a policy that this tree does not have.
+microseconds of processor time, ``mix CLIENTS SEED`` in the same, ``choice SEED`` in milliseconds, ``memory`` in MB,
+``idle`` as a share of a core. ``missing`` answers for a policy that this tree does not have.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import gc
 import random
 import sys
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Dict, List
 
 import psutil
@@ -42,6 +44,7 @@ TURNS_MAX = 1000
 
 UNEQUAL = 64
 IDLE_S = 3.0
+MIX_NS = 4 * 10**9
 
 
 def synthetic(count: int = 1) -> Dict[str, Any]:
@@ -147,6 +150,56 @@ def choice_ms(seed: int) -> float:
             return took * 1e3
 
 
+ROBOT = Path(__file__).resolve().parents[2] / "examples" / "mixes" / "robot" / "scenario.toml"
+"""Eight apps on one lane: a pipeline, an ensemble, a language model, critical, normal and background models."""
+
+
+class Timed:
+    """A scheduler, and the processor time of its steps."""
+
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
+        self.took_s = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)
+
+    def step(self, now_ns: int, events: Any = ()) -> Any:
+        """As the scheduler does."""
+        began = time.thread_time()
+        actions = self._scheduler.step(now_ns, events)
+        self.took_s += time.thread_time() - began
+        return actions
+
+
+def mix_us(clients: int, seed: int) -> float:
+    """Processor time of the scheduler per request in the robot's mix, each app with its own policy, where so many
+    clients of each app ask again as soon as they are answered; no deadline is near. In virtual time."""
+    from edgeserve.sim.run import sequences_of, setting_of, simulate, told_times
+    from edgeserve.sim.scenario import load_scenario
+
+    scenario = load_scenario(str(ROBOT))
+    apps = {name: {**table, "slo": "1h", "stream": "none"} for name, table in scenario.edge["app"].items()}
+    config = parse_config({**scenario.edge, "app": apps}, scenario.config.directory)
+    asks = [replace(item, kind="closed", clients=clients, rate=0.0, streams=0) for item in scenario.workloads]
+    run = replace(scenario.run, duration_ns=MIX_NS, warmup_ns=0)
+    scenario = replace(scenario, config=config, workloads=tuple(asks), run=run)
+    setting = setting_of(config, (), run.cold)
+    timed = Timed(
+        build_scheduler(
+            config,
+            (),
+            footprints=setting.footprints,
+            measured=told_times(scenario),
+            resident=setting.resident,
+            sequences=sequences_of(scenario),
+        )
+    )
+    gc.collect()
+    ended = simulate(scenario, seed, (), scheduler=timed).world.ended
+    return 1e6 * timed.took_s / len(ended)
+
+
 def at_rest(what: str) -> float:
     """Resident memory of this process in MB, or its share of a core, with a runtime that has served one request."""
     import edgeserve
@@ -165,6 +218,8 @@ def answer(question: str) -> str:
     what, *rest = question.split()
     if what in ("memory", "idle"):
         return f"{at_rest(what):.6f}"
+    if what == "mix":
+        return f"{mix_us(int(rest[0]), int(rest[1])):.3f}"
     if what == "choice":
         return f"{choice_ms(int(rest[0])):.3f}"
     policy, pending, requests, seed = rest

@@ -98,29 +98,56 @@ class Auction:
         while left:
             bid = arbiter.choose(left, at_ns, lane.dispatch_gap.careful_ns)
             if not bid.is_background:
-                return self._sparing(bid, left, lane, at_ns)
+                first, passed_ns = self._others_first(bid, left, lane, at_ns), self._board.passed_ns
+                if not passed_ns:
+                    return first
+                then_ns = at_ns + lane.dispatch_gap.careful_ns
+                return arbiter.overdue(left, passed_ns, first, self._board.now_ns, then_ns)
             yielding = self._yielding(bid, lane)
             if yielding is not None:
                 return yielding
             left = [other for other in left if other is not bid]
         return None
 
-    def _sparing(self, bid: Bid, bids: List[Bid], lane: Lane, at_ns: int) -> Bid:
-        """The best bid; or the best of the others, where they are over before the next critical request could need the
-        lane, it is not, and it loses nothing by waiting for them."""
-        if bid.klass == "critical" or self._spares(bid, lane):
+    def _others_first(self, bid: Bid, bids: List[Bid], lane: Lane, at_ns: int) -> Bid:
+        """The best bid; or the best of the others, where it loses nothing by waiting for them and either it could make
+        a critical request late and they cannot, or its batch is expected to be fuller then."""
+        if bid.klass == "critical":
+            return bid
+        fills = self._spares(bid, lane)
+        if fills and not self._holds.may_fill(bid, lane):
             return bid
         gap_ns = lane.dispatch_gap.careful_ns
         worth = bid.utility.value(at_ns)
-        others = [
-            other
-            for other in bids
-            if other is not bid
-            and not other.is_background
-            and bid.utility.value(at_ns + other.expected_ns + other.spread_ns + gap_ns) >= worth
-            and self._spares(other, lane)
-        ]
-        return arbiter.choose(others, at_ns, gap_ns) if others else bid
+        others: List[Bid] = []
+        for other in bids:
+            if other is bid or other.is_background:
+                continue
+            takes_ns = (self._step_ns(other, lane) if fills else 0) or other.expected_ns + other.spread_ns
+            if (
+                bid.utility.value(at_ns + takes_ns + gap_ns) >= worth
+                and (not fills or self._holds.fills(bid, other, lane, takes_ns))
+                and self._spares(other, lane)
+            ):
+                others.append(other)
+        if not others:
+            return bid
+        first = arbiter.choose(others, at_ns, gap_ns)
+        step_ns = self._step_ns(first, lane) if fills else 0
+        if step_ns and first.steps_max is not None:  # as many as the best bid can wait for
+            steps = 1
+            while 2 * steps <= first.steps_max and bid.utility.value(at_ns + 2 * steps * step_ns + gap_ns) >= worth:
+                steps *= 2
+            first.expected_ns -= min(first.expected_ns - step_ns, (first.steps_max - steps) * step_ns)
+            first.steps_max, first.open_steps = steps, False
+        return first
+
+    def _step_ns(self, bid: Bid, lane: Lane) -> int:
+        """The next step of a bid's batch, or the next turn in which it reads prompts, after which it can be cut for
+        others; 0 of a model that makes none."""
+        if bid.model not in self._state.sequences.models or bid.steps_max is None:
+            return 0
+        return self._state.latency[bid.model, lane.name].likely_ns[bid.size]
 
     def _spares(self, bid: Bid, lane: Lane) -> bool:
         """Whether a bid's batch, of a model of sequences its next step, makes no critical request late. (What is not

@@ -650,8 +650,20 @@ class RequestManager(RequestMoves):
         self._ended[request.id] = request
         if len(self._ended) > STORIES_KEPT:
             self._ended.popitem(last=False)
+        self._note_passed(request, reason)
         self._promise(request, shortfall)
         self._state.actions.append(FinishRequest(request.id, request.state, reason, request.breakdown, shortfall))
+
+    def _note_passed(self, request: RequestRecord, reason: str) -> None:
+        """Since when an app's requests have been given up for their deadlines and none that ran has ended."""
+        board, name = self._board, request.app.name
+        if reason == EXPIRED or reason in request.policy.by_estimate:
+            board.lost_ns[name] = board.now_ns
+            board.passed_ns.setdefault(name, board.now_ns)
+        if name in board.passed_ns and (
+            request.breakdown.execute_ns or any(job.launched_ns for job in request.jobs.values())
+        ):
+            del board.passed_ns[name]
 
     def _promise(self, request: RequestRecord, shortfall: Shortfall | None) -> None:
         """Whoever is told a deadline that would do may come back with it."""
@@ -672,6 +684,8 @@ class RequestManager(RequestMoves):
         self._state.admission[request.app.name].leave(request)
         if what != "complete" and request.stream is not None:
             self._streams.abandon(request)
+        if reason or self._board.passed_ns:
+            self._note_passed(request, reason)
         if request.policy is self.trials:
             self.trials.ended(request, what == "complete" and self._board.now_ns <= request.deadline_ns)
         if request.jobs:

@@ -26,8 +26,9 @@ from edgeserve.sched.policies.common.bidding import (
     take,
 )
 from edgeserve.sched.policies.common.job_queue import JobQueue
-from edgeserve.sched.policies.common.lane_schedule import first_of, overdue
+from edgeserve.sched.policies.common.lane_schedule import first_of
 from edgeserve.sched.policies.common.model_queues import CRITICAL_TIERS, ModelQueues, WorthQueue, worthiest
+from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import Bid, Options, Policy
@@ -91,32 +92,29 @@ class Edf(Policy):
             ends_ns = board.earliest_end_ns(queues.model)
             for queue in [queue for queue in queues.queues if queue.rows]:  # giving up may make other jobs ready
                 if ends_ns is not None and queue.rows and queue.rows[0][0] < ends_ns:
-                    lost = give_up_late(queue, ends_ns, board)
-                    if lost and not queues.lost:
-                        queues.lost_since_ns = board.now_ns
-                    queues.lost += lost
+                    queues.lost += give_up_late(queue, ends_ns, board)
             for queue in queues.queues:
                 if queue.rows and not queue.tier % 2:
                     look_at_bound(queue, board.ends_by_lane(queues.model), board)
 
     def bid(self, lane: Lane, board: Board) -> Bid | None:
-        now_ns = board.now_ns
         bids: List[Bid] = []
         lost: List[int] = []
-        passed_ns: List[int] = []
         for queues in self._models.values():
             if queues.count and queues.model in lane.models and board.is_resident(queues.model, lane):
                 bid = self._best_batch(queues, lane, board)
                 if bid is not None:
                     bids.append(bid)
                     lost.append(queues.lost)
-                    passed_ns.append(now_ns - queues.lost_since_ns if queues.lost else 0)
         if not bids:
             return None
         if len(bids) == 1:
             return bids[0]
-        at_ns, gap_ns = lane.available_ns(now_ns), lane.dispatch_gap.careful_ns
-        return overdue(bids, passed_ns, first_of(bids, lost, at_ns, gap_ns), at_ns + gap_ns)
+        at_ns, gap_ns = lane.available_ns(board.now_ns), lane.dispatch_gap.careful_ns
+        first = first_of(bids, lost, at_ns, gap_ns)
+        if not board.passed_ns:
+            return first
+        return arbiter.overdue(bids, board.passed_ns, first, board.now_ns, at_ns + gap_ns)
 
     def holds(self, model: str) -> bool:
         """Whether jobs of a model wait here."""

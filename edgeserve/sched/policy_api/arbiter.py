@@ -11,13 +11,17 @@ its latest start. Pure; knows no queue and no policy.
 
 from __future__ import annotations
 
-from typing import List, Sequence
+from typing import List, Mapping, Sequence
 
 from edgeserve.sched.policy_api.policy import Bid
 
 ORDERS_MAX = 4
 """Bids whose orders are all compared, 32 values at most. Of more the winner of each comparison of two meets the next,
 so that a lane for which twenty apps bid does not stand idle over the choice."""
+
+PASSED_SLOS = 20
+"""An app that was given up for so many times its deadline goes before others of its class and value. So no app waits
+for ever because its batches are less full; each costs the lane what one request takes in that time."""
 
 
 def choose(bids: Sequence[Bid], at_ns: int, dispatch_gap_ns: int = 0) -> Bid:
@@ -32,6 +36,26 @@ def choose(bids: Sequence[Bid], at_ns: int, dispatch_gap_ns: int = 0) -> Bid:
     for bid in others:
         winner = _first((winner, bid), at_ns, dispatch_gap_ns)
     return winner
+
+
+def overdue(bids: Sequence[Bid], passed_ns: Mapping[str, int], first: Bid, now_ns: int, then_ns: int) -> Bid:
+    """The bid whose app was given up for the most of its deadlines, if these are :data:`PASSED_SLOS` and it counts as
+    much as ``first``, which else starts. Its work, or the next step of it, makes no critical bid late, which would
+    start at ``then_ns`` behind no other. ``passed_ns``: by app, since when (``Board.passed_ns``). O(jobs)."""
+    most, found = float(PASSED_SLOS), first
+    for bid in bids:
+        for job in bid.jobs if bid.klass == first.klass else ():
+            request = job.request
+            slo_ns = max(1, request.deadline_ns - request.arrival_ns)
+            slos = (now_ns - passed_ns.get(request.app.name, now_ns)) / slo_ns
+            if slos >= most and request.value >= first.jobs[0].request.value:
+                most, found = slos, bid
+    if found is not first:
+        takes_ns = found.expected_ns // (found.steps_max or 1)
+        for bid in bids:
+            if bid.klass == "critical" and bid.utility.value(then_ns + takes_ns) < bid.utility.value(then_ns):
+                return first
+    return found
 
 
 def _first(bids: Sequence[Bid], at_ns: int, dispatch_gap_ns: int) -> Bid:

@@ -77,8 +77,9 @@ class Board:
     ``ends_ns`` are the answers of :meth:`earliest_end_ns` so far; the core clears them when time has passed, or a lane
     or an estimate has changed. A policy may keep ends of its own there, under a name with a space: no model has one.
     ``background_at_ns`` is when work that yields to critical requests is looked at again, None if nobody asked in this
-    step for how long it could run. ``forced_ns`` is, by app, when its background work last did not yield. ``budget`` is
-    what policies may still compute in this step.
+    step for how long it could run. ``forced_ns`` is, by app, when its background work last did not yield. ``passed_ns``
+    is, by app, since when its requests have been given up for their deadlines and none that ran has ended; ``lost_ns``,
+    when one was given up last. ``budget`` is what policies may still compute in this step.
     """
 
     __slots__ = (
@@ -97,6 +98,8 @@ class Board:
         "apps_on",
         "background_at_ns",
         "forced_ns",
+        "passed_ns",
+        "lost_ns",
         "_places",
         "ends_ns",
         "_request_moves",
@@ -133,6 +136,8 @@ class Board:
         self._cpu_shares = cpu_shares
         self.background_at_ns: int | None = None
         self.forced_ns: Dict[str, int] = {}
+        self.passed_ns: Dict[str, int] = {}
+        self.lost_ns: Dict[str, int] = {}
         self.apps_on = {lane.name: apps_on(apps, lane.models) for lane in lanes}
         self._places: Dict[str, List[Tuple[Lane, BatchTime, Placement]]] = {
             model: [(lane, latency[model, lane.name], devices[lane.device].placements[model]) for lane in places]

@@ -1,10 +1,10 @@
-"""The longest gap as an invariant: a seed draws apps of one class and value under ``edf``, on a lane that is asked for
-up to two and a half times what it can do, and no app is given up for ever.
+"""The longest gap as an invariant: a seed draws apps of one class and value, all under ``edf`` or each under a policy
+of its own, on a lane that is asked for up to two and a half times what it can do, and no app is given up for ever.
 
-*The rule* (``docs/guide/policies/edf.md``): from the first of its requests that is given up on, an app's model starts
-within ``PASSED_SLOS`` of its deadlines, the one more that a batch needs to be done, the batches of the others that
-start before it, and the pause until its next request. Each app's deadline leaves room for one batch of any other app
-and for its own: its requests could be served.
+*The rule* (``docs/guide/sharing-a-device.md``): from the first of its requests that is given up on, one of an app
+starts within ``PASSED_SLOS`` of its deadlines, the one more that a batch needs to be done, the batches of the others
+that start before it, and the pause until its next request. Each app's deadline leaves room for one batch of any other
+app and for its own: its requests could be served.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from typing import Any, Dict, List, NamedTuple, Sequence
 
-from edgeserve.sched.policies.common.lane_schedule import PASSED_SLOS
+from edgeserve.sched.policy_api.arbiter import PASSED_SLOS
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import Scenario, parse_scenario
 from edgeserve.sim.world import Ended
@@ -20,6 +20,8 @@ from edgeserve.testing.soak.recovery import is_in_time
 from edgeserve.units import NS_PER_MS, NS_PER_S
 
 RUN_S = 8
+KINDS = ("edf", "pard_local", "orloj+")
+"""Of policies that serve one app each, where they are not all under the same ``edf``."""
 
 
 class GapError(AssertionError):
@@ -73,11 +75,12 @@ def longest_gap_ns(ended: Sequence[Ended], app: str) -> int:
 
 def draw_gaps(seed: int) -> Scenario:
     """Two to four apps, each with a model of its own, some asked much more often than others. Those that are asked
-    least are asked evenly: a pause is no gap."""
+    least are asked evenly: a pause is no gap. Odd seeds give each app a policy of its own."""
     draw = random.Random(f"{seed}/gaps")
     count, load = draw.randrange(2, 5), draw.choice((1.0, 1.3, 1.6, 2.0, 2.5))
     shares = [draw.choice((1, 1, 2, 5, 20, 60)) for _ in range(count)]
     models: Dict[str, Any] = {}
+    apart = seed % 2 == 1
     fulls_us: List[float] = []
     longest_us = 0
     for index in range(count):
@@ -90,9 +93,13 @@ def draw_gaps(seed: int) -> Scenario:
     return parse_scenario(
         {
             "model": models,
-            "policy": {"edf": {}},
+            "policy": {f"p{index}": {"kind": draw.choice(KINDS)} for index in range(count)} if apart else {"edf": {}},
             "app": {
-                f"a{index}": {"model": f"m{index}", "slo": f"{3 * longest_us + draw.randrange(60_000)}us"}
+                f"a{index}": {
+                    "model": f"m{index}",
+                    "slo": f"{3 * longest_us + draw.randrange(60_000)}us",
+                    "policy": f"p{index}" if apart else "edf",
+                }
                 for index in range(count)
             },
             "workload": {

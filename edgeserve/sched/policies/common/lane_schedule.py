@@ -29,11 +29,6 @@ that lie so far apart, an early start keeps time free for those who come. (Betwe
 more.)"""
 
 
-PASSED_SLOS = 20
-"""A model whose jobs were given up for so many times their deadline while it never ran goes before others of its class
-and value. So no app waits for ever because its batches are less full; each costs the lane a batch in that time."""
-
-
 class Candidate:
     """The best batch of one model. ``dense``: its worth per remaining lane time, more where its model was passed over;
     ``latest_ns``: until when it may start."""
@@ -73,28 +68,6 @@ def first_of(bids: Sequence[Bid], lost: Sequence[int], at_ns: int, dispatch_gap_
         ):
             return candidate.bid
     return first.bid
-
-
-def overdue(bids: Sequence[Bid], passed_ns: Sequence[int], first: Bid, then_ns: int) -> Bid:
-    """The bid that was passed over for the most of its deadlines, if these are :data:`PASSED_SLOS` and its jobs count
-    as much as those of ``first``, which else starts. It makes no critical bid late, which would start at ``then_ns``
-    behind no other. ``passed_ns``: for how long jobs of each bid's model have been given up. O(bids)."""
-    most, found = float(PASSED_SLOS), first
-    for bid, passed in zip(bids, passed_ns):
-        request = bid.jobs[0].request
-        slos = passed / max(1, request.deadline_ns - request.arrival_ns)
-        if slos >= most and bid.klass == first.klass and request.value >= first.jobs[0].request.value:
-            most, found = slos, bid
-    if found is not first and any(_is_late(bid, then_ns, found.expected_ns) for bid in bids if bid is not found):
-        return first
-    return found
-
-
-def _is_late(bid: Bid, then_ns: int, behind_ns: int) -> bool:
-    """Whether a critical bid loses worth that starts so much later."""
-    utility = bid.utility
-    assert isinstance(utility, Utility)
-    return bid.klass == "critical" and then_ns + behind_ns > _latest_start_ns(utility, then_ns, 1.0)
 
 
 def _rise(lost: int, served: int) -> float:

@@ -54,10 +54,10 @@ class ModelQueues:
     Iterative jobs that have begun (their state occupies memory, their steps are spent) stand before those of their
     class that are fresh: otherwise they would take turns, and all would end late. ``queues`` is in serving order,
     ``count`` the number of jobs in all of them. ``takes_steps``: some of its jobs are more than one step of work.
-    ``lost`` counts the jobs that were given up since a batch of the model started last, from ``lost_since_ns`` on.
+    ``lost`` counts the jobs that were given up since a batch of the model started last.
     """
 
-    __slots__ = ("model", "count", "queues", "takes_steps", "lost", "lost_since_ns", "_by_rank", "_queue_of")
+    __slots__ = ("model", "count", "queues", "takes_steps", "lost", "_by_rank", "_queue_of")
 
     def __init__(self, model: str) -> None:
         self.model = model
@@ -65,7 +65,6 @@ class ModelQueues:
         self.queues: List[WorthQueue] = []
         self.takes_steps = False
         self.lost = 0
-        self.lost_since_ns = 0
         self._by_rank: Dict[int, WorthQueue] = {}
         self._queue_of: Dict[int, WorthQueue] = {}  # by the job's seq
 

@@ -150,3 +150,45 @@ def test_a_dispatch_gap_counts_before_critical_work_and_continuations_too():
     continuation, short = bid(10, 100, utility=1, latest_start_ns=20 * MS), bid(20, 60, utility=1000)
     assert arbiter.choose([continuation, short], 0) is short
     assert arbiter.choose([continuation, short], 0, 1) is continuation
+
+
+def of_app(name, *args, **fields):
+    """A bid for requests of an app."""
+    found = bid(*args, **fields)
+    for item in found.jobs:
+        item.request.app = app_of("m", name=name)
+    return found
+
+
+def overdue(bids, first, **passed_slos):
+    """Where apps were given up for so many of their deadlines of 100 ms, which end now."""
+    now_ns = 10**12
+    passed_ns = {name: now_ns - round(slos * 100 * MS) for name, slos in passed_slos.items()}
+    return arbiter.overdue(bids, passed_ns, first, now_ns, 0)
+
+
+def test_an_app_that_was_passed_over_for_so_many_deadlines_goes_first():
+    dense, sparse = of_app("dense", 10, 100, 100, 100), of_app("sparse", 10, 100)
+    most = arbiter.PASSED_SLOS
+    assert overdue([dense, sparse], dense, sparse=most - 0.01) is dense
+    assert overdue([dense, sparse], dense, sparse=most) is sparse
+    assert overdue([dense, sparse], dense, sparse=most + 1, dense=most) is sparse  # it has waited longer
+
+
+def test_an_app_that_was_passed_over_does_not_go_before_what_counts_more_nor_makes_a_critical_one_late():
+    dense, sparse = of_app("dense", 10, 100, 100, 100), of_app("sparse", 10, 100)
+    most = 2 * arbiter.PASSED_SLOS
+    dense.jobs[0].request.value = 2.0
+    assert overdue([dense, sparse], dense, sparse=most) is dense
+    dense.jobs[0].request.value = 1.0
+    soon, later = of_app("loop", 10, 15, klass="critical"), of_app("loop", 10, 25, klass="critical")
+    assert overdue([soon, dense, sparse], dense, sparse=most) is dense
+    assert overdue([later, dense, sparse], dense, sparse=most) is sparse
+    assert overdue([soon, dense, sparse], soon, sparse=most) is soon
+
+
+def test_of_a_model_that_makes_steps_the_next_one_must_make_no_critical_request_late():
+    soon, dense = of_app("loop", 10, 15, klass="critical"), of_app("dense", 10, 100, 100)
+    whole, steps = of_app("sparse", 16, 100), of_app("sparse", 16, 100, steps_max=4)
+    assert overdue([soon, dense, whole], dense, sparse=40) is dense
+    assert overdue([soon, dense, steps], dense, sparse=40) is steps

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgeserve.sched.policies.common.bidding import Utility
-from edgeserve.sched.policies.common.lane_schedule import PASSED_SLOS, PATIENT, RISE, overdue
+from edgeserve.sched.policies.common.lane_schedule import PATIENT, RISE
 from edgeserve.sched.policies.common.lane_schedule import first_of as first_of_all
 from edgeserve.sched.policy_api.policy import Bid
 
@@ -93,24 +93,3 @@ def test_who_was_passed_over_rises():
     assert first_of_all([full, lone], [0, 0], 0, 0) is full
     assert first_of_all([full, lone], [0, RISE], 0, 0) is lone
     assert first_of_all([full, bid(10, 15, worth=3)], [0, 1000], 0, 0) is full  # not for ever so little
-
-
-def test_a_model_that_was_passed_over_for_so_many_deadlines_goes_first():
-    dense, sparse = bid(10, 100, 100, 100), bid(10, 100)
-    slo_ns = 100 * MS
-    assert overdue([dense, sparse], [0, PASSED_SLOS * slo_ns - 1], dense, 0) is dense
-    assert overdue([dense, sparse], [0, PASSED_SLOS * slo_ns], dense, 0) is sparse
-    both = [PASSED_SLOS * slo_ns, (PASSED_SLOS + 1) * slo_ns]
-    assert overdue([dense, sparse], both, dense, 0) is sparse  # it has waited longer
-
-
-def test_a_model_that_was_passed_over_does_not_go_before_what_counts_more_nor_makes_a_critical_one_late():
-    dense, sparse = bid(10, 100, 100, 100), bid(10, 100)
-    long_ns = 2 * PASSED_SLOS * 100 * MS
-    dense.jobs[0].request.value = 2.0
-    assert overdue([dense, sparse], [0, long_ns], dense, 0) is dense
-    dense.jobs[0].request.value = 1.0
-    soon, later = bid(10, 15, klass="critical"), bid(10, 25, klass="critical")
-    assert overdue([soon, dense, sparse], [0, 0, long_ns], dense, 0) is dense
-    assert overdue([later, dense, sparse], [0, 0, long_ns], dense, 0) is sparse
-    assert overdue([soon, dense, sparse], [0, 0, long_ns], soon, 0) is soon
