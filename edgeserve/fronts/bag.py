@@ -119,7 +119,8 @@ class BagWriter:
             raise ConfigError(f"--out {path}: it is there already; a bag is a new folder")
         options: Dict[str, Any] = {}
         if "storage_plugin" in inspect.signature(rosbag2.Writer).parameters:  # older ones write sqlite3 alone
-            options = {"version": 9, "storage_plugin": rosbag2.StoragePlugin.MCAP}
+            newer: Any = rosbag2
+            options = {"version": 9, "storage_plugin": newer.StoragePlugin.MCAP}
         self._writer = rosbag2.Writer(Path(path), **options)
         self._store, self.types = bag_types()
         self._connections: Dict[str, Any] = {}
