@@ -23,7 +23,8 @@ from edgeserve.errors import ConfigError, EngineError
 
 
 def test_unknown_kinds_are_refused_with_the_nearest_name():
-    with pytest.raises(ConfigError, match=r"'abc' is no engine\. Expected one of .*onnx, python, .*synthetic.* or 'mod"):
+    expected = r"'abc' is no engine\. Expected one of .*onnx, python, .*synthetic.* or 'mod"
+    with pytest.raises(ConfigError, match=expected):
         make_engine(ModelConfig(name="m", engine="abc"), [LaneInfo()])
     with pytest.raises(ConfigError, match=r"\[model.m\] engine = 'onx' is no engine; did you mean 'onnx'\? Exp"):
         make_engine(ModelConfig("m", "onx"), [LaneInfo()])
