@@ -17,6 +17,8 @@ from edgeserve.testing.engine_conformance import EngineConformance
 
 ENGINE = "edgeserve.engines.speech.whisper"
 
+pytestmark = pytest.mark.nightly  # half a minute: the spectrum of many windows
+
 
 class TestWhisper(EngineConformance):
     name = "ear"
