@@ -4,6 +4,7 @@ it has alone."""
 from __future__ import annotations
 
 import gc
+import json
 import pickle
 import threading
 
@@ -310,6 +311,28 @@ def test_tokens_of_a_prompt_are_counted_without_loading(directory):
     engine = make_engine(ModelConfig(name="chat", engine="lm", file="tiny.onnx"), [LaneInfo()], directory)
     assert engine.count_tokens({"prompt": "hé"}) == 3
     assert engine.count_tokens({"tokens": np.arange(5)}) == 5
+
+
+def test_a_conversation_that_is_shortened_is_counted_as_it_is_run(directory):
+    talk = {"messages": [{"role": "user", "content": f"turn {number}"} for number in range(40)], "max_tokens": 3}
+    whole = made(directory).count_tokens(talk)
+    engine = made(directory, options={"long_conversation": "shorten"})
+    counted = engine.count_tokens(talk)
+    assert counted < 256 < whole
+    answer = run(engine.open(LaneInfo()), [{**talk, "ignore_eos": True}])[0].outputs
+    assert (answer["prompt_tokens"], answer["completion_tokens"]) == (counted, 3)
+
+
+def test_probabilities_survive_an_interruption(directory):
+    asked = {"prompt": "Hello", "max_tokens": 6, "ignore_eos": True, "logprobs": 2}
+    engine = made(directory)
+    whole = json.loads(run(engine.open(LaneInfo()), [asked])[0].outputs["logprobs"])
+    assert len(whole) == 6 and all(len(entry["top_logprobs"]) == 2 for entry in whole)
+    part = run(engine.open(LaneInfo()), [asked], steps_max=2)[0]
+    rest = run(engine.open(LaneInfo()), [asked], [pickle.loads(pickle.dumps(part.state))])[0]
+    again = json.loads(rest.outputs["logprobs"])
+    assert [entry["bytes"] for entry in again] == [entry["bytes"] for entry in whole]
+    assert np.allclose([entry["logprob"] for entry in again], [entry["logprob"] for entry in whole], atol=1e-4)
 
 
 @pytest.mark.parametrize(
