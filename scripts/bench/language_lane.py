@@ -24,7 +24,7 @@ from lib.checks import Checks, arguments
 
 from edgeserve.config.loading import parse_config
 from edgeserve.engines.base import ANSWERED, Batch, BatchControl, Result, release_state
-from edgeserve.engines.lm.backend import Row
+from edgeserve.engines.lm.backend import ModelFacts, Row
 from edgeserve.engines.lm.constraint import Grammars
 from edgeserve.engines.lm.generation import Generation
 from edgeserve.engines.lm.prefixes import Prefixes
@@ -40,6 +40,7 @@ MS = 10**6
 FRAME_NS, SLO_NS, VOICE_NS = 32 * MS, 60 * MS, 1 * MS
 ROOMS, CLIENTS, SLOTS = 2, 12, 8
 TOKEN_BYTES, CONTEXT = 46_080, 1024
+FACTS = ModelFacts(CONTEXT, 256, TOKEN_BYTES, 0)
 
 STEPS_MS = {
     "float32": (19.6, 24.0, 23.7, 29.1, 30.5, 33.7, 41.0, 37.7),
@@ -103,12 +104,12 @@ class TimedBackend:
 class Letters:
     """A tokenizer whose every token is a letter."""
 
-    first, stops, special_texts, chat_template = (), (), (), ""
+    first, last, stops, special_texts, chat_template = (), (), (), (), ""
 
     def encode(self, text: str, special: bool = False) -> List[int]:
         return [0] * len(text)
 
-    def piece(self, token: int) -> bytes:
+    def piece(self, token: int, begins: bool = False) -> bytes:
         return b"x"
 
 
@@ -136,7 +137,7 @@ class World(BatchControl):
         self._cut: set[int] = set()
         self.ended: List[Tuple[Request, FinishRequest, int]] = []
         self.backend = TimedBackend(self, case.weights)
-        tokens = tokens_within(self.backend, case.turn_ns, 512, CONTEXT, lambda: self.now_ns) if case.turn_ns else 0
+        tokens = tokens_within(self.backend, case.turn_ns, 512, FACTS, lambda: self.now_ns) if case.turn_ns else 0
         self.backend.turn_ns_max = self.now_ns = 0
         self.turn_tokens = tokens
         self._loop = StepLoop(

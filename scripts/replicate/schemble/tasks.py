@@ -29,7 +29,7 @@ from replicate.schemble.world import Load, Result, System
 SCRIPT = "scripts/replicate/schemble/tasks.py"
 ITEMS = 4000
 CAMERAS, APART_MS = 24, 50
-MEANS = (0.05, 0.1, 0.2, 0.3, 0.4)
+MEANS = (0.1, 0.2, 0.3, 0.4)
 DEVIATION, DIFFICULTY_MS = 0.03, 105
 TABLES = ("count", "retrieval", "difficulty")
 
