@@ -86,7 +86,14 @@ class Laid(NamedTuple):
         return done.stderr
 
 
-@pytest.fixture(params=BOARDS, ids=[board.name for board in BOARDS])
+NIGHTLY = ("orin-nano", "agx-thor")
+"""Boards whose steps are those of the others but for versions."""
+
+
+@pytest.fixture(
+    params=[pytest.param(board, marks=[pytest.mark.nightly] * (board.name in NIGHTLY)) for board in BOARDS],
+    ids=[board.name for board in BOARDS],
+)
 def laid(request: pytest.FixtureRequest, tmp_path: Path) -> Laid:
     return lay(request.param, tmp_path)
 

@@ -229,6 +229,7 @@ def test_a_process_that_says_and_does_nothing_is_ended(build, monkeypatch):
         build(fault="stuck", limits=MINUTE)
 
 
+@pytest.mark.nightly  # 8 s, and a machine under load is silent for longer
 def test_a_process_that_computes_in_silence_is_not_ended_but_for_its_time(build, monkeypatch):
     """Some calls of the library keep the interpreter's lock, so that the thread that beats cannot."""
     monkeypatch.setattr(building, "SILENT_LOOKS_MAX", 8)  # 2 s; the fault computes for some 3 s
