@@ -10,6 +10,7 @@ Bags of ROS 2 (``mcap``, ``sqlite3``) and of ROS 1 are read by the package ``ros
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 from pathlib import Path
 from types import TracebackType
@@ -150,13 +151,14 @@ class BagRun:
         self._writer = writer
         self._as_outputs = as_outputs
         self._open: Set[asyncio.Future[None]] = set()
+        self._failed: Optional[BaseException] = None
         self.tally = Tally()
         self.span_s = 0.0
         self.lags_ns: List[int] = []  # how long after it was due each message was sent
 
-    async def play(self) -> None:
-        """Send every message when it is due, and wait for the answers. Raises :class:`ConfigError` where the bag has no
-        message."""
+    async def play(self, stopped: asyncio.Event) -> None:
+        """Send every message when it is due until ``stopped``, and wait for the answers. Raises :class:`ConfigError`
+        where the bag has no message, :class:`EdgeServeError` where answers cannot be written."""
         loop = asyncio.get_running_loop()
         first_ns, begin_s = -1, 0.0
         try:
@@ -165,7 +167,9 @@ class BagRun:
                     first_ns, begin_s = recorded.at_ns, loop.time() + AHEAD_S
                 due_s = begin_s + ns_to_s(recorded.at_ns - first_ns)
                 self.span_s = due_s - begin_s
-                await asyncio.sleep(max(0.0, due_s - AHEAD_S - loop.time()))
+                await _pause(due_s - AHEAD_S - loop.time(), stopped)
+                if stopped.is_set() or self._failed is not None:
+                    break
                 self.tally.sent += 1
                 try:
                     prepared = await loop.run_in_executor(None, self._prepared, recorded)
@@ -175,7 +179,7 @@ class BagRun:
                 await asyncio.sleep(max(0.0, due_s - loop.time()))
                 task: asyncio.Future[None] = asyncio.ensure_future(self._one(recorded, *prepared, due_s))
                 self._open.add(task)
-                task.add_done_callback(self._open.discard)
+                task.add_done_callback(self._ended)
             if first_ns < 0:
                 raise ConfigError("the bag has no message of the chosen topics")
             while self._open:
@@ -183,6 +187,13 @@ class BagRun:
         finally:
             for left in list(self._open):
                 left.cancel()
+        if self._failed is not None:
+            raise EdgeServeError(f"an answer could not be written: {self._failed}") from self._failed
+
+    def _ended(self, task: asyncio.Future[None]) -> None:
+        self._open.discard(task)
+        if not task.cancelled():
+            self._failed = self._failed or task.exception()
 
     def _prepared(self, recorded: Recorded) -> Tuple[Any, Tuple[int, int], Any]:
         """The message, its height and width, and what the app takes. On another thread."""
@@ -223,6 +234,13 @@ class BagRun:
             detection_array(types, header_of(types, message), boxes),
             recorded.at_ns,
         )
+
+
+async def _pause(seconds: float, stopped: asyncio.Event) -> None:
+    """Wait so long, or until ``stopped``."""
+    if seconds > 0:
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(stopped.wait(), seconds)
 
 
 def arrivals_ms(reader: BagReader) -> Dict[str, List[float]]:

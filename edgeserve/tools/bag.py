@@ -14,6 +14,7 @@ import os
 import tempfile
 from typing import Any, Dict, Mapping
 
+from edgeserve.client import AsyncClient
 from edgeserve.errors import ConfigError
 from edgeserve.fronts.bag import BagReader, BagRun, BagWriter, arrivals_ms
 from edgeserve.live.preflight import import_policies
@@ -21,7 +22,8 @@ from edgeserve.live.stats import percentiles_ms
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import machine_to_simulate, profiles_to_simulate, simulate
 from edgeserve.sim.scenario import Scenario, parse_scenario
-from edgeserve.tools.image_front import add_image_arguments, client_of, detector_of, table_of, text_of
+from edgeserve.tools.fronts import run_front
+from edgeserve.tools.image_front import add_image_arguments, detector_of, table_of, text_of
 from edgeserve.tools.report_tables import print_reports
 from edgeserve.tools.simulate import wide_console, write_json
 
@@ -48,11 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the whole bag; the exit status is 0 when it went through."""
+    """Run the bag to its end or a signal; the exit status is 0 when what was sent has ended."""
     with BagReader(args.bag, args.topic) as reader:
         if args.simulate:
             return _simulate(args, reader)
-        table = asyncio.run(_play(args, reader))
+        table = run_front(args, "bag", lambda client, stopped: _play(args, reader, client, stopped))
     if args.json != "-":
         print(text_of(table))
         if args.out:
@@ -61,17 +63,15 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _play(args: argparse.Namespace, reader: BagReader) -> Dict[str, Any]:
-    client = client_of(args, "bag")
-    try:
-        detector = detector_of(args, client)
-        await detector.look("a bag")
-        with contextlib.ExitStack() as stack:
-            writer = stack.enter_context(BagWriter(args.out)) if args.out else None
-            run = BagRun(reader, detector, writer, args.outputs)
-            await run.play()
-    finally:
-        await client.close()
+async def _play(
+    args: argparse.Namespace, reader: BagReader, client: AsyncClient, stopped: asyncio.Event
+) -> Dict[str, Any]:
+    detector = detector_of(args, client)
+    await detector.look("a bag")
+    with contextlib.ExitStack() as stack:
+        writer = stack.enter_context(BagWriter(args.out)) if args.out else None
+        run = BagRun(reader, detector, writer, args.outputs)
+        await run.play(stopped)
     loop = f"{', '.join(reader.topics)} at the bag's times ({run.span_s:.1f} s)"
     table = table_of(run.tally, args.app, loop, detector.input.slo_ms, run.span_s)
     return {**table, "sent_late_p99_ms": percentiles_ms(run.lags_ns).get("p99", 0.0)}

@@ -13,20 +13,14 @@ import time
 import zlib
 from typing import Any, Dict, Optional, TextIO
 
+from edgeserve.client import AsyncClient
 from edgeserve.config.addresses import host_and_port, is_loopback
 from edgeserve.errors import ConfigError
 from edgeserve.fronts.boxes_page import BoxesPage
 from edgeserve.fronts.camera import Camera, Ended
 from edgeserve.fronts.sources import shown, source_of
-from edgeserve.tools.image_front import (
-    LOG_FORMAT,
-    add_image_arguments,
-    client_of,
-    detector_of,
-    stop_on_signal,
-    table_of,
-    text_of,
-)
+from edgeserve.tools.fronts import run_front
+from edgeserve.tools.image_front import add_image_arguments, detector_of, table_of, text_of
 
 log = logging.getLogger("edgeserve")
 
@@ -52,7 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run until the source ends or a signal; the exit status is 0 after a clean end."""
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
     if not 0 <= args.rate <= 1000 or args.frames < 0:
         raise ConfigError(f"--rate {args.rate:g}, --frames {args.frames}: expected 0 to 1000 a second, and 0 or more")
     with contextlib.ExitStack() as stack:
@@ -62,15 +55,14 @@ def main(args: argparse.Namespace) -> int:
                 lines = stack.enter_context(open(args.lines, "a", encoding="utf-8"))
             except OSError as error:
                 raise ConfigError(f"--lines {args.lines}: cannot be written: {error.strerror}") from None
-        table = asyncio.run(_run(args, lines))
+        table = run_front(args, "camera", lambda client, stopped: _run(args, lines, client, stopped))
     print(text_of(table), file=sys.stderr)
     return 0
 
 
-async def _run(args: argparse.Namespace, lines: Optional[TextIO]) -> Dict[str, Any]:
-    client = client_of(args, "camera")
-    stopped = asyncio.Event()
-    stop_on_signal(stopped)
+async def _run(
+    args: argparse.Namespace, lines: Optional[TextIO], client: AsyncClient, stopped: asyncio.Event
+) -> Dict[str, Any]:
     page: Optional[BoxesPage] = None
     server: Any = None
 
@@ -99,7 +91,6 @@ async def _run(args: argparse.Namespace, lines: Optional[TextIO]) -> Dict[str, A
     finally:
         if server is not None:
             server.close()
-        await client.close()
     return table_of(
         tally, args.app, f"{shown(args.source)} ({camera.span_s:.1f} s)", detector.input.slo_ms, camera.span_s
     )

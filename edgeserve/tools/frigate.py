@@ -49,4 +49,5 @@ def main(args: argparse.Namespace) -> int:
         )
         log.info("%d images answered, %d of them as empty", front.answered, front.empty)
 
-    return run_front(args, "frigate", serve)
+    run_front(args, "frigate", serve)
+    return 0

@@ -8,7 +8,7 @@ import importlib
 import logging
 import signal
 import sys
-from typing import Any, Awaitable, Callable
+from typing import Any, Awaitable, Callable, TypeVar
 
 from edgeserve.client import AsyncClient
 from edgeserve.config.loading import load_config
@@ -32,24 +32,26 @@ def front_module(name: str) -> Any:
         raise ConfigError(f"this front needs {error.name}: pip install 'edgeserve-runtime[{name}]'") from None
 
 
+Result = TypeVar("Result")
+
+
 def run_front(
     args: argparse.Namespace,
     name: str,
-    serve: Callable[[AsyncClient, asyncio.Event], Awaitable[None]],
+    serve: Callable[[AsyncClient, asyncio.Event], Awaitable[Result]],
     timeout_ms: float = 30_000.0,
-) -> int:
-    """Serve until a signal, as the bus's client ``name`` that waits ``timeout_ms`` for an answer at most; the exit
-    status is 0 after a clean end."""
+) -> Result:
+    """What ``serve`` returns, which ends soon after a signal has set its event. It asks as the bus's client ``name``
+    that waits ``timeout_ms`` for an answer at most."""
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
     endpoint = args.endpoint or (load_config(args.config).server.endpoint if args.config else "")
     keys = {"server_key": args.server_key, "client_key": args.client_key}
 
-    async def run() -> None:
+    async def run() -> Result:
         stopped = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
         async with AsyncClient(endpoint or None, name=name, timeout_ms=timeout_ms, **keys) as client:
-            await serve(client, stopped)
+            return await serve(client, stopped)
 
-    asyncio.run(run())
-    return 0
+    return asyncio.run(run())

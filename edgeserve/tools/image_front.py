@@ -1,28 +1,22 @@
-"""What ``edgeserve bag``, ``camera`` and ``zenoh`` have in common: the app's arguments, a client of the server, the
-result, a signal."""
+"""What ``edgeserve bag``, ``camera`` and ``zenoh`` have in common: the app's arguments, and the result."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import signal
 from typing import Any, Dict, List, Mapping, Tuple
 
 from edgeserve.client import AsyncClient
-from edgeserve.config.loading import load_config
 from edgeserve.errors import ConfigError
 from edgeserve.fronts.detections import FORMS
 from edgeserve.fronts.image_apps import Detector, Tally
 from edgeserve.live.stats import percentiles_ms
 from edgeserve.tools.bench import as_text
-from edgeserve.tools.connection import add_connection_arguments
-
-LOG_FORMAT = "%(asctime)s %(levelname).1s %(message)s"
+from edgeserve.tools.fronts import add_front_arguments
 
 
 def add_image_arguments(parser: argparse.ArgumentParser) -> None:
     """The app, how its answers are read, and where it is served."""
-    parser.add_argument("config", nargs="?", default="", help="the server's configuration file: its endpoint")
+    add_front_arguments(parser)
     parser.add_argument("--app", required=True, help="the app that is asked")
     parser.add_argument(
         "--form",
@@ -36,13 +30,6 @@ def add_image_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--letterbox", action="store_true", help="frames are resized with their aspect kept")
     parser.add_argument("--labels", default="", metavar="FILE", help="names of the classes, a line each")
-    add_connection_arguments(parser, "this front's own keys")
-
-
-def client_of(args: argparse.Namespace, name: str) -> AsyncClient:
-    """A client of the server that the arguments name."""
-    endpoint = args.endpoint or (load_config(args.config).server.endpoint if args.config else "")
-    return AsyncClient(endpoint or None, name=name, server_key=args.server_key, client_key=args.client_key)
 
 
 def detector_of(args: argparse.Namespace, client: AsyncClient) -> Detector:
@@ -93,10 +80,3 @@ def table_of(tally: Tally, app: str, loop: str, slo_ms: float, span_s: float) ->
 def text_of(table: Mapping[str, Any]) -> str:
     """The same for people, with one error of each kind in words."""
     return "\n".join([as_text(table), *(f"{reason}: {words}" for reason, words in table["trouble"].items())])
-
-
-def stop_on_signal(stopped: asyncio.Event) -> None:
-    """Have SIGTERM and Ctrl-C set the event. On the event loop's thread."""
-    loop: Any = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)

@@ -93,7 +93,8 @@ def main(args: argparse.Namespace) -> int:
         )
         log.info("%s", ", ".join(f"{count} {what}" for what, count in sorted(front.counts.items())) or "nothing asked")
 
-    return run_front(args, "mqtt", serve)
+    run_front(args, "mqtt", serve)
+    return 0
 
 
 def _broker(url: str) -> Tuple[str, int, bool]:

@@ -89,4 +89,5 @@ def main(args: argparse.Namespace) -> int:
         )
         log.info("%s", ", ".join(f"{count} {what}" for what, count in sorted(front.counts.items())) or "nothing asked")
 
-    return run_front(args, "wyoming", serve, PATIENCE_MS)
+    run_front(args, "wyoming", serve, PATIENCE_MS)
+    return 0

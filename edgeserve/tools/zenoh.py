@@ -11,17 +11,11 @@ import sys
 import time
 from typing import Any, Dict
 
+from edgeserve.client import AsyncClient
 from edgeserve.errors import ConfigError
 from edgeserve.fronts.zenoh import KINDS, ROUTER, ZenohFront, open_session
-from edgeserve.tools.image_front import (
-    LOG_FORMAT,
-    add_image_arguments,
-    client_of,
-    detector_of,
-    stop_on_signal,
-    table_of,
-    text_of,
-)
+from edgeserve.tools.fronts import run_front
+from edgeserve.tools.image_front import add_image_arguments, detector_of, table_of, text_of
 
 log = logging.getLogger("edgeserve")
 
@@ -46,29 +40,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """Run until a signal; the exit status is 0 after a clean end."""
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
     domain = args.domain or os.environ.get("ROS_DOMAIN_ID", "") or "0"
     if not domain.isdigit() or int(domain) > DOMAIN_MAX:
         raise ConfigError(f"--domain {domain!r}: expected a number from 0 to {DOMAIN_MAX}")
-    print(text_of(asyncio.run(_run(args, int(domain)))), file=sys.stderr)
+    table = run_front(args, "zenoh", lambda client, stopped: _run(args, int(domain), client, stopped))
+    print(text_of(table), file=sys.stderr)
     return 0
 
 
-async def _run(args: argparse.Namespace, domain: int) -> Dict[str, Any]:
-    client = client_of(args, "zenoh")
-    stopped = asyncio.Event()
-    stop_on_signal(stopped)
+async def _run(args: argparse.Namespace, domain: int, client: AsyncClient, stopped: asyncio.Event) -> Dict[str, Any]:
     loop = asyncio.get_running_loop()
     begin_s = loop.time()
+    detector = detector_of(args, client)
+    await detector.look("a topic")
+    session = await loop.run_in_executor(None, open_session, args.connect)
     try:
-        detector = detector_of(args, client)
-        await detector.look("a topic")
-        session = await loop.run_in_executor(None, open_session, args.connect)
-        try:
-            front = ZenohFront(session, detector, args.topic, KINDS[args.kind], args.out, domain, time.time_ns)
-            await front.run(stopped, lambda key: log.info("subscribed to %s, detections on %s", key, args.out))
-        finally:
-            session.close()
+        front = ZenohFront(session, detector, args.topic, KINDS[args.kind], args.out, domain, time.time_ns)
+        await front.run(stopped, lambda key: log.info("subscribed to %s, detections on %s", key, args.out))
     finally:
-        await client.close()
+        session.close()
     return table_of(front.tally, args.app, args.topic, detector.input.slo_ms, loop.time() - begin_s)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import signal
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +91,27 @@ def test_outputs_are_written_as_they_are(server, tmp_path):
         read = {one.topic: reader.deserialize(data, one.msgtype) for one, _, data in reader.messages()}
     assert set(read) == {f"/camera/image_raw/{name}" for name in ("boxes", "scores", "classes")}
     assert [axis.size for axis in read["/camera/image_raw/boxes"].layout.dim] == [1, 4]
+
+
+def test_answers_that_cannot_be_written_end_the_run(server, tmp_path, capsys, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("edgeserve.fronts.bag.BagWriter.write", full)
+    bag = write_bag(tmp_path / "bag", "SQLITE3")
+    assert cli.main(["bag", bag, server[1], "--app", "detect", "--out", str(tmp_path / "out")]) == 2
+    assert "No space left on device" in capsys.readouterr().err
+
+
+def test_a_signal_ends_it_with_what_was_sent(server, tmp_path):
+    bag, table = write_bag(tmp_path / "bag", "SQLITE3"), tmp_path / "table.json"
+    ends = threading.Timer(0.25, signal.raise_signal, [signal.SIGINT])
+    ends.start()
+    assert cli.main(["bag", bag, server[1], "--app", "detect", "--json", str(table)]) == 0
+    ends.join()
+    result = json.loads(table.read_text())
+    assert 1 <= result["sent"] < FRAMES
+    assert result["in_time"] + result["late"] + sum(result["ended_otherwise"].values()) == result["sent"]
 
 
 def test_in_virtual_time_the_scheduler_says_how_many(server, tmp_path, capsys):

@@ -6,7 +6,8 @@ sequence. The step loop says which tokens go behind which slot; a back end knows
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Optional, Protocol, Sequence, Tuple
+from abc import ABC, abstractmethod
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Protocol, Sequence, Tuple
 
 from numpy.typing import NDArray
 
@@ -52,8 +53,8 @@ class Source(NamedTuple):
     tokens: Sequence[int]
 
 
-class BackendSession(Protocol):
-    """One lane's memory and way to compute. One thread at a time calls it; the step loop sees to that.
+class BackendSession(ABC):
+    """One lane's memory and way to compute, to derive from. One thread at a time calls it; the step loop sees to that.
 
     The rows of one call are of different slots. Both calls return, per row, the scores of the token that follows its
     last one: float32 of the length of the vocabulary. They are read before the next call.
@@ -68,28 +69,52 @@ class BackendSession(Protocol):
     def encode(self, sources: Sequence[Source]) -> None:
         """Run the encoder, of models that have one: once for each sequence, before its first row. Sources may differ in
         length; a call takes about what that many of the longest do."""
+        raise NotImplementedError("ModelFacts.encoder is None")
 
+    @abstractmethod
     def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
         """Append one or several tokens per row; rows may differ in length and in ``start``."""
 
+    @abstractmethod
     def decode(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
         """Append exactly one token per row."""
 
+    @abstractmethod
     def free(self, slot: int) -> None:
         """Forget the sequence in ``slot`` and give its memory back."""
 
     def keep(self, slot: int) -> None:
         """The sequence in ``slot`` makes no step until the slot is in a row again, but stays in memory."""
+        raise NotImplementedError("ModelFacts.reuses is False")
 
     def copy(self, source: int, target: int, count: int) -> None:
         """The sequence in the free slot ``target`` has the first ``count`` tokens of the one in ``source``."""
+        raise NotImplementedError("ModelFacts.reuses is False")
 
     def lost(self) -> bool:
         """Whether all sequences are gone from memory since this was asked last: where it is a process's that ended.
         Asked before each batch."""
+        return False
 
+    @abstractmethod
     def close(self) -> None:
         """Give all memory back; nothing is called afterwards."""
+
+
+def in_groups(
+    rows: Sequence[Row], group_of: Callable[[Row], Any], run: Callable[[List[Row]], Iterable[NDArray[Any]]]
+) -> List[NDArray[Any]]:
+    """The rows of each group in one ``run``; their scores in the order of ``rows``."""
+    groups: Dict[Any, List[Row]] = {}
+    for row in rows:
+        groups.setdefault(group_of(row), []).append(row)
+    scores = {row.slot: found for group in groups.values() for row, found in zip(group, run(group))}
+    return [scores[row.slot] for row in rows]
+
+
+def begun_alone(row: Row) -> Any:
+    """A group of :func:`in_groups`: rows of one length whose sequences begin run together, the others each alone."""
+    return len(row.tokens), -1 if row.start == 0 else row.slot
 
 
 class Tokenizer(Protocol):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
 from edgeserve.engines.gguf import CAUSAL, kept_per_token, not_a_decoder_alone, read_header
-from edgeserve.engines.lm.backend import ModelFacts, Row, Source
+from edgeserve.engines.lm.backend import BackendSession, ModelFacts, Row
 from edgeserve.engines.lm.llama_numbers import Numbers
 from edgeserve.engines.lm.prefixes import PREFIX_CACHE_BYTES
 from edgeserve.engines.lm.tokenizers import longest_first
@@ -271,7 +271,7 @@ def _fact(model: Any, key: str) -> str:
     return found.value.decode() if count >= 0 else ""
 
 
-class LlamaSession:
+class LlamaSession(BackendSession):
     """One lane's context, of so many ``numbers`` of sequences. ``moves``: a sequence may move to another one."""
 
     mixes = True
@@ -314,9 +314,6 @@ class LlamaSession:
 
     def decode(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
         return self.prefill(rows)
-
-    def encode(self, sources: Sequence[Source]) -> None:
-        raise NotImplementedError("ModelFacts.encoder is None")
 
     def keep(self, slot: int) -> None:
         self._numbers.keep(slot)

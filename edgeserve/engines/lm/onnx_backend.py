@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from edgeserve.config.files import weights_size_bytes
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
-from edgeserve.engines.lm.backend import ModelFacts, Row, Source
+from edgeserve.engines.lm.backend import BackendSession, ModelFacts, Row
 from edgeserve.engines.lm.kv_rows import KvRows
 from edgeserve.engines.lm.onnx_sessions import SharedSession, SharedSessions, is_since
 from edgeserve.engines.lm.tokenizers import open_tokenizer
@@ -160,7 +160,7 @@ class _Bound:
         return value
 
 
-class OnnxSession:
+class OnnxSession(BackendSession):
     """One lane's sequences."""
 
     def __init__(self, model: str, shared: SharedSession, about: Dict[str, Any], slots: int, context: int) -> None:
@@ -196,17 +196,11 @@ class OnnxSession:
     def free(self, slot: int) -> None:
         self._rows.free(slot)
 
-    def encode(self, sources: Sequence[Source]) -> None:
-        raise NotImplementedError("ModelFacts.encoder is None")
-
     def keep(self, slot: int) -> None:
         """It stays in its row, unless others need to lie side by side."""
 
     def copy(self, source: int, target: int, count: int) -> None:
         self._rows.copy(source, target, count)
-
-    def lost(self) -> bool:
-        return False
 
     def close(self) -> None:
         self._decoding = {}

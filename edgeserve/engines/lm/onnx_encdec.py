@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from edgeserve.config.files import resolve_path, weights_size_bytes
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
-from edgeserve.engines.lm.backend import Encoder, ModelFacts, Row, Source
+from edgeserve.engines.lm.backend import BackendSession, Encoder, ModelFacts, Row, Source, begun_alone, in_groups
 from edgeserve.engines.lm.onnx_backend import check_lanes
 from edgeserve.engines.lm.onnx_sessions import SharedSession, SharedSessions
 from edgeserve.engines.lm.tokenizers import CharacterTokenizer, tokenizer_with_ends
@@ -255,7 +255,7 @@ def exported(path: str, model: str) -> About:
     return About(graphs, int(config["vocab_size"]), encoder, context, tokenizer)
 
 
-class OnnxEncoderSession:
+class OnnxEncoderSession(BackendSession):
     """One lane's sequences: those that made the last step together as one batch, the others each by itself."""
 
     mixes = False
@@ -296,17 +296,10 @@ class OnnxEncoderSession:
         self._part()
 
     def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
-        """Rows of one length whose sequences begin run together, the others each alone."""
-        groups: Dict[Any, List[Row]] = {}
-        for row in rows:
-            groups.setdefault((len(row.tokens), -1 if row.start == 0 else row.slot), []).append(row)
-        return self._in_groups(rows, groups)
+        return in_groups(rows, begun_alone, self._append)
 
     def decode(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
-        groups: Dict[Any, List[Row]] = {}
-        for row in rows:
-            groups.setdefault(row.start if self._grows else 0, []).append(row)
-        return self._in_groups(rows, groups)
+        return in_groups(rows, lambda row: row.start if self._grows else 0, self._append)
 
     def free(self, slot: int) -> None:
         if slot in self._members:
@@ -314,27 +307,16 @@ class OnnxEncoderSession:
         self._alone.pop(slot, None)
         self._lengths.pop(slot, None)
 
-    def keep(self, slot: int) -> None:
-        raise NotImplementedError("ModelFacts.reuses is False")
-
-    def copy(self, source: int, target: int, count: int) -> None:
-        raise NotImplementedError("ModelFacts.reuses is False")
-
-    def lost(self) -> bool:
-        return False
-
     def close(self) -> None:
         self._alone, self._lengths, self._members, self._batch = {}, {}, [], {}
 
-    def _in_groups(self, rows: Sequence[Row], groups: Dict[Any, List[Row]]) -> List[NDArray[Any]]:
-        scores: Dict[int, NDArray[Any]] = {}
-        for group in groups.values():
-            slots = [row.slot for row in group]
-            tokens = np.array([row.tokens for row in group], np.int64)
-            is_first = group[0].start == 0 and self._grows
-            parts = [tokens] if is_first else np.split(tokens, tokens.shape[1], axis=1)
-            scores.update(zip(slots, [self._run(slots, part, is_first) for part in parts][-1]))
-        return [scores[row.slot] for row in rows]
+    def _append(self, rows: List[Row]) -> NDArray[Any]:
+        """Append the tokens of rows of one length: the scores behind the last, ``[rows, vocabulary]``."""
+        slots = [row.slot for row in rows]
+        tokens = np.array([row.tokens for row in rows], np.int64)
+        is_first = rows[0].start == 0 and self._grows
+        parts = [tokens] if is_first else np.split(tokens, tokens.shape[1], axis=1)
+        return [self._run(slots, part, is_first) for part in parts][-1]
 
     def _run(self, slots: List[int], tokens: NDArray[Any], is_first: bool) -> NDArray[Any]:
         """Append as many tokens to each sequence: the scores behind the last, ``[rows, vocabulary]``."""

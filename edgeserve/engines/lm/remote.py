@@ -94,7 +94,7 @@ class RemoteBackend:
         return "" if process is None else process.trouble()
 
 
-class RemoteSession:
+class RemoteSession(BackendSession):
     """One lane's session, whose memory is the child's."""
 
     def __init__(self, process: Process, slots: int, mixes: bool) -> None:

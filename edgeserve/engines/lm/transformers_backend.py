@@ -8,7 +8,7 @@ models expect (``transformers_rows.py``).
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence
 
 import torch
 import transformers
@@ -16,16 +16,15 @@ from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo
-from edgeserve.engines.lm.backend import BackendSession, ModelFacts, Row, Source
+from edgeserve.engines.lm.backend import BackendSession, ModelFacts, Row, begun_alone, in_groups
 from edgeserve.engines.lm.tokenizers import FileTokenizer, around
 from edgeserve.engines.lm.transformers_encdec import (
     EncoderDecoderSession,
-    cache_name,
     decoder_bytes,
     encoder_facts,
     with_own_positions,
 )
-from edgeserve.engines.lm.transformers_rows import TorchRows, cache_of, layers_of
+from edgeserve.engines.lm.transformers_rows import TorchRows, TorchSession, cache_of, layers_of
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError, OutOfMemory
 
@@ -128,55 +127,27 @@ class TransformersBackend:
         return self._vocabulary
 
 
-class TransformersSession:
+class TransformersSession(TorchSession):
     """One lane's sequences."""
 
-    mixes = False
-
     def __init__(self, model: str, network: Any, device: str, threads: int, slots: int) -> None:
-        self.slots = slots
-        self._model = model
-        self._network = network
-        self._device = device
-        self._threads = threads
-        self._cache_name = cache_name(network)
+        super().__init__(model, network, device, threads, slots)
         self._rows = TorchRows(left=True)
 
-    def encode(self, sources: Sequence[Source]) -> None:
-        raise NotImplementedError("ModelFacts.encoder is None")
-
     def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
-        """Rows of one length and without memory run together, the others each alone."""
-        scores: Dict[int, NDArray[Any]] = {}
-        fresh: Dict[int, List[Row]] = {}
-        for row in rows:
-            if row.start == 0:
-                fresh.setdefault(len(row.tokens), []).append(row)
-        for group in [*fresh.values(), *([row] for row in rows if row.start > 0)]:
-            scores.update(self._run(group))
-        return [scores[row.slot] for row in rows]
+        return in_groups(rows, begun_alone, self._run)
 
     def decode(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
-        scores = self._run(rows)
-        return [scores[row.slot] for row in rows]
+        return in_groups(rows, lambda row: 0, self._run)
 
     def free(self, slot: int) -> None:
         self._rows.free(slot)
 
-    def keep(self, slot: int) -> None:
-        raise NotImplementedError("ModelFacts.reuses is False")
-
-    def copy(self, source: int, target: int, count: int) -> None:
-        raise NotImplementedError("ModelFacts.reuses is False")
-
-    def lost(self) -> bool:
-        return False
-
     def close(self) -> None:
         self._rows.clear()
 
-    def _run(self, rows: Sequence[Row]) -> Dict[int, NDArray[Any]]:
-        """Append as many tokens to each row, and the scores by slot."""
+    def _run(self, rows: List[Row]) -> NDArray[Any]:
+        """Append as many tokens to each row: the scores behind the last, ``[rows, vocabulary]``."""
         slots, count = [row.slot for row in rows], len(rows[0].tokens)
         starts = torch.tensor([row.start for row in rows], device=self._device)
         self._rows.gather(slots)
@@ -184,28 +155,18 @@ class TransformersSession:
         cache = cache_of(self._rows.block)
         positions = starts[:, None] + torch.arange(count, device=self._device)[None, :]
         tokens = torch.tensor([list(row.tokens) for row in rows], device=self._device)
-        if self._device == "cpu" and torch.get_num_threads() != self._threads:
-            torch.set_num_threads(self._threads)
-        try:
-            with torch.inference_mode():
-                said = self._network(
-                    input_ids=tokens,
-                    attention_mask=mask,
-                    position_ids=positions,
-                    use_cache=True,
-                    **{self._cache_name: cache},
-                )
-                scores = said.logits[:, -1].float().cpu().numpy()
-        except torch.cuda.OutOfMemoryError as error:
-            raise OutOfMemory(
-                f"model {self._model!r}: no memory for a step of {len(rows)} sequences: {error}"
-            ) from error
-        except Exception as error:
-            raise EngineError(
-                f"model {self._model!r}: torch {torch.__version__} failed in a step of {len(rows)} sequences: {error}"
-            ) from error
+        said = self._call(
+            len(rows),
+            self._network,
+            input_ids=tokens,
+            attention_mask=mask,
+            position_ids=positions,
+            use_cache=True,
+            **{self._cache_name: cache},
+        )
         self._rows.grown(layers_of(cache), [row.start + count for row in rows])
-        return dict(zip(slots, scores))
+        scores: NDArray[Any] = said.logits[:, -1].float().cpu().numpy()
+        return scores
 
 
 def tokenizer_of(model: str, opened: Any, has_encoder: bool) -> FileTokenizer:

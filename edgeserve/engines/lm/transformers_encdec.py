@@ -6,7 +6,6 @@ The encoder reads a source once. From what it says, each layer of the decoder ke
 
 from __future__ import annotations
 
-import inspect
 import threading
 from typing import Any, Dict, List, Sequence, Tuple
 
@@ -14,18 +13,9 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from edgeserve.engines.lm.backend import Encoder, Row, Source
-from edgeserve.engines.lm.transformers_rows import TorchRows, cache_of, layers_of
-from edgeserve.errors import EngineError, OutOfMemory
-
-CACHE_NAMES = ("cache", "past_key_values")
-"""What the library calls a model's keys and values; the newest name first."""
-
-
-def cache_name(network: Any) -> str:
-    """Which of :data:`CACHE_NAMES` a model takes."""
-    known = inspect.signature(type(network).forward).parameters
-    return next(name for name in CACHE_NAMES if name in known)
+from edgeserve.engines.lm.backend import Encoder, Row, Source, begun_alone, in_groups
+from edgeserve.engines.lm.transformers_rows import TorchRows, TorchSession, cache_of, layers_of
+from edgeserve.errors import EngineError
 
 
 def encoder_facts(network: Any, source_tokens: int, model: str) -> Encoder:
@@ -74,18 +64,11 @@ def with_own_positions(network: Any) -> Any:
     return network
 
 
-class EncoderDecoderSession:
+class EncoderDecoderSession(TorchSession):
     """One lane's sequences."""
 
-    mixes = False
-
     def __init__(self, model: str, network: Any, device: str, threads: int, slots: int) -> None:
-        self.slots = slots
-        self._model = model
-        self._network = network
-        self._device = device
-        self._threads = threads
-        self._cache_name = cache_name(network)
+        super().__init__(model, network, device, threads, slots)
         self._said: Dict[int, Any] = {}  # slot -> what the encoder said, until the decoder's first run
         self._crossed, self._rows = TorchRows(left=False), TorchRows(left=True)
         self._positions = getattr(network.get_decoder(), "embed_positions", None)
@@ -105,42 +88,20 @@ class EncoderDecoderSession:
             self._said[source.slot] = row[: len(source.tokens)].clone()
 
     def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
-        """Rows of one length whose sequences begin run together, the others each alone."""
-        groups: Dict[Any, List[Row]] = {}
-        for row in rows:
-            groups.setdefault((len(row.tokens), -1 if row.start == 0 else row.slot), []).append(row)
-        return self._in_groups(rows, groups)
+        return in_groups(rows, begun_alone, self._run)
 
     def decode(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
-        groups: Dict[Any, List[Row]] = {}
-        for row in rows:
-            groups.setdefault(0 if self._any_lengths else row.start, []).append(row)
-        return self._in_groups(rows, groups)
+        return in_groups(rows, lambda row: 0 if self._any_lengths else row.start, self._run)
 
     def free(self, slot: int) -> None:
         self._said.pop(slot, None)
         self._crossed.free(slot)
         self._rows.free(slot)
 
-    def keep(self, slot: int) -> None:
-        raise NotImplementedError("ModelFacts.reuses is False")
-
-    def copy(self, source: int, target: int, count: int) -> None:
-        raise NotImplementedError("ModelFacts.reuses is False")
-
-    def lost(self) -> bool:
-        return False
-
     def close(self) -> None:
         self._said = {}
         self._crossed.clear()
         self._rows.clear()
-
-    def _in_groups(self, rows: Sequence[Row], groups: Dict[Any, List[Row]]) -> List[NDArray[Any]]:
-        scores: Dict[int, NDArray[Any]] = {}
-        for group in groups.values():
-            scores.update(zip([row.slot for row in group], self._run(group)))
-        return [scores[row.slot] for row in rows]
 
     def _run(self, rows: Sequence[Row]) -> NDArray[Any]:
         """Append as many tokens to each row: the scores behind the last, ``[rows, vocabulary]``."""
@@ -185,16 +146,3 @@ class EncoderDecoderSession:
         lengths = torch.tensor([self._crossed.lengths[slot] for slot in slots], device=self._device)
         shape = (len(slots), int(lengths.max()), self._network.config.hidden_size)
         return torch.zeros((1, 1, 1), dtype=self._network.dtype, device=self._device).expand(shape), lengths
-
-    def _call(self, count: int, network: Any, **inputs: Any) -> Any:
-        if self._device == "cpu" and torch.get_num_threads() != self._threads:
-            torch.set_num_threads(self._threads)
-        try:
-            with torch.inference_mode():
-                return network(**inputs)
-        except torch.cuda.OutOfMemoryError as error:
-            raise OutOfMemory(f"model {self._model!r}: no memory for a step of {count} sequences: {error}") from error
-        except Exception as error:
-            raise EngineError(
-                f"model {self._model!r}: torch {torch.__version__} failed in a step of {count} sequences: {error}"
-            ) from error

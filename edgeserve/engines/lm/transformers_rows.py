@@ -1,15 +1,22 @@
-"""Keys and values of the sequences of one session on torch: those that run together as one block, the others each by
-itself.
+"""What the sessions on torch share: the call of the network, and keys and values of their sequences: those that run
+together as one block, the others each by itself.
 
 As long as the same sequences run, the block stays as it is; where the company changes it is laid anew.
 """
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Dict, List, Sequence, Tuple
 
 import torch
 import transformers
+
+from edgeserve.engines.lm.backend import BackendSession
+from edgeserve.errors import EngineError, OutOfMemory
+
+CACHE_NAMES = ("cache", "past_key_values")
+"""What the library calls a model's keys and values; the newest name first."""
 
 Layers = List[Tuple[Any, Any]]
 """Keys and values per layer: ``[sequences, heads, tokens, head size]``."""
@@ -87,6 +94,12 @@ class TorchRows:
         return torch.nn.functional.pad(array, (0, 0, more, 0) if self._left else (0, 0, 0, more))
 
 
+def cache_name(network: Any) -> str:
+    """Which of :data:`CACHE_NAMES` a model takes."""
+    known = inspect.signature(type(network).forward).parameters
+    return next(name for name in CACHE_NAMES if name in known)
+
+
 def cache_of(layers: Layers) -> Any:
     """The library's cache with these keys and values."""
     cache = transformers.DynamicCache()
@@ -100,3 +113,30 @@ def layers_of(cache: Any) -> Layers:
     if hasattr(cache, "layers"):
         return [(layer.keys, layer.values) for layer in cache.layers]
     return list(zip(cache.key_cache, cache.value_cache))
+
+
+class TorchSession(BackendSession):
+    """A lane's sequences on torch."""
+
+    mixes = False
+
+    def __init__(self, model: str, network: Any, device: str, threads: int, slots: int) -> None:
+        self.slots = slots
+        self._model = model
+        self._network = network
+        self._device = device
+        self._threads = threads
+        self._cache_name = cache_name(network)
+
+    def _call(self, count: int, network: Any, **inputs: Any) -> Any:
+        if self._device == "cpu" and torch.get_num_threads() != self._threads:
+            torch.set_num_threads(self._threads)
+        try:
+            with torch.inference_mode():
+                return network(**inputs)
+        except torch.cuda.OutOfMemoryError as error:
+            raise OutOfMemory(f"model {self._model!r}: no memory for a step of {count} sequences: {error}") from error
+        except Exception as error:
+            raise EngineError(
+                f"model {self._model!r}: torch {torch.__version__} failed in a step of {count} sequences: {error}"
+            ) from error
