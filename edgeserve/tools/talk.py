@@ -110,18 +110,11 @@ def talk(ask: Ask, name: str, inputs: Mapping[str, Any], args: argparse.Namespac
             answer = say(ask, request.asks[0])
             messages.append({"role": "assistant", "content": answer})
             status = 0
-        except BadInput as error:
-            del messages[-1]
-            status = trouble(error)
         except EdgeServeError as error:
-            status = trouble(error)
+            del messages[-1]
+            print(f"no answer: {error}", file=sys.stderr)
+            status = 1
     return status
-
-
-def trouble(error: EdgeServeError) -> int:
-    """Say why there is no answer."""
-    print(f"no answer: {error}", file=sys.stderr)
-    return 1
 
 
 def lines() -> Iterator[str]:
