@@ -373,7 +373,7 @@ class Bus:
             if now_ns >= peers.unfinished.look_at_ns:
                 peers.look_for_unfinished(now_ns)
             if now_ns >= peers.check_at_ns:
-                self._give_back.look(now_ns)
+                self._give_back.look(now_ns, peers.ended_count)
                 for peer, key, error in peers.judge(now_ns):
                     self._send(peer, False, (wire.encode_error(key, error),))
         else:

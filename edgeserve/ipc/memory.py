@@ -20,6 +20,9 @@ LATEST_NS = 3600 * NS_PER_S
 """Times between two attempts: twice as long after each, since what is in use (models) cannot be given back, and an
 attempt delays whoever allocates meanwhile. Where memory has grown by ``SLACK_BYTES`` since, the pause is the first."""
 
+CALM_NS = 60 * NS_PER_S
+"""The least time between two attempts after connections were ended, however little they left."""
+
 
 def resident_bytes() -> int:
     """The memory of this process; 0 where the system does not tell."""
@@ -43,15 +46,20 @@ def own_bytes() -> int:
 class GiveBack:
     """Gives unused memory back to the system, on a thread of its own: that takes milliseconds."""
 
-    __slots__ = ("_least_bytes", "_last_bytes", "_looked_ns", "_pause_ns", "_next_ns")
+    __slots__ = ("_least_bytes", "_last_bytes", "_looked_ns", "_pause_ns", "_next_ns", "_ended_count", "_calm_ns")
 
     def __init__(self, now_ns: int) -> None:
         self._least_bytes = self._last_bytes = resident_bytes()  # ever; since the last attempt
         self._pause_ns = FIRST_NS
-        self._looked_ns = self._next_ns = now_ns
+        self._looked_ns = self._next_ns = self._calm_ns = now_ns
+        self._ended_count = 0
 
-    def look(self, now_ns: int) -> bool:
-        """Call it about once a second. Whether memory is being given back."""
+    def look(self, now_ns: int, ended_count: int = 0) -> bool:
+        """Call it about once a second, with the number of connections that the server ended so far. Whether memory is
+        being given back."""
+        if ended_count != self._ended_count and now_ns >= self._calm_ns:
+            self._ended_count, self._calm_ns = ended_count, now_ns + CALM_NS
+            return self._try()
         if now_ns < self._next_ns and now_ns - self._looked_ns < FIRST_NS:
             return False
         self._looked_ns = now_ns
@@ -68,6 +76,9 @@ class GiveBack:
         self._last_bytes = held_bytes
         self._next_ns = now_ns + self._pause_ns
         self._pause_ns = min(LATEST_NS, 2 * self._pause_ns)
+        return self._try()
+
+    def _try(self) -> bool:
         try:
             threading.Thread(target=_trim, name="edgeserve-give-back", daemon=True).start()
         except RuntimeError:  # no more threads; the next attempt may have one

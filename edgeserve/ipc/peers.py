@@ -278,6 +278,7 @@ class Peers:
         "check_at_ns",
         "received_ns",
         "read_all",
+        "ended_count",
         "unfinished",
         "connections",
         "monitor_file",
@@ -332,6 +333,7 @@ class Peers:
         self.check_ns = max(NS_PER_MS, min(LOOK_IDLE_NS, silence_ns // 4))
         self.check_at_ns = now_ns + self.check_ns
         self.read_all = 0
+        self.ended_count = 0  # connections that this server ended
         self.received_ns = self._awake_ns = now_ns  # and since when without a pause
         self.unfinished = Unfinished(message_bytes_max, all_bytes_max)
         self._credentials = credentials
@@ -403,7 +405,7 @@ class Peers:
         is_flooder = connection is not None and self._flooders.get(offender(peer.owner), 0) > self.received_ns
         if self._is_chosen(client) or is_flooder or (peer.key and not self._credentials.is_allowed(peer.key)):
             if connection is not None:
-                hang_up(connection)
+                self._hang_up(connection)
             return peer, DEAD
         if len(self.by_id) >= self._count_max and not self._forget_idle() and not self._make_room(peer.owner):
             return peer, Rejected(
@@ -625,7 +627,7 @@ class Peers:
         self._flooders = {owner: until_ns for owner, until_ns in self._flooders.items() if until_ns > now_ns}
         connection = self.connections.by_file.get(file)
         if connection is not None and offender(connection.owner) in self._flooders:
-            hang_up(connection)
+            self._hang_up(connection)
 
     def is_out(self, owner: str) -> bool:
         """Whether this owner may not connect now. For any thread."""
@@ -660,7 +662,7 @@ class Peers:
         for peer in [peer for peer in self.by_id.values() if offender(peer.owner) == whose]:
             self.cut(peer, reason)
         for connection in [one for one in self.connections.by_file.values() if offender(one.owner) == whose]:
-            hang_up(connection)  # also those of which no message was read yet
+            self._hang_up(connection)  # also those of which no message was read yet
 
     def look_for_unfinished(self, now_ns: int) -> None:
         """End the connections that send without end and finish no message."""
@@ -682,7 +684,7 @@ class Peers:
             if peer is not None:
                 self.cut(peer, "a message of it does not end")
             else:
-                hang_up(one)
+                self._hang_up(one)
 
     def may_have_more(self, peer: Peer) -> bool:
         """Whether a client may get another answer; else it is given up, or the one with the most to read is."""
@@ -713,7 +715,11 @@ class Peers:
             self._die(peer.client, peer.owner)
         self.part(peer, reason)
         if connection is not None:
-            hang_up(connection)
+            self._hang_up(connection)
+
+    def _hang_up(self, connection: Connection) -> None:
+        self.ended_count += 1
+        hang_up(connection)
 
     def _die(self, client: bytes, owner: str) -> None:
         """Nothing that a connection sent before counts from now on."""

@@ -674,6 +674,17 @@ def test_unused_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not give_back.look(now_ns + 10**12)
 
 
+def test_what_clients_that_were_cut_off_left_is_given_back_soon_and_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trimmed: List[int] = []
+    monkeypatch.setattr(memory, "resident_bytes", lambda: 10**8)
+    monkeypatch.setattr(memory, "_trim", lambda: trimmed.append(1))
+    give_back = memory.GiveBack(0)
+    tries = [second for second in range(1, 300) if give_back.look(second * 10**9, ended_count=min(second, 100) // 10)]
+    assert tries == [10, 70, 130], "one more after the last, whatever little is held"
+
+
 # --- a healthy client beside a flood ----------------------------------------------------------------------------------
 
 
