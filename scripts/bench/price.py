@@ -13,7 +13,8 @@ loop asks for. *Choice* is the step of ``pard_local`` that chooses a cohort amon
 time of an echo over the bus, one after the other. *Process*: memory and idle CPU of a runtime with a synthetic model
 that has served one request, and the time of ``import edgeserve``.
 
-``--quarter`` limits every server to a quarter of a core (``scripts/lib/slow_core.py``): overload and lone requests.
+``--quarter`` limits every server to a quarter of a core (``scripts/lib/slow_core.py``): overload and lone requests, for
+four times as long, so that as many requests are counted.
 """
 
 from __future__ import annotations
@@ -329,7 +330,7 @@ def main() -> int:
     parser.add_argument("--only", choices=PARTS, action="append", help="may be given several times")
     args = parser.parse_args()
     rounds = args.rounds or (2 if args.quick else 7)
-    seconds = 0.5 if args.quick else 1.0
+    seconds = (0.5 if args.quick else 1.0) * (4 if args.quarter else 1)
     with tree_of(args.base) as base:
         bench = Bench(base, rounds, seconds, args.quarter)
         for part in args.only or (("overload", "lone") if args.quarter else PARTS):

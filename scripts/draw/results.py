@@ -33,6 +33,7 @@ TITLES = {  # file -> what it shows; in the order of the page
     "bench_observe.json": "What metrics and top cost at 1,000 requests a second",
     "bench_spans.json": "What spans of OpenTelemetry cost a server",
     "bench_page.json": "The page: axe-core, and twenty minutes open",
+    "bench_plugs.json": "A robot's critical frames beside satellites and a video recorder, on one lane",
     "bench_calls.json": "Python-level calls of a request",
     "hostile.json": "A million mutated messages, a healthy client beside them (on a busy machine)",
     "churn.json": "1.5 times the load, from clients that come and go, beside attackers (on a busy machine)",
