@@ -18,10 +18,10 @@ import logging
 import os
 import re
 import socket
-from collections import Counter, deque
+from collections import Counter
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, AsyncIterator, Awaitable, Callable, Deque, Dict, List, Mapping, Optional, Tuple
+from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,21 +48,19 @@ from wyoming.info import (
 from wyoming.intent import Entity, Intent, NotRecognized, Recognize
 from wyoming.ping import Ping, Pong
 from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop, SynthesizeStopped
-from wyoming.vad import VoiceStarted, VoiceStopped
 from wyoming.wake import Detect, Detection, NotDetected
 
 from edgeserve import __version__
 from edgeserve.answers import Answer
 from edgeserve.client import AsyncClient
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError
+from edgeserve.fronts.listening import FULL_SCALE, RATE, SILENCE_S, VoiceActivity, WakeWords, as_type
 from edgeserve.fronts.served_apps import ServedApp, Troubles, app_for, of_any, of_text
 from edgeserve.http.origins import origin_of
 
 log = logging.getLogger("edgeserve")
 
-RATE = 16_000
 WIDTH = 2
-FULL_SCALE = 32_768.0
 
 CONNECTIONS_MAX = 128
 CONNECTIONS_OF_ONE_MAX = 64
@@ -75,13 +73,6 @@ SOUND_S_MAX = 60
 """Of one command: nobody speaks for longer, and every connection may hold as much."""
 
 TEXT_CHARS_MAX = 64 * 1024
-FRAMES_WAITING_MAX = 64
-"""Frames for the voice detector: then the connection is read more slowly."""
-
-VOICE_SCORE = 0.5
-SILENCE_S = {"default": 0.7, "relaxed": 1.25, "aggressive": 0.25}
-"""By the protocol's sensitivity: how long a pause ends a command (Home Assistant's own figures)."""
-
 SOUND_STEP = 2_048
 """Samples of an event of speech."""
 
@@ -281,8 +272,14 @@ class Connection:
         self._sound: List[NDArray[np.int16]] = []  # of a command
         self._samples = 0  # since the sound began
         self._text: Optional[str] = None  # that comes in pieces, to be spoken
-        self._ear = WakeEar(self) if "wake" in front.apps else None
-        self._voice = VoiceEar(self) if "vad" in front.apps else None
+        self._wake = (
+            WakeWords(
+                self, front.apps["wake"], front.voice.wake_words, front.voice.wake_every_ms, front.voice.wake_unit
+            )
+            if "wake" in front.apps
+            else None
+        )
+        self._voice = VoiceActivity(self, front.apps["vad"]) if "vad" in front.apps else None
 
     async def run(self) -> None:
         """Until the client goes. What is wrong beyond repair ends the connection."""
@@ -390,8 +387,8 @@ class Connection:
     def _listen(self, mode: str, asked: Dict[str, Any]) -> None:
         self._mode, self._asked = mode, asked
         self._sound, self._samples = [], 0
-        if self._ear is not None:
-            self._ear.begin(asked.get("names"))
+        if self._wake is not None:
+            self._wake.begin(asked.get("names"))
         if self._voice is not None:
             self._voice.begin(asked.get("pause_s"))
 
@@ -405,14 +402,23 @@ class Connection:
         now_ms = self._samples * 1000 // RATE if chunk.timestamp is None else int(chunk.timestamp)
         if self._voice is not None:
             await self._voice.hear(sound, now_ms)
-        if self._mode == "wake" and self._ear is not None:
-            self._ear.hear(sound, now_ms, self._voice is None or self._voice.was_heard_lately)
+        if self._mode == "wake" and self._wake is not None:
+            self._wake.hear(sound, now_ms, self._voice is None or self._voice.was_heard_lately)
         elif self._mode == "asr":
             if self._samples > SOUND_S_MAX * RATE:
                 self._mode = "done"
                 await self._next(self._no_transcript(BadInput(f"a command of more than {SOUND_S_MAX} s")))
             else:
                 self._sound.append(sound)
+
+    def unanswered(self, role: str, error: EdgeServeError) -> None:
+        """A look at the sound that was refused or failed: the next one follows."""
+        self._front.failed(role, error)
+
+    async def word_heard(self, name: str, now_ms: int) -> None:
+        """A wake word."""
+        self._front.counts["wake words"] += 1
+        await self.send(Detection(name, now_ms))
 
     async def voice_ended(self) -> None:
         """A pause of the speaker: where a command is heard, this is its end."""
@@ -425,7 +431,7 @@ class Connection:
             sound = np.concatenate(self._sound) if self._sound else np.zeros(0, np.int16)
             self._sound = []
             await self._next(self._transcribe(sound, self._asked.get("language")))
-        elif mode == "wake" and not (self._ear is not None and self._ear.found):
+        elif mode == "wake" and not (self._wake is not None and self._wake.found):
             await self.send(NotDetected())
 
     # --- answers ------------------------------------------------------------------------------------------------------
@@ -433,7 +439,7 @@ class Connection:
     async def _transcribe(self, sound: NDArray[np.int16], language: Optional[str]) -> None:
         try:
             app = self._app("asr")
-            values: Dict[str, Any] = {app.input: _as(sound, app.dtype, 1 / FULL_SCALE)}
+            values: Dict[str, Any] = {app.input: as_type(sound, app.dtype, 1 / FULL_SCALE)}
             if language and "language" in app.inputs:
                 values["language"] = language
             await self.send(TranscriptStart(language=language))
@@ -500,7 +506,7 @@ class Connection:
             app = self._app("tts")
             answer = await self.ask("tts", {app.input: text})
             rate = int(answer.outputs.get("rate", rate))
-            sound = _as(_sound_of(answer), "int16", 1.0)
+            sound = as_type(_sound_of(answer), "int16", 1.0)
             self._front.counts["spoken"] += 1
         except EdgeServeError as error:
             await self._failed("tts", error)
@@ -511,124 +517,7 @@ class Connection:
         await self.send(AudioStop())
 
 
-class WakeEar:
-    """The last seconds of one connection's sound, shown to the wake app every so often. One look at a time; what came
-    meanwhile is in the next."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._front = connection._front
-        self._app = self._front.apps["wake"]
-        self._every = round(self._front.voice.wake_every_ms * RATE / 1000)
-        self._names: Optional[List[str]] = None
-        self._looking: Optional[asyncio.Task[None]] = None
-        self.begin(None)
-
-    def begin(self, names: Optional[List[str]]) -> None:
-        """Hear anew, for one of ``names`` (None: any)."""
-        self._names = names or None
-        self._window = np.zeros(self._app.shape[0], np.int16)
-        self._unseen = self._now_ms = 0
-        self.found = False
-
-    def hear(self, sound: NDArray[np.int16], now_ms: int, is_voice: bool) -> None:
-        """More sound; ``is_voice``: worth a look."""
-        self._window = np.concatenate([self._window, sound])[-len(self._window) :]
-        self._unseen += len(sound)
-        self._now_ms = now_ms
-        idle = self._looking is None or self._looking.done()
-        if is_voice and self._unseen >= self._every and idle:
-            self._looking = self._connection.begin(self._look())
-
-    async def _look(self) -> None:
-        while self._unseen >= self._every:
-            self._unseen = 0
-            window, now_ms = self._window, self._now_ms
-            scale = 1 / FULL_SCALE if self._front.voice.wake_unit else 1.0
-            try:
-                answer = await self._connection.ask("wake", {self._app.input: _as(window, self._app.dtype, scale)})
-            except EdgeServeError as error:
-                self._front.failed("wake", error)
-                continue
-            word = str(answer.outputs.get("word", "")) or ""
-            words = self._front.voice.wake_words
-            heard = word if words else self._app.name
-            if word and (not words or word in words) and (self._names is None or heard in self._names):
-                self._front.counts["wake words"] += 1
-                self.begin(self._names)  # the same word is heard once
-                self.found = True
-                await self._connection.send(Detection(heard, now_ms))
-
-
-class VoiceEar:
-    """Frames of one connection's sound, shown to the voice detector in order."""
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self._front = connection._front
-        self._app = self._front.apps["vad"]
-        self._length = self._app.shape[0]
-        self._hop = self._length - 64 if self._length % 512 == 64 else self._length  # Silero: 64 samples seen before
-        self._frames: asyncio.Queue[Tuple[NDArray[np.int16], int]] = asyncio.Queue(FRAMES_WAITING_MAX)
-        self._asking: Optional[asyncio.Task[None]] = None
-        self._lately: Deque[bool] = deque(maxlen=2 * RATE // self._hop)
-        self.begin(None)
-
-    @property
-    def was_heard_lately(self) -> bool:
-        """Whether somebody spoke in the last two seconds."""
-        return any(self._lately)
-
-    def begin(self, pause_s: Optional[float]) -> None:
-        """Hear anew; a pause of ``pause_s`` ends what is said."""
-        self._rest = np.zeros(self._length - self._hop, np.int16)
-        self._pause = round((pause_s or SILENCE_S["default"]) * RATE / self._hop)
-        self._speaking, self._silent = False, 0
-        self._lately.clear()
-        while not self._frames.empty():
-            self._frames.get_nowait()
-
-    async def hear(self, sound: NDArray[np.int16], now_ms: int) -> None:
-        """More sound. Waits while many frames are not asked for yet."""
-        self._rest = np.concatenate([self._rest, sound])
-        while len(self._rest) >= self._length:
-            frame, self._rest = self._rest[: self._length], self._rest[self._hop :]
-            await self._frames.put((frame, now_ms - len(self._rest) * 1000 // RATE))
-            if self._asking is None or self._asking.done():
-                self._asking = self._connection.begin(self._ask())
-
-    async def _ask(self) -> None:
-        while not self._frames.empty():
-            frame, now_ms = self._frames.get_nowait()
-            try:
-                answer = await self._connection.ask(
-                    "vad", {self._app.input: _as(frame, self._app.dtype, 1 / FULL_SCALE)}
-                )
-            except EdgeServeError as error:
-                self._front.failed("vad", error)
-                continue
-            is_voice = _score_of(answer) > VOICE_SCORE
-            self._lately.append(is_voice)
-            self._silent = 0 if is_voice else self._silent + 1
-            if is_voice and not self._speaking:
-                self._speaking = True
-                await self._connection.send(VoiceStarted(now_ms))
-            elif self._speaking and self._silent >= self._pause:
-                self._speaking = False
-                await self._connection.send(VoiceStopped(now_ms))
-                await self._connection.voice_ended()
-
-
 # --- sound and answers ------------------------------------------------------------------------------------------------
-
-
-def _as(sound: NDArray[Any], dtype: str, scale: float) -> NDArray[Any]:
-    """Sound as an app takes it, or as the protocol does: integers as they are, floats scaled, and back."""
-    if np.dtype(dtype).kind == "f":
-        return np.asarray(sound.astype(dtype) * np.asarray(scale, dtype))
-    if sound.dtype.kind == "f":
-        return (np.clip(sound, -1.0, 1.0) * (FULL_SCALE - 1)).astype(dtype)
-    return sound.astype(dtype, copy=False)
 
 
 def _text_of(answer: Answer) -> str:
@@ -646,15 +535,6 @@ def _sound_of(answer: Answer) -> NDArray[Any]:
     if value is None or np.asarray(value).dtype.kind not in "fi":
         raise BadInput(f"the app answers {', '.join(answer.outputs) or 'nothing'}; expected audio, int16 or float32")
     return np.asarray(value).reshape(-1)
-
-
-def _score_of(answer: Answer) -> float:
-    """The first output that is one number."""
-    for value in answer.outputs.values():
-        array = np.asarray(value)
-        if array.size == 1 and array.dtype.kind in "fiub":
-            return float(array.reshape(-1)[0])
-    return 0.0
 
 
 def _entities(value: Any) -> List[Entity]:
