@@ -11,8 +11,6 @@ from typing import Any, Awaitable, Deque, List, Mapping, Optional, Protocol, Seq
 
 import numpy as np
 from numpy.typing import NDArray
-from wyoming.event import Eventable
-from wyoming.vad import VoiceStarted, VoiceStopped
 
 from edgeserve.answers import Answer
 from edgeserve.errors import EdgeServeError
@@ -41,13 +39,13 @@ class Connection(Protocol):
     def begin(self, work: Awaitable[None]) -> asyncio.Task[None]:
         """A task that ends with the connection."""
 
-    async def send(self, event: Eventable) -> None:
-        """One event to the client, whole."""
-
     async def word_heard(self, name: str, now_ms: int) -> None:
         """A wake word."""
 
-    async def voice_ended(self) -> None:
+    async def voice_began(self, now_ms: int) -> None:
+        """Somebody speaks."""
+
+    async def voice_ended(self, now_ms: int) -> None:
         """A pause of the speaker."""
 
 
@@ -152,11 +150,10 @@ class VoiceActivity:
             self._silent = 0 if is_voice else self._silent + 1
             if is_voice and not self._speaking:
                 self._speaking = True
-                await self._connection.send(VoiceStarted(now_ms))
+                await self._connection.voice_began(now_ms)
             elif self._speaking and self._silent >= self._pause:
                 self._speaking = False
-                await self._connection.send(VoiceStopped(now_ms))
-                await self._connection.voice_ended()
+                await self._connection.voice_ended(now_ms)
 
 
 def as_type(sound: NDArray[Any], dtype: str, scale: float) -> NDArray[Any]:

@@ -48,6 +48,7 @@ from wyoming.info import (
 from wyoming.intent import Entity, Intent, NotRecognized, Recognize
 from wyoming.ping import Ping, Pong
 from wyoming.tts import Synthesize, SynthesizeChunk, SynthesizeStart, SynthesizeStop, SynthesizeStopped
+from wyoming.vad import VoiceStarted, VoiceStopped
 from wyoming.wake import Detect, Detection, NotDetected
 
 from edgeserve import __version__
@@ -420,8 +421,13 @@ class Connection:
         self._front.counts["wake words"] += 1
         await self.send(Detection(name, now_ms))
 
-    async def voice_ended(self) -> None:
+    async def voice_began(self, now_ms: int) -> None:
+        """Somebody speaks."""
+        await self.send(VoiceStarted(now_ms))
+
+    async def voice_ended(self, now_ms: int) -> None:
         """A pause of the speaker: where a command is heard, this is its end."""
+        await self.send(VoiceStopped(now_ms))
         if self._mode == "asr":
             await self._sound_ended()
 
