@@ -23,6 +23,15 @@ _DURATION_NS: Final = {
     "min": 60 * NS_PER_S,
     "h": 3600 * NS_PER_S,
 }
+_READ_AS: Final = (
+    ("h", _DURATION_NS["h"], 2 * _DURATION_NS["h"]),
+    ("min", _DURATION_NS["min"], 2 * _DURATION_NS["min"]),
+    ("s", NS_PER_S, NS_PER_S),
+    ("ms", NS_PER_MS, NS_PER_MS),
+    ("us", NS_PER_US, NS_PER_US),
+)
+"""Unit, its length, and from which duration on it is read: "90s" says more than "1.5min"."""
+
 _SIZE_BYTES: Final = {"b": 1, "kb": 1000, "mb": 1000**2, "gb": 1000**3, "kib": 1024, "mib": 1024**2, "gib": 1024**3}
 _QUANTITY: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-zµ]+)\s*\Z", re.IGNORECASE)
 
@@ -60,10 +69,9 @@ def parse_size_bytes(text: str) -> int:
 def format_duration(value_ns: int, round_up: bool = False) -> str:
     """The shortest reading with three significant digits: ``"12.3ms"``, ``"850us"``, ``"2s"``. ``round_up``: what is
     read is never less than the value (of a value from 0 on), as a bound that is recommended must be."""
-    for unit in ("h", "min", "s", "ms", "us"):
-        least = 2 if unit in ("h", "min") else 1  # "90s" says more than "1.5min"
-        unit_ns = _DURATION_NS[unit]
-        if abs(value_ns) >= least * unit_ns:
+    size_ns = abs(value_ns)
+    for unit, unit_ns, least_ns in _READ_AS:
+        if size_ns >= least_ns:
             if not round_up:
                 return f"{value_ns / unit_ns:.3g}{unit}"
             scale = 10 ** max(0, 3 - len(str(value_ns // unit_ns)))

@@ -582,13 +582,16 @@ def encode_error(key: Key | None, error: RequestError) -> bytes:
             fields["reason"] = _sendable(str(error.reason)[:1024])
         if error.expected_ms is not None:
             fields["lane"] = _sendable(error.lane)
-            fields.update((name, getattr(error, name)) for name in REFUSAL_NUMBERS if getattr(error, name) is not None)
+            for name in REFUSAL_NUMBERS:
+                number = getattr(error, name)
+                if number is not None:
+                    fields[name] = number
     return pack_header(fields)
 
 
 def _sendable(text: str) -> str:
     """Without halves of characters, as names of files may have them: UTF-8 has no bytes for those."""
-    return text.encode(errors="replace").decode()
+    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def pack_info(payload: Mapping[str, Any]) -> bytes:

@@ -19,6 +19,9 @@ from edgeserve.sched.resources.lanes import Lane
 ROUNDS = 4
 """A later deadline has more before it: so often the queue is counted anew."""
 
+FIRST = {klass: CLASSES[: index + 1] for index, klass in enumerate(CLASSES)}
+"""Class -> the classes whose requests go before one of it that is due later."""
+
 
 def shortfall_of(state: State, request: RequestRecord, job: Job | None) -> Shortfall | None:
     """What a request lacks that its policy is about to give up (because of ``job``, where one is named), or None where
@@ -56,17 +59,18 @@ def _ahead_ns(state: State, request: RequestRecord, lane: Lane, due_ns: int) -> 
     """The lane's time for the jobs that wait, are due before ``due_ns`` and are of the request's class or above, in
     full batches; what several lanes may run, these share. O(models of the lane)."""
     total_ns = 0
-    own = [job.node.model for job in request.jobs.values() if job.queued]
     for model in lane.models:
-        latency = state.latency[model, lane.name]
         job_ns = gap_ns = 0
-        for klass in CLASSES[: CLASSES.index(request.klass) + 1]:
+        for klass in FIRST[request.klass]:
+            rows = state.ready.of[klass][model]
+            if not rows:
+                continue
             count = state.ready.count_before(klass, model, due_ns)
             if klass == request.klass:
-                count -= own.count(model)
+                count -= sum([job.queued and job.node.model == model for job in request.jobs.values()])
             if count <= 0:
                 continue
-            first = state.ready.of[klass][model][0][2]
+            latency, first = state.latency[model, lane.name], rows[0][2]
             if model in state.sequences.models:
                 job_ns += latency.typical_ns[latency.size_max] * steps_left(first) * count // latency.size_max
             else:
