@@ -52,6 +52,7 @@ TITLES = {  # file -> what it shows; in the order of the page
     "replicate_orloj.json": "Orloj, replicated in simulation, and surpassed",
     "replicate_schemble.json": "Schemble, replicated in simulation, and surpassed",
     "replicate_schemble_days.json": "Schemble on eight more days, in simulation",
+    "replicate_schemble_tasks.json": "Schemble's other tasks, in simulation",
     "replicate_schemble_between.json": "Ensembles in trouble, in simulation",
     "replicate_schemble_varying.json": "Ensembles whose execution times vary, in simulation",
     "bench_planner.json": "How long the planner of ensembles takes",

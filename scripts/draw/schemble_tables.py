@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # scripts/
 
 from lib import drawn
 from lib.ensemble_worlds import FITS, RIVALS
+from replicate.schemble import tasks
 from replicate.schemble.run import DEADLINES_MS, FORCED, PAPER, REFERENCE
 
 PAGE, SCRIPT = "docs/research/schemble.md", "draw/schemble_tables.py"
@@ -54,6 +55,9 @@ def parts(directory: str = RESULTS) -> Dict[str, str]:
     }
     found = {name: _part(directory, "replicate_schemble.json", "results", make) for name, make in makers.items()}
     found["days"] = _part(directory, "replicate_schemble_days.json", "results", days)
+    for name in tasks.TABLES:
+        make = difficulty if name == "difficulty" else lambda results, name=name: task(name, results)
+        found[name] = _part(directory, "replicate_schemble_tasks.json", "results", make)
     found["trouble"] = _part(directory, "replicate_schemble_between.json", "results", trouble)
     found["varying"] = _part(directory, "replicate_schemble_varying.json", "results", varying)
     found["regret"] = _part(directory, "bench_regret_ensembles.json", "rows", regret)
@@ -138,6 +142,46 @@ def forced(results: Mapping[str, Any]) -> List[str]:
             ]
         )
     return _table(["nothing refused", "accuracy, %", "mean / 95 % / largest, s", "specification", "paper"], rows)
+
+
+def task(name: str, results: Mapping[str, Any]) -> List[str]:
+    """Every policy on one of the paper's other tasks, with and without refusals."""
+    paper = tasks.TASKS[name].paper
+    rows = []
+    for key, row in results[name]["policies"].items():
+        forced, known = row["forced"], paper.get(key)
+        rows.append(
+            [
+                f"static, {results[name]['static']}" if key == "static" else NAMES.get(key, key),
+                _of(row["mean"]),
+                f"{row['mean']['models']:.2f}",
+                f"{100 * forced['accuracy']:.1f}: {forced['mean_ms'] / 1e3:.3g} / {forced['p95_ms'] / 1e3:.3g}",
+                _pair(*known[:2]) if known else "-",
+                f"{known[2]:g}: {known[3]:g}" if known else "-",
+            ]
+        )
+    head = [
+        "accuracy / missed, %",
+        "mean",
+        "models",
+        "nothing refused: mean / 95 %, s",
+        "paper",
+        "paper, nothing refused",
+    ]
+    return _table(head, rows)
+
+
+def difficulty(results: Mapping[str, Any]) -> List[str]:
+    """Accuracy, and accuracy of what was processed, by the mean of the requests' scores."""
+    rows = results["difficulty"]
+    names = list(next(iter(rows.values())))
+    return _table(
+        ["accuracy / processed, % at a mean score of", *[NAMES.get(name, name) for name in names]],
+        [
+            [mean, *[_pair(row[name]["accuracy"], row[name]["processed"]) for name in names]]
+            for mean, row in rows.items()
+        ],
+    )
 
 
 def delta(results: Mapping[str, Any]) -> List[str]:
