@@ -48,7 +48,8 @@ def test_the_fit_is_a_profile_that_a_plan_can_rely_on():
     profile = ensemble.fit(ensemble.history())  # checked where it is made
     assert len(profile.agreement) == ensemble.BINS
     assert profile.row(0.01)[1] > profile.row(0.99)[1] + 0.2
-    assert profile.observed_row(1, 0.99, 0.1)[1] > profile.observed_row(1, 0.01, 0.1)[1]
+    for first in (1, 2, 4):  # one model has answered: what it said with a margin is more often the ensemble's answer
+        assert profile.observed_row(first, 1.0, 0.1)[first] > profile.observed_row(first, 0.01, 0.1)[first] + 0.1
 
 
 @pytest.mark.parametrize("name", tasks.TASKS)
@@ -81,8 +82,8 @@ def test_a_run_counts_what_was_answered_by_whom(items, tmp_path):
 
 def test_uneven_times_under_load_do_not_put_schemble_plus_behind_the_fastest_model(items, tmp_path, monkeypatch):
     """Every seventh batch takes up to ten times as long, and the fastest model alone would take half of the lane."""
-    monkeypatch.setattr(world, "TIMES_MS", (3.0, 9.0, 15.0))
     monkeypatch.setattr(world, "SCORE_MS", 0.3)
+    times_ms = (3.0, 9.0, 15.0)
     profile, load = ensemble.fit(ensemble.history()), world.steady(1, 3000, 110.0, 6.0)
     path, lasts_s = world.trace_path(str(tmp_path), load, items, "predicted", "uneven")
     found = {}
@@ -91,7 +92,9 @@ def test_uneven_times_under_load_do_not_put_schemble_plus_behind_the_fastest_mod
         ("schemble", run.SYSTEMS["schemble"]),
         ("schemble+", run.SYSTEMS["schemble+"]),
     ):
-        table = world.scenario_of(system, path, profile, 150, lasts_s, on_late="partial", shared=True)
+        table = world.scenario_of(
+            system, path, profile, 150, lasts_s, on_late="partial", shared=True, times_ms=times_ms
+        )
         table["run"]["noise"], table["faults"] = 0.25, {"slow": 0.15, "slow_factor": 10.0}
         found[name] = world.run(table, items, 1)
     assert found["schemble+"].accuracy > found["fastest"].accuracy - 0.01
