@@ -249,6 +249,23 @@ def test_classes_below_do_not_stand_before_it() -> None:
     assert lacked(world, 8) == ("cpu0", 12, 12, 20, 24)
 
 
+def test_answers_that_wait_count_with_all_of_their_steps() -> None:
+    """A step of up to four answers takes 10 ms, and all slots are taken."""
+
+    def least(waiting: int) -> float:
+        world = Driver(
+            {"lm": {1: 10, 2: 10, 4: 10}, "m": {1: 12}},
+            {"chat": {"model": "lm", "slo": "10ms", "on_late": "answer"}, "voice": {"model": "m", "slo": "1s"}},
+            sequences={"lm": (100, 10, 2)},
+        )
+        world.arrive("chat", count=2, hints={"steps": 20, "tokens": 10})
+        world.arrive("chat", count=waiting, hints={"steps": 8, "tokens": 10})
+        world.arrive("voice", slo=5)
+        return float(lacked(world, 3 + waiting)[-1])
+
+    assert least(4) >= least(0) + 80
+
+
 def rank_of(world: Driver, request_id: int) -> float:
     return world.scheduler.state.requests[request_id].rank
 
