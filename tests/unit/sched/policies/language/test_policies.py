@@ -192,6 +192,13 @@ def test_a_busy_processor_keeps_long_answers_on_the_main_lane_and_an_idle_one_ta
     assert batch_of(world, "cpu")
 
 
+def test_a_lane_of_more_threads_than_cores_has_all_cores_where_nothing_else_runs():
+    world = two_lanes("rtlm+", 2.0, lane={"gpu": TWO["gpu"], "cpu": {"device": "host", "threads": 8}})
+    report(world, 0.0, 3000, at=0)
+    crowd(world, at=3001)
+    assert world.scheduler.policies[0].figures()["processor left to side lanes"]["cpu"] == pytest.approx(0.5)
+
+
 @pytest.mark.parametrize("kind", ["rtlm", "rtlm+"])
 def test_little_memory_keeps_long_answers_on_the_main_lane_until_it_is_back(kind):
     world = two_lanes(kind, 2.0, device={"gpu": {}, "host": {"headroom": "1kB"}})
