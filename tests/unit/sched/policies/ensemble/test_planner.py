@@ -90,6 +90,17 @@ def test_the_plan_is_the_best_of_all_assignments():
         assert plan.method == EXACT
 
 
+def test_a_plan_that_is_built_on_the_one_before_is_that_of_a_new_planner():
+    for seed in range(100):
+        lanes, asked = drawn(seed, count=5)
+        _, others = drawn(seed + 1000, count=3, models=len(lanes.times_ns))
+        planner = Planner()
+        for kept in (5, 3, 1, 0, 5):
+            changed = sorted([*asked[:kept], *others[: 5 - kept]], key=lambda item: item.due_ns)
+            plan, anew = planner.plan(lanes, changed), Planner().plan(lanes, changed)
+            assert (plan.value, plan.subsets) == (anew.value, anew.subsets), f"seed {seed}, {kept} kept"
+
+
 def test_pruning_by_bounds_is_exact(monkeypatch):
     monkeypatch.setattr("edgeserve.sched.policies.ensemble.planner.PRUNED_FROM", 0)
     for seed in SEEDS:
