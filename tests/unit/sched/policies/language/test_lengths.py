@@ -33,6 +33,12 @@ def test_lengths_declared_three_times_too_long_or_short_are_corrected():
             assert abs(lengths.predict(mean * factor, None).mean() / mean - 1) < 0.25
 
 
+def test_one_answer_does_not_make_hints_equal():
+    lengths = Lengths(True, 64.0)
+    lengths.finished(20.0, 20)
+    assert lengths.predict(80.0, None).mean() > 3 * lengths.predict(20.0, None).mean()
+
+
 def test_hints_that_say_nothing_become_equal_predictions():
     useless, good = Lengths(True, 64.0), Lengths(True, 64.0)
     finished(useless, 1.0, useless=True)
