@@ -206,7 +206,15 @@ NEEDED = {os.path.join("docs", "guide", "tracing.md"): "opentelemetry.sdk"}
 """Page -> the package of an extra that its example imports, which not every Python of the tests has."""
 
 
-@pytest.mark.parametrize("path", with_examples())
+LONG = tuple(
+    os.path.join("docs", *place) for place in (("start", "robot.md"), ("guide", "simulate.md"), ("guide", "tune.md"))
+)
+"""Pages whose examples simulate for so long that they are nightly."""
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, marks=pytest.mark.nightly) if path in LONG else path for path in with_examples()]
+)
 def test_examples_run_and_print_what_the_page_says(path, place):
     printed, compared = None, 0
     if path in NEEDED:
