@@ -21,7 +21,8 @@ LATEST_NS = 3600 * NS_PER_S
 attempt delays whoever allocates meanwhile. Where memory has grown by ``SLACK_BYTES`` since, the pause is the first."""
 
 CALM_NS = 60 * NS_PER_S
-"""The least time between two attempts after connections were ended, however little they left."""
+"""The least time between two attempts after connections were ended, however little they left. The first is after
+``FIRST_NS``: libzmq frees what it had for a connection on a thread of its own."""
 
 
 def resident_bytes() -> int:
@@ -46,19 +47,32 @@ def own_bytes() -> int:
 class GiveBack:
     """Gives unused memory back to the system, on a thread of its own: that takes milliseconds."""
 
-    __slots__ = ("_least_bytes", "_last_bytes", "_looked_ns", "_pause_ns", "_next_ns", "_ended_count", "_calm_ns")
+    __slots__ = (
+        "_least_bytes",
+        "_last_bytes",
+        "_looked_ns",
+        "_pause_ns",
+        "_next_ns",
+        "_ended_count",
+        "_calm_ns",
+        "_owes",
+    )
 
     def __init__(self, now_ns: int) -> None:
         self._least_bytes = self._last_bytes = resident_bytes()  # ever; since the last attempt
         self._pause_ns = FIRST_NS
         self._looked_ns = self._next_ns = self._calm_ns = now_ns
         self._ended_count = 0
+        self._owes = False  # connections were ended since the last attempt for their sake
 
     def look(self, now_ns: int, ended_count: int = 0) -> bool:
         """Call it about once a second, with the number of connections that the server ended so far. Whether memory is
         being given back."""
-        if ended_count != self._ended_count and now_ns >= self._calm_ns:
-            self._ended_count, self._calm_ns = ended_count, now_ns + CALM_NS
+        if ended_count != self._ended_count:
+            self._ended_count, self._owes = ended_count, True
+            self._calm_ns = max(self._calm_ns, now_ns + FIRST_NS)
+        if self._owes and now_ns >= self._calm_ns:
+            self._owes, self._calm_ns = False, now_ns + CALM_NS
             return self._try()
         if now_ns < self._next_ns and now_ns - self._looked_ns < FIRST_NS:
             return False

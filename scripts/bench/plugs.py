@@ -6,7 +6,7 @@ Server, robot, the two fronts (``edgeserve wyoming``, ``edgeserve frigate``), sa
 their own. The robot sends a frame every 33 ms with 25 ms to answer it. Four satellites send sound as it comes, in
 pieces of 64 ms, and their wake words are looked for; two cameras of the recorder ask five times a second each. The
 models sleep instead of computing: what is measured is the scheduler, the bus and the fronts. In each round the robot is
-measured alone and beside the others, in alternating order.
+measured alone and beside the others, in alternating order. Needs ``pip install -e '.[wyoming]'``.
 """
 
 from __future__ import annotations

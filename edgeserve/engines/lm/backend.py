@@ -69,7 +69,7 @@ class BackendSession(ABC):
     def encode(self, sources: Sequence[Source]) -> None:
         """Run the encoder, of models that have one: once for each sequence, before its first row. Sources may differ in
         length; a call takes about what that many of the longest do."""
-        raise NotImplementedError("ModelFacts.encoder is None")
+        raise NotImplementedError(f"{type(self).__name__} has no encode(): a model with ModelFacts.encoder needs it")
 
     @abstractmethod
     def prefill(self, rows: Sequence[Row]) -> List[NDArray[Any]]:
@@ -85,11 +85,11 @@ class BackendSession(ABC):
 
     def keep(self, slot: int) -> None:
         """The sequence in ``slot`` makes no step until the slot is in a row again, but stays in memory."""
-        raise NotImplementedError("ModelFacts.reuses is False")
+        raise NotImplementedError(f"{type(self).__name__} has no keep(): a model with ModelFacts.reuses needs it")
 
     def copy(self, source: int, target: int, count: int) -> None:
         """The sequence in the free slot ``target`` has the first ``count`` tokens of the one in ``source``."""
-        raise NotImplementedError("ModelFacts.reuses is False")
+        raise NotImplementedError(f"{type(self).__name__} has no copy(): a model with ModelFacts.reuses needs it")
 
     def lost(self) -> bool:
         """Whether all sequences are gone from memory since this was asked last: where it is a process's that ended.

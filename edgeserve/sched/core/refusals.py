@@ -19,8 +19,8 @@ from edgeserve.sched.resources.lanes import Lane
 ROUNDS = 4
 """A later deadline has more before it: so often the queue is counted anew."""
 
-FIRST = {klass: CLASSES[: index + 1] for index, klass in enumerate(CLASSES)}
-"""Class -> the classes whose requests go before one of it that is due later."""
+NOT_BELOW = {klass: CLASSES[: index + 1] for index, klass in enumerate(CLASSES)}
+"""Class -> the classes above it, and itself."""
 
 
 def shortfall_of(state: State, request: RequestRecord, job: Job | None) -> Shortfall | None:
@@ -61,7 +61,7 @@ def _ahead_ns(state: State, request: RequestRecord, lane: Lane, due_ns: int) -> 
     total_ns = 0
     for model in lane.models:
         job_ns = gap_ns = 0
-        for klass in FIRST[request.klass]:
+        for klass in NOT_BELOW[request.klass]:
             rows = state.ready.of[klass][model]
             if not rows:
                 continue
