@@ -15,6 +15,7 @@ from edgeserve.device.boards import Board, detect_board
 from edgeserve.device.changes import ChangeFilter, Report
 from edgeserve.device.events import DeviceEvents
 from edgeserve.device.monitor import Monitor
+from edgeserve.device.nvml import NvmlSource
 from edgeserve.device.source import DeviceSource
 from edgeserve.device.sources import sources_for
 from edgeserve.device.state import DeviceState
@@ -114,6 +115,19 @@ def bus_id_of(index: int) -> str:
         return open_driver().bus_id(index)
     except EngineError:
         return ""
+
+
+def card_free_bytes(index: int) -> Optional[int]:
+    """What is free of the memory of CUDA's device, asked without a context of CUDA's. ``None`` on a board, whose memory
+    is the host's, and where NVML does not tell."""
+    bus_id = "" if detect_board().is_jetson else bus_id_of(index)
+    if not bus_id:
+        return None
+    source = NvmlSource(bus_id=bus_id)
+    try:
+        return source.read(0).gpu_memory_free_bytes
+    finally:
+        source.close()
 
 
 class _Listener:

@@ -22,7 +22,7 @@ from edgeserve.engines.base import Engine
 from edgeserve.errors import BadInput, RequestError, nearest
 from edgeserve.live.answer_lengths import AnswerLengths
 from edgeserve.live.config_reload import Prepared, RunningStarter, merged, prepare
-from edgeserve.live.device_watch import DeviceWatch
+from edgeserve.live.device_watch import DeviceWatch, card_free_bytes
 from edgeserve.live.errors import EarlyRefusals, error_for
 from edgeserve.live.estimates import ContradictionLog, app_fit, log_fits
 from edgeserve.live.hints import show
@@ -117,7 +117,7 @@ class RuntimeCore:
             lane.start()
         self._lanes = lanes
         self._started = started = Starter(
-            config, profiles, lanes, self.mailbox, clock_ns, self._called_off, engines, self._progress
+            config, profiles, lanes, self.mailbox, clock_ns, self._called_off, engines, self._progress, card_free_bytes
         ).start()
         self.scheduler = build_scheduler(
             config,

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import select
 import statistics
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -37,6 +37,9 @@ LOOK_S = 5.0
 MEASURE_NS = 100 * NS_PER_MS
 """What each batch size may take at start to be measured better than by the least number of runs."""
 
+CONTEXT_BYTES_MAX = 1 << 30
+"""At most so much of what is gone after the first load on a card counts as CUDA's context and libraries (300 to 900 MB,
+gh:wang-xinyu/tensorrtx#1145): more is other programs'."""
 
 Progress = Callable[[str], None]
 """Takes what a start does now, in words; on the loop's thread."""
@@ -106,7 +109,8 @@ class Starter:
     """Loads and warms, one model after the other, so that no measurement disturbs another.
 
     Knows no request. ``called_off()`` is asked between models; other mail that arrives meanwhile stays for the loop.
-    ``progress`` is told of each step, and how far a long one is.
+    ``progress`` is told of each step, and how far a long one is. ``card_free_bytes(index)``: what is free of the memory
+    of a card, ``None`` where nothing tells.
     """
 
     def __init__(
@@ -119,8 +123,11 @@ class Starter:
         called_off: Callable[[], bool],
         engines: Mapping[Tuple[str, str], Engine] | None = None,
         progress: Progress | None = None,
+        card_free_bytes: Callable[[int], int | None] = lambda index: None,
     ) -> None:
         self._config = config
+        self._card_free_bytes = card_free_bytes
+        self._with_context: Set[int] = set()  # cards on which a model was loaded
         self._made = dict(engines or {})
         self._profiled = {
             (profile.model, lane): timings.timings for profile in profiles for lane, timings in profile.lanes.items()
@@ -185,8 +192,8 @@ class Starter:
     ) -> int:
         """Load one model and warm it on its lanes; returns the memory that is left then."""
         copy_lane = copy_lane_name(device)
+        free_before = self._free_before(device)
         footprint: Footprint = self._call(copy_lane, model, "loaded", lambda _: engine.load(), engine)
-        self._started.footprints[model.name, device] = footprint
         check_inputs(self._config, model, engine)
         seen: Dict[str, Any] = {}
         for lane in lanes:
@@ -216,6 +223,9 @@ class Starter:
                     else {size: [] for size in model.batch}
                 )
                 log.info("no profile for model %s on lane %s: %s", model.name, lane, how)
+        if free_before is not None:
+            footprint = self._with_what_is_gone(self._config.devices[device].index, free_before, footprint)
+        self._started.footprints[model.name, device] = footprint
         self._started.outputs[model.name] = {**output_types(seen), **engine.outputs()}
         sequence = engine.sequence()  # its sessions may have measured some of it
         if sequence is not None:
@@ -240,6 +250,22 @@ class Starter:
             return left
         self._started.resident[device].append(model.name)
         return left - needed
+
+    def _free_before(self, device: str) -> int | None:
+        """What is free on a card before the first model of all is loaded there."""
+        config = self._config.devices[device]
+        if config.kind != "cuda" or config.index in self._with_context:
+            return None
+        self._with_context.add(config.index)
+        return self._card_free_bytes(config.index)
+
+    def _with_what_is_gone(self, index: int, free_before: int, footprint: Footprint) -> Footprint:
+        """The first model's footprint with what its engine does not see: CUDA's context and the libraries."""
+        free_after = self._card_free_bytes(index)
+        if free_after is None:
+            return footprint
+        unseen = free_before - free_after - sum(footprint)
+        return footprint._replace(work_bytes=footprint.work_bytes + min(max(0, unseen), CONTEXT_BYTES_MAX))
 
     def _is_timed(self, model: ModelConfig, lane: str) -> bool:
         timings = self._profiled.get((model.name, lane), {})

@@ -91,6 +91,23 @@ def test_cudas_gpus_are_found_in_nvml_where_they_lie_on_the_bus(monkeypatch):
     assert buses == ["0000:65:00.0", "0000:64:00.0", "", "", ""]
 
 
+def test_the_free_memory_of_a_card_is_asked_of_nvml_where_it_lies_on_the_bus(monkeypatch):
+    asked = []
+
+    class Nvml(Fixed):
+        def __init__(self, bus_id):
+            asked.append(bus_id)
+            super().__init__(STATE)
+
+    monkeypatch.setattr(device_watch, "NvmlSource", Nvml)
+    monkeypatch.setitem(driver._open, "cuda-bindings", CudaDouble(devices=2))
+    monkeypatch.setattr(device_watch, "detect_board", lambda: CARD)
+    assert device_watch.card_free_bytes(1) == 1 << 30
+    monkeypatch.setattr(device_watch, "detect_board", lambda: ORIN)
+    assert device_watch.card_free_bytes(0) is None, "the host's memory"
+    assert asked == ["0000:64:00.0"]
+
+
 def test_the_threads_post_news_and_end():
     posted: queue.Queue = queue.Queue()
 

@@ -9,9 +9,9 @@ import pytest
 
 from edgeserve.config.loading import parse_config
 from edgeserve.engines.base import Footprint
-from edgeserve.engines.synthetic import SyntheticEngine
+from edgeserve.engines.synthetic import NOMINAL_BYTES, SyntheticEngine
 from edgeserve.errors import ConfigError
-from edgeserve.live import preflight, startup
+from edgeserve.live import preflight, runtime_core, startup
 from edgeserve.live.preflight import check_models
 from edgeserve.live.startup import steadied
 from edgeserve.runtime import Runtime
@@ -144,3 +144,20 @@ def test_a_start_tells_each_step_and_how_far_a_long_load_is_while_it_goes_on(mon
         "model m: built to 20 %",  # and no word where nothing changes
         "model m is being warmed up on lane cpu0",
     ]
+
+
+def test_the_first_model_on_a_card_has_the_context_of_cuda_in_its_footprint(monkeypatch):
+    free = iter([10 << 30, 9 << 30, 1 << 30])  # before the first load, after it was warmed up; no more is asked
+    monkeypatch.setattr(runtime_core, "card_free_bytes", lambda index: next(free) if index == 0 else None)
+    models = {name: {"engine": "synthetic", "expected": {"1": "1ms"}} for name in ("first", "second")}
+    config = parse_config(
+        {
+            "device": {"gpu": {"kind": "cuda", "memory": "8GiB"}},
+            "lane": {"gpu0": {"device": "gpu"}},
+            "app": {name: {"model": name} for name in models},
+            "model": models,
+        }
+    )
+    with Runtime(config) as runtime:
+        device = runtime.stats()["devices"]["gpu"]
+    assert device["used_bytes"] == (1 << 30) + NOMINAL_BYTES, "what is gone, the first model in it, and the second"
