@@ -111,7 +111,7 @@ TORCH_VERSION ?= 2.13.0
 $(TORCH_VENV)/.torch: $(NEEDS)
 	$(TORCH_PYTHON) -m venv $(TORCH_VENV)
 	$(TORCH_VENV)/bin/python -m pip --disable-pip-version-check --quiet install torch==$(TORCH_VERSION) \
-		--editable '.[onnx,test,gpu]'
+		--editable '.[onnx,http,test,gpu,lm-torch]'
 	@touch $@
 
 test-torch: $(TORCH_VENV)/.torch

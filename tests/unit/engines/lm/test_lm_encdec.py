@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from serving import served, wait_until
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
@@ -13,6 +14,7 @@ transformers = pytest.importorskip("transformers", reason="pip install -e '.[lm-
 tokenizers = pytest.importorskip("tokenizers", reason="pip install -e '.[lm]'")
 
 END, CONTEXT = 1, 48
+OPTIONAL = {"max_tokens": {"dtype": "any", "optional": True}}
 PROMPTS = ("Hello there", "x", "The quick brown fox jumps over dogs", "the then")
 
 
@@ -145,3 +147,32 @@ def test_greedy_answers_are_those_of_generate_alone_and_with_joins_and_leaves(en
     begun = run(session, some[:2], steps_max=4)
     other = engine.open(LaneInfo(name="cpu1"))
     assert answers(run(other, some[:2], [result.state for result in begun])) == alone[:2]
+
+
+def test_a_server_answers_streams_and_stops_beside_an_app_of_another_kind(folder):
+    tables = {
+        "lane": {"cpu0": {}},
+        "model": {
+            "seq": {"engine": "lm", "file": "config.json", "batch": [1, 2, 4], "options": {"max_tokens": 40}},
+            "frames": {"engine": "synthetic", "expected": {"1": "2ms"}},
+        },
+        "app": {
+            "write": {"model": "seq", "slo": "60s", "inputs": {"prompt": {"dtype": "text"}, **OPTIONAL}},
+            "camera": {"model": "frames", "slo": "10s", "class": "critical"},
+        },
+    }
+    wanted = {prompt: expected(folder, prompt, length)[0] for prompt, length in zip(PROMPTS, (9, 17, 5, 12))}
+    with served(tables, folder) as (runtime, client):
+        frames = [client.submit("camera", {}) for _ in range(10)]
+        futures = [client.submit("write", item) for item in items()]
+        gone = client.submit("write", {"prompt": PROMPTS[0], "max_tokens": 40})
+        gone.cancel()
+        with client.stream("write", items()[1]) as stream:
+            pieces = [piece["text"] for piece in stream]
+        assert [future.result(60)["text"] for future in futures] == list(wanted.values())
+        assert "".join(pieces) == wanted[PROMPTS[1]] and len(pieces) > 1
+        for frame in frames:
+            frame.result(60)
+        wait_until(lambda: runtime.stats()["apps"]["write"]["open"] == 0)
+        found = runtime.stats()["apps"]["write"]
+    assert found["policy"] == "rtlm+"
