@@ -227,6 +227,23 @@ def test_parts_that_turn_out_too_many_end_their_request_before_they_run():
     assert device.ends[1] == ("dropped", 2.0) and len(device.batches) == 1
 
 
+@pytest.mark.parametrize(
+    ("route", "needs_ms"),
+    [(None, 1 + 1 + 10), (0.0, 1 + 2), (1.0, 1 + 20), (2.0, 1), (-1.0, 1)],
+    ids=["either is as likely", "the first", "the second", "neither", "none"],
+)
+def test_a_request_needs_the_branch_that_it_foretells(route, needs_ms):
+    table = chain()
+    table["model"] = {"pick": model(1, 0), "left": model(2, 0), "right": model(20, 0)}
+    branches = [{"name": name, "after": ["pick"]} for name in ("left", "right")]
+    table["app"]["app"]["node"] = [{"name": "pick", "route": "one"}, *branches]
+    hints = None if route is None else {"pick.route": route}
+    device = Device(table)
+    device.ask(ask(1, needs_ms - 0.1, hints=hints))
+    device.ask(ask(2, needs_ms, hints=hints))
+    assert device.ends == {1: ("rejected", 0.0)}
+
+
 # --- oracles ----------------------------------------------------------------------------------------------------------
 
 
