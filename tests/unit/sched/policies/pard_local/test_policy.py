@@ -121,6 +121,27 @@ def test_the_survivors_of_a_slow_batch_are_tested_again():
     assert device.batches[-1][2] == [3]
 
 
+def test_the_survivors_are_tested_again_also_behind_a_function():
+    device = Device(with_host_function())
+    device.ask(ask(1, 100), ask(2, 40), ask(3, 100))  # together: 18 + 5 + 8
+    device.now_ns, work = 32 * MS, device.running.pop(0)[1]  # 14 late: 2 cannot be in time any more
+    assert [job.request_id for job in work.jobs] == [2, 1, 3]
+    device.step(WorkFinished(work.work_id, 0, 32 * MS, tuple(JobResult(job) for job in work.jobs)))
+    device.advance()
+    assert device.ends[2] == ("dropped", 32.0)
+    assert not any(2 in jobs for _, model, jobs in device.batches if model != "a")
+
+
+def test_who_is_in_an_early_batch_counts_as_answered_early():
+    # Together: a until 24, b until 38 and 52. In pairs the second would end at 72.
+    table = chain()
+    table["model"] = {"a": model(20, 1), "b": model(10, 2, 2)}
+    device = Device(table)
+    device.ask(*[ask(number, due) for number, due in enumerate((38, 38, 52, 52), 1)])
+    device.advance()
+    assert device.ends == {number: ("completed", at) for number, at in ((1, 38.0), (2, 38.0), (3, 52.0), (4, 52.0))}
+
+
 def test_the_best_split_of_a_profile_whose_large_batches_are_slow():
     second = model(1, 1, 2)
     second["batch"], second["expected"] = [1, 2, 4], {"1": "2ms", "2": "3ms", "4": "10ms"}
