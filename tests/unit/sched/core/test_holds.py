@@ -105,6 +105,12 @@ def test_nobody_waits_for_clients_that_ask_whatever_is_answered():
             assert world.on_lane or not world.scheduler.open_count, "the lane idles while a request waits"
 
 
+@pytest.mark.parametrize(("delay", "batches"), [(4, []), (4.1, [1])])
+def test_who_comes_back_after_more_than_two_fifths_of_its_batch_is_not_waited_for(delay, batches):
+    world = teach(world_of(), "x", delay=delay)
+    assert started(one_waits_while_another_is_answered(world)) == batches
+
+
 @pytest.mark.parametrize("times", [{1: 10, 2: 20, 4: 40}, {1: 10, 2: 18, 4: 36}])
 def test_no_wait_where_a_fuller_batch_saves_nothing_or_hardly_anything(times):
     assert started(one_waits_while_another_is_answered(teach(world_of(times), "x"))) == [1]
