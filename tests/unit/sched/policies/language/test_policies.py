@@ -237,6 +237,7 @@ def test_a_short_answer_never_goes_to_the_slower_lane_and_static_tau_sends_every
     assert batch_of(world, "cpu") == [1] and batch_of(world) == []
     ask(world, 20, 20, at=1)
     assert batch_of(world) == [2]
+    assert world.scheduler.policies[0].figures()["sent to side lanes"] == 1
 
 
 @pytest.mark.parametrize(

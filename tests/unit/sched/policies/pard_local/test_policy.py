@@ -189,6 +189,24 @@ def test_another_policy_cuts_in_only_if_it_ends_before_the_latest_start():
     assert play(21)[:2] == ["a", "b"]
 
 
+def test_a_cohort_that_was_outbid_is_chosen_anew_with_those_that_came_meanwhile():
+    table = chain()
+    on_gpu, elsewhere = {"lanes": ["gpu"]}, {"lanes": ["npu"]}
+    table["lane"] = {"gpu": {}, "npu": {}}
+    table["model"] = {"a": model(10, 2, **on_gpu), "b": model(10, 2, **on_gpu)}
+    table["model"].update({"f": model(5, 0, 1, **on_gpu), "g": model(30, 2, **elsewhere)})
+    table["app"]["other"] = {"slo": "100ms", "node": [{"name": "f"}, {"name": "g"}]}
+    device = Device(table)
+    device.ask(ask(1, 400))
+    device.now_ns = 1 * MS
+    device.ask(ask(2, 400), ask(3, 62, app="other"))  # its function goes first, at 24
+    device.advance(24)
+    device.now_ns = 26 * MS
+    device.ask(ask(4, 400))
+    device.advance()
+    assert (24.0, "f", [3]) in device.batches and (29.0, "a", [2, 4]) in device.batches
+
+
 def test_a_host_function_counts_in_full_and_lets_a_second_cohort_begin():
     device = Device(with_host_function())
     device.ask(ask(1, 18))  # 10 + 5 + 4 = 19: the host function is part of the cost
