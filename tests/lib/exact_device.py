@@ -91,7 +91,7 @@ class Device:
 
 
 def ask(number, due_ms, at_ms=0, app="app", **more):
-    return Request(number, app, at_ms * MS, due_ms * MS, **more)
+    return Request(number, app, round(at_ms * MS), round(due_ms * MS), **more)
 
 
 def fan(**options):

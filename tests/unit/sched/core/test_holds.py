@@ -8,6 +8,7 @@ import pytest
 from hand_world import MS, Driver, ended, ran
 
 from edgeserve.sched.protocol.actions import RunBatch
+from edgeserve.sched.protocol.events import RequestArrived
 
 COUNTED_MIN = 16  # answers and arrivals before a client may be trusted
 SLACK_NS = MS // 10
@@ -16,7 +17,7 @@ STRIKES_MAX = 6
 CHEAP = {1: 10, 2: 11, 4: 13}
 """Four together take little longer than one."""
 
-DELAY = 1.0
+DELAY, LATER = 1.0, 3.0
 PATIENCE = DELAY * 5 / 4 + SLACK_NS / MS
 """What a lane waits for a client that comes back after ``DELAY``."""
 
@@ -104,6 +105,12 @@ def test_nobody_waits_for_clients_that_ask_whatever_is_answered():
             assert world.on_lane or not world.scheduler.open_count, "the lane idles while a request waits"
 
 
+@pytest.mark.parametrize(("delay", "batches"), [(4, []), (4.1, [1])])
+def test_who_comes_back_after_more_than_two_fifths_of_its_batch_is_not_waited_for(delay, batches):
+    world = teach(world_of(), "x", delay=delay)
+    assert started(one_waits_while_another_is_answered(world)) == batches
+
+
 @pytest.mark.parametrize("times", [{1: 10, 2: 20, 4: 40}, {1: 10, 2: 18, 4: 36}])
 def test_no_wait_where_a_fuller_batch_saves_nothing_or_hardly_anything(times):
     assert started(one_waits_while_another_is_answered(teach(world_of(times), "x"))) == [1]
@@ -116,7 +123,33 @@ def test_no_wait_for_who_comes_too_late_to_pay():
     assert started(one_waits_while_another_is_answered(world)) == []
 
 
-@pytest.mark.parametrize(("slo", "waits"), [(5 + 11 + PATIENCE + 0.1, True), (5 + 11 + PATIENCE - 0.1, False)])
+def two_are_answered(four: float) -> Driver:
+    """``x`` and ``z`` are answered together now; ``z`` comes back later. A batch of four takes ``four`` ms."""
+    world = teach(teach(world_of({1: 10, 2: 11, 4: four}), "x"), "z", delay=LATER)
+    world.step(*[RequestArrived(world.request("a", client=client)) for client in ("x", "z")])
+    return world
+
+
+@pytest.mark.parametrize(("four", "delay"), [(13, LATER), (16, DELAY)])
+def test_it_waits_for_the_later_of_two_clients_only_where_three_together_are_cheaper_still(four, delay):
+    world = two_are_answered(four)
+    world.arrive("a", client="y", at=world.now_ms + 5)
+    assert started(world.finish(at=world.now_ms + 6)) == []
+    assert world.wake_ms == pytest.approx(world.now_ms + delay * 5 / 4 + SLACK_NS / MS)
+
+
+def test_who_should_be_back_by_now_is_not_counted_on():
+    world = two_are_answered(16)
+    world.finish(at=world.now_ms + 11)
+    answered_ms = world.now_ms
+    assert started(world.arrive("a", client="y", at=answered_ms + PATIENCE)) == [], "with z alone it is cheaper"
+    assert world.wake_ms == pytest.approx(answered_ms + LATER * 5 / 4 + SLACK_NS / MS)
+
+
+@pytest.mark.parametrize(
+    ("slo", "waits"),
+    [(5 + 11 + PATIENCE + 0.1, True), (5 + 11 + PATIENCE, True), (5 + 11 + PATIENCE - 0.1, False)],
+)
 def test_no_wait_that_could_make_a_request_late(slo, waits):
     world = teach(world_of(), "x")
     assert started(one_waits_while_another_is_answered(world, slo=slo)) == ([] if waits else [1])

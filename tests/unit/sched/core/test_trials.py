@@ -148,6 +148,50 @@ def test_a_trial_waits_while_the_lane_works_for_others_and_ends_at_its_deadline(
     assert world.arrive("a", at=50) == [ran("m", 3)]  # believed now
 
 
+@pytest.mark.parametrize(
+    ("believed", "tried"), [([33.1], True), ([33], False), ([20], False), ([20, 13.1], True), ([20, 13], False)]
+)
+def test_a_request_for_a_busy_lane_is_a_trial_only_where_it_was_believed_too_slow_alone(believed, tried):
+    nodes = [f"m{place}" for place in range(len(believed))]
+    world = Driver(
+        {"n": {1: 30}, **{model: {1: took} for model, took in zip(nodes, believed)}},
+        {"a": {"slo": "33ms", "node": [{"name": model} for model in nodes]}, "b": "n"},
+        trials=True,
+    )
+    world.arrive("b", at=1000)
+    world.arrive("a")
+    assert world.outcome(2) == ("" if tried else "rejected")
+
+
+@pytest.mark.parametrize(("ago", "tried"), [(999, False), (1000, True)])
+def test_a_request_for_a_busy_lane_is_a_trial_only_where_its_model_was_not_measured_lately(ago, tried):
+    world = Driver({"m": {1: 12}, "n": {1: 30}}, {"a": {"model": "m", "slo": "33ms"}, "b": "n"}, trials=True)
+    for took in (12, 60, 60):
+        world.arrive("a")
+        world.finish(at=world.now_ms + took)
+    world.arrive("b", at=world.now_ms + ago)
+    world.arrive("a")
+    assert world.outcome(5) == ("" if tried else "rejected")
+
+
+def test_trials_that_would_make_others_late_are_one_in_sixteen_times_what_the_last_one_took():
+    world = Driver(
+        {"m": {1: 40}, "n": {1: 4}},
+        {"a": {"model": "m", "slo": "33ms"}, "b": {"model": "n", "slo": "15ms"}},
+        trials=True,
+    )
+    assert world.arrive("a") == [ran("m", 1)]
+    world.finish(at=12)
+    assert "trial" in "\n".join(world.scheduler.story(1))
+    for slow in (2, 3):
+        assert world.arrive("a") == [ran("m", slow)]
+        world.finish(at=world.now_ms + 60)
+    world.arrive("b")
+    world.finish(at=world.now_ms + 4)
+    assert world.arrive("a", at=16 * 12 - 1) == [ended(5, "rejected")]
+    assert world.arrive("a", at=16 * 12) == [ran("m", 6)]
+
+
 def test_a_trial_runs_alone_also_where_a_lane_takes_works_ahead():
     world = Driver(
         {"m": {1: 40}, "n": {1: 30}},

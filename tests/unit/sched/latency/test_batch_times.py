@@ -91,7 +91,10 @@ def test_what_is_old_is_forgotten_however_many_batches_of_other_sizes_follow():
 def test_a_speed_that_is_told_scales_all_times_and_measurements_do_not_count_twice(speed):
     draw, known = random.Random(f"speed/{speed}"), believed()
     ran(known, draw, 30)
+    profiled = dict(known.profiled_ns)
     known.set_speed(speed)
+    for size in SIZES:
+        assert known.profiled_ns[size] == pytest.approx(profiled[size] / speed)
     ran(known, draw, 30, slow=1 / speed, start=30)
     for size in SIZES:
         assert typical(known, size) == pytest.approx(TRUE[size] / speed, rel=0.15)

@@ -59,3 +59,12 @@ def test_hints_that_are_right_again_count_again():
     assert extra_of_a_job_that_declares_double(lambda truth, draw: next(declared)(truth, draw), 400) == pytest.approx(
         EACH_MS, rel=0.1
     )
+
+
+def test_that_work_was_declared_once_is_remembered():
+    latency = BatchTime("m", "gpu", {1: Timing(100, 5 * MS, 5 * MS, 5 * MS, 0)}, (1,))
+    work, told = latency.work(), []
+    for index, over_milli in enumerate([None, 0, None]):
+        latency.observe(index * 10 * MS, 1, 5 * MS, over_milli)
+        told.append(work.is_declared)
+    assert told == [False, True, True]

@@ -92,3 +92,11 @@ def test_the_least_time_alone_is_the_longest_path_of_the_fastest_runs():
     models = {"a": [measured(1, 9)], "b": [measured(2)], "c": [measured(8, 5, 7)], "d": [measured(10)]}
     assert least_alone_ns(app_of(FORK), {}, models, 5) == 16 * MS
     assert least_alone_ns(app_of(FORK), {"other": 1.0}, models, 5) == 16 * MS
+
+
+def test_the_least_time_alone_counts_the_batches_that_the_parts_of_a_request_need():
+    app = app_of([node("cut", fan_out=True), node("read", "cut"), node("join", "read", gather=True)])
+    models = {"cut": [measured(1)], "read": [measured(2)], "join": [measured(3)]}
+    assert least_alone_ns(app, {"cut.parts": 12.0}, models, 5) == (1 + 3 * 2 + 3) * MS, "in batches of four"
+    models["read"] *= 3
+    assert least_alone_ns(app, {"cut.parts": 12.0}, models, 5) == (1 + 2 + 3) * MS, "one on each of three lanes"

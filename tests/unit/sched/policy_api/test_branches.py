@@ -236,6 +236,9 @@ def test_an_answer_tells_its_quality_and_who_took_part(world):
     for wrong in (-0.1, 1.1, float("nan")):
         with pytest.raises(PolicyError, match="expected a number from 0 to 1"):
             driver.move(lambda board, wrong=wrong: board.rate(driver.only(), wrong))
+    for right in (0.0, 1.0):
+        driver.move(lambda board, right=right: board.rate(driver.only(), right))
+        assert driver.only().quality == right
 
 
 @pytest.mark.parametrize(("quality_min", "outcome"), [(0.9, "completed"), (0.91, "dropped")])

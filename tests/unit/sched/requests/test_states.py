@@ -8,6 +8,7 @@ import pytest
 from hand_world import app_of, job
 
 from edgeserve.errors import PolicyError
+from edgeserve.sched.protocol.actions import LatencyBreakdown
 from edgeserve.sched.requests import states
 from edgeserve.sched.requests.states import JOB_TABLE, REQUEST_TABLE, move_job, move_request, steps_left
 
@@ -96,3 +97,12 @@ def test_reasons_are_added_until_they_are_two_hundred_letters_long():
         request.leave_out("x" * length)
         request.leave_out("late")
         assert request.left_out == "x" * length + ("; late" if length < 200 else "")
+
+
+def test_a_request_that_has_begun_is_ended_by_no_other_of_its_stream():
+    waiting, running, between = [job(number, app_of("m")).request for number in (1, 2, 3)]
+    running.running, between.breakdown = 1, LatencyBreakdown(execute_ns=5)
+    for request in (waiting, running, between):
+        request.successor_ns = (60, 66)
+    assert [waiting.begin_by_ns(now_ns) for now_ns in (60, 61, 66, 67)] == [60, 66, 66, None]
+    assert running.begin_by_ns(0) is None and between.begin_by_ns(0) is None

@@ -138,6 +138,15 @@ def test_under_pressure_the_least_recently_used_idle_model_goes():
     assert made.under_pressure() is None
 
 
+def test_a_load_that_waits_is_looked_at_again_when_the_next_resident_model_counts_as_idle():
+    made = device(a=(50, True), b=(50, True), n=(60, False, 10), gone=(60, False))
+    for name, used_ms in (("a", 300), ("b", 200), ("gone", 100)):
+        made.placements[name].used_ns = used_ms * MS
+    assert [made.roomier_at_ns(now_ms * MS) for now_ms in (400, 1200, 1300)] == [1200 * MS, 1300 * MS, None]
+    wants(made, "n", 0)
+    assert made.roomier_at_ns(400 * MS) is None
+
+
 def test_what_never_fits_is_refused_at_start():
     with pytest.raises(ConfigError, match=r"model 'a' needs 101B on device 'd', more than \[device.d\] memory = 100B"):
         device(a=(101, False))

@@ -103,3 +103,38 @@ def test_a_batch_tells_its_longest_member_by_what_a_batch_of_its_size_multiplies
     for longest_ms in (21, 22, 15):  # (31 - 10) / 1, (54 - 10) / 2, (70 - 10) / 4
         assert longest_ms * UNIT in lengths.points.tolist()
     assert lengths.fixed_ns == 10 * UNIT and lengths.factors == {1: 1.0, 2: 2.0, 4: 4.0} and corrections == {}
+
+
+def test_members_of_a_batch_are_expected_to_be_shorter_than_its_longest():
+    draw = random.Random("longest")
+    longest = [max(draw.uniform(10, 30) for _ in range(4)) for _ in range(128)]
+    lengths, _ = learnt(latency(), [row for length in longest for row in rows(4, 4 * length)])
+    assert lengths.mean_alone_ns("a") / UNIT == pytest.approx(20, rel=0.1)  # the longest are 26 on average
+
+
+def test_times_alone_count_beside_batches():
+    lengths, _ = learnt(latency(fixed=10), rows(1, 50), {"a": window(45, 55, 101)})
+    assert lengths.mean_alone_ns("a") / UNIT == pytest.approx(50, rel=0.05)
+
+
+def test_before_anything_was_measured_half_of_the_requests_are_shorter_than_the_profile_says():
+    lengths, _ = learnt(latency(fixed=10), [], {"a": LengthWindow(8)}, corrected=False)
+    assert lengths.alone("a").quantile_ns(0.5) / UNIT == pytest.approx(10 + 20, rel=0.05)
+
+
+def test_on_a_faster_lane_all_that_was_learnt_takes_as_much_less():
+    batches = rows(1, 31) + rows(2, 54) + rows(4, 70)
+    usual, fast = [learnt(latency(fixed=10), batches, speed=speed)[0] for speed in (1.0, 2.0)]
+    for size in (1, 2, 4):
+        members = ("a",) * size
+        assert fast.batch(size, members).mean_ns() == pytest.approx(usual.batch(size, members).mean_ns() / 2)
+
+
+def test_a_size_that_takes_longer_than_the_law_says_is_corrected_by_as_much():
+    model = latency(fixed=10)
+    batches = rows(1, 30, count=64) + rows(4, 10 + 2 * 80, count=64)
+    law, none = learnt(model, batches, corrected=False)
+    made, corrections = learnt(model, batches)
+    by_law_ns = law.batch(4, ("a",) * 4).mean_ns()
+    assert none == {} and corrections[4] == pytest.approx(160 * UNIT / (by_law_ns - 10 * UNIT), rel=0.01)
+    assert made.batch(4, ("a",) * 4).mean_ns() / UNIT == pytest.approx(170, rel=0.01)

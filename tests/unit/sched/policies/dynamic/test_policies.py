@@ -170,6 +170,46 @@ def test_where_a_job_is_expected_to_end():
     assert told() == ("l0", 49, 32, 92)
 
 
+def alone_ms(world):
+    """The mean time alone of each class of length, as figures say."""
+    (model,) = world.scheduler.policies[0].figures()["models"].values()
+    return {name: round(table["mean"], 1) for name, table in model["lanes"]["cpu0"]["alone_ms"].items()}
+
+
+def teach(world, took, count=8, **fields):
+    """Lone requests, which take so long each; then time for new tables."""
+    for _ in range(count):
+        world.arrive("a", slo=999, **fields)
+        world.finish(at=world.now_ms + took)
+        world.now_ms += 50
+    world.arrive("a", slo=999, **fields)
+    world.finish(at=world.now_ms + took)
+    return alone_ms(world)
+
+
+def learner(kind="orloj", **options):
+    """One app of which nothing is known but an expected time of 10 ms."""
+    return Driver({"m": {1: 10, 2: 20}}, {"a": "m"}, policy={kind: {"sample": 1.0, "budget": 0.0, **options}})
+
+
+@pytest.mark.parametrize(("kind", "options"), [("orloj", {}), ("orloj+", {"hint": "length"})])
+def test_times_alone_that_were_measured_at_another_speed_count_at_the_present_one(kind, options):
+    world = learner(kind, window=8, **options)
+    world.lane("cpu0", speed=2.0)
+    known = teach(world, 20, hints={"length": 5.0})
+    assert set(known.values()) == {20.0}
+    world.lane("cpu0", speed=1.0)
+    world.arrive("a", slo=999, hints={"length": 5.0})
+    assert alone_ms(world) == dict.fromkeys(known, 40.0)
+
+
+def test_hinted_times_of_two_classes_are_remembered_beside_each_other():
+    world = learner("orloj+", hint="length", window=4)
+    teach(world, 20, count=3, hints={"length": 5.0})
+    known = teach(world, 60, count=3, hints={"length": 9.0})
+    assert {20.0, 60.0} <= set(known.values())
+
+
 # --- orloj+ -----------------------------------------------------------------------------------------------------------
 
 

@@ -237,6 +237,7 @@ def test_a_short_answer_never_goes_to_the_slower_lane_and_static_tau_sends_every
     assert batch_of(world, "cpu") == [1] and batch_of(world) == []
     ask(world, 20, 20, at=1)
     assert batch_of(world) == [2]
+    assert world.scheduler.policies[0].figures()["sent to side lanes"] == 1
 
 
 @pytest.mark.parametrize(
@@ -307,8 +308,9 @@ def test_what_reading_prompts_takes_is_learnt():
         assert index or world.work().expected_ns == (2 + 20) * 10 * MS
         world.finish(at=1000 * index + 200, steps=20)
     ask(world, 20, at=20_000)
-    assert world.work().expected_ns <= (1 + world.work().steps_max) * 10 * MS
-    assert 0.0 < world.scheduler.policies[0].figures()["prefill_steps"]["lm on gpu"] < 0.5
+    learnt = world.scheduler.policies[0].figures()["prefill_steps"]["lm on gpu"]
+    assert 0.0 < learnt < 0.5
+    assert world.work().expected_ns == pytest.approx((learnt + world.work().steps_max) * 10 * MS, abs=MS // 10)
 
 
 def test_no_more_answers_are_admitted_than_bring_most_in_time():

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from for_each import for_each
 
-from edgeserve.sched.policies.pard_local.cost import LaneSchedule, Schedule, Stage
+from edgeserve.sched.policies.pard_local.cost import ENTRIES_MAX, LaneSchedule, Schedule, Stage, repeated
 from edgeserve.sched.policy_api.budget import OPERATIONS_MAX, Budget
 
 
@@ -46,6 +46,13 @@ def test_parts_wait_for_their_share_of_the_batches_before():
 def test_a_model_of_steps_begins_when_all_of_its_jobs_are_there():
     stages = chain(("gpu", [(2, 10), (2, 10)]), ("other", [(2, 5), (2, 5)] * 3, 0, 0, 0, True))
     assert ends(stages, {"gpu": 0, "other": 0}) == [20 + 30]
+
+
+def test_however_many_steps_a_model_makes_a_short_list_has_all_their_jobs_and_time():
+    for repeats in (1, 7, 100, 1000, 1001, 12345):
+        found = repeated([(4, 10), (1, 7)], repeats)
+        assert (sum(jobs for jobs, _ in found), sum(time for _, time in found)) == (5 * repeats, 17 * repeats)
+        assert len(found) <= max(2, ENTRIES_MAX)
 
 
 def test_branches_run_beside_each_other_on_lanes_of_their_own():

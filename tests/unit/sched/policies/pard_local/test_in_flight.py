@@ -1,4 +1,4 @@
-"""One lane: the ends of cohorts that need no schedule are those of the schedule (``pard_local``)."""
+"""When cohorts in flight end, and when each of their members is answered (``pard_local``)."""
 
 from __future__ import annotations
 
@@ -51,3 +51,61 @@ def test_on_one_lane_cohorts_end_one_after_the_other_as_in_a_schedule(table, mon
     monkeypatch.setattr(InFlight, "_one_after_the_other", lambda *args: False)
     assert [served(table(), seed) for seed in range(3)] == quick
     assert any(outcome == "completed" for _, ends in quick for outcome, _ in ends.values())
+
+
+def one_model():
+    """Batches of two: the first two members are answered before the others."""
+    table = chain()
+    table["model"], table["app"]["app"]["node"] = {"a": model(6, 2, 2)}, [{"name": "a"}]
+    return table
+
+
+def function_at_the_end():
+    """A function that takes requests one after the other."""
+    return {
+        "lane": {"gpu": {}, "host": {}},
+        "model": {"a": model(10, 2, lanes=["gpu"]), "f": model(6, 0, 1, lanes=["host"])},
+        "policy": {"p": {"kind": "pard_local"}},
+        "app": {"app": {"slo": "200ms", "node": [{"name": "a"}, {"name": "f"}]}},
+    }
+
+
+def two_at_the_end():
+    """Nobody is answered before both models have run, here one after the other."""
+    table = chain()
+    table["model"] = {"a": model(4, 2), "b": model(4, 2, 1), "c": model(3, 2, 1)}
+    table["app"]["app"]["node"] = [{"name": "a"}, {"name": "b", "after": ["a"]}, {"name": "c", "after": ["a"]}]
+    return table
+
+
+def expected_ms(device):
+    """When the policy expects to answer each open request."""
+    policy, state = device.scheduler.policies[0], device.scheduler.state
+    ends = {number: policy.expected_end(request, None, state.board) for number, request in state.requests.items()}
+    return {number: end.deadline_ns_min / MS for number, end in ends.items()}
+
+
+def play(table):
+    """Six requests and no more: what was expected whenever a batch had ended, and when each was answered."""
+    device = Device(table)
+    device.ask(*[ask(number, 300 - number) for number in range(1, 7)])  # the last is due first
+    expected = []
+    while device.running:
+        expected.append(expected_ms(device))
+        device.advance(device.running[0][0] / MS)
+    ends = {number: at_ms for number, (_, at_ms) in device.ends.items()}
+    assert len(ends) == 6
+    return expected, ends
+
+
+@pytest.mark.parametrize("table", [chain, one_model, function_at_the_end])
+def test_each_is_answered_when_it_was_expected_to_be(table):
+    expected, ends = play(table())
+    for known in expected:
+        assert known == {number: ends[number] for number in known}
+
+
+def test_where_two_models_answer_all_are_expected_with_the_last():
+    expected, ends = play(two_at_the_end())
+    for known in expected:
+        assert known == dict.fromkeys(known, max(ends.values()))

@@ -121,6 +121,27 @@ def test_the_survivors_of_a_slow_batch_are_tested_again():
     assert device.batches[-1][2] == [3]
 
 
+def test_the_survivors_are_tested_again_also_behind_a_function():
+    device = Device(with_host_function())
+    device.ask(ask(1, 100), ask(2, 40), ask(3, 100))  # together: 18 + 5 + 8
+    device.now_ns, work = 32 * MS, device.running.pop(0)[1]  # 14 late: 2 cannot be in time any more
+    assert [job.request_id for job in work.jobs] == [2, 1, 3]
+    device.step(WorkFinished(work.work_id, 0, 32 * MS, tuple(JobResult(job) for job in work.jobs)))
+    device.advance()
+    assert device.ends[2] == ("dropped", 32.0)
+    assert not any(2 in jobs for _, model, jobs in device.batches if model != "a")
+
+
+def test_who_is_in_an_early_batch_counts_as_answered_early():
+    # Together: a until 24, b until 38 and 52. In pairs the second would end at 72.
+    table = chain()
+    table["model"] = {"a": model(20, 1), "b": model(10, 2, 2)}
+    device = Device(table)
+    device.ask(*[ask(number, due) for number, due in enumerate((38, 38, 52, 52), 1)])
+    device.advance()
+    assert device.ends == {number: ("completed", at) for number, at in ((1, 38.0), (2, 38.0), (3, 52.0), (4, 52.0))}
+
+
 def test_the_best_split_of_a_profile_whose_large_batches_are_slow():
     second = model(1, 1, 2)
     second["batch"], second["expected"] = [1, 2, 4], {"1": "2ms", "2": "3ms", "4": "10ms"}
@@ -166,6 +187,24 @@ def test_another_policy_cuts_in_only_if_it_ends_before_the_latest_start():
 
     assert play(100) == ["a", "c", "b"]
     assert play(21)[:2] == ["a", "b"]
+
+
+def test_a_cohort_that_was_outbid_is_chosen_anew_with_those_that_came_meanwhile():
+    table = chain()
+    on_gpu, elsewhere = {"lanes": ["gpu"]}, {"lanes": ["npu"]}
+    table["lane"] = {"gpu": {}, "npu": {}}
+    table["model"] = {"a": model(10, 2, **on_gpu), "b": model(10, 2, **on_gpu)}
+    table["model"].update({"f": model(5, 0, 1, **on_gpu), "g": model(30, 2, **elsewhere)})
+    table["app"]["other"] = {"slo": "100ms", "node": [{"name": "f"}, {"name": "g"}]}
+    device = Device(table)
+    device.ask(ask(1, 400))
+    device.now_ns = 1 * MS
+    device.ask(ask(2, 400), ask(3, 62, app="other"))  # its function goes first, at 24
+    device.advance(24)
+    device.now_ns = 26 * MS
+    device.ask(ask(4, 400))
+    device.advance()
+    assert (24.0, "f", [3]) in device.batches and (29.0, "a", [2, 4]) in device.batches
 
 
 def test_a_host_function_counts_in_full_and_lets_a_second_cohort_begin():
@@ -225,6 +264,23 @@ def test_parts_that_turn_out_too_many_end_their_request_before_they_run():
     device.ask(ask(1, 100))
     device.advance()
     assert device.ends[1] == ("dropped", 2.0) and len(device.batches) == 1
+
+
+@pytest.mark.parametrize(
+    ("route", "needs_ms"),
+    [(None, 1 + 1 + 10), (0.0, 1 + 2), (1.0, 1 + 20), (2.0, 1), (-1.0, 1)],
+    ids=["either is as likely", "the first", "the second", "neither", "none"],
+)
+def test_a_request_needs_the_branch_that_it_foretells(route, needs_ms):
+    table = chain()
+    table["model"] = {"pick": model(1, 0), "left": model(2, 0), "right": model(20, 0)}
+    branches = [{"name": name, "after": ["pick"]} for name in ("left", "right")]
+    table["app"]["app"]["node"] = [{"name": "pick", "route": "one"}, *branches]
+    hints = None if route is None else {"pick.route": route}
+    device = Device(table)
+    device.ask(ask(1, needs_ms - 0.1, hints=hints))
+    device.ask(ask(2, needs_ms, hints=hints))
+    assert device.ends == {1: ("rejected", 0.0)}
 
 
 # --- oracles ----------------------------------------------------------------------------------------------------------

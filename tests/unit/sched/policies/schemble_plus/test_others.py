@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hand_world import Driver
 
 from edgeserve.config.ensemble_profile import monotone
+from edgeserve.sched.policies.schemble_plus.others import Taken
 
 HARD = [0, 0.8, 0.8, 0.9, 0.8, 0.9, 0.9, 1]
 TIMES = {"a": 10, "b": 40, "c": 40, "frames": 4, "vote": 1, "side": 20}
@@ -92,3 +94,15 @@ def test_the_price_for_requests_to_come_falls_where_hardly_any_come():
             run(world, next(iter(world.on_lane.values())).lane)
     world.arrive("q", at=3000)
     assert [run(world), run(world), run(world)] == ["a", "b", "c"]
+
+
+def test_the_part_of_its_time_that_others_take_of_a_lane_is_known_after_a_quarter_of_a_second():
+    world, taken = make(), Taken()
+    lanes, board = [world.scheduler.state.lanes["l"]], world.scheduler.state.board
+    known = {}
+    for at in range(0, 4000, 10):  # frames of 4 ms
+        film(world, 10, at + 10, start=at)
+        world.step(at=at + 10)
+        known[at + 10] = taken.part(lanes, frozenset("q"), board)
+    assert known[250] is None
+    assert known[260] == pytest.approx(0.4, rel=0.05) and known[4000] == pytest.approx(0.4, rel=0.05)
