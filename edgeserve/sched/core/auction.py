@@ -157,14 +157,15 @@ class Auction:
 
     def _say_spread(self, bids: List[Bid], lane: Lane) -> None:
         """How much longer than expected each bid's work may take, by the careful estimate: at most as long again, since
-        one outlier says little, and where requests differ in work the bid counts with chances already."""
+        one outlier says little, and where requests differ in work the bid counts with chances already. Some policies
+        bid by the careful estimate itself: nothing is added to that."""
         for bid in bids:
             latency = self._state.latency.get((bid.model, lane.name))
             if latency is None or bid.size not in latency.sizes:
                 continue  # (what is not legal, launching it says)
-            likely_ns = latency.likely_ns[bid.size]
-            beyond_ns = latency.estimate_ns[bid.size] - likely_ns
-            if beyond_ns > 0 < likely_ns:
+            likely_ns, careful_ns = latency.likely_ns[bid.size], latency.estimate_ns[bid.size]
+            beyond_ns = careful_ns - likely_ns
+            if beyond_ns > 0 < likely_ns and bid.expected_ns != careful_ns:
                 bid.spread_ns = bid.expected_ns * min(beyond_ns, likely_ns) // likely_ns
 
     def _trial_may_run(self, trial: Bid, bids: List[Bid], lane: Lane, at_ns: int) -> bool:

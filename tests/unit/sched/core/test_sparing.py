@@ -68,9 +68,10 @@ def test_nor_is_it_late_by_the_gap_between_two_batches(slo, model):
     assert started(hands_over(make(slo=f"{slo}ms"), 1)).model == model
 
 
+@pytest.mark.parametrize("other", ["edf", "fifo"])  # fifo bids by the careful estimate itself
 @pytest.mark.parametrize(("slo", "model"), [(1 + 8 + 60, "short"), (1 + 7 + 60, "long")])
-def test_work_of_others_counts_with_the_time_that_it_may_take_beyond_what_is_likely(slo, model):
-    world = make(slo=f"{slo}ms", other="edf")
+def test_work_of_others_counts_with_the_time_that_it_may_take_beyond_what_is_likely(slo, model, other):
+    world = make(slo=f"{slo}ms", other=other)
     for number, took_ms in enumerate([8, *[5] * 9]):
         world.scheduler.state.latency["short", "l"].observe(number, 1, took_ms * MS)
     assert started(world).model == model
