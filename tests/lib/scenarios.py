@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Union
+from typing import Any, Iterable, List, Mapping, Union
 
+import pytest
 from hand_world import table
 
 from edgeserve.sim.scenario import Scenario, parse_scenario
@@ -26,6 +27,14 @@ def scenario_of(
     sections["workload"] = {name: {"app": name, **keys} for name, keys in workload.items()}
     sections["run"] = {"duration": f"{seconds}s", **(run or {})}
     return parse_scenario(table(models, apps, **sections), directory)
+
+
+PRODUCT = ("fifo", "edf", "orloj+", "pard_local", "rtlm+", "schemble+")
+
+
+def product_first(policies: Iterable[str], *more: Any) -> List[Any]:
+    """Values of a parameter: the product's policies; those of papers, and ``more`` ones of each, run nightly."""
+    return [pytest.param(policy, *more, marks=() if policy in PRODUCT else pytest.mark.nightly) for policy in policies]
 
 
 NO_STEP_COSTS = {"step_cost": "0us", "event_cost": "0us"}

@@ -4,7 +4,7 @@ background work whose batches are short, long, or both."""
 from __future__ import annotations
 
 import pytest
-from scenarios import scenario_of
+from scenarios import product_first, scenario_of
 
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import simulate
@@ -33,7 +33,7 @@ def run(policy, times_ms, rate, *, jitter="0ms", slo="2s", noise=0.02, seconds=4
 
 
 @pytest.mark.worlds
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", product_first(POLICIES))
 @pytest.mark.parametrize(
     ("times_ms", "rate"),
     [

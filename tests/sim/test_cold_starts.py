@@ -45,7 +45,7 @@ def draw_world(name):
     }
 
 
-def scenario(world, kind, load, policy="main", seconds=20):
+def scenario(world, kind, load, policy="main", seconds=10):
     fixed, lengths = world["fixed"], world["lengths"]
     rate = load * 1000 / (fixed + statistics.fmean(lengths)) / len(world["apps"])
     slo = world["factor"] * (fixed + lengths[int(0.99 * len(lengths))])

@@ -8,7 +8,7 @@ from scenarios import scenario_of
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import simulate
 
-SECONDS = 20
+SECONDS = 8
 
 
 def shares(policy, stream="newest_wins", **arrivals):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, List, NamedTuple, Optional, Sequence, Tuple
 
 import pytest
+from scenarios import product_first
 
 from edgeserve.loop.drive import drive
 from edgeserve.recording.trace import RecordedStep
@@ -85,8 +86,8 @@ def reason_with(make: Any, asked: Asked, slo_ns: int) -> Optional[str]:
 @pytest.mark.parametrize(
     ("kind", "trials"),
     [
-        *[(kind, False) for kind in ("edf", "clockwork", "nexus", "orloj", "orloj+", "pard", "pard+", "pard_local")],
-        *[(kind, True) for kind in ("edf", "clockwork", "pard_local")],
+        *product_first(("edf", "clockwork", "nexus", "orloj", "orloj+", "pard", "pard+", "pard_local"), False),
+        *product_first(("edf", "clockwork", "pard_local"), True),
     ],
 )
 def test_the_deadline_that_would_do_is_not_refused(kind: str, trials: bool) -> None:

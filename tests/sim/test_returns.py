@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from scenarios import scenario_of
+from scenarios import product_first, scenario_of
 
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.protocol.actions import RunBatch
@@ -40,7 +40,7 @@ def run(policy, wait, seed=7, slo="1s", **workload):
 
 
 @pytest.mark.worlds
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize("policy", product_first(sorted(POLICIES)))
 def test_sixteen_in_flight_become_batches_of_sixteen(policy):
     closed = {"kind": "closed", "clients": 16, "think": "700us"}
     without, _ = run(policy, False, **closed)
@@ -53,7 +53,7 @@ def test_sixteen_in_flight_become_batches_of_sixteen(policy):
 
 
 @pytest.mark.worlds
-@pytest.mark.parametrize("load", [0.5, 0.9, 1.2, 1.5])
+@pytest.mark.parametrize("load", [0.5, 1.2])
 @pytest.mark.parametrize(("kind", "keys"), [("poisson", {}), ("gamma", {"cv": 1.0}), ("periodic", {})])
 def test_an_open_loop_is_never_waited_for(load, kind, keys):
     asked = {"kind": kind, "rate": load * CAPACITY, "slo": "42ms", **keys}

@@ -32,7 +32,7 @@ def scenario(start):
         },
         {"q": {"kind": "poisson", "rate": 600}},
         {"p": {"kind": "schemble+"}},
-        seconds=3,
+        seconds=1.5,
         lane={"l": {}, "side": {}},
         machine={**free, "step": "50us", "start": start, "lock_factor": 1.0},
     )
@@ -43,5 +43,5 @@ def scenario(start):
 def test_models_run_in_batches_where_what_lies_between_them_takes_the_lane(start):
     ended = simulate(scenario(start), 1, ()).world.ended
     missed = [item for item in ended if item.outcome != "completed" or item.end_ns > item.request.deadline_ns]
-    assert len(ended) > 1500
+    assert len(ended) > 750
     assert len(missed) < 0.01 * len(ended)
