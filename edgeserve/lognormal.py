@@ -59,6 +59,16 @@ class Lognormal(NamedTuple):
             return max(1.0, min(float(done), self.most - done))
         return max(1.0, min(self.most, self._mean() * _above(z - self.sigma) / above) - done)
 
+    def rest(self, done: int, share: float) -> float:
+        """What comes on top of a number that is above ``done`` already and is not exceeded by ``share`` of them, at
+        least 1."""
+        if done <= 0 or self.sigma < FLAT:
+            return max(1.0, self.quantile(share) - done)
+        above = _above((math.log(done) - self.log_mean) / self.sigma)
+        if above < TAIL:
+            return max(1.0, min(done * share / (1.0 - share) if share < 1.0 else self.most, self.most - done))
+        return max(1.0, self.quantile(1.0 - (1.0 - share) * above) - done)
+
     def chance(self, done: int, more: float) -> float:
         """The chance that a number above ``done`` is at most ``more`` above it."""
         if self.sigma < FLAT:

@@ -37,10 +37,21 @@ def test_what_is_left_and_its_chances_are_those_of_the_longer_ones(law: Lognorma
         assert law.chance(done, more) == pytest.approx(share, abs=0.02), more
 
 
+@pytest.mark.parametrize("law", LAWS[:2])
+@pytest.mark.parametrize("done", [0, 3, 20, 40])
+def test_what_is_left_at_most_with_a_chance_is_that_of_the_longer_ones(law: Lognormal, done: int) -> None:
+    longer = sorted(number for number in drawn(law) if number > done)
+    for share in (0.5, 0.9):
+        assert law.rest(done, share) == pytest.approx(longer[int(share * len(longer))] - done, rel=0.06), share
+
+
 def test_far_beyond_its_law_a_number_is_its_own_evidence() -> None:
     assert Lognormal(1.0, 0.1, 1.0, 1000.0).remaining(200) == 200
     assert Lognormal(1.0, 0.1, 1.0, 210.0).remaining(200) == 10
     assert Lognormal(1.0, 0.1).chance(200, 200) == 0.5
+    assert Lognormal(1.0, 0.1).rest(200, 0.5) == 200
+    assert Lognormal(1.0, 0.1, 1.0, 210.0).rest(200, 0.9) == 10
+    assert Lognormal(1.0, 0.0).rest(50, 0.9) == 1.0
     assert Lognormal(1.0, 0.0).remaining(1) == pytest.approx(math.e - 1)
     assert Lognormal(1.0, 0.0).remaining(50) == 1.0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from heapq import heapify, heapreplace, nsmallest
 from typing import Any, ClassVar, Dict, Final, List, Mapping, Sequence, Set, Tuple, Type
 
 from edgeserve.compiled import mypyc_attr
@@ -288,16 +289,31 @@ class RtlmPlus(LanguagePolicy):
         latency = board.latency(tasks.model, lane.name)
         batch = self._batch_of(latency)
         step_ns = self._step_ns(latency, batch)
-        names = ["", *[item.name for item in mains]]
-        left = [
-            waiting.remaining(self._made(waiting, step_ns, board))
-            for waiting in [*tasks.running.values(), *tasks.begun.values()]
-            if waiting.job.lane in names
-        ]
+        left = self._steps_left(tasks, mains, step_ns, board)
         main = Main(
             float(board.now_ns), step_ns, self._prefill_ns(latency, batch), len(fresh), batch, tasks.predicted.mean()
         )
         return Crowd(main, batch * len(mains), running=len(left), left_steps=sum(left, 0.0))
+
+    def _steps_left(self, tasks: ModelTasks, mains: Sequence[Lane], step_ns: int, board: Board) -> List[float]:
+        """The steps that each answer that has begun is still expected to have."""
+        names = ["", *[item.name for item in mains]]
+        return [
+            waiting.remaining(self._made(waiting, step_ns, board))
+            for waiting in [*tasks.running.values(), *tasks.begun.values()]
+            if waiting.job.lane in names
+        ]
+
+    def _begins_ns(self, tasks: ModelTasks, fresh: List[Waiting], mains: Sequence[Lane], board: Board) -> float:
+        """When so many places are free that others are admitted, if each takes the place that is free first."""
+        crowd = self._crowd(tasks, fresh, mains, board)
+        ends = self._steps_left(tasks, mains, round(crowd.main.step_ns), board)
+        ends += [0.0] * (crowd.slots - len(ends))
+        heapify(ends)
+        for waiting in fresh:
+            heapreplace(ends, ends[0] + waiting.steps)
+        free = nsmallest(self._needed(tasks, crowd.slots, board), ends)[-1]
+        return crowd.main.begins_ns + free * crowd.main.step_ns
 
     def _main(self, crowd: Crowd, place: int, ahead_steps: float) -> Main:
         """A task begins when as many sequences have ended as stand before it, beyond the slots."""
@@ -337,6 +353,6 @@ def _in_turns(tasks: ModelTasks, fresh: List[Waiting]) -> List[Waiting]:
         client = waiting.job.request.client
         turn = rounds.get(client, 0)
         rounds[client] = turn + 1
-        rows.append((waiting.rank, turn, place))
+        rows.append((waiting.tier, turn, place))
     rows.sort()
     return [fresh[place] for _, _, place in rows]

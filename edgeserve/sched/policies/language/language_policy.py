@@ -23,6 +23,7 @@ from edgeserve.sched.policies.language.priority import Key
 from edgeserve.sched.policies.language.queues import Learnt, ModelTasks, Waiting, declared
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.board import Board
+from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
 from edgeserve.sched.requests.graph import App
@@ -50,6 +51,9 @@ TAU_SHARE: Final = 0.9
 
 KEEP: Final = 0.8
 """Of a mean, at each new number."""
+
+PROMISED: Final = 0.9
+"""A deadline that would do is one by which an answer has ended with this chance, by how long such answers are."""
 
 FEW: Final = 8
 """The first of a queue are found without sorting all of it where it is so many times as long."""
@@ -120,6 +124,42 @@ class LanguagePolicy(Policy):
     def _due_ns(self, job: Job) -> int:
         """The deadline that orders go by."""
         return job.request.deadline_ns
+
+    def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
+        """Of an app of one node, by how long the answer is at most with the chance :data:`PROMISED`, in steps that it
+        shares with as many others as run at once."""
+        found = super().expected_end(request, job, board)
+        if found is None or not request.app.simple:
+            return found
+        node = request.app.entries[0]
+        tasks = self._models[node.model]
+        latency = board.latency(node.model, found.lane)
+        steps = self._promised_steps(tasks, request, job, board)
+        if not steps:
+            return found
+        batch = self._batch_of(latency)
+        alone_ns = self._prefill_ns(latency, batch) + math.ceil(steps * self._step_ns(latency, batch))
+        begins_ns = board.now_ns + found.wait_ns
+        mains = self._main_lanes(node.model, board)
+        if mains:
+            fresh = [waiting for waiting in tasks.fresh.values() if waiting.job.request is not request]
+            begins_ns = max(begins_ns, round(self._begins_ns(tasks, fresh, mains, board)))
+        return found._replace(wait_ns=begins_ns - board.now_ns, alone_ns=alone_ns, deadline_ns_min=begins_ns + alone_ns)
+
+    def _promised_steps(self, tasks: ModelTasks, request: RequestRecord, job: Job | None, board: Board) -> float:
+        """0 where the model makes no steps, as far as is known."""
+        if job is None:
+            job = next(iter(request.jobs.values()), None)
+        if job is not None:
+            for table in (tasks.fresh, tasks.begun, tasks.running):
+                if job.seq in table:
+                    return table[job.seq].likely_steps(PROMISED) if tasks.stepwise else 0.0
+        node = request.app.entries[0]
+        told = request.hints.get(node.steps_key)
+        if told is None and not tasks.stepwise and not board.makes_sequences(tasks.model):
+            return 0.0
+        lengths = self._learnt.of_node(request.app.name, node.name)
+        return lengths.predict(told, request.hints.get("steps_sd")).rest(0, PROMISED)
 
     def on_gone(self, job: Job, board: Board) -> None:
         self._models[job.node.model].remove(job)
@@ -257,8 +297,8 @@ class LanguagePolicy(Policy):
         latency = board.latency(tasks.model, lane.name)
         step_ns = float(self._step_ns(latency, self._batch_of(latency)))
         order: List[Waiting] = []
-        for rank in sorted({waiting.rank for waiting in found}):
-            keys = self._keys([waiting for waiting in found if waiting.rank == rank], tasks, step_ns, board)
+        for tier in sorted({waiting.tier for waiting in found}):
+            keys = self._keys([waiting for waiting in found if waiting.tier == tier], tasks, step_ns, board)
             wanted = count - len(order) if count else len(keys)
             keys = nsmallest(wanted, keys) if wanted * FEW < len(keys) else sorted(keys)[:wanted]
             order += [tasks.fresh[key[2]] for key in keys]  # each key ends with the number of its job
@@ -381,6 +421,11 @@ class LanguagePolicy(Policy):
     def _main(self, crowd: Crowd, place: int, ahead_steps: float) -> Main:
         """The main lanes as a task sees them that has so many tasks, and so many of their steps, before it."""
         raise NotImplementedError
+
+    def _begins_ns(self, tasks: ModelTasks, fresh: List[Waiting], mains: Sequence[Lane], board: Board) -> float:
+        """When a task would begin that stands behind all fresh ones."""
+        ahead_steps = sum([waiting.steps for waiting in fresh], 0.0)
+        return self._main(self._crowd(tasks, fresh, mains, board), len(fresh), ahead_steps).begins_ns
 
     def _steps_of(self, tasks: ModelTasks, chosen: Sequence[Waiting], lane: Lane, board: Board) -> int:
         """How many steps a batch is expected to make until all its answers are whole, or it comes back."""

@@ -23,9 +23,10 @@ RANKS: Final[Dict[str, int]] = {klass: rank for rank, klass in enumerate(CLASSES
 
 
 class Waiting:
-    """A task: its job, the prediction when it arrived, and what orders go by. ``rank`` is that of its class."""
+    """A task: its job, the prediction when it arrived, and what orders go by. ``rank`` is that of its class; ``tier``
+    too, and within a class who was promised the deadline comes first."""
 
-    __slots__ = ("job", "length", "steps", "rank", "task", "declared")
+    __slots__ = ("job", "length", "steps", "rank", "tier", "task", "declared")
 
     def __init__(self, job: Job, length: Lognormal, declared: float | None, due_ns: int) -> None:
         self.job = job
@@ -33,6 +34,7 @@ class Waiting:
         self.declared = declared
         self.steps = length.mean()
         self.rank = RANKS[job.request.klass]
+        self.tier = 2 * self.rank + (job.request.rank <= 1.0)
         self.task = Task(self.steps, job.request.arrival_ns, due_ns, job.seq)
 
     def chance(self, steps: float, more: int = 0) -> float:
@@ -41,6 +43,13 @@ class Waiting:
         if job.steps_total:
             return 1.0 if job.steps_total - job.steps - more <= steps else 0.0
         return self.length.chance(job.steps + more, steps) if steps >= 1.0 else 0.0
+
+    def likely_steps(self, share: float) -> float:
+        """Steps that are still to come at most with the chance ``share``."""
+        job = self.job
+        if job.steps_total:
+            return float(max(1, job.steps_total - job.steps))
+        return self.length.rest(job.steps, share)
 
     def remaining(self, more: int = 0) -> float:
         """Steps that are still expected, when ``more`` were made since the job was launched: as its model said, else by
@@ -123,7 +132,11 @@ class Learnt:
 
     def of(self, job: Job) -> Lengths:
         """What is known of the answers of a job's node."""
-        key = (job.request.app.name, job.node.name)
+        return self.of_node(job.request.app.name, job.node.name)
+
+    def of_node(self, app: str, node: str) -> Lengths:
+        """The same by names."""
+        key = (app, node)
         found = self._lengths.get(key)
         if found is None:
             found = self._lengths[key] = Lengths(self._corrects, self._default)

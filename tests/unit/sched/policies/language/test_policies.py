@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import statistics
+
 import pytest
 from hand_world import MS, Driver, ids, like, ran
 
@@ -356,3 +359,29 @@ def test_an_answer_that_has_begun_is_given_up_when_what_is_left_will_not_be_in_t
     world.arrive("chat", slo=300, hints={"steps": 20.0, "steps_sd": 0.0, "tokens": 10.0})
     world.finish(at=start + at, took=100, status="unfinished", steps=10, state_bytes=200)
     assert bool(batch_of(world)) is kept
+
+
+def lacked(world, request_id):
+    """The shortest deadline of which a refusal said that it would do, in milliseconds."""
+    return world.ends[request_id].shortfall.slo_ns_min / MS
+
+
+@pytest.mark.parametrize(("kind", "reading"), [("rtlm", 0), ("rtlm+", 2)])
+def test_the_deadline_that_would_do_is_that_of_an_answer_of_which_nine_of_ten_are_no_longer(kind, reading):
+    world = world_of(kind, on_late="drop")
+    world.arrive("chat", slo=9, hints={"steps": 20.0, "steps_sd": 0.5, "tokens": 10.0})
+    steps = 20 * math.exp(0.5 * statistics.NormalDist().inv_cdf(0.9) - 0.5**2 / 2)
+    assert lacked(world, 1) == pytest.approx((reading + steps) * 10, abs=0.1)
+
+
+def test_the_deadline_that_would_do_counts_the_wait_for_a_place_and_who_comes_back_with_it_goes_first():
+    world = world_of(on_late="drop")
+    ask(world, 40, 40, 40, 40)
+    ask(world, 30, 30, at=1)
+    known = {"steps": 20.0, "steps_sd": 0.0, "tokens": 10.0}
+    world.arrive("chat", at=2, slo=9, hints=known)
+    promised = lacked(world, 7)
+    assert promised > (40 + 20) * 10  # four run and two wait
+    world.arrive("chat", at=3, slo=promised, hints=known)
+    world.finish(at=400, steps=40)
+    assert batch_of(world)[0] == 8
