@@ -136,3 +136,17 @@ def test_a_pipeline_over_two_devices_is_whole_with_the_part_that_lives_here():
         models[name]["lanes"] = ["main"]
     percent, _ = served(apps, {"hot": 40, "rare": 0.5}, models, memory={"gpu": POOL, "cpu": "1GB"}, lanes=lanes)
     assert percent["hot"] > 90
+
+
+def test_an_ensemble_gets_its_fast_member_back_where_memory_has_room_for_two_of_three():
+    """Its slow members were worth its whole rate while the fast one was away, so that nothing ever made room for it."""
+    names, times = ["fast", "slow", "slower"], (40, 75, 85)
+    models = {name: model(ms, "60ms") for name, ms in zip(names, times)}
+    agreement = [[0.0, 0.87, 0.91, 0.93, 0.92, 0.96, 0.95, 1.0]]
+    nodes = [*[{"name": name, "after": []} for name in names], {"name": "vote", "after": names, "join": "policy"}]
+    ask = {"slo": "300ms", "on_late": "partial", "node": nodes}
+    ask["ensemble"] = {"models": names, "edges": [], "agreement": agreement}
+    models["vote"] = {1: 0.1, "memory": "1MB", "lanes": ["side"]}
+    lanes = {"main": {}, "side": {}}
+    percent, _ = served({"ask": ask}, {"ask": 9}, models, "schemble+", "210MB", seed=2, lanes=lanes)
+    assert percent["ask"] > 95

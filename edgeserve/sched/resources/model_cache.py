@@ -411,6 +411,10 @@ class Device:
             victims.append(item)
             missing -= item.bytes
             if missing <= 0:
+                for other in victims[:-1]:  # a small one that the last made needless
+                    if other.bytes <= -missing:
+                        victims.remove(other)
+                        missing += other.bytes
                 away_ns = needs_ns and needs_ns + sum([item.load_ns for item in victims])
                 gained = added(worth, self._coming(newcomer, away_ns, here))
                 lost = self._lost_without(victims, away_ns, busy_ns, both)

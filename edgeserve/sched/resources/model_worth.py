@@ -2,7 +2,8 @@
 
 An app that comes at some rate loses, while one of its models is away, the requests that cannot wait for as long: all
 of its models together are worth that, and some of them at most half of it, so that an app becomes whole rather than
-several become halves. Values are those of the auction (lane time times value, by class): memory and lanes are shared by
+several become halves. An ensemble answers with some of its members: each that is away costs its part alone.
+Values are those of the auction (lane time times value, by class): memory and lanes are shared by
 one rule. Knows no device: which models can run now, here or elsewhere, is what the methods are told (``here``).
 """
 
@@ -26,10 +27,11 @@ NOTHING: Worth = (0.0,) * len(CLASSES)
 
 
 class Asked(NamedTuple):
-    """What one app is asked for: its models, its class, the value that comes per nanosecond, and for how long one of
-    its requests can wait."""
+    """What one app is asked for: its models, those of them that are members of its ensemble, its class, the value that
+    comes per nanosecond, and for how long one of its requests can wait."""
 
     models: Tuple[str, ...]
+    members: Tuple[str, ...]
     rank: int
     per_ns: float
     slack_ns: float
@@ -41,8 +43,12 @@ class Asked(NamedTuple):
 
     def part(self, here: AbstractSet[str]) -> float:
         """What part of its worth the app has with these models."""
-        count = sum([model in here for model in self.models])
-        return 1.0 if count == len(self.models) else PARTIAL * count / len(self.models)
+        missing = [model for model in self.models if model not in here]
+        if not missing:
+            return 1.0
+        if len(missing) < len(self.members) and all(model in self.members for model in missing):
+            return 1.0 - len(missing) / len(self.members)
+        return PARTIAL * (len(self.models) - len(missing)) / len(self.models)
 
 
 class ModelWorth:
@@ -54,6 +60,7 @@ class ModelWorth:
         self._costs = costs
         self._recent = recent
         self._models = {app.name: tuple(dict.fromkeys([node.model for node in app.nodes])) for app in apps}
+        self._members = {app.name: _members(app) for app in apps}
         self.models = frozenset([node.model for app in apps for node in app.nodes])
         self._taken_ns = -REFRESH_NS
         self.by_model: Dict[str, List[Asked]] = {}
@@ -69,7 +76,8 @@ class ModelWorth:
             per_ns = recent.per_ns(now_ns) * recent.worth
             if per_ns > 0.0:
                 slack_ns = max(0.0, recent.allowed_ns - self._costs[app.name].alone_ns)
-                asked = Asked(self._models[app.name], CLASSES.index(app.klass), per_ns, slack_ns)
+                members = self._members[app.name]
+                asked = Asked(self._models[app.name], members, CLASSES.index(app.klass), per_ns, slack_ns)
                 for model in asked.models:
                     self.by_model.setdefault(model, []).append(asked)
 
@@ -99,6 +107,13 @@ class ModelWorth:
                 more = asked.part(here | {model}) - asked.part(here)
                 gained[asked.rank] += more * asked.per_ns * away_ns
         return tuple(gained)
+
+
+def _members(app: App) -> Tuple[str, ...]:
+    """The models that an app's policy chooses among: of nodes before a join that is the policy's."""
+    chosen = [pred.model for node in app.nodes if node.join == "policy" for pred in node.preds]
+    needed = [node.model for node in app.nodes if not any(after.join == "policy" for after in node.succs)]
+    return tuple([model for model in dict.fromkeys(chosen) if model not in needed])
 
 
 def added(a: Worth, b: Worth) -> Worth:

@@ -50,6 +50,13 @@ def test_the_least_recently_used_idle_models_make_room():
     assert next_load(made) == ("n", ["b", "c"])
 
 
+def test_a_small_model_stays_where_a_larger_one_alone_makes_room():
+    made = device(small=(5, True), large=(60, True), other=(30, True), n=(40, False, 10))
+    assert next_load(made) == ("n", ["large"])
+    made = device(small=(5, True), large=(60, True), other=(30, True), n=(70, False, 10))
+    assert next_load(made) == ("n", ["small", "large"])
+
+
 def test_idle_models_go_before_wanted_ones_and_of_those_only_less_wanted():
     made = device(a=(50, True, 4), b=(50, True), n=(50, False, 10))
     assert next_load(made) == ("n", ["b"])
