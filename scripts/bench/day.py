@@ -2,9 +2,9 @@
 
     python scripts/bench/day.py [--hours 24] [--processes 2] [--json FILE]
 
-In virtual time, hour by hour, each a world and a seed of its own: the air is 12 C at night and 36 C in the afternoon,
-the GPU between 30 and 80. Each hour runs without ticks and with them, on the same arrivals. Compared are the finish
-rates of a camera (critical), of questions and of background work.
+In virtual time, hour by hour, each a world and a seed of its own: the air in its case is 17 C at night and 56 C in the
+afternoon, the GPU between 40 and 80. Each hour runs without ticks and with them, on the same arrivals. Compared are the
+finish rates of a camera (critical), of questions and of background work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from edgeserve.sim.hardware import SimHardware
 from edgeserve.sim.report import report_of
 from edgeserve.sim.run import simulate
 
-COLDEST_C, WARMEST_C, COLDEST_HOUR = 12.0, 36.0, 4
+COLDEST_C, WARMEST_C, COLDEST_HOUR = 17.0, 56.0, 4
 SECONDS = 3600.0
 LOST_POINTS_MAX = 0.5
 
