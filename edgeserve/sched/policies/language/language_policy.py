@@ -147,18 +147,20 @@ class LanguagePolicy(Policy):
         return found._replace(wait_ns=begins_ns - board.now_ns, alone_ns=alone_ns, deadline_ns_min=begins_ns + alone_ns)
 
     def _promised_steps(self, tasks: ModelTasks, request: RequestRecord, job: Job | None, board: Board) -> float:
-        """0 where the model makes no steps, as far as is known."""
+        """0 where the model makes no steps, or nothing is known of their number."""
+        node = request.app.entries[0]
+        told = request.hints.get(node.steps_key)
+        lengths = self._learnt.of_node(request.app.name, node.name)
+        if not lengths.knows(told):
+            return 0.0
         if job is None:
             job = next(iter(request.jobs.values()), None)
         if job is not None:
             for table in (tasks.fresh, tasks.begun, tasks.running):
                 if job.seq in table:
                     return table[job.seq].likely_steps(PROMISED) if tasks.stepwise else 0.0
-        node = request.app.entries[0]
-        told = request.hints.get(node.steps_key)
         if told is None and not tasks.stepwise and not board.makes_sequences(tasks.model):
             return 0.0
-        lengths = self._learnt.of_node(request.app.name, node.name)
         return lengths.predict(told, request.hints.get("steps_sd")).rest(0, PROMISED)
 
     def on_gone(self, job: Job, board: Board) -> None:

@@ -94,6 +94,10 @@ class Lengths:
             self._told.append((math.log(max(1.0, min(STEPS_MAX, declared))), real))
             self._fit()
 
+    def knows(self, declared: float | None) -> bool:
+        """Whether a prediction is more than the assumed length."""
+        return declared is not None or bool(self._all)
+
     def may_give_up(self) -> bool:
         """Whether a request may be given up for how long its answer would be."""
         return len(self._all) >= TRUSTED and self.given_up < GIVEN_UP_MAX
