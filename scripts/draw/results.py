@@ -36,7 +36,7 @@ TITLES = {  # file -> what it shows; in the order of the page
     "bench_plugs.json": "A robot's critical frames beside satellites and a video recorder, on one lane",
     "bench_calls.json": "Python-level calls of a request",
     "hostile.json": "A million mutated messages, a healthy client beside them (on a busy machine)",
-    "churn.json": "1.5 times the load, from clients that come and go, beside attackers (on a busy machine)",
+    "churn.json": "1.5 times the load, from clients that come and go, beside attackers (other work on the machine)",
     "isolation.json": "What a well-behaved client keeps beside one attacker",
     "hostile_fronts.json": "Mutated requests over HTTP and gRPC, a healthy client beside them (on a busy machine)",
     "bench_lanes.json": "The gap between two batches, by the depth of the lane",
