@@ -66,6 +66,7 @@ TITLES = {  # file -> what it shows; in the order of the page
     "bench_language_lane.json": "A language model and a voice detector on one lane, in virtual time",
     "bench_language_policies.json": "FIFO static, rtlm and rtlm+ on a hub's questions, in virtual time",
     "bench_language_llama.json": "rtlm+ beside llama.cpp's own server, live",
+    "bench_hub_llama.json": "The hub's questions: rtlm+ beside llama.cpp's own server, both with kept prefixes, live",
     "bench_prefix_llama.json": "Prompts that begin alike: kept prefixes, beside llama.cpp's own server, live",
     "bench_language_serving.json": "A language model under load: FIFO static, rtlm, rtlm+, live",
     "bench_structured_answers.json": "Answers that fit a form, and calls of functions, of a small model",
