@@ -94,7 +94,11 @@ def compiler() -> List[str]:
 
 def build_compiled(python: str, sources: str, version: str, arch: str, level: str, out: str) -> str:
     """Build one compiled wheel; its path."""
-    zig = f"{python} -m ziglang cc -target {arch}-linux-gnu.{GLIBC[0]}.{GLIBC[1]} -fno-sanitize=undefined"
+    empty = os.path.join(os.path.dirname(sources), "empty")  # Python 3.8's headers ask for crypt.h, which Zig has not
+    os.makedirs(empty, exist_ok=True)
+    Path(empty, "crypt.h").touch()
+    target = f"{arch}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
+    zig = f"{python} -m ziglang cc -target {target} -fno-sanitize=undefined -idirafter {empty}"
     before = set(os.listdir(out))
     call(
         [

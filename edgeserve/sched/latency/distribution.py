@@ -53,7 +53,7 @@ class Distribution:
             return 1.0
         right = bisect_left(times, time_ns)
         if times[right] == time_ns:
-            while right + 1 < len(times) and times[right + 1] == time_ns:
+            while times[right + 1] == time_ns:  # the last one is later
                 right += 1
             return self.shares[right]
         left = right - 1

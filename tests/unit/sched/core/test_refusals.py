@@ -240,6 +240,26 @@ def test_the_deadline_that_would_do_counts_what_waits_and_is_due_earlier() -> No
     assert lacked(world, 10) == ("cpu0", 20, 20, 30, 50)
 
 
+def test_what_waits_counts_with_the_stages_behind_it() -> None:
+    def least(app: Any) -> float:
+        world = Driver({**ONE, "n": {1: 30}, "k": {1: 200}}, {"ask": app, "other": "k"})
+        world.arrive("ask", slo=2000)
+        world.arrive("ask", count=2, at=1, slo=150)
+        world.arrive("other", slo=5)
+        return float(lacked(world, 4)[-1])
+
+    assert least(CHAIN["a"]) >= least("m") + 2 * 30
+
+
+def test_of_two_jobs_at_once_the_one_that_ends_last_counts_with_its_wait() -> None:
+    fork = {"node": [{"name": name, "model": name, "after": []} for name in ("m", "n")]}
+    models = {"m": {1: 5, "lanes": ["x"]}, "n": {1: 12, "lanes": ["y"]}, "o": {1: 10, "lanes": ["x"]}}
+    world = Driver(models, {"a": fork, "b": "o"}, lane={"x": {}, "y": {}})
+    world.arrive("b", slo=500)
+    world.arrive("a", slo=4)
+    assert lacked(world, 2) == ("x", 5, 10, 4, 15)
+
+
 def test_classes_below_do_not_stand_before_it() -> None:
     world = Driver({"m": {1: 12, 2: 14}}, {"a": "m"})
     world.arrive("a", slo=500)

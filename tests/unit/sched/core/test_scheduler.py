@@ -797,3 +797,16 @@ def test_a_policy_without_open_requests_is_asked_nothing_after_its_last_plan(mon
     assert one.take() == ["plan"] and other.take() == ["plan", "wake-up"]
     world.step(at=22)
     assert one.take() == [] and other.take() == ["plan", "wake-up"]
+
+
+def test_a_request_expires_also_where_many_with_later_deadlines_have_ended():
+    models = {"m": {1: 1, "lanes": ["x"]}, "slow": {1: 9000, "lanes": ["y"]}}
+    apps = {"a": {"model": "m", "slo": "1000s"}, "b": {"model": "slow", "slo": "20s"}}
+    world = Driver(models, apps, "fifo", lane={"x": {}, "y": {}})
+    world.arrive("b", on_late="answer")
+    world.arrive("b", slo=5000)
+    for at in range(1100):
+        world.arrive("a", at=at)
+        world.finish("x", at=at + 1)
+    world.pass_time(5000)
+    assert world.outcome(2) == "dropped"

@@ -330,6 +330,14 @@ def test_no_more_answers_are_admitted_than_bring_most_in_time():
     assert batch_of(patient) == [2, 3, 4, 5]
 
 
+def test_a_batch_is_not_cut_for_answers_that_would_make_its_own_late():
+    linear = {1: 10, 2: 19, 3: 28, 4: 36}
+    for slo, cut in (("300ms", []), ("100s", [like(CutBatch)])):
+        world = world_of(on_late="drop", slo=slo, lm=linear, options={"order": "fifo"}, turn_tokens=8)
+        ask(world, 20)
+        assert [action for action in ask(world, 20, at=1) if isinstance(action, CutBatch)] == cut
+
+
 def trained(kind="rtlm", answers=4, **app):
     """A world in which so many answers were as long as declared."""
     world = world_of(kind, {"correct": False}, **{"on_late": "drop", "slo": "1s", **app})
