@@ -99,7 +99,8 @@ def build_compiled(python: str, sources: str, version: str, arch: str, level: st
     Path(empty, "crypt.h").touch()
     target = f"{arch}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"
     zig = f"{python} -m ziglang cc -target {target} -fno-sanitize=undefined -idirafter {empty}"
-    before = set(os.listdir(out))
+    made = os.path.join(os.path.dirname(sources), "made")
+    shutil.rmtree(made, ignore_errors=True)
     call(
         [
             python,
@@ -107,7 +108,7 @@ def build_compiled(python: str, sources: str, version: str, arch: str, level: st
             "--quiet",
             "bdist_wheel",
             "--dist-dir",
-            out,
+            made,
             "--plat-name",
             f"manylinux_{GLIBC[0]}_{GLIBC[1]}_{arch}",
         ],
@@ -121,8 +122,8 @@ def build_compiled(python: str, sources: str, version: str, arch: str, level: st
             "SETUPTOOLS_EXT_SUFFIX": f".cpython-{version.replace('.', '')}-{arch}-linux-gnu.so",
         },
     )
-    (new,) = set(os.listdir(out)) - before
-    return os.path.join(out, new)
+    (wheel,) = os.listdir(made)
+    return shutil.copy(os.path.join(made, wheel), out)
 
 
 def look_into(wheel: str, arch: str) -> None:
