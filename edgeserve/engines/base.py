@@ -206,6 +206,11 @@ def release_state(state: Any) -> None:
         release()
 
 
+CONTEXT_BYTES_MAX = 1 << 30
+"""At most so much of what is gone after a load, and is not the model, counts as the model's: the first one brings
+CUDA's context and the libraries, 300 to 900 MB (gh:wang-xinyu/tensorrtx#1145). More is other programs'."""
+
+
 class Footprint(NamedTuple):
     """Bytes a loaded model occupies on its device: its weights, and the working memory of its largest batch, of all
     the lanes' sessions together."""

@@ -17,7 +17,7 @@ import numpy as np
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines import check_streams, lane_info, make_engine
-from edgeserve.engines.base import Engine, Footprint, OutputType, SequenceInfo
+from edgeserve.engines.base import CONTEXT_BYTES_MAX, Engine, Footprint, OutputType, SequenceInfo
 from edgeserve.engines.niceness import yield_to_others
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, ProfileError
@@ -37,9 +37,6 @@ LOOK_S = 5.0
 MEASURE_NS = 100 * NS_PER_MS
 """What each batch size may take at start to be measured better than by the least number of runs."""
 
-CONTEXT_BYTES_MAX = 1 << 30
-"""At most so much of what is gone after the first load on a card counts as CUDA's context and libraries (300 to 900 MB,
-gh:wang-xinyu/tensorrtx#1145): more is other programs'."""
 
 Progress = Callable[[str], None]
 """Takes what a start does now, in words; on the loop's thread."""

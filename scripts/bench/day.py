@@ -32,7 +32,7 @@ LOST_POINTS_MAX = 0.5
 
 
 def air_c(hour: int) -> float:
-    """Of the room, at an hour of the day."""
+    """In the case, at an hour of the day."""
     return COLDEST_C + (WARMEST_C - COLDEST_C) * (1.0 - math.cos((hour - COLDEST_HOUR) * math.pi / 12.0)) / 2.0
 
 
@@ -41,7 +41,7 @@ def run_hour(hour: int) -> Dict[str, Any]:
     setting = nano(SECONDS, air_c(hour))
     row: Dict[str, Any] = {"hour": hour, "air_c": round(air_c(hour), 1)}
     for key in ("without", "ticks"):
-        readings = ticking() if key == "ticks" else SimHardware.readings
+        readings = ticking if key == "ticks" else SimHardware.readings
         with mock.patch.object(SimHardware, "readings", readings):
             world = simulate(setting, hour, ()).world
         report = report_of([world], 0, setting.run.duration_ns)
@@ -72,7 +72,7 @@ def main() -> int:
         )
         checks.at_most(f"{app}: lost in the worst hour, points", worst, LOST_POINTS_MAX)
     heat = [row["heat_c_max"] for row in rows]
-    circumstances = {"hours": options.hours, "heat of the GPU": f"{min(heat)} to {max(heat)} C"}
+    circumstances = {"hours": options.hours, "hottest of the GPU by hour": f"{min(heat)} to {max(heat)} C"}
     return checks.finish(options.json, circumstances, hours=rows)
 
 

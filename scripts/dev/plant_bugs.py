@@ -252,7 +252,7 @@ BUGS: Tuple[Bug, ...] = (
         unit("resources/model_loader")),
     Bug("memory-forgets-what-comes", "resources/model_worth.py", "            if per_ns > 0.0:", "            if False:", MEMORY),
     Bug("halves-are-worth-as-much-as-wholes", "resources/model_worth.py",
-        "PARTIAL * (len(self.models) - len(missing)) / len(self.models)", "1.0", MEMORY),
+        "PARTIAL * least * (len(self.models) - len(missing)) / len(self.models)", "1.0", MEMORY),
     Bug("an-ensemble-needs-all-its-members", "resources/model_worth.py", "if len(missing) < len(self.members) and",
         "if not self.members and", MEMORY),
     Bug("what-can-wait-counts-as-lost", "resources/model_worth.py", "max(0.0, away_ns + busy_ns - self.slack_ns)", "away_ns", MEMORY),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Mapping
+from typing import Any, Dict, Mapping
 
 from edgeserve.config.schema import DeviceConfig
 from edgeserve.device.events import readings_of
@@ -12,6 +12,7 @@ from edgeserve.sim.scenario import Scenario, parse_scenario
 
 GPU = DeviceConfig("gpu", kind="cuda")
 CLOCKS_MHZ = (306.0, 612.0, 918.0, 1020.0)
+_readings = SimHardware.readings
 
 
 def nano(seconds: float, ambient_c: float) -> Scenario:
@@ -49,14 +50,10 @@ def nano(seconds: float, ambient_c: float) -> Scenario:
     return parse_scenario(tables, ".")
 
 
-def ticking(readings: Callable[..., Any] = SimHardware.readings) -> Callable[..., Any]:
-    """A device's readings with ticks of OC3 between any two of them, as the monitor would tell them."""
-
-    def told(hardware: SimHardware, used_bytes: int) -> Any:
-        base = readings(hardware, used_bytes)
-        flags = ["over_current:oc3"]
-        if base.clock_max_mhz < 0.98 * hardware.top_mhz:
-            flags += ["gpu_clock:capped", "cooling:gpu-devfreq"]
-        return base._replace(throttled=readings_of(DeviceState(throttles=tuple(flags)), GPU, on_card=False).throttled)
-
-    return told
+def ticking(hardware: SimHardware, used_bytes: int) -> Any:
+    """In place of ``SimHardware.readings``: with ticks of OC3 between any two, as the monitor would tell them."""
+    base = _readings(hardware, used_bytes)
+    flags = ["over_current:oc3"]
+    if base.clock_max_mhz < 0.98 * hardware.top_mhz:
+        flags += ["gpu_clock:capped", "cooling:gpu-devfreq"]
+    return base._replace(throttled=readings_of(DeviceState(throttles=tuple(flags)), GPU, on_card=False).throttled)

@@ -23,7 +23,7 @@ def test_ticks_alone_cost_no_request_and_no_background_work(monkeypatch):
     setting = nano(60.0, 40.0)
     without, world = rates(setting, 1)
     assert 40.0 <= world.hardware["gpu"].heat_c_max <= 80.0
-    monkeypatch.setattr(SimHardware, "readings", ticking())
+    monkeypatch.setattr(SimHardware, "readings", ticking)
     with_ticks, _ = rates(setting, 1)
     for app, rate in without.items():
         assert rate > 0.9
@@ -38,7 +38,7 @@ def power_levels(setting, monkeypatch):
         levels.extend(event.power for event in events if isinstance(event, DeviceChanged) and event.power)
 
     with monkeypatch.context() as patch:
-        patch.setattr(SimHardware, "readings", ticking())
+        patch.setattr(SimHardware, "readings", ticking)
         simulate(setting, 1, (), on_step=note)
     return levels
 

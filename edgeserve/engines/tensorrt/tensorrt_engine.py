@@ -14,7 +14,17 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from edgeserve.config.files import model_path, weights_size_bytes
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, OutputType, Result, Session, Values
+from edgeserve.engines.base import (
+    CONTEXT_BYTES_MAX,
+    Batch,
+    Engine,
+    Footprint,
+    LaneInfo,
+    OutputType,
+    Result,
+    Session,
+    Values,
+)
 from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.cuda.lane_stream import lane_stream
@@ -52,10 +62,6 @@ log = logging.getLogger("edgeserve.tensorrt")
 
 TACTIC_BYTES_MIN = 64 << 20
 """Below this no kernel of use could be timed; the bound on the host's free memory ends such a build."""
-
-CONTEXT_BYTES_MAX = 1 << 30
-"""At most so much of what is gone after a load, and is not the plan, counts as the model's: the first one brings CUDA's
-context and the libraries, 300 to 900 MB on a board (gh:wang-xinyu/tensorrtx#1145). More is other programs'."""
 
 TOLD_EVERY_S = 10.0
 """Progress of a build goes to the log so often."""

@@ -17,7 +17,7 @@ from edgeserve.sched.requests.arrivals import AppArrivals
 from edgeserve.sched.requests.graph import App
 
 PARTIAL = 0.5
-"""What the models of an app are worth at most while one of them is missing."""
+"""What the models of an app are worth at most while they cannot answer, of what the fewest that can are worth."""
 
 Worth = Tuple[float, ...]
 """Value by class, the most urgent first: compared in this order, so that no number of frames outweighs what is
@@ -48,7 +48,8 @@ class Asked(NamedTuple):
             return 1.0
         if len(missing) < len(self.members) and all(model in self.members for model in missing):
             return 1.0 - len(missing) / len(self.members)
-        return PARTIAL * (len(self.models) - len(missing)) / len(self.models)
+        least = 1.0 / max(1, len(self.members))  # of what answers
+        return PARTIAL * least * (len(self.models) - len(missing)) / len(self.models)
 
 
 class ModelWorth:
