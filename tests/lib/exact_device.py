@@ -45,14 +45,15 @@ def with_host_function():
 
 
 class Device:
-    """Answers the scheduler's batches after exactly the expected time; ``parts`` and ``routes`` by node."""
+    """Answers the scheduler's batches after exactly the expected time, or ``slower`` so many times; ``parts`` and
+    ``routes`` by node."""
 
     def __init__(self, table):
         for options in table["policy"].values():
             options.setdefault("trials", False)  # refusals are what most tests are about
         self.scheduler = build_scheduler(parse_config(table))
         self.now_ns, self.running, self.batches, self.ends = 0, [], [], {}
-        self.parts, self.routes = {}, {}
+        self.parts, self.routes, self.slower = {}, {}, 1
 
     def ask(self, *requests):
         self._step([RequestArrived(request) for request in requests])
@@ -63,17 +64,9 @@ class Device:
     def advance(self, to_ms=10**6):
         """Let batches end until the given time, or until nothing runs."""
         while self.running and self.running[0][0] <= to_ms * MS:
-            self.now_ns, work = self.running.pop(0)
-            self._step(
-                [
-                    WorkFinished(
-                        work.work_id,
-                        self.now_ns - work.expected_ns,
-                        self.now_ns,
-                        tuple(self._result(job) for job in work.jobs),
-                    )
-                ]
-            )
+            self.now_ns, work, started_ns = self.running.pop(0)
+            results = tuple(self._result(job) for job in work.jobs)
+            self._step([WorkFinished(work.work_id, started_ns, self.now_ns, results)])
         return self
 
     def _result(self, job):
@@ -83,7 +76,7 @@ class Device:
         for action in self.scheduler.step(self.now_ns, events):
             if isinstance(action, RunBatch):
                 self.batches.append((self.now_ns / MS, action.model, sorted(job.request_id for job in action.jobs)))
-                self.running.append((self.now_ns + action.expected_ns, action))
+                self.running.append((self.now_ns + round(action.expected_ns * self.slower), action, self.now_ns))
                 self.running.sort(key=lambda row: (row[0], row[1].work_id))
             elif isinstance(action, FinishRequest):
                 self.ends[action.request_id] = (action.outcome, self.now_ns / MS)

@@ -6,7 +6,7 @@ counts in full, and while it lasts the home lane may take a second cohort, if th
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Dict, Final, List, Mapping, NamedTuple, Sequence, Tuple
 
 from edgeserve.sched.policies.pard_local.choice import Trial
 from edgeserve.sched.policies.pard_local.cost import LaneSchedule, Schedule, Stage
@@ -19,7 +19,7 @@ from edgeserve.sched.policies.pard_local.remaining_work import (
     most_steps,
     total_of,
 )
-from edgeserve.sched.policies.pard_local.stages import NOT_RUNNING, Running, StageCosts, free_lanes
+from edgeserve.sched.policies.pard_local.stages import NOT_RUNNING, Route, Running, StageCosts, free_lanes
 from edgeserve.sched.policy_api.board import Board
 from edgeserve.sched.requests.states import READY, RUNNING, Job
 from edgeserve.sched.requests.work import MILLI
@@ -27,6 +27,15 @@ from edgeserve.sched.resources.lanes import Lane
 
 ANSWER_OPERATIONS = 3
 """What each answer of a cohort on trial is charged in the step's budget: its time, and its place in the queue."""
+
+COUNT_MAX = 64
+TRIALS_MAX = 256
+"""Trials that are kept: of cohorts of so many members, so many."""
+
+Trials = Dict[Tuple[int, ...], Trial]
+"""By the number of members and what each has left; the answers count from the beginning."""
+
+NO_TRIALS: Final[Tuple[List[List[int]], Trials]] = ([], {})
 
 
 class Cohort:
@@ -167,7 +176,7 @@ class InFlight:
     """The cohorts in flight, in the order in which they go first. Knows when each ends; chooses nobody. ``moved``: the
     cohorts, or something of theirs, have changed since it looked."""
 
-    __slots__ = ("cohorts", "moved", "_stage_costs", "cohorts_max", "_key")
+    __slots__ = ("cohorts", "moved", "_stage_costs", "cohorts_max", "_key", "_trials")
 
     def __init__(self, name: str, stage_costs: StageCosts, cohorts_max: int) -> None:
         self.cohorts: List[Cohort] = []
@@ -175,6 +184,7 @@ class InFlight:
         self._stage_costs = stage_costs
         self.cohorts_max = cohorts_max
         self._key = f"{name} in flight"
+        self._trials: Dict[Tuple[int, str], Tuple[List[List[int]], Trials]] = {}  # by pipeline (its identity) and home
 
     def look(self) -> None:
         """See what has changed."""
@@ -253,6 +263,25 @@ class InFlight:
                         running[index] = Running(own.jobs + 1, over, max(own.until_ns, until_ns))
         return route.stages(left, cohort.steps, [len(rows) for rows in cohort.ready], running)
 
+    def trials_on_free_lanes(
+        self, pipeline: Pipeline, route: Route, free_ns: Mapping[str, int], from_ns: int
+    ) -> Dict[Tuple[int, ...], Trial] | None:
+        """Trials of new cohorts that have the lanes of their route to themselves from then on, tried since the times of
+        a stage last changed; None where a lane is in use then, or a model not in memory."""
+        times: List[List[int]] = []
+        for place in route.places:
+            if place is None or free_ns[place.lane.name] > from_ns:
+                return None
+            times.append(place.usual.split.best_ns)
+        if route.resident_ns > from_ns:
+            return None
+        key = (id(pipeline), route.home)
+        known, trials = self._trials.get(key, NO_TRIALS)
+        if len(known) < len(times) or any(one is not other for one, other in zip(known, times)):
+            trials = {}
+            self._trials[key] = (times, trials)
+        return trials
+
     def may_start(self, lane: Lane, board: Board) -> bool:
         """Whether a new cohort may begin on this lane, behind those at home there: when they are about to leave it, or
         when they are elsewhere and there is room for one more. One that waits for memory holds nobody up: memory may
@@ -272,7 +301,7 @@ class InFlight:
 class Forecast:
     """When a new cohort would end beside those in flight, for any number of trials in one decision."""
 
-    __slots__ = ("budget", "route", "_pipeline", "_from_ns", "_known", "_limits", "_free")
+    __slots__ = ("budget", "route", "_pipeline", "_from_ns", "_known", "_limits", "_free", "_on_free_lanes")
 
     def __init__(
         self,
@@ -290,12 +319,15 @@ class Forecast:
         self._free = free_lanes(board)
         self._known: List[Schedule] = []
         self._limits: List[int] = []  # when those in flight must end
+        self._on_free_lanes: Trials | None = None
         others = [cohort for cohort in in_flight.cohorts if not cohort.is_stuck(board)]
         for cohort, schedule, ends_ns, answers in in_flight.flights(others, board):
             if any(stage.batches for stage in schedule.stages):
                 slack_ns = cohort.slack_ns(answers)
                 self._known.append(schedule)
                 self._limits.append(2**62 if slack_ns is None else ends_ns + max(0, slack_ns))
+        if self.route.lane is None and not self._known:
+            self._on_free_lanes = in_flight.trials_on_free_lanes(pipeline, self.route, self._free, from_ns)
 
     def trial(self, left: Left, steps: Steps, limit_ns: int = 2**62, count: int = 0) -> Trial | None:
         """A new cohort with so much left, of ``count`` equal members (0: of unequal ones); None when it cannot run,
@@ -314,7 +346,7 @@ class Forecast:
         answer counts."""
         route, exit = self.route, self._pipeline.exit
         if route.lane is None or self._known:
-            return self.trial(self._pipeline.times(count, each), NO_STEPS, count=count)
+            return self._trial_beside(each, count)
         time_ns, ends_ns = 0, self._from_ns
         for index, milli in enumerate(each.jobs):  # as one_by_one_ns() and busy_ns() do, without their calls
             if milli:
@@ -332,6 +364,19 @@ class Forecast:
         if time_ns > most_ns or not one_by_one:
             return Trial(max(1, time_ns), [ends_ns])
         return Trial(max(1, time_ns), route.answers(self._pipeline.times(count, each), count, ends_ns))
+
+    def _trial_beside(self, each: Left, count: int) -> Trial | None:
+        """The same where lanes are planned batch by batch. On lanes that are free it takes as long at any time."""
+        known = self._on_free_lanes
+        key = (count, *each.jobs, *each.over)
+        found = None if known is None else known.get(key)
+        if found is not None:
+            self.budget.left -= ANSWER_OPERATIONS * len(found.answers)
+            return Trial(found.time_ns, [self._from_ns + after_ns for after_ns in found.answers])
+        found = self.trial(self._pipeline.times(count, each), NO_STEPS, count=count)
+        if found is not None and known is not None and count <= COUNT_MAX and len(known) < TRIALS_MAX:
+            known[key] = Trial(found.time_ns, [at_ns - self._from_ns for at_ns in found.answers])
+        return found
 
     def _answers(self, count: int, left: Left, steps: Steps, limit_ns: int) -> List[int]:
         """When its ``count`` members are answered one after the other, or all together; empty where one in flight would

@@ -8,7 +8,8 @@ import pytest
 from cores import interpreted_only
 from exact_device import MS, Device, ask, chain, fan, model
 
-from edgeserve.sched.policies.pard_local.in_flight import InFlight
+from edgeserve.sched.policies.pard_local import pard_local
+from edgeserve.sched.policies.pard_local.in_flight import Forecast, InFlight
 
 
 def ensemble():
@@ -51,6 +52,77 @@ def test_on_one_lane_cohorts_end_one_after_the_other_as_in_a_schedule(table, mon
     monkeypatch.setattr(InFlight, "_one_after_the_other", lambda *args: False)
     assert [served(table(), seed) for seed in range(3)] == quick
     assert any(outcome == "completed" for _, ends in quick for outcome, _ in ends.values())
+
+
+def beside_an_urgent_neighbour():
+    """Two pipelines over two lanes that wait for an app of higher value, and an app on the lane of their functions."""
+    lanes = {"gpu": {"lanes": ["gpu"]}, "host": {"lanes": ["host"]}}
+    return {
+        "lane": {"gpu": {}, "host": {}},
+        "model": {
+            "a": model(6, 2, 4, **lanes["gpu"]),
+            "f": model(3, 2, 2, **lanes["host"]),
+            "b": model(2, 2, 4, **lanes["gpu"]),
+            "c": model(9, 1, 2, **lanes["gpu"]),
+            "urgent": model(4, 0, 1, **lanes["gpu"]),
+            "read": model(12, 0, 1, **lanes["host"]),
+        },
+        "policy": {"p": {"kind": "pard_local"}, "q": {"kind": "edf"}},
+        "app": {
+            "app": {"slo": "200ms", "node": [{"name": "a"}, {"name": "f"}, {"name": "b"}], "policy": "p"},
+            "other": {"slo": "200ms", "node": [{"name": "f"}, {"name": "a"}, {"name": "c"}], "policy": "p"},
+            "neighbour": {"slo": "30ms", "model": "urgent", "policy": "q", "value": 20.0},
+            "files": {"slo": "200ms", "model": "read", "policy": "q"},
+        },
+    }
+
+
+def uneven(seed):
+    """Drawn requests on a device whose batches take one to two times what is expected."""
+    draw = random.Random(f"two lanes/{seed}")
+    each, counts, files = ((0.2, (1, 1, 3), 0.05), (0.07, (1, 3, 5), 0.1))[seed % 2]
+    device, number = Device(beside_an_urgent_neighbour()), 0
+    for at_ms in range(0, 900, 5):
+        device.advance(at_ms)
+        device.now_ns = at_ms * MS
+        device.slower = draw.choice((1, 1, 1, 1.3, 2)) if at_ms % 100 == 0 else device.slower
+        for app, chance in (("app", each), ("other", each), ("files", files), ("neighbour", 0.6)):
+            if draw.random() < chance:
+                count = draw.choice(counts) if app in ("app", "other") else 1
+                work = {"b.work": 2.0} if draw.random() < 0.2 else None
+                due_ms = at_ms + (draw.randrange(15, 30) if app == "neighbour" else draw.randrange(40, 250))
+                device.ask(*[ask(number + index, due_ms + index, at_ms, app, hints=work) for index in range(count)])
+                number += count
+    device.advance()
+    assert any(outcome == "completed" for outcome, _ in device.ends.values())
+
+
+@interpreted_only
+def test_a_cohort_on_free_lanes_takes_as_long_as_when_it_was_tried_before(monkeypatch):
+    trials = []
+
+    class Again(Forecast):
+        """Tries each cohort twice, the second time without what is known."""
+
+        __slots__ = ("_fresh",)
+
+        def __init__(self, *args):
+            super().__init__(*args)
+            with monkeypatch.context() as patch:
+                patch.setattr(InFlight, "trials_on_free_lanes", lambda *args: None)
+                self._fresh = Forecast(*args)
+
+        def trial_of_equals(self, each, count, most_ns):
+            found = super().trial_of_equals(each, count, most_ns)
+            fresh = self._fresh.trial_of_equals(each, count, most_ns)
+            assert found == fresh
+            trials.append(found)
+            return found
+
+    monkeypatch.setattr(pard_local, "Forecast", Again)
+    for seed in range(4):
+        uneven(seed)
+    assert len(trials) > 400
 
 
 def one_model():
