@@ -12,6 +12,7 @@ from edgeserve.errors import PolicyError
 from edgeserve.sched.core.experiments import Probes
 from edgeserve.sched.core.holds import Holds
 from edgeserve.sched.core.request_manager import RequestManager
+from edgeserve.sched.core.slack import Slack
 from edgeserve.sched.core.state import State
 from edgeserve.sched.policy_api import arbiter
 from edgeserve.sched.policy_api.policy import Bid, Policy
@@ -25,7 +26,9 @@ from edgeserve.sched.resources.sequences import STATE_MEMORY, Fit
 class Auction:
     """Fills the lanes; ``holds``: which of them wait for a fuller batch."""
 
-    def __init__(self, state: State, request_manager: RequestManager, probes: Probes, holds: Holds) -> None:
+    def __init__(
+        self, state: State, request_manager: RequestManager, probes: Probes, holds: Holds, slack: Slack
+    ) -> None:
         self._state = state
         self._board = state.board
         self._request_manager = request_manager
@@ -33,6 +36,7 @@ class Auction:
         self._probes = probes
         self._ready = state.ready
         self._holds = holds
+        self._slack = slack
         self._bidders: Dict[str, Tuple[Policy, ...]] = {}
         self.set_bidders()
 
@@ -99,15 +103,35 @@ class Auction:
             bid = arbiter.choose(left, at_ns, lane.dispatch_gap.careful_ns)
             if not bid.is_background:
                 first, passed_ns = self._others_first(bid, left, lane, at_ns), self._board.passed_ns
-                if not passed_ns:
-                    return first
-                then_ns = at_ns + lane.dispatch_gap.careful_ns
-                return arbiter.overdue(left, passed_ns, first, self._board.now_ns, then_ns)
+                if passed_ns:
+                    then_ns = at_ns + lane.dispatch_gap.careful_ns
+                    first = arbiter.overdue(left, passed_ns, first, self._board.now_ns, then_ns)
+                return self._sparing(first, left, lane, at_ns) if self._ready.critical else first
             yielding = self._yielding(bid, lane)
             if yielding is not None:
                 return yielding
             left = [other for other in left if other is not bid]
         return None
+
+    def _sparing(self, first: Bid, bids: List[Bid], lane: Lane, at_ns: int) -> Bid:
+        """This bid; or, where it makes a critical request late that waits, the best of those that do not. (A policy
+        bids for one batch: its critical request may wait behind that one, and not behind those of other policies.)"""
+        if first.klass == "critical" or not self._delays_critical(first, lane, at_ns):
+            return first
+        others = [
+            bid
+            for bid in bids
+            if bid is not first and not bid.is_background and not self._delays_critical(bid, lane, at_ns)
+        ]
+        return arbiter.choose(others, at_ns, lane.dispatch_gap.careful_ns) if others else first
+
+    def _delays_critical(self, bid: Bid, lane: Lane, at_ns: int) -> bool:
+        """Whether a critical request that waits would be in time now, and late behind a bid's batch, of a model of
+        sequences behind its next step."""
+        ends_ns = at_ns + (self._step_ns(bid, lane) or bid.expected_ns) + bid.spread_ns + lane.dispatch_gap.careful_ns
+        apps = [job.request.app.name for job in bid.jobs] if bid.klass == "critical" else ()
+        late = self._slack.late_behind(lane, ends_ns, ends_ns, at_ns, apps, ("critical",))
+        return next(late, None) is not None
 
     def _others_first(self, bid: Bid, bids: List[Bid], lane: Lane, at_ns: int) -> Bid:
         """The best bid; or the best of the others, where it loses nothing by waiting for them and either it could make

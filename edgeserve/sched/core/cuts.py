@@ -46,7 +46,10 @@ class Cuts:
         """A job of another app that would be late behind the batch, and in time after its present step: one that stands
         behind it on the lane, or one that waits."""
         lane, now = work.lane, self._state.board.now_ns
+        latency = self._state.latency[work.model, lane.name]
+        slower_ns = work.expected_ns * latency.slowest_ns[work.size] // max(1, latency.likely_ns[work.size])
         ends_ns = max(now, work.starts_ns + work.expected_ns)
+        careful_ns = max(ends_ns, work.starts_ns + slower_ns)
         sooner_ns = now + work.step_ns
         apps = [job.request.app.name for job in work.jobs]
         for behind in list(lane.works)[1:]:
@@ -58,7 +61,7 @@ class Cuts:
                     and job.cuts < CUTS_MAX
                 ):
                     return job
-        for job in self._slack.late_behind(lane, ends_ns, sooner_ns, apps):
+        for job in self._slack.late_behind(lane, ends_ns, careful_ns, sooner_ns, apps):
             if job.cuts < CUTS_MAX:
                 return job
         return None

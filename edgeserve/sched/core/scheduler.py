@@ -81,7 +81,7 @@ class Scheduler:
         self._holds = Holds(state, slack)
         self._request_manager = RequestManager(state, slack, self._holds)
         self._probes = Probes(state, slack)
-        self._auction = Auction(state, self._request_manager, self._probes, self._holds)
+        self._auction = Auction(state, self._request_manager, self._probes, self._holds, slack)
         self._cuts = Cuts(state, slack)
         state.board.connect(self._request_manager, self._probes)
         self._lanes = tuple(lanes)

@@ -62,15 +62,27 @@ class Slack:
                         return False
         return True
 
-    def late_behind(self, lane: Lane, ends_ns: int, sooner_ns: int, apps: Sequence[str]) -> Iterator[Job]:
-        """The waiting jobs of other apps than ``apps`` that would be late if the lane is kept until ``ends_ns``, in
-        time if it is free at ``sooner_ns``, and that no other lane could run now."""
+    def late_behind(
+        self,
+        lane: Lane,
+        ends_ns: int,
+        careful_ns: int,
+        sooner_ns: int,
+        apps: Sequence[str] = (),
+        classes: Sequence[str] = CLASSES,
+    ) -> Iterator[Job]:
+        """The waiting jobs of these classes and of other apps than ``apps`` that would be late if the lane is kept
+        until ``ends_ns`` (critical ones: until ``careful_ns``, and by the careful estimate of their own time), in time
+        if it is free at ``sooner_ns``, and that no other lane could run now."""
         state, now = self._state, self._state.board.now_ns
         device = state.devices[lane.device]
-        for klass in CLASSES if state.ready.count else ():
+        for klass in classes if state.ready.count else ():
             for model in lane.models:
-                alone_ns = state.latency[model, lane.name].alone_likely_ns
-                rows = state.ready.due_between(klass, model, sooner_ns + alone_ns, ends_ns + alone_ns)
+                latency = state.latency[model, lane.name]
+                late_ns = ends_ns + latency.alone_likely_ns
+                if klass == "critical":
+                    late_ns = max(late_ns, careful_ns + latency.alone_ns)
+                rows = state.ready.due_between(klass, model, sooner_ns + latency.alone_likely_ns, late_ns)
                 if not rows or not device.is_resident(model):
                     continue
                 if any(

@@ -13,26 +13,28 @@ Row = Tuple[int, int, Job]
 
 
 class ReadyJobs:
-    """The ready jobs by class and model, each list in order of the jobs' deadlines; ``count`` of them in all. The core
-    alone changes it."""
+    """The ready jobs by class and model, each list in order of the jobs' deadlines; ``count`` of them in all, of which
+    ``critical`` are of that class. The core alone changes it."""
 
-    __slots__ = ("of", "count")
+    __slots__ = ("of", "count", "critical")
 
     def __init__(self, models: Iterable[str]) -> None:
         names = list(models)
-        self.count = 0
+        self.count = self.critical = 0
         self.of: Dict[str, Dict[str, List[Row]]] = {klass: {model: [] for model in names} for klass in CLASSES}
 
     def add(self, job: Job) -> None:
         """A job became ready. O(log n), and one move of a list."""
         job.queued = True
         self.count += 1
+        self.critical += job.request.klass == "critical"
         insort(self.of[job.request.klass][job.node.model], (job.deadline_ns, job.seq, job))
 
     def remove(self, job: Job) -> None:
         """A ready job was launched, or has left."""
         job.queued = False
         self.count -= 1
+        self.critical -= job.request.klass == "critical"
         rows = self.of[job.request.klass][job.node.model]
         del rows[bisect_left(rows, (job.deadline_ns, job.seq))]
 

@@ -27,9 +27,9 @@ def lm(slots=SLOTS, state_memory="1MB", policy="fifo", **keys):
     return Driver(models, {"chat": APPS["chat"]}, policy, sequences={"lm": (CONTEXT, TOKEN_BYTES, slots)}, **keys)
 
 
-def both(**keys):
+def both(apps=APPS, **keys):
     """The same with an app that has 60 ms, on the same lane."""
-    return Driver(HEARS, APPS, sequences={"lm": (CONTEXT, TOKEN_BYTES, SLOTS)}, **keys)
+    return Driver(HEARS, apps, sequences={"lm": (CONTEXT, TOKEN_BYTES, SLOTS)}, **keys)
 
 
 def held(world):
@@ -261,6 +261,16 @@ def test_a_pipeline_is_served_beside_a_batch_that_can_be_cut(slo):
 def test_a_batch_is_cut_for_who_would_be_late_behind_it_and_in_time_after_one_step(slo, is_cut):
     world = both()
     world.arrive("chat", hints=chat(20))  # until 200; a step takes 10, and who waits 5
+    world.arrive("voice", at=3, slo=slo)
+    assert world.of(CutBatch) == ([CutBatch(1, "cpu0")] if is_cut else [])
+
+
+@pytest.mark.parametrize(("slo", "is_cut"), [(221.9, True), (222, False)])
+def test_it_is_cut_for_a_critical_one_that_would_be_late_if_the_batch_were_as_slow_as_the_slowest_of_late(slo, is_cut):
+    world = both(apps={**APPS, "voice": {**APPS["voice"], "class": "critical"}})
+    for number in range(10):
+        world.scheduler.state.latency["lm", "cpu0"].observe(number, 1, (11 if number == 9 else 10) * MS)
+    world.arrive("chat", hints=chat(20))  # until 200, or 220; who waits takes 5
     world.arrive("voice", at=3, slo=slo)
     assert world.of(CutBatch) == ([CutBatch(1, "cpu0")] if is_cut else [])
 
