@@ -56,6 +56,17 @@ def _would_do_ns(state: State, request: RequestRecord, expected: ExpectedEnd) ->
 
 
 def _ahead_ns(state: State, request: RequestRecord, lane: Lane, due_ns: int) -> int:
+    """What stands before a request on this lane, or on the one of the others that it needs where that is longest: while
+    it waits for one, the queue of the next becomes shorter."""
+    ahead_ns = _ahead_on_ns(state, request, lane, due_ns)
+    for node in request.app.nodes:
+        lanes = state.lanes_of[node.model]
+        if lane not in lanes:
+            ahead_ns = max(ahead_ns, min([_ahead_on_ns(state, request, other, due_ns) for other in lanes]))
+    return ahead_ns
+
+
+def _ahead_on_ns(state: State, request: RequestRecord, lane: Lane, due_ns: int) -> int:
     """The lane's time for the jobs that wait, are due before ``due_ns`` and are of the request's class or above, in
     full batches; what several lanes may run, these share. O(models of the lane)."""
     total_ns = 0

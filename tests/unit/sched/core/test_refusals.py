@@ -251,6 +251,18 @@ def test_what_waits_counts_with_the_stages_behind_it() -> None:
     assert least(CHAIN["a"]) >= least("m") + 2 * 30
 
 
+@pytest.mark.parametrize(("on_x", "on_y", "least"), [(1, 1, 34), (1, 3, 44), (3, 1, 44), (3, 3, 44), (3, 5, 54)])
+def test_what_waits_for_a_later_stage_on_another_lane_counts_where_it_is_longer(on_x, on_y, least) -> None:
+    """10 ms on x, then 20 on y; of others of 4 ms one runs on each, those that wait are due before it."""
+    models = {"m": {1: 10, "lanes": ["x"]}, "n": {1: 20, "lanes": ["y"]}}
+    models.update({"o": {1: 4, "lanes": ["x"]}, "p": {1: 4, "lanes": ["y"]}})
+    world = Driver(models, {"a": CHAIN["a"], "b": "o", "c": "p"}, lane={"x": {}, "y": {}})
+    for app, count in (("b", on_x), ("c", on_y)):
+        world.arrive(app, count=count, slo=33)
+    world.arrive("a", slo=29)
+    assert lacked(world, 1 + on_x + on_y)[-1] == least
+
+
 def test_of_two_jobs_at_once_the_one_that_ends_last_counts_with_its_wait() -> None:
     fork = {"node": [{"name": name, "model": name, "after": []} for name in ("m", "n")]}
     models = {"m": {1: 5, "lanes": ["x"]}, "n": {1: 12, "lanes": ["y"]}, "o": {1: 10, "lanes": ["x"]}}
