@@ -84,6 +84,9 @@ def _gone(end: _End) -> None:
     end.call(end.told)
 
 
+NUMBERS = (np.generic, bool, int, float)
+
+
 def show(value: Any) -> str:
     """A value for an error text: short, whatever it is."""
     if isinstance(value, (dict, list)):
@@ -103,18 +106,20 @@ def encode_values(
 ) -> int:
     """Add named values to a header's ``tensors`` and ``texts`` and to its frames; returns the bytes of the tensors.
 
-    numpy arrays and scalars and Python numbers travel as tensors (a number as a 0-d one), strings (and lists of
-    strings where ``lists``) as texts. Anything else raises ``TypeError`` naming it. Large tensors go into shared memory
+    numpy arrays and scalars and Python numbers travel as tensors (a number as a 0-d one, a list of them as a 1-d one
+    where ``lists``), strings (and lists of strings where ``lists``) as texts. Anything else raises ``TypeError`` naming it. Large tensors go into shared memory
     instead of frames where ``places`` has room.
     """
     table: List[Any] = []
     total = 0
     for name, value in values.items():
         if type(value) is str or (lists and type(value) in (list, tuple)):
-            if type(value) is not str and not all(type(item) is str for item in value):
-                raise TypeError(f"{what} {name!r} is a list of something other than strings; make it a numpy array")
-            fields.setdefault("texts", {})[name] = value
-            continue
+            if type(value) is str or all(type(item) is str for item in value):
+                fields.setdefault("texts", {})[name] = value
+                continue
+            if not all(isinstance(item, NUMBERS) for item in value):
+                raise TypeError(f"{what} {name!r} is a list of neither strings nor numbers; make it a numpy array")
+            value = np.asarray(value)
         if type(value) is not np.ndarray:
             value = _as_array(value, name, what)
         code = DTYPE_NAMES.get(value.dtype)
@@ -136,7 +141,7 @@ def encode_values(
 
 
 def _as_array(value: Any, name: str, what: str) -> NDArray[Any]:
-    if isinstance(value, (np.ndarray, np.generic, bool, int, float)):
+    if isinstance(value, (np.ndarray, *NUMBERS)):
         return np.asarray(value)
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
         return np.asarray(value)

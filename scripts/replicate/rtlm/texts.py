@@ -37,6 +37,12 @@ BLIND = ("FIFO", "HPF", "continuous FIFO")
 
 AWARE = ("LUF", "MUF", "UP", "UP+C", "rtlm+")
 RATIOS = (0.0, 0.5, 1.0)
+OPEN_MOST, BRIEF_MOST, INTENT = 160, 16, 3
+HUB_LOADS = (1.1, 2.2, 2.5, 2.8)
+"""Of what FIFO serves in static batches; continuous batches serve about three times as much."""
+
+HUB_BUSY, HUB_AHEAD = 2.5, 1.1
+HUB_SEEDS = tuple(range(21, 27))
 
 
 class Text(NamedTuple):
@@ -74,6 +80,28 @@ def texts() -> List[Text]:
         )
         for place, tokens in enumerate(history.tokens)
     ]
+
+
+def hub_texts() -> List[Text]:
+    """What a hub at home is asked, in the shares of ``examples/chat/load.py``: a quarter open questions of at most
+    :data:`OPEN_MOST` tokens, a quarter brief ones, half intents. How long an open or brief answer will be is predicted
+    from texts of other forms; an intent has its length from its grammar."""
+    history = read_history(ANSWERS)
+    plain = [place for place, form in enumerate(history.forms) if form != CRAFTED]
+    found: List[Text] = []
+    for test in folds([history.forms[place] for place in plain], 1):
+        asked = [plain[place] for place in test]
+        train = np.setdiff1d(plain, asked)
+        model = fit(
+            History([history.texts[i] for i in train], history.tokens[train], [history.forms[i] for i in train])
+        )
+        for place in asked:
+            words, length = len(history.texts[place].split()), model.predict(history.texts[place])
+            for most in (OPEN_MOST, BRIEF_MOST):
+                tokens = min(most, int(history.tokens[place]))
+                found.append(Text(words, tokens, {LINEAR: length.mean(most), TRUE: float(tokens)}, False))
+            found += 2 * [Text(words, INTENT, {LINEAR: float(INTENT), TRUE: float(INTENT)}, False)]
+    return found
 
 
 def saturated_per_s(pool: Sequence[Text]) -> float:
@@ -115,6 +143,25 @@ def over(seeds: Sequence[int], *case: Any, malicious: float = 0.0) -> Result:
     return world.mean([run(system, pool, predictor, load, seed, malicious) for seed in seeds])
 
 
+def on_hub(checks: Checks) -> Dict[str, Any]:
+    """Orders by predicted lengths on a hub's questions."""
+    pool, found = hub_texts(), {}
+    print(f"\n{'a hub, mean s':18}{'continuous FIFO':>16}{'rtlm+, predicted':>18}{'true lengths':>14}{'ahead':>8}")
+    for load in HUB_LOADS:
+        rows = {
+            "continuous FIFO": over(HUB_SEEDS, cases.CONTINUOUS_FIFO, pool, TRUE, load),
+            "rtlm+, predicted": over(HUB_SEEDS, cases.PLUS, pool, LINEAR, load),
+            "rtlm+, true lengths": over(HUB_SEEDS, cases.PLUS, pool, TRUE, load),
+        }
+        means = [row.mean for row in rows.values()]
+        ahead = means[0] / means[1]
+        print(f"{f'load {load}':18}{means[0]:16.2f}{means[1]:18.2f}{means[2]:14.2f}{ahead:8.2f}", flush=True)
+        found[f"load {load}"] = {name: row._asdict() for name, row in rows.items()}
+        if load >= HUB_BUSY:
+            checks.at_least(f"a hub, load {load}: continuous FIFO's mean to that of rtlm+", ahead, HUB_AHEAD)
+    return found
+
+
 def on_texts(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
     """Orders by what is predicted of real texts, and malicious ones."""
     pool = texts()
@@ -138,6 +185,7 @@ def on_texts(seeds: Sequence[int], checks: Checks) -> Dict[str, Any]:
                 rows[f"rtlm+, {predictor}"].mean / rows["continuous FIFO"].mean,
                 1.02,
             )
+    found["hub"] = on_hub(checks)
     found["malicious"] = {}
     print(f"\n{'crafted texts, load 0.8':32}" + "".join(f"{ratio:8.0%}" for ratio in RATIOS) + "   (mean s)")
     for name in ("FIFO", "UP+C", "continuous FIFO", "rtlm+"):

@@ -69,6 +69,17 @@ def test_foreign_byte_order_strides_and_numbers_are_made_plain(value):
     assert back.shape == np.shape(value)
 
 
+@pytest.mark.parametrize("value", [[2, 0, 1], [0.5, np.float32(2)], [True, False]])
+def test_a_list_of_numbers_is_an_array_in_an_answer(value):
+    """As what parts of a fan-out returned is gathered."""
+    back = wire.decode_reply(wire.encode_answer(1, {"y": value}, BYTES_MAX), BYTES_MAX).outputs["y"]
+    assert back.tolist() == value
+    with pytest.raises(Failed, match="output 'y' is a list of neither strings nor numbers"):
+        wire.encode_answer(1, {"y": [*value, None]}, BYTES_MAX)
+    with pytest.raises(BadInput, match="'x' is a list"):
+        wire.encode_request(1, "a", {"x": value})
+
+
 def test_large_arrays_are_not_copied_either_way():
     value = np.zeros(LARGE_BYTES, np.uint8)
     frames = wire.encode_request(1, "a", {"x": value})
@@ -242,7 +253,7 @@ def test_an_answer_to_a_question_that_a_client_could_not_read_is_an_error(payloa
         wire.pack_info(payload)
 
 
-@pytest.mark.parametrize("value", [object(), {"a": 1}, [1, 2], np.array(["a"]), np.array([None]), 1j, b"bytes"])
+@pytest.mark.parametrize("value", [object(), {"a": 1}, [1, None], np.array(["a"]), np.array([None]), 1j, b"bytes"])
 def test_what_cannot_travel_is_named(value):
     with pytest.raises(BadInput, match="'x'"):
         wire.encode_request(1, "a", {"x": value})
