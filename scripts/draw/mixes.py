@@ -56,7 +56,7 @@ def _table(
 
 
 def _regained(by_key: Mapping[Tuple[str, float, str], Row]) -> str:
-    """What ``auto`` regains of the value that a rule for all apps loses, and its longest gap."""
+    """What ``auto`` regains of the value that a rule for all apps loses to the bound, and its longest gap."""
     lines = [
         "| mix | load | regained of what edf loses | of what edf_before loses | longest gap of any app |",
         "| --- | ---: | ---: | ---: | ---: |",
@@ -66,8 +66,9 @@ def _regained(by_key: Mapping[Tuple[str, float, str], Row]) -> str:
             continue
         cells = []
         for name in ("edf", "edf_before"):
-            lost = 100.0 - by_key[mix, load, name]["percent"]
-            cells.append(f"{(row['percent'] - 100.0 + lost) / lost:.0%}" if lost else "-")
+            other = by_key[mix, load, name]["percent"]
+            lost = row["bound"] - other
+            cells.append(f"{(row['percent'] - other) / lost:.0%}" if lost > 0 else "-")
         lines.append(f"| {mix} | {load:g} | {cells[0]} | {cells[1]} | {row['gap_s']:.1f} s ({row['gap_app']}) |")
     return "\n".join(lines)
 

@@ -134,6 +134,11 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         "core/auction.py",
         (Part(Auction, "_others_first", lambda self, bid, *rest: bid),),
     ),
+    Mechanism(
+        "critical requests of policies that bid for others",
+        "core/auction.py",
+        (Part(Auction, "_sparing", lambda self, first, *rest: first),),
+    ),
     Mechanism("others first while a batch fills", "core/holds.py", (Part(Holds, "may_fill", says(False)),)),
     Mechanism(
         "no app is passed over for ever",

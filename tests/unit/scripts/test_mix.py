@@ -8,9 +8,11 @@ import pytest
 from bench import mix
 from lib.mix_baselines import partitioned
 
-from edgeserve.sim.report import AppReport
+from edgeserve.sched.protocol.events import Request
 from edgeserve.sim.run import simulate
 from edgeserve.sim.scenario import load_scenario, with_policy
+
+MS = 10**6
 
 
 def scenario_of(name: str):
@@ -28,10 +30,32 @@ def test_at_load_1_the_lane_is_in_use_all_the_time_in_full_batches(name):
 def test_the_bound_leaves_out_what_is_worth_least():
     scenario = scenario_of("workstation")
     needs_ms = mix.needs(scenario)
-    few = {name: AppReport(offered=1) for name in scenario.config.apps}
-    assert mix.bound(scenario, few, needs_ms) == pytest.approx(100.0)
-    many = {**few, "complete_free": AppReport(offered=10**6), "complete_own": AppReport(offered=10**4)}
-    assert 0.0 < mix.bound(scenario, many, needs_ms) < 10.0
+
+    def asked(app, count):
+        return [Request(0, app, 0, 100 * MS)] * count
+
+    few = [request for app in scenario.config.apps for request in asked(app, 1)]
+    assert mix.bound(
+        scenario, [Request(0, item.app, 0, scenario.config.apps[item.app].slo_ns) for item in few], needs_ms
+    ) == pytest.approx(100.0)
+    dear = asked("complete_own", 40)  # 2.5 ms each, value 4: the whole time
+    assert needs_ms["complete_own"] == 2.5
+    assert mix.bound(scenario, dear + asked("complete_free", 100), needs_ms) == pytest.approx(100 * 160 / 260)
+    assert mix.bound(scenario, dear[:20] + asked("complete_free", 100), needs_ms) == pytest.approx(100 * 100 / 180)
+
+
+@pytest.mark.parametrize(
+    ("rows", "most"),
+    [
+        ([(0, 10, 6.0), (0, 10, 6.0)], 10),
+        ([(0, 5, 5.0), (10, 12, 5.0)], 7),
+        ([(0, 20, 10.0), (2, 5, 3.0), (2, 6, 3.0)], 14),
+        ([(0, 4, 3.0), (1, 3, 2.0)], 4),
+    ],
+)
+def test_the_most_work_by_the_deadlines(rows, most):
+    """Of the third: 10 until 20, interrupted from 2 to 6, where one of 6 has no time left."""
+    assert mix.most_work(rows) == most
 
 
 @pytest.mark.parametrize("kind", [mix.PRIORITY, mix.FAIR, "edf"])
