@@ -107,8 +107,8 @@ def encode_values(
     """Add named values to a header's ``tensors`` and ``texts`` and to its frames; returns the bytes of the tensors.
 
     numpy arrays and scalars and Python numbers travel as tensors (a number as a 0-d one, a list of them as a 1-d one
-    where ``lists``), strings (and lists of strings where ``lists``) as texts. Anything else raises ``TypeError`` naming it. Large tensors go into shared memory
-    instead of frames where ``places`` has room.
+    where ``lists``), strings (and lists of strings where ``lists``) as texts. Anything else raises ``TypeError`` naming
+    it. Large tensors go into shared memory instead of frames where ``places`` has room.
     """
     table: List[Any] = []
     total = 0
