@@ -61,6 +61,9 @@ WORLDS = 8
 """Worlds per kind."""
 ROUNDS = 2
 """Arrivals drawn per world; the mean counts."""
+REGRET = 1.0
+"""In the mean, in points of the best of all policies."""
+
 BEHIND = 1.0
 """Points by which the recommended policy may be behind the best simple rule."""
 SHOWN = 3
@@ -227,7 +230,7 @@ def show(rows: Sequence[Row], policies: Sequence[str]) -> None:
 
 def judge(checks: Checks, rows: Sequence[Row]) -> None:
     """The recommended policies beside the simple rules, by kind and in all."""
-    ahead = []
+    ahead, regrets = [], []
     for kind, policy in RECOMMENDED.items():
         of_kind = [row for row in rows if row.world.kind == kind]
         if not of_kind or not {policy, *simple_of(kind)} <= set(of_kind[0].percent):
@@ -245,6 +248,12 @@ def judge(checks: Checks, rows: Sequence[Row]) -> None:
             0.0,
         )
         ahead += [-row.behind(policy, others) for row in of_kind]
+        if set(POLICIES) <= set(of_kind[0].percent):
+            regret = [row.behind(policy, POLICIES) for row in of_kind]
+            checks.at_most(f"{kind}: regret of {policy}, worst world", max(regret), BEHIND)
+            regrets += regret
+    if regrets:
+        checks.at_most("all: regret of the recommended policy, mean", statistics.fmean(regrets), REGRET)
     if ahead:
         checks.at_least("all: points of the recommended policy ahead, mean", statistics.fmean(ahead), 0.0)
 
