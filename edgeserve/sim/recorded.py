@@ -231,6 +231,14 @@ class RecordedResults:
             for (node, _), told in past.told.items():
                 if told.status != "unfinished":  # else its request ended before it did
                     self._others[past.request.app, node].append(told)
+        self._parts_means: Dict[Tuple[str, str], float] = {}
+        for key, others in self._others.items():
+            counts = [told.parts for told in others if told.parts is not None]
+            if counts:
+                self._parts_means[key] = sum(counts) / len(counts)
+        self._comes_back = {
+            key for key, others in self._others.items() if any(told.runs > 1 and not told.bounded for told in others)
+        }
 
     def declared(self, request: Request, place: str) -> Request:
         """The request as the scheduler is to see it."""
@@ -258,10 +266,7 @@ class RecordedResults:
 
     def parts_mean(self, app: str, node: str, hints: Mapping[str, float]) -> float:
         """How many parts a node makes on average; 1 for a node that does not fan out."""
-        if not self._nodes[app, node].fan_out:
-            return 1.0
-        counts = [told.parts for told in self._others[app, node] if told.parts is not None]
-        return sum(counts) / len(counts) if counts else 1.0
+        return self._parts_means.get((app, node), 1.0) if self._nodes[app, node].fan_out else 1.0
 
     def route(self, app: str, place: str, job: JobId) -> Optional[str]:
         """Which successor was taken; ``None`` for a node that takes all."""
@@ -296,7 +301,7 @@ class RecordedResults:
 
     def steps_per_run(self, app: str, node: str) -> int:
         """1 for a model that came back unfinished by itself, else 0."""
-        return int(any(told.runs > 1 and not told.bounded for told in self._others[app, node]))
+        return int((app, node) in self._comes_back)
 
     def _told(self, app: str, job: JobId) -> Optional[Told]:
         recorded = self._requests[place_of(job.request_id)].told.get((job.node, job.part))
