@@ -176,18 +176,17 @@ class RtlmPlus(LanguagePolicy):
         return 1 if board.reads_in_turns(tasks.model) else max(1, math.floor(FREE_SHARE * places))
 
     def _is_time(self, tasks: ModelTasks, running: Sequence[Waiting], lane: Lane, free: int, board: Board) -> bool:
-        """Whether others are admitted now: enough places are free, or until they are those that could begin would wait
-        for longer, together, than reading their prompts keeps those that run waiting."""
-        more = self._needed(tasks, free + len(running), board) - free
-        if more <= 0 or not running:
+        """Whether others are admitted now: enough places are free, or until one more is those that could begin would
+        wait for longer, together, than reading their prompts keeps those that run waiting."""
+        if not running or free >= self._needed(tasks, free + len(running), board):
             return True
         begin = min(free, len(tasks.fresh) + len(tasks.loose()))
         if begin <= 0:
             return False
         latency = board.latency(tasks.model, lane.name)
         step_ns = max(1, self._step_ns(latency, len(running)))
-        left = nsmallest(more, [waiting.remaining(self._made(waiting, step_ns, board)) for waiting in running])
-        return begin * left[-1] * step_ns > len(running) * self._prefill_ns(latency, begin)
+        ends_per_step = sum([1.0 / waiting.remaining(self._made(waiting, step_ns, board)) for waiting in running])
+        return begin * step_ns > ends_per_step * len(running) * super()._prefill_ns(latency, begin)
 
     def _steps_of(self, tasks: ModelTasks, chosen: Sequence[Waiting], lane: Lane, board: Board) -> int:
         """As many as the longest is expected to have: arrivals are refused by when the lane is free. Where a batch was
