@@ -245,19 +245,6 @@ MECHANISMS: Tuple[Mechanism, ...] = (
         "rtlm+: turns of clients", "policies/rtlm_plus.py", (Part(rtlm_plus, "_has_several_clients", says(False)),)
     ),
     Mechanism("rtlm+: offload", "policies/language/offload.py", (Part(RtlmPlus, "_is_sent", says(False)),)),
-    Mechanism(
-        "rtlm+: no wait for a group that costs more",
-        "policies/rtlm_plus.py",
-        (
-            Part(
-                RtlmPlus,
-                "_is_time",
-                lambda self, tasks, running, lane, free, board: (
-                    not running or free >= self._needed(tasks, free + len(running), board)
-                ),
-            ),
-        ),
-    ),
     Mechanism("rtlm+: cut for its own", "policies/rtlm_plus.py", (Part(RtlmPlus, "cut", says(False)),)),
     Mechanism(
         "schemble+: price of time",

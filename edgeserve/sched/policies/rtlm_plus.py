@@ -154,9 +154,9 @@ class RtlmPlus(LanguagePolicy):
             return False
         lane, count = work.lane, len(work.left())
         places = self._places(tasks, lane, count, board)
-        running = [tasks.running[job.seq] for job in work.left() if job.seq in tasks.running]
-        if not self._is_time(tasks, running, lane, places - count, board):
+        if places - count < self._needed(tasks, places, board):
             return False
+        running = [tasks.running[job.seq] for job in work.left() if job.seq in tasks.running]
         following = self._admitted(tasks, running, lane, places - count, board)
         room = board.sequence_room(work.model, lane)
         if room is None or not following:
@@ -174,19 +174,6 @@ class RtlmPlus(LanguagePolicy):
         places two groups of 5 and 6 are served in turns. One where prompts are read in turns: a group saves nothing
         then, and free places make steps that serve fewer."""
         return 1 if board.reads_in_turns(tasks.model) else max(1, math.floor(FREE_SHARE * places))
-
-    def _is_time(self, tasks: ModelTasks, running: Sequence[Waiting], lane: Lane, free: int, board: Board) -> bool:
-        """Whether others are admitted now: enough places are free, or until one more is those that could begin would
-        wait for longer, together, than reading their prompts keeps those that run waiting."""
-        if not running or free >= self._needed(tasks, free + len(running), board):
-            return True
-        begin = min(free, len(tasks.fresh) + len(tasks.loose()))
-        if begin <= 0:
-            return False
-        latency = board.latency(tasks.model, lane.name)
-        step_ns = max(1, self._step_ns(latency, len(running)))
-        ends_per_step = sum([1.0 / waiting.remaining(self._made(waiting, step_ns, board)) for waiting in running])
-        return begin * step_ns > ends_per_step * len(running) * super()._prefill_ns(latency, begin)
 
     def _steps_of(self, tasks: ModelTasks, chosen: Sequence[Waiting], lane: Lane, board: Board) -> int:
         """As many as the longest is expected to have: arrivals are refused by when the lane is free. Where a batch was
@@ -221,7 +208,7 @@ class RtlmPlus(LanguagePolicy):
         chosen = tasks.bound_to(lane.name)[: latency.size_max]
         places = self._places(tasks, lane, len(chosen), board)
         free = places - len(chosen)
-        if not chosen or self._is_time(tasks, chosen, lane, free, board):
+        if not chosen or free >= self._needed(tasks, places, board):
             chosen += self._admitted(tasks, chosen, lane, free, board)
         if not chosen:
             return None

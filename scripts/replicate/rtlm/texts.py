@@ -41,7 +41,7 @@ OPEN_MOST, BRIEF_MOST, INTENT = 160, 16, 3
 HUB_LOADS = (1.1, 2.2, 2.5, 2.8)
 """Of what FIFO serves in static batches; continuous batches serve about three times as much."""
 
-HUB_BUSY, HUB_AHEAD = 2.8, 1.1
+HUB_BUSY, HUB_AHEAD = 2.5, 1.1
 HUB_SEEDS = tuple(range(21, 27))
 
 

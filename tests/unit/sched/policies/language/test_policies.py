@@ -88,18 +88,15 @@ def test_a_batch_that_is_far_longer_than_predicted_comes_back_to_be_predicted_ag
 # --- rtlm+ ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("steps", "is_waited_for"), [(3, True), (20, False)])
-def test_a_group_is_waited_for_where_that_takes_less_than_reading_its_prompts(steps, is_waited_for):
-    """Three of four places are taken, and two are to be free: the next answer ends in 2 or 19 steps, and a prefill of
-    about 2 keeps three waiting. Where prompts are read in turns no group is waited for."""
+def test_where_prompts_are_read_in_turns_no_group_is_waited_for():
     whole, turns = world_of(), world_of(turn_tokens=8)
     for world in (whole, turns):
-        ask(world, steps)
-        ask(world, steps, steps, at=5)
+        ask(world, 20)
+        ask(world, 20, 20, at=5)
         world.finish(at=10, status="unfinished", steps=1, state_bytes=110)
         assert len(batch_of(world)) == 3
-    assert ask(whole, steps, at=15) == ([] if is_waited_for else [like(CutBatch)])
-    assert ask(turns, steps, at=15) == [like(CutBatch)]
+    assert ask(whole, 20, at=15) == []
+    assert ask(turns, 20, at=15) == [like(CutBatch)]
 
 
 def test_a_batch_that_is_measured_by_turns_comes_back_before_its_answers_are_whole():
