@@ -127,7 +127,10 @@ class Auction:
 
     def _delays_critical(self, bid: Bid, lane: Lane, at_ns: int) -> bool:
         """Whether a critical request that waits would be in time now, and late behind a bid's batch, of a model of
-        sequences behind its next step."""
+        sequences behind its next step. (What is not legal, launching it says.)"""
+        latency = self._state.latency.get((bid.model, lane.name))
+        if latency is None or bid.size not in latency.sizes:
+            return False
         ends_ns = at_ns + (self._step_ns(bid, lane) or bid.expected_ns) + bid.spread_ns + lane.dispatch_gap.careful_ns
         apps = [job.request.app.name for job in bid.jobs] if bid.klass == "critical" else ()
         late = self._slack.late_behind(lane, ends_ns, ends_ns, at_ns, apps, ("critical",))

@@ -7,6 +7,7 @@ from typing import Any, List
 import pytest
 from hand_world import MS, Driver, ran
 
+from edgeserve.errors import PolicyError
 from edgeserve.sched.latency.lane_gaps import DISPATCH_EVERY as LEARNT_MIN
 from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policies.fifo import Fifo
@@ -203,6 +204,34 @@ def test_what_would_make_a_critical_request_late_waits_also_where_its_policy_bid
         world.arrive(app)
     world.finish(at=14)
     assert [work.model for work in world.on_lane.values()] == [first]
+
+
+class WrongSize(Fifo):
+    """Bids for a batch size that the model does not have."""
+
+    def bid(self, lane: Lane, board: Board) -> Bid | None:
+        bid = super().bid(lane, board)
+        if bid is not None:
+            bid.size = 3
+        return bid
+
+
+def test_a_wrong_size_is_an_error_of_its_policy_also_while_a_critical_request_waits(monkeypatch):
+    monkeypatch.setitem(POLICIES, "wrong", WrongSize)
+    world = Driver(
+        {"m": {1: 10}, "lm": {1: 10, 2: 10}},
+        {
+            "c": {"model": "m", "slo": "9s", "class": "critical", "policy": "p0"},
+            "chat": {"model": "lm", "slo": "80ms", "value": 1000.0, "policy": "p1"},
+        },
+        {"p0": {"kind": "edf"}, "p1": {"kind": "wrong"}},
+        sequences={"lm": (100, 10, 4)},
+    )
+    world.arrive("c")
+    world.arrive("c")
+    world.arrive("chat", hints={"steps": 5, "tokens": 10})
+    with pytest.raises(PolicyError, match="size"):
+        world.finish(at=10)
 
 
 # --- launching --------------------------------------------------------------------------------------------------------
