@@ -77,6 +77,12 @@ class ExampleUnknown(EngineError):
     code = "example_unknown"
 
 
+class WrongRows(EngineError):
+    """An output has not one row for each item of the batch, so nothing tells which part of it belongs to which item."""
+
+    code = "wrong_rows"
+
+
 class WrongInput(EngineError):
     """An item's values are none that the model takes: its client's mistake. The request ends as ``bad_input``."""
 

@@ -8,7 +8,10 @@ nothing. ``edgeserve/testing/engine_conformance.py`` holds every engine to this 
 
 from __future__ import annotations
 
-from typing import Any, Callable, Container, Dict, Final, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Container, Dict, Final, List, Mapping, NamedTuple, Optional, Sequence, Sized, Tuple
+
+from edgeserve.errors import WrongRows
+from edgeserve.units import counted
 
 Values = Dict[str, Any]
 """Named values of one item (no batch dimension): numpy arrays, or any object for host functions."""
@@ -394,12 +397,21 @@ def with_failures(results: Sequence[Result], failed: Mapping[int, Exception]) ->
     ]
 
 
+def check_count(found: Sized, items: int, what: str) -> None:
+    """Raise :class:`WrongRows` where a run of several items returned more or fewer parts than items: which part is
+    whose is not known then. ``what`` begins the message."""
+    if len(found) != items:
+        raise WrongRows(f"{what} returned {len(found)} for {counted(items, 'item')}; expected one for each, in order")
+
+
 def run_batch(session: Session, batch: Batch) -> Tuple[List[Result], Optional[Tuple[int, int]]]:
     """Launch a batch and wait for its end: its results, and the device's times."""
     pending = session.launch(batch)
     while not pending.wait(WAIT_S_MAX):
         pass
-    return pending.result(), pending.times()
+    results = pending.result()
+    check_count(results, len(batch.items), f"{type(session).__name__}: a batch")
+    return results, pending.times()
 
 
 def run_whole(session: Session, batch: Batch) -> Tuple[List[Result], Optional[Tuple[int, int]]]:

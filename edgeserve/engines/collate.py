@@ -129,21 +129,18 @@ def stack(
     lies in ``room``, where there is one."""
     own = room(slot.name, (size, *shape)) if room is not None else None
     if own is None and len(arrays) == 1 and size == 1 and arrays[0].shape == shape:
-        single: NDArray[Any] = np.ascontiguousarray(arrays[0])[np.newaxis]  # the common case without a copy
+        single: NDArray[Any] = np.asarray(arrays[0], order="C")[np.newaxis]  # the common case without a copy
         return single
-    batch: NDArray[Any]
-    if all(array.shape == shape for array in arrays):
-        batch = np.empty((size, *shape), dtype=slot.dtype) if own is None else own
-        for row, array in enumerate(arrays):
-            batch[row] = array
-    else:
-        batch = np.empty((size, *shape), dtype=slot.dtype) if own is None else own
-        batch[:] = slot.pad or 0
-        for row, array in enumerate(arrays):
-            place: Tuple[Any, ...] = (row, *(slice(0, length) for length in array.shape))
-            batch[place] = array
+    batch: NDArray[Any] = np.empty((size, *shape), dtype=slot.dtype) if own is None else own
+    is_text = batch.dtype.kind == "O"
+    if any(array.shape != shape for array in arrays):
+        batch[:] = "" if is_text else slot.pad or 0
+    for row, array in enumerate(arrays):
+        # With the ellipsis: else a single text would be put there as an array without axes.
+        place: Tuple[Any, ...] = (row, *[slice(0, length) for length in array.shape], ...)
+        batch[place] = array
     if len(arrays) < size:
-        batch[len(arrays) :] = "" if batch.dtype.kind == "O" else 0
+        batch[len(arrays) :] = "" if is_text else 0
     return batch
 
 

@@ -29,7 +29,8 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, OutputType, Result, Values, with_failures
 from edgeserve.engines.collate import Room, Shape, Slot, common_shape, crop, dims_text, fit, mask, odd_shapes, stack
 from edgeserve.engines.options import Options
-from edgeserve.errors import EngineError, WrongInput, nearest, sent_instead
+from edgeserve.errors import EngineError, WrongInput, WrongRows, nearest, sent_instead
+from edgeserve.units import counted
 
 PORT_OPTIONS = ("constants", "state_axis", "mask", "pad_multiple", "pad_batch", "crop_outputs", "hints")
 
@@ -38,15 +39,22 @@ EXAMPLE_SEED = 1
 
 
 class Port(NamedTuple):
-    """An input or output as the model declares it, batch axis included; ``None`` = any length."""
+    """An input or output as the model declares it, batch axis included; ``None`` = any length. ``axes``: the names that
+    the file gives to axes of any length, ``""`` for an axis without one; ``()`` where none has a name."""
 
     name: str
     dtype: Any
     dims: Tuple[Optional[int], ...]
+    axes: Tuple[str, ...] = ()
 
     def batch_of_one(self) -> Port:
         """The same with a batch axis of 1 in front, for a model that has none."""
-        return self._replace(dims=(1, *self.dims))
+        return self._replace(dims=(1, *self.dims), axes=("", *self.axes) if self.axes else ())
+
+    @property
+    def first_axis(self) -> str:
+        """The name of the first axis, ``""`` where it has none."""
+        return self.axes[0] if self.axes else ""
 
 
 class Crop(NamedTuple):
@@ -73,11 +81,13 @@ Shapes = Dict[str, Tuple[List[Shape], Shape]]
 
 class PackedBatch(NamedTuple):
     """A batch as the model takes it: ``feeds`` hold the items that can run (``rows`` of them; without any there are no
-    feeds), ``failed`` says of the others, by their places in the batch, what is wrong with each."""
+    feeds) and fill up the batch to ``size`` rows; ``failed`` says of the others, by their places in the batch, what is
+    wrong with each."""
 
     feeds: Dict[str, NDArray[Any]]
     shapes: Shapes
     rows: int
+    size: int
     failed: Mapping[int, EngineError]
 
 
@@ -204,7 +214,7 @@ class Ports:
             if not failed:
                 raise
         rest = batch.without(failed)
-        return self._packed(rest, failed, room) if rest.items else PackedBatch({}, {}, 0, failed)
+        return self._packed(rest, failed, room) if rest.items else PackedBatch({}, {}, 0, 0, failed)
 
     def _packed(self, batch: Batch, failed: Mapping[int, EngineError], room: Optional[Room]) -> PackedBatch:
         count = len(batch.items)
@@ -238,33 +248,27 @@ class Ports:
                 name: value if name in self._constants else value.reshape(value.shape[1:])
                 for name, value in feeds.items()
             }
-        return PackedBatch(feeds, shapes, count, failed)
+        return PackedBatch(feeds, shapes, count, size, failed)
 
     def unpack(self, arrays: Sequence[NDArray[Any]], packed: PackedBatch) -> List[Result]:
         """One result per item of the batch, from the model's output arrays (in the order of its outputs) for those
         that ran."""
-        results = self._results(arrays, packed.rows, packed.shapes) if packed.rows else []
+        results = self._results(arrays, packed) if packed.rows else []
         return with_failures(results, packed.failed) if packed.failed else results
 
-    def _results(self, arrays: Sequence[NDArray[Any]], count: int, shapes: Shapes) -> List[Result]:
+    def _results(self, arrays: Sequence[NDArray[Any]], packed: PackedBatch) -> List[Result]:
         if not self._batch_axis:
             arrays = [np.expand_dims(array, 0) for array in arrays]
         by_name = dict(zip(self.names, arrays))
         results = []
         state_outputs = set(self._states.values())
         for name, array in by_name.items():
-            axis = self._state_axis if name in state_outputs else 0
-            if np.ndim(array) <= axis or array.shape[axis] < count:
-                raise EngineError(
-                    f"{self._where}: output {name!r} has shape {list(np.shape(array))} for a batch of "
-                    f"{count} items; expected its axis {axis} to be the batch. "
-                    "Export the model so, or use batch = [1] with a batch axis of 1"
-                )
+            self._check_rows(name, np.shape(array), self._state_axis if name in state_outputs else 0, packed)
         kept = [(name, array) for name, array in by_name.items() if name not in state_outputs]
-        for index in range(count):
+        for index in range(packed.rows):
             outputs = {name: array[index] for name, array in kept}
             for name in self._crops:
-                outputs[name] = self._cropped(name, outputs[name], index, shapes)
+                outputs[name] = self._cropped(name, outputs[name], index, packed.shapes)
             hints = self._hints_of(outputs) if self._hints else None
             if not self._states:
                 results.append(Result(outputs, hints=hints))
@@ -278,6 +282,17 @@ class Ports:
                 Result(outputs, hints=hints, state=state, state_bytes=sum(int(part.nbytes) for part in state.values()))
             )
         return results
+
+    def _check_rows(self, name: str, shape: Shape, axis: int, packed: PackedBatch) -> None:
+        """More rows than were fed are as wrong as fewer: which of them are whose is not known then."""
+        if len(shape) <= axis or shape[axis] != packed.size:
+            raise WrongRows(
+                f"{self._where}: output {name!r} has shape {list(shape)} for a batch of {packed.size} "
+                f"({counted(packed.rows, 'item')}); expected a length of {packed.size} on axis {axis}, a row for each. "
+                f"A model whose outputs have no batch axis runs one item as it is, where the engine can: set "
+                f"[model.{self._model.name}] batch = [1] and options.batch_axis = false, or export it with the batch "
+                "first in each output"
+            )
 
     def _hints_of(self, outputs: Values) -> Dict[str, float]:
         found = {}

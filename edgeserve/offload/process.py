@@ -40,6 +40,7 @@ from edgeserve.engines.base import (
     Result,
     Session,
     Values,
+    check_count,
     run_batch,
     with_failures,
 )
@@ -412,6 +413,7 @@ class _EngineRemote(Remote):
     def _run_together(self, batch: Batch) -> List[Result]:
         try:
             results: List[Result] = self.call("run", batch)
+            check_count(results, len(batch.items), f"model {self._name!r}: its process")
             return results
         except ProcessEnded:
             self._quarantine.blame(list(batch.items))

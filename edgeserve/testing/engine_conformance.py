@@ -35,6 +35,17 @@ from edgeserve.errors import DeviceLost, EngineError
 THREAD_WAIT_S = 30.0
 """A batch that is not over by then hangs: a failure, not a slow machine."""
 
+ECHO_SHAPE = (2, 3, 1, 2)
+"""The shape of an item of :meth:`EngineConformance.make_echo`, as far as it has axes."""
+
+ECHO_DTYPES = (
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "text"),
+)
+"""What a tensor of a request may hold."""
+
+ECHO_SIZES = (1, 2, 3)
+
 WAIT_EXTRA_S = 2.0
 """How much longer than it was asked to a wait may take on a busy machine."""
 
@@ -102,6 +113,12 @@ class EngineConformance:
         """A new engine whose first batch loses the device (a broken library in place of the real one will do).
         ``None``: this engine's device cannot be lost."""
         return None
+
+    def make_echo(self, directory: str, rank: int, dtype: str) -> Optional[Engine]:
+        """A new engine, not loaded, that runs batches of :data:`ECHO_SIZES`: its model takes one input ``x`` that has
+        ``rank`` axes per item (:data:`ECHO_SHAPE`) and one of :data:`ECHO_DTYPES`, and returns it as ``y``. ``None``:
+        this engine has no such model. Files of an earlier call may lie in ``directory``."""
+        raise NotImplementedError
 
     # --- fixtures ---
 
@@ -184,6 +201,27 @@ class EngineConformance:
             assert len(results) == count
             for item, result in zip(items, results):
                 self._assert_alike(result, self._single(engine, item))
+
+    def test_items_of_every_shape_and_dtype_come_back_as_they_were(self, directory: str) -> None:
+        """A single number stays one, in a batch of one too."""
+        for rank in range(len(ECHO_SHAPE) + 1):
+            for dtype in ECHO_DTYPES:
+                engine = self.make_echo(directory, rank, dtype)
+                if engine is None:
+                    continue
+                engine.load()
+                session = engine.open(self._new_lane())
+                try:
+                    for size, count in ((1, 1), (2, 1), (2, 2), (3, 1), (3, 3)):  # of ECHO_SIZES, full and filled up
+                        items = [_echo_item(rank, dtype, place) for place in range(count)]
+                        for item, result in zip(items, run_whole(session, Batch(items, size))[0]):
+                            got, sent = np.asarray(result.outputs["y"]), np.asarray(item["x"])
+                            what = f"{dtype} {list(sent.shape)} in a batch of {size}, {count} of them items"
+                            assert got.shape == sent.shape, f"{what}: it came back with the shape {list(got.shape)}"
+                            assert dtype == "text" or got.dtype == sent.dtype, f"{what}: it came back as {got.dtype}"
+                            assert got.tolist() == sent.tolist(), f"{what}: other values came back"
+                finally:
+                    engine.unload()
 
     def test_run_leaves_its_inputs_alone(self, engine: Engine) -> None:
         items = self.items(max(self.sizes))
@@ -574,6 +612,16 @@ class EngineConformance:
             if a.dtype.kind != "f" and not np.array_equal(a, b):
                 return False
         return True
+
+
+def _echo_item(rank: int, dtype: str, place: int) -> Values:
+    """Values that tell the place and the element."""
+    shape = ECHO_SHAPE[:rank]
+    numbers = np.arange(int(np.prod(shape))).reshape(shape) + 20 * place
+    if dtype != "text":
+        return {"x": np.asarray(numbers % 2 if dtype == "bool" else numbers).astype(dtype)}
+    texts = np.array([f"text {number}" for number in numbers.reshape(-1)], object).reshape(shape)
+    return {"x": texts if rank else str(texts[()])}
 
 
 def _shown(result: Result) -> str:

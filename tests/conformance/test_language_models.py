@@ -7,7 +7,7 @@ import importlib
 import json
 import pathlib
 import sys
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import llama_double
 import pytest
@@ -25,6 +25,9 @@ class LanguageModel(EngineConformance):
 
     name = "chat"
     file = ""
+
+    def make_echo(self, directory: str, rank: int, dtype: str) -> Optional[Engine]:
+        return None
 
     def make(self, directory: str) -> Engine:
         return make_engine(

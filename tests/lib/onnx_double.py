@@ -110,7 +110,7 @@ class Session:
         }
         outputs = [node for node in self.get_outputs() if node.name in binding.outputs]
         shapes = [tuple(symbols.get(dim, dim) for dim in node.shape) for node in outputs]
-        binding.values = [Value(driver, shape, np.float32) for shape in shapes]
+        binding.values = [Value(driver, shape, _dtype(node.type)) for node, shape in zip(outputs, shapes)]
         sizes = {
             name: int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
             for name, (dtype, shape, _) in binding.inputs.items()
@@ -128,6 +128,12 @@ class Session:
         uses = [Use(pointer, sizes[name]) for name, (_, _, pointer) in binding.inputs.items()]
         stream = int(self.settings[self.asked[0]]["user_compute_stream"])
         driver.enqueue(stream, "network", compute, [*uses, *(Use(*place) for place in places)])
+
+
+def _dtype(kind: str) -> str:
+    """``float32`` of ``tensor(float)``."""
+    name = kind[len("tensor(") : -1]
+    return {"float": "float32", "double": "float64"}.get(name, name)
 
 
 class RunOptions:

@@ -83,6 +83,79 @@ def running_sum(directory: str, name: str, given: Sequence[Any], answer: Sequenc
     return save(directory, name, nodes, [("x", FLOAT, given)], [("y", FLOAT, answer)], axis)
 
 
+def echo(directory: str, dtype: str, dims: Sequence[Any], name: str = "echo") -> str:
+    """``y = x`` of any dtype, ``"text"`` for strings, with a batch axis in front."""
+    kind = TensorProto.STRING if dtype == "text" else helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return save(
+        directory,
+        name,
+        [helper.make_node("Identity", ["x"], ["y"])],
+        [("x", kind, ["B", *dims])],
+        [("y", kind, ["B", *dims])],
+    )
+
+
+ROWS = {
+    "twice": lambda rows: 2 * rows,
+    "one more": lambda rows: rows + 1,
+    "one less": lambda rows: rows - 1,
+    "none": lambda rows: 0,
+    "one": lambda rows: 1,
+    "three": lambda rows: 3,
+    "no axis": lambda rows: -1,
+}
+"""Kinds of :func:`rows` -> how many rows the output has for so many of the input."""
+
+
+def rows(directory: str, kind: str) -> str:
+    """``y`` has other rows than ``x[B,4]``: those of ``x`` and more, or a part of them."""
+    first, last = np.array([1], np.int64), np.array([2**62], np.int64)
+    zero, axes = np.array([0], np.int64), np.array([0], np.int64)
+    nodes = {
+        "twice": [helper.make_node("Concat", ["x", "x"], ["y"], axis=0)],
+        "one more": [
+            helper.make_node("Slice", ["x", "zero", "first", "axes"], ["part"]),
+            helper.make_node("Concat", ["x", "part"], ["y"], axis=0),
+        ],
+        "one less": [helper.make_node("Slice", ["x", "first", "last", "axes"], ["y"])],
+        "none": [helper.make_node("Slice", ["x", "zero", "zero", "axes"], ["y"])],
+        "one": [helper.make_node("ReduceMean", ["x"], ["y"], axes=[0])],
+        "three": [
+            helper.make_node("ReduceMean", ["x"], ["mean"], axes=[0]),
+            helper.make_node("Add", ["mean", "table"], ["y"]),
+        ],
+        "no axis": [helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)],
+    }[kind]
+    table = ("table", np.zeros((3, 4), np.float32))
+    weights = [("first", first), ("last", last), ("zero", zero), ("axes", axes), table]
+    dims = {"no axis": [], "twice": ["2 * B", 4], "one": [1, 4], "three": [3, 4]}.get(kind, ["M", 4])
+    used = {name for node in nodes for name in node.input}
+    return save(
+        directory,
+        "rows",
+        nodes,
+        [("x", FLOAT, ["B", 4])],
+        [("y", FLOAT, dims)],
+        [weight for weight in weights if weight[0] in used],
+    )
+
+
+def one_list(directory: str) -> str:
+    """``y[D,2]`` = (row, column) of each value of ``x[B,4]`` that is larger than the first: one list for the batch."""
+    return save(
+        directory,
+        "one_list",
+        [
+            helper.make_node("Greater", ["x", "bounds"], ["found"]),
+            helper.make_node("NonZero", ["found"], ["places"]),
+            helper.make_node("Transpose", ["places"], ["y"], perm=[1, 0]),
+        ],
+        [("x", FLOAT, ["B", 4])],
+        [("y", INT64, ["D", 2])],
+        [("bounds", np.array([9.0, 9.0, 0.5, 0.5], np.float32))],
+    )
+
+
 def classifier(directory: str) -> str:
     """``label[B]`` of int64 and ``probability``, a sequence of maps: what scikit-learn's converter gives by default."""
     probability = helper.make_sequence_type_proto(

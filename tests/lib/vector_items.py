@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Optional
 
 import numpy as np
 
@@ -43,6 +43,10 @@ class VectorItems:
 class LengthItems:
     """``x`` is floats of another length in each item; the mask ``x_mask`` is the engine's to make."""
 
+    def make_echo(self, directory: str, rank: int, dtype: str) -> Optional[Engine]:
+        """Asked once for each engine and not for each model."""
+        return None
+
     def items(self, count: int) -> List[Values]:
         random = np.random.default_rng(7)
         return [{"x": random.random(3 + 5 * index).astype(np.float32)} for index in range(count)]
@@ -69,3 +73,7 @@ class VectorModel(VectorItems, EngineConformance):
 
     def make(self, directory: str) -> Engine:
         return self.built(directory)
+
+    def make_echo(self, directory: str, rank: int, dtype: str) -> Optional[Engine]:
+        """Asked once for each engine and not for each model."""
+        return None

@@ -26,6 +26,7 @@ from edgeserve.engines.base import (
     OutputType,
     Result,
     Values,
+    check_count,
     with_failures,
 )
 from edgeserve.engines.options import Options
@@ -135,6 +136,7 @@ class SentenceEngine(Engine):
             except WrongInput as error:
                 failed[index] = error
         vectors = encoder.vectors(rows) if rows else ()
+        check_count(vectors, len(rows), f"model {self._model.name!r}: its encoder")
         results = []
         for row, vector in zip(rows, vectors):
             found = vector / max(float(np.linalg.norm(vector)), 1e-12) if self._normalizes else vector

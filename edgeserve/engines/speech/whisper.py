@@ -39,6 +39,7 @@ from edgeserve.engines.base import (
     SequenceInfo,
     Session,
     Values,
+    check_count,
 )
 from edgeserve.engines.lm.tokenizers import byte_characters
 from edgeserve.engines.niceness import made_yielding
@@ -251,7 +252,9 @@ class WhisperSession(Session):
         try:
             encoded = self._network.encode(ctranslate2.StorageView.from_array(spectra))
             if words.languages and not all(item.language for item in items):
-                for item, found in zip(items, self._network.detect_language(encoded)):
+                languages = self._network.detect_language(encoded)
+                check_count(languages, len(items), f"model {self._engine.name!r}: ctranslate2's detect_language")
+                for item, found in zip(items, languages):
                     item.language = item.language or found[0][0].strip("<|>")
             said = self._network.generate(
                 encoded,
@@ -268,6 +271,7 @@ class WhisperSession(Session):
                 f"model {self._engine.name!r}: ctranslate2 {ctranslate2.__version__} failed in a step of {len(items)} "
                 f"windows: {error}"
             ) from error
+        check_count(said, len(items), f"model {self._engine.name!r}: ctranslate2")
         return [self._add(item, len(part), found, words) for item, part, found in zip(items, parts, said)]
 
     def _prompt(self, item: Listened, words: Words) -> List[int]:

@@ -10,7 +10,7 @@ import pytest
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo, run_batch
-from edgeserve.errors import ConfigError, DeviceLost, DeviceMissing, EngineError, OutOfMemory
+from edgeserve.errors import ConfigError, DeviceLost, DeviceMissing, EngineError, OutOfMemory, WrongRows
 
 pytest.importorskip("torch", reason="torch is not installed; make test-torch")
 
@@ -32,6 +32,20 @@ def loaded(directory=".", **settings):
     engine = engine_of(directory, **settings)
     engine.load()
     return engine
+
+
+@pytest.mark.parametrize("scripted", [False, True])
+def test_one_list_for_the_whole_batch_is_not_dealt_out(scripted, tmp_path):
+    options = {"example": "list_example:none"}
+    (tmp_path / "list_example.py").write_text(
+        "import numpy as np\ndef none():\n    return {'x': np.array([1, 0, 0, 0], np.float32)}\n"
+    )
+    file = torch_models.scripted(str(tmp_path), torch_models.OneList()) if scripted else ""
+    function = "" if scripted else "torch_models:OneList"
+    engine = loaded(tmp_path, function=function, file=file, batch=(1, 2), options=options)
+    assert engine.run(Batch([engine.example()], 1))[0].outputs["output"].tolist() == [0, 0]
+    with pytest.raises(WrongRows, match=r"shape \[8, 2\] for a batch of 2"):
+        engine.run(Batch([{"x": np.ones(4, np.float32)}] * 2, 2))
 
 
 # --- reading a network ---

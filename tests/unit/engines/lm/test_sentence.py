@@ -60,6 +60,9 @@ class TestConformance(EngineConformance):
         write_sentence_model(Path(directory))
         return engine_of(directory)
 
+    def make_echo(self, directory, rank, dtype):
+        return None
+
     def items(self, count):
         return [{"text": text} for text in ("a", "b c", "a a c", "c b a a", "b")[:count]]
 
