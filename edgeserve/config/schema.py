@@ -105,6 +105,7 @@ class ModelConfig:
     function: str = entry(string, "")  # python engine: "module:function"
     lanes: Tuple[str, ...] = entry(tuple_of(string), ())  # left out = every lane
     batch: Tuple[int, ...] = entry(sizes, (1,))  # sizes that are warmed up, profiled and scheduled, rising
+    batch_tolerance: float = entry(number(0.0, 1.0), 0.0)  # share that others may change of an output; 1 = unchecked
     memory_bytes: int = entry(size, 0, key="memory")  # what it occupies; 0 = as the profile or the engine says
     pinned: bool = entry(boolean, False)  # never evicted
     shapes: Dict[str, Tuple[int, ...]] = entry(table_of(tuple_of(integer(0))), factory=dict)  # per item, for warm-up

@@ -229,6 +229,21 @@ class OutputType(NamedTuple):
     shape: Tuple[int, ...]
 
 
+class RowFacts(NamedTuple):
+    """What an engine knows of the rows of a batch, for the check that a start makes (``engines/row_check.py``).
+
+    ``checked``: false where items are computed one by one, so that none can change the answer of another. ``lacking``:
+    why the model's file says that its outputs have not one row per item, ``""`` where it does not. ``open_axes``: input
+    that is padded -> its axes along which items may be shorter than the example. ``rounding``: as which share of its
+    largest value an output of one item may differ between batch sizes, since other kernels add up in another order.
+    """
+
+    checked: bool = True
+    lacking: str = ""
+    open_axes: Mapping[str, Tuple[int, ...]] = {}
+    rounding: float = 1e-3
+
+
 class Pending:
     """A batch that was launched. One thread asks it, the lane's.
 
@@ -368,6 +383,11 @@ class Engine:
         """What one item's outputs are as far as the model's file tells, asked after ``load``. For those who ask what
         an app answers; of other outputs the warm-up tells the dtype."""
         return {}
+
+    def rows(self) -> RowFacts:
+        """What is known of the rows of its batches, asked after ``load``. An engine that computes one item after the
+        other says ``RowFacts(checked=False)``: its models are not run on drawn items at start."""
+        return RowFacts()
 
     def misfits(self, declared: Mapping[str, Optional[OutputType]]) -> List[str]:
         """Why no item that has what an app declares could run, asked after ``load``: a sentence for each wrong input.

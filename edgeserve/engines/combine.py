@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edgeserve.config.ensemble_profile import read_fit
 from edgeserve.config.files import model_path
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values
+from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, RowFacts, Values
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, nearest
 from edgeserve.predict.combiner import Combiner, combiner_of
@@ -57,6 +57,9 @@ class CombineEngine(Engine):
 
     def unload(self) -> None:
         self._combiner = None
+
+    def rows(self) -> RowFacts:
+        return RowFacts(checked=False)
 
     def example(self) -> Values:
         """Every model's output, where the values' number is known."""

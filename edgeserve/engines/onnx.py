@@ -36,6 +36,7 @@ from edgeserve.engines.base import (
     LaneInfo,
     OutputType,
     Result,
+    RowFacts,
     Session,
     Values,
 )
@@ -185,6 +186,9 @@ class OnnxEngine(Engine):
 
     def outputs(self) -> Mapping[str, OutputType]:
         return self.loaded_ports().outputs()
+
+    def rows(self) -> RowFacts:
+        return self.loaded_ports().rows(self._lanes[0].device_kind)
 
     def misfits(self, declared: Mapping[str, Optional[OutputType]]) -> List[str]:
         return self.loaded_ports().misfits(declared)
@@ -479,7 +483,8 @@ def _ports_of(session: Any, side: str, model: str) -> List[Port]:
                 f"{', '.join(sorted(_DTYPES))} can be used. Export the model without it"
             )
         dims = tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in node.shape or ())
-        ports.append(Port(node.name, np.dtype(_DTYPES[kind]), dims))
+        axes = tuple(dim if isinstance(dim, str) else "" for dim in node.shape or ())
+        ports.append(Port(node.name, np.dtype(_DTYPES[kind]), dims, axes if any(axes) else ()))
     if nodes and not ports:
         raise EngineError(
             f"model {model!r}: none of its {side}s ({', '.join(f'{node.name} {node.type}' for node in nodes)}) is a "

@@ -20,7 +20,7 @@ class Options:
 
     def __init__(self, model: ModelConfig, known: Iterable[str]) -> None:
         self._model = model
-        names = tuple(known)
+        self._known = names = tuple(known)
         for key in model.options:
             if key not in names:
                 raise ConfigError(
@@ -29,6 +29,10 @@ class Options:
 
     def __contains__(self, key: str) -> bool:
         return key in self._model.options
+
+    def takes(self, key: str) -> bool:
+        """Whether the engine has such an option, given or not."""
+        return key in self._known
 
     def where(self, key: str) -> str:
         """How messages name the option."""

@@ -23,7 +23,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 import numpy as np
 
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, Values
+from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, RowFacts, Values
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, told
 
@@ -87,6 +87,9 @@ class PythonEngine(Engine):
 
     def unload(self) -> None:
         self._function = None
+
+    def rows(self) -> RowFacts:
+        return RowFacts(checked=False)
 
     def example(self) -> Values:
         if self._example:

@@ -32,6 +32,7 @@ from edgeserve.engines.base import (
     LaneInfo,
     Pending,
     Result,
+    RowFacts,
     SequenceInfo,
     Session,
     Values,
@@ -142,6 +143,9 @@ class SyntheticEngine(Engine):
 
     def sequence(self) -> Optional[SequenceInfo]:
         return self._sequence
+
+    def rows(self) -> RowFacts:
+        return RowFacts(checked=False)
 
     def example(self) -> Values:
         return {name: np.zeros(shape, np.float32) for name, shape in self._shapes.items()}

@@ -126,6 +126,7 @@ class RuntimeCore:
             measured=started.measured,
             resident=started.resident,
             sequences=started.sequences,
+            sizes=started.sizes,
         )
         log_fits(self.scheduler.state, [problem.app for problem in problems])
         self.world = LiveWorld(
@@ -135,6 +136,7 @@ class RuntimeCore:
             self.mailbox,
             lambda name: make_lane(config, name, self.mailbox, clock_ns),
             started.sequences,
+            started.sizes,
         )
         self._start_predictions(self.world, self.validators)
         self.world.early = self.early
@@ -147,7 +149,14 @@ class RuntimeCore:
             path = os.path.join(config.directory, config.server.record)
             self._recorder = Recorder(
                 path,
-                start_of(started.footprints, started.resident, started.measured, parts_of(profiles), started.sequences),
+                start_of(
+                    started.footprints,
+                    started.resident,
+                    started.measured,
+                    parts_of(profiles),
+                    started.sequences,
+                    started.sizes,
+                ),
             )
             self._taps.append(self._recorder.record)
         if self._serve:
@@ -228,6 +237,7 @@ class RuntimeCore:
             resident=started.resident,
             sequences=started.sequences,
             learnt=learnt,
+            sizes=started.sizes,
         )
         world = LiveWorld(
             config,
@@ -236,6 +246,7 @@ class RuntimeCore:
             self.mailbox,
             lambda name: make_lane(config, name, self.mailbox, clock_ns),
             started.sequences,
+            started.sizes,
         )
         self._start_predictions(world, prepared.validators)
         world.contradictions = ContradictionLog(config, scheduler.state.latency, scheduler.state)
@@ -578,7 +589,7 @@ class RuntimeCore:
         return {
             model.name: {
                 "engine": model.engine,
-                "batch": list(model.batch),
+                "batch": list(self.world.sizes_of(model.name)),
                 "pinned": model.pinned,
                 "lanes": model_lanes(self.config, model),
                 "resident": [

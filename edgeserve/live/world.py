@@ -137,9 +137,9 @@ class LiveWorld:
     """Values, lanes, engines and the clock of one running server or embedded runtime.
 
     ``engines`` are by (model, device), ``lanes`` by name, copy lanes included; ``sequences`` are the models whose items
-    are sequences. Everything it keeps is bounded by
-    ``[server] pending_max``, the lanes' inboxes and ``streams_max`` of the apps. ``io`` is what it waits for: the
-    mailbox, and for a server the gateway. ``make_lane`` makes another lane of a name, for one that hangs.
+    are sequences, ``sizes`` the batch sizes of those that run in fewer than are configured. Everything it keeps is
+    bounded by ``[server] pending_max``, the lanes' inboxes and ``streams_max`` of the apps. ``io`` is what it waits
+    for: the mailbox, and for a server the gateway. ``make_lane`` makes another lane of a name, for one that hangs.
     """
 
     def __init__(
@@ -150,8 +150,10 @@ class LiveWorld:
         mailbox: Mailbox,
         make_lane: Callable[[str], LaneThread],
         sequences: Iterable[str] = (),
+        sizes: Mapping[str, Tuple[int, ...]] | None = None,
     ) -> None:
         self.config = config
+        self._sizes = dict(sizes or {})
         self.values = RequestValues()
         self.retained = RetainedInputs(self.values)
         self.app_counts = {name: AppCounts() for name in config.apps}
@@ -171,7 +173,7 @@ class LiveWorld:
         self._sequences = frozenset(sequences)
         self._batches = RunningBatches(self.values, mailbox.post, self._failures.reason, self.cancel)
         self.endings = Endings(self.values, self._batches, self.app_counts)
-        self.reloads = Reloads(config, lanes, engines, self._warming, self._failures, self._usable_lanes)
+        self.reloads = Reloads(config, lanes, engines, self._warming, self._failures, self._usable_lanes, self.sizes_of)
         self.contradictions: Optional[ContradictionLog] = None
         self.history: Optional[HistoryRecorder] = None
         self.on_device_lost: Optional[Callable[[LostDevice], None]] = None  # told once per device
@@ -529,7 +531,8 @@ class LiveWorld:
         """A model was loaded: its lanes warm up before the scheduler may use it."""
         lanes = [self.works.lanes[name] for name in self._usable_lanes(self.works.devices[action.lane], action.model)]
         engine = self._engines[action.model, self.works.devices[action.lane]]
-        self._warmed(self._warming.begin(mail, engine, lanes, self.config.models[action.model].batch), events)
+        unchecked = self.reloads.unchecked(action.model, self.works.devices[action.lane])
+        self._warmed(self._warming.begin(mail, engine, lanes, self.sizes_of(action.model), unchecked), events)
 
     def _warmed(self, load: Optional[Warmed], events: List[Event]) -> None:
         """A load is over, with all its warm-ups."""
@@ -545,6 +548,10 @@ class LiveWorld:
             engine = self._forgotten(action)
             self.works.lanes[action.lane].give(LaneWork(0, 0, START_ANY_TIME_NS, lambda _: engine.unload(), None))
         events.append(WorkFinished(action.work_id, load.mail.started_ns, clock_ns(), (), failed))
+
+    def sizes_of(self, model: str) -> Tuple[int, ...]:
+        """The batch sizes that a model runs in: as configured, or those that its start has left."""
+        return self._sizes.get(model, self.config.models[model].batch)
 
     def engine(self, model: str, device: str) -> Optional[Engine]:
         """The engine of a model on a device, ``None`` where no lane of it may run the model."""

@@ -38,6 +38,7 @@ from edgeserve.engines.base import (
     LaneInfo,
     Pending,
     Result,
+    RowFacts,
     Session,
     Values,
     check_count,
@@ -141,6 +142,10 @@ class ProcessEngine(Engine):
     def example(self) -> Values:
         values: Values = self._first.call("example", None)
         return values
+
+    def rows(self) -> RowFacts:
+        facts: RowFacts = self._first.call("rows", None)
+        return facts
 
     def open(self, lane: LaneInfo) -> Session:
         """A session whose batches run in the lane's own child."""
@@ -597,6 +602,8 @@ class EngineHost:
     def ask(self, verb: str, argument: Any) -> Any:
         if verb == "example":
             return self._engine.example()
+        if verb == "rows":
+            return self._engine.rows()
         states = [None if state is None else state.state() for state in argument.states]
         results = run_batch(self._session, argument._replace(states=states))[0]
         return [_with_kept_state(result, self._name) for result in results]

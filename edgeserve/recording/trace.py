@@ -99,6 +99,7 @@ def start_of(
     measured: Mapping[Tuple[str, str], Mapping[int, Sequence[int]]] | None = None,
     profiled: Parts | None = None,
     sequences: Mapping[str, Tuple[int, ...]] | None = None,
+    sizes: Mapping[str, Sequence[int]] | None = None,
 ) -> Dict[str, Any]:
     """The first line's table of a recording, from what was given to ``build_scheduler``. ``profiled`` are the
     parts of profiles that were used."""
@@ -107,6 +108,8 @@ def start_of(
         known["profiled"] = [[*key, list(apps)] for key, apps in profiled.items()]
     if sequences:
         known["sequences"] = {name: list(facts) for name, facts in sequences.items()}
+    if sizes:
+        known["sizes"] = {name: list(left) for name, left in sizes.items()}
     return {
         "footprints": [[*key, *value] for key, value in footprints.items()],
         "resident": {name: list(models) for name, models in resident.items()},
@@ -135,6 +138,7 @@ def build_inputs(start: Mapping[str, Any]) -> Dict[str, Any]:
             for row in start.get("measured", ())
         },
         "sequences": {name: tuple(facts) for name, facts in start.get("sequences", {}).items()},
+        "sizes": {name: tuple(left) for name, left in start.get("sizes", {}).items()},
     }
 
 

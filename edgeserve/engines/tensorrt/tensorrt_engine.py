@@ -22,6 +22,7 @@ from edgeserve.engines.base import (
     LaneInfo,
     OutputType,
     Result,
+    RowFacts,
     Session,
     Values,
 )
@@ -183,6 +184,9 @@ class TensorrtEngine(Engine):
             item: Values = import_function(self._settings.example, self._directory, where)()
             return item
         return self._must_be_loaded().ports.example()
+
+    def rows(self) -> RowFacts:
+        return self._must_be_loaded().ports.rows("cuda")
 
     def outputs(self) -> Mapping[str, OutputType]:
         return {} if self._loaded is None else self._loaded.ports.outputs()

@@ -23,11 +23,11 @@ import torch
 from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, OutputType, Result, Session, Values
+from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, OutputType, Result, RowFacts, Session, Values
 from edgeserve.engines.cuda.status import of_model
 from edgeserve.engines.host_session import HostSession
 from edgeserve.engines.options import Options
-from edgeserve.engines.ports import PORT_OPTIONS, PackedBatch, Port, Ports
+from edgeserve.engines.ports import HALF_ROUNDING, PORT_OPTIONS, PackedBatch, Port, Ports
 from edgeserve.engines.python import NOMINAL_BYTES, import_function
 from edgeserve.engines.torch.failures import failure_of
 from edgeserve.engines.torch.programs import Program, read_program, storages
@@ -157,6 +157,10 @@ class TorchEngine(Engine):
             item: Values = import_function(self._example, self._directory, self._options.where("example"))()
             return item
         return self.loaded_ports().example()
+
+    def rows(self) -> RowFacts:
+        facts = self.loaded_ports().rows(self._lanes[0].device_kind)
+        return facts if self._precision in (None, torch.float32) else facts._replace(rounding=HALF_ROUNDING)
 
     def misfits(self, declared: Mapping[str, Optional[OutputType]]) -> List[str]:
         return self.loaded_ports().misfits(declared)

@@ -13,13 +13,13 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from edgeserve.engines.describe import READERS, check_file, describe
 from edgeserve.errors import ConfigError, EdgeServeError
-from edgeserve.tools.init.batch_axis import find_roles
+from edgeserve.tools.init.batch_axis import try_roles
 from edgeserve.tools.init.compute import machine_lanes
 from edgeserve.tools.init.images import propose_image
 from edgeserve.tools.init.roles import model_names
 from edgeserve.tools.init.slo import read_rates, read_slo_ns
 from edgeserve.tools.init.text import configuration_text, summary
-from edgeserve.tools.init.trial import FoundModel, try_model
+from edgeserve.tools.init.trial import FoundModel
 
 FILES_MAX = 64
 """Models of one folder; more are a mistake in the path."""
@@ -76,8 +76,8 @@ def main(args: argparse.Namespace) -> int:
     gpu: Optional[bool] = False if args.cpu else None
     for name, path in zip(names, paths):
         print(f"reading {path} ...", file=sys.stderr, flush=True)
-        roles = find_roles(name, path, describe(path), shapes, args.batch_axis and args.batch_axis == "yes")
-        tried = try_model(name, path, roles, gpu)
+        said = args.batch_axis and args.batch_axis == "yes"
+        roles, tried = try_roles(name, path, describe(path), shapes, said, gpu)
         image = propose_image(path, roles, tried.shapes)
         found.append(FoundModel(name, _told_path(path, directory), roles, tried, image))
     _check_shapes_used(shapes, found)

@@ -12,13 +12,14 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 from edgeserve.config.schema import ModelConfig
 from edgeserve.device.boards import has_nvidia_gpu
 from edgeserve.engines import make_engine
-from edgeserve.engines.base import Engine, LaneInfo, Values
+from edgeserve.engines.base import Engine, LaneInfo, Session, Values
 from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.describe import READERS
+from edgeserve.engines.row_check import RowCheck
 from edgeserve.engines.tensorrt.library import open_library
 from edgeserve.engines.warm import warm_up
-from edgeserve.errors import EngineError
+from edgeserve.errors import EngineError, WrongRows
 from edgeserve.offload.pin import allowed_cores
 from edgeserve.tools.init.compute import CPU, GPU, compute_threads
 from edgeserve.tools.init.images import ImageProposal
@@ -39,7 +40,8 @@ SPEND_NS = 60 * NS_PER_MS
 
 class Trial(NamedTuple):
     """``times_ns`` is the typical time of each batch size that is worth writing; empty where the model was not run.
-    ``shapes`` are those of one item that it ran with. ``why`` says what was tried in vain before."""
+    ``shapes`` are those of one item that it ran with. ``why`` says what was tried in vain before, ``ended`` why there
+    are not more batch sizes, and ``mixing`` how far one item changed the answers of others."""
 
     engine: str
     device: str
@@ -48,6 +50,8 @@ class Trial(NamedTuple):
     example: Values = {}
     outputs: Tuple[Tuple[str, str], ...] = ()
     why: str = ""
+    ended: str = ""
+    mixing: float = 0.0
 
 
 class FoundModel(NamedTuple):
@@ -64,7 +68,8 @@ class FoundModel(NamedTuple):
 def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) -> Trial:
     """Run the model with the engine and on the device that would serve it: TensorRT for an ONNX file where it is
     installed, a GPU that its own engine can use (``gpu`` of ``None``: if there is one), else the CPU.
-    :class:`EngineError` when it does not run with any lengths that were tried."""
+    :class:`EngineError` when it does not run with any lengths that were tried, :class:`WrongRows` when an output has
+    not a row for each item."""
     own = roles.description.engine
     if own == "lm":
         return Trial(own, CPU)
@@ -85,6 +90,8 @@ def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) ->
                 return _run(name, path, roles, shapes, engine, device)._replace(
                     why="" if first is None or (engine, device) == ways[0] else str(first)
                 )
+            except WrongRows:
+                raise  # with other lengths too
             except EngineError as error:
                 first = first or error
     assert first is not None, "there is at least one device and one candidate"
@@ -151,17 +158,31 @@ def engine_options(roles: Roles, shapes: Dict[str, Shape]) -> Dict[str, Any]:
 
 def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], kind: str, device: str) -> Trial:
     sizes = sizes_of(roles)
-    with opened(name, path, roles, shapes, sizes, kind, device) as (engine, lane):
+    # Where one size is written, two items together tell whether the first axis is a batch at all.
+    looked_at = (1, 2) if sizes == (1,) and kind == "onnx" and roles.batch_axis and not roles.fixed_batch else sizes
+    with opened(name, path, roles, shapes, looked_at, kind, device) as (engine, lane):
         session, example = engine.open(lane), engine.example()
-        times: Dict[int, int] = {}
-        for size in sizes:
-            runs = warm_up(session, example, (size,), time.perf_counter_ns, spend_ns=SPEND_NS)[size]
-            times[size] = sorted(runs[1:])[len(runs[1:]) // 2]
-            if times[size] > SLOW_NS:
-                break
+        check = RowCheck(looked_at, engine.rows())
+        times = {sizes[0]: _typical_ns(session, example, sizes[0])}
+        if roles.batch_axis and times[sizes[0]] <= SLOW_NS:
+            check.begin(session, example)
+            if check.wrong_rows is not None:
+                raise check.wrong_rows
+            for size in looked_at[1:]:
+                if check.look(size) or max(times.values()) > SLOW_NS:
+                    break
+                if size in sizes:
+                    times[size] = _typical_ns(session, example, size)
         # Of TensorRT all sizes are written: then the plan that was just built is the one that is served.
         kept = times if kind == "tensorrt" else worthwhile(times)
-        return Trial(kind, device, kept, shapes, example, _outputs(session, example))
+        ended = check.why if len(sizes) > 1 else ""
+        return Trial(kind, device, kept, shapes, example, _outputs(session, example), ended=ended, mixing=check.mixing)
+
+
+def _typical_ns(session: Session, example: Values, size: int) -> int:
+    """How long a batch takes, the first run aside."""
+    runs = sorted(warm_up(session, example, (size,), time.perf_counter_ns, spend_ns=SPEND_NS)[size][1:])
+    return runs[len(runs) // 2]
 
 
 @contextlib.contextmanager
