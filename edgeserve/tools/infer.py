@@ -6,6 +6,7 @@ Prints the outputs and where the time went; what cannot be answered ends with th
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 from typing import Any, Dict, List, Tuple
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from edgeserve.answers import BREAKDOWN_KEYS, Answer
 from edgeserve.client import Client
 from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES
+from edgeserve.config.text_files import write_file
 from edgeserve.errors import REFUSAL_NUMBERS, BadInput, RequestError
 from edgeserve.tools.connection import add_connection_arguments, connected, same_connection
 from edgeserve.tools.inputs import example_inputs, images_as_declared, read_image
@@ -151,15 +153,12 @@ def write_output(answer: Answer, name: str, path: str) -> None:
     if name not in answer:
         raise BadInput(f"--out {name}={path}: the answer has no output {name!r}, but {', '.join(sorted(answer))}")
     value = answer[name]
-    try:
-        if isinstance(value, np.ndarray):
-            with open(path, "wb") as file:
-                np.save(file, value, allow_pickle=False)
-        else:
-            with open(path, "w", encoding="utf-8") as text_file:
-                text_file.write(value if isinstance(value, str) else "\n".join(value))
-    except OSError as error:
-        raise BadInput(f"--out {name}={path}: cannot be written ({error.strerror})") from None
+    if isinstance(value, np.ndarray):
+        content = io.BytesIO()
+        np.save(content, value, allow_pickle=False)
+        write_file(path, content.getvalue())
+    else:
+        write_file(path, value if isinstance(value, str) else "\n".join(value))
 
 
 def as_json(answer: Answer) -> Dict[str, Any]:
