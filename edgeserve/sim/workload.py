@@ -134,7 +134,7 @@ class Workload:
             for name, spread in spreads.items():
                 hints[name] = spread.pick(self._hints.random())
         stream = None
-        if app.stream != "none" or config.streams:
+        if app.keeps_streams or config.streams:
             stream = f"{config.name}-{serial % max(1, config.streams)}"
         return Request(
             request_id,

@@ -24,6 +24,7 @@ from edgeserve.tools.inputs import example_inputs, images_as_declared, read_imag
 from edgeserve.units import ns_to_ms, parse_duration_ns
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+EXAMPLE_STREAM = "example"
 SHOWN_VALUES_MAX = 8  # of a tensor, on a line
 SHOWN_CHARS_MAX = 2000  # of a text
 
@@ -35,7 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--example", action="store_true", help="make up what is not given, as the app declares its inputs"
     )
-    parser.add_argument("--stream", metavar="ID", help="the stream that this request continues")
+    parser.add_argument(
+        "--stream",
+        metavar="ID",
+        help="the stream that this request continues (with --example, where the app needs one: example)",
+    )
+    parser.add_argument("--reset", action="store_true", help="begin the stream anew: forget what it left behind")
     parser.add_argument(
         "--out",
         metavar="NAME=FILE",
@@ -72,6 +78,7 @@ def main(args: argparse.Namespace) -> int:
                 klass=args.klass,
                 on_late=args.on_late,
                 stream=args.stream,
+                reset=args.reset or None,
                 timeout_ms=_milliseconds("--timeout", args.timeout),
             )
     except RequestError as error:
@@ -99,6 +106,8 @@ def _complete(client: Client, args: argparse.Namespace, inputs: Dict[str, Any]) 
     for line in images_as_declared(app["inputs"], inputs, images):
         print(line, file=sys.stderr)
     if args.example:
+        if args.stream is None and app.get("needs_stream"):
+            args.stream = EXAMPLE_STREAM
         made = example_inputs(args.app, app["inputs"], inputs, 0, guess=True)
         for name in made.keys() - inputs.keys():
             inputs[name] = made[name]
