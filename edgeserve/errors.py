@@ -83,6 +83,13 @@ class WrongRows(EngineError):
     code = "wrong_rows"
 
 
+class StateLost(EngineError):
+    """What an item would leave behind for the next of its stream is no state to go on from. The request ends as
+    ``failed``, and the stream begins anew."""
+
+    code = "state_lost"
+
+
 class WrongInput(EngineError):
     """An item's values are none that the model takes: its client's mistake. The request ends as ``bad_input``."""
 

@@ -109,6 +109,7 @@ struct Options {
   double slo_ms = kUnset, value = kUnset, quality_min = kUnset;
   std::string klass, on_late, stream, traceparent;  // klass: critical, normal or background
   std::map<std::string, double> hints;
+  bool reset = false;  // begin the stream anew: what it left behind is forgotten
   bool pieces = false;
 };
 
@@ -811,7 +812,7 @@ class Client {
   std::size_t options_count(const Options& options) const {
     return (std::isnan(options.slo_ms) ? 0 : 1) + (std::isnan(options.value) ? 0 : 1) +
            (std::isnan(options.quality_min) ? 0 : 1) + (options.klass.empty() ? 0 : 1) + (options.on_late.empty() ? 0 : 1) +
-           (options.stream.empty() ? 0 : 1) + (options.traceparent.empty() ? 0 : 1) + (options.hints.empty() ? 0 : 1) + (options.pieces ? 1 : 0) +
+           (options.stream.empty() ? 0 : 1) + (options.traceparent.empty() ? 0 : 1) + (options.hints.empty() ? 0 : 1) + (options.pieces ? 1 : 0) + (options.reset ? 1 : 0) +
            (options_.name.empty() ? 0 : 1);
   }
   void write_options(msgpack::Writer* writer, const Options& options) const {
@@ -829,6 +830,7 @@ class Client {
       writer->text("hints"), writer->map(options.hints.size());
       for (auto& hint : options.hints) writer->text(hint.first), writer->real(hint.second);
     }
+    if (options.reset) writer->text("reset"), writer->boolean(true);
     if (options.pieces) writer->text("pieces"), writer->boolean(true);
   }
 

@@ -22,6 +22,8 @@ export interface InferOptions {
   value?: number;
   /** Name of the stream that this request continues. */
   stream?: string;
+  /** Begin the stream anew: what it left behind is forgotten. */
+  reset?: boolean;
   onLate?: 'drop' | 'answer' | 'partial';
   hints?: Record<string, number>;
   /** The least quality of an ensemble's answer that is of use, 0 to 1. */

@@ -16,7 +16,7 @@ const ARRAYS = {
 const NAMES = new Map(['int8', 'uint8', 'int16', 'uint16', 'int32', 'uint32', 'float32', 'int64', 'uint64', 'float64']
   .map((name) => [ARRAYS[name], name]).concat([[Uint8ClampedArray, 'uint8'], [Buffer, 'uint8']]));
 const OPTIONS = {
-  sloMs: 'slo_ms', class: 'class', value: 'value', stream: 'stream', onLate: 'on_late', hints: 'hints',
+  sloMs: 'slo_ms', class: 'class', value: 'value', stream: 'stream', reset: 'reset', onLate: 'on_late', hints: 'hints',
   qualityMin: 'quality_min', traceparent: 'traceparent',
 };
 const LINGER_MS = 200; // how long a goodbye may take

@@ -30,6 +30,7 @@ from edgeserve.config.schema import (
     ServerConfig,
     TensorConfig,
 )
+from edgeserve.config.text_files import decoded
 from edgeserve.errors import ConfigError, nearest
 from edgeserve.units import NS_PER_MS, counted_axes, format_duration
 
@@ -59,14 +60,18 @@ def load_config(path: str) -> Config:
 
 def read_toml(path: str) -> Dict[str, Any]:
     """The table of one TOML file, unchecked. :class:`ConfigError` names the file when it cannot be read."""
+    return parse_toml(read_toml_text(path), path)
+
+
+def read_toml_text(path: str) -> str:
+    """The text of one TOML file, its lines as they end there."""
     try:
         with open(path, "rb") as file:
-            text = file.read().decode("utf-8")
+            return decoded(file.read())
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); give the path of a TOML file") from None
-    except UnicodeDecodeError as error:
+    except ValueError as error:
         raise ConfigError(f"{path}: is not TOML: {error}") from None
-    return parse_toml(text, path)
 
 
 def parse_toml(text: str, source: str = "(a text)") -> Dict[str, Any]:
@@ -76,11 +81,14 @@ def parse_toml(text: str, source: str = "(a text)") -> Dict[str, Any]:
     except RecursionError:
         raise ConfigError(f"{source}: is not TOML of ours: it is nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source}: is not TOML: {error}{_unquoted(text, str(error))}") from None
+        raise ConfigError(f"{source}: is not TOML: {error}{_mend_of(text, str(error))}") from None
 
 
-def _unquoted(text: str, error: str) -> str:
-    """The mend where the line that the parser stopped at gives a text without quotes, as ``slo = 50ms`` does."""
+def _mend_of(text: str, error: str) -> str:
+    """The mend of usual mistakes: line breaks of other systems; in the line that the parser stopped at, a text without
+    quotes, as ``slo = 50ms`` is."""
+    if "\r" in text.replace("\r\n", "\n"):
+        return "; a line ends in a carriage return alone: end lines with LF, or with CR LF"
     place = re.search(r"at line (\d+)", error)
     lines = text.splitlines()
     if place is None or not 0 < int(place[1]) <= len(lines):

@@ -13,11 +13,11 @@ they become a typed configuration; knows no model and no lane but by name.
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 from edgeserve.config.readers import names_function
+from edgeserve.config.text_files import read_json
 from edgeserve.errors import ConfigError, nearest
 
 MODULE_KEYS = ("name", "id", "pres", "subs", "lane", "max_batch", "route", "value", "work")
@@ -159,8 +159,7 @@ def nodes_of(pipeline: Pipeline) -> List[Dict[str, Any]]:
 def load_pipeline(path: str) -> Pipeline:
     """Read and check one file. :class:`ConfigError` names the file, the module and the mend."""
     try:
-        with open(path, encoding="utf-8") as file:
-            record = json.load(file)
+        record = read_json(path)
     except OSError as error:
         raise ConfigError(
             f"{path}: cannot be read ({error.strerror}); give the path of a JSON file, relative to the configuration"

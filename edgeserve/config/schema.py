@@ -33,6 +33,7 @@ from edgeserve.config.readers import (
 
 CLASS_NAMES = ("critical", "normal", "background")
 ON_LATE_NAMES = ("drop", "answer", "partial")
+STREAM_NAMES = ("in_order", "newest_wins")
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,11 @@ class ModelConfig:
     sha256: str = entry(sha256, "")  # of the file: another one is refused; "" = any
     options: Dict[str, Any] = entry(table_of(anything), factory=dict)  # the engine's own (providers, threads, ...)
 
+    @property
+    def keeps_state(self) -> bool:
+        """Whether what it answers depends on the requests before, as far as the configuration tells."""
+        return bool(self.state) or (self.engine == "python" and self.options.get("stateful") is True)
+
 
 AUTO = "auto"
 """The kind of a policy that stands for the right one of each app (``sched/core/auto_policy.py``)."""
@@ -168,7 +174,7 @@ class AppConfig:
     klass: str = entry(one_of(*CLASS_NAMES), "normal", key="class")  # goes before or after others in the auction
     value: float = entry(number(0.0), 1.0)  # multiplies a request's worth in the auction
     on_late: str = entry(one_of(*ON_LATE_NAMES), "drop")  # past the deadline: give up, answer late, or answer in part
-    stream: str = entry(one_of("none", "in_order", "newest_wins"), "none")  # what stream ids mean
+    stream: str = entry(one_of("none", *STREAM_NAMES), "")  # what stream ids mean; none: each request stands alone
     state_ttl_ns: int = entry(duration, 60 * 10**9, key="state_ttl")  # forget a silent stream's state
     streams_max: int = entry(integer(1), 1024)  # states kept at a time
     pending_max: int = entry(integer(1), 1024)  # accepted requests of this app that have not ended
@@ -190,6 +196,11 @@ class AppConfig:
     inputs: Dict[str, TensorConfig] = field(default_factory=dict)
     ensemble_profile: Optional[EnsembleProfile] = None  # what stands in that file, or in the table [app.NAME.ensemble]
     outputs: Tuple[str, ...] = entry(tuple_of(string), ())  # left out = everything the last nodes return
+
+    @property
+    def keeps_streams(self) -> bool:
+        """Whether requests may name a stream."""
+        return self.stream in STREAM_NAMES
 
 
 @dataclass(frozen=True)

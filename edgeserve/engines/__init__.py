@@ -94,11 +94,17 @@ def make_engine(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str = 
 
 def check_streams(config: Config, model: ModelConfig, engine: Engine) -> None:
     """Raises :class:`ConfigError` where an app that keeps state between requests uses a model of sequences, whose state
-    is that of one answer."""
-    if not engine.makes_sequences:
-        return
-    for app in config.apps.values():
-        if app.stream != "none" and any(node.model == model.name for node in app.nodes):
+    is that of one answer; and where an app does not say what the state of its model belongs to."""
+    apps = [app for app in config.apps.values() if any(node.model == model.name for node in app.nodes)]
+    for app in apps:
+        if model.keeps_state and not app.stream:
+            raise ConfigError(
+                f"[app.{app.name}] says nothing of streams, but model {model.name!r} keeps a state from one request to "
+                "the next, which is that of one source (a camera, a microphone). Set stream = 'in_order' or "
+                "'newest_wins', and name a stream with each request; stream = 'none' is for requests that stand alone, "
+                "each from an empty state"
+            )
+        if engine.makes_sequences and app.keeps_streams:
             raise ConfigError(
                 f"[app.{app.name}] stream = {app.stream!r}: model {model.name!r} makes sequences, and "
                 "the state of a sequence ends with its answer. Take stream away; a conversation goes "

@@ -13,6 +13,8 @@ from typing import Any, Callable, Container, Dict, Final, List, Mapping, NamedTu
 from edgeserve.errors import WrongRows
 from edgeserve.units import counted
 
+from edgeserve.errors import StateLost
+
 Values = Dict[str, Any]
 """Named values of one item (no batch dimension): numpy arrays, or any object for host functions."""
 
@@ -436,9 +438,9 @@ def run_batch(session: Session, batch: Batch) -> Tuple[List[Result], Optional[Tu
 
 def run_whole(session: Session, batch: Batch) -> Tuple[List[Result], Optional[Tuple[int, int]]]:
     """As :func:`run_batch`, for callers that have no use for a part of it (warm-up, measurements): the first item's
-    failure is raised."""
+    failure is raised. A state that is lost is none: numbers that were drawn may be none that the model expects."""
     results, times = run_batch(session, batch)
     for result in results:
-        if result.error is not None:
+        if result.error is not None and not isinstance(result.error, StateLost):
             raise result.error
     return results, times

@@ -53,6 +53,8 @@ def check_file(path: str) -> str:
         raise EngineError(f"{path}: its ending is none of a model file; expected one of {', '.join(READERS)}")
     if not os.path.isfile(path):
         raise EngineError(f"{path}: there is no such file")
+    if not path.isascii() and path != os.fsencode(path).decode("utf-8", "replace"):
+        raise EngineError(f"{path!r}: the name of the file, or of a folder that it is in, is no UTF-8; rename it")
     if os.path.getsize(path) == 0:
         raise EngineError(f"{path}: the file is empty; was its download interrupted?")
     wrong = no_model_file(path)

@@ -17,8 +17,8 @@ cores), ``example`` (``"module:function"``, where zeros of ``shapes`` would misl
 
 from __future__ import annotations
 
-import ast
 import os
+import re
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -423,11 +423,14 @@ def can_use_gpu() -> bool:
 def usual_shapes(session: Any, inputs: Sequence[Port]) -> Dict[str, Tuple[int, ...]]:
     """Lengths per item of image inputs with open axes, where the file's metadata tells the size of an image: exporters
     of the YOLO family write ``imgsz = [height, width]``."""
-    said: Mapping[str, str] = session.get_modelmeta().custom_metadata_map
     try:
-        height, width = (int(length) for length in ast.literal_eval(said.get("imgsz", "")))
-    except (ValueError, SyntaxError, TypeError):
+        said: Mapping[str, str] = session.get_modelmeta().custom_metadata_map
+    except UnicodeDecodeError:
+        return {}  # metadata is for people, and another key of it may be the one
+    size = re.fullmatch(r"[\[(]\s*(\d{1,5})\s*,\s*(\d{1,5})\s*[\])]", said.get("imgsz", ""))
+    if size is None:
         return {}
+    height, width = int(size[1]), int(size[2])
     found = {}
     for port in inputs:
         dims = port.dims[1:]
@@ -473,6 +476,13 @@ def lengths_that_differ(inputs: Sequence[Any], feeds: Mapping[str, Any]) -> str:
 def _ports_of(session: Any, side: str, model: str) -> List[Port]:
     nodes = session.get_inputs() if side == "input" else session.get_outputs()
     ports = []
+    try:
+        for node in nodes:
+            node.name  # noqa: B018 decoded when it is read
+    except UnicodeDecodeError as error:
+        raise EngineError(
+            f"model {model!r}: the name of an {side} is no UTF-8 ({error}); export it with another name"
+        ) from None
     for node in nodes:
         kind = node.type[len("tensor(") : -1] if node.type.startswith("tensor(") else ""
         if kind not in _DTYPES and side == "output" and not node.type.startswith("tensor("):

@@ -5,7 +5,8 @@ way from a batch of items to the model's arrays and back. Knows shapes and dtype
 From the configuration: ``shapes`` (per item, for the example), ``pad`` (inputs padded to a common shape), ``state``
 (state input -> the output that replaces it); and these options:
 
-``constants = {sr = 16000}`` inputs that are the same for every item; ``state_axis`` the batch axis of states;
+``constants = {sr = 16000}`` inputs that are the same for every item; ``state_axis`` the batch axis of states, one for
+all or ``{h = 1, c = 0}``;
 ``mask = {x = "x_mask"}`` a mask input to fill for a padded one; ``pad_multiple = {x = [1, 1, 32]}`` rounds padded
 shapes up; ``pad_batch = false`` runs the items alone instead of padding to the batch size; ``crop_outputs =
 {y = {axis = 0, like = "x", of = 2}}`` cuts output ``y`` to an item's share: as much of its axis 0 as the item fills of
@@ -29,8 +30,8 @@ from numpy.typing import NDArray
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, OutputType, Result, RowFacts, Values, with_failures
 from edgeserve.engines.collate import Room, Shape, Slot, common_shape, crop, dims_text, fit, mask, odd_shapes, stack
-from edgeserve.engines.options import Options
-from edgeserve.errors import EngineError, WrongInput, WrongRows, nearest, sent_instead
+from edgeserve.engines.options import Options, of_name
+from edgeserve.errors import EngineError, StateLost, WrongInput, WrongRows, nearest, sent_instead
 from edgeserve.units import counted
 
 PORT_OPTIONS = ("constants", "state_axis", "mask", "pad_multiple", "pad_batch", "crop_outputs", "hints")
@@ -140,6 +141,32 @@ class PackedBatch(NamedTuple):
     failed: Mapping[int, EngineError]
 
 
+def cast_exactly(value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    """A number, a truth value, a text or a list of them as an array of a type. ``TypeError`` where that cannot be,
+    ``ValueError`` where it would be another value: a fraction as a whole number, a number beyond the type's bounds.
+    Floats are rounded."""
+    given: NDArray[Any] = np.asarray(value)
+    if dtype.kind == "O" or given.dtype.kind in "OUS":
+        if dtype.kind != "O" or given.dtype.kind != "U":
+            raise TypeError("a text where a number is expected, or the other way round")
+        return given.astype(object)
+    with np.errstate(all="ignore"):
+        array = given.astype(dtype)
+        same = (
+            np.isclose(array.astype(np.float64), given, rtol=float(np.finfo(dtype).eps), atol=0.0, equal_nan=True)
+            if dtype.kind == "f"
+            else array == given
+        )
+    if not np.all(same):
+        raise ValueError(f"it would become {array.tolist()!r}")
+    return array
+
+
+def _strange(array: NDArray[Any]) -> str:
+    """What of an array is no finite number."""
+    return "NaN" if np.isnan(array).any() else "infinite numbers"
+
+
 class Ports:
     """The roles of a model's inputs and outputs. Never changes after it was made, so any thread may use it.
 
@@ -152,7 +179,9 @@ class Ports:
         self._where = f"model {model.name!r}"
         self.names = [port.name for port in outputs]
         self._states = dict(model.state)
-        self._state_axis = options.integer("state_axis", 0, 0, 8)
+        state_axis = options.integers("state_axis", 0, 0, 8)
+        self._state_axes = {name: of_name(state_axis, name) for name in self._states}
+        self._output_axes = {output: self._state_axes[name] for name, output in self._states.items()}
         self._pad_batch = options.boolean("pad_batch", True)
         self._masks = options.texts_by_name("mask")
         constants = options.table("constants")
@@ -165,10 +194,10 @@ class Ports:
         is_one = all(port.dims[:1] in ((1,), ()) for port in inputs if port.name not in constants)
         self._batch_axis = options.boolean("batch_axis", not (by_itself and is_one and model.batch == (1,)))
         if not self._batch_axis:  # a batch axis of 1 is put in front here, and taken off around the model's run
-            if self._state_axis or model.batch != (1,):
+            if any(self._state_axes.values()) or model.batch != (1,):
                 raise EngineError(
                     f"{self._where}: options.batch_axis = false takes one item at a time, so it needs batch = [1] and "
-                    f"no state_axis; found batch = {list(model.batch)}, state_axis = {self._state_axis}"
+                    f"no state_axis; found batch = {list(model.batch)}, state_axis = {state_axis}"
                 )
             inputs = [port if port.name in constants else port.batch_of_one() for port in inputs]
             outputs = [port.batch_of_one() if port.dims else port for port in outputs]
@@ -178,6 +207,7 @@ class Ports:
         for what, names in (
             ("pad", model.pad),
             ("state", model.state),
+            ("options.state_axis", state_axis if isinstance(state_axis, dict) else ()),
             ("options.constants", constants),
             ("options.mask", [*self._masks, *self._masks.values()]),
             ("options.pad_multiple", multiples),
@@ -185,6 +215,8 @@ class Ports:
         ):
             self._known(what, names, by_name, "input")
         self._known("state", self._states.values(), self.names, "output")
+        if isinstance(state_axis, dict):
+            self._known("options.state_axis", state_axis, self._states, "recurrent state")
         self._constants = {name: self._constant(by_name[name], value) for name, value in constants.items()}
         self._crops = self._read_crops(options.table("crop_outputs"))
         self._hints = self._read_hints(options.table("hints"))
@@ -329,7 +361,7 @@ class Ports:
         results = []
         state_outputs = set(self._states.values())
         for name, array in by_name.items():
-            self._check_rows(name, np.shape(array), self._state_axis if name in state_outputs else 0, packed)
+            self._check_rows(name, np.shape(array), self._output_axes.get(name, 0), packed)
         kept = [(name, array) for name, array in by_name.items() if name not in state_outputs]
         for index in range(packed.rows):
             outputs = {name: array[index] for name, array in kept}
@@ -339,11 +371,11 @@ class Ports:
             if not self._states:
                 results.append(Result(outputs, hints=hints))
                 continue
-            # Copied, so that a stream keeps its own state alive and not the whole batch's.
-            state = {
-                name: np.array(by_name[output].take(index, axis=self._state_axis), copy=True)
-                for name, output in self._states.items()
-            }
+            try:
+                state = self._new_state(by_name, index)
+            except StateLost as error:
+                results.append(Result(outputs, error=error))
+                continue
             results.append(
                 Result(outputs, hints=hints, state=state, state_bytes=sum(int(part.nbytes) for part in state.values()))
             )
@@ -359,6 +391,26 @@ class Ports:
                 f"[model.{self._model.name}] batch = [1] and options.batch_axis = false, or export it with the batch "
                 "first in each output"
             )
+
+    def _new_state(self, arrays: Mapping[str, NDArray[Any]], index: int) -> Dict[str, NDArray[Any]]:
+        """What an item leaves behind for the next of its stream. :class:`StateLost` where nothing can go on from it,
+        :class:`EngineError` where it could not of any."""
+        state = {}
+        for name, output in self._states.items():
+            # Copied, so that a stream keeps its own state alive and not the whole batch's.
+            part = state[name] = np.array(arrays[output].take(index, axis=self._state_axes[name]), copy=True)
+            if part.shape != self._state_shapes[name]:
+                raise EngineError(
+                    f"{self._where}: the new state {output!r} has the shape {list(part.shape)} per item, and {name!r}, "
+                    f"which it replaces, {list(self._state_shapes[name])}: a state that grows cannot be kept for ever. "
+                    "Export the model with a state of one length, such as a window of the latest steps"
+                )
+            if part.dtype.kind == "f" and not np.isfinite(part).all():
+                raise StateLost(
+                    f"{self._where}: the new state {output!r} holds {_strange(part)}, and all that follows would be "
+                    "made of it; the stream begins anew with its next request. Are the inputs what the model expects?"
+                )
+        return state
 
     def _hints_of(self, outputs: Values) -> Dict[str, float]:
         found = {}
@@ -448,14 +500,13 @@ class Ports:
         for name, shape in self._state_shapes.items() if state is not None else ():
             own = state.get(name) if isinstance(state, dict) else None
             if getattr(own, "shape", None) != shape:
-                raise EngineError(
+                raise StateLost(
                     f"{self._where}: the state of item {index} is not one that this model returned "
-                    f"({name!r} of shape {list(shape)} was expected)"
+                    f"({name!r} of shape {list(shape)} was expected); the stream begins anew with its next request"
                 )
 
     def _pack_state(self, port: Port, states: Sequence[Any], size: int) -> NDArray[Any]:
-        shape = self._state_shapes[port.name]
-        axis = self._state_axis
+        shape, axis = self._state_shapes[port.name], self._state_axes[port.name]
         packed: NDArray[Any] = np.zeros((*shape[:axis], size, *shape[axis:]), dtype=port.dtype)
         for index, state in enumerate(states):
             if state is not None:  # the start of a stream: zeros
@@ -485,19 +536,24 @@ class Ports:
                 )
 
     def _constant(self, port: Port, value: Any) -> NDArray[Any]:
+        """The array that a value stands for: a single number fills the port's shape."""
         try:
-            array: NDArray[Any] = np.asarray(value).astype(port.dtype)
-        except (TypeError, ValueError):
+            array = cast_exactly(value, np.dtype(port.dtype))
+            if array.size == 1 and (array.ndim == 0 or all(dim in (1, None) for dim in port.dims)):
+                array = np.full([1 if dim is None else dim for dim in port.dims], array.reshape(()), port.dtype)
+            if array.ndim != len(port.dims) or any(
+                dim not in (None, have) for dim, have in zip(port.dims, array.shape)
+            ):
+                raise ValueError("another shape")
+        except TypeError:
             raise EngineError(
                 f"{self._where}: options.constants.{port.name} = {value!r} cannot be {port.dtype}"
             ) from None
-        if array.ndim == 0 and port.dims and all(dim in (1, None) for dim in port.dims):
-            array = array.reshape((1,) * len(port.dims))
-        if array.ndim != len(port.dims) or not np.array_equal(array, np.asarray(value)):
+        except (ValueError, OverflowError):
             raise EngineError(
                 f"{self._where}: options.constants.{port.name} = {value!r}; expected {port.dtype} "
-                f"of shape {dims_text(port.dims)}"
-            )
+                f"of shape {dims_text(port.dims)}, or one number for all of it"
+            ) from None
         return array
 
     def _check_batch(self, batched: Sequence[Port]) -> Optional[int]:
@@ -523,12 +579,13 @@ class Ports:
 
     def _state_shape(self, port: Port) -> Shape:
         """Per item: without the batch axis."""
-        if len(port.dims) <= self._state_axis:
+        axis = self._state_axes[port.name]
+        if len(port.dims) <= axis:
             raise EngineError(
-                f"{self._where}: options.state_axis = {self._state_axis}, but state {port.name!r} has "
-                f"the shape {dims_text(port.dims)}"
+                f"{self._where}: options.state_axis = {axis}, but state {port.name!r} has the shape "
+                f"{dims_text(port.dims)}"
             )
-        dims = port.dims[: self._state_axis] + port.dims[self._state_axis + 1 :]
+        dims = port.dims[:axis] + port.dims[axis + 1 :]
         given = self._model.shapes.get(port.name, dims)
         if len(given) != len(dims) or None in given:
             raise EngineError(

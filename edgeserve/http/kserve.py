@@ -32,6 +32,7 @@ PARAMETERS = (
     "value",
     "stream",
     "sequence_id",
+    "reset",
     "on_late",
     "quality_min",
     "sequence_start",
@@ -123,11 +124,20 @@ def _option(name: str, value: Any) -> Any:
         return name, _number(name, value)
     if name == "sequence_id":
         return ("stream", str(value)) if value not in (0, "") else None
+    if name in ("reset", "sequence_start"):  # False asks for nothing: Triton's clients always send it
+        return ("reset", True) if _boolean(name, value) else None
     if name in ("class", "stream", "on_late"):
         if not isinstance(value, str):
             raise BadInput(f"parameter {name!r} = {value!r}: expected a string")
         return ("klass" if name == "class" else name), value
-    return None  # where a sequence starts and ends is for the app to know, binary_data_output for the transport
+    return None  # a sequence that ends is forgotten when it is silent; binary_data_output is for the transport
+
+
+def _boolean(name: str, value: Any) -> bool:
+    said = str(value).lower()
+    if not isinstance(value, (bool, str)) or said not in ("true", "false", "1", "0"):
+        raise BadInput(f"parameter {name!r} = {str(value)[:40]!r}: expected true or false")
+    return said in ("true", "1")
 
 
 def _number(name: str, value: Any) -> float:

@@ -90,7 +90,10 @@ class PageRoutes:
         apps = await self._backend.apps()
         await call.answer(
             {
-                name: {"inputs": app["inputs"], "class": app["class"], "nodes": app["nodes"], "chat": can_chat(app)}
+                name: {
+                    **{key: app.get(key) for key in ("inputs", "class", "nodes", "needs_stream")},
+                    "chat": can_chat(app),
+                }
                 for name, app in apps.items()
             }
         )

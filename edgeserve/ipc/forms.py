@@ -178,7 +178,7 @@ class Form:
         room = self._room
         ask.room = None if room is None else (found[room[0]], room[1])
         ask.hints = ask.traceparent = None
-        ask.pieces = False
+        ask.pieces = ask.reset = False
         ask.form = self
 
 

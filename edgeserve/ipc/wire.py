@@ -90,6 +90,7 @@ class Ask:
         "klass",
         "value",
         "stream",
+        "reset",
         "on_late",
         "hints",
         "client",
@@ -113,6 +114,7 @@ class Ask:
     klass: Optional[str]
     value: Optional[float]
     stream: Optional[str]
+    reset: bool
     on_late: Optional[str]
     hints: Optional[Mapping[str, float]]
     client: str
@@ -254,6 +256,7 @@ _INFER_KEYS = (
     "class",
     "value",
     "stream",
+    "reset",
     "on_late",
     "hints",
     "client",
@@ -299,7 +302,7 @@ def encode_request(
 
 
 def _number_of_numpy(value: Any) -> Any:
-    if isinstance(value, (np.integer, np.floating)):
+    if isinstance(value, (np.integer, np.floating, np.bool_)):
         return value.item()
     raise TypeError(f"an option is a {type(value).__name__}, expected a number or a string")
 
@@ -327,7 +330,7 @@ def decode_infer(ask: Ask, fields: Dict[str, Any], buffers: Sequence[Buffer], me
     ask.klass = ask.value = ask.stream = ask.on_late = ask.hints = ask.quality_min = ask.room = ask.form = None
     ask.traceparent = None
     ask.client = ask.origin = ""
-    ask.pieces = False
+    ask.pieces = ask.reset = False
     if fields:
         _take_options(fields, ask)
 
@@ -338,6 +341,7 @@ def _take_options(fields: Dict[str, Any], ask: Ask) -> None:
     ask.klass = _text_or_none(take("class", None), "class")
     ask.on_late = _text_or_none(take("on_late", None), "on_late")
     ask.stream = _text_or_none(take("stream", None), "stream")
+    ask.reset = _boolean(take("reset", False), "reset")
     ask.traceparent = _text_or_none(take("traceparent", None), "traceparent")
     client = take("client", None)
     if client is not None:
@@ -359,9 +363,7 @@ def _take_options(fields: Dict[str, Any], ask: Ask) -> None:
     ask.value = None if value is None else _number(value, "value")
     quality_min = take("quality_min", None)
     ask.quality_min = None if quality_min is None else _number(quality_min, "quality_min")
-    pieces = ask.pieces = take("pieces", False)
-    if type(pieces) is not bool:
-        raise Malformed(f"pieces = {show(pieces)}: expected true or false")
+    ask.pieces = _boolean(take("pieces", False), "pieces")
     room = take("room", None)
     if room is not None:
         if type(room) is not list or len(room) != 2 or not all(type(size) is int and size >= 0 for size in room):
@@ -401,6 +403,12 @@ def _number(value: Any, where: str) -> float:
     if type(value) is int or type(value) is float:
         return value
     raise Malformed(f"{where} = {show(value)}: expected a number")
+
+
+def _boolean(value: Any, where: str) -> bool:
+    if type(value) is not bool:
+        raise Malformed(f"{where} = {show(value)}: expected true or false")
+    return value
 
 
 def _text_or_none(text: Any, where: str) -> Optional[str]:

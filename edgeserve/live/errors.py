@@ -20,6 +20,7 @@ from edgeserve.errors import (
     Quarantined,
     Rejected,
     RequestError,
+    StateLost,
     WrongInput,
     told,
 )
@@ -57,6 +58,9 @@ STOPPING = "the server is shutting down"
 QUARANTINED = "quarantined: "
 """How an engine's reason begins that refuses an input which ended its process before."""
 
+STATE_LOST = "state lost: "
+"""How the reason begins of a request after which its stream begins anew."""
+
 WRONG_INPUT = "wrong input: "
 """How a failure's reason begins that is the client's own."""
 
@@ -81,6 +85,8 @@ def label(outcome: str, reason: str) -> str:
             return "quarantined"
         if reason.startswith(WRONG_INPUT):
             return "bad_input"
+        if reason.startswith(STATE_LOST):
+            return "state_lost"
         return "no_lane" if reason.startswith("no lane ") else "model_failed"
     if outcome == Outcome.CANCELLED:
         if reason.startswith(CLIENT_GONE):
@@ -149,9 +155,8 @@ class EngineFailures:
         if isinstance(error, WrongInput):
             _let_go(error)
             return cut(WRONG_INPUT + _said(error))
-        reason = cut(
-            _said(error) if isinstance(error, EngineError) else f"model {action.model!r} raised {_told(error)}"
-        )
+        said = _said(error) if isinstance(error, EngineError) else f"model {action.model!r} raised {_told(error)}"
+        reason = cut(STATE_LOST + said if isinstance(error, StateLost) else said)
         count = self._counts[action.model] = self._counts.get(action.model, 0) + 1
         log.log(
             logging.WARNING if count == 1 else logging.DEBUG,

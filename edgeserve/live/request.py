@@ -72,6 +72,7 @@ class LiveRequest(Ask):
         "parts",
         "states",
         "left_out",
+        "stream_state",
     )
 
     plan: AppPlan
@@ -88,6 +89,7 @@ class LiveRequest(Ask):
     parts: Dict[ValueKey, int]  # fan-out node and its own part -> number of parts
     states: Dict[ValueKey, Any]  # of unfinished jobs
     left_out: Tuple[ValueKey, ...]  # jobs whose results are for nobody
+    stream_state: Any  # what its stream keeps, from when it was accepted; unset where it names none
 
 
 def request_of_call(
@@ -98,6 +100,7 @@ def request_of_call(
     klass: Any = None,
     value: Any = None,
     stream: Any = None,
+    reset: Any = None,
     on_late: Any = None,
     hints: Any = None,
     quality_min: Any = None,
@@ -116,6 +119,7 @@ def request_of_call(
     request.slo_ms, request.sent_ns, request.klass, request.value = slo_ms, None, klass, value
     request.stream, request.on_late, request.hints, request.client = stream, on_late, hints, ""
     request.origin = ""
+    request.reset = False if reset is None else reset
     request.quality_min = quality_min
     request.traceparent = traceparent
     request.pieces = pieces
@@ -200,7 +204,8 @@ class RequestValidator:
     """All that is checked of a request to one app, prepared once. ``predictors`` of ``None``: the app predicts
     nothing. ``hints`` are those that its policy reads: a name that is nearly one of them is refused as misspelt, any
     other is let through (none given: the policy is somebody's own). ``ids`` numbers the requests that were found
-    good; all apps of a server share one (asked from any thread: counting is one step of the interpreter)."""
+    good; all apps of a server share one (asked from any thread: counting is one step of the interpreter).
+    ``stateful``: the model of which each request must say what stream it continues."""
 
     __slots__ = (
         "plan",
@@ -208,6 +213,7 @@ class RequestValidator:
         "inputs",
         "predictors",
         "lengths",
+        "stateful",
         "_length",
         "_ids",
         "_hints",
@@ -223,8 +229,10 @@ class RequestValidator:
         hints: Collection[str] = (),
         counters: Sequence[Predictor] = (),
         lengths: Optional[AnswerLengths] = None,
+        stateful: str = "",
     ) -> None:
         self.plan = plan
+        self.stateful = stateful
         self._hints = frozenset(hints)
         self._strange: Set[str] = set()  # hints that nobody reads and that are like none that somebody does
         self._ids = itertools.count(1) if ids is None else ids
@@ -248,6 +256,8 @@ class RequestValidator:
         if request.plan is self.plan:
             return
         self._check_inputs(request.inputs)
+        if request.stream is None and self.stateful:
+            self._ask_for_stream()
         request.plan = self.plan
         if request.predictors is not None:
             request.predictors = self.predictors
@@ -276,6 +286,10 @@ class RequestValidator:
             request.quality_min = self._quality(request.quality_min)
         if request.stream is not None:
             self._check_stream(request.stream)
+        elif self.stateful:
+            self._ask_for_stream()
+        if request.reset is not False:
+            self._check_reset(request)
         if request.traceparent is not None and not TRACEPARENT.match(str(request.traceparent)):
             self._refuse("traceparent", request.traceparent, "W3C's form: 00-TRACE-SPAN-01 with 32 and 16 digits")
         hints = self._declared(request.hints) if request.hints is not None else {}
@@ -363,13 +377,28 @@ class RequestValidator:
 
     def _check_stream(self, stream: Any) -> None:
         app = self.config.name
-        if self.config.stream == "none":
+        if not self.config.keeps_streams:
             raise BadInput(
                 f"app {app!r} keeps no streams but the request names stream {show(stream)}; "
                 f"set [app.{app}] stream = 'in_order' or 'newest_wins', or leave the stream out"
             )
         if not isinstance(stream, str) or not 0 < len(stream) <= NAME_CHARS_MAX:
             self._refuse("stream", stream, f"a name of 1 to {NAME_CHARS_MAX} characters")
+
+    def _ask_for_stream(self) -> NoReturn:
+        app = self.config.name
+        raise BadInput(
+            f"app {app!r}: model {self.stateful!r} goes on from the request before of the same source, and this one "
+            "names no stream: name a stream, such as stream = 'camera-1' (with KServe's clients sequence_id), another "
+            f"one for each source. Where requests stand alone, [app.{app}] stream = 'none' says so"
+        )
+
+    def _check_reset(self, request: LiveRequest) -> None:
+        if not isinstance(request.reset, (bool, np.bool_)):
+            self._refuse("reset", request.reset, "true or false")
+        request.reset = bool(request.reset)
+        if request.reset and request.stream is None:
+            raise BadInput(f"app {self.config.name!r}: reset = true, but the request names no stream to begin anew")
 
     def _declared(self, hints: Any) -> Dict[str, float]:
         """The hints that a request brings, checked, as plain numbers in a table of their own."""
@@ -437,8 +466,16 @@ def request_validators(config: Config, ids: Iterator[int] | None = None) -> Dict
             read_hints(app, config),
             [] if model is None else [prompt_counter(model, app, config)],
             answer_lengths(app, model, config),
+            stateful_model(app, config),
         )
     return validators
+
+
+def stateful_model(app: AppConfig, config: Config) -> str:
+    """The first model of an app that goes on from what the request before left behind; ``""`` where there is none, or
+    where the app says that its requests stand alone."""
+    models = [config.models[node.model] for node in app.nodes if node.model in config.models]
+    return "" if app.stream == "none" else next((model.name for model in models if model.keeps_state), "")
 
 
 def unknown_app(app: Any, validators: Mapping[str, RequestValidator]) -> UnknownApp:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 from typing import Any, Dict, List, Optional, Set, Tuple
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from edgeserve.engines.base import Result, Values, release_state
-from edgeserve.errors import EngineError, WrongInput, did_you_mean
+from edgeserve.errors import EngineError, StateLost, WrongInput, did_you_mean
 from edgeserve.live.hints import ResultHints, show
 from edgeserve.live.request import NO_VALUES, LiveRequest, ValueKey
 from edgeserve.live.value_flow import NodePlan, Source
@@ -23,6 +24,25 @@ log = logging.getLogger("edgeserve")
 
 _TEXT: Set[type] = {str}
 
+NO_STREAM = (
+    "model {model!r} returned a state for the next request of the stream, and this request names none: name a stream, "
+    "or set [app.{app}] stream = 'none' where requests stand alone"
+)
+
+
+class StreamState:
+    """What a stream's requests leave behind for each other, by node. A request holds the one that was its stream's when
+    it was accepted: where a stream begins anew, the requests before go on with theirs."""
+
+    __slots__ = ("states", "__weakref__")
+
+    def __init__(self) -> None:
+        self.states: Dict[ValueKey, Any] = {}
+
+
+StreamKey = Tuple[str, str]
+"""(app, stream)."""
+
 
 class RequestValues:
     """``requests``: all that have values, by their id. Besides, all streams that have a state."""
@@ -30,7 +50,8 @@ class RequestValues:
     def __init__(self) -> None:
         self.result_hints = ResultHints()
         self.requests: Dict[int, LiveRequest] = {}
-        self._streams: Dict[Tuple[str, str], Dict[ValueKey, Any]] = {}
+        self._streams: WeakValueDictionary[StreamKey, StreamState] = WeakValueDictionary()  # kept, or of a request
+        self._kept: Dict[StreamKey, StreamState] = {}
         self.open_count = 0  # requests that have not ended
 
     def open_requests(self) -> List[LiveRequest]:
@@ -39,11 +60,30 @@ class RequestValues:
 
     def state_count(self) -> int:
         """Streams whose state is kept."""
-        return len(self._streams)
+        return len(self._kept)
+
+    def follow(self, request: LiveRequest) -> None:
+        """A request was accepted: it goes on from what its stream's requests before leave behind, if it names one."""
+        if request.stream is None:
+            return
+        key = (request.app, request.stream)
+        if request.reset:
+            self.begin_anew(key)
+        state = self._streams.get(key)
+        if state is None:
+            state = self._streams[key] = StreamState()
+        request.stream_state = state
+
+    def begin_anew(self, key: StreamKey) -> None:
+        """What comes from now on in a stream goes on from nothing that was before."""
+        self._kept.pop(key, None)
+        self._streams.pop(key, None)
 
     def add(self, request: LiveRequest) -> None:
         self.requests[request.id] = request
         self.open_count += 1
+        if request.stream is not None and not hasattr(request, "stream_state"):
+            self.follow(request)
 
     def end(self, request: LiveRequest) -> None:
         """The request has its outcome; its values go as soon as no job of it runs."""
@@ -88,6 +128,8 @@ class RequestValues:
             if reason:
                 return JobResult(job, "failed", reason=reason)
         if result.state is not None:
+            if result.done and request.stream is None and request.plan.config.keeps_streams:
+                return JobResult(job, "failed", reason=NO_STREAM.format(model=node.model, app=request.app))
             self._keep_state(request, job, result)
             if request.ended and not result.done:
                 _let_go(result.state)
@@ -112,8 +154,11 @@ class RequestValues:
         )
 
     def fault(self, job: JobId, error: Exception) -> Exception:
-        """An item's error. Inputs that another node made are not the client's mistake, whatever the engine says."""
+        """An item's error. Inputs that another node made are not the client's mistake, whatever the engine says. A
+        state that cannot be gone on from is forgotten."""
         request = self.requests.get(job.request_id)
+        if isinstance(error, StateLost) and request is not None:
+            self._lose_state(request, (job.node, job.part))
         if isinstance(error, WrongInput) and (request is None or request.plan.nodes[job.node].predecessors):
             return EngineError(str(error)).with_traceback(error.__traceback__)
         return error
@@ -139,8 +184,7 @@ class RequestValues:
             return request.states[key]
         if request.stream is None:
             return None
-        states = self._streams.get((request.app, request.stream))
-        return states.get(key) if states is not None else None
+        return request.stream_state.states.get(key)
 
     def _keep_state(self, request: LiveRequest, job: JobId, result: Result) -> None:
         key = (job.node, job.part)
@@ -153,7 +197,19 @@ class RequestValues:
         if request.states:
             request.states.pop(key, None)
         if request.stream is not None:
-            self._streams.setdefault((request.app, request.stream), {})[key] = result.state
+            request.stream_state.states[key] = result.state
+            place = (request.app, request.stream)
+            if self._streams.get(place) is request.stream_state:
+                self._kept[place] = request.stream_state
+
+    def _lose_state(self, request: LiveRequest, key: ValueKey) -> None:
+        if request.stream is not None:
+            request.stream_state.states.pop(key, None)
+            if (
+                not request.stream_state.states
+                and self._kept.get((request.app, request.stream)) is request.stream_state
+            ):
+                del self._kept[request.app, request.stream]
 
     def drop_job_state(self, job: JobId) -> None:
         request = self.requests.get(job.request_id)
@@ -175,7 +231,9 @@ class RequestValues:
             request.states[job.node, job.part] = state
 
     def drop_stream_state(self, app: str, stream: str) -> None:
-        self._streams.pop((app, stream), None)
+        kept = self._kept.pop((app, stream), None)
+        if kept is not None:
+            kept.states.clear()  # a request that has just come may hold it
 
     # --- the answer ---------------------------------------------------------------------------------------------------
 

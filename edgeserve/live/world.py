@@ -301,6 +301,7 @@ class LiveWorld:
     def accept(self, request: LiveRequest, events: List[Event]) -> None:
         """A checked request becomes the scheduler's, unless the server is full or stopping; before that its hints are
         predicted, if that is still to be done."""
+        self.values.follow(request)
         limit = self._pending_max
         count = self.values.open_count + len(self.predictions.waiting)
         if (

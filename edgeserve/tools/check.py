@@ -148,11 +148,10 @@ def main(args: argparse.Namespace) -> int:
     costs = machine_to_simulate(config)
     least = args.in_time / 100
 
-    from rich.console import Console
-
+    from edgeserve.tools.console import PlainConsole
     from edgeserve.tools.progress import progress
 
-    with progress(Console(stderr=True)) as bars:
+    with progress(PlainConsole(stderr=True)) as bars:
         bar = bars.add_task("simulating these rates", total=RUNS_MAX)
 
         def simulated(load: float, without: str = "") -> Report:

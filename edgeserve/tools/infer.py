@@ -6,6 +6,7 @@ Prints the outputs and where the time went; what cannot be answered ends with th
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import sys
 from typing import Any, Dict, List, Tuple
@@ -16,12 +17,14 @@ from numpy.typing import NDArray
 from edgeserve.answers import BREAKDOWN_KEYS, Answer
 from edgeserve.client import Client
 from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES
+from edgeserve.config.text_files import write_file
 from edgeserve.errors import REFUSAL_NUMBERS, BadInput, RequestError
 from edgeserve.tools.connection import add_connection_arguments, connected, same_connection
 from edgeserve.tools.inputs import example_inputs, images_as_declared, read_image
 from edgeserve.units import ns_to_ms, parse_duration_ns
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+EXAMPLE_STREAM = "example"
 SHOWN_VALUES_MAX = 8  # of a tensor, on a line
 SHOWN_CHARS_MAX = 2000  # of a text
 
@@ -33,7 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--example", action="store_true", help="make up what is not given, as the app declares its inputs"
     )
-    parser.add_argument("--stream", metavar="ID", help="the stream that this request continues")
+    parser.add_argument(
+        "--stream",
+        metavar="ID",
+        help="the stream that this request continues (with --example, where the app needs one: example)",
+    )
+    parser.add_argument("--reset", action="store_true", help="begin the stream anew: forget what it left behind")
     parser.add_argument(
         "--out",
         metavar="NAME=FILE",
@@ -70,6 +78,7 @@ def main(args: argparse.Namespace) -> int:
                 klass=args.klass,
                 on_late=args.on_late,
                 stream=args.stream,
+                reset=args.reset or None,
                 timeout_ms=_milliseconds("--timeout", args.timeout),
             )
     except RequestError as error:
@@ -97,6 +106,8 @@ def _complete(client: Client, args: argparse.Namespace, inputs: Dict[str, Any]) 
     for line in images_as_declared(app["inputs"], inputs, images):
         print(line, file=sys.stderr)
     if args.example:
+        if args.stream is None and app.get("needs_stream"):
+            args.stream = EXAMPLE_STREAM
         made = example_inputs(args.app, app["inputs"], inputs, 0, guess=True)
         for name in made.keys() - inputs.keys():
             inputs[name] = made[name]
@@ -151,15 +162,12 @@ def write_output(answer: Answer, name: str, path: str) -> None:
     if name not in answer:
         raise BadInput(f"--out {name}={path}: the answer has no output {name!r}, but {', '.join(sorted(answer))}")
     value = answer[name]
-    try:
-        if isinstance(value, np.ndarray):
-            with open(path, "wb") as file:
-                np.save(file, value, allow_pickle=False)
-        else:
-            with open(path, "w", encoding="utf-8") as text_file:
-                text_file.write(value if isinstance(value, str) else "\n".join(value))
-    except OSError as error:
-        raise BadInput(f"--out {name}={path}: cannot be written ({error.strerror})") from None
+    if isinstance(value, np.ndarray):
+        content = io.BytesIO()
+        np.save(content, value, allow_pickle=False)
+        write_file(path, content.getvalue())
+    else:
+        write_file(path, value if isinstance(value, str) else "\n".join(value))
 
 
 def as_json(answer: Answer) -> Dict[str, Any]:

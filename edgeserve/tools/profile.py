@@ -174,12 +174,11 @@ def main(args: argparse.Namespace) -> int:
 
 def _profile_machine(config: Config, models: Sequence[str], path: str, args: argparse.Namespace) -> List[str]:
     """Measure the machine's own costs where they are not known; what they say, for people."""
-    from rich.console import Console
-
+    from edgeserve.tools.console import PlainConsole
     from edgeserve.tools.progress import progress
 
     seconds = min(args.seconds, MACHINE_S_MAX)
-    with progress(Console(stderr=True), args.quiet) as bars:
+    with progress(PlainConsole(stderr=True), args.quiet) as bars:
         bar = bars.add_task("the machine", total=1, step_s=MACHINE_PARTS * seconds)
         costs, lacking = profile_machine(
             config,
@@ -488,13 +487,12 @@ def _with_progress(
 ) -> List[ModelOutcome]:
     """Measure every plan on a thread of its own, as lanes do, while this one shows the progress; ``seconds`` is what a
     batch size may take."""
-    from rich.console import Console
-
+    from edgeserve.tools.console import PlainConsole
     from edgeserve.tools.progress import progress
 
     stop = threading.Event()
     outcomes: List[ModelOutcome] = []
-    with progress(Console(stderr=True), quiet) as bars:
+    with progress(PlainConsole(stderr=True), quiet) as bars:
         bar, before = bars.add_task("", total=sum(len(sizes) for _, _, sizes in plans), step_s=seconds), 0
         for plan in plans:
 
@@ -533,8 +531,9 @@ def _on_a_thread(call: Callable[[], ModelOutcome], stop: threading.Event) -> Mod
 
 def print_outcomes(outcomes: Sequence[ModelOutcome], out: str, device: str) -> None:
     """A table of what the profiles say now; ``!`` marks a number that should not be trusted, and a legend says why."""
-    from rich.console import Console
     from rich.table import Table
+
+    from edgeserve.tools.console import PlainConsole
 
     table = Table(title=f"profiles of {device} in {out}", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for column in ("model", "lane", "batch", "runs", "median", "p99", "sd", "drift"):
@@ -563,7 +562,7 @@ def print_outcomes(outcomes: Sequence[ModelOutcome], out: str, device: str) -> N
         )
         lines += [f"{outcome.model}: all measured again: {text}" for text in outcome.changed]
         remarks.update(remarks_on_clocks(circumstances))
-    console = Console(soft_wrap=True)
+    console = PlainConsole(soft_wrap=True)
     console.print(table)
     for line in [*lines, *sorted(remarks)]:
         console.print(line, highlight=False)

@@ -130,3 +130,11 @@ def hold_and_count(inputs: Dict[str, Any]) -> float:
     else:
         time.sleep(float(inputs["x"][1]))
     return 1.0
+
+
+def sum_slowly(item: Dict[str, Any], state: Any) -> Tuple[Dict[str, Any], Any]:
+    """The same; the first of a stream waits at the gate."""
+    if item["x"][0] == 1:
+        entered.set()
+        gate.wait(GATE_S_MAX)
+    return sum_up(item, state)

@@ -266,3 +266,53 @@ def one_node(directory: str, operator: str, name: str, domain: str = "") -> str:
     path = os.path.join(directory, "one_node.onnx")
     onnx.save(helper.make_model(graph, opset_imports=opsets), path)
     return path
+
+
+def two_states(directory: str) -> str:
+    """``y[B,4] = x + h[0] + c``, ``hN[1,B,4] = h + x`` and ``cN[B,4] = c + 10 * x``: states with batch axes of their
+    own."""
+    return save(
+        directory,
+        "two_states",
+        [
+            helper.make_node("Add", ["h", "x"], ["hN"]),
+            helper.make_node("Mul", ["x", "ten"], ["tens"]),
+            helper.make_node("Add", ["c", "tens"], ["cN"]),
+            helper.make_node("Gather", ["h", "first"], ["layer"], axis=0),
+            helper.make_node("Add", ["x", "layer"], ["half"]),
+            helper.make_node("Add", ["half", "c"], ["y"]),
+        ],
+        [("x", FLOAT, ["B", 4]), ("h", FLOAT, [1, "B", 4]), ("c", FLOAT, ["B", 4])],
+        [("y", FLOAT, ["B", 4]), ("hN", FLOAT, [1, "B", 4]), ("cN", FLOAT, ["B", 4])],
+        [("first", np.array(0, np.int64)), ("ten", np.array(10, np.float32))],
+    )
+
+
+def logarithms(directory: str) -> str:
+    """``y[B,4] = state + x`` and ``stateN[B,4] = state + log(x)``: NaN below zero, infinite at zero."""
+    return save(
+        directory,
+        "logarithms",
+        [
+            helper.make_node("Add", ["state", "x"], ["y"]),
+            helper.make_node("Log", ["x"], ["logs"]),
+            helper.make_node("Add", ["state", "logs"], ["stateN"]),
+        ],
+        [("x", FLOAT, ["B", 4]), ("state", FLOAT, ["B", 4])],
+        [("y", FLOAT, ["B", 4]), ("stateN", FLOAT, ["B", 4])],
+    )
+
+
+def growing(directory: str) -> str:
+    """``memoryN[B,T+1,4]`` is ``memory[B,T,4]`` and behind it ``x[B,1,4]``, ``y[B,4]`` their sum: a growing state."""
+    return save(
+        directory,
+        "growing",
+        [
+            helper.make_node("Concat", ["memory", "x"], ["memoryN"], axis=1),
+            helper.make_node("ReduceSum", ["memoryN", "axes"], ["y"], keepdims=0),
+        ],
+        [("x", FLOAT, ["B", 1, 4]), ("memory", FLOAT, ["B", "T", 4])],
+        [("y", FLOAT, ["B", 4]), ("memoryN", FLOAT, ["B", "U", 4])],
+        [("axes", np.array([1], np.int64))],
+    )

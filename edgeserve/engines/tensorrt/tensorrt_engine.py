@@ -30,7 +30,7 @@ from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.cuda.lane_stream import lane_stream
 from edgeserve.engines.cuda.status import of_model
-from edgeserve.engines.options import Options
+from edgeserve.engines.options import Options, of_name
 from edgeserve.engines.ports import Ports
 from edgeserve.engines.python import import_function
 from edgeserve.engines.tensorrt import plans
@@ -298,7 +298,7 @@ class TensorrtEngine(Engine):
         request = self._settings.request
         axes: Dict[str, Optional[int]] = {
             **dict.fromkeys(request.constants),
-            **dict.fromkeys(request.states, request.state_axis),
+            **{state: of_name(request.state_axis, state) for state in request.states},
         }
         chosen = choose(profiles_in(library, engine), self._model.batch, axes, self._where)
         profiles = [(item.size, item.shapes) for item in chosen]

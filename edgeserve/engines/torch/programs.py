@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from edgeserve.config.files import model_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.describe import FileDescription
-from edgeserve.engines.options import Options
+from edgeserve.engines.options import Options, of_name
 from edgeserve.engines.ports import Port
 from edgeserve.engines.python import import_function
 from edgeserve.errors import ConfigError, EngineError, nearest
@@ -269,7 +269,7 @@ def _port(model: ModelConfig, options: Options, name: str, entry: Any, is_mask: 
             f"(without the batch axis, -1 is any length), or [model.{model.name}] shapes"
         )
     dims: Dims = tuple(None if dim == -1 else dim for dim in shape)
-    axis = options.integer("state_axis", 0, 0, 8) if name in model.state else 0
+    axis = of_name(options.integers("state_axis", 0, 0, 8), name) if name in model.state else 0
     return Port(name, dtype, (*dims[:axis], None, *dims[axis:]))
 
 

@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
+from edgeserve.config.limits import NAME_CHARS_MAX
 from edgeserve.engines.describe import FileDescription
 from edgeserve.engines.ports import Port
 from edgeserve.errors import EngineError
@@ -26,6 +27,9 @@ SAMPLE_RATE = 16_000
 IMAGE_LENGTHS = (640, 224, 320, 512, 256, 32)
 OTHER_LENGTHS = (128, 512, 16_000, 64, 16, 1)
 """Lengths that are tried, in this order, for open axes of images and of anything else."""
+
+NAME_LENGTH = 64
+"""Characters of a file's name that become the app's: it is typed, and a name of the bus has at most 128."""
 
 _STATE_WORDS = re.compile(
     r"(state|hidden|cell|cache|memory|mems|past|prev|\bh0?\b|\bc0?\b|\bhx\b|\bcx\b|h_in|c_in)", re.IGNORECASE
@@ -68,6 +72,7 @@ def roles_of(description: FileDescription, shapes: Mapping[str, Shape], path: st
     roles = Roles(description, batch_axis=batch_axis, notes=list(description.notes))
     if description.engine == "lm":
         return roles
+    _check_names(description, path)
     inputs = list(description.inputs)
     if description.opaque:
         inputs = _declared(inputs, shapes, path)
@@ -87,6 +92,16 @@ def roles_of(description: FileDescription, shapes: Mapping[str, Shape], path: st
         roles.state_axis = _state_axis(states, roles.fixed_batch)
     _find_lengths(roles, [port for port in inputs if port.name in roles.state], shapes, path)
     return roles
+
+
+def _check_names(description: FileDescription, path: str) -> None:
+    """Every name must be one that a request may bring, or an answer."""
+    for port in (*description.inputs, *description.outputs):
+        if not 0 < len(port.name) <= NAME_CHARS_MAX:
+            raise EngineError(
+                f"{path}: the name {port.name[:40]!r}... has {len(port.name)} characters, expected 1 to "
+                f"{NAME_CHARS_MAX}; export the model with a shorter name for it"
+            )
 
 
 def _with_batch_of_one(description: FileDescription, path: str) -> FileDescription:
@@ -260,7 +275,8 @@ def model_names(paths: Sequence[str]) -> List[str]:
     """A name per file, as a bare key of TOML: the file's own, made unique."""
     names: List[str] = []
     for path in paths:
-        name = re.sub(r"[^A-Za-z0-9_-]+", "-", os.path.splitext(os.path.basename(path))[0]).strip("-") or "model"
+        name = re.sub(r"[^A-Za-z0-9_-]+", "-", os.path.splitext(os.path.basename(path))[0])[:NAME_LENGTH].strip("-")
+        name = name or "model"
         unique, number = name, 2
         while unique in names:
             unique, number = f"{name}-{number}", number + 1
