@@ -116,7 +116,7 @@ class ModelConfig:
     state_memory_bytes: int = entry(size, 0, key="state_memory")  # bound of all sequences' states on a device; 0 = none
     expected: Dict[int, int] = entry(durations_by_size, factory=dict)  # batch size -> time, when no profile says
     load_ns: int = entry(duration, 0, key="load")  # time to load, when no profile says
-    sha256: str = entry(sha256, "")  # of the file: another one is refused; "" = any
+    sha256: str = entry(sha256, "")  # of its files (docs/guide/engines.md): others are refused; "" = any
     options: Dict[str, Any] = entry(table_of(anything), factory=dict)  # the engine's own (providers, threads, ...)
 
     @property

@@ -12,6 +12,7 @@ import os
 from dataclasses import replace
 from typing import Callable, Dict, Sequence, Tuple
 
+from edgeserve.config.model_files import parts_of, stamps
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines.base import Engine, LaneInfo
 from edgeserve.engines.options import Options
@@ -55,6 +56,13 @@ def make_engine(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str = 
     Raises :class:`ConfigError` for an unknown kind or option and :class:`EngineError` when the engine's own library
     is not installed, or the module of an engine of one's own cannot be imported.
     """
+    files = stamps(parts_of(model, directory), lasting=True)
+    engine = _made(model, lanes, directory)
+    engine.made_from = files
+    return engine
+
+
+def _made(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engine:
     inner, own = _split_options(model)
     factory = _factory(model, directory)
     try:

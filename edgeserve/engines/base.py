@@ -347,6 +347,10 @@ class Engine:
     """Whether :meth:`sequence` will describe the model as one of sequences: known before it is loaded, so that a
     configuration that cannot be meant is refused."""
 
+    made_from: Tuple[Any, ...] = ()
+    """The files of the model as they were when the engine was made (``config/model_files.py``): a changed file makes
+    another engine."""
+
     process_by_default = False
     """Whether the model runs in a process of its own where ``options.process`` does not say."""
 

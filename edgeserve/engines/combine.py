@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.config.ensemble_profile import read_fit
-from edgeserve.config.files import model_path
+from edgeserve.config.model_files import model_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, RowFacts, Values
 from edgeserve.engines.options import Options

@@ -26,8 +26,8 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from edgeserve.config.files import cache_directory, model_path, weights_size_bytes
-from edgeserve.config.machine import slug
+from edgeserve.config.files import sha256_of
+from edgeserve.config.model_files import content_sha256, graph_parts, model_path, stamps, weights_size_bytes
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
     Batch,
@@ -48,10 +48,10 @@ from edgeserve.engines.host_session import HostSession
 from edgeserve.engines.image import ImageForm, frame_shape, prepared_model, read_image
 from edgeserve.engines.niceness import made_yielding
 from edgeserve.engines.onnx_binding import BoundModel, BoundSession, failure_of
+from edgeserve.engines.onnx_cache import is_place, machine, placed, tensorrt_cache
 from edgeserve.engines.options import Options
 from edgeserve.engines.ports import PORT_OPTIONS, PackedBatch, Port, Ports
 from edgeserve.engines.python import import_function
-from edgeserve.engines.tensorrt.plans import l4t_release, power_mode
 from edgeserve.engines.worker import worker_of
 from edgeserve.errors import ConfigError, DeviceMissing, EngineError, WrongInput
 
@@ -120,6 +120,7 @@ class OnnxEngine(Engine):
         self._image = read_image(options, model)
         self._options = options
         self._asked = asked_providers(options, lanes[0])
+        self._providers = self._asked
         self._lanes = list(lanes)
         self._cuda = options.text("cuda", "auto")
         self._bound: Dict[str, BoundModel] = {}  # lane -> its session on a GPU
@@ -132,22 +133,37 @@ class OnnxEngine(Engine):
         if self._sessions:
             return self._footprint
         path = model_path(self._model, self._directory)
+        before = stamps(graph_parts(path))
         self._check_providers()
-        for _, settings in self._asked:
-            if settings.get("trt_engine_cache_path"):
-                os.makedirs(settings["trt_engine_cache_path"], exist_ok=True)
         network: Model = path
         image = self._image
         if image is not None:
             on_cpu = self._asked[0][0] == PROVIDER_NAMES["cpu"]
             network, image = prepared_model(path, image, f"model {self._name!r}", on_cpu)
+        self._providers = self._with_caches(network)
         bound = self._bind(network)
-        sessions = (
-            {self.threads_of(self._lanes[0]): next(iter(bound.values())).session}
-            if bound
-            else {threads: self._create(network, threads) for threads in self._threads}
-        )
-        session = sessions[self.threads_of(self._lanes[0])]
+        try:
+            sessions = (
+                {self.threads_of(self._lanes[0]): next(iter(bound.values())).session}
+                if bound
+                else {threads: self._create(network, threads) for threads in self._threads}
+            )
+            if stamps(graph_parts(path)) != before:
+                raise EngineError(
+                    f"model {self._name!r}: {path}, or a file of its weights, changed while it was loaded; load it "
+                    "again when all its files are in their place"
+                )
+            self._take(path, sessions[self.threads_of(self._lanes[0])], image, len(bound) or len(sessions))
+        except BaseException:
+            for model in bound.values():
+                model.close()
+            raise
+        self._bound = bound
+        self._sessions = sessions
+        return self._footprint
+
+    def _take(self, path: str, session: Any, image: Optional[ImageForm], copies: int) -> None:
+        """Check what was loaded, so many times, against the configuration."""
         inputs = _ports_of(session, "input", self._name)
         shapes = usual_shapes(session, inputs) if image is None else {image.input: frame_shape(image)}
         model = replace(self._model, shapes={**shapes, **self._model.shapes})
@@ -156,12 +172,8 @@ class OnnxEngine(Engine):
         work_bytes = input_bytes * WORK_PER_INPUT_BYTE
         if image is not None:  # frames as float32, and the network behind them
             work_bytes = 4 * input_bytes + WORK_PER_INPUT_BYTE * max(self._model.batch) * image.image_bytes
-        count = len(bound) or len(sessions)
-        self._footprint = Footprint(weights_size_bytes(path) * count, work_bytes * count)
-        self._bound = bound
+        self._footprint = Footprint(weights_size_bytes(path) * copies, work_bytes * copies)
         self._ports = ports
-        self._sessions = sessions
-        return self._footprint
 
     def unload(self) -> None:
         self._sessions = {}
@@ -243,6 +255,14 @@ class OnnxEngine(Engine):
             return of_model(self._name, error)
         return failure_of(self._name, error, feeds)
 
+    def _with_caches(self, network: Model) -> List[Tuple[str, Dict[str, str]]]:
+        """The providers with their settings; what they keep on disk lies apart for each content of the model."""
+        if not any(is_place(key) for _, settings in self._asked for key in settings):
+            return self._asked
+        content = content_sha256(graph_parts(network)) if isinstance(network, str) else sha256_of([network])
+        here = machine(self._lanes[0].device_index, self._cuda, onnxruntime.__version__)
+        return placed(self._asked, os.path.basename(self._model.file), {"model": content}, here, self._directory)
+
     def _bind(self, network: Model) -> Dict[str, BoundModel]:
         """A session per lane, on a stream of its own; empty where the model runs on the CPU, or no library for CUDA is
         installed."""
@@ -300,7 +320,7 @@ class OnnxEngine(Engine):
                     self._session_options(threads),
                     providers=[
                         (provider, {**settings, **own} if provider in GPU_PROVIDERS else settings)
-                        for provider, settings in self._asked
+                        for provider, settings in self._providers
                     ],
                 ),
             )
@@ -353,13 +373,6 @@ def asked_providers(options: Options, lane: LaneInfo) -> List[Tuple[str, Dict[st
             own = {"trt_engine_cache_enable": True, "trt_engine_cache_path": tensorrt_cache(), **own}
         asked.append((PROVIDER_NAMES.get(name, name), {key: str(value) for key, value in own.items()}))
     return asked
-
-
-def tensorrt_cache(root: str = "/") -> str:
-    """Where the TensorRT provider keeps its engines. Their names tell the model, the library and the GPU, and not the
-    system's release and the power mode."""
-    about = f"{l4t_release(root)} {power_mode(root)}".strip()
-    return os.path.join(cache_directory(), "onnxruntime-tensorrt", slug(about) if about else "")
 
 
 def thread_affinities(threads: int, cores: Tuple[int, ...]) -> str:

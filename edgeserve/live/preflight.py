@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Type
 
-from edgeserve.config.files import model_path
+from edgeserve.config.model_files import model_path
 from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines import check_streams, lane_info, make_engine

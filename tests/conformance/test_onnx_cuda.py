@@ -237,7 +237,7 @@ def test_the_engines_of_the_tensorrt_provider_are_kept_and_found_by_the_next_sta
 
 
 def test_the_cache_of_the_tensorrt_provider_is_of_one_release_and_power_mode(tmp_path):
-    from edgeserve.engines.onnx import tensorrt_cache
+    from edgeserve.engines.onnx_cache import tensorrt_cache
 
     roots = []
     for mode in ("0000", "0002"):

@@ -316,3 +316,36 @@ def growing(directory: str) -> str:
         [("y", FLOAT, ["B", 4]), ("memoryN", FLOAT, ["B", "U", 4])],
         [("axes", np.array([1], np.int64))],
     )
+
+
+def scaled(
+    directory: str, factors: Sequence[float], weights: str = "", name: str = "m", at: int = 0, inner: str = ""
+) -> str:
+    """``y[B,N] = x[B,N] * w``. ``weights``: the file that the graph names for them, written below ``directory`` with
+    ``at`` bytes before them; ``inner`` is the name in the graph, where that is another."""
+    values = np.asarray(factors, np.float32)
+    length = len(values)
+    file = save(
+        directory,
+        name,
+        [helper.make_node("Mul", ["x", "w"], ["y"])],
+        [("x", FLOAT, ["B", length])],
+        [("y", FLOAT, ["B", length])],
+        [("w", values)],
+    )
+    if weights or inner:
+        path = os.path.join(directory, file)
+        model = onnx.load(path)
+        (tensor,) = model.graph.initializer
+        tensor.ClearField("raw_data")
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", inner or weights), ("offset", at), ("length", 4 * length)):
+            tensor.external_data.add(key=key, value=str(value))
+        with open(path, "wb") as opened:
+            opened.write(model.SerializeToString())
+    if weights:
+        place = os.path.join(directory, weights)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        with open(place, "wb") as opened:
+            opened.write(b"\0" * at + values.tobytes())
+    return file

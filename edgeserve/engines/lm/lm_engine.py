@@ -26,7 +26,7 @@ import os
 import threading
 from typing import Any, List, Optional, Sequence, Set, Tuple
 
-from edgeserve.config.files import model_path
+from edgeserve.config.model_files import model_path, parts_of, stamps
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Finished, Footprint, LaneInfo, Pending, SequenceInfo, Session, Values
 from edgeserve.engines.lm.backend import Encoder, LmBackend, ModelFacts, Tokenizer
@@ -151,6 +151,7 @@ class LmEngine(Engine):
         self.process_by_default = self._backend_name == ABORTS and any(lane.apps > 1 for lane in lanes)
         self._start: Optional[StartProcess] = None
         self._lock = threading.Lock()
+        self._files: Tuple[Any, ...] = ()  # as they were when the back end was made
         self._backend: Optional[LmBackend] = None
         self._facts: Optional[ModelFacts] = None
         self._grammars: Optional[Grammars] = None
@@ -159,12 +160,19 @@ class LmEngine(Engine):
     def load(self) -> Footprint:
         facts = self._facts
         if facts is None:
+            self._forget_other_files()
             if not self.ends_calls:
                 self._try_elsewhere()
             facts = self.backend().load()
             _tried.add(self._trial())
             self._facts = facts
         return Footprint(facts.weights_bytes, self._prefix_bytes if facts.reuses else 0)
+
+    def _forget_other_files(self) -> None:
+        """What was read of files that have changed since: weights and tokenizer must be of one content."""
+        with self._lock:
+            if self._files != stamps(parts_of(self._model, self._directory)):
+                self._backend, self._grammars = None, None
 
     def unload(self) -> None:
         self._facts = None
@@ -302,7 +310,8 @@ class LmEngine(Engine):
         """What is tried: a file as it is, with these options."""
         path = model_path(self._model, self._directory)
         options = repr(sorted(self._model.options.items()))
-        return (path, _changed_ns(path), options, self._slots_count, self.ends_calls)
+        files = stamps(parts_of(self._model, self._directory))
+        return (path, files, options, self._slots_count, self.ends_calls)
 
     def backend(self) -> LmBackend:
         """The model's back end, made at first use."""
@@ -317,6 +326,7 @@ class LmEngine(Engine):
                         f"({error}); pip install 'edgeserve-runtime[{extra}]'"
                     ) from None
                 model, lanes, directory = self._model, self._lanes, self._directory
+                self._files = stamps(parts_of(model, directory))
                 backend: LmBackend = make_backend(model, model_path(model, directory), self._options, lanes)
                 if self._start is not None and self.ends_calls:
                     where = os.path.abspath(directory)
@@ -344,13 +354,6 @@ class LmEngine(Engine):
         if name not in BACKENDS:
             raise ConfigError(f"{options.where('backend')} = {name!r}{nearest(name, BACKENDS)}")
         return name
-
-
-def _changed_ns(path: str) -> int:
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return 0  # the back end says what is wrong
 
 
 class LmSession(Session):

@@ -16,7 +16,8 @@ import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from edgeserve.config.files import resolve_path, weights_size_bytes
+from edgeserve.config.files import resolve_path
+from edgeserve.config.model_files import weights_size_bytes
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import LaneInfo, check_count
 from edgeserve.engines.lm.backend import BackendSession, Encoder, ModelFacts, Row, Source, begun_alone, in_groups

@@ -16,7 +16,8 @@ from typing import Any, Dict, List, Mapping, Protocol, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeserve.config.files import model_path, resolve_path
+from edgeserve.config.files import resolve_path
+from edgeserve.config.model_files import model_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
     Batch,

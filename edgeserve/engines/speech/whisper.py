@@ -24,7 +24,7 @@ import ctranslate2
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeserve.config.files import model_path
+from edgeserve.config.model_files import model_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
     ANSWERED,

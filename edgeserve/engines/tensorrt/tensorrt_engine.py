@@ -12,7 +12,7 @@ import threading
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from edgeserve.config.files import model_path, weights_size_bytes
+from edgeserve.config.model_files import Stamps, graph_parts, model_path, stamps, weights_size_bytes
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
     CONTEXT_BYTES_MAX,
@@ -34,7 +34,7 @@ from edgeserve.engines.options import Options, of_name
 from edgeserve.engines.ports import Ports
 from edgeserve.engines.python import import_function
 from edgeserve.engines.tensorrt import plans
-from edgeserve.engines.tensorrt.build_errors import LibraryMissing, PlanRefused, forget_locals
+from edgeserve.engines.tensorrt.build_errors import BuildFailed, LibraryMissing, PlanRefused, forget_locals
 from edgeserve.engines.tensorrt.building import (
     MEMORY_FLOOR_BYTES,
     BuildLimits,
@@ -227,9 +227,10 @@ class TensorrtEngine(Engine):
         """The plan on the device. A plan that the library refuses is built again, once."""
         request = self._request(library)
         fixed = device.info if not request.compute_capabilities else None
+        before = stamps(graph_parts(path))
         identity = identity_of(library.name, library.version, fixed, path, request)
         cache = PlanCache(self._settings.plans)
-        plan = self._obtain(library, device, cache, identity, path)
+        plan = self._obtain(library, device, cache, identity, path, before)
         try:
             self._loaded = self._deserialized(library, device, plan)
         except PlanRefused as error:
@@ -237,7 +238,7 @@ class TensorrtEngine(Engine):
                 raise
             forget_locals(error)  # of the refused plan, whose memory the build needs
             cache.discard(plan, str(error))
-            plan = self._obtain(library, device, cache, identity, path)
+            plan = self._obtain(library, device, cache, identity, path, before)
             self._loaded = self._deserialized(library, device, plan)
         return plan
 
@@ -247,8 +248,9 @@ class TensorrtEngine(Engine):
         return request._replace(lanes=library.api.profile_copies(request.lanes))
 
     def _obtain(
-        self, library: Library, device: CudaDevice, cache: PlanCache, identity: Identity, path: str
+        self, library: Library, device: CudaDevice, cache: PlanCache, identity: Identity, path: str, before: Stamps
     ) -> StoredPlan:
+        """A plan of the files as they were ``before`` they were hashed."""
         settings = self._settings
         model_bytes = weights_size_bytes(path)
         request = self._request(library)._replace(file=os.path.abspath(path))
@@ -282,6 +284,11 @@ class TensorrtEngine(Engine):
                 told,
                 self._lanes[0].device_index,
             )
+            if stamps(graph_parts(path)) != before:
+                raise BuildFailed(
+                    f"{self._where}: {path}, or a file of its weights, changed while its plan was built; load it again "
+                    "when all its files are in their place"
+                )
             log.warning("%s: the plan was built in %.1f s", self._where, built["build_s"])
             return {**built, "model_bytes": model_bytes, "profiles_count": len(request.sizes), "model": self._name}
 

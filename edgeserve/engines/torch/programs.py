@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from edgeserve.config.files import model_path
+from edgeserve.config.model_files import model_path
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.describe import FileDescription
 from edgeserve.engines.options import Options, of_name

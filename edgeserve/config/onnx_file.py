@@ -1,0 +1,154 @@
+"""The files that an ONNX file names: weights beside the graph, and engines beside a graph of ``EPContext`` nodes.
+
+The graph is a protocol buffer message (onnx.proto). It is walked where it lies, without a library, past all weights; a
+file that is no such message names nothing, and the engine that reads it says why.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import Dict, Iterator, Tuple
+
+_MODEL, _TRAINING, _FUNCTION, _GRAPH, _NODE, _ATTRIBUTE, _SPARSE, _TENSOR, _ENTRY = range(9)
+
+_INNER: Dict[int, Dict[int, int]] = {
+    _MODEL: {7: _GRAPH, 20: _TRAINING, 25: _FUNCTION},
+    _TRAINING: {1: _GRAPH, 2: _GRAPH},
+    _FUNCTION: {7: _NODE, 11: _ATTRIBUTE},
+    _GRAPH: {1: _NODE, 5: _TENSOR, 15: _SPARSE},
+    _NODE: {5: _ATTRIBUTE},
+    _ATTRIBUTE: {5: _TENSOR, 6: _GRAPH, 10: _TENSOR, 11: _GRAPH, 22: _SPARSE, 23: _SPARSE},
+    _SPARSE: {1: _TENSOR, 2: _TENSOR},
+}
+"""Message -> field number -> the message in it, as far as a tensor may lie within (onnx.proto)."""
+
+_EXTERNAL_DATA, _DATA_LOCATION, _EXTERNAL = 13, 14, 1
+"""Fields of a tensor, and the location that means another file."""
+
+_OPERATOR, _ATTRIBUTES, _NAME, _NUMBER, _TEXT = 4, 5, 1, 3, 4
+"""Fields: a node's operator and attributes; an attribute's name, number and text."""
+
+CONTEXT_OPERATOR, CONTEXT_FILE, CONTEXT_INSIDE = b"EPContext", b"ep_cache_context", b"embed_mode"
+"""A node that stands for an engine, its attribute for the engine or its file, and whether the engine itself is there
+(1, also where it is left out)."""
+
+NODE_BYTES_MAX = 65_536
+"""A longer node has weights in it, which are not copied to look at it."""
+
+
+class _Damaged(Exception):
+    """The bytes are no message."""
+
+
+def named_in(path: str) -> Dict[str, int]:
+    """Names of files, as the graph has them, in the order of their first use -> the bytes that each must have at least.
+    ``OSError`` where ``path`` cannot be read."""
+    found: Dict[str, int] = {}
+    with open(path, "rb") as file:
+        try:
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except ValueError:  # it is empty
+            return found
+        with data:
+            try:
+                for kind, start, end in _messages(data):
+                    if kind == _TENSOR:
+                        _of_tensor(data, start, end, found)
+                    elif kind == _NODE:
+                        _of_node(data, start, end, found)
+            except _Damaged:
+                pass  # whoever reads the graph says so
+    return found
+
+
+def _messages(data: mmap.mmap) -> Iterator[Tuple[int, int, int]]:
+    """Every message in which a file may be named: its kind, and where it begins and ends."""
+    waiting = [(_MODEL, 0, len(data))]
+    while waiting:
+        kind, start, end = waiting.pop()
+        yield kind, start, end
+        inner = _INNER.get(kind)
+        if inner:
+            parts = [
+                (inner[field], at, to) for field, at, to in _fields(data, start, end) if field in inner and to >= at
+            ]
+            waiting += [part for part in reversed(parts) if _may_name(data, *part)]
+
+
+def _may_name(data: mmap.mmap, kind: int, start: int, end: int) -> bool:
+    """False for most nodes, which are most of a graph's messages: to look for a word is faster than to walk."""
+    if kind != _NODE or end - start > NODE_BYTES_MAX:
+        return True
+    text = data[start:end]
+    return b"location" in text or CONTEXT_OPERATOR in text
+
+
+def _of_tensor(data: mmap.mmap, start: int, end: int, found: Dict[str, int]) -> None:
+    external = False
+    entries: Dict[bytes, bytes] = {}
+    for field, at, to in _fields(data, start, end):
+        if field == _DATA_LOCATION and to < at:
+            external = at == _EXTERNAL
+        elif field == _EXTERNAL_DATA and to >= at:
+            texts = {number: data[low:high] for number, low, high in _fields(data, at, to) if high >= low}
+            entries[texts.get(1, b"")] = texts.get(2, b"")
+    if external:
+        name = entries.get(b"location", b"").decode("utf-8", "backslashreplace")
+        ends = [_number(entries.get(key, b"")) for key in (b"offset", b"length")]
+        found[name] = max(found.get(name, 0), sum(ends))
+
+
+def _of_node(data: mmap.mmap, start: int, end: int, found: Dict[str, int]) -> None:
+    fields = list(_fields(data, start, end))
+    if not any(field == _OPERATOR and data[at:to] == CONTEXT_OPERATOR for field, at, to in fields if to >= at):
+        return
+    inside, file = True, b""
+    for field, at, to in fields:
+        if field == _ATTRIBUTES and to >= at:
+            parts = {number: (low, high) for number, low, high in _fields(data, at, to)}
+            attribute = data[slice(*parts.get(_NAME, (0, 0)))]
+            if attribute == CONTEXT_INSIDE:
+                inside = parts.get(_NUMBER, (0, -1))[0] != 0
+            elif attribute == CONTEXT_FILE:
+                file = data[slice(*parts.get(_TEXT, (0, 0)))]
+    if file and not inside:
+        found.setdefault(file.decode("utf-8", "backslashreplace"), 0)
+
+
+def _number(text: bytes) -> int:
+    return int(text) if text.isdigit() and len(text) < 20 else 0
+
+
+def _fields(data: mmap.mmap, start: int, end: int) -> Iterator[Tuple[int, int, int]]:
+    """(field number, begin, end) of each field within a message; of a number its value, and an end below 0."""
+    at = start
+    while at < end:
+        tag, at = _varint(data, at, end)
+        kind = tag & 7
+        if kind == 0:
+            value, at = _varint(data, at, end)
+            yield tag >> 3, value, -1
+            continue
+        if kind == 2:
+            length, at = _varint(data, at, end)
+        elif kind in (1, 5):
+            length = 8 if kind == 1 else 4
+        else:
+            raise _Damaged
+        if at + length > end:
+            raise _Damaged
+        if kind == 2:
+            yield tag >> 3, at, at + length
+        at += length
+
+
+def _varint(data: mmap.mmap, at: int, end: int) -> Tuple[int, int]:
+    value, shift = 0, 0
+    while at < end and shift < 70:
+        byte = data[at]
+        value |= (byte & 127) << shift
+        at += 1
+        if byte < 128:
+            return value, at
+        shift += 7
+    raise _Damaged
