@@ -9,7 +9,7 @@ import copy
 import logging
 import re
 import traceback
-from typing import Any, Dict, Iterator, List, Optional, Tuple, TypeVar
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, TypeVar
 
 from edgeserve.errors import (
     BadInput,
@@ -45,6 +45,13 @@ HINTS: Dict[str, str] = {
 }
 """Reason -> what a person may want to know. A reason that is not here speaks for itself."""
 
+ENDED_EARLY: Dict[str, str] = {
+    "expired": "its deadline passed",
+    "cannot_make_deadline": "nothing more can be written by its deadline",
+    "over_share": "this client has more than its share, and others were waiting",
+}
+"""Reason -> why an answer that had begun ends, for people. A reason that is not here speaks for itself."""
+
 CANCELLED = "cancelled by its client"
 """The reason of a request whose caller changed its mind."""
 
@@ -53,6 +60,9 @@ CLIENT_GONE = "its client is gone: "
 
 STOPPING = "the server is shutting down"
 """The reason of a request that a stop cut off."""
+
+LOST_WRITTEN = "its model cannot say what the answer was that it had begun; look at the server's log"
+"""The reason of a request whose engine broke its word (:func:`~edgeserve.engines.base.written_of`)."""
 
 QUARANTINED = "quarantined: "
 """How an engine's reason begins that refuses an input which ended its process before."""
@@ -133,6 +143,13 @@ def error_for(request_id: int, error: RequestError) -> RequestError:
     mine = copy.copy(error)
     mine.id = request_id
     return mine
+
+
+def ended_early(reason: str, cut_reason: str, written: Sequence[str]) -> str:
+    """The reason of an answer whose sequences ended before it was whole: why, and how much they had ``written``."""
+    why = ENDED_EARLY.get(cut_reason, cut_reason)
+    early = f"ended early, after {' and '.join(written)}: {why}"
+    return f"{reason}; {early}" if reason else early
 
 
 class EngineFailures:

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 from edgeserve.engines.base import ANSWERED, Batch, BatchControl, Result
 from edgeserve.engines.lm.backend import Row, Source, Tokenizer
 from edgeserve.engines.lm.constraint import Grammars
-from edgeserve.engines.lm.generation import Reader, answer_of, told_chances
+from edgeserve.engines.lm.generation import Reader, told_chances
 from edgeserve.engines.lm.sampling import choose, log_chances, weighed
 from edgeserve.engines.lm.sequence import Sequence
 from edgeserve.engines.lm.slots import Slots
-from edgeserve.engines.lm.tools import calls_of
 from edgeserve.errors import EngineError
 
 PREFILL, DECODE = "prefill", "decode"
@@ -205,7 +204,7 @@ class StepLoop:
         complete = sequence.text.stopped or (constraint is not None and constraint.took(token))
         if complete or sequence.count >= asked.max_tokens:
             self._finish(run, job, "stop" if complete else "length", sequence.count, text)
-        elif text:
+        elif text or sequence.count == 1:  # from its first token on it does not end without that
             run.tell(job, text)
 
     def _chance(self, scores: NDArray[Any], token: int, count: int) -> Dict[str, Any]:
@@ -218,15 +217,10 @@ class StepLoop:
         return {"token": piece.decode("utf-8", "replace"), "logprob": round(chance, 6), "bytes": list(piece)}
 
     def _finish(self, run: _Run, job: BatchItem, reason: str, count: int, text: str = "") -> None:
-        sequence, asked = job.sequence, job.sequence.asked
-        text += sequence.text.finish()
-        calls = calls_of(sequence.text.kept, asked.calls)
-        text += "" if calls else sequence.text.give_up()
-        run.tell(job, text)
-        text, generated, reused = sequence.text.text, sequence.generated, sequence.reused
-        prompt_tokens = len(asked.source or asked.prompt)
-        answer = answer_of(text, generated, reason, prompt_tokens, count, reused, calls, sequence.chances)
-        self._leave(run, job, Result(answer, steps=job.steps, turns=run.turns, cached=reused))
+        sequence = job.sequence
+        run.tell(job, text + sequence.finish())
+        answer = sequence.answer(reason, count)
+        self._leave(run, job, Result(answer, steps=job.steps, turns=run.turns, cached=sequence.reused))
 
     def _leave(self, run: _Run, job: BatchItem, result: Result) -> None:
         job.sequence.end()
