@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Container, Dict, Final, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
+from edgeserve.errors import DeviceLost, EngineError, ProcessEnded, told
+
 Values = Dict[str, Any]
 """Named values of one item (no batch dimension): numpy arrays, or any object for host functions."""
 
@@ -401,6 +403,19 @@ class Engine:
         ``batch.size`` where the model needs it and cuts the padding off. Called from several lanes' threads at
         once."""
         raise NotImplementedError
+
+
+def own_failure(name: str, error: BaseException) -> EngineError:
+    """The error of one item of model ``name``, for whatever was raised while that item alone was worked on: its inputs
+    were read, its state, its result made. The others of its batch belong to other clients and run on. What says that
+    the device or the process is gone is raised again: it is no item's."""
+    if isinstance(error, (DeviceLost, ProcessEnded, KeyboardInterrupt, GeneratorExit)):
+        raise error
+    if isinstance(error, EngineError):
+        return error
+    failure = EngineError(f"model {name!r}: one item failed: {told(error)}")
+    failure.__cause__ = error
+    return failure
 
 
 def with_failures(results: Sequence[Result], failed: Mapping[int, Exception]) -> List[Result]:

@@ -36,6 +36,7 @@ from edgeserve.engines.base import (
     Session,
     Values,
     Written,
+    own_failure,
     with_failures,
 )
 from edgeserve.engines.options import Options
@@ -265,8 +266,8 @@ class SyntheticEngine(Engine):
             try:
                 for name in self._shapes:
                     self._check(name, item)
-            except EngineError as error:
-                failed[index] = error
+            except BaseException as error:  # noqa: BLE001 it is this item's
+                failed[index] = own_failure(self._name, error)
         return failed
 
     def _check(self, name: str, item: Values) -> None:

@@ -21,6 +21,7 @@ from edgeserve.errors import (
     Rejected,
     RequestError,
     WrongInput,
+    said,
     told,
 )
 from edgeserve.live.hints import show
@@ -165,10 +166,8 @@ class EngineFailures:
         own mistake is no failure of the model, and would let each client write into the log."""
         if isinstance(error, WrongInput):
             _let_go(error)
-            return cut(WRONG_INPUT + _said(error))
-        reason = cut(
-            _said(error) if isinstance(error, EngineError) else f"model {action.model!r} raised {_told(error)}"
-        )
+            return cut(WRONG_INPUT + said(error))
+        reason = cut(said(error) if isinstance(error, EngineError) else f"model {action.model!r} raised {told(error)}")
         count = self._counts[action.model] = self._counts.get(action.model, 0) + 1
         log.log(
             logging.WARNING if count == 1 else logging.DEBUG,
@@ -181,22 +180,6 @@ class EngineFailures:
         )
         _let_go(error)
         return reason
-
-
-def _said(error: BaseException) -> str:
-    """An exception's own words; a user's class may fail to say them."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 the message is about something else
-        return "(an exception whose text cannot be made)"
-
-
-def _told(error: BaseException) -> str:
-    """Its type, and its own words if it can say them."""
-    try:
-        return told(error)
-    except Exception:  # noqa: BLE001 see above
-        return f"{type(error).__name__}: {_said(error)}"
 
 
 def _trace(error: BaseException) -> str:

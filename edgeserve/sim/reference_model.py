@@ -269,13 +269,14 @@ class ReferenceModel:
             entry = self._entries.get(result.job.request_id)
             if action.probe:
                 continue
-            if entry is None or result.status != "unfinished":
-                self.sequences.gone(result.job)
-            if entry is None:
-                continue
             place = (result.job.node, result.job.part)
-            if place in entry.kept or (place in entry.done and entry.done[place].status == SKIPPED):
-                continue  # it ended, or was left out, while it ran
+            was_over = entry is not None and (  # it ended, or was left out, while it ran
+                place in entry.kept or (place in entry.done and entry.done[place].status == SKIPPED)
+            )
+            if entry is None or was_over or result.status != "unfinished":
+                self.sequences.gone(result.job)
+            if entry is None or was_over:
+                continue
             if result.status == "unfinished":
                 entry.bound[result.job.node, result.job.part] = action.lane
             else:

@@ -26,6 +26,7 @@ from edgeserve.engines.base import (
     OutputType,
     Result,
     Values,
+    own_failure,
     with_failures,
 )
 from edgeserve.engines.options import Options
@@ -132,8 +133,8 @@ class SentenceEngine(Engine):
         for index, item in enumerate(batch.items):
             try:
                 rows.append(self._tokens(encoder, item))
-            except WrongInput as error:
-                failed[index] = error
+            except BaseException as error:  # noqa: BLE001 it is this item's
+                failed[index] = own_failure(self._model.name, error)
         vectors = encoder.vectors(rows) if rows else ()
         results = []
         for row, vector in zip(rows, vectors):

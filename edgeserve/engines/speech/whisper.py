@@ -40,6 +40,7 @@ from edgeserve.engines.base import (
     Session,
     Values,
     Written,
+    own_failure,
 )
 from edgeserve.engines.lm.tokenizers import byte_characters
 from edgeserve.engines.niceness import made_yielding
@@ -236,8 +237,8 @@ class WhisperSession(Session):
             state = batch.states[index] if index < len(batch.states) else None
             try:
                 open_items[index] = self._listened(item, words) if state is None else state
-            except WrongInput as error:
-                over(index, Result({}, error=error))
+            except BaseException as error:  # noqa: BLE001 it is this item's
+                over(index, Result({}, error=own_failure(self._engine.name, error)))
         steps = 0
         while open_items and (batch.steps_max is None or steps < batch.steps_max):
             steps += 1
