@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple, Type, TypeVar
 from edgeserve.config.ensemble_profile import check_nodes, parse_ensemble, read_ensemble
 from edgeserve.config.files import resolve_path
 from edgeserve.config.hints import check_predicted
+from edgeserve.config.language_apps import completed
 from edgeserve.config.pipelines import expand_pipelines
 from edgeserve.config.readers import anything, string, table_of
 from edgeserve.config.schema import (
@@ -111,7 +112,10 @@ def parse_config(table: Mapping[str, Any], directory: str = ".", source: str = "
     lanes = _sections(LaneConfig, table, "lane") or {"cpu0": LaneConfig(name="cpu0", device=next(iter(devices)))}
     models = _sections(ModelConfig, table, "model")
     policies = {name: _policy(name, section) for name, section in _named(table, "policy").items()}
-    apps = {name: _app(name, section, directory) for name, section in _named(table, "app").items()}
+    apps = {
+        name: completed(_app(name, section, directory), section, models)
+        for name, section in _named(table, "app").items()
+    }
     if not policies or any(app.policy == AUTO for app in apps.values()):
         policies.setdefault(AUTO, PolicyConfig(name=AUTO, kind=AUTO))
     for name, section in _named(table, "app").items():

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Container, Dict, Final, List, Mapping, NamedTuple, Optional, Sequence, Sized, Tuple
 
-from edgeserve.errors import WrongRows
+from edgeserve.errors import DeviceLost, EngineError, ProcessEnded, StateLost, WrongRows, told
 from edgeserve.units import counted
-
-from edgeserve.errors import StateLost
 
 Values = Dict[str, Any]
 """Named values of one item (no batch dimension): numpy arrays, or any object for host functions."""
@@ -72,6 +70,8 @@ class BatchControl:
 
         With ``done=False``, ``result.outputs`` are a piece of the item's answer, which its client gets now, and
         ``result.state`` is from where the item can go on behind this piece, should the lane be lost; the item goes on.
+        An item whose state can say what it has :func:`written <written_of>` is told of as soon as it has written
+        anything, though the piece may be empty: from then on it does not end without that.
         With ``done=True``, or with an ``error``, the item is over and answered now: its place in the batch's
         results holds :data:`ANSWERED`, and nothing more is told of it.
         """
@@ -211,6 +211,22 @@ def release_state(state: Any) -> None:
         release()
 
 
+class Written(NamedTuple):
+    """What an item that is not over has written: the outputs of an answer that ends here, and how much that is, for
+    people (``"19 tokens"``)."""
+
+    outputs: Values
+    amount: str
+
+
+def written_of(state: Any) -> Optional[Written]:
+    """What the item of a state has written (the state's ``written`` method), ``None`` for nothing, or where its engine
+    does not keep that. Asked on any thread, while the lane may go on with the item."""
+    written = getattr(state, "written", None)
+    found: Optional[Written] = None if written is None else written()
+    return found
+
+
 CONTEXT_BYTES_MAX = 1 << 30
 """At most so much of what is gone after a load, and is not the model, counts as the model's: the first one brings
 CUDA's context and the libraries, 300 to 900 MB (gh:wang-xinyu/tensorrtx#1145). More is other programs'."""
@@ -340,7 +356,8 @@ class Engine:
         """What the scheduler must know of a model whose items are sequences, asked after ``load``; ``None`` for any
         other. A model of sequences listens to :class:`BatchControl`, and its states have a ``release`` method: it
         drops what the state holds on its device. Given a released state, or one that another session made, a session
-        computes that part again."""
+        computes that part again. They may have a ``written`` method (:func:`written_of`): then an item that has begun
+        ends at its deadline, or with its lane, with what it has written."""
         return None
 
     makes_sequences = False
@@ -411,6 +428,19 @@ class Engine:
         ``batch.size`` where the model needs it and cuts the padding off. Called from several lanes' threads at
         once."""
         raise NotImplementedError
+
+
+def own_failure(name: str, error: BaseException) -> EngineError:
+    """The error of one item of model ``name``, for whatever was raised while that item alone was worked on: its inputs
+    were read, its state, its result made. The others of its batch belong to other clients and run on. What says that
+    the device or the process is gone is raised again: it is no item's."""
+    if isinstance(error, (DeviceLost, ProcessEnded, KeyboardInterrupt, GeneratorExit)):
+        raise error
+    if isinstance(error, EngineError):
+        return error
+    failure = EngineError(f"model {name!r}: one item failed: {told(error)}")
+    failure.__cause__ = error
+    return failure
 
 
 def with_failures(results: Sequence[Result], failed: Mapping[int, Exception]) -> List[Result]:

@@ -75,7 +75,11 @@ def _as_array(slot: Slot, value: Any) -> NDArray[Any]:
 def _widened(slot: Slot, array: NDArray[Any]) -> NDArray[Any]:
     want = np.dtype(slot.dtype)
     if want.kind == "O" and array.dtype.kind in "USO":
-        return array.astype(object)
+        texts = array.astype(object)
+        for value in texts.flat if array.dtype.kind == "O" else ():
+            if not isinstance(value, (str, bytes)):
+                raise WrongInput(f"{slot.where}: input {slot.name!r} has a {type(value).__name__}; expected texts")
+        return texts
     same_kind = array.dtype.kind == want.kind or (array.dtype.kind in "iu" and want.kind in "iu")
     if same_kind and np.can_cast(array.dtype, want, "safe"):
         return array.astype(want)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from edgeserve.config.ensemble_profile import read_fit
 from edgeserve.config.model_files import model_path
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, RowFacts, Values
+from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, RowFacts, Values, own_failure
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, nearest
 from edgeserve.predict.combiner import Combiner, combiner_of
@@ -88,8 +88,8 @@ class CombineEngine(Engine):
             for place, output in present.items():
                 outputs[0, place] = output
             answer = combiner.answers(outputs, sum(1 << place for place in present))[0]
-        except EngineError as error:
-            return Result({}, error=error)
+        except BaseException as error:  # noqa: BLE001 it is this item's
+            return Result({}, error=own_failure(self._model.name, error))
         values: Values = {
             "answer": answer.astype(np.float32),
             "models": [self._names[place] for place in sorted(present)],

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.base import Batch, OutputType, Result, RowFacts, Values, with_failures
+from edgeserve.engines.base import Batch, OutputType, Result, RowFacts, Values, own_failure, with_failures
 from edgeserve.engines.collate import Room, Shape, Slot, common_shape, crop, dims_text, fit, mask, odd_shapes, stack
 from edgeserve.engines.options import Options, of_name
 from edgeserve.errors import EngineError, StateLost, WrongInput, WrongRows, nearest, sent_instead
@@ -307,7 +307,7 @@ class Ports:
             )
         try:
             return self._packed(batch, {}, room)  # nearly always: all at once costs half as much as one by one
-        except EngineError:
+        except BaseException:  # whatever an item's values raise
             failed = self._wrong_items(batch)
             if not failed:
                 raise
@@ -469,8 +469,8 @@ class Ports:
                 if self._state_ports and batch.states:
                     self._check_state(batch.states[index], index)
                 fitted[index] = [fit(slot, self._value(slot.name, item)) for slot in self._slots]
-            except EngineError as error:
-                failed[index] = error
+            except BaseException as error:  # noqa: BLE001 it is this item's
+                failed[index] = own_failure(self._model.name, error)
         for place, slot in enumerate(self._slots):
             rows = list(fitted)
             for odd, why in odd_shapes(slot, [fitted[row][place].shape for row in rows]).items():

@@ -23,7 +23,7 @@ from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Seq
 import numpy as np
 
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, RowFacts, Values
+from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, RowFacts, Values, own_failure
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, told
 
@@ -127,7 +127,9 @@ class PythonEngine(Engine):
         for index, (item, state) in enumerate(zip(batch.items, states)):
             try:
                 value = function(item, state) if self._stateful else function(item)
-            except Exception as error:  # noqa: BLE001 a user's function may raise anything: it fails this item
+            except (KeyboardInterrupt, GeneratorExit):
+                raise
+            except BaseException as error:  # noqa: BLE001 a user's function may raise anything: it fails this item
                 value = error
             if isinstance(value, KeyError):
                 value = _missing_input(value, item)
@@ -144,12 +146,12 @@ class PythonEngine(Engine):
         """The result of one item, whose failure is its own."""
         try:
             return self._result(returned, index)
-        except EngineError as error:
-            return Result({}, error=error)
+        except BaseException as error:  # noqa: BLE001 what it returned may be anything, too
+            return Result({}, error=own_failure(self._name, error))
 
     def _result(self, returned: Any, index: int) -> Result:
         """What the function returned for one item, checked."""
-        if isinstance(returned, Exception):
+        if isinstance(returned, BaseException):
             raise EngineError(
                 f"model {self._name!r}: {self._spec} raised {told(returned, f' on item {index}')} ({_place(returned)})"
             ) from returned
@@ -316,5 +318,8 @@ def _place(error: BaseException) -> str:
 
 
 def _brief(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 the message is about something else
+        text = "(which cannot be shown)"
     return f"{type(value).__name__} {text if len(text) <= 80 else text[:77] + '...'}"

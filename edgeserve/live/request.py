@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from functools import partial
-from typing import Any, Collection, Dict, Iterator, Mapping, NoReturn, Optional, Sequence, Set, Tuple
+from typing import Any, Collection, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -73,6 +73,9 @@ class LiveRequest(Ask):
         "states",
         "left_out",
         "stream_state",
+        "begun",
+        "told",
+        "written",
     )
 
     plan: AppPlan
@@ -90,6 +93,9 @@ class LiveRequest(Ask):
     states: Dict[ValueKey, Any]  # of unfinished jobs
     left_out: Tuple[ValueKey, ...]  # jobs whose results are for nobody
     stream_state: Any  # what its stream keeps, from when it was accepted; unset where it names none
+    begun: Tuple[ValueKey, ...]  # sequences that have written something, as the scheduler knows
+    told: Dict[ValueKey, List[Values]]  # the pieces of each that were sent
+    written: Tuple[str, ...]  # how much each had written that ended early; "": its engine could not say what
 
 
 def request_of_call(
@@ -314,8 +320,8 @@ class RequestValidator:
         request.id = next(self._ids)
         request.ended = False
         request.outputs = None
-        request.left_out = ()
-        request.values = request.parts = request.states = NO_VALUES  # type: ignore[assignment]  # replaced when needed
+        request.left_out = request.begun = request.written = ()
+        request.values = request.parts = request.states = request.told = NO_VALUES  # type: ignore[assignment]  # replaced when needed
 
     def _check_inputs(self, inputs: Any) -> None:
         """Raises :class:`BadInput` for what is missing, unknown or of the wrong form."""

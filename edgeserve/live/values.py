@@ -7,17 +7,17 @@ request's values are freed when it has ended and none of its jobs runs any more.
 from __future__ import annotations
 
 import logging
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from edgeserve.engines.base import Result, Values, release_state
+from edgeserve.engines.base import Result, Values, Written, release_state, written_of
 from edgeserve.errors import EngineError, StateLost, WrongInput, did_you_mean
 from edgeserve.live.hints import ResultHints, show
 from edgeserve.live.request import NO_VALUES, LiveRequest, ValueKey
 from edgeserve.live.value_flow import NodePlan, Source
-from edgeserve.sched.protocol.actions import LeaveOut, RunBatch
+from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult, Part
 
 log = logging.getLogger("edgeserve")
@@ -163,11 +163,55 @@ class RequestValues:
             return EngineError(str(error)).with_traceback(error.__traceback__)
         return error
 
-    def leave_out(self, action: LeaveOut) -> None:
+    def leave_out(self, job: JobId) -> None:
         """What this job returns, should it run on a lane, is for nobody."""
-        request = self.requests.get(action.job.request_id)
+        request = self.requests.get(job.request_id)
         if request is not None:
-            request.left_out = (*request.left_out, (action.job.node, action.job.part))
+            request.left_out = (*request.left_out, (job.node, job.part))
+
+    # --- what sequences have written ----------------------------------------------------------------------------------
+
+    def has_written(self, job: JobId, state: Any) -> bool:
+        """Whether a state can say what its item has written, and there is something."""
+        return self._written(job, state) is not None
+
+    def _written(self, job: JobId, state: Any) -> Optional[Written]:
+        try:
+            found = written_of(state)
+            if found is None or (isinstance(found, Written) and are_values(found.outputs)):
+                return found
+            problem = f"returned {show(found)}; expected Written with a dict of outputs, or None"
+        except Exception as error:  # noqa: BLE001 engines are users' code
+            problem = f"raised {type(error).__name__}: {error}"
+        log.warning("node %s of request %d: written() of its state %s", job.node, job.request_id, problem)
+        return None
+
+    def keep_written(self, job: JobId, state: Any) -> None:
+        """A sequence ends with what it has written, by the ``state`` that it told of last, or by the one that its last
+        batch left; its client gets what no piece has brought. Nothing that it still returns is kept."""
+        request = self.requests[job.request_id]
+        written = self._written(job, request.states.get((job.node, job.part)) if state is None else state)
+        if written is None:  # an engine that cannot say any more what it said that it could
+            request.written = (*request.written, "")
+            self.leave_out(job)
+            return
+        request.written = (*request.written, written.amount)
+        if request.pieces:
+            rest = rest_of(written.outputs, request.told.get((job.node, job.part), ()))
+            if rest:
+                self.send_piece(request, job, rest)  # one that is unread ends nothing: the answer comes with all of it
+        if job.node == request.plan.plain_exit:
+            request.outputs = written.outputs
+        else:
+            _keep_values(request, request.plan.nodes[job.node], job.part, Result(written.outputs))
+        self.leave_out(job)
+
+    def send_piece(self, request: LiveRequest, job: JobId, outputs: Values) -> str:
+        """Send a piece of an answer. Why the request is to be cancelled, or ``""``."""
+        if request.told is NO_VALUES:
+            request.told = {}
+        request.told.setdefault((job.node, job.part), []).append(outputs)
+        return request.responder.piece(request, outputs)
 
     def not_started(self, job: JobId) -> None:
         """The lane refused the batch: the job does not run after all."""
@@ -326,6 +370,23 @@ def are_values(values: Any) -> bool:
         if not isinstance(name, str):
             return False
     return True
+
+
+def rest_of(outputs: Values, told: Sequence[Values]) -> Values:
+    """What of an answer no piece has brought: the ends of those texts and lists of numbers that its pieces are parts
+    of. An answer without pieces so far is one piece."""
+    rest: Values = {}
+    for name, value in outputs.items():
+        before = [piece[name] for piece in told if name in piece]
+        if isinstance(value, str):
+            begins = "".join([part for part in before if isinstance(part, str)])
+            if value.startswith(begins):
+                rest[name] = value[len(begins) :]
+        elif isinstance(value, np.ndarray) and value.ndim == 1:
+            rest[name] = value[sum([np.size(part) for part in before]) :]
+    names = told[0].keys() if told else ("text", "tokens")
+    rest = {name: value for name, value in rest.items() if name in names}
+    return rest if any(len(value) for value in rest.values()) else {}
 
 
 def _let_go(state: Any) -> None:

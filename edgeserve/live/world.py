@@ -38,6 +38,7 @@ from edgeserve.sched.protocol.actions import (
     DropState,
     EvictModel,
     FinishRequest,
+    KeepWritten,
     LeaveOut,
     LoadModel,
     Outcome,
@@ -171,6 +172,9 @@ class LiveWorld:
         self._failures = EngineFailures()
         self._warming = Warming()
         self._sequences = frozenset(sequences)
+        self._writing = frozenset(
+            name for name, app in config.apps.items() if any(node.model in self._sequences for node in app.nodes)
+        )
         self._batches = RunningBatches(self.values, mailbox.post, self._failures.reason, self.cancel)
         self.endings = Endings(self.values, self._batches, self.app_counts)
         self.reloads = Reloads(config, lanes, engines, self._warming, self._failures, self._usable_lanes, self.sizes_of)
@@ -187,6 +191,7 @@ class LiveWorld:
             EvictModel: self._evict,
             DropState: self._drop_state,
             LeaveOut: self._leave_out,
+            KeepWritten: self._keep_written,
             CutBatch: self._batches.cut,
             ReleaseState: self._release_state,
             RetainInputs: self._retain,
@@ -345,6 +350,8 @@ class LiveWorld:
         planned_ns = self.endings.overhead.planned_ns(request.arrival_ns, request.deadline_ns)
         klass, value, on_late = request.klass, request.value, request.on_late
         assert klass is not None and value is not None and on_late is not None, "resolved when it was checked"
+        if on_late == "drop" and request.pieces and app in self._writing:
+            on_late = request.on_late = "partial"  # what was sent cannot be taken back
         events.append(
             RequestArrived(
                 Request(
@@ -418,7 +425,7 @@ class LiveWorld:
         rest = self.values.open_requests()
         if rest:
             log.warning("stopping: %s not ended in time and cancelled", counted(len(rest), "accepted request"))
-        events.extend(RequestCancelled(request.id, STOPPING) for request in rest)
+        events.extend(RequestCancelled(request.id, STOPPING, keeps=True) for request in rest)
 
     def _call_asked(self, mail: CallAsked, events: List[Event]) -> None:
         mail.run()
@@ -564,7 +571,8 @@ class LiveWorld:
         if self.history is not None and not failed:
             self.history.said(action, value)
         returned = self.retained.returned if action.probe else self.values.returned
-        batch = self._batches.ended(action.work_id, events) if self._batches.by_id else None
+        said = () if failed or not isinstance(value, (list, tuple)) else value
+        batch = self._batches.ended(action.work_id, events, said) if self._batches.by_id else None
         if not failed and (type(value) is not list or len(value) != len(action.jobs)):
             failed = wrong_form(action, value)
             if failed:
@@ -573,6 +581,8 @@ class LiveWorld:
         if batch is not None:
             jobs, value = self._batches.rest(batch, value if not failed else [None] * len(jobs))
         if failed:
+            if batch is not None:
+                self._batches.keep_states(batch)
             self.works.counts[action.lane].failed += 1
             return tuple([returned(job, None, failed) for job in jobs])
         results = []
@@ -582,6 +592,8 @@ class LiveWorld:
             if error is None:
                 results.append(returned(job, result))
             else:
+                if batch is not None:
+                    self._batches.keep_state(batch, job)
                 error = self.values.fault(job, error)
                 errors += not isinstance(error, WrongInput)
                 results.append(returned(job, None, self._failures.reason(action, error)))
@@ -662,8 +674,12 @@ class LiveWorld:
     def _release_state(self, action: ReleaseState) -> None:
         self.values.release_job_state(action.job)
 
+    def _keep_written(self, action: KeepWritten) -> None:
+        self.values.keep_written(action.job, self._batches.state_of(action.job))
+        self._batches.leave_out(action)
+
     def _leave_out(self, action: LeaveOut) -> None:
-        self.values.leave_out(action)
+        self.values.leave_out(action.job)
         if self._batches.by_id:
             self._batches.leave_out(action)
 

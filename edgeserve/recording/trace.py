@@ -254,6 +254,8 @@ def _event(table: Dict[str, Any]) -> Event:
         fields["request"] = Request(**fields["request"])
     if "results" in fields:
         fields["results"] = tuple(JobResult(**dict(item, job=_job(item["job"]))) for item in fields["results"])
+    if "begun" in fields:
+        fields["begun"] = tuple(_job(item) for item in fields["begun"])
     event: Event = kind(**fields)
     return event
 

@@ -131,7 +131,9 @@ def run_recorded(
     return [
         Counted(
             place_of(item.request.id),
-            item.outcome == Outcome.COMPLETED and ended_ns[item.request.id] <= item.request.deadline_ns,
+            item.outcome == Outcome.COMPLETED
+            and not item.cut
+            and ended_ns[item.request.id] <= item.request.deadline_ns,
             item.cost_share_ns,
             sum(world.usage.spent_ns.get(item.request.id, {}).values()),
             item.reason == OVER_SHARE,

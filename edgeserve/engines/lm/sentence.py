@@ -28,6 +28,7 @@ from edgeserve.engines.base import (
     Result,
     Values,
     check_count,
+    own_failure,
     with_failures,
 )
 from edgeserve.engines.options import Options
@@ -134,8 +135,8 @@ class SentenceEngine(Engine):
         for index, item in enumerate(batch.items):
             try:
                 rows.append(self._tokens(encoder, item))
-            except WrongInput as error:
-                failed[index] = error
+            except BaseException as error:  # noqa: BLE001 it is this item's
+                failed[index] = own_failure(self._model.name, error)
         vectors = encoder.vectors(rows) if rows else ()
         check_count(vectors, len(rows), f"model {self._model.name!r}: its encoder")
         results = []

@@ -39,7 +39,9 @@ from edgeserve.engines.base import (
     SequenceInfo,
     Session,
     Values,
+    Written,
     check_count,
+    own_failure,
 )
 from edgeserve.engines.lm.tokenizers import byte_characters
 from edgeserve.engines.niceness import made_yielding
@@ -89,9 +91,10 @@ class Words(NamedTuple):
 
 
 class Listened:
-    """The state of an item that is not over: the sound, how many samples of it were heard, and what was said."""
+    """The state of an item that is not over: the sound, how many samples of it were heard, and what was said.
+    ``told`` is what of it is whole: samples, segments and text after a window."""
 
-    __slots__ = ("audio", "language", "at", "segments", "sent")
+    __slots__ = ("audio", "language", "at", "segments", "sent", "told")
 
     def __init__(self, audio: NDArray[Any], language: str) -> None:
         self.audio = audio
@@ -99,6 +102,16 @@ class Listened:
         self.at = 0
         self.segments: List[Dict[str, Any]] = []
         self.sent = ""
+        self.told = (0, 0, "")
+
+    def written(self) -> Optional[Written]:
+        """What was said in the windows so far, while the next one may be heard."""
+        at, count, text = self.told
+        if not text:
+            return None
+        heard_s, all_s = at / RATE_HZ, len(self.audio) / RATE_HZ
+        outputs = _outputs(self, text, self.segments[:count])
+        return Written(outputs, f"{heard_s:.1f} s of {all_s:.1f} s of sound")
 
     @property
     def left(self) -> int:
@@ -225,8 +238,8 @@ class WhisperSession(Session):
             state = batch.states[index] if index < len(batch.states) else None
             try:
                 open_items[index] = self._listened(item, words) if state is None else state
-            except WrongInput as error:
-                over(index, Result({}, error=error))
+            except BaseException as error:  # noqa: BLE001 it is this item's
+                over(index, Result({}, error=own_failure(self._engine.name, error)))
         steps = 0
         while open_items and (batch.steps_max is None or steps < batch.steps_max):
             steps += 1
@@ -238,7 +251,7 @@ class WhisperSession(Session):
                 if control is not None and piece:
                     control.emit(index, Result({"text": piece}, state=heard, done=False, steps=steps))
                 if heard.at >= len(heard.audio):
-                    over(index, Result(_answer(heard), steps=steps))
+                    over(index, Result(_outputs(heard, heard.sent, heard.segments), steps=steps))
             if control is not None and control.stop:
                 break
         for index, heard in open_items.items():
@@ -294,6 +307,7 @@ class WhisperSession(Session):
         item.at += max(1, round(window.heard_s * RATE_HZ))
         text = text if item.sent else text.lstrip()
         item.sent += text
+        item.told = (item.at, len(item.segments), item.sent)
         return text
 
     def _listened(self, item: Values, words: Words) -> Listened:
@@ -333,11 +347,11 @@ class WhisperSession(Session):
         return str(language)
 
 
-def _answer(heard: Listened) -> Values:
+def _outputs(heard: Listened, text: str, segments: Sequence[Dict[str, Any]]) -> Values:
     return {
-        "text": heard.sent,
+        "text": text,
         "language": heard.language,
-        "segments": json.dumps(heard.segments, ensure_ascii=False),
+        "segments": json.dumps(segments, ensure_ascii=False),
         "duration": len(heard.audio) / RATE_HZ,
     }
 

@@ -170,20 +170,28 @@ class RequestArrived:
 
 @dataclass(frozen=True)
 class RequestCancelled:
-    """The client no longer wants the answer, or is gone (``reason``). Unknown and ended ids are ignored."""
+    """The client no longer wants the answer, or is gone (``reason``). Unknown and ended ids are ignored.
+
+    ``keeps``: the world ends the request, and its client still waits: what a sequence has written is the answer.
+    """
 
     request_id: int
     reason: str = "cancelled by its client"
+    keeps: bool = field(default=False, metadata={"sparse": True})
 
 
 @dataclass(frozen=True)
 class BatchProgress:
-    """These jobs of a batch that goes on are over: ``done`` or ``failed``. Each is answered now, once: it is not among
-    the results of the :class:`WorkFinished` to come."""
+    """News of a batch that goes on. ``results``: these jobs are over, ``done`` or ``failed``. Each is answered now,
+    once: it is not among the results of the :class:`WorkFinished` to come. ``begun``: these sequences have written
+    something, which would be their answer if they ended now
+    (:class:`~edgeserve.sched.protocol.actions.KeepWritten`). It is said once per job, and only of requests that may be
+    answered so (``on_late`` is not ``drop``)."""
 
     work_id: int
     at_ns: int
     results: Tuple[JobResult, ...]
+    begun: Tuple[JobId, ...] = field(default=(), metadata={"sparse": True})
 
 
 @dataclass(frozen=True)

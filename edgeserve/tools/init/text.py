@@ -17,12 +17,6 @@ from edgeserve.units import counted, format_duration, format_size
 
 COMMENT_COLUMN = 40
 
-LM_INPUTS = ("max_tokens", "temperature", "top_p", "seed", "stop")
-"""What most clients of OpenAI's API send, which an app of a language model must declare to be served."""
-
-CHAT_INPUTS = (*LM_INPUTS, "response_format", "tools", "tool_choice")
-"""The same of a model that was trained on conversations."""
-
 
 def configuration_text(
     found: Sequence[FoundModel], lanes: Sequence[LaneText], rates: Mapping[str, float], slo_ns: int
@@ -164,12 +158,11 @@ def _app(item: FoundModel, slo: Slo) -> List[str]:
                 frame = {"dtype": "uint8", "shape": [*item.image.options["from"], 3]}
                 lines.append(f"# {toml_key(port.name)} = {toml_value(frame)}")
     elif roles.description.engine == "lm":
-        chats = bool(item.roles.description.facts.get("chat"))
-        optional = ("messages", *CHAT_INPUTS) if chats else LM_INPUTS
         lines += [
-            _commented(f"[app.{name}.inputs]", "prompt or messages" if chats else "what a request must bring"),
-            'prompt = { dtype = "text", optional = true }' if chats else 'prompt = { dtype = "text" }',
-            *[f'{name} = {{ dtype = "any", optional = true }}' for name in optional],
+            "# A request has prompt"
+            + (" or messages" if item.roles.description.facts.get("chat") else "")
+            + ", and what clients of OpenAI's and Ollama's APIs send besides. An answer that has",
+            '# begun ends at its deadline with what it has written; with on_late = "answer" it goes on to its end.',
         ]
     if item.tried.outputs:
         lines.append(f"# It returns {', '.join(f'{name} ({form})' for name, form in item.tried.outputs)}.")

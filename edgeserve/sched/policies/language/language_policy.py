@@ -27,7 +27,7 @@ from edgeserve.sched.policy_api.expected_end import ExpectedEnd
 from edgeserve.sched.policy_api.options import PolicyOptions, option
 from edgeserve.sched.policy_api.policy import CANNOT_MAKE_DEADLINE, Bid, Options, Policy
 from edgeserve.sched.requests.graph import App
-from edgeserve.sched.requests.states import DONE, Job, RequestRecord
+from edgeserve.sched.requests.states import DONE, Job, RequestRecord, keeps_written
 from edgeserve.sched.resources.lanes import Lane, Work
 from edgeserve.sched.resources.model_cache import NEVER_NS
 
@@ -209,7 +209,8 @@ class LanguagePolicy(Policy):
 
     def _give_up(self, tasks: ModelTasks, ends_ns: int, board: Board) -> None:
         """Give up tasks that not even the next step could be in time for, and those that will hardly be in time by how
-        long their answers are believed to be, as long as finished answers confirm that."""
+        long their answers are believed to be, as long as finished answers confirm that. An answer that has begun goes
+        on to its deadline where what is written by then counts."""
         rows, skipped = tasks.due.rows, 0
         while skipped < len(rows) and rows[skipped][0] < ends_ns:
             job = rows[skipped][2]
@@ -217,7 +218,7 @@ class LanguagePolicy(Policy):
         alone_ns = self._alone_ns(tasks, board)
         for waiting in list(tasks.begun.values()):
             job = waiting.job
-            if job.request.on_late != "answer" and job.seq in tasks.begun:
+            if job.request.on_late != "answer" and not keeps_written(job) and job.seq in tasks.begun:
                 steps = 1.0 + (self._latest_ns(job, board) - ends_ns) / alone_ns
                 if waiting.chance(steps) < HOPELESS:
                     self._gives_up(job, steps < 1.0, board)
