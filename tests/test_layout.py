@@ -30,6 +30,7 @@ LOOSE = {
     "compiled",
     "engine",
     "errors",
+    "interpreter",
     "lognormal",
     "owners",
     "policy",
@@ -39,7 +40,17 @@ LOOSE = {
     "units",
 }
 
-GROUND = {"units", "errors", "answers", "request_options", "owners", "config", "compiled", "lognormal"}  # level 0
+GROUND = {
+    "units",
+    "errors",
+    "answers",
+    "request_options",
+    "owners",
+    "config",
+    "compiled",
+    "lognormal",
+    "interpreter",
+}  # level 0
 OUTSIDE = {"engines", "offload", "ipc", "device"}  # level 2: threads, sockets, engines
 
 # Room -> what it may import besides itself and the ground. The package itself ("") gives its version.
@@ -52,6 +63,7 @@ ROOMS = {
     "config": set(),
     "compiled": set(),
     "lognormal": set(),
+    "interpreter": set(),
     "sched": set(),
     "loop": {"sched.protocol", "sched.latency.window"},
     "engines": {"", "predict"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from typing import Any, Dict, List, Tuple
@@ -130,3 +131,8 @@ def hold_and_count(inputs: Dict[str, Any]) -> float:
     else:
         time.sleep(float(inputs["x"][1]))
     return 1.0
+
+
+def frozen(item: Dict[str, Any]) -> Dict[str, Any]:
+    """How many objects the collector of this process does not look at."""
+    return {"frozen": np.int64(gc.get_freeze_count())}
