@@ -56,14 +56,6 @@ def check_process(what: str, process: int) -> None:
         raise forked(what, process)
 
 
-def keep_for_ever(item: Any) -> None:
-    """Let nothing of ``item`` be destroyed in this process, not even at its end: in a forked child that would join
-    threads which are not there, write what the parent has yet to write, and unmap what was never mapped here."""
-    import ctypes  # in a forked child alone
-
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(item))
-
-
 def gives_answers() -> None:
     """The calling thread gives answers from now on, so it may not wait for one."""
     _of_thread.gives_answers = True

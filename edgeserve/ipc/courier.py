@@ -17,7 +17,7 @@ import zmq
 
 from edgeserve.answers import BREAKDOWN_KEYS, UNREAD, Answer, PendingAnswer
 from edgeserve.errors import Cancelled, ConfigError, RequestError, ServerGone
-from edgeserve.interpreter import check_may_wait, forked, gives_answers, keep_for_ever, stays_with_parent
+from edgeserve.interpreter import check_may_wait, forked, gives_answers, stays_with_parent
 from edgeserve.ipc import wire
 from edgeserve.ipc.link import Link
 from edgeserve.ipc.slab import Lease, Slab, large_bytes
@@ -92,13 +92,11 @@ class Courier:
         stays_with_parent(self)
 
     def left_behind(self) -> None:
-        """See :class:`~edgeserve.interpreter.LeftBehind`. Neither the connection nor its shared memory is given back
-        here: both are the parent's."""
+        """See :class:`~edgeserve.interpreter.LeftBehind`."""
         error = forked("Client", self.process)
         for pending in list(self.waiting.values()):
             pending.give_up_in_child(error)
         self.waiting.clear()
-        keep_for_ever(self)
 
     def connect(self) -> None:
         """Connect before a request's time begins. When the server says nothing yet, the request waits no longer."""

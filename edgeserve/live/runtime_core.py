@@ -20,7 +20,7 @@ from edgeserve.config.profiles import parts_of
 from edgeserve.config.schema import AppConfig, Config
 from edgeserve.engines.base import Engine
 from edgeserve.errors import BadInput, RequestError, nearest
-from edgeserve.interpreter import forked, keep_for_ever, stays_with_parent
+from edgeserve.interpreter import forked, stays_with_parent
 from edgeserve.live.answer_lengths import AnswerLengths
 from edgeserve.live.config_reload import Prepared, RunningStarter, merged, prepare
 from edgeserve.live.device_watch import DeviceWatch, card_free_bytes
@@ -104,7 +104,6 @@ class RuntimeCore:
         error = forked("Runtime", self._process)
         for future in list(self.unanswered):
             future.give_up_in_child(error)
-        keep_for_ever(self)
 
     def open(self) -> None:
         """Lanes up, models warm, scheduler built, bus bound: ready."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import time
 from typing import Any, Dict, List, Tuple
@@ -136,3 +137,7 @@ def hold_and_count(inputs: Dict[str, Any]) -> float:
 def frozen(item: Dict[str, Any]) -> Dict[str, Any]:
     """How many objects the collector of this process does not look at."""
     return {"frozen": np.int64(gc.get_freeze_count())}
+
+
+def process_id(item: Dict[str, Any]) -> Dict[str, Any]:
+    return {"pid": np.int64(os.getpid())}
