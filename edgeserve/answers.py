@@ -12,8 +12,9 @@ from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TYPE_CHECKING, Any, Dict, Iterator, Mapping, Optional, Protocol, Sequence
 
-from edgeserve.errors import Cancelled, UnknownOutput, did_you_mean
+from edgeserve.errors import Cancelled, RequestError, UnknownOutput, did_you_mean
 from edgeserve.errors import TimedOut as TimedOut  # where it was first
+from edgeserve.interpreter import check_may_wait, may_wait
 
 if TYPE_CHECKING:
     import asyncio
@@ -98,6 +99,44 @@ class TakesPieces(Protocol):
     def put(self, piece: Dict[str, Any]) -> bool:
         """A piece has come; False when too many are unread."""
 
+    def end(self) -> None:
+        """No more pieces come."""
+
+
+if TYPE_CHECKING:
+    _AnyFuture = Future[Any]
+else:
+    _AnyFuture = Future  # no generic class at run time on Python 3.8
+
+
+class PendingAnswer(_AnyFuture):
+    """An answer to come, and ``stream``, which takes its pieces. It comes to the process that asked, on a thread that
+    may not wait for it: waiting there raises :class:`~edgeserve.errors.RequestError`."""
+
+    stream: TakesPieces | None = None
+
+    def result(self, timeout: float | None = None) -> Any:
+        """See :class:`concurrent.futures.Future`."""
+        self._check_may_wait()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """See :class:`concurrent.futures.Future`."""
+        self._check_may_wait()
+        return super().exception(timeout)
+
+    def give_up_in_child(self, error: RequestError) -> None:
+        """This is the copy of a forked child, where the answer will not come. Callbacks are the parent's: none is
+        called."""
+        Future.__init__(self)  # the copied lock may be one that a thread of the parent held
+        self.set_exception(error)
+        if self.stream is not None:
+            self.stream.end()
+
+    def _check_may_wait(self) -> None:
+        if not may_wait() and not self.done():
+            check_may_wait("the result of a request")
+
 
 class AnswerStream(Iterator[Dict[str, Any]]):
     """An answer that comes in pieces: iterating yields each as a dict of named values, until the request has ended; a
@@ -116,8 +155,12 @@ class AnswerStream(Iterator[Dict[str, Any]]):
     def follow(self, future: Future[Answer]) -> AnswerStream:
         """Belong to the request that this future is the answer of. Called once, by whoever makes the stream."""
         self._future = future
-        future.add_done_callback(lambda _: self._pieces.put(_End))
+        future.add_done_callback(lambda _: self.end())
         return self
+
+    def end(self) -> None:
+        """No more pieces come."""
+        self._pieces.put(_End)
 
     def put(self, piece: Dict[str, Any]) -> bool:
         """A piece has come; False when too many are unread. For the thread that receives."""
@@ -131,6 +174,8 @@ class AnswerStream(Iterator[Dict[str, Any]]):
 
     def __next__(self) -> Dict[str, Any]:
         if not self._over:
+            if self._pieces.empty():
+                check_may_wait("the next piece of an answer")
             try:
                 piece = self._pieces.get(timeout=self._timeout_s)
             except queue.Empty:
@@ -182,8 +227,12 @@ class AsyncAnswerStream:
     def follow(self, pending: Future[Answer]) -> AsyncAnswerStream:
         """Belong to the request that this is the answer of."""
         self._pending = pending
-        pending.add_done_callback(lambda _: self._hand_over(None))
+        pending.add_done_callback(lambda _: self.end())
         return self
+
+    def end(self) -> None:
+        """No more pieces come."""
+        self._hand_over(None)
 
     def put(self, piece: Dict[str, Any]) -> bool:
         """A piece has come; False when too many are unread."""

@@ -10,10 +10,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, TypeVar
 
 from edgeserve.answers import Answer, AsyncAnswerStream
-from edgeserve.config.schema import Config
 from edgeserve.errors import TimedOut
 from edgeserve.request_options import RequestOptions
-from edgeserve.runtime import Runtime
+from edgeserve.runtime import ConfigSource, Runtime
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -25,15 +24,17 @@ class AsyncRuntime:
     """The same arguments as :class:`~edgeserve.runtime.Runtime`, awaited. Cancelling the task that waits cancels the
     request. ``async with AsyncRuntime.from_config("edge.toml") as runtime`` starts and stops it."""
 
-    def __init__(self, config: Config, *, serve: bool = False) -> None:
-        self.runtime = Runtime(config, serve=serve)
+    def __init__(
+        self, config: ConfigSource, *, serve: bool = False, tracer_provider: Any = None, freeze: bool = True
+    ) -> None:
+        self.runtime = Runtime(config, serve=serve, tracer_provider=tracer_provider, freeze=freeze)
 
     @classmethod
-    def from_config(cls, path: str, *, serve: bool = False) -> AsyncRuntime:
-        """The runtime of a configuration file. Raises :class:`~edgeserve.errors.ConfigError` naming the mend."""
-        made = cls.__new__(cls)
-        made.runtime = Runtime.from_config(path, serve=serve)
-        return made
+    def from_config(
+        cls, path: ConfigSource, *, serve: bool = False, tracer_provider: Any = None, freeze: bool = True
+    ) -> AsyncRuntime:
+        """The same as ``AsyncRuntime(path)``."""
+        return cls(path, serve=serve, tracer_provider=tracer_provider, freeze=freeze)
 
     async def infer(
         self, app: str, inputs: Mapping[str, Any], *, timeout_ms: float | None = None, **options: Unpack[RequestOptions]
@@ -47,7 +48,8 @@ class AsyncRuntime:
             pending.cancel()
             raise
         if done or not pending.cancel():
-            return await future  # it may have ended while we gave up
+            answer: Answer = await future  # it may have ended while we gave up
+            return answer
         error = TimedOut(f"app {app!r}: no answer within timeout_ms = {timeout_ms}; the request was cancelled")
         error.id = pending.id
         raise error
@@ -70,7 +72,10 @@ class AsyncRuntime:
 
     async def stop(self, drain: bool = True) -> None:
         """See :meth:`Runtime.stop`."""
-        await self._elsewhere(lambda: self.runtime.stop(drain))
+        if self.runtime.is_alive:
+            await self._elsewhere(lambda: self.runtime.stop(drain))
+        else:  # there is nothing to wait for, and a forked child lacks the executor's threads
+            self.runtime.stop(drain)
 
     async def stats(self) -> Dict[str, Any]:
         """See :meth:`Runtime.stats`."""
@@ -84,8 +89,8 @@ class AsyncRuntime:
         """See :meth:`Runtime.story`."""
         return await self._elsewhere(lambda: self.runtime.story(request_id))
 
-    @staticmethod
-    async def _elsewhere(call: Callable[[], T]) -> T:
+    async def _elsewhere(self, call: Callable[[], T]) -> T:
+        self.runtime.check_process()  # a forked child lacks the executor's threads
         return await asyncio.get_running_loop().run_in_executor(None, call)
 
     async def __aenter__(self) -> AsyncRuntime:

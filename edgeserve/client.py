@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from edgeserve.answers import Answer, AnswerStream, AsyncAnswerStream, TakesPieces, TimedOut
 from edgeserve.errors import BadInput, Cancelled, ConfigError, Rejected, RequestError
+from edgeserve.interpreter import check_may_wait, check_process, may_wait
 from edgeserve.ipc import wire
 from edgeserve.ipc.courier import Courier, Pending
 from edgeserve.ipc.endpoints import check_server_place, default_endpoint, read_client_keys, read_public_key
@@ -69,7 +70,6 @@ class Client:
         self.endpoint = endpoint if endpoint is not None else default_endpoint()
         self.timeout_ms = timeout_ms
         self._name = name
-        self._process = os.getpid()
         self._keys = itertools.count(1)
         place = self.endpoint
         check_server_place(place)
@@ -113,6 +113,7 @@ class Client:
         :class:`edgeserve.errors.RequestError`; :class:`TimedOut` after ``timeout_ms``. Large arrays
         are not copied: they must not change until this returns. ``origin``: see :meth:`submit`.
         """
+        check_may_wait("infer()")
         pending = self._ask(app, inputs, options, copy=False, origin=origin)
         answer: Answer = self._wait(pending, timeout_ms, f"app {app!r}")
         return answer
@@ -187,7 +188,7 @@ class Client:
         if not isinstance(inputs, Mapping):
             raise BadInput(f"inputs are a {type(inputs).__name__}, expected a mapping of names to values")
         self._check()  # before anything is written to memory that another process may have
-        if not self._courier.stands.is_set():
+        if not self._courier.stands.is_set() and may_wait():
             self._courier.connect()
         key = next(self._keys)
         lease = self._courier.lease(app, inputs, not copy)
@@ -205,11 +206,7 @@ class Client:
 
     def _check(self) -> None:
         courier = self._courier
-        if os.getpid() != self._process:
-            raise RequestError(
-                f"this client was made in process {self._process} and cannot be used in "
-                f"{os.getpid()}: make a new Client after the fork"
-            )
+        check_process("Client", courier.process)
         if courier.closed:
             raise RequestError("this client is closed; make a new Client")
         if len(courier.waiting) >= IN_FLIGHT_MAX:
@@ -254,8 +251,12 @@ class Client:
 
     def ask(self, kind: str, timeout_ms: float | None = None) -> Dict[str, Any]:
         """A question about the server: one of ``wire.CONTROL_KINDS``."""
-        info: Dict[str, Any] = self._wait(self._question(partial(wire.encode_plain, kind)), timeout_ms, kind)
+        info: Dict[str, Any] = self._answer_to(partial(wire.encode_plain, kind), timeout_ms=timeout_ms, what=kind)
         return info
+
+    def _answer_to(self, encode: Callable[..., bytes], *words: Any, timeout_ms: float | None, what: str) -> Any:
+        check_may_wait(f"{what}()")
+        return self._wait(self._question(encode, *words), timeout_ms, what)
 
     def _question(self, encode: Callable[..., bytes], *words: Any) -> Pending:
         """``encode(key, *words)`` on its way."""
@@ -281,13 +282,12 @@ class Client:
     def story(self, request_id: int) -> List[str]:
         """What happened to a request, a line each: by the ``id`` of an answer or an error, this client's or another's.
         No line when the server does not remember it."""
-        info: Dict[str, Any] = self._wait(self._question(wire.encode_story, request_id), None, "story")
-        return list(info["story"])
+        return list(self._answer_to(wire.encode_story, request_id, timeout_ms=None, what="story")["story"])
 
     def trace(self, after: int = 0) -> Dict[str, Any]:
         """A page of the scheduler's last steps, as lines of a recording: ``lines``, ``first`` (the number of the first
         line's step), ``after`` (what to ask for next) and ``now_ns`` (the server's clock, which the steps are on)."""
-        info: Dict[str, Any] = self._wait(self._question(wire.encode_trace, after), None, "trace")
+        info: Dict[str, Any] = self._answer_to(wire.encode_trace, after, timeout_ms=None, what="trace")
         return info
 
     def drain(self) -> Dict[str, Any]:
@@ -300,16 +300,17 @@ class Client:
         ``configuration`` why nothing has changed. With one: have a model loaded anew, beside the old one, and put in
         its place: ``devices``, and ``failed`` (device -> why it goes on with the old one). For its owner's user id
         and for control keys."""
-        info: Dict[str, Any] = self._wait(self._question(wire.encode_reload, model), timeout_ms, "reload")
+        info: Dict[str, Any] = self._answer_to(wire.encode_reload, model, timeout_ms=timeout_ms, what="reload")
         return info
 
     def close(self) -> None:
         """Say goodbye; requests in flight end with :class:`Cancelled`. Idempotent."""
-        if os.getpid() == self._process and self._finalizer.detach() is not None:
+        if os.getpid() == self._courier.process and self._finalizer.detach() is not None:
             self._courier.stop()
             self._courier.join()
 
     def __enter__(self) -> Client:
+        check_process("Client", self._courier.process)
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -335,6 +336,7 @@ class AsyncClient:
 
     async def buffer(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> NDArray[Any]:
         """See :meth:`Client.buffer`."""
+        self._client._check()  # a forked child lacks the executor's threads
         return await asyncio.get_running_loop().run_in_executor(None, self._client.buffer, shape, dtype)
 
     async def infer(
@@ -348,6 +350,7 @@ class AsyncClient:
     ) -> Answer:
         """See :meth:`Client.infer`."""
         courier = self._client._courier
+        self._client._check()
         if not courier.stands.is_set():
             await asyncio.get_running_loop().run_in_executor(None, courier.connect)
         pending = self._client._ask(app, inputs, options, copy=False, origin=origin)
@@ -419,9 +422,12 @@ class AsyncClient:
 
     async def close(self) -> None:
         """See :meth:`Client.close`; does not block the event loop."""
+        if os.getpid() != self._client._courier.process:
+            return
         await asyncio.get_running_loop().run_in_executor(None, self._client.close)
 
     async def __aenter__(self) -> AsyncClient:
+        check_process("Client", self._client._courier.process)
         return self
 
     async def __aexit__(self, *_: Any) -> None:

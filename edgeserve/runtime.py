@@ -7,15 +7,17 @@ Wiring only: it starts the lanes, the engines and the loop's thread, and turns c
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
 from edgeserve.answers import Answer, AnswerStream, TakesPieces
-from edgeserve.config.loading import load_config
+from edgeserve.config.loading import config_of
 from edgeserve.config.schema import Config
 from edgeserve.errors import DeadlineExpired, EdgeServeError, Failed, Rejected, RequestError, TimedOut
+from edgeserve.interpreter import check_may_wait, check_process, gives_answers, may_wait, settle_memory, unsettle_memory
 from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest, request_of_call, request_validators, unknown_app
 from edgeserve.live.responders import RequestFuture
@@ -32,6 +34,9 @@ log = logging.getLogger("edgeserve")
 
 _Reply = TypeVar("_Reply")
 
+ConfigSource = Union[str, "os.PathLike[str]", Config]
+"""A configuration, or the path of its file."""
+
 CALL_S_MAX = 10.0
 """How long ``stats`` waits for the loop, which answers within a step."""
 
@@ -42,22 +47,35 @@ STOP_GRACE_S = 5.0
 class Runtime:
     """Many models on this machine, called as functions. Use it as a context manager, or ``start`` and ``stop`` it.
 
-    ``infer`` and ``submit`` may be called from any thread. With ``serve=True`` it also answers on the bus
-    (``[server] endpoint``); without, no socket is opened.
+    ``config``: the path of a configuration file, or a :class:`~edgeserve.config.schema.Config`. Raises
+    :class:`~edgeserve.errors.ConfigError` naming the mend.
+
+    ``infer`` and ``submit`` may be called from any thread, except that ``infer`` and everything else that waits raises
+    :class:`~edgeserve.errors.RequestError` on the thread that gives the answers, where callbacks of futures run. A
+    started runtime does not survive ``fork``: in the child all but ``stop`` raises it. With ``serve=True`` it also
+    answers on the bus (``[server] endpoint``); without, no socket is opened.
 
     ``on_device_lost``: set before ``start``, it is told when a device is lost for this process, once per device; on the
     loop's thread, so it must return at once. Apps that can run elsewhere go on, others are refused; what brings the
     device back is another process.
 
     ``tracer_provider``: of OpenTelemetry, your program's; it gets a span of each request (docs/guide/tracing.md).
+
+    ``freeze``: from its start to its end, take every Python object that is alive at the start or at a reload out of
+    garbage collections (``gc.freeze``), since a full collection stops all threads: 140 to 290 ms with torch. Cycles
+    among these objects are not freed meanwhile.
     """
 
-    def __init__(self, config: Config, *, serve: bool = False, tracer_provider: Any = None) -> None:
-        self._config = config
+    def __init__(
+        self, config: ConfigSource, *, serve: bool = False, tracer_provider: Any = None, freeze: bool = True
+    ) -> None:
+        config = self._config = config_of(config)
         self._tracer_provider = tracer_provider
         with naming_file(config.source):
             self._validators = request_validators(config)
         self._serve = serve
+        self._freeze = freeze
+        self._process = 0  # that started it
         self.on_device_lost: Optional[Callable[[LostDevice], None]] = None
         self._core: Optional[RuntimeCore] = None
         self._thread: Optional[threading.Thread] = None
@@ -70,19 +88,30 @@ class Runtime:
         self._is_logged = False  # the log has it
 
     @classmethod
-    def from_config(cls, path: str, *, serve: bool = False, tracer_provider: Any = None) -> Runtime:
-        """The runtime of a configuration file. Raises :class:`~edgeserve.errors.ConfigError` naming the mend."""
-        return cls(load_config(path), serve=serve, tracer_provider=tracer_provider)
+    def from_config(
+        cls, path: ConfigSource, *, serve: bool = False, tracer_provider: Any = None, freeze: bool = True
+    ) -> Runtime:
+        """The same as ``Runtime(path)``."""
+        return cls(path, serve=serve, tracer_provider=tracer_provider, freeze=freeze)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     def start(self, progress: Callable[[str], None] | None = None) -> Runtime:
         """Load and warm the models and begin to serve. Returns when ready; raises what made that impossible.
         ``progress`` is told of each step, and how far a long one is, in words; on another thread."""
+        self.check_process()
+        check_may_wait("start()")
         if self._thread is not None:
             raise EdgeServeError("this Runtime was started already; make a new one")
+        self._process = os.getpid()
         self._core = RuntimeCore(
-            self._config, self._validators, self._serve, lambda: self._called_off, progress, self._tracer_provider
+            self._config,
+            self._validators,
+            self._serve,
+            lambda: self._called_off,
+            progress,
+            self._tracer_provider,
+            self._settle,
         )
         self._core.reload_file = self.reload
         self._core.on_device_lost = self.on_device_lost
@@ -97,9 +126,12 @@ class Runtime:
 
     def stop(self, drain: bool = True) -> None:
         """Accept nothing more, let accepted requests end within ``[server] drain`` (or cancel them at once), and
-        give everything back. Calling it again does nothing. Raises the bug that ended the loop, if one did."""
+        give everything back. Calling it again does nothing, nor does calling it in a forked child. Raises the bug that
+        ended the loop, if one did. On a thread that gives answers it is :meth:`ask_to_stop`."""
+        if self._is_copy():
+            return
         self.ask_to_stop(drain)
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not None and may_wait():
             patience_s = ns_to_s(self._config.server.drain_ns if drain else 0) + STOP_GRACE_S
             self._thread.join(patience_s)
             if self._thread.is_alive():
@@ -109,6 +141,8 @@ class Runtime:
 
     def ask_to_stop(self, drain: bool = True) -> None:
         """Like :meth:`stop`, without waiting; may be called from a signal handler, and again to hurry."""
+        if self._is_copy():
+            return
         self._stopping = True
         if not self._ready.is_set():
             self._called_off = True
@@ -117,6 +151,8 @@ class Runtime:
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Until the loop has ended; ``False`` when it still runs after ``timeout_s``."""
+        self.check_process()
+        check_may_wait("wait()")
         assert self._thread is not None, "wait() is for a started runtime"
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -126,7 +162,16 @@ class Runtime:
         """Whether the loop's thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
+    def check_process(self) -> None:
+        """Raise :class:`~edgeserve.errors.RequestError` in a child that was forked after the start."""
+        if self._process:
+            check_process("Runtime", self._process)
+
+    def _is_copy(self) -> bool:
+        return self._process not in (0, os.getpid())
+
     def __enter__(self) -> Runtime:
+        self.check_process()
         return self if self._thread is not None else self.start()
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -135,10 +180,12 @@ class Runtime:
     @property
     def endpoints(self) -> List[str]:
         """Where the bus listens; empty when embedded."""
+        self.check_process()
         return self._core.endpoints() if self._core is not None and self._ready.is_set() else []
 
     def on_loop(self, call: Callable[[RuntimeCore], None]) -> None:
         """Have the loop's thread call ``call`` when it gets to it, without waiting; never once the loop has ended."""
+        self.check_process()
         core = self._core
         if core is not None and self._ready.is_set() and not self._closed:
             core.mailbox.post(CallAsked(lambda: call(core)))
@@ -151,6 +198,7 @@ class Runtime:
         """Ask ``app`` and wait for its :class:`~edgeserve.answers.Answer`. Raises a
         :class:`~edgeserve.errors.RequestError` when there is none. After ``timeout_ms`` (no bound by default: the
         deadline is one) the request is cancelled."""
+        check_may_wait("infer()")
         future = self.submit(app, inputs, **options)
         try:
             return future.result(None if timeout_ms is None else timeout_ms / 1000)
@@ -183,6 +231,7 @@ class Runtime:
         self, pieces: TakesPieces | None, app: str, inputs: Mapping[str, Any], **options: Unpack[RequestOptions]
     ) -> RequestFuture:
         """Like :meth:`submit`; ``pieces`` takes what comes ahead of the answer, on the loop's thread."""
+        self.check_process()
         now_ns = clock_ns()
         validator = self._validators.get(app) if isinstance(app, str) else None
         if validator is None:
@@ -202,7 +251,7 @@ class Runtime:
                 request.hints = request.predictors.complete(request.hints, request.inputs, clock_ns)
                 request.predicted_ns = clock_ns() - now_ns
             request.predictors = None
-        self._post_request(request)
+        self._post_request(request, future)
         return future
 
     def _numbered(self, app: Any, error: RequestError) -> RequestError:
@@ -211,9 +260,11 @@ class Runtime:
             self._core.early.add(app, error)
         return error
 
-    def _post_request(self, request: LiveRequest) -> None:
+    def _post_request(self, request: LiveRequest, future: RequestFuture) -> None:
         if self._core is None or not self._ready.is_set():
             raise Rejected("the runtime is not started; use it in a 'with' block, or call start() first", "not_started")
+        future.unanswered = self._core.unanswered
+        future.unanswered.add(future)
         self._core.mailbox.post(request)
         if self._closed:  # the loop may have ended before it saw this
             self._core.sweep(self._why_closed())
@@ -222,22 +273,23 @@ class Runtime:
         if self._core is not None:
             self._core.mailbox.post(CancelAsked(future.request))
 
-    def reload(self, source: str | Config = "") -> None:
+    def reload(self, source: ConfigSource = "") -> None:
         """Serve another configuration from now on: a file (``""``: the one it was made from, read again) or a
         :class:`Config`. Apps, policies and models may differ; accepted requests end as they began, and what arrives
         meanwhile waits for them, at most ``[server] drain``. Raises what is wrong with it, or
         :class:`~edgeserve.errors.EdgeServeError` where accepted requests did not end in time: then nothing has changed.
         States of streams begin anew."""
+        self.check_process()
+        check_may_wait("reload()")
         core = self._core
         if core is None or not self._ready.is_set() or self._closed:
             raise EdgeServeError("the runtime is not started, or has stopped; there is nothing to reload")
         if not self._reloading.acquire(blocking=False):
             raise EdgeServeError("another reload is going on; wait for its end")
         try:
-            path = source if isinstance(source, str) else ""
-            if not path and isinstance(source, str) and self._config.source.startswith("("):
+            if source == "" and self._config.source.startswith("("):
                 raise EdgeServeError("this runtime was made from no file; give reload() a file or a Config")
-            config = source if isinstance(source, Config) else load_config(path or self._config.source)
+            config = config_of(self._config.source if source == "" else source)
             with naming_file(config.source):
                 self._change(core, core.prepare(config))
         finally:
@@ -292,11 +344,13 @@ class Runtime:
 
     def _ask(self, question: Callable[[RuntimeCore], _Reply]) -> _Reply:
         """Run ``question`` on the loop's thread, which owns the tables."""
+        self.check_process()
         core = self._core
         if core is None or not self._ready.is_set():
             raise EdgeServeError("the runtime is not started; call start() first")
         if self._closed or self._thread is threading.current_thread():
             return question(core)
+        check_may_wait("a question to another runtime")
         asked = CallAsked(lambda: question(core))
         core.mailbox.post(asked)
         if self._closed:  # the loop may have ended before it saw this
@@ -309,9 +363,11 @@ class Runtime:
     def _live(self) -> None:
         core = self._core
         assert core is not None, "start() makes the core before the thread"
+        gives_answers()
         try:
             with naming_file(self._config.source):
                 core.open()
+            self._settle()
             self._ready.set()
             core.live()
         except BaseException as error:  # noqa: BLE001 kept, sent to every caller that waits, and raised by start or stop
@@ -326,9 +382,14 @@ class Runtime:
                 )
         finally:
             core.close(self._why_closed())
+            unsettle_memory(self)
             self._closed = True
             core.sweep(self._why_closed())
             self._ready.set()
+
+    def _settle(self) -> None:
+        if self._freeze:
+            settle_memory(self)
 
     def _why_closed(self) -> RequestError:
         if self._error is not None:

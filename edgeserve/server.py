@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
-import gc
 import logging
 import os
 import signal
@@ -129,7 +128,6 @@ def serve(config: Config, signals: Sequence[int] = (signal.SIGTERM, signal.SIGIN
         except StartInterrupted as error:
             log.info("%s", error)
             return 0
-        settle_memory()
         metrics = metrics_of(runtime, config)
         if front is not None:
             front.start(runtime.endpoints[0])
@@ -167,13 +165,6 @@ def end_without(device: LostDevice, lost: List[LostDevice], runtime: Runtime, co
         format_duration(config.server.drain_ns),
     )
     runtime.ask_to_stop()
-
-
-def settle_memory() -> None:
-    """What is there now stays for good. Left to the collector, the 28,000 objects of the imported libraries stop every
-    thread for 15 to 30 ms at each full collection (measured with onnxruntime loaded); frozen, for none."""
-    gc.collect()
-    gc.freeze()
 
 
 def reload_signals(runtime: Runtime, config: Config) -> Dict[int, Callable[[int, Any], None]]:

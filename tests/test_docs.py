@@ -13,6 +13,7 @@ import ast
 import contextlib
 import glob
 import importlib
+import inspect
 import json
 import os
 import re
@@ -373,6 +374,79 @@ def test_a_file_that_does_not_exist_is_noticed():
         "wrong/loop.py",
     ]
     assert list(stale_files("`loop/drive.py`, `setup.py`, `scripts/*/soak.py`, `drive.py: World`, no_such.py")) == []
+
+
+SHORT = [name for name in edgeserve.__all__ if not name.startswith("_")]  # stand for ``edgeserve.NAME``
+FILES = ("edgeserve.service", "edgeserve.hpp")
+NO_NAMES = (os.path.join("edgeserve", "metrics", "spans.py"),)  # the attributes of spans are named alike
+
+
+def dotted_names(text):
+    """``edgeserve.x.y``, ``Runtime.x``, ``errors.X`` and what Python blocks and docstrings import, as whole paths."""
+    for name in re.findall(r"(?<![\w./@\"'-])edgeserve(?:\.[A-Za-z_]\w*)+", text):
+        if name not in FILES:
+            yield name
+    for module, many, one in re.findall(r"(?m)^ *from (edgeserve[\w.]*) import (?:\(([\w,\s]+)\)|([\w, ]+)$)", text):
+        names = many or one
+        yield from (f"{module}.{name.split(' as ')[0].strip()}" for name in names.split(",") if name.strip())
+    for head, rest in re.findall(r"(?<![\w./\"'$-])([A-Za-z]\w*)((?:\.[A-Za-z]\w*)+)(?=[(`])", text):
+        if head in SHORT and (head != "errors" or rest[1].isupper()):  # or it is a list of some function's
+            yield f"edgeserve.{head}{rest}"
+
+
+def resolves(name):
+    """Whether a dotted name is there: a module, or what a module or class has, annotated attributes included. A module
+    whose library is not installed is looked for as a file, and what is in it as a word of that."""
+    parts = name.split(".")
+    for count in range(len(parts), 0, -1):
+        path = os.path.join(ROOT, *parts[:count])
+        if os.path.isdir(path) or os.path.exists(path + ".py"):
+            break
+    try:
+        found = importlib.import_module(".".join(parts[:count]))
+    except ImportError:
+        return count == len(parts) or parts[count] in read(os.path.join(*parts[:count]) + ".py")
+    for part in parts[count:]:
+        if not hasattr(found, part):
+            kinds = getattr(found, "__mro__", ())
+            said = [item for kind in kinds for item in (*vars(kind).get("__annotations__", ()), *_slots(kind))]
+            return part in said or re.search(rf"\bself\.{part}\b", inspect.getsource(found)) is not None
+        found = getattr(found, part)
+    return True
+
+
+def _slots(kind):
+    slots = vars(kind).get("__slots__", ())
+    return (slots,) if isinstance(slots, str) else slots
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_dotted_names_on_the_page_exist(path):
+    assert [name for name in dict.fromkeys(dotted_names(read(path))) if not resolves(name)] == []
+
+
+def test_dotted_names_in_the_code_exist():
+    """In docstrings, comments and messages of errors."""
+    sources = [path for path in PYTHON if path.startswith("edgeserve" + os.sep) and path not in NO_NAMES]
+    stale = [(path, name) for path in sources for name in dict.fromkeys(dotted_names(read(path))) if not resolves(name)]
+    assert stale == []
+
+
+def test_a_dotted_name_that_does_not_exist_is_noticed():
+    text = (
+        "`edgeserve.config.schema.parse_config`, `edgeserve.Runtme`, `Runtime.sumbit(x)`, `errors.Reject`, x.Client.go"
+    )
+    assert [name for name in dotted_names(text) if not resolves(name)] == [
+        "edgeserve.config.schema.parse_config",
+        "edgeserve.Runtme",
+        "edgeserve.Runtime.sumbit",
+        "edgeserve.errors.Reject",
+    ]
+    code = "from edgeserve.policy import (\n    Policy,\n    NoSuch,\n)\nfrom edgeserve import load_config, nothing\n"
+    assert [name for name in dotted_names(code) if not resolves(name)] == [
+        "edgeserve.policy.NoSuch",
+        "edgeserve.nothing",
+    ]
 
 
 def options_of(verb):

@@ -45,8 +45,21 @@ T = TypeVar("T")
 MONITOR_INTERVAL_NS_MIN = 10 * NS_PER_MS
 
 
-def load_config(path: str) -> Config:
+def config_of(source: object) -> Config:
+    """A configuration: as it is, or read from the file of that path. Raises :class:`ConfigError`."""
+    if isinstance(source, Config):
+        return source
+    if isinstance(source, (str, bytes, os.PathLike)):
+        return load_config(source)
+    raise ConfigError(
+        f"the configuration is {type(source).__name__}, expected the path of its file or an edgeserve.Config"
+        + ("; edgeserve.config.loading.parse_config makes one of a dictionary" if isinstance(source, dict) else "")
+    )
+
+
+def load_config(path: str | bytes | os.PathLike[str]) -> Config:
     """Read and check one TOML file. Raises :class:`ConfigError` with the file, the key and the mend."""
+    path = os.fsdecode(path)
     table = read_toml(path)
     if not table:
         raise ConfigError(

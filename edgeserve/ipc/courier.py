@@ -15,8 +15,9 @@ from typing import Any, Callable, Deque, Dict, Mapping, Optional, Tuple
 
 import zmq
 
-from edgeserve.answers import BREAKDOWN_KEYS, UNREAD, Answer, TakesPieces
+from edgeserve.answers import BREAKDOWN_KEYS, UNREAD, Answer, PendingAnswer
 from edgeserve.errors import Cancelled, ConfigError, RequestError, ServerGone
+from edgeserve.interpreter import check_may_wait, forked, gives_answers, stays_with_parent
 from edgeserve.ipc import wire
 from edgeserve.ipc.link import Link
 from edgeserve.ipc.slab import Lease, Slab, large_bytes
@@ -30,7 +31,7 @@ MEMORY_S = 2.5  # a buffer waits so long at most for the connection and its shar
 STAND_S = 0.25  # the first request waits so long at most for the connection, before its time begins
 
 
-class Pending(Future):  # type: ignore[type-arg]  # Future is no generic class at run time on Python 3.8
+class Pending(PendingAnswer):
     """The reply to come. ``cancel()`` also cancels on the server. ``id`` is the server's number of the request, 0 until
     the reply is there; a cancelled one is numbered when the server confirms. ``lease``: what it has of shared
     memory."""
@@ -42,7 +43,6 @@ class Pending(Future):  # type: ignore[type-arg]  # Future is no generic class a
         self.key = key
         self.app = app
         self.lease = lease
-        self.stream: Optional[TakesPieces] = None
         self.numbered: Optional[Future[int]] = None
 
     def cancel(self) -> bool:
@@ -71,6 +71,7 @@ class Courier:
         self, make_link: Callable[[zmq.Context[Any]], Link], endpoint: str, context: zmq.Context[Any] | None
     ) -> None:
         self.endpoint = endpoint
+        self.process = os.getpid()
         self.waiting: Dict[int, Pending] = {}
         self.closed = False
         self.slab: Optional[Slab] = None  # the link's memory, for the callers
@@ -88,6 +89,14 @@ class Courier:
         self._thread: threading.Thread | None = None
         self._start_lock = threading.Lock()
         self.stands = threading.Event()  # the server has said something on this connection, or was waited for in vain
+        stays_with_parent(self)
+
+    def left_behind(self) -> None:
+        """See :class:`~edgeserve.interpreter.LeftBehind`."""
+        error = forked("Client", self.process)
+        for pending in list(self.waiting.values()):
+            pending.give_up_in_child(error)
+        self.waiting.clear()
 
     def connect(self) -> None:
         """Connect before a request's time begins. When the server says nothing yet, the request waits no longer."""
@@ -98,6 +107,7 @@ class Courier:
     def memory(self) -> Optional[Slab]:
         """What is shared with the server; waits for it the first time. ``None``: nothing is."""
         if self.slab is None and not self.closed:
+            check_may_wait("the first buffer()")
             self._wants_memory = True
             self.post((), None)
             self._knows_memory.wait(MEMORY_S)
@@ -167,6 +177,7 @@ class Courier:
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        gives_answers()
         own_context = self._context is None
         context: zmq.Context[Any] = zmq.Context() if self._context is None else self._context
         link: Link | None = None

@@ -5,10 +5,9 @@ Only the loop's thread tells them.
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Callable, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Protocol, Sequence, Set
 
-from edgeserve.answers import BREAKDOWN_KEYS, UNREAD, Answer, TakesPieces
+from edgeserve.answers import BREAKDOWN_KEYS, UNREAD, Answer, PendingAnswer
 from edgeserve.engines.base import Values
 from edgeserve.errors import RequestError
 from edgeserve.sched.protocol.actions import LatencyBreakdown
@@ -40,21 +39,19 @@ class Responder(Protocol):
         """A piece of the answer to a request that asked for pieces. Why the request is to be cancelled, or ``""``."""
 
 
-if TYPE_CHECKING:
-    AnswerFuture = Future[Answer]
-else:
-    AnswerFuture = Future  # no generic class at run time on Python 3.8
-
-
-class RequestFuture(AnswerFuture):
+class RequestFuture(PendingAnswer):
     """The answer to come. ``cancel()`` takes the request out of the queue (what runs already is ignored); it is safe
-    from any thread."""
+    from any thread. It leaves ``unanswered`` when it has its end."""
+
+    if TYPE_CHECKING:
+
+        def result(self, timeout: float | None = None) -> Answer: ...
 
     def __init__(self, on_cancel: Callable[[RequestFuture], None]) -> None:
         super().__init__()
         self._on_cancel = on_cancel
+        self.unanswered: Set[RequestFuture] = set()
         self.request: Any = None
-        self.stream: TakesPieces | None = None  # that takes pieces
 
     @property
     def id(self) -> int:
@@ -65,6 +62,7 @@ class RequestFuture(AnswerFuture):
         already = self.cancelled()
         cancelled = super().cancel()
         if cancelled and not already:
+            self.unanswered.discard(self)
             self._on_cancel(self)
         return cancelled
 
@@ -99,6 +97,7 @@ class RequestFuture(AnswerFuture):
                     },
                 )
             )
+        self.unanswered.discard(self)
 
     def piece(self, request: Any, outputs: Values) -> str:
         """See :class:`Responder`."""
@@ -108,3 +107,4 @@ class RequestFuture(AnswerFuture):
         """See :class:`Responder`."""
         if self.set_running_or_notify_cancel():
             self.set_exception(error)
+        self.unanswered.discard(self)

@@ -12,7 +12,7 @@ import threading
 import time
 from functools import partial
 from itertools import count
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
 from edgeserve import __version__, compiled
 from edgeserve.config.limits import NAME_CHARS_MAX
@@ -20,6 +20,7 @@ from edgeserve.config.profiles import parts_of
 from edgeserve.config.schema import AppConfig, Config
 from edgeserve.engines.base import Engine
 from edgeserve.errors import BadInput, RequestError, nearest
+from edgeserve.interpreter import forked, stays_with_parent
 from edgeserve.live.answer_lengths import AnswerLengths
 from edgeserve.live.config_reload import Prepared, RunningStarter, merged, prepare
 from edgeserve.live.device_watch import DeviceWatch, card_free_bytes
@@ -32,6 +33,7 @@ from edgeserve.live.predictors import NOT_PREDICTED
 from edgeserve.live.preflight import check_before_loading, raise_or_tell
 from edgeserve.live.profiles import usable_profiles
 from edgeserve.live.request import LiveRequest, RequestValidator, unknown_app
+from edgeserve.live.responders import RequestFuture
 from edgeserve.live.startup import Progress, Started, Starter, make_lane, make_lanes
 from edgeserve.live.stats import energy_of, figures_of
 from edgeserve.live.value_flow import output_types
@@ -56,7 +58,9 @@ LANES_GIVE_UP_S = 0.2
 
 
 class RuntimeCore:
-    """One running runtime's parts. ``mailbox`` and :meth:`sweep` are for any thread, the rest for the loop's."""
+    """One running runtime's parts. ``mailbox`` and :meth:`sweep` are for any thread, the rest for the loop's.
+    ``settle`` is called when other models have taken over, and no request is on its way. ``unanswered``: futures of
+    requests that have no end yet."""
 
     def __init__(
         self,
@@ -66,8 +70,12 @@ class RuntimeCore:
         called_off: Callable[[], bool],
         progress: Progress | None = None,
         tracer_provider: Any = None,
+        settle: Callable[[], None] = lambda: None,
     ) -> None:
         self.mailbox = Mailbox()
+        self.unanswered: Set[RequestFuture] = set()
+        self._process = os.getpid()
+        self._settle = settle
         self.config = config
         self.validators = validators
         self.early = EarlyRefusals(next((validator.ids for validator in validators.values()), count(1)))
@@ -89,6 +97,13 @@ class RuntimeCore:
         self._told: Optional[Callable[[Optional[BaseException]], None]] = None
         self.scheduler: Scheduler
         self.world: LiveWorld
+        stays_with_parent(self)
+
+    def left_behind(self) -> None:
+        """See :class:`~edgeserve.interpreter.LeftBehind`."""
+        error = forked("Runtime", self._process)
+        for future in list(self.unanswered):
+            future.give_up_in_child(error)
 
     def open(self) -> None:
         """Lanes up, models warm, scheduler built, bus bound: ready."""
@@ -215,6 +230,7 @@ class RuntimeCore:
         for name, counts in world.works.counts.items():
             if not counts.up:
                 self.mailbox.post(LaneDown(name, "it was down before the configuration changed"))
+        self._settle()
         for request in held:
             self.mailbox.post(request)
         log_fits(scheduler.state, [problem.app for problem in prepared.problems])

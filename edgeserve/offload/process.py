@@ -47,6 +47,7 @@ from edgeserve.engines.base import (
 )
 from edgeserve.engines.niceness import yield_to_others
 from edgeserve.errors import EdgeServeError, EngineError, ProcessEnded
+from edgeserve.interpreter import settle_memory, stays_with_parent
 from edgeserve.offload.channel import Channel
 from edgeserve.offload.pin import pin_thread
 from edgeserve.offload.plain import KeptState, check_plain
@@ -498,10 +499,19 @@ class _Child:
         self._lines: Deque[bytes] = collections.deque(maxlen=LINES_KEPT)
         self._reader = threading.Thread(target=self._pass_on, name="edgeserve-process-lines", daemon=True)
         self._reader.start()
+        stays_with_parent(self)
 
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    def left_behind(self) -> None:
+        """See :class:`~edgeserve.interpreter.LeftBehind`: with copies of its descriptors open the child would not see
+        that its parent is gone."""
+        self._channel.close()
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
 
     @property
     def has_ended(self) -> bool:
@@ -634,6 +644,7 @@ def _serve(channel: Channel, lifeline: int) -> None:
                 name = argument[1][0].name
                 host = _made(*argument)
                 answer = (True, host.load())
+                settle_memory()
             elif host is None:
                 answer = (False, EngineError(f"model {name!r} was asked to {verb} before it was loaded"))
             else:

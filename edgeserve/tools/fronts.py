@@ -13,6 +13,7 @@ from typing import Any, Awaitable, Callable, TypeVar
 from edgeserve.client import AsyncClient
 from edgeserve.config.loading import load_config
 from edgeserve.errors import ConfigError
+from edgeserve.interpreter import settle_memory
 from edgeserve.tools.connection import add_connection_arguments
 
 LOG_FORMAT = "%(asctime)s %(levelname).1s %(message)s"
@@ -25,7 +26,7 @@ def add_front_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def front_module(name: str) -> Any:
-    """``edgeserve.fronts.NAME``. Raises :class:`ConfigError` with the command that installs what is missing."""
+    """The module of ``edgeserve.fronts`` with that name. Raises :class:`ConfigError` with the command that installs what is missing."""
     try:
         return importlib.import_module(f"edgeserve.fronts.{name}")
     except ModuleNotFoundError as error:
@@ -52,6 +53,7 @@ def run_front(
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stopped.set)
         async with AsyncClient(endpoint or None, name=name, timeout_ms=timeout_ms, **keys) as client:
+            settle_memory()
             return await serve(client, stopped)
 
     return asyncio.run(run())

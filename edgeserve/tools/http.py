@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -23,6 +22,7 @@ from edgeserve.config.loading import load_config
 from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import EdgeServeError
 from edgeserve.http.front import Front, check_http, run
+from edgeserve.interpreter import settle_memory
 from edgeserve.ipc.connections import raise_file_limit
 
 log = logging.getLogger("edgeserve")
@@ -106,8 +106,7 @@ def serve_front(http: HttpConfig, endpoint: str, tell: Callable[[List[str], str]
                 threading.Thread(target=_until_stdin_ends, args=(loop, stopped), daemon=True).start()
 
         def ready(places: List[str]) -> None:
-            gc.collect()
-            gc.freeze()
+            settle_memory()
             tell(places, client.endpoint)
             threading.Thread(target=_warn_without_server, args=(client,), daemon=True).start()
 

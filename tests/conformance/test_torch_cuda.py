@@ -3,6 +3,7 @@ real GPU is in ``tests/gpu``."""
 
 from __future__ import annotations
 
+import gc
 from typing import Optional
 
 import numpy as np
@@ -11,14 +12,18 @@ import pytest
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, Engine, LaneInfo, run_batch
+from edgeserve.errors import OutOfMemory
 from edgeserve.testing.engine_conformance import ECHO_SHAPE, ECHO_SIZES
 
 pytest.importorskip("torch", reason="torch is not installed; make test-torch")
 
+import torch
 import torch_cuda_double
+import torch_models
 from vector_items import TORCH_STATE, VectorModel
 
 LANE = LaneInfo("cuda", name="gpu0", depth=2)
+CLOCKED = LANE._replace(clock_ns=lambda: 1, common={})
 
 
 class OnCuda(VectorModel):
@@ -70,3 +75,64 @@ def test_copies_have_streams_of_their_own_where_the_lane_holds_several_batches(t
         (computing, inward), (outward, computed) = torch_cuda_double.Stream.waits
         assert computing == computed
         assert len({computing, inward, outward}) == 3
+
+
+def weights():
+    """Tensors as large as a weight of ``torch_models.Linear`` that are alive; not the form's own, which have no
+    memory."""
+    return [item for item in gc.get_objects() if type(item) in KINDS and item.shape == (4, 3)]
+
+
+KINDS = (torch.Tensor, torch.nn.Parameter)
+
+
+FORMS = {
+    "module": lambda place: {"function": "torch_models:Linear"},
+    "script": lambda place: {"file": torch_models.scripted(place, torch_models.Linear())},
+    "export": lambda place: {"file": torch_models.exported(place, torch_models.Linear(), (torch.ones(2, 4),))},
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_eviction_frees_the_weights_without_a_collection(tmp_path, monkeypatch, form):
+    settings = FORMS[form](str(tmp_path))
+    gc.collect()
+    torch_cuda_double.installed(monkeypatch)
+    before = len(weights())
+    collections = []
+    gc.disable()
+    gc.callbacks.append(lambda phase, info: collections.append(phase))
+    try:
+        engine = make_engine(ModelConfig("net", "torch", shapes={"x": (4,)}, **settings), [LANE], str(tmp_path))
+        for _ in range(2):
+            engine.load()
+            result = run_batch(engine.open(CLOCKED), Batch([{"x": np.ones(4, np.float32)}], 1))
+            assert result[0][0].error is None
+            assert len(weights()) > before or form == "script"  # whose tensors Python does not see
+            engine.unload()
+            assert len(weights()) == before
+    finally:
+        gc.callbacks.pop()
+        gc.enable()
+    assert collections == []
+
+
+def test_a_load_without_room_has_garbage_collected_and_is_tried_again(tmp_path, monkeypatch):
+    torch_cuda_double.installed(monkeypatch)
+    from edgeserve.engines.torch import torch_engine
+
+    full, read = [True], torch_engine.read_program
+
+    def read_program(*arguments):
+        if full[0]:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return read(*arguments)
+
+    model = ModelConfig("net", "torch", function="torch_models:Linear", shapes={"x": (4,)})
+    monkeypatch.setattr(torch_engine, "read_program", read_program)
+    with pytest.raises(OutOfMemory):
+        make_engine(model, [LANE], str(tmp_path)).load()
+    monkeypatch.setattr(torch_engine.torch.cuda, "empty_cache", lambda: full.__setitem__(0, False))
+    engine = make_engine(model, [LANE], str(tmp_path))
+    engine.load()
+    assert run_batch(engine.open(CLOCKED), Batch([{"x": np.ones(4, np.float32)}], 1))[0][0].error is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import threading
 import time
 from typing import Any, Dict, List, Tuple
@@ -138,3 +140,12 @@ def sum_slowly(item: Dict[str, Any], state: Any) -> Tuple[Dict[str, Any], Any]:
         entered.set()
         gate.wait(GATE_S_MAX)
     return sum_up(item, state)
+
+
+def frozen(item: Dict[str, Any]) -> Dict[str, Any]:
+    """How many objects the collector of this process does not look at."""
+    return {"frozen": np.int64(gc.get_freeze_count())}
+
+
+def process_id(item: Dict[str, Any]) -> Dict[str, Any]:
+    return {"pid": np.int64(os.getpid())}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import pathlib
 
 import numpy as np
 import pytest
 
 import edgeserve
 from edgeserve.config.loading import parse_config
-from edgeserve.errors import BadInput, TimedOut
+from edgeserve.errors import BadInput, ConfigError, TimedOut
 
 HELD = {
     "model": {"nap": {"engine": "synthetic", "batch": [1], "expected": {"1": "40ms"}}},
@@ -62,3 +63,58 @@ def test_a_task_that_is_cancelled_cancels_its_request():
 
     outcomes = run(scenario)
     assert (outcomes["completed"], outcomes["cancelled"]) == (1, 1)
+
+
+EDGE = """
+[model.nap]
+engine = "synthetic"
+expected = {1 = "1ms"}
+
+[app.nap]
+model = "nap"
+slo = "10s"
+"""
+
+PLACES = {
+    "text": str,
+    "path": pathlib.Path,
+    "bytes": lambda path: str(path).encode(),
+    "config": lambda path: edgeserve.load_config(path),
+}
+
+
+@pytest.mark.parametrize("make", [lambda kind: kind, lambda kind: kind.from_config], ids=["class", "from_config"])
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+def test_a_runtime_is_made_of_a_file_or_of_a_config(tmp_path, place, make):
+    path = tmp_path / "edge.toml"
+    path.write_text(EDGE)
+
+    async def asked():
+        async with make(edgeserve.AsyncRuntime)(place(path)) as runtime:
+            return (await runtime.infer("nap", {})).outcome
+
+    with make(edgeserve.Runtime)(place(path)) as runtime:
+        assert runtime.infer("nap", {}).outcome == "completed"
+        path.write_text(EDGE.replace("app.nap", "app.other"))
+        runtime.reload()
+        assert runtime.infer("other", {}).outcome == "completed"
+        path.write_text(EDGE)
+        runtime.reload(place(path))
+        assert runtime.infer("nap", {}).outcome == "completed"
+    assert asyncio.run(asked()) == "completed"
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ({"app": {}}, "is dict, expected the path of its file or an edgeserve.Config; .*parse_config makes one"),
+        (None, "is NoneType, expected the path"),
+        (7, "is int, expected the path"),
+        ("no/such.toml", "no/such.toml: cannot be read"),
+        ("", "cannot be read"),
+    ],
+)
+@pytest.mark.parametrize("kind", [edgeserve.Runtime, edgeserve.AsyncRuntime], ids=["threads", "asyncio"])
+def test_what_is_no_configuration_is_said(kind, source, text):
+    with pytest.raises(ConfigError, match=text):
+        kind(source)

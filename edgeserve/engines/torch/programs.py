@@ -59,7 +59,7 @@ Dims = Tuple[Optional[int], ...]
 class Program:
     """A network, ready to be called. ``inputs`` are in the order of :meth:`call`'s arrays, ``outputs`` name what it
     returns. ``numbers`` are inputs that take a Python number: give them as tensors on the host. ``sizes`` bounds the
-    batch, where the program does."""
+    batch, where the program does. ``holders``: what has the weights, where that is nobody else's."""
 
     def __init__(
         self,
@@ -70,7 +70,9 @@ class Program:
         numbers: Sequence[str] = (),
         sizes: Tuple[int, Optional[int]] = (1, None),
         tensors: Sequence[torch.Tensor] = (),
+        holders: Sequence[Any] = (),
     ) -> None:
+        self._holders = holders
         self.function = function
         self.inputs = list(inputs)
         self.outputs = list(outputs)
@@ -98,6 +100,17 @@ class Program:
         """Bytes of the weights and buffers; what two of them share counts once."""
         storages = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in self.tensors}
         return int(sum(storages.values()))
+
+    def release(self) -> None:
+        """Let go of the weights; it is not called again. An exported program and its graph refer to each other, so that
+        only a collection of garbage frees them, which stops every thread: their tensors are taken out of them."""
+        self.tensors.clear()
+        for holder in self._holders:
+            for part in holder.modules() if isinstance(holder, torch.nn.Module) else (holder,):
+                tables = [value for value in vars(part).values() if isinstance(value, dict)]
+                for table in [vars(part), *tables]:
+                    for name in [name for name, value in table.items() if isinstance(value, torch.Tensor)]:
+                        del table[name]
 
     def _in_order(self, returned: Any) -> List[torch.Tensor]:
         if isinstance(returned, Mapping):
@@ -305,13 +318,15 @@ def _from_export(
     sizes = _sizes(
         program, [values[name] for name in names if name not in options.table("constants") and name not in model.state]
     )
+    module = program.module()
     return Program(
-        program.module(),
+        module,
         ports,
         options.texts("outputs") or _outputs_of(program, model.name, path),
         _keywords_of(program, names),
         sizes=sizes,
         tensors=_tensors_of(program),
+        holders=(module, program, program.graph_module),
     )
 
 

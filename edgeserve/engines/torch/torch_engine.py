@@ -33,7 +33,7 @@ from edgeserve.engines.torch.failures import failure_of
 from edgeserve.engines.torch.programs import Program, read_program, storages
 from edgeserve.engines.torch.streams import CudaSession
 from edgeserve.engines.worker import worker_of
-from edgeserve.errors import ConfigError, DeviceMissing, EngineError, ExampleUnknown
+from edgeserve.errors import ConfigError, DeviceMissing, EngineError, ExampleUnknown, OutOfMemory
 
 KNOWN_OPTIONS = (
     "arguments",
@@ -116,9 +116,11 @@ class TorchEngine(Engine):
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
             torch.use_deterministic_algorithms(True)
         try:
-            program = read_program(self._model, self._options, self._directory, self._device, self._precision)
-        except RuntimeError as error:  # torch's own, above all a device without room
-            raise self.failed(error, {}) from error
+            program = self._read()
+        except OutOfMemory:
+            gc.collect()  # an unloaded module of a user's may be part of a cycle
+            torch.cuda.empty_cache()
+            program = self._read()
         self._check_sizes(program)
         self._ports = Ports(
             self._model,
@@ -137,10 +139,12 @@ class TorchEngine(Engine):
         return self._footprint
 
     def unload(self) -> None:
-        was_loaded, self._program, self._ports = self._program is not None, None, None
-        if was_loaded and self._on_cuda:
-            gc.collect()
-            torch.cuda.empty_cache()  # else the memory stays torch's
+        program, self._program, self._ports = self._program, None, None
+        if program is not None:
+            program.release()
+            del program
+            if self._on_cuda:
+                torch.cuda.empty_cache()  # else the memory stays torch's
 
     def open(self, lane: LaneInfo) -> Session:
         """A session for a lane that the engine was made for."""
@@ -220,7 +224,13 @@ class TorchEngine(Engine):
             raise EngineError(f"model {self._name!r} is not loaded; call load() before it is used")
         return ports
 
-    # --- checks at load ---
+    # --- load ---
+
+    def _read(self) -> Program:
+        try:
+            return read_program(self._model, self._options, self._directory, self._device, self._precision)
+        except RuntimeError as error:  # torch's own, above all a device without room
+            raise self.failed(error, {}) from error
 
     def _check_machine(self) -> None:
         if self._on_cuda:
