@@ -89,6 +89,7 @@ def make_engine(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str = 
         return engine
     remote: Engine = process.make(inner, lanes, directory, timeout_ns, restarts_max)
     remote.variants = engine.variants
+    remote.output_names = engine.output_names  # type: ignore[method-assign]  # what is known before load, on this side
     return remote
 
 

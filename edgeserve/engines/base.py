@@ -8,7 +8,20 @@ nothing. ``edgeserve/testing/engine_conformance.py`` holds every engine to this 
 
 from __future__ import annotations
 
-from typing import Any, Callable, Container, Dict, Final, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    Callable,
+    Container,
+    Dict,
+    Final,
+    FrozenSet,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 Values = Dict[str, Any]
 """Named values of one item (no batch dimension): numpy arrays, or any object for host functions."""
@@ -365,6 +378,11 @@ class Engine:
         """What one item's outputs are as far as the model's file tells, asked after ``load``. For those who ask what
         an app answers; of other outputs the warm-up tells the dtype."""
         return {}
+
+    def output_names(self) -> FrozenSet[str]:
+        """The names of one item's outputs, as far as they are known before ``load``: some may be missing, and each
+        that is there must be returned sometimes."""
+        return frozenset()
 
     def misfits(self, declared: Mapping[str, Optional[OutputType]]) -> List[str]:
         """Why no item that has what an app declares could run, asked after ``load``: a sentence for each wrong input.

@@ -20,13 +20,13 @@ from __future__ import annotations
 import ast
 import os
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from edgeserve.config.files import cache_directory, model_path, weights_size_bytes
+from edgeserve.config.files import cache_directory, model_path, resolve_path, weights_size_bytes
 from edgeserve.config.machine import slug
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
@@ -47,6 +47,7 @@ from edgeserve.engines.host_session import HostSession
 from edgeserve.engines.image import ImageForm, frame_shape, prepared_model, read_image
 from edgeserve.engines.niceness import made_yielding
 from edgeserve.engines.onnx_binding import BoundModel, BoundSession, failure_of
+from edgeserve.engines.onnx_file import output_names
 from edgeserve.engines.options import Options
 from edgeserve.engines.ports import PORT_OPTIONS, PackedBatch, Port, Ports
 from edgeserve.engines.python import import_function
@@ -185,6 +186,10 @@ class OnnxEngine(Engine):
 
     def outputs(self) -> Mapping[str, OutputType]:
         return self.loaded_ports().outputs()
+
+    def output_names(self) -> FrozenSet[str]:
+        names = output_names(resolve_path(self._model.file, self._directory))
+        return frozenset(names) - frozenset(self._model.state.values())
 
     def misfits(self, declared: Mapping[str, Optional[OutputType]]) -> List[str]:
         return self.loaded_ports().misfits(declared)

@@ -6,7 +6,7 @@ Only the loop's thread tells them.
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Callable, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Optional, Protocol, Sequence
 
 from edgeserve.answers import BREAKDOWN_KEYS, UNREAD, Answer, TakesPieces
 from edgeserve.engines.base import Values
@@ -28,10 +28,10 @@ class Responder(Protocol):
         finished_ns: int,
         total_ns: int,
         breakdown: LatencyBreakdown,
-        quality: float = 1.0,
+        quality: Optional[float] = None,
         branches: Sequence[str] = (),
     ) -> None:
-        """The request completed. ``quality`` and ``branches`` are those of :class:`FinishRequest`."""
+        """The request completed. ``quality`` and ``branches`` are those of :class:`~edgeserve.answers.Answer`."""
 
     def refuse(self, request: Any, error: RequestError) -> None:
         """The request ended without an answer."""
@@ -77,7 +77,7 @@ class RequestFuture(AnswerFuture):
         finished_ns: int,
         total_ns: int,
         breakdown: LatencyBreakdown,
-        quality: float = 1.0,
+        quality: Optional[float] = None,
         branches: Sequence[str] = (),
     ) -> None:
         """See :class:`Responder`."""

@@ -207,8 +207,11 @@ class RunningBatches:
                 EngineError(f"model {batch.action.model!r} emitted a piece whose outputs are no dict of named values"),
             )
         else:
+            piece = request.plan.piece(batch.action.jobs[index].node, result.outputs)
+            if not piece and result.outputs:
+                return
             batch.sent.add(index)
-            problem = request.responder.piece(request, result.outputs)
+            problem = request.responder.piece(request, piece)
         if problem:
             request.pieces = False
             self._cancel(request, events, problem)
