@@ -65,7 +65,8 @@ class AppRecords:
         self._told = False
         self._place = {name: index for index, name in enumerate(names)}
         read = AppPlan(config).nodes[ensemble.join.name].sources or ()
-        self._output = {source.node or "": source.name for source in reversed(read)}  # of several the first counts
+        # Of several outputs of one model the first counts.
+        self._output: Dict[str, str] = {source.node or "": source.name for source in reversed(read)}
         self._features = _features_of(config, app, ensemble)
         self._open: Dict[int, Tuple[List[Optional[NDArray[Any]]], Optional[NDArray[Any]]]] = {}
 
@@ -97,7 +98,7 @@ class AppRecords:
         place = self._place.get(job.node)
         if entry is None or place is None or not isinstance(result, Result) or not result.done:
             return None
-        name = self._output.get(job.node) or next(iter(result.outputs), "")
+        name = self._output.get(job.node, "") or next(iter(result.outputs), "")
         value = _numbers(result.outputs.get(name))
         outputs, features = entry
         if value is None or any(other is not None and len(other) != len(value) for other in outputs):
