@@ -121,7 +121,7 @@ struct Answer {
   std::uint64_t request_id = 0;
   double total_ms = 0;
   std::vector<double> breakdown_ms;  // waiting, loading, behind earlier work on the lane, running
-  double quality = 1;
+  double quality = kUnset;  // of a fitted ensemble: what the answer is expected to be worth, 0 to 1
   std::vector<std::string> branches;
 };
 

@@ -43,7 +43,7 @@ export interface Answer {
   reason: string;
   totalMs: number;
   breakdownMs: { queue: number; load: number; batch: number; execute: number; other: number };
-  quality: number;
+  quality: number | null;
   branches: string[];
 }
 

@@ -272,7 +272,7 @@ function answerOf(fields, frames) {
   return {
     outputs, id: fields.request_id, late: fields.late, reason: fields.reason || '', totalMs,
     breakdownMs: { queue, load, batch, execute, other: Math.max(0, totalMs - queue - load - batch - execute) },
-    quality: fields.quality === undefined ? 1 : fields.quality, branches: fields.branches || [],
+    quality: fields.quality === undefined ? null : fields.quality, branches: fields.branches || [],
   };
 }
 

@@ -20,6 +20,7 @@ from edgeserve.config.readers import (
     input_axis,
     integer,
     join,
+    list_or_table_of,
     number,
     one_of,
     read_predictors,
@@ -163,6 +164,10 @@ class TensorConfig:
     optional: bool = entry(boolean, False)  # a request may leave it out
 
 
+AnswerNames = Union[Tuple[str, ...], Dict[str, str]]
+"""``("NODE.NAME", "NAME")``, or under which name of the answer each of them stands."""
+
+
 @dataclass(frozen=True)
 class AppConfig:
     """``[app.NAME]``: a small graph of nodes that answers a request."""
@@ -195,7 +200,7 @@ class AppConfig:
     history_features: str = entry(string, "")  # "request.NAME" or "NODE.NAME": what a difficulty predictor reads
     inputs: Dict[str, TensorConfig] = field(default_factory=dict)
     ensemble_profile: Optional[EnsembleProfile] = None  # what stands in that file, or in the table [app.NAME.ensemble]
-    outputs: Tuple[str, ...] = entry(tuple_of(string), ())  # left out = everything the last nodes return
+    outputs: AnswerNames = entry(list_or_table_of(string), ())  # left out = all that last nodes return; a table renames
 
     @property
     def keeps_streams(self) -> bool:

@@ -97,6 +97,7 @@ def _made(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engi
         return engine
     remote: Engine = process.make(inner, lanes, directory, timeout_ns, restarts_max)
     remote.variants = engine.variants
+    remote.output_names = engine.output_names  # type: ignore[method-assign]  # what is known before load, on this side
     return remote
 
 

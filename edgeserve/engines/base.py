@@ -8,7 +8,21 @@ nothing. ``edgeserve/testing/engine_conformance.py`` holds every engine to this 
 
 from __future__ import annotations
 
-from typing import Any, Callable, Container, Dict, Final, List, Mapping, NamedTuple, Optional, Sequence, Sized, Tuple
+from typing import (
+    Any,
+    Callable,
+    Container,
+    Dict,
+    Final,
+    FrozenSet,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Sized,
+    Tuple,
+)
 
 from edgeserve.errors import DeviceLost, EngineError, ProcessEnded, StateLost, WrongRows, told
 from edgeserve.units import counted
@@ -411,6 +425,11 @@ class Engine:
         """What is known of the rows of its batches, asked after ``load``. An engine that computes one item after the
         other says ``RowFacts(checked=False)``: its models are not run on drawn items at start."""
         return RowFacts()
+
+    def output_names(self) -> FrozenSet[str]:
+        """The names of one item's outputs, as far as they are known before ``load``: some may be missing, and each
+        that is there must be returned sometimes."""
+        return frozenset()
 
     def misfits(self, declared: Mapping[str, Optional[OutputType]]) -> List[str]:
         """Why no item that has what an app declares could run, asked after ``load``: a sentence for each wrong input.

@@ -8,7 +8,7 @@ for a classification ``label`` (int64), and ``models``, the names of the models 
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,9 @@ class CombineEngine(Engine):
 
     def rows(self) -> RowFacts:
         return RowFacts(checked=False)
+
+    def output_names(self) -> FrozenSet[str]:
+        return frozenset({"answer", "models"})
 
     def example(self) -> Values:
         """Every model's output, where the values' number is known."""

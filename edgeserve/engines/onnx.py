@@ -20,13 +20,13 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, FrozenSet, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import onnxruntime
 from numpy.typing import NDArray
 
-from edgeserve.config.files import sha256_of
+from edgeserve.config.files import resolve_path, sha256_of
 from edgeserve.config.model_files import content_sha256, graph_parts, model_path, stamps, weights_size_bytes
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
@@ -49,6 +49,7 @@ from edgeserve.engines.image import ImageForm, frame_shape, prepared_model, read
 from edgeserve.engines.niceness import made_yielding
 from edgeserve.engines.onnx_binding import BoundModel, BoundSession, failure_of
 from edgeserve.engines.onnx_cache import is_place, machine, placed, tensorrt_cache
+from edgeserve.engines.onnx_file import output_names
 from edgeserve.engines.options import Options
 from edgeserve.engines.ports import PORT_OPTIONS, PackedBatch, Port, Ports
 from edgeserve.engines.python import import_function
@@ -201,6 +202,10 @@ class OnnxEngine(Engine):
 
     def rows(self) -> RowFacts:
         return self.loaded_ports().rows(self._lanes[0].device_kind)
+
+    def output_names(self) -> FrozenSet[str]:
+        names = output_names(resolve_path(self._model.file, self._directory))
+        return frozenset(names) - frozenset(self._model.state.values())
 
     def misfits(self, declared: Mapping[str, Optional[OutputType]]) -> List[str]:
         return self.loaded_ports().misfits(declared)

@@ -246,7 +246,7 @@ class OpenInference:
         }
         outputs = [
             {"name": key, "datatype": seen.get(key, ("", []))[0], "shape": seen.get(key, ("", [-1]))[1]}
-            for key in [output.rpartition(".")[2] for output in app["outputs"]] or seen
+            for key in app["outputs"] or seen
         ]
         return {"name": name, "versions": [VERSION], "platform": NAME, "inputs": inputs, "outputs": outputs}
 
@@ -309,6 +309,8 @@ def how_it_went(answer: Answer) -> Dict[str, Any]:
     if answer.reason:
         table["reason"] = answer.reason
     if answer.branches:
+        table["branches"] = ",".join(answer.branches)
+    if answer.quality is not None:
         table["quality"] = answer.quality
     return table
 

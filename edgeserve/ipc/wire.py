@@ -166,7 +166,7 @@ class Reply:
         self.outputs: Dict[str, Any] = {}
         self.error: RequestError | None = None
         self.info: Dict[str, Any] = {}
-        self.quality = 1.0
+        self.quality: Optional[float] = None
         self.branches: Sequence[str] = ()
 
 
@@ -443,15 +443,15 @@ def encode_answer(
     breakdown: Sequence[int] = (0, 0, 0, 0),
     request_id: int = 0,
     pack: Callable[[Any], bytes] = msgpack.packb,
-    quality: float = 1.0,
+    quality: Optional[float] = None,
     branches: Sequence[str] = (),
     places: Optional[Places] = None,
     tables: Optional[Dict[str, Table]] = None,
 ) -> List[Any]:
     """An answer as frames: header, then one buffer per tensor. Raises :class:`Failed` when an output cannot travel.
-    ``pack`` is msgpack's, or that of a packer which only one thread uses. ``quality`` travels with the names of the
-    ``branches`` that took part, where there are any. Large tensors go where ``places`` has room. ``tables`` keeps what
-    answers of one small tensor say of it, for the next ones."""
+    ``pack`` is msgpack's, or that of a packer which only one thread uses. ``quality`` and the names of the
+    ``branches`` that took part travel where there are any. Large tensors go where ``places`` has room. ``tables`` keeps
+    what answers of one small tensor say of it, for the next ones."""
     frames: List[Any] = [None]
     queue_ns, load_ns, batch_ns, execute_ns = breakdown
     try:
@@ -465,7 +465,9 @@ def encode_answer(
         else:
             rest: Dict[str, Any] = {"reason": reason} if reason else {}  # and, from outputs, "tensors" and "texts"
             if branches:
-                rest["quality"], rest["branches"] = quality, list(branches)
+                rest["branches"] = list(branches)
+            if quality is not None:
+                rest["quality"] = quality
             total = encode_values(outputs, rest, frames, "output", places=places) if outputs else 0
             count, tail = len(rest), pack(rest)[1:]
             if is_plain and type(value) is np.ndarray and total < LARGE_BYTES and value.dtype in DTYPE_NAMES:
@@ -754,17 +756,20 @@ def _read_outputs(fields: Dict[str, Any], buffers: Sequence[Buffer], message_byt
     if texts is not None:
         if type(texts) is not dict:
             raise Malformed(f"texts = {show(texts)}: expected a map of names to strings or lists of strings")
+        both = reply.outputs.keys() & texts.keys()
+        if both:
+            raise Malformed(f"output {show(min(both, key=str))} is both in tensors and in texts, expected it once")
         reply.outputs.update(texts)
 
 
 def _read_quality(fields: Dict[str, Any], reply: Reply) -> None:
-    """What an answer in part is worth, and which branches took part."""
-    quality, branches = fields.pop("quality", 1.0), fields.pop("branches", ())
-    if type(quality) not in (int, float) or not 0.0 <= quality <= 1.0:
+    """What an ensemble's answer is worth, and which branches took part in one of a join."""
+    quality, branches = fields.pop("quality", None), fields.pop("branches", ())
+    if quality is not None and (type(quality) not in (int, float) or not 0.0 <= quality <= 1.0):
         raise Malformed(f"quality = {show(quality)}: expected a number from 0 to 1")
     if type(branches) not in (list, tuple) or not all(type(name) is str for name in branches):
         raise Malformed(f"branches = {show(branches)}: expected a list of names")
-    reply.quality, reply.branches = float(quality), tuple(branches)
+    reply.quality, reply.branches = None if quality is None else float(quality), tuple(branches)
 
 
 def _read_error(fields: Mapping[str, Any]) -> RequestError:

@@ -163,4 +163,5 @@ def merged(
         {**{name: value for name, value in running.sequences.items() if name in kept}, **new.sequences},
         {**{name: value for name, value in running.outputs.items() if name in kept}, **new.outputs},
         {**{name: value for name, value in running.sizes.items() if name in kept}, **new.sizes},
+        {**{name: value for name, value in running.names.items() if name in kept}, **new.names},
     )

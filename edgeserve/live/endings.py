@@ -67,13 +67,13 @@ class Endings:
         counts.completed(now_ns - request.arrival_ns, late, breakdown)
         if self.teach and request.app in self.teach and not action.cut:
             self.teach[request.app](request.inputs, outputs)
-        if not action.branches:
+        if not request.plan.has_joins:
             request.responder.answer(request, outputs, reason, late, now_ns, total_ns, breakdown)
-        else:
-            counts.rated(action.quality, len(action.branches))
-            request.responder.answer(
-                request, outputs, reason, late, now_ns, total_ns, breakdown, action.quality, action.branches
-            )
+            return
+        branches, quality = self._values.branches(request), action.quality if action.branches else None
+        if quality is not None:
+            counts.rated(quality, len(branches))
+        request.responder.answer(request, outputs, reason, late, now_ns, total_ns, breakdown, quality, branches)
 
     def _refuse(self, request: LiveRequest, action: FinishRequest) -> None:
         if request.running and self._batches.by_id:

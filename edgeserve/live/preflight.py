@@ -7,7 +7,7 @@ A :class:`Problem` that ``stops`` would stop the server; the others are said and
 from __future__ import annotations
 
 import inspect
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple, Type
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Type
 
 from edgeserve.config.model_files import model_path
 from edgeserve.config.profiles import Profile
@@ -17,6 +17,7 @@ from edgeserve.engines.base import Engine
 from edgeserve.engines.python import import_function
 from edgeserve.errors import ConfigError, EdgeServeError, EngineError
 from edgeserve.live.estimates import app_fit, too_slow
+from edgeserve.live.value_flow import AppPlan, name_clashes
 from edgeserve.offload.pin import allowed_cores
 from edgeserve.sched.core.build import build_scheduler, model_lanes, policies_of, profiled_lanes
 from edgeserve.sched.policies import POLICIES
@@ -43,10 +44,12 @@ def check_before_loading(
 ) -> List[Problem]:
     """Everything but the endpoint. Nothing is loaded. The engines that are made for it are kept in ``engines``, by
     (model, device)."""
+    made: Dict[Tuple[str, str], Engine] = {} if engines is None else engines
     return [
         *check_cores(config),
-        *check_models(config, {} if engines is None else engines),
+        *check_models(config, made),
         *check_apps(config, profiles),
+        *check_value_names(config, made),
     ]
 
 
@@ -146,6 +149,21 @@ def check_apps(config: Config, profiles: Sequence[Profile] = ()) -> List[Problem
         fit = app_fit(state, app, by_policy=True)
         if not fit.fits:
             found.append(Problem("deadlines", too_slow(fit), False, app.name))
+    return found
+
+
+def check_value_names(config: Config, engines: Mapping[Tuple[str, str], Engine]) -> List[Problem]:
+    """Do the names of ``inputs`` and ``outputs`` exist, and does every value keep its own, by what functions and model
+    files tell before they are loaded?"""
+    returned = {model: engine.output_names() for (model, _), engine in engines.items()}
+    found = []
+    for app in config.apps.values():
+        try:
+            wrong = name_clashes(AppPlan(app), returned)
+        except ConfigError as error:
+            found.append(Problem("names", str(error), error=error))
+        else:
+            found += [Problem("names", text) for text in wrong]
     return found
 
 

@@ -26,7 +26,7 @@ from edgeserve.live.answer_lengths import AnswerLengths, answer_lengths
 from edgeserve.live.hints import A_NUMBER, is_name, number_of, show
 from edgeserve.live.predictors import Predictor, Predictors, language_model, prompt_counter
 from edgeserve.live.responders import Responder
-from edgeserve.live.value_flow import AppPlan
+from edgeserve.live.value_flow import AppPlan, name_clashes
 from edgeserve.request_options import TRACEPARENT
 from edgeserve.sched.protocol.events import CLASSES, ON_LATE, Part
 from edgeserve.units import NS_PER_S, counted_axes, format_duration, ms_to_ns
@@ -76,6 +76,8 @@ class LiveRequest(Ask):
         "begun",
         "told",
         "written",
+        "branches",
+        "refusal",
     )
 
     plan: AppPlan
@@ -96,6 +98,8 @@ class LiveRequest(Ask):
     begun: Tuple[ValueKey, ...]  # sequences that have written something, as the scheduler knows
     told: Dict[ValueKey, List[Values]]  # the pieces of each that were sent
     written: Tuple[str, ...]  # how much each had written that ended early; "": its engine could not say what
+    branches: Dict[str, List[str]]  # join -> the predecessors whose values it was given
+    refusal: str  # why nothing that its jobs return can be used any more
 
 
 def request_of_call(
@@ -264,6 +268,8 @@ class RequestValidator:
         self._check_inputs(request.inputs)
         if request.stream is None and self.stateful:
             self._ask_for_stream()
+        if self.plan.names is not None:
+            self._check_names(request.inputs, self.plan.names.input_clashes)
         request.plan = self.plan
         if request.predictors is not None:
             request.predictors = self.predictors
@@ -279,6 +285,9 @@ class RequestValidator:
             self._check_inputs(request.inputs)
             if form is not None:
                 form.checked = self
+        names = self.plan.names
+        if names is not None and names.input_clashes:
+            self._check_names(request.inputs, names.input_clashes)
         if request.klass is None:
             request.klass = config.klass
         elif not isinstance(request.klass, str) or request.klass not in CLASSES:
@@ -321,7 +330,9 @@ class RequestValidator:
         request.ended = False
         request.outputs = None
         request.left_out = request.begun = request.written = ()
-        request.values = request.parts = request.states = request.told = NO_VALUES  # type: ignore[assignment]  # replaced when needed
+        request.refusal = ""
+        tables: Any = NO_VALUES  # replaced when needed
+        request.values = request.parts = request.states = request.told = request.branches = tables
 
     def _check_inputs(self, inputs: Any) -> None:
         """Raises :class:`BadInput` for what is missing, unknown or of the wrong form."""
@@ -353,6 +364,12 @@ class RequestValidator:
             if name not in rules:
                 error = BadInput(f"app {app!r}: has no input {show(name)}")
                 raise with_nearest(error, str(name)[:NAME_CHARS_MAX], rules)
+
+    def _check_names(self, inputs: Values, clashes: Mapping[str, str]) -> None:
+        """Raises :class:`BadInput` for an input whose name a node has given to another value."""
+        for name in inputs:
+            if name in clashes:
+                raise BadInput(f"app {self.config.name!r}: input {show(name)}: {clashes[name]}")
 
     def _as_array(self, rule: InputRule, given: Any) -> Any:
         """A tensor of another library (``__dlpack__``) as an array over the same memory; any other value as it is."""
@@ -482,6 +499,14 @@ def stateful_model(app: AppConfig, config: Config) -> str:
     where the app says that its requests stand alone."""
     models = [config.models[node.model] for node in app.nodes if node.model in config.models]
     return "" if app.stream == "none" else next((model.name for model in models if model.keeps_state), "")
+
+
+def check_names(validators: Mapping[str, RequestValidator], returned: Mapping[str, Collection[str]]) -> None:
+    """Raises :class:`ConfigError` where values of one name would meet in an app. ``returned``: the names of the outputs
+    of each model, as far as they are known."""
+    wrong = [text for validator in validators.values() for text in name_clashes(validator.plan, returned)]
+    if wrong:
+        raise ConfigError("; ".join(wrong))
 
 
 def unknown_app(app: Any, validators: Mapping[str, RequestValidator]) -> UnknownApp:

@@ -32,7 +32,7 @@ from edgeserve.live.loop_io import Mailbox, clock_ns
 from edgeserve.live.predictors import NOT_PREDICTED
 from edgeserve.live.preflight import check_before_loading, raise_or_tell
 from edgeserve.live.profiles import usable_profiles
-from edgeserve.live.request import LiveRequest, RequestValidator, unknown_app
+from edgeserve.live.request import LiveRequest, RequestValidator, check_names, unknown_app
 from edgeserve.live.responders import RequestFuture
 from edgeserve.live.startup import Progress, Started, Starter, make_lane, make_lanes
 from edgeserve.live.stats import energy_of, figures_of
@@ -134,6 +134,7 @@ class RuntimeCore:
         self._started = started = Starter(
             config, profiles, lanes, self.mailbox, clock_ns, self._called_off, engines, self._progress, card_free_bytes
         ).start()
+        check_names(self.validators, started.names)
         self.scheduler = build_scheduler(
             config,
             profiles,
@@ -318,9 +319,13 @@ class RuntimeCore:
             return starter
 
         try:
-            return prepare(
+            prepared = prepare(
                 self.config, config, usable_profiles(config), self.world.engines, self.validators, make_starter
             )
+            assert self._started is not None, "asked when it has started"
+            names = merged(self._started, prepared, {}, {}).names
+            check_names(prepared.validators, names)
+            return prepared
         except BaseException:
             for starter in starters:
                 self.discard(starter.begun)
@@ -627,7 +632,7 @@ class RuntimeCore:
                 "stream": app.stream or "none",
                 "needs_stream": bool(self.validators[app.name].stateful),
                 "on_late": app.on_late,
-                "outputs": list(app.outputs),
+                "outputs": [source.argument for source in self.validators[app.name].plan.outputs],
                 "output_types": self._output_types(app.name),
                 "inputs": {
                     name: {

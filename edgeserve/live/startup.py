@@ -11,7 +11,7 @@ import logging
 import select
 import statistics
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -83,6 +83,7 @@ class Started(NamedTuple):
     sequences: Dict[str, SequenceInfo]
     outputs: Dict[str, Dict[str, OutputType]]  # by model, as far as they are known
     sizes: Dict[str, Tuple[int, ...]]  # of models that run in fewer batch sizes than are configured
+    names: Dict[str, FrozenSet[str]]  # of outputs, by model, as far as they are known
 
 
 def make_lanes(config: Config, mailbox: Mailbox, clock_ns: Callable[[], int]) -> Dict[str, LaneThread]:
@@ -150,7 +151,7 @@ class Starter:
         self._called_off = called_off
         self._tell = progress or (lambda text: None)
         self._later: List[Any] = []
-        self._started = Started({}, {}, {}, {device: [] for device in config.devices}, {}, {}, {})
+        self._started = Started({}, {}, {}, {device: [] for device in config.devices}, {}, {}, {}, {})
 
     def start(self) -> Started:
         """Everything made, warmed and, as far as memory allows, resident. Raises :class:`EngineError` or
@@ -264,6 +265,7 @@ class Starter:
             footprint = self._with_what_is_gone(self._config.devices[device].index, free_before, footprint)
         self._started.footprints[model.name, device] = footprint
         self._started.outputs[model.name] = {**output_types(seen), **engine.outputs()}
+        self._started.names[model.name] = frozenset({*seen, *engine.outputs()})
         sequence = engine.sequence()  # its sessions may have measured some of it
         if sequence is not None:
             self._started.sequences[model.name] = sequence

@@ -17,8 +17,10 @@ from edgeserve.errors import EngineError, StateLost, WrongInput, did_you_mean
 from edgeserve.live.hints import ResultHints, show
 from edgeserve.live.request import NO_VALUES, LiveRequest, ValueKey
 from edgeserve.live.value_flow import NodePlan, Source
+from edgeserve.live.value_names import NameBook
 from edgeserve.sched.protocol.actions import RunBatch
 from edgeserve.sched.protocol.events import JobId, JobResult, Part
+from edgeserve.units import counted
 
 log = logging.getLogger("edgeserve")
 
@@ -100,6 +102,8 @@ class RequestValues:
         request.running += 1
         node = request.plan.nodes[job.node]
         values = dict(request.inputs) if node.is_plain_entry else _inputs(request, node, job.part)
+        if node.is_join and not job.part:
+            _note_branches(request, node)
         state = None if request.stream is None and not request.states else self._state(request, job)
         return values, state
 
@@ -121,12 +125,16 @@ class RequestValues:
         if request.running <= 0 and request.ended:
             del self.requests[request.id]
         if result is None:
-            return JobResult(job, "failed", reason=reason)
+            return JobResult(job, "failed", reason=request.refusal or reason)
         node = request.plan.nodes[job.node]
-        if node.needed or node.fan_out:
+        if node.needed or node.fan_out or result.parts is not None or result.route is not None:
             reason = _unusable(node, result)
             if reason:
                 return JobResult(job, "failed", reason=reason)
+        if request.plan.names is not None and result.done:
+            _check_names(request, request.plan.names, job, node, result)
+            if request.refusal:
+                return JobResult(job, "failed", reason=request.refusal)
         if result.state is not None:
             if result.done and request.stream is None and request.plan.config.keeps_streams:
                 return JobResult(job, "failed", reason=NO_STREAM.format(model=node.model, app=request.app))
@@ -211,7 +219,8 @@ class RequestValues:
         if request.told is NO_VALUES:
             request.told = {}
         request.told.setdefault((job.node, job.part), []).append(outputs)
-        return request.responder.piece(request, outputs)
+        piece = request.plan.piece(job.node, outputs)
+        return request.responder.piece(request, piece) if piece or not outputs else ""
 
     def not_started(self, job: JobId) -> None:
         """The lane refused the batch: the job does not run after all."""
@@ -280,6 +289,14 @@ class RequestValues:
             kept.states.clear()  # a request that has just come may hold it
 
     # --- the answer ---------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def branches(request: LiveRequest) -> Tuple[str, ...]:
+        """The nodes whose results went into joins, outside of fan-outs, in the order of the graph."""
+        if not request.branches:
+            return ()
+        taken = {name for names in request.branches.values() for name in names}
+        return tuple([name for name in request.plan.nodes if name in taken])
 
     def outputs(self, request: LiveRequest) -> Values:
         """What a completed request returns; names of ``outputs`` that nothing brought (a branch not taken) are left
@@ -401,11 +418,25 @@ _ABSENT: Any = object()
 
 
 def _unusable(node: NodePlan, result: Result) -> str:
-    """Why others could not use a result, or ``""``: it lacks an output that the configuration names."""
+    """Why others could not use a result, or ``""``: it lacks an output that the configuration names, or brings what the
+    node is not configured for."""
     if not result.done:
         return ""
     if node.fan_out and result.parts is None:
-        return f"node {node.name!r} has fan_out = true but model {node.model!r} returned no parts"
+        return (
+            f"node {node.name!r} has fan_out = true but model {node.model!r} returned no parts; a function returns a "
+            "list of dicts, one per part"
+        )
+    if result.parts is not None and not node.fan_out:
+        return (
+            f"model {node.model!r} returned {counted(len(result.parts), 'part')} and node {node.name!r} has no "
+            "fan_out = true: set it, or return a dict of outputs"
+        )
+    if result.route is not None and not node.routes:
+        return (
+            f"model {node.model!r} chose the route {result.route!r} and node {node.name!r} has no route = 'one', so "
+            "all of its successors would run: set it, or return the outputs alone"
+        )
     for name in node.needed:
         if name in result.outputs:
             continue
@@ -419,7 +450,81 @@ def _unusable(node: NodePlan, result: Result) -> str:
             f"model {node.model!r}{at} returned no {name!r}, which the app's outputs or a node's inputs name"
             f"{did_you_mean(name, known)} It returned {', '.join(map(repr, known)) or 'nothing'}"
         )
+    return _uneven(node, result.outputs, result.parts) if result.parts else ""
+
+
+def _uneven(node: NodePlan, shared: Values, parts: Sequence[Values]) -> str:
+    """Why parts cannot be told apart by name, or ``""``: each has the same names, and none that all parts share."""
+    names = parts[0].keys()
+    for index, part in enumerate(parts):
+        if part.keys() != names:
+            name = sorted(part.keys() ^ names)[0]
+            has, lacks = (index, 0) if name in part else (0, index)
+            return (
+                f"model {node.model!r} returned {name!r} in part {has} and not in part {lacks}; return the same names "
+                f"in each part, such as {name!r}: None where there is nothing"
+            )
+    if not names.isdisjoint(shared):
+        name = sorted(names & shared.keys())[0]
+        return (
+            f"model {node.model!r} returned {name!r} in each part and for all parts together, and one would replace "
+            "the other; name them apart"
+        )
     return ""
+
+
+def _check_names(request: LiveRequest, names: NameBook, job: JobId, node: NodePlan, result: Result) -> None:
+    """Note why a result cannot be used: a value of the same name, of another node or of the request, meets it. The
+    request then fails, whatever else becomes of it: what its other jobs return is for nothing, too."""
+    returned = result.outputs.keys() if not result.parts else result.outputs.keys() | result.parts[0].keys()
+    if not names.knows(node.name, returned):
+        names.learn(node.name, returned)
+    if request.ended or (node.name, job.part) in request.left_out:
+        return
+    clashes = names.clashes.get(node.name)
+    if clashes is not None:
+        for name in returned:
+            if name in clashes:
+                request.refusal = clashes[name]
+                return
+    if names.input_clashes:
+        for name in request.inputs:
+            if name in names.input_clashes:
+                request.refusal = names.input_clashes[name]
+                return
+    replaced = names.replaced.get(node.name)
+    if replaced and not replaced <= returned and (result.parts or not node.fan_out):
+        for name in sorted(replaced.difference(returned).intersection(request.inputs)):
+            request.refusal = (
+                f"node {node.name!r} returned no {name!r}, as it did before, and the request's {name!r} would be taken "
+                f"for it; return it always, or name what is read behind it: inputs = {{ {name} = ... }}"
+            )
+            return
+
+
+def _note_branches(request: LiveRequest, join: NodePlan) -> None:
+    """Which predecessors' values a join is given now."""
+    if request.branches is NO_VALUES:
+        request.branches = {}
+    if join.takes_first:
+        request.branches[join.name] = _first(request, join, ())
+    else:
+        read = None if join.sources is None else {source.node for source in join.sources}
+        request.branches[join.name] = [
+            name
+            for name in join.predecessors
+            if (read is None or name in read) and _has_values(request, request.plan.nodes[name])
+        ]
+
+
+def _has_values(request: LiveRequest, node: NodePlan) -> bool:
+    """Whether a node has brought something to a reader outside of fan-outs."""
+    return ((node.name, ()) in request.values) if not node.value_openers else bool(_everything_of(request, node, ()))
+
+
+def _first(request: LiveRequest, join: NodePlan, part: Part) -> List[str]:
+    """The predecessor of a join of one that was done first: values are kept in the order in which they come."""
+    return [name for name, at in request.values if at == part and name in join.predecessors][:1]
 
 
 def _keep_values(request: LiveRequest, node: NodePlan, part: Part, result: Result) -> None:
@@ -442,8 +547,8 @@ def _inputs(request: LiveRequest, node: NodePlan, part: Part) -> Values:
         return dict(request.inputs)
     if node.sources is not None:
         return _named_inputs(request, node.sources, part)
-    item = dict(request.inputs)  # without ``inputs``: the request's own, then what predecessors returned; outputs win
-    for name in node.predecessors:
+    item = dict(request.inputs)  # without ``inputs``: the request's own, then what predecessors returned
+    for name in _first(request, node, part) if node.takes_first else node.predecessors:
         item.update(_everything_of(request, request.plan.nodes[name], part))
     return item
 

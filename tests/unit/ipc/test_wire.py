@@ -470,7 +470,10 @@ def test_an_answer_in_part_tells_its_quality_and_who_took_part():
     reply = wire.decode_reply([bytes(frame) for frame in frames], 2**20)
     assert (reply.quality, reply.branches, reply.reason) == (0.96, ("small", "medium"), "without large")
     plain = wire.decode_reply([bytes(frame) for frame in wire.encode_answer(1, {}, 2**20)], 2**20)
-    assert (plain.quality, plain.branches) == (1.0, ())
+    assert (plain.quality, plain.branches) == (None, ())
+    joined = wire.encode_answer(1, {}, 2**20, branches=("small",))  # nothing tells what it is worth
+    reply = wire.decode_reply([bytes(frame) for frame in joined], 2**20)
+    assert (reply.quality, reply.branches) == (None, ("small",))
 
 
 @pytest.mark.parametrize(
