@@ -1,4 +1,4 @@
-"""The files that an ONNX file names: weights beside the graph, and engines beside a graph of ``EPContext`` nodes.
+"""The names in an ONNX file: its outputs, and the files beside it, of weights and of the engines of ``EPContext`` nodes.
 
 The graph is a protocol buffer message (onnx.proto). It is walked where it lies, without a library, past all weights; a
 file that is no such message names nothing, and the engine that reads it says why.
@@ -6,8 +6,12 @@ file that is no such message names nothing, and the engine that reads it says wh
 
 from __future__ import annotations
 
+import contextlib
 import mmap
-from typing import Dict, Iterator, Tuple
+import os
+from typing import Dict, Iterator, List, Tuple, Union
+
+Data = Union[bytes, mmap.mmap]
 
 _MODEL, _TRAINING, _FUNCTION, _GRAPH, _NODE, _ATTRIBUTE, _SPARSE, _TENSOR, _ENTRY = range(9)
 
@@ -32,6 +36,9 @@ CONTEXT_OPERATOR, CONTEXT_FILE, CONTEXT_INSIDE = b"EPContext", b"ep_cache_contex
 """A node that stands for an engine, its attribute for the engine or its file, and whether the engine itself is there
 (1, also where it is left out)."""
 
+_MODEL_GRAPH, _OUTPUT, _TYPE, _TENSOR_TYPE = 7, 12, 2, 1
+"""Fields: a model's graph; a graph's outputs; an output's type; a type's tensor."""
+
 NODE_BYTES_MAX = 65_536
 """A longer node has weights in it, which are not copied to look at it."""
 
@@ -44,24 +51,46 @@ def named_in(path: str) -> Dict[str, int]:
     """Names of files, as the graph has them, in the order of their first use -> the bytes that each must have at least.
     ``OSError`` where ``path`` cannot be read."""
     found: Dict[str, int] = {}
-    with open(path, "rb") as file:
-        try:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except ValueError:  # it is empty
-            return found
-        with data:
-            try:
-                for kind, start, end in _messages(data):
-                    if kind == _TENSOR:
-                        _of_tensor(data, start, end, found)
-                    elif kind == _NODE:
-                        _of_node(data, start, end, found)
-            except _Damaged:
-                pass  # whoever reads the graph says so
+    with _opened(path) as data, contextlib.suppress(_Damaged):  # the engine that reads a damaged graph says so
+        for kind, start, end in _messages(data):
+            if kind == _TENSOR:
+                _of_tensor(data, start, end, found)
+            elif kind == _NODE:
+                _of_node(data, start, end, found)
     return found
 
 
-def _messages(data: mmap.mmap) -> Iterator[Tuple[int, int, int]]:
+def output_names(path: str) -> List[str]:
+    """The outputs that are tensors; none where the file cannot be read whole: its engine says why."""
+    found: List[str] = []
+    try:
+        with _opened(path) as data:
+            for graph in _parts(data, (0, len(data)), _MODEL_GRAPH):
+                for output in _parts(data, graph, _OUTPUT):
+                    if any(list(_parts(data, kind, _TENSOR_TYPE)) for kind in _parts(data, output, _TYPE)):
+                        names = _parts(data, output, _NAME)
+                        found += [data[at:to].decode("utf-8", "backslashreplace") for at, to in names]
+    except (OSError, _Damaged):
+        return []
+    return found
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[Data]:
+    with open(path, "rb") as file:
+        if os.fstat(file.fileno()).st_size:
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                yield data
+        else:
+            yield b""  # nothing is mapped of an empty file
+
+
+def _parts(data: Data, message: Tuple[int, int], field: int) -> Iterator[Tuple[int, int]]:
+    """Where the fields of one number lie in a message, those that have a length."""
+    return ((at, to) for number, at, to in _fields(data, *message) if number == field and to >= at)
+
+
+def _messages(data: Data) -> Iterator[Tuple[int, int, int]]:
     """Every message in which a file may be named: its kind, and where it begins and ends."""
     waiting = [(_MODEL, 0, len(data))]
     while waiting:
@@ -75,7 +104,7 @@ def _messages(data: mmap.mmap) -> Iterator[Tuple[int, int, int]]:
             waiting += [part for part in reversed(parts) if _may_name(data, *part)]
 
 
-def _may_name(data: mmap.mmap, kind: int, start: int, end: int) -> bool:
+def _may_name(data: Data, kind: int, start: int, end: int) -> bool:
     """False for most nodes, which are most of a graph's messages: to look for a word is faster than to walk."""
     if kind != _NODE or end - start > NODE_BYTES_MAX:
         return True
@@ -83,7 +112,7 @@ def _may_name(data: mmap.mmap, kind: int, start: int, end: int) -> bool:
     return b"location" in text or CONTEXT_OPERATOR in text
 
 
-def _of_tensor(data: mmap.mmap, start: int, end: int, found: Dict[str, int]) -> None:
+def _of_tensor(data: Data, start: int, end: int, found: Dict[str, int]) -> None:
     external = False
     entries: Dict[bytes, bytes] = {}
     for field, at, to in _fields(data, start, end):
@@ -98,7 +127,7 @@ def _of_tensor(data: mmap.mmap, start: int, end: int, found: Dict[str, int]) -> 
         found[name] = max(found.get(name, 0), sum(ends))
 
 
-def _of_node(data: mmap.mmap, start: int, end: int, found: Dict[str, int]) -> None:
+def _of_node(data: Data, start: int, end: int, found: Dict[str, int]) -> None:
     fields = list(_fields(data, start, end))
     if not any(field == _OPERATOR and data[at:to] == CONTEXT_OPERATOR for field, at, to in fields if to >= at):
         return
@@ -119,7 +148,7 @@ def _number(text: bytes) -> int:
     return int(text) if text.isdigit() and len(text) < 20 else 0
 
 
-def _fields(data: mmap.mmap, start: int, end: int) -> Iterator[Tuple[int, int, int]]:
+def _fields(data: Data, start: int, end: int) -> Iterator[Tuple[int, int, int]]:
     """(field number, begin, end) of each field within a message; of a number its value, and an end below 0."""
     at = start
     while at < end:
@@ -142,7 +171,7 @@ def _fields(data: mmap.mmap, start: int, end: int) -> Iterator[Tuple[int, int, i
         at += length
 
 
-def _varint(data: mmap.mmap, at: int, end: int) -> Tuple[int, int]:
+def _varint(data: Data, at: int, end: int) -> Tuple[int, int]:
     value, shift = 0, 0
     while at < end and shift < 70:
         byte = data[at]

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from edgeserve.config.files import resolve_path, sha256_of
 from edgeserve.config.model_files import content_sha256, graph_parts, model_path, stamps, weights_size_bytes
+from edgeserve.config.onnx_file import output_names
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import (
     Batch,
@@ -49,7 +50,6 @@ from edgeserve.engines.image import ImageForm, frame_shape, prepared_model, read
 from edgeserve.engines.niceness import made_yielding
 from edgeserve.engines.onnx_binding import BoundModel, BoundSession, failure_of
 from edgeserve.engines.onnx_cache import is_place, machine, placed, tensorrt_cache
-from edgeserve.engines.onnx_file import output_names
 from edgeserve.engines.options import Options
 from edgeserve.engines.ports import PORT_OPTIONS, PackedBatch, Port, Ports
 from edgeserve.engines.python import import_function

@@ -9,7 +9,7 @@ import onnx_models
 import onnxruntime
 import pytest
 
-from edgeserve.engines.onnx_file import output_names
+from edgeserve.config.onnx_file import output_names
 
 MODELS = (
     onnx_models.linear,
