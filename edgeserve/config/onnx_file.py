@@ -1,4 +1,4 @@
-"""The names in an ONNX file: its outputs, and the files beside it, of weights and of the engines of ``EPContext`` nodes.
+"""The names in an ONNX file: its outputs, and the files beside it, of weights and of ``EPContext`` engines.
 
 The graph is a protocol buffer message (onnx.proto). It is walked where it lies, without a library, past all weights; a
 file that is no such message names nothing, and the engine that reads it says why.
