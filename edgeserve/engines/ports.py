@@ -20,13 +20,13 @@ largest.
 
 from __future__ import annotations
 
-import re
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
+from edgeserve.engines.axis_names import lacking_rows
 from edgeserve.engines.base import Batch, OutputType, Result, RowFacts, Values, with_failures
 from edgeserve.engines.collate import Room, Shape, Slot, common_shape, crop, dims_text, fit, mask, odd_shapes, stack
 from edgeserve.engines.options import Options
@@ -52,11 +52,6 @@ class Port(NamedTuple):
         """The same with a batch axis of 1 in front, for a model that has none."""
         return self._replace(dims=(1, *self.dims), axes=("", *self.axes) if self.axes else ())
 
-    @property
-    def first_axis(self) -> str:
-        """The name of the first axis, ``""`` where it has none."""
-        return self.axes[0] if self.axes else ""
-
 
 class Crop(NamedTuple):
     """Cut an output's ``axis`` to the share that an item fills of axis ``of`` of the padded input ``like``."""
@@ -74,55 +69,11 @@ class HintOf(NamedTuple):
     read: str
 
 
-def lacking_rows(inputs: Sequence[Port], outputs: Sequence[Port]) -> str:
-    """Why an output has not a row for each item of a batch of ``inputs``, as the file names or fixes its axes; ``""``
-    where it may have. What the file leaves open only a run tells."""
-    firsts = {port.first_axis for port in inputs if port.first_axis}
-    lengths = {port.dims[0] for port in inputs if port.dims}
-    fixed = set() if None in lengths else lengths
-    for port in inputs:
-        if any(map(_is_batch_name, port.axes[1:])) and not _is_batch_name(port.first_axis):
-            return f"the batch is not the first axis of input {port.name!r}, but one behind it"
-    told = {name for name in firsts if _tells(name)}
-    if len(told) > 1 and not all(map(_is_batch_name, told)):
-        return f"the first axes of its inputs are different ones: {', '.join(map(repr, sorted(told)))}"
-    for port in outputs:
-        name, length = port.first_axis, port.dims[0] if port.dims else None
-        if name and (firsts or fixed) and name not in firsts and _tells(name) and not _is_batch_name(name):
-            return f"the first axis of output {port.name!r} is {name!r}, which is no axis of its inputs' batch"
-        if length is not None and fixed and length not in fixed:
-            return (
-                f"the first axis of output {port.name!r} has a length of {length}, that of its inputs {_shown(fixed)}"
-            )
-    return ""
-
-
-def _is_batch_name(name: str) -> bool:
-    return bool(name) and BATCH_NAMES.search(name) is not None
-
-
-def _tells(name: str) -> bool:
-    return MADE_UP_NAMES.search(name) is None
-
-
-def _shown(lengths: Iterable[Any]) -> str:
-    return " and ".join(map(str, sorted(lengths)))
-
-
 READS = ("value", "argmax", "margin")
 
 HALF_ROUNDING = 0.03
 """As :class:`RowFacts` has it, where numbers may have 10 bits: float16, bfloat16, and TF32, with which a GPU computes
 float32 unless it is told otherwise."""
-
-BATCH_NAMES = re.compile(r"batch|sample|^(n|b|bs|bsz|rows?|examples?)$", re.IGNORECASE)
-"""Names that exporters and people give to a batch axis. Whoever calls one so means it."""
-
-MADE_UP_NAMES = re.compile(
-    r"(^unk_|_dim_\d+$|_dynamic_axes_\d+$|^s\d+$|^DynamicDimension|^dim_?\d*$|^d\d+$|^\?|^None$|^-1$)"
-)
-"""Names that a converter made up for lack of one: tf2onnx, torch's two exporters, paddle2onnx, ONNX's own inference.
-They say nothing. A ``u0`` is none of them: torch calls a length so that depends on values."""
 
 Shapes = Dict[str, Tuple[List[Shape], Shape]]
 """Padded input -> (the items' own shapes, the common shape)."""

@@ -11,8 +11,9 @@ asked of every row:
 * Is it what the item gets alone? Other kernels may add up in another order: :attr:`RowFacts.rounding`. Where rounding
   turns a decision inside the model (the order of two boxes), the same values in another order will do.
 
-The first size that fails is the end of the sizes. A size costs three runs, and the items alone five at most: less than
-the warm-up that follows. Knows sessions and values, no lane and no clock.
+The first size that fails is the end of the sizes. A size costs three runs, those that do not hold all drawn items five,
+and the items alone thirteen at most: about as much as the warm-up that follows. Knows sessions and values, no lane and
+no clock.
 """
 
 from __future__ import annotations
@@ -138,6 +139,7 @@ class RowCheck:
         self._rounding = Bounds(facts.rounding, 1.0, tolerance)
         self._ends: Dict[int, str] = {}
         self._reason = facts.lacking  # why no size will do
+        self._unsure = ""  # why a size that mixes nothing will not do either
         self._cases: List[Case] = []
         self._takes_one = True
         self._session = Session()
@@ -146,6 +148,12 @@ class RowCheck:
     def why(self) -> str:
         """Why the sizes end, ``""`` where they do not."""
         return self._ends[min(self._ends)] if self._ends else ""
+
+    def order(self) -> Tuple[int, ...]:
+        """In which order to look at the sizes: the smallest first, since a model that mixes two items mixes more, then
+        from the largest down, so that memory grows once. Where the smallest fails the others need no look."""
+        several = [size for size in self._sizes if size > 1]
+        return (*several[:1], *several[:0:-1])
 
     def sizes(self) -> Tuple[int, ...]:
         """The sizes before the first that failed. Raises :class:`EngineError` where that leaves a batch of one, which
@@ -178,7 +186,7 @@ class RowCheck:
                 except Exception:  # noqa: BLE001 a drawn item need not be one that the model takes
                     pass
         if any(case.alone.state is not None for case in self._cases):
-            self._cases[1:] = self._with_states()
+            self._cases[1:3] = self._with_states()
         self._put_different_ones_first()
 
     def give_up(self, why: str) -> None:
@@ -190,7 +198,7 @@ class RowCheck:
         why = self._reason
         if not why and size > 1:
             try:
-                why = self._look(size)
+                why = self._look(size) or self._unsure
             except DEVICE_TROUBLE:
                 raise
             except Exception as error:  # noqa: BLE001 an engine may raise anything, and the items ran alone
@@ -215,9 +223,9 @@ class RowCheck:
         return self._run([item], [state], 1 if self._takes_one else self._sizes[0])[0]
 
     def _with_states(self) -> List[Case]:
-        """The other items with the states that items before them left behind."""
+        """Two items with the states that others left behind: the one with the widest values, and the one before."""
         found = []
-        for before, case in zip(self._cases, self._cases[1:]):
+        for before, case in zip((self._cases[-1], self._cases[1]), self._cases[1:3]):
             state = before.alone.state
             found.append(Case(case.values, state, self._alone(case.values, state)))
         return found
@@ -229,7 +237,7 @@ class RowCheck:
             if difference(first.alone, case.alone, self._strict._replace(tolerance=0.0)).over > 1.0:
                 self._cases.insert(1, self._cases.pop(place))
                 return
-        self._reason = self._reason or (
+        self._unsure = (
             "each item that was tried gets the same answer, so that a run does not show whether a batch keeps items "
             "apart; options.example = 'module:function' gives a real one"
         )
@@ -245,16 +253,15 @@ class RowCheck:
         return self._run([case.values for case in cases], [case.state for case in cases], size)
 
     def _look(self, size: int) -> str:
-        count, half = len(self._cases), size // 2
-        whole = [place % count for place in range(size)]
-        turned = [(place + (2 if count > 2 else 1)) % count for place in whole]
-        changed = [*turned[:half], *whole[half:]]
-        first = self._batch(whole, size)
+        whole, wild = self._places(size)
+        half = size // 2
+        changed = [*wild[:half], *whole[half:]]
+        first, other = self._batch(whole, size), self._batch(changed, size)
         fewer = self._batch(whole[:half], size)  # the other rows only fill up
-        other = self._batch(changed, size)
+        more = [(self._batch(places, size), places) for places in self._more_places(size)]
         moved = self._moved(first[:half], fewer)
         if moved.over > 1.0:  # an engine need not fill up: then other kernels ran
-            moved = self._moved(first[:half], self._batch([*whole[:half], *turned[half:]], size)[:half])
+            moved = self._moved(first[:half], self._batch([*whole[:half], *wild[half:]], size)[:half])
         moved = max(moved, self._moved(first[half:], other[half:]))
         if moved.over > 1.0:
             noise = self._moved(first, self._batch(whole, size))
@@ -266,12 +273,25 @@ class RowCheck:
             if moved.over > NOISE_FACTOR * noise.over:
                 self.mixing = max(self.mixing, min(1.0, moved.share))
                 return f"{moved.text} when only the others of a batch of {size} change{self._padding()}"
-        for results, places in ((first, whole), (fewer, whole[:half]), (other, changed)):
+        for results, places in ((first, whole), (fewer, whole[:half]), (other, changed), *more):
             for place, result in zip(places, results):
                 found = self._from_alone(self._cases[place].alone, result)
                 if found.over > 1.0:
+                    self.mixing = max(self.mixing, min(1.0, found.share))
                     return f"{found.text} in a batch of {size} from what the item gets alone{self._padding()}"
         return ""
+
+    def _places(self, size: int) -> Tuple[List[int], List[int]]:
+        """Which item stands where in a batch, and another that takes its place: of the other end, whose values are the
+        widest."""
+        count = len(self._cases)
+        whole = [place % count for place in range(size)]
+        return whole, [count - 1 - place if 2 * place + 1 != count else 0 for place in whole]
+
+    def _more_places(self, size: int) -> List[List[int]]:
+        """Of a batch that does not hold all items: those of zeros and of wide values side by side, too."""
+        count = len(self._cases)
+        return [[(begin + place) % count for place in range(size)] for begin in range(2, count - 1) if size < count]
 
     def _moved(self, ones: Sequence[Result], others: Sequence[Result]) -> Difference:
         return max([SAME, *[difference(one, other, self._strict) for one, other in zip(ones, others)]])

@@ -45,6 +45,7 @@ KNOWN_OPTIONS = (
     "example",
     "cuda",
     "image",
+    "batch_axis",
     *PORT_OPTIONS,
 )
 
@@ -246,7 +247,7 @@ class TorchEngine(Engine):
             )
 
     def _check_sizes(self, program: Program) -> None:
-        low, high = program.sizes
+        low, high = program.sizes if self._options.boolean("batch_axis", True) else (1, None)
         wrong = [size for size in self._model.batch if size < low or (high is not None and size > high)]
         if wrong:
             raise EngineError(

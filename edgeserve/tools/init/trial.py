@@ -159,7 +159,8 @@ def engine_options(roles: Roles, shapes: Dict[str, Shape]) -> Dict[str, Any]:
 def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], kind: str, device: str) -> Trial:
     sizes = sizes_of(roles)
     # Where one size is written, two items together tell whether the first axis is a batch at all.
-    looked_at = (1, 2) if sizes == (1,) and kind == "onnx" and roles.batch_axis and not roles.fixed_batch else sizes
+    may_be_one_item = kind == "onnx" and roles.batch_axis and not roles.fixed_batch
+    looked_at = (1, 2) if sizes == (1,) and may_be_one_item else sizes
     with opened(name, path, roles, shapes, looked_at, kind, device) as (engine, lane):
         session, example = engine.open(lane), engine.example()
         check = RowCheck(looked_at, engine.rows())
