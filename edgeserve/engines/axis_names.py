@@ -1,5 +1,5 @@
 """What a model's file tells about the batch by the names and lengths of axes: whether an output can have a row for each
-item. Names are only a sign: exporters make them up, and leave them out. What they do not tell, a run does
+item. Names are only a sign: exporters make them up, and people give wrong ones. A run tells more
 (:mod:`edgeserve.engines.row_check`)."""
 
 from __future__ import annotations
@@ -27,25 +27,39 @@ class Named(Protocol):
     def axes(self) -> Tuple[str, ...]: ...
 
 
-def lacking_rows(inputs: Sequence[Named], outputs: Sequence[Named]) -> str:
-    """Why an output has not a row for each item of a batch of ``inputs``; ``""`` where it may have. ``inputs`` are
-    those that a request brings, ``outputs`` those that are no states."""
-    firsts = {_first(port) for port in inputs} - {""}
-    lengths = {port.dims[0] for port in inputs if port.dims}
-    fixed = set() if None in lengths else lengths
+def batch_elsewhere(inputs: Sequence[Named]) -> str:
+    """Why the first axis of ``inputs``, those that a request brings, is no batch by its name; ``""`` where it may be
+    one."""
     for port in inputs:
         if any(map(_is_batch, port.axes[1:])) and not _is_batch(_first(port)):
             return f"the batch is not the first axis of input {port.name!r}, but one behind it"
-    told = {name for name in firsts if _was_chosen(name)}
+    told = {_first(port) for port in inputs if _was_chosen(_first(port))}
     if len(told) > 1 and not all(map(_is_batch, told)):
         return f"the first axes of its inputs are different ones: {', '.join(map(repr, sorted(told)))}"
+    return ""
+
+
+def length_of_another(inputs: Sequence[Named], outputs: Sequence[Named]) -> str:
+    """Why an output cannot have a row for each item, since the file fixes other lengths; ``""`` where it may.
+    ``outputs`` are those that are no states."""
+    fixed = {port.dims[0] for port in inputs if port.dims}
     for port in outputs:
-        name, length = _first(port), port.dims[0] if port.dims else None
-        if (firsts or fixed) and name not in {"", *firsts} and _was_chosen(name) and not _is_batch(name):
-            return f"the first axis of output {port.name!r} is {name!r}, which is no axis of its inputs' batch"
-        if fixed and length is not None and length not in fixed:
+        if port.dims and None not in (port.dims[0], *fixed) and port.dims[0] not in fixed:
             shown = " and ".join(map(str, sorted(fixed, key=str)))
-            return f"the first axis of output {port.name!r} has a length of {length}, that of its inputs {shown}"
+            return f"the first axis of output {port.name!r} has a length of {port.dims[0]}, that of its inputs {shown}"
+    return ""
+
+
+def name_of_another(inputs: Sequence[Named], outputs: Sequence[Named]) -> str:
+    """Which output's first axis has a name that none of the inputs' has, and that somebody chose; ``""`` where none. A
+    sign, and not always right: an exporter's user may have called a batch ``time``."""
+    firsts = {_first(port) for port in inputs} - {""}
+    if not firsts and any(port.dims and port.dims[0] is None for port in inputs):
+        return ""
+    for port in outputs:
+        name = _first(port)
+        if name not in {"", *firsts} and _was_chosen(name) and not _is_batch(name):
+            return f"the first axis of output {port.name!r} is {name!r}, which is no axis of its inputs' batch"
     return ""
 
 

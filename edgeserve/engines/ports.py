@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
-from edgeserve.engines.axis_names import lacking_rows
+from edgeserve.engines.axis_names import batch_elsewhere, length_of_another, name_of_another
 from edgeserve.engines.base import Batch, OutputType, Result, RowFacts, Values, with_failures
 from edgeserve.engines.collate import Room, Shape, Slot, common_shape, crop, dims_text, fit, mask, odd_shapes, stack
 from edgeserve.engines.options import Options
@@ -75,6 +75,9 @@ HALF_ROUNDING = 0.03
 """As :class:`RowFacts` has it, where numbers may have 10 bits: float16, bfloat16, and TF32, with which a GPU computes
 float32 unless it is told otherwise."""
 
+NUMBERS_MAX = 63
+"""As :class:`RowFacts` has it: places that most tables have."""
+
 Shapes = Dict[str, Tuple[List[Shape], Shape]]
 """Padded input -> (the items' own shapes, the common shape)."""
 
@@ -107,14 +110,16 @@ class Ports:
         self._pad_batch = options.boolean("pad_batch", True)
         self._masks = options.texts_by_name("mask")
         constants = options.table("constants")
-        self._lacking = lacking_rows(
-            [port for port in inputs if port.name not in {*constants, *self._states, *self._masks.values()}],
-            [port for port in outputs if port.name not in self._states.values()],
-        )
+        brought = [port for port in inputs if port.name not in {*constants, *self._states, *self._masks.values()}]
+        answers = [port for port in outputs if port.name not in self._states.values()]
+        lacks = length_of_another(brought, answers)
+        self._lacking = lacks or batch_elsewhere(brought) or name_of_another(brought, answers)
         # By itself without, where the file fixes the batch at 1 and an output does not have it.
-        by_itself = bool(self._lacking) and options.takes("batch_axis") and not (self._states or "image" in options)
-        is_one = all(port.dims[:1] in ((1,), ()) for port in inputs if port.name not in constants)
-        self._batch_axis = options.boolean("batch_axis", not (by_itself and is_one and model.batch == (1,)))
+        self._may_lack = options.takes("batch_axis") and not (
+            self._states or {"image", "batch_axis"} & {*model.options}
+        )
+        self._may_lack = self._may_lack and model.batch == (1,) and all(port.dims[:1] == (1,) for port in brought)
+        self._batch_axis = options.boolean("batch_axis", not (lacks and self._may_lack))
         if not self._batch_axis:  # a batch axis of 1 is put in front here, and taken off around the model's run
             if self._state_axis or model.batch != (1,):
                 raise EngineError(
@@ -208,7 +213,13 @@ class Ports:
             if slot.pad is not None and slot.dims
         }
         facts = RowFacts(lacking=self._lacking if self._batch_axis else "", open_axes=open_axes)
-        return facts if device_kind == "cpu" else facts._replace(rounding=HALF_ROUNDING)
+        on_cpu = device_kind == "cpu"  # a GPU is lost to a place beyond a table
+        return facts._replace(numbers_max=NUMBERS_MAX) if on_cpu else facts._replace(rounding=HALF_ROUNDING)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether a run must tell if the outputs have the batch of 1 that the file fixes for the inputs."""
+        return self._batch_axis and self._may_lack
 
     # --- a batch, there and back ---
 

@@ -12,7 +12,7 @@ asked of every row:
   turns a decision inside the model (the order of two boxes), the same values in another order will do.
 
 The first size that fails is the end of the sizes. A size costs three runs, those that do not hold all drawn items five,
-and the items alone thirteen at most: about as much as the warm-up that follows. Knows sessions and values, no lane and
+and the items alone twenty at most: about as much as the warm-up that follows. Knows sessions and values, no lane and
 no clock.
 """
 
@@ -49,6 +49,11 @@ NOISE_FACTOR = 4.0
 FLIPS_MAX = 1e-3
 """As which share of the values of an output whole numbers may be others, where there are so many: each pixel of a mask
 is a decision, and rounding turns some."""
+
+SPARSE = 5
+DOUBTFUL_ITEMS = 8
+"""Where names say that an output has no rows of the batch, so many more items are run alone: mostly zeros, as a scene
+with a few things in it."""
 
 CUTS = (0.5, 0.75, 1.0, 0.25)
 """Lengths of the drawn items along open axes, as shares of the example's."""
@@ -138,7 +143,7 @@ class RowCheck:
         self._strict = Bounds(STRICT, SMALL, tolerance)
         self._rounding = Bounds(facts.rounding, 1.0, tolerance)
         self._ends: Dict[int, str] = {}
-        self._reason = facts.lacking  # why no size will do
+        self._reason = ""  # why no size will do
         self._unsure = ""  # why a size that mixes nothing will not do either
         self._cases: List[Case] = []
         self._takes_one = True
@@ -170,21 +175,21 @@ class RowCheck:
         self._takes_one = self._sizes[0] == 1 or self._runs_one(example)
         self._cases = [Case(example, None, self._alone(example, None))]
         for manner, share in enumerate(CUTS, 1):
-            for length in dict.fromkeys((share, 1.0)):
-                item = drawn_item(example, manner, length, self._facts.open_axes, draw)
+            most = self._facts.numbers_max
+            for length, numbers_max in ((share, most), (share, most // 8), (1.0, most // 8), (1.0, 1)):
+                item = drawn_item(example, manner, self._facts._replace(numbers_max=numbers_max), length, draw)
                 try:
                     self._cases.append(Case(item, None, self._alone(item, None)))
                     break
                 except WrongRows as error:
-                    self.wrong_rows = error
-                    self._reason = (
-                        self._reason or f"how many rows an output has depends on what the model sees: {error}"
-                    )
+                    self._depends(error)
                     break
                 except DEVICE_TROUBLE:
                     raise
                 except Exception:  # noqa: BLE001 a drawn item need not be one that the model takes
                     pass
+        for _ in range(DOUBTFUL_ITEMS if self._facts.lacking else 0):
+            self._count_rows(drawn_item(example, SPARSE, self._facts._replace(numbers_max=1), 1.0, draw))
         if any(case.alone.state is not None for case in self._cases):
             self._cases[1:3] = self._with_states()
         self._put_different_ones_first()
@@ -222,6 +227,21 @@ class RowCheck:
         """In a batch of one; of a model that takes none, in the smallest batch without other items."""
         return self._run([item], [state], 1 if self._takes_one else self._sizes[0])[0]
 
+    def _depends(self, error: WrongRows) -> None:
+        self.wrong_rows = error
+        self._reason = self._reason or f"how many rows an output has depends on what the model sees: {error}"
+
+    def _count_rows(self, item: Values) -> None:
+        """Run an item alone to see whether its outputs have one row."""
+        try:
+            self._alone(item, None)
+        except WrongRows as error:
+            self._depends(error)
+        except DEVICE_TROUBLE:
+            raise
+        except Exception:  # noqa: BLE001 a drawn item need not be one that the model takes
+            pass
+
     def _with_states(self) -> List[Case]:
         """Two items with the states that others left behind: the one with the widest values, and the one before."""
         found = []
@@ -237,7 +257,7 @@ class RowCheck:
             if difference(first.alone, case.alone, self._strict._replace(tolerance=0.0)).over > 1.0:
                 self._cases.insert(1, self._cases.pop(place))
                 return
-        self._unsure = (
+        self._unsure = self._facts.lacking or (
             "each item that was tried gets the same answer, so that a run does not show whether a batch keeps items "
             "apart; options.example = 'module:function' gives a real one"
         )
@@ -312,13 +332,14 @@ class RowCheck:
         )
 
 
-def drawn_item(
-    example: Values, manner: int, share: float, open_axes: Mapping[str, Tuple[int, ...]], draw: Any
-) -> Values:
+def drawn_item(example: Values, manner: int, facts: RowFacts, share: float, draw: Any) -> Values:
     """An item of the form of ``example``: of values from 0 to 1 (``manner`` 1), wider ones of both signs, zeros, and
-    large ones. Axes that are open are cut to a ``share`` of their lengths. Whole numbers are those of the
-    example in another order, since others may be no place in a table; those of eight bits are drawn, as pixels are."""
-    return {name: _drawn(_cut(value, open_axes.get(name, ()), share), manner, draw) for name, value in example.items()}
+    large ones. Axes that are open are cut to a ``share`` of their lengths. Whole numbers are those of the example where
+    it has several, since others may be no place in a table; those of eight bits are drawn, as pixels are."""
+    return {
+        name: _drawn(_cut(value, facts.open_axes.get(name, ()), share), manner, facts.numbers_max, draw)
+        for name, value in example.items()
+    }
 
 
 def _cut(value: Any, axes: Tuple[int, ...], share: float) -> Any:
@@ -328,25 +349,29 @@ def _cut(value: Any, axes: Tuple[int, ...], share: float) -> Any:
     return value[tuple(slice(0, length) for length in lengths)]
 
 
-def _drawn(value: Any, manner: int, draw: Any) -> Any:
+def _drawn(value: Any, manner: int, numbers_max: int, draw: Any) -> Any:
     if isinstance(value, str):
         words = value.split() or ["a", "b"]
         return " ".join([words[place % len(words)] for place in range(manner, manner + 1 + len(words) // manner)])
     if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in "fiubO":
         return value
     if value.dtype.kind == "O":
-        texts = [_drawn(text or "a b", manner, draw) for text in value.reshape(-1).tolist()]
+        texts = [_drawn(text or "a b", manner, 1, draw) for text in value.reshape(-1).tolist()]
         return np.array(texts, object).reshape(value.shape) if all(type(text) is str for text in texts) else value
     shape, kind = value.shape, value.dtype.kind
     numbers: Any
     if manner == 3:
         numbers = np.zeros(shape)
+    elif manner == SPARSE:
+        numbers = draw.uniform(0.0, 4.0, shape) * (draw.uniform(0.0, 1.0, shape) < draw.choice([0.02, 0.1, 0.3]))
     elif kind == "f":
         low, high = {1: (0.0, 1.0), 2: (-2.0, 2.0), 4: (-50.0, 50.0)}[manner]
         numbers = draw.uniform(low, high, shape)
     elif kind == "b" or value.dtype.itemsize > 1:
-        known = np.unique(value)
-        numbers = draw.permutation(value.reshape(-1)).reshape(shape) if known.size > 1 else draw.randint(0, 2, shape)
+        known = value.reshape(-1)
+        several = known.size > 0 and bool((known != known[0]).any())
+        largest = 1 if kind == "b" or manner == 1 else min(max(1, numbers_max), int(np.iinfo(value.dtype).max))
+        numbers = draw.choice(known, shape) if several else draw.randint(0, largest + 1, shape)
     else:
         bounds = np.iinfo(value.dtype)
         numbers = draw.randint(bounds.min, bounds.max + 1, shape)

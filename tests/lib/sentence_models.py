@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-WORDS = ("[UNK]", "[CLS]", "[SEP]", "a", "b", "c")
+WORDS = ("[PAD]", "[CLS]", "[SEP]", "a", "b", "c", "[UNK]")
 SIZE = 4
 
 

@@ -11,7 +11,7 @@ from typing import Mapping, Optional, Tuple
 
 import numpy as np
 
-from edgeserve.engines.axis_names import lacking_rows
+from edgeserve.engines.axis_names import batch_elsewhere, length_of_another
 from edgeserve.engines.describe import FileDescription
 from edgeserve.engines.ports import Port
 from edgeserve.engines.row_check import RowCheck
@@ -70,7 +70,8 @@ def find_roles(
     except NoBatchAxis:
         return roles_of(description, shapes, path, batch_axis=False)
     states = set(roles.state.values())
-    why = lacking_rows(roles.given, [port for port in description.outputs if port.name not in states])
+    answers = [port for port in description.outputs if port.name not in states]
+    why = length_of_another(roles.given, answers) or batch_elsewhere(roles.given)
     if why and not states:
         return _whole(description, shapes, path, why)
     if roles.fixed_batch is None or roles.fixed_batch == 1:

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import os
 import time
+from dataclasses import replace
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from edgeserve.config.schema import ModelConfig
@@ -23,7 +24,7 @@ from edgeserve.errors import EngineError, WrongRows
 from edgeserve.offload.pin import allowed_cores
 from edgeserve.tools.init.compute import CPU, GPU, compute_threads
 from edgeserve.tools.init.images import ImageProposal
-from edgeserve.tools.init.roles import Roles, Shape
+from edgeserve.tools.init.roles import WITHOUT_BATCH_AXIS, Roles, Shape
 from edgeserve.units import NS_PER_MS
 
 SIZES = (1, 2, 4, 8)
@@ -195,6 +196,8 @@ def opened(
         device, 0, compute_threads(len(allowed_cores()) or 1), name="trial", common={}, clock_ns=time.perf_counter_ns
     )
     config = model_config(name, os.path.abspath(path), roles, shapes, sizes, kind)
+    if kind in WITHOUT_BATCH_AXIS:  # said, so that the engine does not find out by itself
+        config = replace(config, options={**config.options, "batch_axis": roles.batch_axis})
     engine = make_engine(config, [lane], "/")
     try:
         engine.load()
