@@ -115,10 +115,9 @@ class Ports:
         lacks = length_of_another(brought, answers)
         self._lacking = lacks or batch_elsewhere(brought) or name_of_another(brought, answers)
         # By itself without, where the file fixes the batch at 1 and an output does not have it.
-        self._may_lack = options.takes("batch_axis") and not (
-            self._states or {"image", "batch_axis"} & {*model.options}
-        )
-        self._may_lack = self._may_lack and model.batch == (1,) and all(port.dims[:1] == (1,) for port in brought)
+        is_free = options.takes("batch_axis") and not (self._states or "image" in options or "batch_axis" in options)
+        is_one = model.batch == (1,) and all(port.dims[:1] == (1,) for port in brought)
+        self._may_lack = is_free and is_one and any(port.dims[:1] != (1,) for port in answers)
         self._batch_axis = options.boolean("batch_axis", not (lacks and self._may_lack))
         if not self._batch_axis:  # a batch axis of 1 is put in front here, and taken off around the model's run
             if self._state_axis or model.batch != (1,):
