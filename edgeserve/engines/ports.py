@@ -11,7 +11,8 @@ shapes up; ``pad_batch = false`` runs the items alone instead of padding to the 
 {y = {axis = 0, like = "x", of = 2}}`` cuts output ``y`` to an item's share: as much of its axis 0 as the item fills of
 axis 2 of the padded input ``x``.
 
-``batch_axis = false`` (where the engine takes it): the model has no batch axis, and runs one item as it is.
+``batch_axis = false`` (where the engine takes it): the model has no batch axis, and runs one item as it is. By itself
+where the file fixes the batch of the inputs at 1 and an output does not have it.
 
 ``hints = {"NODE.label" = "y:argmax", "NODE.margin" = "y:margin", difficulty = "z"}`` tells the scheduler a number of
 each item's outputs: the single value of ``z``, the place of the largest value of ``y``, the distance of its two
