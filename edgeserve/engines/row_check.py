@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Result, RowFacts, Session, Values, run_whole
-from edgeserve.errors import DeviceLost, EngineError, OutOfMemory, WrongRows
+from edgeserve.errors import DeviceLost, EngineError, OutOfMemory, ProcessEnded, WrongRows
 
 SEED = 3
 """Of the drawn items: the same at every start."""
@@ -171,11 +171,15 @@ class RowCheck:
     def begin(self, session: Session, example: Values) -> None:
         """Run items alone. Raises what the example raises; a drawn item that does not run is left out."""
         self._session = session
+        if self._facts.open_axes or any(isinstance(value, str) for value in example.values()):
+            self._strict = self._rounding  # other lengths beside an item are other kernels
         draw = np.random.RandomState(SEED)
         self._takes_one = self._sizes[0] == 1 or self._runs_one(example)
         self._cases = [Case(example, None, self._alone(example, None))]
         for manner, share in enumerate(CUTS, 1):
             most = self._facts.numbers_max
+            if self._reason:
+                break
             for length, numbers_max in ((share, most), (share, most // 8), (1.0, most // 8), (1.0, 1)):
                 item = drawn_item(example, manner, self._facts._replace(numbers_max=numbers_max), length, draw)
                 try:
@@ -186,9 +190,12 @@ class RowCheck:
                     break
                 except DEVICE_TROUBLE:
                     raise
+                except ProcessEnded as error:
+                    self._reason = f"a drawn item ends its process, so that no more are tried ({error})"
+                    break
                 except Exception:  # noqa: BLE001 a drawn item need not be one that the model takes
                     pass
-        for _ in range(DOUBTFUL_ITEMS if self._facts.lacking else 0):
+        for _ in range(DOUBTFUL_ITEMS if self._facts.lacking and not self._reason else 0):
             self._count_rows(drawn_item(example, SPARSE, self._facts._replace(numbers_max=1), 1.0, draw))
         if any(case.alone.state is not None for case in self._cases):
             self._cases[1:3] = self._with_states()

@@ -369,6 +369,36 @@ def test_without_a_batch_of_one_among_its_sizes_a_model_that_mixes_gets_one() ->
     assert of_own(Mixes(), (2, 4))[0] == (1,)
 
 
+def test_an_item_that_ends_its_process_is_the_last_that_is_drawn(tmp_path: Any) -> None:
+    """And the process is there again for the warm-up."""
+    (tmp_path / "dies.py").write_text(
+        "import os\n"
+        "import numpy as np\n"
+        "from edgeserve.engine import Engine, Footprint, Result\n"
+        "class Dies(Engine):\n"
+        "    def __init__(self, model, lanes, directory): pass\n"
+        "    def load(self): return Footprint(1)\n"
+        "    def unload(self): pass\n"
+        "    def example(self): return {'x': np.ones(2, np.float32)}\n"
+        "    def run(self, batch):\n"
+        "        for item in batch.items:\n"
+        "            if item['x'].max() > 30: os._exit(3)\n"
+        "        return [Result({'y': item['x']}) for item in batch.items]\n",
+        encoding="utf-8",
+    )
+    model = ModelConfig("m", "dies:Dies", batch=SIZES, options={"process": True, "process_timeout": "20s"})
+    engine = make_engine(model, [LANE], str(tmp_path))
+    engine.load()
+    try:
+        check = row_check_of(model, engine)
+        assert check is not None
+        check.begin(engine.open(LANE), engine.example())
+        assert "a drawn item ends its process" in check.look(2) and check.sizes() == (1,)
+        assert engine.run(Batch([{"x": np.ones(2, np.float32)}], 4))[0].outputs["y"].tolist() == [1, 1]
+    finally:
+        engine.unload()
+
+
 def test_a_give_up_ends_all_sizes() -> None:
     check = RowCheck(SIZES, RowFacts())
     check.give_up("nothing is known of its inputs")
