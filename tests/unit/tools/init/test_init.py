@@ -114,6 +114,31 @@ WHOLE = {"batch_axis": False, "batch": (1,)}
 ALONE = {"batch_axis": None, "batch": (1,)}
 
 
+def nms():
+    """Boxes and their scores in, the places of those that are kept out: one list for the batch."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    def port(name, kind, *dims):
+        return helper.make_tensor_value_info(name, kind, list(dims))
+
+    float_, int_ = TensorProto.FLOAT, TensorProto.INT64
+    weights = {
+        "most": np.array([3], np.int64),
+        "overlap": np.array([0.5], np.float32),
+        "least": np.array([0.2], np.float32),
+    }
+    graph = helper.make_graph(
+        [helper.make_node("NonMaxSuppression", ["boxes", "scores", *weights], ["kept"])],
+        "nms",
+        [port("boxes", float_, "batch", 6, 4), port("scores", float_, "batch", 1, 6)],
+        [port("kept", int_, "num_selected", 3)],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+    model.ir_version = 8
+    return model
+
+
 def kinds():
     """Kinds of models: the file, what init writes, an item, and words of the comment that says why."""
     pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
@@ -130,6 +155,7 @@ def kinds():
             "not a row for each item",
         ),
         "a list without words": (boxes("image", end=graphs._places), WHOLE, image[None], "not a row for each item"),
+        "a detector with NMS inside": (nms(), WHOLE, None, "not a row for each item"),
         "a list of a batch of one": (
             boxes("image", end=graphs._places, x=[1, 2, 3, 2]),
             WHOLE,
