@@ -268,12 +268,15 @@ class RowFacts(NamedTuple):
     why the model's file says that its outputs have not one row per item, ``""`` where it does not. ``open_axes``: input
     that is padded -> its axes along which items may be shorter than the example. ``rounding``: as which share of its
     largest value an output of one item may differ between batch sizes, since other kernels add up in another order.
+    ``numbers_max``: the largest whole number that may be tried as an input; more than 1 where a place beyond a table is
+    an error of that item and harms nothing.
     """
 
     checked: bool = True
     lacking: str = ""
     open_axes: Mapping[str, Tuple[int, ...]] = {}
     rounding: float = 1e-3
+    numbers_max: int = 1
 
 
 class Pending:

@@ -54,7 +54,7 @@ from edgeserve.engines.options import Options
 from edgeserve.engines.ports import PORT_OPTIONS, PackedBatch, Port, Ports
 from edgeserve.engines.python import import_function
 from edgeserve.engines.worker import worker_of
-from edgeserve.errors import ConfigError, DeviceMissing, EngineError, WrongInput
+from edgeserve.errors import ConfigError, DeviceMissing, EngineError, WrongInput, WrongRows
 
 KNOWN_OPTIONS = (
     "providers",
@@ -127,6 +127,7 @@ class OnnxEngine(Engine):
         self._bound: Dict[str, BoundModel] = {}  # lane -> its session on a GPU
         self._sessions: Dict[OnnxThreads, Any] = {}
         self._ports: Ports | None = None
+        self._whole: ModelConfig | None = None  # the model without its batch axis, where a run has shown that
         self._footprint = Footprint(0)
 
     def load(self) -> Footprint:
@@ -168,13 +169,35 @@ class OnnxEngine(Engine):
         inputs = _ports_of(session, "input", self._name)
         shapes = usual_shapes(session, inputs) if image is None else {image.input: frame_shape(image)}
         model = replace(self._model, shapes={**shapes, **self._model.shapes})
-        ports = Ports(model, self._options, inputs, _ports_of(session, "output", self._name))
+        ports = self._made_ports(model, session, inputs)
         input_bytes = ports.input_size_bytes(max(self._model.batch))
         work_bytes = input_bytes * WORK_PER_INPUT_BYTE
         if image is not None:  # frames as float32, and the network behind them
             work_bytes = 4 * input_bytes + WORK_PER_INPUT_BYTE * max(self._model.batch) * image.image_bytes
         self._footprint = Footprint(weights_size_bytes(path) * copies, work_bytes * copies)
         self._ports = ports
+
+    def _made_ports(self, model: ModelConfig, session: Any, inputs: Sequence[Port]) -> Ports:
+        """The ports; without a batch axis where a run shows that outputs do not have the 1 of the inputs. Two items are
+        run, one of zeros: in that a detector sees nothing."""
+        outputs = _ports_of(session, "output", self._name)
+        if self._whole is not None:
+            return Ports(self._whole, Options(self._whole, KNOWN_OPTIONS), inputs, outputs)
+        ports = Ports(model, self._options, inputs, outputs)
+        if not ports.is_doubtful:
+            return ports
+        try:
+            example = ports.example()
+            for item in (example, {name: np.zeros_like(value) for name, value in example.items()}):
+                packed = ports.pack(Batch([item], 1))
+                ports.unpack(session.run(ports.names, packed.feeds), packed)
+        except WrongRows:
+            shapes = {name: (1, *shape) for name, shape in model.shapes.items()}
+            self._whole = replace(model, shapes=shapes, options={**model.options, "batch_axis": False})
+            return self._made_ports(model, session, inputs)
+        except Exception:  # noqa: BLE001 ONNX Runtime raises types of its own: the warm-up tells
+            pass
+        return ports
 
     def unload(self) -> None:
         self._sessions = {}

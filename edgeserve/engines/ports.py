@@ -12,7 +12,8 @@ shapes up; ``pad_batch = false`` runs the items alone instead of padding to the 
 {y = {axis = 0, like = "x", of = 2}}`` cuts output ``y`` to an item's share: as much of its axis 0 as the item fills of
 axis 2 of the padded input ``x``.
 
-``batch_axis = false`` (where the engine takes it): the model has no batch axis, and runs one item as it is.
+``batch_axis = false`` (where the engine takes it): the model has no batch axis, and runs one item as it is. By itself
+where the file fixes the batch of the inputs at 1 and an output does not have it.
 
 ``hints = {"NODE.label" = "y:argmax", "NODE.margin" = "y:margin", difficulty = "z"}`` tells the scheduler a number of
 each item's outputs: the single value of ``z``, the place of the largest value of ``y``, the distance of its two
@@ -21,13 +22,13 @@ largest.
 
 from __future__ import annotations
 
-import re
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
+from edgeserve.engines.axis_names import batch_elsewhere, length_of_another, name_of_another
 from edgeserve.engines.base import Batch, OutputType, Result, RowFacts, Values, own_failure, with_failures
 from edgeserve.engines.collate import Room, Shape, Slot, common_shape, crop, dims_text, fit, mask, odd_shapes, stack
 from edgeserve.engines.options import Options, of_name
@@ -53,11 +54,6 @@ class Port(NamedTuple):
         """The same with a batch axis of 1 in front, for a model that has none."""
         return self._replace(dims=(1, *self.dims), axes=("", *self.axes) if self.axes else ())
 
-    @property
-    def first_axis(self) -> str:
-        """The name of the first axis, ``""`` where it has none."""
-        return self.axes[0] if self.axes else ""
-
 
 class Crop(NamedTuple):
     """Cut an output's ``axis`` to the share that an item fills of axis ``of`` of the padded input ``like``."""
@@ -75,55 +71,14 @@ class HintOf(NamedTuple):
     read: str
 
 
-def lacking_rows(inputs: Sequence[Port], outputs: Sequence[Port]) -> str:
-    """Why an output has not a row for each item of a batch of ``inputs``, as the file names or fixes its axes; ``""``
-    where it may have. What the file leaves open only a run tells."""
-    firsts = {port.first_axis for port in inputs if port.first_axis}
-    lengths = {port.dims[0] for port in inputs if port.dims}
-    fixed = set() if None in lengths else lengths
-    for port in inputs:
-        if any(map(_is_batch_name, port.axes[1:])) and not _is_batch_name(port.first_axis):
-            return f"the batch is not the first axis of input {port.name!r}, but one behind it"
-    told = {name for name in firsts if _tells(name)}
-    if len(told) > 1 and not all(map(_is_batch_name, told)):
-        return f"the first axes of its inputs are different ones: {', '.join(map(repr, sorted(told)))}"
-    for port in outputs:
-        name, length = port.first_axis, port.dims[0] if port.dims else None
-        if name and (firsts or fixed) and name not in firsts and _tells(name) and not _is_batch_name(name):
-            return f"the first axis of output {port.name!r} is {name!r}, which is no axis of its inputs' batch"
-        if length is not None and fixed and length not in fixed:
-            return (
-                f"the first axis of output {port.name!r} has a length of {length}, that of its inputs {_shown(fixed)}"
-            )
-    return ""
-
-
-def _is_batch_name(name: str) -> bool:
-    return bool(name) and BATCH_NAMES.search(name) is not None
-
-
-def _tells(name: str) -> bool:
-    return MADE_UP_NAMES.search(name) is None
-
-
-def _shown(lengths: Iterable[Any]) -> str:
-    return " and ".join(map(str, sorted(lengths)))
-
-
 READS = ("value", "argmax", "margin")
 
 HALF_ROUNDING = 0.03
 """As :class:`RowFacts` has it, where numbers may have 10 bits: float16, bfloat16, and TF32, with which a GPU computes
 float32 unless it is told otherwise."""
 
-BATCH_NAMES = re.compile(r"batch|sample|^(n|b|bs|bsz|rows?|examples?)$", re.IGNORECASE)
-"""Names that exporters and people give to a batch axis. Whoever calls one so means it."""
-
-MADE_UP_NAMES = re.compile(
-    r"(^unk_|_dim_\d+$|_dynamic_axes_\d+$|^s\d+$|^DynamicDimension|^dim_?\d*$|^d\d+$|^\?|^None$|^-1$)"
-)
-"""Names that a converter made up for lack of one: tf2onnx, torch's two exporters, paddle2onnx, ONNX's own inference.
-They say nothing. A ``u0`` is none of them: torch calls a length so that depends on values."""
+NUMBERS_MAX = 63
+"""As :class:`RowFacts` has it: places that most tables have."""
 
 Shapes = Dict[str, Tuple[List[Shape], Shape]]
 """Padded input -> (the items' own shapes, the common shape)."""
@@ -185,14 +140,15 @@ class Ports:
         self._pad_batch = options.boolean("pad_batch", True)
         self._masks = options.texts_by_name("mask")
         constants = options.table("constants")
-        self._lacking = lacking_rows(
-            [port for port in inputs if port.name not in {*constants, *self._states, *self._masks.values()}],
-            [port for port in outputs if port.name not in self._states.values()],
-        )
+        brought = [port for port in inputs if port.name not in {*constants, *self._states, *self._masks.values()}]
+        answers = [port for port in outputs if port.name not in self._states.values()]
+        lacks = length_of_another(brought, answers)
+        self._lacking = lacks or batch_elsewhere(brought) or name_of_another(brought, answers)
         # By itself without, where the file fixes the batch at 1 and an output does not have it.
-        by_itself = bool(self._lacking) and options.takes("batch_axis") and not (self._states or "image" in options)
-        is_one = all(port.dims[:1] in ((1,), ()) for port in inputs if port.name not in constants)
-        self._batch_axis = options.boolean("batch_axis", not (by_itself and is_one and model.batch == (1,)))
+        is_free = options.takes("batch_axis") and not (self._states or "image" in options or "batch_axis" in options)
+        is_one = model.batch == (1,) and all(port.dims[:1] == (1,) for port in brought)
+        self._may_lack = is_free and is_one and any(port.dims[:1] != (1,) for port in answers)
+        self._batch_axis = options.boolean("batch_axis", not (lacks and self._may_lack))
         if not self._batch_axis:  # a batch axis of 1 is put in front here, and taken off around the model's run
             if any(self._state_axes.values()) or model.batch != (1,):
                 raise EngineError(
@@ -289,7 +245,13 @@ class Ports:
             if slot.pad is not None and slot.dims
         }
         facts = RowFacts(lacking=self._lacking if self._batch_axis else "", open_axes=open_axes)
-        return facts if device_kind == "cpu" else facts._replace(rounding=HALF_ROUNDING)
+        on_cpu = device_kind == "cpu"  # a GPU is lost to a place beyond a table
+        return facts._replace(numbers_max=NUMBERS_MAX) if on_cpu else facts._replace(rounding=HALF_ROUNDING)
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether a run must tell if the outputs have the batch of 1 that the file fixes for the inputs."""
+        return self._batch_axis and self._may_lack
 
     # --- a batch, there and back ---
 

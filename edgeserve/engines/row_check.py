@@ -11,8 +11,9 @@ asked of every row:
 * Is it what the item gets alone? Other kernels may add up in another order: :attr:`RowFacts.rounding`. Where rounding
   turns a decision inside the model (the order of two boxes), the same values in another order will do.
 
-The first size that fails is the end of the sizes. A size costs three runs, and the items alone five at most: less than
-the warm-up that follows. Knows sessions and values, no lane and no clock.
+The first size that fails is the end of the sizes. A size costs three runs, those that do not hold all drawn items five,
+and the items alone twenty at most: about as much as the warm-up that follows. Knows sessions and values, no lane and
+no clock.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Result, RowFacts, Session, Values, run_whole
-from edgeserve.errors import DeviceLost, EngineError, OutOfMemory, WrongRows
+from edgeserve.errors import DeviceLost, EngineError, OutOfMemory, ProcessEnded, WrongRows
 
 SEED = 3
 """Of the drawn items: the same at every start."""
@@ -48,6 +49,11 @@ NOISE_FACTOR = 4.0
 FLIPS_MAX = 1e-3
 """As which share of the values of an output whole numbers may be others, where there are so many: each pixel of a mask
 is a decision, and rounding turns some."""
+
+SPARSE = 5
+DOUBTFUL_ITEMS = 8
+"""Where names say that an output has no rows of the batch, so many more items are run alone: mostly zeros, as a scene
+with a few things in it."""
 
 CUTS = (0.5, 0.75, 1.0, 0.25)
 """Lengths of the drawn items along open axes, as shares of the example's."""
@@ -137,7 +143,8 @@ class RowCheck:
         self._strict = Bounds(STRICT, SMALL, tolerance)
         self._rounding = Bounds(facts.rounding, 1.0, tolerance)
         self._ends: Dict[int, str] = {}
-        self._reason = facts.lacking  # why no size will do
+        self._reason = ""  # why no size will do
+        self._unsure = ""  # why a size that mixes nothing will not do either
         self._cases: List[Case] = []
         self._takes_one = True
         self._session = Session()
@@ -146,6 +153,12 @@ class RowCheck:
     def why(self) -> str:
         """Why the sizes end, ``""`` where they do not."""
         return self._ends[min(self._ends)] if self._ends else ""
+
+    def order(self) -> Tuple[int, ...]:
+        """In which order to look at the sizes: the smallest first, since a model that mixes two items mixes more, then
+        from the largest down, so that memory grows once. Where the smallest fails the others need no look."""
+        several = [size for size in self._sizes if size > 1]
+        return (*several[:1], *several[:0:-1])
 
     def sizes(self) -> Tuple[int, ...]:
         """The sizes before the first that failed. Raises :class:`EngineError` where that leaves a batch of one, which
@@ -158,27 +171,34 @@ class RowCheck:
     def begin(self, session: Session, example: Values) -> None:
         """Run items alone. Raises what the example raises; a drawn item that does not run is left out."""
         self._session = session
+        if self._facts.open_axes or any(isinstance(value, str) for value in example.values()):
+            self._strict = self._rounding  # other lengths beside an item are other kernels
         draw = np.random.RandomState(SEED)
         self._takes_one = self._sizes[0] == 1 or self._runs_one(example)
         self._cases = [Case(example, None, self._alone(example, None))]
         for manner, share in enumerate(CUTS, 1):
-            for length in dict.fromkeys((share, 1.0)):
-                item = drawn_item(example, manner, length, self._facts.open_axes, draw)
+            most = self._facts.numbers_max
+            if self._reason:
+                break
+            for length, numbers_max in ((share, most), (share, most // 8), (1.0, most // 8), (1.0, 1)):
+                item = drawn_item(example, manner, self._facts._replace(numbers_max=numbers_max), length, draw)
                 try:
                     self._cases.append(Case(item, None, self._alone(item, None)))
                     break
                 except WrongRows as error:
-                    self.wrong_rows = error
-                    self._reason = (
-                        self._reason or f"how many rows an output has depends on what the model sees: {error}"
-                    )
+                    self._depends(error)
                     break
                 except DEVICE_TROUBLE:
                     raise
+                except ProcessEnded as error:
+                    self._reason = f"a drawn item ends its process, so that no more are tried ({error})"
+                    break
                 except Exception:  # noqa: BLE001 a drawn item need not be one that the model takes
                     pass
+        for _ in range(DOUBTFUL_ITEMS if self._facts.lacking and not self._reason else 0):
+            self._count_rows(drawn_item(example, SPARSE, self._facts._replace(numbers_max=1), 1.0, draw))
         if any(case.alone.state is not None for case in self._cases):
-            self._cases[1:] = self._with_states()
+            self._cases[1:3] = self._with_states()
         self._put_different_ones_first()
 
     def give_up(self, why: str) -> None:
@@ -190,7 +210,7 @@ class RowCheck:
         why = self._reason
         if not why and size > 1:
             try:
-                why = self._look(size)
+                why = self._look(size) or self._unsure
             except DEVICE_TROUBLE:
                 raise
             except Exception as error:  # noqa: BLE001 an engine may raise anything, and the items ran alone
@@ -214,10 +234,25 @@ class RowCheck:
         """In a batch of one; of a model that takes none, in the smallest batch without other items."""
         return self._run([item], [state], 1 if self._takes_one else self._sizes[0])[0]
 
+    def _depends(self, error: WrongRows) -> None:
+        self.wrong_rows = error
+        self._reason = self._reason or f"how many rows an output has depends on what the model sees: {error}"
+
+    def _count_rows(self, item: Values) -> None:
+        """Run an item alone to see whether its outputs have one row."""
+        try:
+            self._alone(item, None)
+        except WrongRows as error:
+            self._depends(error)
+        except DEVICE_TROUBLE:
+            raise
+        except Exception:  # noqa: BLE001 a drawn item need not be one that the model takes
+            pass
+
     def _with_states(self) -> List[Case]:
-        """The other items with the states that items before them left behind."""
+        """Two items with the states that others left behind: the one with the widest values, and the one before."""
         found = []
-        for before, case in zip(self._cases, self._cases[1:]):
+        for before, case in zip((self._cases[-1], self._cases[1]), self._cases[1:3]):
             state = before.alone.state
             found.append(Case(case.values, state, self._alone(case.values, state)))
         return found
@@ -229,7 +264,7 @@ class RowCheck:
             if difference(first.alone, case.alone, self._strict._replace(tolerance=0.0)).over > 1.0:
                 self._cases.insert(1, self._cases.pop(place))
                 return
-        self._reason = self._reason or (
+        self._unsure = self._facts.lacking or (
             "each item that was tried gets the same answer, so that a run does not show whether a batch keeps items "
             "apart; options.example = 'module:function' gives a real one"
         )
@@ -245,16 +280,15 @@ class RowCheck:
         return self._run([case.values for case in cases], [case.state for case in cases], size)
 
     def _look(self, size: int) -> str:
-        count, half = len(self._cases), size // 2
-        whole = [place % count for place in range(size)]
-        turned = [(place + (2 if count > 2 else 1)) % count for place in whole]
-        changed = [*turned[:half], *whole[half:]]
-        first = self._batch(whole, size)
+        whole, wild = self._places(size)
+        half = size // 2
+        changed = [*wild[:half], *whole[half:]]
+        first, other = self._batch(whole, size), self._batch(changed, size)
         fewer = self._batch(whole[:half], size)  # the other rows only fill up
-        other = self._batch(changed, size)
+        more = [(self._batch(places, size), places) for places in self._more_places(size)]
         moved = self._moved(first[:half], fewer)
         if moved.over > 1.0:  # an engine need not fill up: then other kernels ran
-            moved = self._moved(first[:half], self._batch([*whole[:half], *turned[half:]], size)[:half])
+            moved = self._moved(first[:half], self._batch([*whole[:half], *wild[half:]], size)[:half])
         moved = max(moved, self._moved(first[half:], other[half:]))
         if moved.over > 1.0:
             noise = self._moved(first, self._batch(whole, size))
@@ -266,12 +300,25 @@ class RowCheck:
             if moved.over > NOISE_FACTOR * noise.over:
                 self.mixing = max(self.mixing, min(1.0, moved.share))
                 return f"{moved.text} when only the others of a batch of {size} change{self._padding()}"
-        for results, places in ((first, whole), (fewer, whole[:half]), (other, changed)):
+        for results, places in ((first, whole), (fewer, whole[:half]), (other, changed), *more):
             for place, result in zip(places, results):
                 found = self._from_alone(self._cases[place].alone, result)
                 if found.over > 1.0:
+                    self.mixing = max(self.mixing, min(1.0, found.share))
                     return f"{found.text} in a batch of {size} from what the item gets alone{self._padding()}"
         return ""
+
+    def _places(self, size: int) -> Tuple[List[int], List[int]]:
+        """Which item stands where in a batch, and another that takes its place: of the other end, whose values are the
+        widest."""
+        count = len(self._cases)
+        whole = [place % count for place in range(size)]
+        return whole, [count - 1 - place if 2 * place + 1 != count else 0 for place in whole]
+
+    def _more_places(self, size: int) -> List[List[int]]:
+        """Of a batch that does not hold all items: those of zeros and of wide values side by side, too."""
+        count = len(self._cases)
+        return [[(begin + place) % count for place in range(size)] for begin in range(2, count - 1) if size < count]
 
     def _moved(self, ones: Sequence[Result], others: Sequence[Result]) -> Difference:
         return max([SAME, *[difference(one, other, self._strict) for one, other in zip(ones, others)]])
@@ -292,13 +339,14 @@ class RowCheck:
         )
 
 
-def drawn_item(
-    example: Values, manner: int, share: float, open_axes: Mapping[str, Tuple[int, ...]], draw: Any
-) -> Values:
+def drawn_item(example: Values, manner: int, facts: RowFacts, share: float, draw: Any) -> Values:
     """An item of the form of ``example``: of values from 0 to 1 (``manner`` 1), wider ones of both signs, zeros, and
-    large ones. Axes that are open are cut to a ``share`` of their lengths. Whole numbers are those of the
-    example in another order, since others may be no place in a table; those of eight bits are drawn, as pixels are."""
-    return {name: _drawn(_cut(value, open_axes.get(name, ()), share), manner, draw) for name, value in example.items()}
+    large ones. Axes that are open are cut to a ``share`` of their lengths. Whole numbers are those of the example where
+    it has several, since others may be no place in a table; those of eight bits are drawn, as pixels are."""
+    return {
+        name: _drawn(_cut(value, facts.open_axes.get(name, ()), share), manner, facts.numbers_max, draw)
+        for name, value in example.items()
+    }
 
 
 def _cut(value: Any, axes: Tuple[int, ...], share: float) -> Any:
@@ -308,25 +356,29 @@ def _cut(value: Any, axes: Tuple[int, ...], share: float) -> Any:
     return value[tuple(slice(0, length) for length in lengths)]
 
 
-def _drawn(value: Any, manner: int, draw: Any) -> Any:
+def _drawn(value: Any, manner: int, numbers_max: int, draw: Any) -> Any:
     if isinstance(value, str):
         words = value.split() or ["a", "b"]
         return " ".join([words[place % len(words)] for place in range(manner, manner + 1 + len(words) // manner)])
     if not isinstance(value, (np.ndarray, np.generic)) or value.dtype.kind not in "fiubO":
         return value
     if value.dtype.kind == "O":
-        texts = [_drawn(text or "a b", manner, draw) for text in value.reshape(-1).tolist()]
+        texts = [_drawn(text or "a b", manner, 1, draw) for text in value.reshape(-1).tolist()]
         return np.array(texts, object).reshape(value.shape) if all(type(text) is str for text in texts) else value
     shape, kind = value.shape, value.dtype.kind
     numbers: Any
     if manner == 3:
         numbers = np.zeros(shape)
+    elif manner == SPARSE:
+        numbers = draw.uniform(0.0, 4.0, shape) * (draw.uniform(0.0, 1.0, shape) < draw.choice([0.02, 0.1, 0.3]))
     elif kind == "f":
         low, high = {1: (0.0, 1.0), 2: (-2.0, 2.0), 4: (-50.0, 50.0)}[manner]
         numbers = draw.uniform(low, high, shape)
     elif kind == "b" or value.dtype.itemsize > 1:
-        known = np.unique(value)
-        numbers = draw.permutation(value.reshape(-1)).reshape(shape) if known.size > 1 else draw.randint(0, 2, shape)
+        known = value.reshape(-1)
+        several = known.size > 0 and bool((known != known[0]).any())
+        largest = 1 if kind == "b" or manner == 1 else min(max(1, numbers_max), int(np.iinfo(value.dtype).max))
+        numbers = draw.choice(known, shape) if several else draw.randint(0, largest + 1, shape)
     else:
         bounds = np.iinfo(value.dtype)
         numbers = draw.randint(bounds.min, bounds.max + 1, shape)

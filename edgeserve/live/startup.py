@@ -317,8 +317,10 @@ class Starter:
             )
         except ExampleUnknown as unknown:
             check.give_up(f"it is not known what it takes ({unknown})")
-        for size in reversed(model.batch):  # the largest first, so that memory grows once
-            self._call(lane, model, f"tried in batches of {size}", partial(_look, check, size))
+        for place, size in enumerate(check.order()):
+            why = self._call(lane, model, f"tried in batches of {size}", partial(_look, check, size))
+            if why and not place:
+                break
         sizes = check.sizes()
         if sizes != model.batch:
             log.warning(

@@ -230,6 +230,8 @@ def with_times(table: Mapping[str, Any], config: Config, profiles: Sequence[Prof
                 if taken and before is None:
                     expected[str(size)] = f"{taken}ns"
             models[name]["expected"] = expected
+            if not set(config.models[name].batch) <= set(times):  # the start ended the others
+                models[name]["batch"] = sorted(times)
     lacking = [name for name in missing if not models[name].get("expected")]
     if lacking:
         raise ConfigError(

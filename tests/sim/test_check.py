@@ -140,6 +140,31 @@ def test_times_that_are_not_known_are_measured_now(tmp_path, capsys):
     assert status == 0
 
 
+def test_batch_sizes_that_a_start_ends_are_not_counted_on(tmp_path, capsys):
+    """Two at a time would hold 60 a second; the model mixes them, so that a start ends the size."""
+    (tmp_path / "mixing.py").write_text(
+        "import time\n"
+        "import numpy as np\n"
+        "from edgeserve.engine import Engine, Footprint, Result\n"
+        "class Mixing(Engine):\n"
+        "    def __init__(self, model, lanes, directory): pass\n"
+        "    def load(self): return Footprint(1)\n"
+        "    def unload(self): pass\n"
+        "    def example(self): return {'x': np.zeros(2, np.float32)}\n"
+        "    def run(self, batch):\n"
+        "        time.sleep(0.03)\n"
+        "        return [Result({'y': item['x'] + batch.items[0]['x']}) for item in batch.items]\n",
+        encoding="utf-8",
+    )
+    own = 'engine = "mixing:Mixing"\nbatch = [1, 2, 4]'
+    path = tmp_path / "edge.toml"
+    text = CONFIG.format(slo="1s", detect="").replace('engine = "synthetic"', own, 1)
+    path.write_text(text, encoding="utf-8")
+    assert cli.main(["check", str(path), "--rate", "frames=60"]) == 1
+    out = capsys.readouterr()
+    assert "no times are known of detect" in out.err and "a few runs now" in out.out
+
+
 def first_break_and_advice(tmp_path, capsys, *arguments, **how):
     _, out, _ = check(tmp_path, capsys, *arguments, "--json", **how)
     said = json.loads(out)

@@ -282,6 +282,8 @@ def _port(model: ModelConfig, options: Options, name: str, entry: Any, is_mask: 
             f"(without the batch axis, -1 is any length), or [model.{model.name}] shapes"
         )
     dims: Dims = tuple(None if dim == -1 else dim for dim in shape)
+    if not options.boolean("batch_axis", True):
+        return Port(name, dtype, dims)
     axis = of_name(options.integers("state_axis", 0, 0, 8), name) if name in model.state else 0
     return Port(name, dtype, (*dims[:axis], None, *dims[axis:]))
 
@@ -390,6 +392,7 @@ def describe(path: str) -> FileDescription:
             tuple(program.inputs),
             _output_ports(path, program.outputs),
             facts={"outputs": named} if named else {},
+            batches=() if program.sizes == (1, None) else ((program.sizes[0], program.sizes[1] or NO_BOUND),),
         )
     try:
         with warnings.catch_warnings():

@@ -6,7 +6,7 @@ returns, in order; default ``["output"]``, or the keys of the dict that an expor
 (``"float32"``, ``"float16"``, ``"bfloat16"``: weights and floating inputs; what comes out is float32), ``threads`` (of
 one run on the CPU; default: the lane's), ``deterministic`` (operators that give the same bits each time; it holds for
 the whole process), ``example`` (``"module:function"``), ``cuda`` (the library for streams: ``auto``, ``cuda-bindings``,
-``cuda-bindings``), and those of :mod:`edgeserve.engines.ports`.
+``cuda-bindings``), ``batch_axis`` and those of :mod:`edgeserve.engines.ports`.
 
 torch keeps the number of threads per thread of the program where it is built with OpenMP, as its wheels are: each lane
 has its own. The number is set on the thread that runs a batch, and only when it differs.
@@ -45,6 +45,7 @@ KNOWN_OPTIONS = (
     "example",
     "cuda",
     "image",
+    "batch_axis",
     *PORT_OPTIONS,
 )
 
@@ -256,7 +257,7 @@ class TorchEngine(Engine):
             )
 
     def _check_sizes(self, program: Program) -> None:
-        low, high = program.sizes
+        low, high = program.sizes if self._options.boolean("batch_axis", True) else (1, None)
         wrong = [size for size in self._model.batch if size < low or (high is not None and size > high)]
         if wrong:
             raise EngineError(

@@ -11,12 +11,13 @@ from typing import Mapping, Optional, Tuple
 
 import numpy as np
 
+from edgeserve.engines.axis_names import batch_elsewhere, length_of_another
 from edgeserve.engines.describe import FileDescription
-from edgeserve.engines.ports import Port, lacking_rows
+from edgeserve.engines.ports import Port
 from edgeserve.engines.row_check import RowCheck
 from edgeserve.errors import EngineError, WrongRows
 from edgeserve.tools.init.compute import CPU
-from edgeserve.tools.init.roles import NoBatchAxis, Roles, Shape, is_image, roles_of
+from edgeserve.tools.init.roles import WITHOUT_BATCH_AXIS, NoBatchAxis, Roles, Shape, is_image, roles_of
 from edgeserve.tools.init.trial import Trial, opened, try_model
 
 MIXES = 0.05
@@ -38,7 +39,7 @@ def try_roles(
     """What each input is, and how the model ran so; with the batch axis as the user says it (``said``), else as names
     and runs show it. :class:`EngineError` where neither tells, or nothing runs."""
     roles = find_roles(name, path, description, shapes, said)
-    may_be_whole = said is None and roles.batch_axis and description.engine == "onnx"
+    may_be_whole = said is None and roles.batch_axis and _can_be_whole(description)
     try:
         tried = try_model(name, path, roles, gpu)
     except WrongRows as error:
@@ -62,14 +63,15 @@ def find_roles(
 ) -> Roles:
     """What each input is, with the batch axis as the user says it, else as the file shows it, and a run where it fixes
     a length. :class:`EngineError` where neither tells."""
-    if said is not None or description.engine != "onnx":
+    if said is not None or not _can_be_whole(description):
         return roles_of(description, shapes, path, said is not False)
     try:
         roles = roles_of(description, shapes, path)
     except NoBatchAxis:
         return roles_of(description, shapes, path, batch_axis=False)
     states = set(roles.state.values())
-    why = lacking_rows(roles.given, [port for port in description.outputs if port.name not in states])
+    answers = [port for port in description.outputs if port.name not in states]
+    why = length_of_another(roles.given, answers) or batch_elsewhere(roles.given)
     if why and not states:
         return _whole(description, shapes, path, why)
     if roles.fixed_batch is None or roles.fixed_batch == 1:
@@ -85,6 +87,10 @@ def find_roles(
     return roles
 
 
+def _can_be_whole(description: FileDescription) -> bool:
+    return description.engine in WITHOUT_BATCH_AXIS and not description.opaque
+
+
 def _whole(description: FileDescription, shapes: Mapping[str, Shape], path: str, why: str) -> Roles:
     roles = roles_of(description, shapes, path, batch_axis=False)
     roles.notes.append(f"one request is one run of the model, without a batch axis: {' '.join(why.split())}")
@@ -94,7 +100,7 @@ def _whole(description: FileDescription, shapes: Mapping[str, Shape], path: str,
 def _is_one_item(name: str, path: str, roles: Roles, size: int) -> bool:
     """Whether what looks like a batch of a fixed size is one item."""
     try:
-        with opened(name, path, roles, roles.candidates[0], (size,), "onnx", CPU) as (engine, lane):
+        with opened(name, path, roles, roles.candidates[0], (size,), roles.description.engine, CPU) as (engine, lane):
             check = RowCheck((size,), engine.rows())
             check.begin(engine.open(lane), engine.example())
             check.look(size)

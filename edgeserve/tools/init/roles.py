@@ -34,6 +34,9 @@ NAME_LENGTH = 64
 _STATE_WORDS = re.compile(
     r"(state|hidden|cell|cache|memory|mems|past|prev|\bh0?\b|\bc0?\b|\bhx\b|\bcx\b|h_in|c_in)", re.IGNORECASE
 )
+WITHOUT_BATCH_AXIS = ("onnx", "torch")
+"""Engines that have ``options.batch_axis``."""
+
 _RATE_NAMES = ("sr", "rate", "sample_rate", "sampling_rate", "fs")
 
 
@@ -106,8 +109,11 @@ def _check_names(description: FileDescription, path: str) -> None:
 
 def _with_batch_of_one(description: FileDescription, path: str) -> FileDescription:
     """The same with a batch axis of 1 in front, which the engine takes off again; a sample rate stays a constant."""
-    if description.engine != "onnx":
-        raise EngineError(f"{path}: only ONNX files are served without a batch axis; export it with one, of length 1")
+    if description.engine not in WITHOUT_BATCH_AXIS or description.opaque:
+        raise EngineError(
+            f"{path}: only ONNX files and programs of torch.export are served without a batch axis; export it with "
+            "one, of length 1"
+        )
     return description._replace(
         inputs=tuple(
             port if not port.dims and port.name.lower() in _RATE_NAMES else port.batch_of_one()
@@ -188,7 +194,7 @@ def _fixed_batch(given: Sequence[Port], description: FileDescription, path: str)
     if len(fixed) > 1 or (size > 1 and outputs and outputs != {size}):
         shown = "; ".join(f"{port.name} {_dims(port.dims)}" for port in given)
         raise NoBatchAxis(
-            f"{path}: its inputs have no batch axis in front ({shown}), and only ONNX files are served without one. "
+            f"{path}: its inputs have no batch axis in front ({shown}), and it cannot be served without one. "
             "Export it with a leading axis for the batch, even of length 1"
         )
     return size

@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import os
 import time
+from dataclasses import replace
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from edgeserve.config.schema import ModelConfig
@@ -23,7 +24,7 @@ from edgeserve.errors import EngineError, WrongRows
 from edgeserve.offload.pin import allowed_cores
 from edgeserve.tools.init.compute import CPU, GPU, compute_threads
 from edgeserve.tools.init.images import ImageProposal
-from edgeserve.tools.init.roles import Roles, Shape
+from edgeserve.tools.init.roles import WITHOUT_BATCH_AXIS, Roles, Shape
 from edgeserve.units import NS_PER_MS
 
 SIZES = (1, 2, 4, 8)
@@ -159,7 +160,8 @@ def engine_options(roles: Roles, shapes: Dict[str, Shape]) -> Dict[str, Any]:
 def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], kind: str, device: str) -> Trial:
     sizes = sizes_of(roles)
     # Where one size is written, two items together tell whether the first axis is a batch at all.
-    looked_at = (1, 2) if sizes == (1,) and kind == "onnx" and roles.batch_axis and not roles.fixed_batch else sizes
+    may_be_one_item = kind == "onnx" and roles.batch_axis and not roles.fixed_batch
+    looked_at = (1, 2) if sizes == (1,) and may_be_one_item else sizes
     with opened(name, path, roles, shapes, looked_at, kind, device) as (engine, lane):
         session, example = engine.open(lane), engine.example()
         check = RowCheck(looked_at, engine.rows())
@@ -194,6 +196,8 @@ def opened(
         device, 0, compute_threads(len(allowed_cores()) or 1), name="trial", common={}, clock_ns=time.perf_counter_ns
     )
     config = model_config(name, os.path.abspath(path), roles, shapes, sizes, kind)
+    if kind in WITHOUT_BATCH_AXIS:  # said, so that the engine does not find out by itself
+        config = replace(config, options={**config.options, "batch_axis": roles.batch_axis})
     engine = make_engine(config, [lane], "/")
     try:
         engine.load()

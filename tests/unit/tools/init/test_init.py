@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edgeserve import cli
-from edgeserve.config.loading import load_config
+from edgeserve.config.loading import load_config, parse_config
 from edgeserve.engines.describe import FileDescription, describe
 from edgeserve.engines.gguf import read_header
 from edgeserve.engines.lm.lm_engine import KNOWN_OPTIONS
@@ -107,6 +107,139 @@ def test_where_a_run_cannot_tell_the_axis_is_asked_for(tmp_path, capsys):
     assert "x [6] is one item or a batch of 6" in capsys.readouterr().err
     assert written(tmp_path, clamp, "--batch-axis", "no").apps["clamp"].inputs["x"].shape == (6,)
     assert written(tmp_path, clamp, "--batch-axis", "yes", "--force").models["clamp"].batch == (6,)
+
+
+BATCH = {"batch_axis": None, "batch": (1, 2)}
+WHOLE = {"batch_axis": False, "batch": (1,)}
+ALONE = {"batch_axis": None, "batch": (1,)}
+
+
+def nms():
+    """Boxes and their scores in, the places of those that are kept out: one list for the batch."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    def port(name, kind, *dims):
+        return helper.make_tensor_value_info(name, kind, list(dims))
+
+    float_, int_ = TensorProto.FLOAT, TensorProto.INT64
+    weights = {
+        "most": np.array([3], np.int64),
+        "overlap": np.array([0.5], np.float32),
+        "least": np.array([0.2], np.float32),
+    }
+    graph = helper.make_graph(
+        [helper.make_node("NonMaxSuppression", ["boxes", "scores", *weights], ["kept"])],
+        "nms",
+        [port("boxes", float_, "batch", 6, 4), port("scores", float_, "batch", 1, 6)],
+        [port("kept", int_, "num_selected", 3)],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+    model.ir_version = 8
+    return model
+
+
+def kinds():
+    """Kinds of models: the file, what init writes, an item, and words of the comment that says why."""
+    pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
+    import drawn_graphs as graphs
+
+    vector, boxes = np.array([0.3, -2, 1.5, 4], np.float32), graphs.of_steps
+    image = np.random.RandomState(1).uniform(0, 1, (2, 3, 2)).astype(np.float32)
+    return {
+        "a network of batches": (boxes("vector", graphs._tanh), BATCH, vector, ""),
+        "a list in the file's words": (
+            boxes("image", end=graphs._places, y=["num_dets", 4]),
+            WHOLE,
+            image[None],
+            "not a row for each item",
+        ),
+        "a list without words": (boxes("image", end=graphs._places), WHOLE, image[None], "not a row for each item"),
+        "a detector with NMS inside": (nms(), WHOLE, None, "not a row for each item"),
+        "a list of a batch of one": (
+            boxes("image", end=graphs._places, x=[1, 2, 3, 2]),
+            WHOLE,
+            image[None],
+            "without a batch axis",
+        ),
+        "one find in most images": (
+            boxes("image", end=graphs._found, x=[1, 2, 3, 2]),
+            WHOLE,
+            image[None],
+            "without a batch axis",
+        ),
+        "a number for all": (boxes("vector", end=graphs._scalar), WHOLE, vector[None], "not a row for each item"),
+        "anchors beside": (boxes("vector", end=graphs._table), WHOLE, vector[None], "not a row for each item"),
+        "a squeezed batch": (boxes("image", end=graphs._squeezed), WHOLE, image[None], "not a row for each item"),
+        "time first, by its name": (
+            boxes("series", graphs._recurrent, x=["time", "batch", 4], y=["time", "batch", 4]),
+            WHOLE,
+            np.random.RandomState(2).randn(5, 3, 4).astype(np.float32),
+            "the batch is not the first axis",
+        ),
+        "time first, by a run": (
+            boxes("series", graphs._recurrent, x=[None, None, 4], y=[None, None, 4]),
+            WHOLE,
+            np.random.RandomState(2).randn(5, 3, 4).astype(np.float32),
+            "change the answers of the others",
+        ),
+        "a batch norm in training": (
+            boxes("image", graphs._batch_norm),
+            ALONE,
+            image,
+            "when only the others of a batch of 2 change",
+        ),
+        "quantised by the batch": (
+            boxes("image", graphs._quantised),
+            ALONE,
+            image,
+            "when only the others of a batch of 2 change",
+        ),
+        "logits of all pairs": (boxes("image", end=graphs._all_pairs, y=["batch", None]), ALONE, image, "a batch of 2"),
+        "answers by chance": (boxes("vector", graphs._random), ALONE, None, "other answers each time"),
+        "words of its own": (boxes("text", graphs._tanh), ALONE, np.array(["red", "blue"], object), "options.example"),
+    }
+
+
+@pytest.mark.parametrize("kind", sorted(kinds()))
+def test_each_kind_of_model_is_served_so_that_row_i_is_item_i(kind, tmp_path, monkeypatch):
+    import onnx
+    import onnxruntime
+
+    model, written_as, item, why = kinds()[kind]
+    onnx.save(model, str(tmp_path / "m.onnx"))
+    monkeypatch.setattr(trial, "PAYS", 2.0)  # which sizes pay is not asked here
+    monkeypatch.setattr(trial, "SIZES", (1, 2))
+    config = written(tmp_path, str(tmp_path / "m.onnx"))
+    found = config.models["m"]
+    assert {"batch_axis": found.options.get("batch_axis"), "batch": found.batch} == written_as
+    comments = [line for line in (tmp_path / "edge.toml").read_text().splitlines() if line.startswith("# ")]
+    assert not why or [line for line in comments if why in line], comments
+    if item is None:
+        return
+    whole = written_as is WHOLE
+    alone = onnxruntime.InferenceSession(str(tmp_path / "m.onnx")).run(None, {"x": item if whole else item[None]})[0]
+    with Runtime(config) as runtime:
+        beside = [
+            runtime.submit("m", {"x": item if place == 3 else item[::-1].copy()}, slo_ms=60_000) for place in range(6)
+        ]
+        got = np.asarray(beside[3].result(60)["y"])
+    np.testing.assert_allclose(got, alone if whole else alone[0], rtol=1e-5, atol=1e-6)
+    assert got.shape == (alone if whole else alone[0]).shape
+
+
+def test_a_batch_of_one_whose_outputs_lack_it_is_none_also_where_nobody_says_so(tmp_path):
+    """``batch_axis = false`` by itself: the list is the item's, however long."""
+    import drawn_graphs as graphs
+    import onnx
+
+    onnx.save(graphs.of_steps("image", end=graphs._places, x=[1, 2, 3, 2], y=["found", 4]), str(tmp_path / "m.onnx"))
+    model = {"engine": "onnx", "file": "m.onnx"}
+    tables = {"model": {"m": model}, "app": {"m": {"model": "m", "slo": "30s"}}}
+    image = np.zeros((1, 2, 3, 2), np.float32)
+    with Runtime(parse_config(tables, directory=str(tmp_path))) as runtime:
+        assert runtime.infer("m", {"x": image - 9})["y"].shape == (0, 4)
+        assert runtime.infer("m", {"x": image + 9})["y"].shape == (12, 4)
 
 
 def test_a_classifier_of_scikit_learn_serves_its_label_and_says_how_to_get_the_rest(tmp_path, capsys):
