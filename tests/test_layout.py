@@ -36,10 +36,21 @@ LOOSE = {
     "request_options",
     "runtime",
     "server",
+    "texts",
     "units",
 }
 
-GROUND = {"units", "errors", "answers", "request_options", "owners", "config", "compiled", "lognormal"}  # level 0
+GROUND = {
+    "units",
+    "errors",
+    "answers",
+    "request_options",
+    "owners",
+    "config",
+    "compiled",
+    "lognormal",
+    "texts",
+}  # level 0
 OUTSIDE = {"engines", "offload", "ipc", "device"}  # level 2: threads, sockets, engines
 
 # Room -> what it may import besides itself and the ground. The package itself ("") gives its version.
@@ -52,6 +63,7 @@ ROOMS = {
     "config": set(),
     "compiled": set(),
     "lognormal": set(),
+    "texts": set(),
     "sched": set(),
     "loop": {"sched.protocol", "sched.latency.window"},
     "engines": {"", "predict"},

@@ -12,7 +12,7 @@ by itself.
 ``cuda`` (the library for streams and memory: ``auto``, ``cuda-bindings``, ``none``),
 ``threads`` (default: the lane's), ``spin`` (default false: waiting threads sleep instead of burning the other lanes'
 cores), ``example`` (``"module:function"``, where zeros of ``shapes`` would mislead), ``image``
-(:mod:`edgeserve.engines.image`), ``batch_axis`` and the others of :mod:`edgeserve.engines.ports`.
+(:mod:`edgeserve.engines.image`), ``batch_axis``, ``settings`` and the others of :mod:`edgeserve.engines.ports`.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ KNOWN_OPTIONS = (
     "example",
     "image",
     "batch_axis",
+    "settings",
     *PORT_OPTIONS,
 )
 
@@ -489,7 +490,8 @@ def _ports_of(session: Any, side: str, model: str) -> List[Port]:
                 f"{', '.join(sorted(_DTYPES))} can be used. Export the model without it"
             )
         dims = tuple(dim if isinstance(dim, int) and dim >= 0 else None for dim in node.shape or ())
-        ports.append(Port(node.name, np.dtype(_DTYPES[kind]), dims))
+        axes = tuple(dim if isinstance(dim, str) else "" for dim in node.shape or ())
+        ports.append(Port(node.name, np.dtype(_DTYPES[kind]), dims, axes if any(axes) else ()))
     if nodes and not ports:
         raise EngineError(
             f"model {model!r}: none of its {side}s ({', '.join(f'{node.name} {node.type}' for node in nodes)}) is a "

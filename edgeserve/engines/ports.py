@@ -13,6 +13,8 @@ shapes up; ``pad_batch = false`` runs the items alone instead of padding to the 
 axis 2 of the padded input ``x``.
 
 ``batch_axis = false`` (where the engine takes it): the model has no batch axis, and runs one item as it is.
+``settings = ["scales"]`` (likewise): inputs without a batch axis beside others that have one; each request brings them,
+so it runs alone.
 
 ``hints = {"NODE.label" = "y:argmax", "NODE.margin" = "y:margin", difficulty = "z"}`` tells the scheduler a number of
 each item's outputs: the single value of ``z``, the place of the largest value of ``y``, the distance of its two
@@ -21,6 +23,7 @@ largest.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -34,20 +37,30 @@ from edgeserve.errors import EngineError, StateLost, WrongInput, nearest, sent_i
 
 PORT_OPTIONS = ("constants", "state_axis", "mask", "pad_multiple", "pad_batch", "crop_outputs", "hints")
 
+LENGTH_NAMES = re.compile(r"(^|_)(len|lens|length|lengths)(_|$)|[a-z]Lengths?$")
+"""Inputs that say how much of another one is used: of an example all."""
+
 EXAMPLE_SEED = 1
 """The example's values are drawn with this seed, so that two profiles see the same input."""
 
 
 class Port(NamedTuple):
-    """An input or output as the model declares it, batch axis included; ``None`` = any length."""
+    """An input or output as the model declares it, batch axis included; ``None`` = any length. ``axes``: the names that
+    the file gives to axes of any length, ``""`` for an axis without one; ``()`` where none has a name."""
 
     name: str
     dtype: Any
     dims: Tuple[Optional[int], ...]
+    axes: Tuple[str, ...] = ()
 
     def batch_of_one(self) -> Port:
         """The same with a batch axis of 1 in front, for a model that has none."""
-        return self._replace(dims=(1, *self.dims))
+        return self._replace(dims=(1, *self.dims), axes=("", *self.axes) if self.axes else ())
+
+    @property
+    def first_axis(self) -> str:
+        """The name of the first axis, ``""`` where it has none."""
+        return self.axes[0] if self.axes else ""
 
 
 class Crop(NamedTuple):
@@ -80,6 +93,10 @@ class PackedBatch(NamedTuple):
     shapes: Shapes
     rows: int
     failed: Mapping[int, EngineError]
+
+
+class GrowingState(EngineError):
+    """A model's new state has another shape than the one that it replaces."""
 
 
 def cast_exactly(value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -126,6 +143,7 @@ class Ports:
         self._pad_batch = options.boolean("pad_batch", True)
         self._masks = options.texts_by_name("mask")
         constants = options.table("constants")
+        self._settings = frozenset(options.texts("settings"))
         self._batch_axis = options.boolean("batch_axis", True)
         if not self._batch_axis:  # a batch axis of 1 is put in front here, and taken off around the model's run
             if any(self._state_axes.values()) or model.batch != (1,):
@@ -135,6 +153,15 @@ class Ports:
                 )
             inputs = [port if port.name in constants else port.batch_of_one() for port in inputs]
             outputs = [port.batch_of_one() if port.dims else port for port in outputs]
+        elif self._settings:
+            others = [port for port in inputs if port.name not in {*self._settings, *constants, *self._states}]
+            if model.batch != (1,) or any(port.dims[:1] not in ((1,), (None,)) for port in others):
+                raise EngineError(
+                    f"{self._where}: options.settings = {sorted(self._settings)} are each request's own and have no "
+                    "batch axis, so batch = [1] is needed, and a model that takes it; found batch = "
+                    f"{list(model.batch)}. What is the same for all requests is a constant: options.constants"
+                )
+            inputs = [port.batch_of_one() if port.name in self._settings else port for port in inputs]
         self._declared = list(outputs)
         by_name = {port.name: port for port in inputs}
         multiples = options.dims_by_name("pad_multiple")
@@ -143,6 +170,7 @@ class Ports:
             ("state", model.state),
             ("options.state_axis", state_axis if isinstance(state_axis, dict) else ()),
             ("options.constants", constants),
+            ("options.settings", self._settings),
             ("options.mask", [*self._masks, *self._masks.values()]),
             ("options.pad_multiple", multiples),
             ("shapes", model.shapes),
@@ -190,7 +218,8 @@ class Ports:
             shape = [-1 if dim is None else dim for dim in port.dims[1:]]
             for cut in self._crops.get(port.name, ()):
                 shape[cut.axis : cut.axis + 1] = [-1] if cut.axis < len(shape) else []
-            found[port.name] = OutputType(str(port.dtype), tuple(shape))
+            kind = "text" if np.dtype(port.dtype).kind == "O" else str(port.dtype)
+            found[port.name] = OutputType(kind, tuple(shape))
         return found
 
     def misfits(self, declared: Mapping[str, Optional[OutputType]]) -> List[str]:
@@ -199,7 +228,10 @@ class Ports:
         item = {
             name: None
             if kind is None
-            else np.broadcast_to(np.zeros((), kind.dtype), [1 if length < 0 else length for length in kind.shape])
+            else np.broadcast_to(
+                np.array("", object) if kind.dtype == "text" else np.zeros((), kind.dtype),
+                [1 if length < 0 else length for length in kind.shape],
+            )
             for name, kind in declared.items()
         }
         wrong = []
@@ -270,6 +302,8 @@ class Ports:
                 name: value if name in self._constants else value.reshape(value.shape[1:])
                 for name, value in feeds.items()
             }
+        for name in self._settings if self._batch_axis else ():
+            feeds[name] = feeds[name].reshape(feeds[name].shape[1:])
         return PackedBatch(feeds, shapes, count, failed)
 
     def unpack(self, arrays: Sequence[NDArray[Any]], packed: PackedBatch) -> List[Result]:
@@ -313,13 +347,13 @@ class Ports:
 
     def _new_state(self, arrays: Mapping[str, NDArray[Any]], index: int) -> Dict[str, NDArray[Any]]:
         """What an item leaves behind for the next of its stream. :class:`StateLost` where nothing can go on from it,
-        :class:`EngineError` where it could not of any."""
+        :class:`GrowingState` where it could not of any."""
         state = {}
         for name, output in self._states.items():
             # Copied, so that a stream keeps its own state alive and not the whole batch's.
             part = state[name] = np.array(arrays[output].take(index, axis=self._state_axes[name]), copy=True)
             if part.shape != self._state_shapes[name]:
-                raise EngineError(
+                raise GrowingState(
                     f"{self._where}: the new state {output!r} has the shape {list(part.shape)} per item, and {name!r}, "
                     f"which it replaces, {list(self._state_shapes[name])}: a state that grows cannot be kept for ever. "
                     "Export the model with a state of one length, such as a window of the latest steps"
@@ -351,17 +385,28 @@ class Ports:
         return found
 
     def example(self) -> Values:
-        """One item of drawn values: floats in 0..1, whole numbers zero (a valid index into any table)."""
+        """One item of drawn values: floats in 0..1, whole numbers zero (a valid index into any table), lengths as
+        long as the example."""
         random = np.random.default_rng(EXAMPLE_SEED)
         item: Values = {}
+        shapes = {slot.name: self._example_shape(slot) for slot in self._slots}
         for slot in self._slots:
-            shape = self._example_shape(slot)
+            shape = shapes[slot.name]
             kind = np.dtype(slot.dtype).kind
             if kind == "f":
                 item[slot.name] = random.random(shape).astype(slot.dtype)
+            elif kind in "iu" and LENGTH_NAMES.search(slot.name) and shape in ((), (1,)):
+                item[slot.name] = np.full(shape, self._longest_open(shapes), slot.dtype)
             else:
                 item[slot.name] = np.full(shape, "" if kind == "O" else 0, dtype=slot.dtype)
         return item
+
+    def _longest_open(self, shapes: Mapping[str, Shape]) -> int:
+        """The length of the longest axis that the model leaves open: what an input that tells a length means."""
+        return max(
+            (shapes[slot.name][axis] for slot in self._slots for axis, dim in enumerate(slot.dims) if dim is None),
+            default=0,
+        )
 
     def input_size_bytes(self, size: int) -> int:
         """Bytes of the inputs of a batch of ``size``; axes of unknown length count as 1."""
@@ -481,8 +526,9 @@ class Ports:
         for port in batched:
             if not port.dims:
                 raise EngineError(
-                    f"{self._where}: input {port.name!r} is a single number without a batch axis; "
-                    f"give it in [model.{self._model.name}] options.constants = {{{port.name} = ...}}"
+                    f"{self._where}: input {port.name!r} is a single number without a batch axis; give it in "
+                    f"[model.{self._model.name}] options.constants = {{{port.name} = ...}}, or name it in "
+                    "options.settings where each request brings its own"
                 )
             if port.dims[0] is not None:
                 fixed = port.dims[0]
