@@ -11,8 +11,16 @@ export interface Tensor {
   dtype: Dtype;
 }
 
-/** What an input may be: a text, a typed array (one axis), or data with its shape. */
-export type Input = string | TypedArray | { data: TypedArray; shape?: number[]; dtype?: Dtype };
+/** Texts in C order. */
+export interface Texts {
+  data: string[];
+  shape: number[];
+  dtype: 'text';
+}
+
+/** What an input may be: a text, a typed array or a list of texts (one axis), or data with its shape. */
+export type Input = string | TypedArray | string[] | { data: TypedArray; shape?: number[]; dtype?: Dtype } |
+  { data: string[]; shape?: number[]; dtype?: 'text' };
 
 export interface InferOptions {
   /** Deadline in milliseconds from now; the app's own when left out. */
@@ -35,7 +43,7 @@ export interface InferOptions {
 }
 
 export interface Answer {
-  outputs: Record<string, Tensor | string | string[]>;
+  outputs: Record<string, Tensor | Texts | string | string[]>;
   /** The server's number of the request, for `story`. */
   id: number;
   late: boolean;

@@ -12,7 +12,7 @@ by itself.
 ``cuda`` (the library for streams and memory: ``auto``, ``cuda-bindings``, ``none``),
 ``threads`` (default: the lane's), ``spin`` (default false: waiting threads sleep instead of burning the other lanes'
 cores), ``example`` (``"module:function"``, where zeros of ``shapes`` would mislead), ``image``
-(:mod:`edgeserve.engines.image`), ``batch_axis`` and the others of :mod:`edgeserve.engines.ports`.
+(:mod:`edgeserve.engines.image`), ``batch_axis``, ``settings`` and the others of :mod:`edgeserve.engines.ports`.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ KNOWN_OPTIONS = (
     "example",
     "image",
     "batch_axis",
+    "settings",
     *PORT_OPTIONS,
 )
 

@@ -13,7 +13,8 @@ shapes up; ``pad_batch = false`` runs the items alone instead of padding to the 
 axis 2 of the padded input ``x``.
 
 ``batch_axis = false`` (where the engine takes it): the model has no batch axis, and runs one item as it is. By itself
-where the file fixes the batch of the inputs at 1 and an output does not have it.
+where the file fixes the batch of the inputs at 1 and an output does not have it. ``settings = ["scales"]`` (likewise):
+inputs without a batch axis beside others that have one; each request brings them, so it runs alone.
 
 ``hints = {"NODE.label" = "y:argmax", "NODE.margin" = "y:margin", difficulty = "z"}`` tells the scheduler a number of
 each item's outputs: the single value of ``z``, the place of the largest value of ``y``, the distance of its two
@@ -22,6 +23,7 @@ largest.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -36,6 +38,9 @@ from edgeserve.errors import EngineError, StateLost, WrongInput, WrongRows, near
 from edgeserve.units import counted
 
 PORT_OPTIONS = ("constants", "state_axis", "mask", "pad_multiple", "pad_batch", "crop_outputs", "hints")
+
+LENGTH_NAMES = re.compile(r"(^|_)(len|lens|length|lengths)(_|$)|[a-z]Lengths?$")
+"""Inputs that say how much of another one is used: of an example all."""
 
 EXAMPLE_SEED = 1
 """The example's values are drawn with this seed, so that two profiles see the same input."""
@@ -53,6 +58,11 @@ class Port(NamedTuple):
     def batch_of_one(self) -> Port:
         """The same with a batch axis of 1 in front, for a model that has none."""
         return self._replace(dims=(1, *self.dims), axes=("", *self.axes) if self.axes else ())
+
+    @property
+    def first_axis(self) -> str:
+        """The name of the first axis, ``""`` where it has none."""
+        return self.axes[0] if self.axes else ""
 
 
 class Crop(NamedTuple):
@@ -94,6 +104,10 @@ class PackedBatch(NamedTuple):
     rows: int
     size: int
     failed: Mapping[int, EngineError]
+
+
+class GrowingState(EngineError):
+    """A model's new state has another shape than the one that it replaces."""
 
 
 def cast_exactly(value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -140,7 +154,9 @@ class Ports:
         self._pad_batch = options.boolean("pad_batch", True)
         self._masks = options.texts_by_name("mask")
         constants = options.table("constants")
-        brought = [port for port in inputs if port.name not in {*constants, *self._states, *self._masks.values()}]
+        self._settings = frozenset(options.texts("settings"))
+        no_rows = {*constants, *self._states, *self._masks.values(), *self._settings}
+        brought = [port for port in inputs if port.name not in no_rows]
         answers = [port for port in outputs if port.name not in self._states.values()]
         lacks = length_of_another(brought, answers)
         self._lacking = lacks or batch_elsewhere(brought) or name_of_another(brought, answers)
@@ -157,6 +173,15 @@ class Ports:
                 )
             inputs = [port if port.name in constants else port.batch_of_one() for port in inputs]
             outputs = [port.batch_of_one() if port.dims else port for port in outputs]
+        elif self._settings:
+            others = [port for port in inputs if port.name not in {*self._settings, *constants, *self._states}]
+            if model.batch != (1,) or any(port.dims[:1] not in ((1,), (None,)) for port in others):
+                raise EngineError(
+                    f"{self._where}: options.settings = {sorted(self._settings)} are each request's own and have no "
+                    "batch axis, so batch = [1] is needed, and a model that takes it; found batch = "
+                    f"{list(model.batch)}. What is the same for all requests is a constant: options.constants"
+                )
+            inputs = [port.batch_of_one() if port.name in self._settings else port for port in inputs]
         self._declared = list(outputs)
         by_name = {port.name: port for port in inputs}
         multiples = options.dims_by_name("pad_multiple")
@@ -165,6 +190,7 @@ class Ports:
             ("state", model.state),
             ("options.state_axis", state_axis if isinstance(state_axis, dict) else ()),
             ("options.constants", constants),
+            ("options.settings", self._settings),
             ("options.mask", [*self._masks, *self._masks.values()]),
             ("options.pad_multiple", multiples),
             ("shapes", model.shapes),
@@ -212,7 +238,8 @@ class Ports:
             shape = [-1 if dim is None else dim for dim in port.dims[1:]]
             for cut in self._crops.get(port.name, ()):
                 shape[cut.axis : cut.axis + 1] = [-1] if cut.axis < len(shape) else []
-            found[port.name] = OutputType(str(port.dtype), tuple(shape))
+            kind = "text" if np.dtype(port.dtype).kind == "O" else str(port.dtype)
+            found[port.name] = OutputType(kind, tuple(shape))
         return found
 
     def misfits(self, declared: Mapping[str, Optional[OutputType]]) -> List[str]:
@@ -221,7 +248,10 @@ class Ports:
         item = {
             name: None
             if kind is None
-            else np.broadcast_to(np.zeros((), kind.dtype), [1 if length < 0 else length for length in kind.shape])
+            else np.broadcast_to(
+                np.array("", object) if kind.dtype == "text" else np.zeros((), kind.dtype),
+                [1 if length < 0 else length for length in kind.shape],
+            )
             for name, kind in declared.items()
         }
         wrong = []
@@ -308,6 +338,8 @@ class Ports:
                 name: value if name in self._constants else value.reshape(value.shape[1:])
                 for name, value in feeds.items()
             }
+        for name in self._settings if self._batch_axis else ():
+            feeds[name] = feeds[name].reshape(feeds[name].shape[1:])
         return PackedBatch(feeds, shapes, count, size, failed)
 
     def unpack(self, arrays: Sequence[NDArray[Any]], packed: PackedBatch) -> List[Result]:
@@ -356,13 +388,13 @@ class Ports:
 
     def _new_state(self, arrays: Mapping[str, NDArray[Any]], index: int) -> Dict[str, NDArray[Any]]:
         """What an item leaves behind for the next of its stream. :class:`StateLost` where nothing can go on from it,
-        :class:`EngineError` where it could not of any."""
+        :class:`GrowingState` where it could not of any."""
         state = {}
         for name, output in self._states.items():
             # Copied, so that a stream keeps its own state alive and not the whole batch's.
             part = state[name] = np.array(arrays[output].take(index, axis=self._state_axes[name]), copy=True)
             if part.shape != self._state_shapes[name]:
-                raise EngineError(
+                raise GrowingState(
                     f"{self._where}: the new state {output!r} has the shape {list(part.shape)} per item, and {name!r}, "
                     f"which it replaces, {list(self._state_shapes[name])}: a state that grows cannot be kept for ever. "
                     "Export the model with a state of one length, such as a window of the latest steps"
@@ -394,17 +426,28 @@ class Ports:
         return found
 
     def example(self) -> Values:
-        """One item of drawn values: floats in 0..1, whole numbers zero (a valid index into any table)."""
+        """One item of drawn values: floats in 0..1, whole numbers zero (a valid index into any table), lengths as
+        long as the example."""
         random = np.random.default_rng(EXAMPLE_SEED)
         item: Values = {}
+        shapes = {slot.name: self._example_shape(slot) for slot in self._slots}
         for slot in self._slots:
-            shape = self._example_shape(slot)
+            shape = shapes[slot.name]
             kind = np.dtype(slot.dtype).kind
             if kind == "f":
                 item[slot.name] = random.random(shape).astype(slot.dtype)
+            elif kind in "iu" and LENGTH_NAMES.search(slot.name) and shape in ((), (1,)):
+                item[slot.name] = np.full(shape, self._longest_open(shapes), slot.dtype)
             else:
                 item[slot.name] = np.full(shape, "" if kind == "O" else 0, dtype=slot.dtype)
         return item
+
+    def _longest_open(self, shapes: Mapping[str, Shape]) -> int:
+        """The length of the longest axis that the model leaves open: what an input that tells a length means."""
+        return max(
+            (shapes[slot.name][axis] for slot in self._slots for axis, dim in enumerate(slot.dims) if dim is None),
+            default=0,
+        )
 
     def input_size_bytes(self, size: int) -> int:
         """Bytes of the inputs of a batch of ``size``; axes of unknown length count as 1."""
@@ -524,8 +567,9 @@ class Ports:
         for port in batched:
             if not port.dims:
                 raise EngineError(
-                    f"{self._where}: input {port.name!r} is a single number without a batch axis; "
-                    f"give it in [model.{self._model.name}] options.constants = {{{port.name} = ...}}"
+                    f"{self._where}: input {port.name!r} is a single number without a batch axis; give it in "
+                    f"[model.{self._model.name}] options.constants = {{{port.name} = ...}}, or name it in "
+                    "options.settings where each request brings its own"
                 )
             if port.dims[0] is not None:
                 fixed = port.dims[0]

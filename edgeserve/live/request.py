@@ -29,6 +29,7 @@ from edgeserve.live.responders import Responder
 from edgeserve.live.value_flow import AppPlan, name_clashes
 from edgeserve.request_options import TRACEPARENT
 from edgeserve.sched.protocol.events import CLASSES, ON_LATE, Part
+from edgeserve.texts import is_text, text_array
 from edgeserve.units import NS_PER_S, counted_axes, format_duration, ms_to_ns
 
 OBJECT_KINDS: Mapping[str, Tuple[type, ...]] = {
@@ -156,16 +157,21 @@ NO_VALUES: Mapping[Any, Any] = {}
 class InputRule:
     """What one declared input must be."""
 
-    __slots__ = ("name", "dtype", "kinds", "shape", "exact", "optional")
+    __slots__ = ("name", "dtype", "kinds", "shape", "exact", "optional", "texts")
 
     def __init__(self, app: str, name: str, config: TensorConfig) -> None:
         self.name = name
-        self.kinds = OBJECT_KINDS.get(config.dtype)
+        self.texts = config.dtype == "text" and bool(config.shape)  # an array of them; else it is one string
+        self.kinds = None if self.texts else OBJECT_KINDS.get(config.dtype)
         self.shape = config.shape
         self.exact = -1 not in config.shape
         self.optional = config.optional
         try:
-            self.dtype: Optional[np.dtype[Any]] = None if self.kinds else np.dtype(config.dtype)
+            self.dtype: Optional[np.dtype[Any]] = (
+                None if self.kinds else np.dtype(object if self.texts else config.dtype)
+            )
+            if self.dtype is not None and self.dtype.hasobject and not self.texts:
+                raise TypeError("texts are said to be texts")
         except TypeError:
             raise ConfigError(
                 f"[app.{app}] inputs.{name} dtype = {config.dtype!r}: expected a numpy dtype such as "
@@ -177,12 +183,27 @@ class InputRule:
             return isinstance(value, self.kinds)
         if not isinstance(value, (np.ndarray, DeviceArray)) or value.dtype != self.dtype:
             return False
+        if self.texts and not (isinstance(value, np.ndarray) and all(isinstance(text, str) for text in value.flat)):
+            return False
         if self.exact:
             same: bool = value.shape == self.shape
             return same
         return len(value.shape) == len(self.shape) and all(
             want in (-1, have) for want, have in zip(self.shape, value.shape)
         )
+
+    def as_declared(self, value: Any) -> Any:
+        """Texts in the form that is declared: a string, or an array of strings. Any other value as it is."""
+        try:
+            if self.texts:
+                array = text_array(value)
+                is_one = array.ndim == 0 and all(size in (1, -1) for size in self.shape)
+                return array.reshape((1,) * len(self.shape)) if is_one else array
+            if self.kinds == (str,) and is_text(value) and value.size == 1:
+                return text_array(value).item()
+        except ValueError:
+            pass  # it does not fit, and that is said
+        return value
 
     def mismatch(self, value: Any) -> str:
         """Why a value does not fit: what it is, and what was expected."""
@@ -207,7 +228,7 @@ class InputRule:
                 next(name for name, kinds in OBJECT_KINDS.items() if kinds is self.kinds), "anything"
             )
         shape = ", ".join("any" if size < 0 else str(size) for size in self.shape)
-        return f"a numpy array {self.dtype} [{shape}]"
+        return f"an array of texts [{shape}]" if self.texts else f"a numpy array {self.dtype} [{shape}]"
 
 
 class RequestValidator:
@@ -357,7 +378,7 @@ class RequestValidator:
                 error.ending = partial(sent_instead, name, tuple(inputs), tuple(rules))
                 raise error
             if not rule.fits(inputs[name]):
-                inputs[name] = self._as_array(rule, inputs[name])
+                inputs[name] = rule.as_declared(self._as_array(rule, inputs[name]))
                 if not rule.fits(inputs[name]):
                     raise BadInput(f"app {app!r}: input {name!r} is {rule.mismatch(inputs[name])}")
         for name in inputs:
@@ -517,7 +538,8 @@ def unknown_app(app: Any, validators: Mapping[str, RequestValidator]) -> Unknown
 def describe(value: Any) -> str:
     """A value in an error message: an array by dtype and shape, anything else by its type."""
     if isinstance(value, np.ndarray):
-        return f"{value.dtype} [{', '.join(map(str, value.shape))}]"
+        kind = "texts" if is_text(value) and all(isinstance(text, str) for text in value.flat) else value.dtype
+        return f"{kind} [{', '.join(map(str, value.shape))}]"
     if isinstance(value, DeviceArray):
         return f"{value.dtype} [{', '.join(map(str, value.shape))}] on the GPU"
     return type(value).__name__

@@ -24,11 +24,11 @@ from edgeserve.engines.row_check import RowCheck, may_need_row_check, row_check_
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EngineError, ExampleUnknown, ProfileError
 from edgeserve.live.loop_io import Mailbox
-from edgeserve.live.request import OBJECT_KINDS
 from edgeserve.offload.lane_thread import LaneDown, LaneThread, LaneWork, WorkDone
 from edgeserve.offload.pin import allowed_cores, pin_thread
 from edgeserve.sched.core.build import ASSUMED_NS, copy_lane_name, model_lanes
 from edgeserve.sched.protocol.actions import START_ANY_TIME_NS
+from edgeserve.texts import is_text
 from edgeserve.units import NS_PER_MS, format_duration, format_size
 
 log = logging.getLogger("edgeserve")
@@ -385,7 +385,7 @@ def check_inputs(config: Config, model: ModelConfig, engine: Engine) -> None:
         if len(app.nodes) != 1 or app.nodes[0].model != model.name or app.nodes[0].inputs or not app.inputs:
             continue
         declared = {
-            name: OutputType(tensor.dtype, tensor.shape) if tensor.dtype not in OBJECT_KINDS else None
+            name: OutputType(tensor.dtype, tensor.shape) if tensor.dtype not in ("bytes", "any") else None
             for name, tensor in app.inputs.items()
         }
         wrong = engine.misfits(declared)
@@ -404,7 +404,7 @@ def output_types(outputs: Mapping[str, Any]) -> Dict[str, OutputType]:
             found[name] = OutputType("text", ())
         elif isinstance(value, (np.ndarray, np.generic, int, float)):
             array = np.asarray(value)
-            found[name] = OutputType(str(array.dtype), (-1,) * array.ndim)
+            found[name] = OutputType("text" if is_text(array) else str(array.dtype), (-1,) * array.ndim)
     return found
 
 

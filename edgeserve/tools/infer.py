@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from edgeserve.answers import BREAKDOWN_KEYS, Answer
 from edgeserve.client import Client
 from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES
-from edgeserve.config.text_files import write_file
+from edgeserve.config.text_files import read_json, write_file
 from edgeserve.errors import REFUSAL_NUMBERS, BadInput, RequestError
+from edgeserve.texts import is_text, text_array
 from edgeserve.tools.connection import add_connection_arguments, connected, same_connection
 from edgeserve.tools.inputs import example_inputs, images_as_declared, read_image
 from edgeserve.units import ns_to_ms, parse_duration_ns
@@ -32,7 +33,10 @@ SHOWN_CHARS_MAX = 2000  # of a text
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of ``edgeserve infer``."""
     parser.add_argument("app", metavar="APP", help="the app to ask")
-    add_request_arguments(parser, "a tensor from a .npy file, or an image (needs pillow) as uint8 height x width x 3")
+    add_request_arguments(
+        parser,
+        "a tensor from a .npy file, an image (needs pillow) as uint8 height x width x 3, or texts from .json",
+    )
     parser.add_argument(
         "--example", action="store_true", help="make up what is not given, as the app declares its inputs"
     )
@@ -47,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=FILE",
         action="append",
         default=[],
-        help="write an output to a .npy file (a text to any file)",
+        help="write an output to a .npy file (a text to any file, an array of texts as JSON)",
     )
     parser.add_argument("--timeout", metavar="TIME", default="30s", help="wait at most this long (default 30s)")
     add_connection_arguments(parser)
@@ -145,13 +149,17 @@ def _milliseconds(option: str, text: str) -> float:
 
 
 def read_tensor(path: str) -> NDArray[Any]:
-    """A ``.npy`` file (never a pickle) or an image."""
+    """A ``.npy`` file (never a pickle), an image, or texts in a JSON file."""
     try:
         if is_image(path):
             return read_image(path)
+        if path.lower().endswith(".json"):
+            return text_array(read_json(path))
         value = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
-        raise BadInput(f"--in {path}: cannot be read ({error}); expected a .npy file or an image") from None
+        raise BadInput(
+            f"--in {path}: cannot be read ({error}); expected a .npy file, an image, or texts in a .json file"
+        ) from None
     if not isinstance(value, np.ndarray):
         raise BadInput(f"--in {path}: holds several arrays; give a .npy file with one")
     return value
@@ -162,9 +170,11 @@ def write_output(answer: Answer, name: str, path: str) -> None:
     if name not in answer:
         raise BadInput(f"--out {name}={path}: the answer has no output {name!r}, but {', '.join(sorted(answer))}")
     value = answer[name]
-    if isinstance(value, np.ndarray):
+    if is_text(value) and not path.lower().endswith(".npy"):
+        write_file(path, json.dumps(value.tolist(), ensure_ascii=False) + "\n")
+    elif isinstance(value, np.ndarray):
         content = io.BytesIO()
-        np.save(content, value, allow_pickle=False)
+        np.save(content, value.astype(str) if is_text(value) else value, allow_pickle=False)
         write_file(path, content.getvalue())
     else:
         write_file(path, value if isinstance(value, str) else "\n".join(value))
@@ -205,5 +215,11 @@ def _shown(value: Any) -> str:
         return text if len(text) <= SHOWN_CHARS_MAX else f"{text[:SHOWN_CHARS_MAX]}... ({len(text)} characters)"
     flat = value.reshape(-1)
     more = " ..." if flat.size > SHOWN_VALUES_MAX else ""
-    values = " ".join(f"{item:.6g}" if value.dtype.kind == "f" else str(item) for item in flat[:SHOWN_VALUES_MAX])
-    return f"{value.dtype} {list(value.shape)}  {values}{more}"
+    kind = "text" if is_text(value) else value.dtype
+    shown = flat[:SHOWN_VALUES_MAX]
+    values = " ".join(
+        f"{item:.6g}" if value.dtype.kind == "f" else repr(item) if kind == "text" else str(item) for item in shown
+    )
+    if len(values) > SHOWN_CHARS_MAX:
+        values, more = values[:SHOWN_CHARS_MAX], " ..."
+    return f"{kind} {list(value.shape)}  {values}{more}"

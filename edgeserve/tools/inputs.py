@@ -28,6 +28,8 @@ def example_inputs(
         dtype, shape = tensor["dtype"], tensor.get("usual") or tensor["shape"]
         if guess and dtype in ("text", "bytes"):
             inputs[name] = EXAMPLE_TEXT if dtype == "text" else EXAMPLE_TEXT.encode()
+            if dtype == "text" and tensor["shape"]:
+                inputs[name] = np.full([max(1, size) for size in shape], EXAMPLE_TEXT, object)
             continue
         if dtype in ("text", "bytes", "any") or (-1 in shape and not guess):
             raise BadInput(

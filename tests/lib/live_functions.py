@@ -149,3 +149,7 @@ def frozen(item: Dict[str, Any]) -> Dict[str, Any]:
 
 def process_id(item: Dict[str, Any]) -> Dict[str, Any]:
     return {"pid": np.int64(os.getpid())}
+
+
+def everything(item: Dict[str, Any]) -> Dict[str, Any]:
+    return dict(item)

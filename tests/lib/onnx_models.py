@@ -349,3 +349,39 @@ def scaled(
         with open(place, "wb") as opened:
             opened.write(b"\0" * at + values.tobytes())
     return file
+
+
+def words(directory: str, dims: Sequence[Any] = (), name: str = "words") -> str:
+    """``y[B,...] = x[B,...]`` of texts."""
+    return save(
+        directory,
+        name,
+        [helper.make_node("Identity", ["x"], ["y"])],
+        [("x", TensorProto.STRING, ["B", *dims])],
+        [("y", TensorProto.STRING, ["B", *dims])],
+    )
+
+
+def named_classes(directory: str) -> str:
+    """``label[B]``, a text, of ``x[B,3]``: the name of its largest value, as classifiers of scikit-learn have it."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("ArgMax", ["x"], ["place"], axis=1, keepdims=0),
+            helper.make_node(
+                "LabelEncoder",
+                ["place"],
+                ["label"],
+                domain="ai.onnx.ml",
+                keys_int64s=[0, 1, 2],
+                values_strings=["cat", "", "grüß"],
+            ),
+        ],
+        "g",
+        [_info("x", FLOAT, ["B", 3])],
+        [_info("label", TensorProto.STRING, ["B"])],
+    )
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", 2)]
+    model = helper.make_model(graph, opset_imports=opsets)
+    model.ir_version = IR_VERSION
+    onnx.save(model, os.path.join(directory, "named_classes.onnx"))
+    return "named_classes.onnx"

@@ -109,6 +109,8 @@ def _batch_comment(item: FoundModel) -> str:
     times = ", ".join(f"{size} in {format_duration(taken)}" for size, taken in sorted(item.tried.times_ns.items()))
     if not item.roles.batch_axis:
         return f"the file has no batch axis; {times} here"
+    if item.roles.settings:
+        return f"{', '.join(item.roles.settings)}: without a batch axis; {times} here"
     if item.roles.fixed_batch is not None:
         return f"fixed by the file; {times} here"
     if item.roles.is_open:
@@ -171,7 +173,7 @@ def _app(item: FoundModel, slo: Slo) -> List[str]:
 
 def app_input(port: Port, shapes: Mapping[str, Sequence[int]], fixed: bool) -> Dict[str, Any]:
     """One line of ``[app.NAME.inputs]``: open axes stay open, unless the user gave their lengths."""
-    dtype = "text" if np.dtype(port.dtype).kind == "O" and len(port.dims) == 1 else str(np.dtype(port.dtype))
+    dtype = "text" if np.dtype(port.dtype).kind == "O" else str(np.dtype(port.dtype))
     dims = shapes[port.name] if fixed and port.name in shapes else port.dims[1:]
     return {"dtype": dtype, "shape": [-1 if dim is None else int(dim) for dim in dims]}
 

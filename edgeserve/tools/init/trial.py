@@ -13,15 +13,17 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 from edgeserve.config.schema import ModelConfig
 from edgeserve.device.boards import has_nvidia_gpu
 from edgeserve.engines import make_engine
-from edgeserve.engines.base import Engine, LaneInfo, Session, Values
+from edgeserve.engines.base import Batch, Engine, LaneInfo, Session, Values, run_whole
 from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.describe import READERS
+from edgeserve.engines.ports import GrowingState
 from edgeserve.engines.row_check import RowCheck
 from edgeserve.engines.tensorrt.library import open_library
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import EngineError, WrongRows
 from edgeserve.offload.pin import allowed_cores
+from edgeserve.texts import is_text
 from edgeserve.tools.init.compute import CPU, GPU, compute_threads
 from edgeserve.tools.init.images import ImageProposal
 from edgeserve.tools.init.roles import WITHOUT_BATCH_AXIS, Roles, Shape
@@ -75,7 +77,14 @@ def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) ->
     if own == "lm":
         return Trial(own, CPU)
     ways = [(own, GPU), (own, CPU)] if gpu is not False and _can_use_gpu(path) else [(own, CPU)]
-    if own == "onnx" and gpu is not False and not roles.is_open and roles.batch_axis and tensorrt_answers():
+    if (
+        own == "onnx"
+        and gpu is not False
+        and not roles.is_open
+        and roles.batch_axis
+        and not roles.settings
+        and tensorrt_answers()
+    ):
         ways.insert(0, ("tensorrt", GPU))
     if own == "tensorrt":
         if gpu is False:
@@ -93,6 +102,8 @@ def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) ->
                 )
             except WrongRows:
                 raise  # with other lengths too
+            except GrowingState as error:
+                raise EngineError(f"{path}: {error}") from None  # with other lengths too
             except EngineError as error:
                 first = first or error
     assert first is not None, "there is at least one device and one candidate"
@@ -144,6 +155,8 @@ def engine_options(roles: Roles, shapes: Dict[str, Shape]) -> Dict[str, Any]:
     options: Dict[str, Any] = {}
     if not roles.batch_axis:
         options["batch_axis"] = False
+    if roles.settings and roles.batch_axis:
+        options["settings"] = list(roles.settings)
     if roles.constants:
         options["constants"] = dict(roles.constants)
     if roles.state and roles.state_axis:
@@ -164,6 +177,7 @@ def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], kind: str
     looked_at = (1, 2) if sizes == (1,) and may_be_one_item else sizes
     with opened(name, path, roles, shapes, looked_at, kind, device) as (engine, lane):
         session, example = engine.open(lane), engine.example()
+        _go_on(session, example, roles)
         check = RowCheck(looked_at, engine.rows())
         times = {sizes[0]: _typical_ns(session, example, sizes[0])}
         if roles.batch_axis and times[sizes[0]] <= SLOW_NS:
@@ -185,6 +199,14 @@ def _typical_ns(session: Session, example: Values, size: int) -> int:
     """How long a batch takes, the first run aside."""
     runs = sorted(warm_up(session, example, (size,), time.perf_counter_ns, spend_ns=SPEND_NS)[size][1:])
     return runs[len(runs) // 2]
+
+
+def _go_on(session: Session, example: Values, roles: Roles) -> None:
+    """Run a recurrent model twice, the second time from the state that the first left behind: what grows cannot be
+    served."""
+    state = None
+    for _ in range(2 if roles.state else 0):
+        state = run_whole(session, Batch([example], 1, [state]))[0][0].state
 
 
 @contextlib.contextmanager
@@ -234,11 +256,10 @@ def worthwhile(times: Dict[int, int]) -> Dict[int, int]:
 
 def _outputs(session: Any, example: Values) -> Tuple[Tuple[str, str], ...]:
     """Name and form of each output of one item, for a comment."""
-    from edgeserve.engines.base import Batch, run_whole
-
     results, _ = run_whole(session, Batch([example], 1))
     found: List[Tuple[str, str]] = []
     for key, value in results[0].outputs.items():
         shape = getattr(value, "shape", None)
-        found.append((key, type(value).__name__ if shape is None else f"{value.dtype} {list(shape)}"))
+        kind = "text" if isinstance(value, str) or is_text(value) else getattr(value, "dtype", type(value).__name__)
+        found.append((key, f"{kind} {list(shape)}" if shape is not None else str(kind)))
     return tuple(found)

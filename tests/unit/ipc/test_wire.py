@@ -253,7 +253,20 @@ def test_an_answer_to_a_question_that_a_client_could_not_read_is_an_error(payloa
         wire.pack_info(payload)
 
 
-@pytest.mark.parametrize("value", [object(), {"a": 1}, [1, None], np.array(["a"]), np.array([None]), 1j, b"bytes"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        {"a": 1},
+        [1, None],
+        ["a", None],
+        np.array([b"a"]),
+        np.array([None]),
+        1j,
+        b"bytes",
+        np.array(["\ud800"], object),
+    ],
+)
 def test_what_cannot_travel_is_named(value):
     with pytest.raises(BadInput, match="'x'"):
         wire.encode_request(1, "a", {"x": value})
