@@ -75,6 +75,8 @@ class LiveRequest(Ask):
         "begun",
         "told",
         "written",
+        "prepared",
+        "charged_ns",
     )
 
     plan: AppPlan
@@ -93,6 +95,8 @@ class LiveRequest(Ask):
     left_out: Tuple[ValueKey, ...]  # jobs whose results are for nobody
     begun: Tuple[ValueKey, ...]  # sequences that have written something, as the scheduler knows
     told: Dict[ValueKey, List[Values]]  # the pieces of each that were sent
+    prepared: Optional[Mapping[str, Any]]  # node -> what its engine made of the request; None: it was not asked yet
+    charged_ns: int  # the processor time of that
     written: Tuple[str, ...]  # how much each had written that ended early; "": its engine could not say what
 
 
@@ -303,6 +307,7 @@ class RequestValidator:
         request.responder = responder
         request.predictors = self.predictors
         request.predicted_ns = request.running = 0
+        request.prepared, request.charged_ns = None, 0
         request.id = next(self._ids)
         request.ended = False
         request.outputs = None

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
-from edgeserve.engines.base import Result, Values, Written, release_state, written_of
+from edgeserve.engines.base import PREPARED, Result, Values, Written, release_state, written_of
 from edgeserve.errors import EngineError, WrongInput, did_you_mean
 from edgeserve.live.hints import ResultHints, show
 from edgeserve.live.request import NO_VALUES, LiveRequest, ValueKey
@@ -60,12 +60,18 @@ class RequestValues:
         request.running += 1
         node = request.plan.nodes[job.node]
         values = dict(request.inputs) if node.is_plain_entry else _inputs(request, node, job.part)
+        if request.prepared and job.node in request.prepared:
+            values[PREPARED] = request.prepared[job.node]
         state = None if request.stream is None and not request.states else self._state(request, job)
         return values, state
 
     def owner(self, job: JobId) -> str:
+        """See :meth:`owner_of`."""
+        return self.owner_of(self.requests[job.request_id])
+
+    @staticmethod
+    def owner_of(request: LiveRequest) -> str:
         """Who asked: a client's user or key, and for whom, where it asks for others; empty for this process."""
-        request = self.requests[job.request_id]
         owner: str = "" if request.peer is None else request.peer.credential.owner
         return f"{owner} for {request.origin}" if request.origin else owner
 

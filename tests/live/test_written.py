@@ -1,5 +1,5 @@
-"""What a language model has written reaches its client, whatever the load: whole or in pieces, in this process, over the
-bus and over HTTP."""
+"""What a language model has written reaches its client, whatever the load: whole or in pieces, in this process, over
+the bus and over HTTP."""
 
 from __future__ import annotations
 
