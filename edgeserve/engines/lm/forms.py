@@ -127,16 +127,19 @@ class Forms:
         return form
 
     def _refuse_beyond(self, owner: str, size: int) -> None:
-        with self._lock:
-            forms = {id(form._matcher): form for form in self._in_use}.values()  # copies share what was compiled
-            used = sum([form.bytes for form in forms])
-            own = sum([form.bytes for form in forms if form.owner == owner])
+        used, own = self._used_bytes(owner)  # not here: the error that tells of it would keep the forms
         if used + size > IN_USE_BYTES_MAX or own + size > IN_USE_BYTES_MAX // 2:
             raise Rejected(
                 f"model {self._model!r}: the forms of open requests take {format_size(used)} of memory, "
                 f"{format_size(own)} of them this client's; send fewer different forms at a time",
                 "over_share",
             )
+
+    def _used_bytes(self, owner: str) -> Tuple[int, int]:
+        """What forms take in all, and those of one owner."""
+        with self._lock:
+            forms = {id(form._matcher): form for form in self._in_use}.values()  # copies share what was compiled
+            return sum([form.bytes for form in forms]), sum([form.bytes for form in forms if form.owner == owner])
 
     def _keep(self, form: Form) -> None:
         if form.bytes > KEPT_BYTES_MAX:

@@ -157,12 +157,15 @@ class Reader:
             )
         if given[0] == "tokens":
             return self._ids(item["tokens"])
-        if given[0] == "messages":
-            return self._conversation(self._messages(item["messages"]), tools)
-        text = self._text(item["prompt"], "prompt")
-        if self._chat:
-            return conversation_tokens(self._tokenizer, [{"role": "user", "content": text}], self._model, tools)
-        return [*self._tokenizer.first, *self._tokenizer.encode(text), *self._tokenizer.last]
+        try:
+            if given[0] == "messages":
+                return self._conversation(self._messages(item["messages"]), tools)
+            text = self._text(item["prompt"], "prompt")
+            if self._chat:
+                return conversation_tokens(self._tokenizer, [{"role": "user", "content": text}], self._model, tools)
+            return [*self._tokenizer.first, *self._tokenizer.encode(text), *self._tokenizer.last]
+        except UnicodeError as error:
+            raise self._refuse(f"input {given[0]!r} has half of a character ({error}); send whole ones") from None
 
     def _conversation(self, messages: Sequence[Mapping[str, Any]], tools: Tools) -> List[int]:
         """The tokens of a conversation; where it is too long and may be shortened, without as few of its oldest turns
