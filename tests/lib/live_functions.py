@@ -130,3 +130,7 @@ def hold_and_count(inputs: Dict[str, Any]) -> float:
     else:
         time.sleep(float(inputs["x"][1]))
     return 1.0
+
+
+def length_of_text(item: Dict[str, Any]) -> Dict[str, Any]:
+    return {"length": len(item["text"])}
