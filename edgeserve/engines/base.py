@@ -19,6 +19,7 @@ from typing import (
     Mapping,
     NamedTuple,
     Optional,
+    Protocol,
     Sequence,
     Sized,
     Tuple,
@@ -29,6 +30,9 @@ from edgeserve.units import counted
 
 Values = Dict[str, Any]
 """Named values of one item (no batch dimension): numpy arrays, or any object for host functions."""
+
+PREPARED: Final = "(prepared)"
+"""Under this name an item has what :meth:`Engine.prepare` made of it."""
 
 WAIT_S_MAX = 0.05
 """The longest single wait for a batch, so that a thread that waits also notices that it is to give up."""
@@ -225,6 +229,12 @@ def release_state(state: Any) -> None:
         release()
 
 
+class Prepared(Protocol):
+    """What an engine made of an item beforehand. ``took_ns``: the processor time of that, charged to its owner."""
+
+    took_ns: int
+
+
 class Written(NamedTuple):
     """What an item that is not over has written: the outputs of an answer that ends here, and how much that is, for
     people (``"19 tokens"``)."""
@@ -384,6 +394,17 @@ class Engine:
     made_from: Tuple[Any, ...] = ()
     """The files of the model as they were when the engine was made (``config/model_files.py``): a changed file makes
     another engine."""
+
+    prepares: Tuple[str, ...] = ()
+    """Inputs that make it worth to ask :meth:`prepare` of an item that has one of them."""
+
+    def prepare(self, item: Values, owner: str) -> Optional[Prepared]:
+        """Work out what of an item takes long and needs no lane: before its request is accepted, on any thread.
+        ``item`` has the inputs of :attr:`prepares` that the request itself brings. A session finds the result in the
+        item (:data:`PREPARED`); an item that was not prepared runs all the same. ``None``: there is nothing to do.
+        Raises :class:`~edgeserve.errors.WrongInput` where the item cannot be meant. It must have a limit of time that
+        is really held."""
+        return None
 
     process_by_default = False
     """Whether the model runs in a process of its own where ``options.process`` does not say."""

@@ -270,6 +270,9 @@ class SyntheticEngine(Engine):
             try:
                 for name in self._shapes:
                     self._check(name, item)
+                self._left(index, batch)
+                for name in self._per_length_ns:
+                    len(item.get(name, ()))
             except BaseException as error:  # noqa: BLE001 it is this item's
                 failed[index] = own_failure(self._name, error)
         return failed
@@ -366,8 +369,8 @@ class SyntheticState:
 
     __slots__ = ("item", "made", "left", "holder")
 
-    def __init__(self, left: int, item: Values) -> None:
-        self.item = item
+    def __init__(self, left: int, item: Optional[Values] = None) -> None:
+        self.item = item or {}
         self.made = 0
         self.left = left
         self.holder: object = None

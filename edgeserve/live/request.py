@@ -79,6 +79,8 @@ class LiveRequest(Ask):
         "written",
         "branches",
         "refusal",
+        "prepared",
+        "charged_ns",
     )
 
     plan: AppPlan
@@ -98,6 +100,8 @@ class LiveRequest(Ask):
     stream_state: Any  # what its stream keeps, from when it was accepted; unset where it names none
     begun: Tuple[ValueKey, ...]  # sequences that have written something, as the scheduler knows
     told: Dict[ValueKey, List[Values]]  # the pieces of each that were sent
+    prepared: Optional[Mapping[str, Any]]  # node -> what its engine made of the request; None: it was not asked yet
+    charged_ns: int  # the processor time of that
     written: Tuple[str, ...]  # how much each had written that ended early; "": its engine could not say what
     branches: Dict[str, List[str]]  # join -> the predecessors whose values it was given
     refusal: str  # why nothing that its jobs return can be used any more
@@ -347,6 +351,7 @@ class RequestValidator:
         request.responder = responder
         request.predictors = self.predictors
         request.predicted_ns = request.running = 0
+        request.prepared, request.charged_ns = None, 0
         request.id = next(self._ids)
         request.ended = False
         request.outputs = None

@@ -361,6 +361,7 @@ class RuntimeCore:
         world: Optional[LiveWorld] = getattr(self, "world", None)
         if world is not None:
             world.predictions.close()
+            world.preparations.close()
             for request in world.open_requests():
                 request.responder.refuse(request, error_for(request.id, error))
         self.sweep(error)

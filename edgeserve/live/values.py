@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from edgeserve.engines.base import Result, Values, Written, release_state, written_of
+from edgeserve.engines.base import PREPARED, Result, Values, Written, release_state, written_of
 from edgeserve.errors import EngineError, StateLost, WrongInput, did_you_mean
 from edgeserve.live.hints import ResultHints, show
 from edgeserve.live.request import NO_VALUES, LiveRequest, ValueKey
@@ -104,12 +104,18 @@ class RequestValues:
         values = dict(request.inputs) if node.is_plain_entry else _inputs(request, node, job.part)
         if node.is_join and not job.part:
             _note_branches(request, node)
+        if request.prepared and job.node in request.prepared:
+            values[PREPARED] = request.prepared[job.node]
         state = None if request.stream is None and not request.states else self._state(request, job)
         return values, state
 
     def owner(self, job: JobId) -> str:
+        """See :meth:`owner_of`."""
+        return self.owner_of(self.requests[job.request_id])
+
+    @staticmethod
+    def owner_of(request: LiveRequest) -> str:
         """Who asked: a client's user or key, and for whom, where it asks for others; empty for this process."""
-        request = self.requests[job.request_id]
         owner: str = "" if request.peer is None else request.peer.credential.owner
         return f"{owner} for {request.origin}" if request.origin else owner
 

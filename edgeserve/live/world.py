@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, MutableMapping,
 
 from edgeserve.config.schema import Config
 from edgeserve.engines.base import Batch, Engine
-from edgeserve.errors import EdgeServeError, EngineError, Rejected, RequestError, WrongInput
+from edgeserve.errors import EdgeServeError, EngineError, Failed, Rejected, RequestError, WrongInput
 from edgeserve.live.device_watch import DeviceNews
 from edgeserve.live.endings import Endings
 from edgeserve.live.errors import CANCELLED, STOPPING, EarlyRefusals, EngineFailures, cut, refusal
@@ -21,6 +21,7 @@ from edgeserve.live.history_recorder import HistoryRecorder
 from edgeserve.live.lane_works import LaneWorks
 from edgeserve.live.loop_io import LoopIO, Mailbox, clock_ns
 from edgeserve.live.predictors import Prediction, PredictionWorker
+from edgeserve.live.preparation import Preparation, PreparationWorker, preparers
 from edgeserve.live.reloads import Reload, Reloads
 from edgeserve.live.request import LiveRequest
 from edgeserve.live.retained_inputs import RetainedInputs
@@ -162,6 +163,8 @@ class LiveWorld:
         self.started_ns = clock_ns()
         self._pending_max = config.server.pending_max
         self.predictions = PredictionWorker(mailbox.post, clock_ns)
+        self.preparations = PreparationWorker(mailbox.post, clock_ns, self._engine_of)
+        self._preparers = preparers(config.apps, engines)
         self._engines = engines
         self._coalescing = ReceiveCoalescing(shares_cores=lane_threads(config) >= len(allowed_cores()))
         self.stopped = False  # the loop may end, or change its scheduler
@@ -209,6 +212,7 @@ class LiveWorld:
                 StopAsked: self._stop_asked,
                 CallAsked: self._call_asked,
                 Prediction: self._predicted,
+                Preparation: self._prepared,
                 DeviceNews: _take_news,
                 LaneBack: self._lane_back,
             },
@@ -249,12 +253,13 @@ class LiveWorld:
 
     @property
     def open_count(self) -> int:
-        """Requests that have not ended, those that wait for a prediction included."""
-        return self.values.open_count + len(self.predictions.waiting)
+        """Requests that have not ended, those included that wait for a prediction or for their preparation."""
+        return self.values.open_count + len(self.predictions.waiting) + len(self.preparations.waiting)
 
     def open_requests(self) -> List[LiveRequest]:
         """The requests that have not ended."""
-        return self.values.open_requests() + self.predictions.requests() + list(self.held or ())
+        early = [*self.predictions.requests(), *self.preparations.requests(), *(self.held or ())]
+        return self.values.open_requests() + early
 
     def perform(self, action: Action) -> None:
         """Begin an action. Requests are answered by the next :meth:`wait`."""
@@ -271,7 +276,7 @@ class LiveWorld:
             if self.stopped:
                 return clock_ns(), events
             due_ns = until_ns
-            if self._drained_by_ns is not None or self.predictions.waiting:
+            if self._drained_by_ns is not None or self.predictions.waiting or self.preparations.waiting:
                 due_ns = self._first_due_ns(until_ns)
             look_ns = self.works.due_ns
             if look_ns is not None and (due_ns is None or look_ns < due_ns):
@@ -283,8 +288,14 @@ class LiveWorld:
                 return now_ns, events
 
     def _first_due_ns(self, until_ns: Optional[int]) -> Optional[int]:
-        """When the first of the scheduler's timer, the end of draining and the limits of predictions is due."""
-        times = [until_ns, self._drained_by_ns, self.predictions.due_ns() if self.predictions.waiting else None]
+        """When the first of the scheduler's timer, the end of draining and the limits of predictions and preparations
+        is due."""
+        times = [
+            until_ns,
+            self._drained_by_ns,
+            self.predictions.due_ns() if self.predictions.waiting else None,
+            self.preparations.due_ns() if self.preparations.waiting else None,
+        ]
         return min([at_ns for at_ns in times if at_ns is not None])
 
     def _come_due(self, now_ns: int, events: List[Event]) -> None:
@@ -293,6 +304,9 @@ class LiveWorld:
         if self.predictions.waiting:
             for request in self.predictions.expire(now_ns):
                 self._arrive(request, events)
+        if self.preparations.waiting:
+            for request in self.preparations.expire(now_ns):
+                self._turn_away(request, refusal(request.app, Outcome.REJECTED, "expired", request.id))
         if self.works.due_ns is not None and now_ns >= self.works.due_ns:
             for name in self.works.look(now_ns):
                 self._replace(name, events)
@@ -308,9 +322,13 @@ class LiveWorld:
         predicted, if that is still to be done."""
         self.values.follow(request)
         limit = self._pending_max
-        count = self.values.open_count + len(self.predictions.waiting)
+        count = self.open_count
+        preparer = self._preparers.get(request.app) if self._preparers and request.prepared is None else None
+        if preparer is not None and not preparer.wants(request.inputs):
+            preparer = None
         if (
             request.predictors is None
+            and preparer is None
             and count < limit
             and self.held is None
             and self.adopt is None
@@ -318,14 +336,15 @@ class LiveWorld:
         ):
             self._arrive(request, events)  # as most requests do
         elif self.held is not None and len(self.held) < limit and not self.stopping:
+            request.prepared = None  # another engine may serve it
             self.held.append(request)
         elif self.adopt is not None and not self.adopt(request):
             return
         elif count >= limit and (
-            request.predictors is not None or self.predictions.waiting or count >= limit + ARRIVING_MAX
+            request.predictors is not None or count > self.values.open_count or count >= limit + ARRIVING_MAX
         ):
             # Else the scheduler decides, which may give it another client's place: it does not know of those that wait
-            # for their prediction.
+            # for their prediction or preparation.
             self._turn_away(
                 request,
                 Rejected(
@@ -336,6 +355,10 @@ class LiveWorld:
             )
         elif self.stopping:
             self._turn_away(request, Rejected("the server is shutting down and accepts nothing more", "draining"))
+        elif preparer is not None:
+            refused = self.preparations.take(request, preparer, self.values.owner_of(request))
+            if refused is not None:
+                self._turn_away(request, refused)
         elif request.predictors is None:
             self._arrive(request, events)
         else:
@@ -367,6 +390,7 @@ class LiveWorld:
                     request.hints,
                     request.quality_min or 0.0,
                     request.deadline_ns - planned_ns,
+                    request.charged_ns,
                 )
             )
         )
@@ -375,8 +399,28 @@ class LiveWorld:
         if self.predictions.finish(prediction, clock_ns()):
             self._arrive(prediction.request, events)
 
-    def _turn_away(self, request: LiveRequest, error: Rejected) -> None:
-        self.count_refused(request.app, Outcome.REJECTED, error.reason)
+    def _prepared(self, preparation: Preparation, events: List[Event]) -> None:
+        """What takes long of a request is worked out: it is accepted, or cannot be served."""
+        request = preparation.request
+        if not self.preparations.finish(preparation):
+            return
+        request.prepared, request.charged_ns = preparation.made, preparation.took_ns
+        error = preparation.error
+        if error is None:
+            self.accept(request, events)
+        elif isinstance(error, (Rejected, Failed)):
+            self._turn_away(request, error)
+        else:
+            error.id = request.id
+            self._refuse_early(request, error)
+
+    def _engine_of(self, model: str) -> Optional[Engine]:
+        """An engine of a model, on whatever device. Any thread."""
+        return next((engine for (name, _), engine in dict(self._engines).items() if name == model), None)
+
+    def _turn_away(self, request: LiveRequest, error: RequestError) -> None:
+        outcome = Outcome.FAILED if isinstance(error, Failed) else Outcome.REJECTED
+        self.count_refused(request.app, outcome, error.reason if isinstance(error, Rejected) else str(error))
         error.id = request.id
         self._refuse_early(request, error)
 
@@ -397,7 +441,7 @@ class LiveWorld:
         if self.held is not None and request in self.held:
             self.held.remove(request)
             self._refuse_early(request, refusal(request.app, Outcome.CANCELLED, reason, request.id))
-        elif self.predictions.forget(request):
+        elif self.predictions.forget(request) or self.preparations.forget(request):
             self.count_refused(request.app, Outcome.CANCELLED, reason)
             self._refuse_early(request, refusal(request.app, Outcome.CANCELLED, reason, request.id))
         elif not request.ended:
@@ -416,6 +460,9 @@ class LiveWorld:
             self._drained_by_ns = now_ns + mail.drain_ns
             for request in self.predictions.release_all(now_ns):
                 self._arrive(request, events)  # accepted before; it may still end in time
+            for request in self.preparations.requests():
+                self.preparations.forget(request)
+                self._turn_away(request, refusal(request.app, Outcome.REJECTED, "draining", request.id))
             events.append(DrainRequested())
         elif self._drained_by_ns is not None:
             self._drained_by_ns = min(self._drained_by_ns, now_ns + mail.drain_ns)

@@ -46,7 +46,7 @@ from edgeserve.engines.base import (
     with_failures,
 )
 from edgeserve.engines.niceness import yield_to_others
-from edgeserve.errors import EdgeServeError, EngineError, ProcessEnded
+from edgeserve.errors import EdgeServeError, EngineError, ProcessEnded, said
 from edgeserve.interpreter import settle_memory, stays_with_parent
 from edgeserve.offload.channel import Channel
 from edgeserve.offload.pin import pin_thread
@@ -358,7 +358,9 @@ class Remote:
             child.kill()
             self._forget()
             raise self._gone(verb, f"its process answered {verb}() with {error}, which is no plain value") from None
-        except Exception as error:  # pickle raises many kinds: the items cannot travel, and nothing was sent
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # pickle raises many kinds: the items cannot travel, and nothing was sent
             raise self._unsendable(error) from error
         if not fine:
             if verb == "load":
@@ -373,9 +375,9 @@ class Remote:
         self._ended(what)
         return ProcessEnded(f"model {self._name!r}: {what}; it is started again")
 
-    def _unsendable(self, error: Exception) -> _CannotTravel:
+    def _unsendable(self, error: BaseException) -> _CannotTravel:
         return _CannotTravel(
-            f"model {self._name!r}: its items cannot be sent to its process ({error}); "
+            f"model {self._name!r}: its items cannot be sent to its process ({said(error)}); "
             "let them be arrays, numbers, strings and containers of them"
         )
 
@@ -437,7 +439,9 @@ class _EngineRemote(Remote):
             try:
                 pickle.dumps((item, batch.states[index] if batch.states else None), protocol=5)
                 yield None
-            except Exception as error:  # noqa: BLE001 pickle raises many kinds
+            except (KeyboardInterrupt, GeneratorExit):
+                raise
+            except BaseException as error:  # noqa: BLE001 pickle raises many kinds
                 yield self._unsendable(error)
 
 

@@ -134,6 +134,7 @@ class Timeline:
             "reason": action.reason,
             "class": request.klass,
             "slack_ms": -late_ns / 1e6,
+            **({"cut": action.cut} if action.cut else {}),
             **breakdown,
         }
         common = {"cat": request.app, "id": request.id, "pid": process, "tid": 0, "name": f"request {request.id}"}
@@ -142,6 +143,8 @@ class Timeline:
         label = ""
         if action.outcome != Outcome.COMPLETED:
             label = f"{action.outcome}: {action.reason}"
+        elif action.cut:
+            label = f"ended early: {action.cut}"
         elif late_ns > 0:
             label = f"late by {format_duration(late_ns)}"
         if label:

@@ -229,8 +229,9 @@ def _plain(value: Any) -> Any:
             del table["cached"]
         if table.get("quality_min") == 0.0:  # the same
             del table["quality_min"]
-        if table.get("margin_ns") == 0:
-            del table["margin_ns"]
+        for name in ("margin_ns", "charged_ns"):
+            if table.get(name) == 0:
+                del table[name]
         return table
     if isinstance(value, tuple):
         return [_plain(item) for item in value]

@@ -153,3 +153,7 @@ def process_id(item: Dict[str, Any]) -> Dict[str, Any]:
 
 def everything(item: Dict[str, Any]) -> Dict[str, Any]:
     return dict(item)
+
+
+def length_of_text(item: Dict[str, Any]) -> Dict[str, Any]:
+    return {"length": len(item["text"])}

@@ -9,7 +9,7 @@ import numpy as np
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Engine, Values
-from edgeserve.testing.engine_conformance import EngineConformance
+from edgeserve.testing.engine_conformance import ALL_POISONS, EngineConformance
 
 ONNX_STATE = {"state": {"state": "stateN"}, "options": {"state_axis": 1, "constants": {"rate": 16000}}}
 """Settings for ``onnx_models.recurrent``."""
@@ -65,6 +65,7 @@ class VectorModel(VectorItems, EngineConformance):
     """An engine for such a model. ``settings`` are those of ``[model.*]`` that the classes below it share."""
 
     name = "vec"
+    poisons = ALL_POISONS
     settings: Mapping[str, Any] = {}
 
     def built(self, directory: str, **settings: Any) -> Engine:

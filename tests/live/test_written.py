@@ -11,11 +11,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from serving import served
+from serving import LIB, served, wait_until
 
+from edgeserve.config.loading import parse_config
 from edgeserve.config.schema import HttpConfig
-from edgeserve.errors import RequestError
+from edgeserve.errors import Dropped, RequestError
 from edgeserve.recording.trace import read_recording
+from edgeserve.runtime import Runtime
 from edgeserve.sched.protocol.actions import FinishRequest
 from edgeserve.sched.protocol.events import BatchProgress
 
@@ -179,9 +181,19 @@ def test_no_request_that_wrote_ends_without_it_at_any_load(model, tmp_path):
                 counts["whole" if heard.text is not None else "refused"] += 1
                 assert heard.text is not None or not heard.pieces, f"{heard.way} broke after {heard.pieces!r}"
                 assert not (heard.text is not None and heard.error), f"{heard.way}: {heard.error} after text"
-        for heard in asked_together(runtime, client, front, [(way, ENDLESS) for way in WAYS[:4]]) + asked_together(
-            runtime, client, front, [(way, ENDLESS) for way in WAYS[4:]]
-        ):
+        runtime.check()
+        assert runtime.stats()["apps"]["chat"]["outcomes"]["failed"] == 0
+    assert counts["whole"]
+    assert kept_all(record)[0] >= counts["whole"]
+
+
+@pytest.mark.parametrize("ways", [WAYS[:4], WAYS[4:]], ids=["here", "http"])
+def test_an_answer_that_cannot_be_whole_ends_at_its_deadline_with_its_text(model, tmp_path, ways):
+    record = str(tmp_path / "run.jsonl")
+    with served(tables(model, record)) as (runtime, client), FrontThread(
+        runtime.endpoints[0], HttpConfig(listen="127.0.0.1:0")
+    ) as front:
+        for heard in asked_together(runtime, client, front, [(way, ENDLESS) for way in ways]):
             assert heard.error is None, f"{heard.way}: {heard.error}"
             assert heard.text and heard.finish == "length", heard.way
             assert "stream" not in heard.way or heard.pieces == heard.text, heard.way
@@ -189,9 +201,96 @@ def test_no_request_that_wrote_ends_without_it_at_any_load(model, tmp_path):
                 tokens = heard.answer["completion_tokens"]
                 assert heard.answer.late and 0 < tokens == len(heard.answer["tokens"]) < ENDLESS
                 assert heard.answer.reason == f"ended early, after {tokens} tokens: its deadline passed"
-        runtime.check()
         stats = runtime.stats()["apps"]["chat"]
-        assert stats["late"] >= len(WAYS) and stats["outcomes"]["failed"] == 0
-    assert counts["whole"]
-    begun, cut = kept_all(record)
-    assert begun >= counts["whole"] and cut >= len(WAYS)
+        assert stats["late"] == stats["outcomes"]["completed"] == len(ways)
+        runtime.check()
+    assert kept_all(record) == (len(ways), len(ways))
+
+
+# --- what else ends an answer -----------------------------------------------------------------------------------------
+
+
+def begun_answer(runtime, way="stream", **options):
+    """An answer that has begun to come, and the stream that it comes by."""
+    stream = runtime.stream("chat", {**ASK, "max_tokens": np.int32(ENDLESS)}, **options)
+    return stream, next(stream)["text"]
+
+
+def rest(stream, first):
+    text = first + "".join(piece["text"] for piece in stream)
+    answer = stream.answer()
+    assert answer["text"] == text and answer["finish_reason"] == "length"
+    return answer
+
+
+def in_process(model, **changes):
+    table = tables(model, **changes.pop("app", {}))
+    table["app"]["chat"]["slo"] = "60s"
+    for key, value in changes.items():
+        table[key] = {**table.get(key, {}), **value}
+    return Runtime(parse_config(table, directory=LIB))
+
+
+def test_a_client_that_wants_all_or_nothing_gets_nothing_unless_something_was_sent(model):
+    with in_process(model) as runtime:
+        with pytest.raises(Dropped, match="expired"):
+            runtime.infer("chat", {**ASK, "max_tokens": np.int32(ENDLESS)}, slo_ms=300, on_late="drop")
+        stream, first = begun_answer(runtime, slo_ms=300, on_late="drop")
+        assert rest(stream, first).late
+        assert runtime.infer("chat", {**ASK, "max_tokens": np.int32(3)}, slo_ms=0.001, on_late="answer").late
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_a_stop_ends_an_answer_with_its_text(model, drain):
+    runtime = in_process(model, server={"drain": "200ms"})
+    runtime.start()
+    stream, first = begun_answer(runtime)
+    stopping = threading.Thread(target=runtime.stop, args=(drain,), daemon=True)
+    stopping.start()
+    answer = rest(stream, first)
+    assert answer.late and "the server is shutting down" in answer.reason
+    stopping.join(30)
+    assert not stopping.is_alive()
+
+
+def test_a_step_that_fails_leaves_what_was_written_to_all_of_its_batch(model, monkeypatch):
+    from edgeserve.engines.lm.onnx_backend import OnnxSession
+
+    with in_process(model) as runtime:
+        streams = [begun_answer(runtime) for _ in range(3)]
+
+        def broken(self, rows):
+            raise RuntimeError("the step broke")
+
+        monkeypatch.setattr(OnnxSession, "decode", broken)
+        for stream, first in streams:
+            answer = rest(stream, first)
+            assert answer.late and "the step broke" in answer.reason and answer["completion_tokens"] > 0
+        monkeypatch.undo()
+        assert runtime.infer("chat", {**ASK, "max_tokens": np.int32(3)})["completion_tokens"] == 3
+        assert runtime.stats()["apps"]["chat"]["outcomes"]["failed"] == 0
+        runtime.check()
+
+
+def test_a_client_that_goes_away_is_sent_nothing_and_its_answer_ends(model):
+    with in_process(model) as runtime:
+        stream, _ = begun_answer(runtime)
+        stream.cancel()
+        wait_until(lambda: runtime.stats()["apps"]["chat"]["outcomes"]["cancelled"] == 1)
+        wait_until(lambda: not any(lane["in_flight"] for lane in runtime.stats()["lanes"].values()))
+        runtime.check()
+
+
+def test_what_follows_a_language_model_gets_what_it_has_written(model):
+    table = tables(model)
+    table["model"]["count"] = {"engine": "python", "function": "live_functions:length_of_text"}
+    table["app"]["chat"] = {
+        "slo": "500ms",
+        "node": [{"name": "tiny"}, {"name": "count", "inputs": {"text": "tiny.text"}}],
+        "outputs": ["tiny.text", "length"],
+    }
+    with Runtime(parse_config(table, directory=LIB)) as runtime:
+        answer = runtime.infer("chat", {**ASK, "max_tokens": np.int32(ENDLESS)})
+        assert answer["length"] == len(answer["text"]) > 0
+        assert answer.late and "ended early, after" in answer.reason
+        runtime.check()

@@ -24,6 +24,7 @@ from __future__ import annotations
 import importlib
 import os
 import threading
+from functools import partial
 from typing import Any, List, Optional, Sequence, Set, Tuple
 
 from edgeserve.config.model_files import model_path, parts_of, stamps
@@ -31,6 +32,7 @@ from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Finished, Footprint, LaneInfo, Pending, SequenceInfo, Session, Values
 from edgeserve.engines.lm.backend import Encoder, LmBackend, ModelFacts, Tokenizer
 from edgeserve.engines.lm.constraint import Grammars
+from edgeserve.engines.lm.forms import Form, FormTrial
 from edgeserve.engines.lm.generation import SAMPLING_BOUNDS, Generation, Reader
 from edgeserve.engines.lm.prefixes import PREFIX_CACHE_BYTES, Prefixes
 from edgeserve.engines.lm.remote import HOST, TRIAL, RemoteBackend, StartProcess
@@ -114,6 +116,7 @@ class LmEngine(Engine):
 
     variants = (PREFILL, DECODE)
     makes_sequences = True
+    prepares = ("response_format", "tools", "tool_choice")
 
     def __init__(self, model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> None:
         options = Options(model, KNOWN_OPTIONS)
@@ -181,6 +184,9 @@ class LmEngine(Engine):
             backend.unload()  # first: it ends the call that a session waits for
         with self._lock:
             sessions, self._open = self._open, []
+            grammars, self._grammars = self._grammars, None
+        if grammars is not None:
+            grammars.close()
         for slots in sessions:
             slots.close()
         if backend is not None and not self.ends_calls:
@@ -234,19 +240,32 @@ class LmEngine(Engine):
         """What the step loop knows of the model."""
         backend, facts = self._loaded()
         tokenizer = self._tokenizer()
-        with self._lock:
-            if self._grammars is None:
-                self._grammars = Grammars(self._name, tokenizer, facts.vocabulary)
-                self._grammars.prepare()
         return Language(
             self._name,
             tokenizer,
-            self._grammars,
+            self._grammars_of(facts),
             self._reader(facts.context_tokens, facts.vocabulary, facts.encoder),
             facts.bytes_per_token,
             f"{self._name}/{lane}",
             self._prefill_tokens if backend.continues else 0,
         )
+
+    def prepare(self, item: Values, owner: str) -> Optional[Form]:
+        """The form that the answer is to be held to, compiled."""
+        facts = self._facts
+        if facts is None:
+            return None
+        grammar = self._reader(facts.context_tokens, facts.vocabulary).grammar(item)
+        return self._grammars_of(facts).form(grammar, owner) if grammar else None
+
+    def _grammars_of(self, facts: ModelFacts) -> Grammars:
+        tokenizer = self._tokenizer()
+        with self._lock:
+            if self._grammars is None:
+                attempt = None if self._start is None else partial(FormTrial, self._start, self._model)
+                self._grammars = Grammars(self._name, tokenizer, facts.vocabulary, attempt, self._trial()[:2])
+                self._grammars.prepare()
+            return self._grammars
 
     def must_be_loaded(self) -> None:
         self._loaded()

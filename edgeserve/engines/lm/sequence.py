@@ -91,7 +91,8 @@ class Sequence:
     def constraint(self, grammars: Grammars) -> Optional[Constraint]:
         """What the answer is held to, if anything. Raises :class:`WrongInput` where it cannot be compiled."""
         if self._held_to is None and self.asked.grammar:
-            self._held_to = grammars.begun(self.asked.grammar, self.generated)
+            asked = self.asked
+            self._held_to = grammars.begun(asked.form, asked.grammar, self.owner, self.generated)
         return self._held_to
 
     def append(self, token: int, piece: bytes, chance: Optional[Dict[str, Any]] = None) -> str:

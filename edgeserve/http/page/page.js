@@ -128,7 +128,7 @@ function takeSteps(table) {
   known.ahead = table.now_us - performance.now() * 1000;
   known.end = known.works.length ? Math.max(...known.works.map((work) => work.to)) : table.now_us;
 }
-const kindOf = (request) => request.outcome !== "completed" ? "none" : request.slack_ms < 0 ? "late" : "time";
+const kindOf = (request) => request.outcome !== "completed" ? "none" : request.slack_ms < 0 || request.cut ? "late" : "time";
 
 // --- figures ----------------------------------------------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ function showRequests() {
     return element("tr", {},
       element("td", {}, element("button", { "aria-label": `Story of request ${request.id}`, on: { click: () => openStory(request.id) } }, String(request.id))),
       element("td", {}, request.app),
-      element("td", { class: `${kind}-text` }, kind === "time" ? "in time" : kind === "late" ? `${ms(-request.slack_ms)} late` : `${request.outcome}: ${request.reason.replaceAll("_", " ")}`),
+      element("td", { class: `${kind}-text` }, kind === "time" ? "in time" : request.cut ? "ended early" : kind === "late" ? `${ms(-request.slack_ms)} late` : `${request.outcome}: ${request.reason.replaceAll("_", " ")}`),
       element("td", { class: "n" }, ms((request.to - request.from) / 1000)),
       element("td", { class: "wide-bar" }, partsBar(partsOf(request))));
   }));

@@ -139,6 +139,8 @@ class RequestManager(RequestMoves):
                 use = shared.asks(request, kept_ns * steps, now)
                 request.uses.append((use, kept_ns * steps))
                 if len(shared.uses) > 1:
+                    if arrived.charged_ns:
+                        shared.had(use, arrived.charged_ns // len(request.app.nodes), app.weights, now)
                     within = shared.is_within(use, kept_ns * steps, now) and within
             if not within and not self._replaces(request):
                 self._reject(request, OVER_SHARE)

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from edgeserve.engines.base import Batch, Engine, Footprint, Pending, Result, Session, with_failures
+from edgeserve.engines.base import Batch, Engine, Footprint, Pending, Result, Session, own_failure, with_failures
 from edgeserve.errors import DeviceLost, EngineError
 from edgeserve.testing import engine_conformance
 from edgeserve.testing.engine_conformance import EngineConformance
@@ -32,12 +32,17 @@ class Good(Engine):
     def run(self, batch):
         if not self.loaded:
             raise EngineError("model 'model' is not loaded")
-        failed = {
-            index: EngineError("model 'model': input 'x' is missing")
-            for index, item in enumerate(batch.items)
-            if "x" not in item
-        }
+        failed = {index: why for index, why in enumerate(map(self.wrong, batch.items)) if why is not None}
         return with_failures(self.answer(batch.without(failed)), failed)
+
+    def wrong(self, item):
+        if "x" not in item:
+            return EngineError("model 'model': input 'x' is missing")
+        try:
+            np.asarray(item["x"])
+        except Exception as error:  # noqa: BLE001 whatever it is
+            return own_failure("model", error)
+        return None
 
     def answer(self, batch):
         return [Result({"y": item["x"] * 2}) for item in batch.items]
