@@ -26,7 +26,8 @@ def add_front_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def front_module(name: str) -> Any:
-    """The module of ``edgeserve.fronts`` with that name. Raises :class:`ConfigError` with the command that installs what is missing."""
+    """The module of ``edgeserve.fronts`` with that name. Raises :class:`ConfigError` with the command that installs
+    what is missing."""
     try:
         return importlib.import_module(f"edgeserve.fronts.{name}")
     except ModuleNotFoundError as error:
