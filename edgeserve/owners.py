@@ -1,8 +1,9 @@
 """Whose share of the server a connection and its requests use: first a user's, then a process's.
 
-The bus names an owner as the transport tells: ``uid:1000/pid:77`` on this host, ``key:robot`` or ``address:192.0.2.7``
-beyond it. A request's client is ``[NAME@]OWNER #CONNECTION``; NAME is what the client calls itself (it takes neither
-mark), or for whom a front asks (then OWNER is the front's user, without a process).
+The bus names an owner as the transport tells: ``uid:1000/pid:77`` on this host (``pid:0`` over TCP, which does not tell
+the process), ``key:robot`` or ``address:192.0.2.7`` beyond it. A request's client is ``[NAME@]OWNER #CONNECTION``; NAME
+is what the client calls itself (it takes neither mark), or for whom a front asks (then OWNER is the front's user,
+without a process).
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ _PROCESS_MARK = "/pid:"
 def process_owner(uid: int, pid: int) -> str:
     """The owner of the connections of a process on this host."""
     return f"uid:{uid}{_PROCESS_MARK}{pid}"
+
+
+def pid_of(owner: str) -> int:
+    """The process of an owner; 0 where it is none, or is not known."""
+    pid = owner.rpartition(NAME_MARK)[2].partition(_PROCESS_MARK)[2]
+    return int(pid or 0)
 
 
 def user_of(owner: str) -> str:

@@ -85,7 +85,7 @@ ROOMS = {
     "async_runtime": {"runtime"},
     "server": {"live", "runtime", "metrics", "http", "sched", ""} | OUTSIDE,
     "client": {"ipc", ""},
-    "http": {"client", "ipc.wire", "recording", ""},
+    "http": {"client", "ipc.wire", "ipc.other_end", "recording", ""},
     "fronts": {"client", "engines.image", "http.images", "http.origins", ""},
     "ray": {"async_runtime", "runtime", "live.errors", ""},
     "tools": {"sched", "loop", "sim", "predict", "live", "recording", "metrics", "runtime", "client"}

@@ -78,6 +78,7 @@ class Mqtt:
     name: str = "edgeserve"
     discovery: str = "homeassistant"  # the prefix of Home Assistant's discovery; empty: none
     ask: Tuple[str, ...] = ()  # apps that are asked by topic
+    askers: Tuple[str, ...] = ()  # names at the end of a topic that the broker keeps for one user each
     publish: Tuple[str, ...] = ()  # filters of the topics that answers may publish to
     cameras: Mapping[str, str] = field(default_factory=dict)  # camera -> the topic of its pictures
     detect: str = ""  # the app that looks at them
@@ -95,7 +96,7 @@ class MqttFront:
     def __init__(self, client: AsyncClient, options: Mqtt) -> None:
         if options.form not in FORMS:
             raise ConfigError(f"--form {options.form!r}{nearest(options.form, FORMS)}")
-        for name in (options.name, *options.cameras):
+        for name in (options.name, *options.cameras, *options.askers):
             if not NAME.match(name):
                 raise ConfigError(f"name {name!r}: expected 1 to 64 letters, digits, _ and -")
         if options.cameras and not options.detect:
@@ -215,6 +216,11 @@ class MqttFront:
                             self._looking.add(camera)
                             begin(self._look_at(broker, camera))
 
+    def _origin(self, who: str) -> str:
+        """Whose share a question uses. The last level of its topic is the asker's own word, unless the broker keeps
+        it for one user: any other name gives no share of its own."""
+        return f"mqtt:{who}" if who in self._options.askers else "mqtt"
+
     async def _answer(self, broker: aiomqtt.Client, topic: str, payload: bytes) -> None:
         app, _, who = topic[len(self._base) + len("/ask/") :].partition("/")
         place = topic.replace("/ask/", "/answer/", 1)
@@ -229,7 +235,7 @@ class MqttFront:
             try:
                 inputs = inputs_from_json(app, self._apps[app]["inputs"], payload)
                 options: Dict[str, Any] = {"stream": "questions"} if self._apps[app].get("needs_stream") else {}
-                answer = await self._client.infer(app, inputs, origin=_origin(who), **options)
+                answer = await self._client.infer(app, inputs, origin=self._origin(who), **options)
             finally:
                 self._open -= 1
             self.counts["answers"] += 1
@@ -414,11 +420,6 @@ def _of_pictures(about: Mapping[str, Any]) -> bool:
 
 def _key(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)
-
-
-def _origin(who: str) -> str:
-    """Whose share a question uses: the topic's last level, which the broker can keep for some."""
-    return f"mqtt:{who}" if NAME.match(who) else "mqtt"
 
 
 def _state_of(answer: Answer) -> str:

@@ -57,7 +57,7 @@ from edgeserve.client import AsyncClient
 from edgeserve.errors import BadInput, ConfigError, EdgeServeError
 from edgeserve.fronts.listening import FULL_SCALE, RATE, SILENCE_S, VoiceActivity, WakeWords, as_type
 from edgeserve.fronts.served_apps import ServedApp, Troubles, app_for, of_any, of_text
-from edgeserve.http.origins import origin_of
+from edgeserve.http.origins import user_at
 
 log = logging.getLogger("edgeserve")
 
@@ -65,7 +65,7 @@ WIDTH = 2
 
 CONNECTIONS_MAX = 128
 CONNECTIONS_OF_ONE_MAX = 64
-"""Of one address: Home Assistant asks for all of its satellites."""
+"""Of one address, or one user of this machine: Home Assistant asks for all of its satellites."""
 
 PART_BYTES_MAX = 4 * 1024**2
 """Of an event's data, and of its sound: two minutes."""
@@ -210,8 +210,7 @@ class WyomingFront:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = writer.get_extra_info("peername")
-        origin = origin_of("", peer[0] if isinstance(peer, tuple) else "")
+        origin = user_at(writer)
         full = self._connections[origin] >= CONNECTIONS_OF_ONE_MAX
         if full or sum(self._connections.values()) >= CONNECTIONS_MAX:
             self.counts["connections refused"] += 1

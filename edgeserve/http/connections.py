@@ -10,6 +10,8 @@ from typing import Any, Dict, Set
 
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from edgeserve.http.origins import user_at
+
 HEAD_S = 10.0
 """How long the head of a request may take to arrive, and a new connection to begin one."""
 
@@ -73,6 +75,8 @@ def protocol_of(connections: Connections) -> Any:
                 transport.abort()
                 return
             super().connection_made(transport)
+            # What ASGI calls the client's address: a process of this machine may use many, and has one user.
+            self.client = (user_at(transport), 0)
             self.waits = self.loop.call_later(HEAD_S, transport.abort)
 
         def connection_lost(self, exc: Any) -> None:

@@ -23,7 +23,7 @@ from edgeserve.http.backend import Places, note_parent
 from edgeserve.http.failures import GRPC_OF_HTTP, Unauthorized, details_of, message_of, status_of
 from edgeserve.http.grpc_messages import DATA_TYPES, KINDS, SERVICE
 from edgeserve.http.kserve import VERSION, InferRequest, InferResponse, InputTensor, OpenInference, OutputWish
-from edgeserve.http.origins import Tokens, origin_of
+from edgeserve.http.origins import Tokens, origin_of, user_of_address
 from edgeserve.http.tensors import to_raw
 from edgeserve.units import ns_to_s
 
@@ -440,12 +440,21 @@ class Stream:
             self._room.clear()
 
 
+ANY_ADDRESS = ("0.0.0.0", "::", "")
+
+USERS_MAX = 1024
+USER_S = 5.0
+"""Peers whose user is remembered, and for how long: a port is another connection's some day."""
+
+
 class _Calls:
     """gRPC's side of each verb: the token, bounds on all calls, and errors as statuses."""
 
     def __init__(self, tokens: Tokens, config: HttpConfig) -> None:
         self._tokens = tokens
         self._config = config
+        self.port = 0
+        self._users: Dict[str, Tuple[str, float]] = {}  # by peer: whose it is, and until when that is believed
         self._calls = Places(config.connections_max, "calls over gRPC", "connections_max", lasting=True)
         self._streams = Places(config.grpc_receive_max, "calls of ModelStreamInfer", "grpc_receive_max", lasting=True)
         self._bytes = Places(
@@ -535,12 +544,27 @@ class _Calls:
                 raise Unauthorized(
                     "this front needs the metadata 'authorization: Bearer TOKEN' with a token that it was started with"
                 )
-        return origin_of(name or "", address_of(context.peer()))
+        return origin_of(name, "") if name else self._user(context.peer())
+
+    def _user(self, peer: str) -> str:
+        """Whose connection gRPC's name of a peer means."""
+        now_s = asyncio.get_running_loop().time()
+        user, until_s = self._users.get(peer, ("", 0.0))
+        if now_s < until_s:
+            return user
+        address, port = address_of(peer), peer.rpartition(":")[2]
+        host = self._config.grpc.rpartition(":")[0].strip("[]")
+        own = (address, "127.0.0.1", "::1") if host in ANY_ADDRESS else (host,)
+        user = user_of_address(address, int(port) if port.isdigit() else 0, [(each, self.port) for each in own])
+        if len(self._users) >= USERS_MAX:
+            self._users.clear()
+        self._users[peer] = (user, now_s + USER_S)
+        return user
 
 
 def address_of(peer: str) -> str:
     """The address in gRPC's name of a peer, such as ``ipv4:127.0.0.1:50000`` or ``ipv6:%5B::1%5D:50000``."""
-    return unquote(peer).partition(":")[2].rpartition(":")[0]
+    return unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
 
 
 def refusal_of(error: BaseException) -> Tuple[Any, str, Tuple[Tuple[str, str], ...]]:
@@ -576,6 +600,7 @@ async def start_grpc(service: OpenInference, config: HttpConfig, tokens: Tokens)
         port = server.add_insecure_port(place)
     except RuntimeError:
         port = 0
+    calls.port = port
     if not port:
         raise ConfigError(
             f"[http] grpc = {place!r}: cannot listen there; another program may, or another front; give another port"

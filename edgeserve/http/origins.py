@@ -1,27 +1,27 @@
 """Who asks the front: the tokens that let clients in, and the name under which the server shares places and lane time
 among them.
 
-An origin is ``token:NAME`` where the client showed a token with a name, else ``address:IP``. Knows no transport.
+An origin is ``token:NAME`` where the client showed a token with a name; else ``uid:N`` for a process of this machine
+(``ipc/other_end.py``), and ``address:IP`` for any other.
 """
 
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import re
-from functools import lru_cache
-from typing import Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from edgeserve.config.text_files import read_text
 from edgeserve.errors import ConfigError
+from edgeserve.ipc.other_end import address_owner as _of_address
+from edgeserve.ipc.other_end import owner_of_tcp
+from edgeserve.owners import user_of
 
 TOKEN_CHARS_MIN = 16
 TOKENS_MAX = 256
 """Of one file: every request is compared with each of them."""
 
-IPV6_PREFIX = 64
-"""Bits of an IPv6 address that count: one machine may use every address behind them."""
-
+USER = "uid:"
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 
 
@@ -74,20 +74,26 @@ def read_tokens(path: str) -> Tokens:
 
 
 def origin_of(token_name: str, address: str) -> str:
-    """Whose request it is. ``address``: of the other end of the connection, ``""`` where it is not known."""
-    return f"token:{token_name}" if token_name else _of_address(address)
+    """Whose request it is. ``address``: of the other end of the connection, or its user as :func:`user_at` tells it;
+    ``""`` where neither is known."""
+    if token_name:
+        return f"token:{token_name}"
+    return address if address.startswith(USER) else _of_address(address)
 
 
-@lru_cache(maxsize=1024)
-def _of_address(address: str) -> str:
-    """Kept for the next requests of the same connection: reading an address takes longer than a route's choice."""
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0].strip("[]"))
-    except ValueError:
-        return "address:unknown"
-    if isinstance(found, ipaddress.IPv6Address):
-        mapped = found.ipv4_mapped
-        if mapped is None:
-            return f"address:{ipaddress.ip_network((found, IPV6_PREFIX), strict=False).network_address}"
-        found = mapped
-    return f"address:{found}"
+def user_at(connection: Any) -> str:
+    """Whose connection a front has accepted (asyncio's transport or writer): ``uid:N`` of this machine's users, else
+    ``address:IP``."""
+    peer, own = connection.get_extra_info("peername"), connection.get_extra_info("sockname")
+    if isinstance(peer, tuple) and isinstance(own, tuple):
+        return user_of_address(str(peer[0]), int(peer[1]), [own])
+    return _of_address("")
+
+
+def user_of_address(address: str, port: int, own: Sequence[Tuple[Any, ...]]) -> str:
+    """The same of a connection that tells its other end alone; ``own``: where it may have come in."""
+    for place in own:
+        owner = owner_of_tcp((address, port), place)
+        if owner.startswith(USER):
+            return user_of(owner)
+    return _of_address(address)

@@ -528,7 +528,7 @@ class Bus:
         self._surplus_frames += SLICE_FRAMES
         if self._surplus_frames >= SURPLUS_FRAMES_MAX:
             spent_ns = self._clock_ns() - self._surplus_since_ns
-            self._peers.penalise(peer.owner, spent_ns, f"a message of it has over {SURPLUS_FRAMES_MAX} frames")
+            self._peers.penalise(peer, spent_ns, f"a message of it has over {SURPLUS_FRAMES_MAX} frames")
 
     def _drop_message(self, client: bytes) -> None:
         """The rest of a message of a connection that is over."""

@@ -14,12 +14,16 @@ import resource
 import select
 import socket
 import struct
-from typing import Callable, Dict, FrozenSet, List, Optional
+from typing import Callable, Dict, FrozenSet, List, Optional, TypeVar
 
+from edgeserve.ipc.other_end import UNKNOWN, TcpEnd, end_of, is_told, process_of
+from edgeserve.ipc.other_end import owner_of as told_owner
 from edgeserve.ipc.segments import Segment
-from edgeserve.owners import process_owner, user_of, who_makes_room
+from edgeserve.owners import pid_of, process_owner, user_of, who_makes_room
 
 log = logging.getLogger("edgeserve")
+
+_Told = TypeVar("_Told")
 
 FILES_KEPT = 256
 """Descriptors that connections leave to everything else: models, devices, recordings, libzmq's own."""
@@ -31,25 +35,34 @@ STUCK_MAX = 4
 """Connections of one offender that its clients closed and libzmq has not: with so many it may not connect again."""
 
 _CLOSED = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)  # by the other side
-_PEER = struct.Struct("3i")
 _RECEIVED = struct.Struct("=128xQ")  # tcpi_bytes_received of the system's struct tcp_info
-UNKNOWN = "unknown"
 
 
 class Connection:
-    """One accepted connection. ``same_host``: not TCP. ``owner``: whose it is (``edgeserve.owners``): the process on
-    this host, the address on another (``UNKNOWN`` where it closed before it was looked at). ``memory``: what it shares
-    with the server, once it has claimed some. ``met_ns``: when it last finished a message without being a client."""
+    """One accepted connection. ``same_host``: not TCP. ``owner``: whose it is (``ipc/other_end.py``). ``place``: its
+    other end, which no other connection has meanwhile. ``memory``: what it shares with the server, once it has claimed
+    some. ``met_ns``: when it last finished a message without being a client."""
 
-    __slots__ = ("file", "same_host", "owner", "number", "memory", "met_ns")
+    __slots__ = ("file", "same_host", "owner", "place", "number", "memory", "met_ns")
 
-    def __init__(self, file: int, same_host: bool, owner: str, number: int) -> None:
+    def __init__(self, file: int, same_host: bool, number: int) -> None:
         self.file = file
         self.same_host = same_host
-        self.owner = owner
+        self.owner = owner_of(file, same_host)
+        self.place = "" if self.owner == UNKNOWN else self.owner if same_host else _asked(file, False, place_of)
         self.number = number
         self.memory: Optional[Segment] = None
         self.met_ns = 0
+
+    def is_among(self, sockets: FrozenSet[int]) -> bool:
+        """Whether its other end is one of a process's sockets, over TCP."""
+        end = self.end if sockets else None
+        return end is not None and end.inode in sockets
+
+    @property
+    def end(self) -> Optional[TcpEnd]:
+        """The other end's socket, of TCP within this host."""
+        return None if self.same_host else _asked(self.file, False, end_of)
 
 
 class Connections:
@@ -77,14 +90,14 @@ class Connections:
         is_full = len(self.by_file) + len(self.stuck) >= self.count_max
         if is_full and self._refuse(file, same_host):
             return file
-        owner = owner_of(file, same_host)
-        self.by_file[file] = Connection(file, same_host, owner, self.accepted)
+        connection = self.by_file[file] = Connection(file, same_host, self.accepted)
+        owner = connection.owner
         self._waiting.register(file, select.POLLIN)
         _count(self._owners, owner, 1)
         _count(self._users, user_of(owner), 1)
         if not is_full:
             return None
-        ended = self._to_end(self.by_file[file])
+        ended = self._to_end(connection)
         self._count_refused(ended.owner)
         hang_up(ended)
         return ended.file
@@ -96,7 +109,7 @@ class Connections:
         if one is None:
             return False
         try:
-            owner = _told_of(one)
+            owner = told_owner(one)
             if owner == UNKNOWN or _is_below(self._users, user_of(owner)) or _is_below(self._owners, owner):
                 return False
             one.shutdown(socket.SHUT_RDWR)
@@ -169,6 +182,16 @@ def offender(owner: str) -> str:
     return owner if user in (f"uid:{os.geteuid()}", "uid:0") else user
 
 
+def culprit(whose: str, connection: Optional[Connection]) -> str:
+    """Who of an :func:`offender` is kept out for what came by a connection: over TCP its process is looked for. ``""``
+    where nobody can be told from others."""
+    if whose == user_of(whose) or pid_of(whose):
+        return whose if is_told(whose) else ""
+    end = None if connection is None else connection.end
+    pid = None if end is None else process_of(end)
+    return "" if end is None or pid is None else process_owner(end.uid, pid)
+
+
 def _is_below(counts: Dict[str, int], name: str) -> bool:
     return counts.get(name, 0) + 1 < max(counts.values(), default=0)
 
@@ -191,54 +214,53 @@ def borrowed(file: int, same_host: bool) -> Optional[socket.socket]:
 
 def owner_of(file: int, same_host: bool) -> str:
     """Whose connection it is."""
+    return _asked(file, same_host, told_owner) or UNKNOWN
+
+
+def place_of(one: socket.socket) -> str:
+    """The other end of a connection; ``""`` where it closed meanwhile."""
+    try:
+        return told_owner(one) if one.family == socket.AF_UNIX else str(one.getpeername())
+    except OSError:
+        return ""
+
+
+def _asked(file: int, same_host: bool, question: Callable[[socket.socket], _Told]) -> Optional[_Told]:
+    """What a connection's socket says; ``None`` where it closed meanwhile."""
     one = borrowed(file, same_host)
     if one is None:
-        return UNKNOWN
+        return None
     try:
-        return _told_of(one)
+        return question(one)
     finally:
         one.detach()
 
 
-def _told_of(one: socket.socket) -> str:
-    try:
-        if one.family == socket.AF_UNIX:
-            pid, uid, _ = _PEER.unpack(one.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-            return process_owner(uid, pid)
-        return f"address:{one.getpeername()[0]}"
-    except OSError:
-        return UNKNOWN
-
-
 def received_bytes(connection: Connection) -> int:
     """The bytes that came by a connection so far; -1 where the system does not tell, as of a Unix socket."""
-    if connection.same_host:
-        return -1
-    one = borrowed(connection.file, False)
-    if one is None:
-        return -1
+    told = None if connection.same_host else _asked(connection.file, False, _received)
+    return -1 if told is None else told
+
+
+def _received(one: socket.socket) -> int:
     try:
         told = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
-        return int(_RECEIVED.unpack(told)[0]) if len(told) == _RECEIVED.size else -1
     except (OSError, AttributeError):
         return -1
-    finally:
-        one.detach()  # the file is libzmq's
+    return int(_RECEIVED.unpack(told)[0]) if len(told) == _RECEIVED.size else -1
 
 
 def hang_up(connection: Connection) -> None:
     """End a connection. libzmq notices, closes it and frees what it held. Nothing happens where the file is another's
     by now."""
-    if owner_of(connection.file, connection.same_host) != connection.owner or connection.owner == UNKNOWN:
-        return
-    one = borrowed(connection.file, connection.same_host)
-    if one is None:
-        return
-    try:
+
+    def end(one: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            one.shutdown(socket.SHUT_RDWR)
-    finally:
-        one.detach()
+            if place_of(one) == connection.place:
+                one.shutdown(socket.SHUT_RDWR)
+
+    if connection.place:
+        _asked(connection.file, connection.same_host, end)
 
 
 def raise_file_limit() -> int:

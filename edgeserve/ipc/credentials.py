@@ -16,6 +16,7 @@ import zmq.auth
 
 from edgeserve.errors import ConfigError
 from edgeserve.ipc.endpoints import read_certificate
+from edgeserve.ipc.other_end import address_owner
 from edgeserve.owners import process_owner
 from edgeserve.units import NS_PER_S
 
@@ -174,7 +175,7 @@ def uid_of(address: str) -> Optional[int]:
 def peer_owner(address: str) -> str:
     """Whose connection it is, from libzmq's address of a peer."""
     match = _PEER.match(address)
-    return process_owner(int(match.group(1)), int(match.group(2))) if match else f"address:{address}"
+    return process_owner(int(match.group(1)), int(match.group(2))) if match else address_owner(address)
 
 
 def _property(frame: Any, name: str) -> str:

@@ -11,24 +11,36 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import logging
 import os
 import select
 import struct
 from collections import deque
-from typing import Any, Callable, Deque, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Deque, Dict, FrozenSet, List, Mapping, Sequence, Tuple
 
 import zmq
 
 from edgeserve.errors import Cancelled, Malformed, Rejected, RequestError, TooLarge
-from edgeserve.ipc.connections import Connection, Connections, connections_max, hang_up, offender, received_bytes
+from edgeserve.ipc.connections import (
+    Connection,
+    Connections,
+    connections_max,
+    culprit,
+    hang_up,
+    offender,
+    received_bytes,
+)
 from edgeserve.ipc.credentials import NOBODY, Credential, Credentials
 from edgeserve.ipc.endpoints import readable, watch_socket
 from edgeserve.ipc.forms import FIRST_LEARN_AFTER, LEARN_AFTER, Form
 from edgeserve.ipc.memory import own_bytes, resident_bytes
+from edgeserve.ipc.other_end import sockets_of
 from edgeserve.ipc.unfinished import LOOK_NS, Sample, Unfinished
 from edgeserve.ipc.wire import Ask, Key
-from edgeserve.owners import CONNECTION_MARK, NAME_MARK, process_owner, user_of, who_makes_room
-from edgeserve.units import NS_PER_MS, NS_PER_S, format_size, ns_to_ms
+from edgeserve.owners import CONNECTION_MARK, NAME_MARK, pid_of, process_owner, user_of, who_makes_room
+from edgeserve.units import NS_PER_MS, NS_PER_S, format_duration, format_size, ns_to_ms
+
+log = logging.getLogger("edgeserve")
 
 STAMP_AHEAD_NS_MAX = NS_PER_S  # a send stamp further in the future is of another clock and ignored
 REQUESTS_PER_CLIENT_MAX = 4096  # in flight on one connection; the runtime's own bounds are usually below
@@ -171,7 +183,7 @@ class Peer:
     their messages have together. ``owner`` is whose it is (:class:`Connection`), ``name`` what its requests carry as
     their client. ``key`` is its public key, where keys are allowed. ``patient``: one request came from a REQ socket,
     which cannot send heartbeats while it waits. ``memory``: what its connection shares with this process. ``account``
-    is its owner's."""
+    is its owner's. ``culprit``: who is kept out for what it did, once that was looked for."""
 
     __slots__ = (
         "client",
@@ -190,6 +202,7 @@ class Peer:
         "form",
         "unformed",
         "account",
+        "culprit",
     )
 
     def __init__(self, client: bytes, connection: Connection | None, credential: Credential = NOBODY) -> None:
@@ -209,6 +222,7 @@ class Peer:
         self.form: Form | None = None
         self.unformed = LEARN_AFTER - FIRST_LEARN_AFTER
         self.account = Account()
+        self.culprit: str | None = None
 
 
 def name_for(peer: Peer, ask: Ask) -> str:
@@ -288,6 +302,7 @@ class Peers:
         "_files",
         "_names",
         "_flooders",
+        "_kept_out",
         "_accounts",
         "open_count",
         "open_bytes",
@@ -342,6 +357,7 @@ class Peers:
         self.connections = Connections(connections_max(count_max), self._is_idle)
         self._names: Dict[str, str] = {}  # whose connections -> what they call themselves, with the mark behind it
         self._flooders: Dict[str, int] = {}  # offenders that may not connect, and until when
+        self._kept_out = 0
         self._accounts: Dict[str, Account] = {}
         self.open_count = 0
         self.open_bytes = 0
@@ -402,7 +418,7 @@ class Peers:
                 "a client may not choose its routing id; leave the socket's option ROUTING_ID (IDENTITY) unset"
             )
         # The owner of a key is known now; by its address alone it was let in.
-        is_flooder = connection is not None and self._flooders.get(offender(peer.owner), 0) > self.received_ns
+        is_flooder = connection is not None and self.is_out(peer.owner)
         if self._is_chosen(client) or is_flooder or (peer.key and not self._credentials.is_allowed(peer.key)):
             if connection is not None:
                 self._hang_up(connection)
@@ -593,7 +609,7 @@ class Peers:
         self.check_at_ns = now_ns + self.check_ns
         self._forget_dead(now_ns)
         for owner in self.connections.look_for_stuck():
-            self._flooders[owner] = now_ns + STUCK_PENALTY_NS
+            self._keep_out(owner, now_ns + STUCK_PENALTY_NS, "libzmq cannot close connections of it")
         if self._credentials.have_changed():
             for peer in list(self.by_id.values()):
                 if peer.key and not self._credentials.is_allowed(peer.key):
@@ -626,8 +642,15 @@ class Peers:
         now_ns = self._clock_ns()
         self._flooders = {owner: until_ns for owner, until_ns in self._flooders.items() if until_ns > now_ns}
         connection = self.connections.by_file.get(file)
-        if connection is not None and offender(connection.owner) in self._flooders:
+        if connection is not None and any(self._is_of(connection, whose) for whose in self._flooders):
             self._hang_up(connection)
+
+    @staticmethod
+    def _is_of(connection: Connection, whose: str, sockets: FrozenSet[int] | None = None) -> bool:
+        """Whether it is a connection of an offender, whose process, where it is one, has these ``sockets``."""
+        return offender(connection.owner) == whose or connection.is_among(
+            sockets_of(pid_of(whose)) if sockets is None else sockets
+        )
 
     def is_out(self, owner: str) -> bool:
         """Whether this owner may not connect now. For any thread."""
@@ -649,20 +672,50 @@ class Peers:
         for client in self.flood.culprits(now_ns):
             peer = self.by_id.get(client) or self.flood.refused.get(client)
             if peer is not None:
-                self._flooders[offender(peer.owner)] = now_ns + PENALTY_NS
+                self._keep_out(self._culprit(peer), now_ns + PENALTY_NS, "it sends faster than the server reads")
                 self._die(client, peer.owner)
                 self.cut(peer, "it sends faster than the server reads")
 
-    def penalise(self, owner: str, spent_ns: int, reason: str) -> None:
+    def _culprit(self, peer: Peer) -> str:
+        """Who is kept out for what a client did; ``""`` where nobody can be told from others."""
+        if peer.culprit is None:
+            connection = self.connections.by_file.get(peer.file) if peer.file is not None else None
+            peer.culprit = culprit(offender(peer.owner), connection)
+        return peer.culprit
+
+    def _keep_out(self, whose: str, until_ns: int, reason: str) -> None:
+        """No connection of an offender is let in until then."""
+        if whose and whose not in self._flooders:
+            self._kept_out += 1
+            if self._kept_out & (self._kept_out - 1) == 0:  # at 1, 2, 4, 8, ...
+                log.warning(
+                    "%s may not connect for %s: %s (%d so far)",
+                    whose,
+                    format_duration(until_ns - self._clock_ns()),
+                    reason,
+                    self._kept_out,
+                )
+        if whose:
+            self._flooders[whose] = max(self._flooders.get(whose, 0), until_ns)
+
+    def penalise(self, peer: Peer, spent_ns: int, reason: str) -> None:
         """Another slice of frames was dropped of a message with too many, all of them in this time. All connections of
-        the offender end (each could hold up the others as long), and no new one is let in for a while."""
-        whose = offender(owner)
-        until_ns = self._clock_ns() + PENALTY_NS + DROP_SHARE * spent_ns
-        self._flooders[whose] = max(self._flooders.get(whose, 0), until_ns)
-        for peer in [peer for peer in self.by_id.values() if offender(peer.owner) == whose]:
-            self.cut(peer, reason)
-        for connection in [one for one in self.connections.by_file.values() if offender(one.owner) == whose]:
-            self._hang_up(connection)  # also those of which no message was read yet
+        the offender end (each could hold up the others as long), and no new one is let in for a while; where nobody can
+        be told from others, the connection ends alone."""
+        whose = self._culprit(peer)
+        self._keep_out(whose, self._clock_ns() + PENALTY_NS + DROP_SHARE * spent_ns, reason)
+        self.cut(peer, reason)
+        if not whose:
+            return
+        for other in [other for other in self.by_id.values() if offender(other.owner) == whose]:
+            self.cut(other, reason)
+        sockets = sockets_of(pid_of(whose))
+        for connection in [one for one in self.connections.by_file.values() if self._is_of(one, whose, sockets)]:
+            client = self.by_id.get(self._files.get(connection.file, b""))
+            if client is None:  # no message of it was read yet
+                self._hang_up(connection)
+            else:
+                self.cut(client, reason)
 
     def look_for_unfinished(self, now_ns: int) -> None:
         """End the connections that send without end and finish no message."""
@@ -679,7 +732,7 @@ class Peers:
             samples.append(Sample(file, mark, file in arriving, received_bytes(one), offender(one.owner)))
         for file in self.unfinished.look(now_ns, own_bytes(), samples):
             one = connections.by_file[file]
-            self._flooders[offender(one.owner)] = now_ns + PENALTY_NS
+            self._keep_out(culprit(offender(one.owner), one), now_ns + PENALTY_NS, "a message of it does not end")
             peer = self.by_id.get(self._files.get(file, b""))
             if peer is not None:
                 self.cut(peer, "a message of it does not end")

@@ -41,6 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ask", action="append", default=[], metavar="APP", help="may be asked by topic; again for more"
     )
     parser.add_argument(
+        "--asker",
+        action="append",
+        default=[],
+        metavar="WHO",
+        help="has a share of its own for ask/APP/WHO, which the broker keeps for it; again for more",
+    )
+    parser.add_argument(
         "--publish",
         action="append",
         default=[],
@@ -74,6 +81,7 @@ def main(args: argparse.Namespace) -> int:
         name=args.name,
         discovery=args.discovery.strip("/"),
         ask=tuple(args.ask),
+        askers=tuple(args.asker),
         publish=tuple(args.publish),
         cameras=_cameras(args.camera),
         detect=args.detect,

@@ -19,22 +19,22 @@ OLD_GREETINGS = {
 """Version before ZMTP 3.0 -> all that a DEALER without a routing id sends ahead of its messages."""
 
 
-def dial(endpoint: str) -> socket.socket:
-    """A connection on which nothing was said."""
+def dial(endpoint: str, source: str = "") -> socket.socket:
+    """A connection on which nothing was said; ``source``: the address that it comes from over TCP."""
     transport, _, address = endpoint.partition("://")
     if transport == "ipc":
         one = socket.socket(socket.AF_UNIX)
         one.connect(address)
     else:
         host, _, port = address.rpartition(":")
-        one = socket.create_connection((host, int(port)))
+        one = socket.create_connection((host.strip("[]"), int(port)), source_address=(source, 0) if source else None)
     one.settimeout(20)
     return one
 
 
-def connect(endpoint: str, minor: int = 1) -> socket.socket:
+def connect(endpoint: str, minor: int = 1, source: str = "") -> socket.socket:
     """A connection after the handshake (ZMTP 3, NULL, DEALER)."""
-    one = dial(endpoint)
+    one = dial(endpoint, source)
     one.sendall(b"\xff" + bytes(8) + b"\x7f\x03" + bytes([minor]) + b"NULL".ljust(20, b"\0") + bytes(32))
     ready = b"\x05READY\x0bSocket-Type" + struct.pack(">I", 6) + b"DEALER"
     one.sendall(b"\x04" + bytes([len(ready)]) + ready)

@@ -209,7 +209,7 @@ def test_what_an_earlier_start_announced_and_this_one_does_not_goes(runtime, por
     live(runtime, port, second)
 
 
-def test_apps_are_asked_by_topic_each_asker_with_a_share_of_its_own(runtime, port):
+def test_apps_are_asked_by_topic_each_known_asker_with_a_share_of_its_own(runtime, port):
     async def story(home, front):
         origins = []
         infer = front._client.infer
@@ -228,11 +228,14 @@ def test_apps_are_asked_by_topic_each_asker_with_a_share_of_its_own(runtime, por
             told = await home.ask(ask, wrong, answer)
             assert told["code"] == code and told["error"], wrong[:20]
         assert origins[:2] == ["mqtt", "mqtt:kitchen"]
+        for name in ("hall", "kitchen2", "a"):  # names of an asker's own choice
+            await home.ask(f"{ask}/{name}", '{"x": [3, 4]}', f"{answer}/{name}")
+        assert set(origins[2:]) == {"mqtt"}
         await home.client.publish("edgeserve/cellar/ask/detect", "{}")  # nobody said that it may be asked
         assert (await home.ask(ask, '{"x": [1, 2]}', answer))["outputs"]
         assert "edgeserve/cellar/answer/detect" not in home.heard
 
-    live(runtime, port, story, **ASK)
+    live(runtime, port, story, askers=("kitchen",), **ASK)
 
 
 def test_a_light_is_switched_by_a_sentence(runtime, port):
