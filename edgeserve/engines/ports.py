@@ -155,33 +155,7 @@ class Ports:
         self._masks = options.texts_by_name("mask")
         constants = options.table("constants")
         self._settings = frozenset(options.texts("settings"))
-        no_rows = {*constants, *self._states, *self._masks.values(), *self._settings}
-        brought = [port for port in inputs if port.name not in no_rows]
-        answers = [port for port in outputs if port.name not in self._states.values()]
-        lacks = length_of_another(brought, answers)
-        self._lacking = lacks or batch_elsewhere(brought) or name_of_another(brought, answers)
-        # By itself without, where the file fixes the batch at 1 and an output does not have it.
-        is_free = options.takes("batch_axis") and not (self._states or "image" in options or "batch_axis" in options)
-        is_one = model.batch == (1,) and all(port.dims[:1] == (1,) for port in brought)
-        self._may_lack = is_free and is_one and any(port.dims[:1] != (1,) for port in answers)
-        self._batch_axis = options.boolean("batch_axis", not (lacks and self._may_lack))
-        if not self._batch_axis:  # a batch axis of 1 is put in front here, and taken off around the model's run
-            if any(self._state_axes.values()) or model.batch != (1,):
-                raise EngineError(
-                    f"{self._where}: options.batch_axis = false takes one item at a time, so it needs batch = [1] and "
-                    f"no state_axis; found batch = {list(model.batch)}, state_axis = {state_axis}"
-                )
-            inputs = [port if port.name in constants else port.batch_of_one() for port in inputs]
-            outputs = [port.batch_of_one() if port.dims else port for port in outputs]
-        elif self._settings:
-            others = [port for port in inputs if port.name not in {*self._settings, *constants, *self._states}]
-            if model.batch != (1,) or any(port.dims[:1] not in ((1,), (None,)) for port in others):
-                raise EngineError(
-                    f"{self._where}: options.settings = {sorted(self._settings)} are each request's own and have no "
-                    "batch axis, so batch = [1] is needed, and a model that takes it; found batch = "
-                    f"{list(model.batch)}. What is the same for all requests is a constant: options.constants"
-                )
-            inputs = [port.batch_of_one() if port.name in self._settings else port for port in inputs]
+        inputs, outputs = self._with_batch_axis(inputs, outputs, options, state_axis)
         self._declared = list(outputs)
         by_name = {port.name: port for port in inputs}
         multiples = options.dims_by_name("pad_multiple")
@@ -532,6 +506,41 @@ class Ports:
         return array
 
     # --- checks of the configuration ---
+
+    def _with_batch_axis(
+        self, inputs: Sequence[Port], outputs: Sequence[Port], options: Options, state_axis: Any
+    ) -> Tuple[Sequence[Port], Sequence[Port]]:
+        """The inputs and outputs with a batch axis of 1 in front where the model has none, which is put in front of
+        each item and taken off around the model's run."""
+        constants = options.table("constants")
+        no_rows = {*constants, *self._states, *self._masks.values(), *self._settings}
+        brought = [port for port in inputs if port.name not in no_rows]
+        answers = [port for port in outputs if port.name not in self._states.values()]
+        lacks = length_of_another(brought, answers)
+        self._lacking = lacks or batch_elsewhere(brought) or name_of_another(brought, answers)
+        # By itself without, where the file fixes the batch at 1 and an output does not have it.
+        is_free = options.takes("batch_axis") and not (self._states or "image" in options or "batch_axis" in options)
+        is_one = self._model.batch == (1,) and all(port.dims[:1] == (1,) for port in brought)
+        self._may_lack = is_free and is_one and any(port.dims[:1] != (1,) for port in answers)
+        self._batch_axis = options.boolean("batch_axis", not (lacks and self._may_lack))
+        if not self._batch_axis:
+            if any(self._state_axes.values()) or self._model.batch != (1,):
+                raise EngineError(
+                    f"{self._where}: options.batch_axis = false takes one item at a time, so it needs batch = [1] and "
+                    f"no state_axis; found batch = {list(self._model.batch)}, state_axis = {state_axis}"
+                )
+            inputs = [port if port.name in constants else port.batch_of_one() for port in inputs]
+            outputs = [port.batch_of_one() if port.dims else port for port in outputs]
+        elif self._settings:
+            others = [port for port in inputs if port.name not in {*self._settings, *constants, *self._states}]
+            if self._model.batch != (1,) or any(port.dims[:1] not in ((1,), (None,)) for port in others):
+                raise EngineError(
+                    f"{self._where}: options.settings = {sorted(self._settings)} are each request's own and have no "
+                    "batch axis, so batch = [1] is needed, and a model that takes it; found batch = "
+                    f"{list(self._model.batch)}. What is the same for all requests is a constant: options.constants"
+                )
+            inputs = [port.batch_of_one() if port.name in self._settings else port for port in inputs]
+        return inputs, outputs
 
     def _known(self, what: str, names: Any, known: Any, side: str) -> None:
         for name in names:

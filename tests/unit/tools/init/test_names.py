@@ -112,7 +112,7 @@ def test_any_file_name_is_found_again(name, tmp_path, monkeypatch, capsys):
     assert cli.main(["doctor", "--quick", "an edge.toml"]) in (0, 1)
     assert "there is no file" not in capsys.readouterr().out
     (model,) = load_config("an edge.toml").models.values()
-    from edgeserve.config.files import model_path
+    from edgeserve.config.model_files import model_path
 
     assert os.path.samefile(model_path(model, str(tmp_path)), name)
 
