@@ -42,15 +42,18 @@ class Problem(NamedTuple):
 def check_before_loading(
     config: Config, profiles: Sequence[Profile] = (), engines: Dict[Tuple[str, str], Engine] | None = None
 ) -> List[Problem]:
-    """Everything but the endpoint. Nothing is loaded. The engines that are made for it are kept in ``engines``, by
-    (model, device)."""
+    """Everything but the endpoint, each sentence once. Nothing is loaded. The engines that are made for it are kept in
+    ``engines``, by (model, device)."""
     made: Dict[Tuple[str, str], Engine] = {} if engines is None else engines
-    return [
+    found: Dict[str, Problem] = {}
+    for problem in (
         *check_cores(config),
         *check_models(config, made),
         *check_apps(config, profiles),
         *check_value_names(config, made),
-    ]
+    ):
+        found.setdefault(problem.text, problem)
+    return list(found.values())
 
 
 def raise_or_tell(problems: Sequence[Problem], tell: Any) -> None:
@@ -58,11 +61,12 @@ def raise_or_tell(problems: Sequence[Problem], tell: Any) -> None:
     for problem in problems:
         if not problem.stops:
             tell("%s", problem.text)
-    stopping = list(dict.fromkeys(problem.text for problem in problems if problem.stops))
+    stopping = [problem for problem in problems if problem.stops]
     if len(stopping) == 1:
-        raise next(problem.error or ConfigError(problem.text) for problem in problems if problem.stops)
+        raise stopping[0].error or ConfigError(stopping[0].text)
     if stopping:
-        raise ConfigError(f"{counted(len(stopping), 'mistake')}:\n" + "\n".join(f"  * {text}" for text in stopping))
+        texts = "\n".join(f"  * {problem.text}" for problem in stopping)
+        raise ConfigError(f"{counted(len(stopping), 'mistake')}:\n{texts}")
 
 
 def check_cores(config: Config) -> List[Problem]:
