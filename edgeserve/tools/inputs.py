@@ -55,7 +55,7 @@ def _longest_open(declared: Mapping[str, Any]) -> int:
             OPEN_LENGTH if length < 0 else length
             for tensor in declared.values()
             for size, length in zip(tensor["shape"], tensor.get("usual") or tensor["shape"])
-            if size < 0
+            if size < 0 and tensor["dtype"] != "text"
         ),
         default=0,
     )
