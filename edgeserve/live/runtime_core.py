@@ -597,7 +597,7 @@ class RuntimeCore:
                 "nodes": [node.name for node in app.nodes],
                 **self._expected(app.name),
                 "class": app.klass,
-                "stream": app.stream or "none",
+                "stream": app.stream,
                 "needs_stream": bool(self.validators[app.name].stateful),
                 "on_late": app.on_late,
                 "outputs": list(app.outputs),

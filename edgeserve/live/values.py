@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from edgeserve.config.schema import AppConfig
 from edgeserve.engines.base import Result, Values, release_state
 from edgeserve.errors import EngineError, StateLost, WrongInput, did_you_mean
 from edgeserve.live.hints import ResultHints, show
@@ -26,7 +27,7 @@ _TEXT: Set[type] = {str}
 
 NO_STREAM = (
     "model {model!r} returned a state for the next request of the stream, and this request names none: name a stream, "
-    "or set [app.{app}] stream = 'none' where requests stand alone"
+    "or set [app.{app}] standalone = true where requests stand alone"
 )
 
 
@@ -128,7 +129,7 @@ class RequestValues:
             if reason:
                 return JobResult(job, "failed", reason=reason)
         if result.state is not None:
-            if result.done and request.stream is None and request.plan.config.keeps_streams:
+            if result.done and request.stream is None and _needs_stream(request.plan.config):
                 return JobResult(job, "failed", reason=NO_STREAM.format(model=node.model, app=request.app))
             self._keep_state(request, job, result)
             if request.ended and not result.done:
@@ -254,6 +255,10 @@ class RequestValues:
             if value is not _ABSENT:
                 chosen[source.argument] = value
         return chosen
+
+
+def _needs_stream(app: AppConfig) -> bool:
+    return app.keeps_streams and not app.standalone
 
 
 def wrong_form(action: RunBatch, value: Any) -> str:
