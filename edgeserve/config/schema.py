@@ -179,7 +179,8 @@ class AppConfig:
     klass: str = entry(one_of(*CLASS_NAMES), "normal", key="class")  # goes before or after others in the auction
     value: float = entry(number(0.0), 1.0)  # multiplies a request's worth in the auction
     on_late: str = entry(one_of(*ON_LATE_NAMES), "drop")  # late: give up, answer, or answer in part (lm, whisper: this)
-    stream: str = entry(one_of("none", *STREAM_NAMES), "")  # what stream ids mean; none: each request stands alone
+    stream: str = entry(one_of("none", *STREAM_NAMES), "none")  # what stream ids mean
+    standalone: bool = entry(boolean, False)  # requests without a stream are answered from an empty state
     state_ttl_ns: int = entry(duration, 60 * 10**9, key="state_ttl")  # forget a silent stream's state
     streams_max: int = entry(integer(1), 1024)  # states kept at a time
     pending_max: int = entry(integer(1), 1024)  # accepted requests of this app that have not ended

@@ -35,6 +35,7 @@ from edgeserve.engines.base import Batch, OutputType, Result, RowFacts, Values, 
 from edgeserve.engines.collate import Room, Shape, Slot, common_shape, crop, dims_text, fit, mask, odd_shapes, stack
 from edgeserve.engines.options import Options, of_name
 from edgeserve.errors import EngineError, StateLost, WrongInput, WrongRows, nearest, sent_instead
+from edgeserve.texts import text_array
 from edgeserve.units import counted
 
 PORT_OPTIONS = ("constants", "state_axis", "mask", "pad_multiple", "pad_batch", "crop_outputs", "hints")
@@ -114,11 +115,14 @@ def cast_exactly(value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     """A number, a truth value, a text or a list of them as an array of a type. ``TypeError`` where that cannot be,
     ``ValueError`` where it would be another value: a fraction as a whole number, a number beyond the type's bounds.
     Floats are rounded."""
+    if dtype.kind == "O":
+        try:
+            return text_array(value)
+        except ValueError as error:
+            raise TypeError(str(error)) from None
     given: NDArray[Any] = np.asarray(value)
-    if dtype.kind == "O" or given.dtype.kind in "OUS":
-        if dtype.kind != "O" or given.dtype.kind != "U":
-            raise TypeError("a text where a number is expected, or the other way round")
-        return given.astype(object)
+    if given.dtype.kind not in "fiub":
+        raise TypeError("numbers are expected")
     with np.errstate(all="ignore"):
         array = given.astype(dtype)
         same = (

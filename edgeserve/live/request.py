@@ -439,7 +439,7 @@ class RequestValidator:
         raise BadInput(
             f"app {app!r}: model {self.stateful!r} goes on from the request before of the same source, and this one "
             "names no stream: name a stream, such as stream = 'camera-1' (with KServe's clients sequence_id), another "
-            f"one for each source. Where requests stand alone, [app.{app}] stream = 'none' says so"
+            f"one for each source. Where requests stand alone, [app.{app}] standalone = true says so"
         )
 
     def _check_reset(self, request: LiveRequest) -> None:
@@ -524,7 +524,7 @@ def stateful_model(app: AppConfig, config: Config) -> str:
     """The first model of an app that goes on from what the request before left behind; ``""`` where there is none, or
     where the app says that its requests stand alone."""
     models = [config.models[node.model] for node in app.nodes if node.model in config.models]
-    return "" if app.stream == "none" else next((model.name for model in models if model.keeps_state), "")
+    return "" if app.standalone else next((model.name for model in models if model.keeps_state), "")
 
 
 def check_names(validators: Mapping[str, RequestValidator], returned: Mapping[str, Collection[str]]) -> None:

@@ -630,7 +630,7 @@ class RuntimeCore:
                 "nodes": [node.name for node in app.nodes],
                 **self._expected(app.name),
                 "class": app.klass,
-                "stream": app.stream or "none",
+                "stream": app.stream,
                 "needs_stream": bool(self.validators[app.name].stateful),
                 "on_late": app.on_late,
                 "outputs": [source.argument for source in self.validators[app.name].plan.outputs],

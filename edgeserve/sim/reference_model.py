@@ -529,7 +529,7 @@ class _ReferenceGraph:
     """What may run after what, worked out from the results alone (not with the scheduler's tokens)."""
 
     def __init__(self, app: AppConfig) -> None:
-        self.stream = app.stream or "none"
+        self.stream = app.stream
         self.nodes = {node.name: node for node in app.nodes}
         self.models = {node.name: node.model for node in app.nodes}
         self.linked = len(app.nodes) > 1

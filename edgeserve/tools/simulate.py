@@ -145,8 +145,10 @@ def _run_all(
 ) -> Dict[str, Report]:
     from rich.progress import Progress
 
+    from edgeserve.tools.console import PlainConsole
+
     reports: Dict[str, Report] = {}
-    with Progress(transient=True, disable=not sys.stderr.isatty()) as progress:
+    with Progress(console=PlainConsole(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task("simulating", total=len(compared) * len(seeds))
         for index, (title, scenario) in enumerate(compared):
             worlds: List[SimWorld] = []

@@ -175,9 +175,12 @@ def _search(task: TuneTask, loads: Sequence[float], args: argparse.Namespace) ->
     """What the search proposes, with the tallies of it on the part that reports."""
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
+    from edgeserve.tools.console import PlainConsole
+
     with Progress(
         SpinnerColumn(),
         TextColumn("{task.completed} tried, now {task.description}"),
+        console=PlainConsole(stderr=True),
         transient=True,
         disable=not sys.stderr.isatty(),
     ) as progress:

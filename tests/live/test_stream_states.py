@@ -26,7 +26,7 @@ SUM = function("sum_up", options={"stateful": True})
 
 def tables() -> Dict[str, Any]:
     both = {"node": [{"name": "echo"}, {"name": "sum"}]}
-    apps = {"sum": {"model": "sum"}, "behind": both, "alone": {"model": "sum", "stream": "none"}}
+    apps = {"sum": {"model": "sum"}, "behind": both, "alone": {"model": "sum", "stream": "none", "standalone": True}}
     return {
         "model": {"sum": SUM, "echo": function("echo"), "slow": {**SUM, "function": "live_functions:sum_slowly"}},
         "app": {
@@ -209,14 +209,14 @@ def test_a_newer_request_that_wins_takes_the_beginning_over(server: Any) -> None
 
 
 @pytest.mark.parametrize("node", [{}, {"node": [{"name": "echo"}, {"name": "sum"}]}])
-def test_an_app_that_says_nothing_of_streams_is_refused_at_the_start(node: Any) -> None:
+def test_an_app_that_keeps_no_streams_is_refused_at_the_start(node: Any) -> None:
     app = {"slo": "20s", **(node or {"model": "sum"})}
     config = parse_config(
         {"model": {"sum": SUM, "echo": function("echo")}, "app": {"a": app}},
         directory=LIB,
     )
     with pytest.raises(
-        ConfigError, match=r"\[app.a\] says nothing of streams.*'sum'.*stream = 'in_order'.*stream = 'none'"
+        ConfigError, match=r"\[app.a\] keeps no streams, but model 'sum'.*stream = 'in_order'.*standalone = true"
     ):
         Runtime(config).start()
 

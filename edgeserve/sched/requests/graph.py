@@ -121,7 +121,7 @@ class App:
         self.klass = config.klass
         self.value = config.value
         self.on_late = config.on_late
-        self.stream = config.stream or "none"
+        self.stream = config.stream
         self.state_ttl_ns = config.state_ttl_ns
         self.streams_max = config.streams_max
         self.pending_max = config.pending_max

@@ -33,7 +33,7 @@ NAME_LENGTH = 64
 """Characters of a file's name that become the app's: it is typed, and a name of the bus has at most 128."""
 
 _STATE_WORDS = re.compile(
-    r"(state|hidden|cell|cache|memory|mems|past|prev|\bh0?\b|\bc0?\b|\bhx\b|\bcx\b|h_in|c_in)", re.IGNORECASE
+    r"(state|hidden|cell|cache|memory|mems|past|prev|\b[hc]_?(\d*|x|t|n|in|last)\b|h_in|c_in)", re.IGNORECASE
 )
 _SIDES = frozenset(
     ("in", "out", "input", "output", "new", "next", "prev", "previous", "past", "present", "old", "updated")

@@ -27,7 +27,7 @@ def test_a_file_of_four_lines_serves_one_model_on_one_lane_under_the_policy_that
     assert config.server == ServerConfig()
     app = config.apps["a"]
     assert [(node.name, node.model, node.after) for node in app.nodes] == [("m", "m", ())]
-    assert (app.slo_ns, app.klass, app.on_late, app.stream) == (10**9, "normal", "drop", "")
+    assert (app.slo_ns, app.klass, app.on_late, app.stream) == (10**9, "normal", "drop", "none")
 
 
 def test_the_default_lane_stands_on_the_first_device():

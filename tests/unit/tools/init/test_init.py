@@ -477,6 +477,88 @@ def test_only_inputs_with_an_output_of_the_same_form_are_states():
     assert roles([Port("x", F32, (None, 4)), Port("state", F32, (None, 3))], outputs).state == {}
 
 
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "settings"),
+    [
+        ([("x", (None, None)), ("lengths", (None,)), ("scales", (3,))], [("y", (None, None))], ["scales"]),
+        ([("x", (None, 4)), ("step", ())], [("y", (None, 4))], ["step"]),
+        ([("x", (1, None, 2)), ("orig_im_size", (2,)), ("has_mask", (1,))], [("y", (1, 4))], ["orig_im_size"]),
+        ([("x", (1, 4)), ("anchors", (9, 2))], [("y", (None, 4))], ["anchors"]),
+        ([("x", (None, 4)), ("speed", (1,))], [("y", (None, 4))], []),
+        ([("x", (4, 8))], [("y", (4, 2))], []),
+    ],
+)
+def test_a_fixed_length_beside_a_batch_is_a_setting(inputs, outputs, settings):
+    ports = [[Port(name, F32, dims) for name, dims in side] for side in (inputs, outputs)]
+    found = roles(*ports)
+    assert found.settings == settings
+    assert [port.name for port in found.given] == [name for name, _ in inputs]
+    if settings:
+        assert found.fixed_batch == 1 and any("no batch axis, so each request brings" in note for note in found.notes)
+        whole = {name: dims for name, dims in inputs if name in settings}
+        assert {port.name: port.dims[1:] for port in found.given if port.name in settings} == whole
+
+
+def test_a_single_number_is_a_setting_and_a_rate_a_constant_also_with_an_axis():
+    found = roles([Port("x", F32, (None, 4)), Port("sr", I64, (1,)), Port("speed", F32, ())])
+    assert (found.constants, found.settings) == ({"sr": 16000}, ["speed"])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [
+        ([("a", (4,)), ("b", (6, 2))], [("y", (4,))]),  # nothing says which would be the batch
+        ([("a", ()), ("b", ())], [("y", ())]),
+        ([("x", (4, 8)), ("gain", ())], [("y", (4, 2))]),
+        ([("tokens", (1, None)), ("speed", (1,))], [("audio", (None,), ("samples",))]),
+        ([("x", (1, 4))], [("boxes", (300, 4))]),
+        ([("x", (1, 4))], [("score", ())]),
+        ([("x", (None, 4)), ("state", (2, 3))], [("y", (None, 4)), ("stateN", (2, 3))]),
+    ],
+)
+def test_where_inputs_outputs_or_states_have_no_batch_axis_that_is_said(inputs, outputs):
+    with pytest.raises(NoBatchAxis):
+        roles(*[[Port(port[0], F32, *port[1:]) for port in side] for side in (inputs, outputs)])
+
+
+def test_each_state_has_the_axis_with_the_batchs_name_or_length():
+    names = [
+        ("x", ("N", "", ""), (None, 5, 8)),
+        ("cache_a", ("", "N"), (2, None)),
+        ("cache_b", ("T", "N"), (None, None)),
+    ]
+    inputs = [Port(name, F32, dims, axes) for name, axes, dims in names]
+    found = roles(inputs, [Port(f"new_{port.name}", F32, port.dims, port.axes) for port in inputs])
+    assert found.state_axis == 1 and set(found.state) == {"cache_a", "cache_b"}
+    fixed = [Port("x", F32, (1, 4)), Port("h", F32, (2, 1, 8)), Port("c", F32, (1, 8))]
+    found = roles(fixed, [Port("y", F32, (1, 4)), Port("hn", F32, (2, 1, 8)), Port("cn", F32, (1, 8))])
+    assert (found.state_axis, found.fixed_batch) == ({"h": 1, "c": 0}, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "output", "is_state"),
+    [
+        ("state", "stateN", True),
+        ("h", "hn", True),
+        ("h_0", "h_n", True),
+        ("input_3_state", "output_3_state", True),
+        ("cached_len_0", "new_cached_len_0", True),
+        ("initial_state", "final_state", True),
+        ("prevHidden", "nextHidden", True),
+        ("state", "action", False),
+        ("cell_image", "denoised", False),
+        ("memory_mask", "logits", False),
+        ("past_actions", "scores", False),
+    ],
+)
+def test_a_state_and_what_replaces_it_have_one_name(name, output, is_state):
+    found = roles(
+        [Port("x", F32, (None, 4)), Port(name, F32, (None, 4))],
+        [Port("y", F32, (None, 2)), Port(output, F32, (None, 4))],
+    )
+    assert found.state == ({name: output} if is_state else {})
+
+
 def test_a_model_without_a_batch_axis_is_refused():
     with pytest.raises(NoBatchAxis, match=r"no batch axis in front \(image \[480, 640, 3\]\)"):
         roles([Port("image", F32, (480, 640, 3))], [Port("y", F32, (10,))])
