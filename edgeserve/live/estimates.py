@@ -80,11 +80,18 @@ def parts_text(costs: AppCosts) -> str:
     return f" with {', '.join(told)}" if told else ""
 
 
-def too_slow(fit: AppFit) -> str:
-    """That a lone request cannot make its deadline, and what to change."""
+def alone_too_slow(fit: AppFit) -> str:
+    """That a lone request cannot make its deadline."""
     return (
         f"app {fit.app}: {expected_text(fit)}, more than its slo of {format_duration(fit.slo_ns)} allows: unless "
-        f"it turns out faster, no request of it can be in time; set [app.{fit.app}] slo = "
+        "it turns out faster, no request of it can be in time"
+    )
+
+
+def too_slow(fit: AppFit) -> str:
+    """The same, and what to change."""
+    return (
+        f"{alone_too_slow(fit)}; set [app.{fit.app}] slo = "
         f'"{format_duration(fit.needs_ns, round_up=True)}" or more, or, where that time is wrong, mend [model.*] '
         "expected or run 'edgeserve profile'"
     )

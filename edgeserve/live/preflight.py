@@ -16,7 +16,7 @@ from edgeserve.engines import check_streams, lane_info, make_engine
 from edgeserve.engines.base import Engine
 from edgeserve.engines.python import import_function
 from edgeserve.errors import ConfigError, EdgeServeError, EngineError
-from edgeserve.live.estimates import app_fit, too_slow
+from edgeserve.live.estimates import AppFit, app_fit, too_slow
 from edgeserve.live.value_flow import AppPlan, name_clashes
 from edgeserve.offload.pin import allowed_cores
 from edgeserve.sched.core.build import build_scheduler, model_lanes, policies_of, profiled_lanes
@@ -30,13 +30,14 @@ FILE_ENGINES = ("onnx", "tensorrt", "torch", "combine")
 
 class Problem(NamedTuple):
     """What is wrong: what it is about, a sentence that names the value and the mend, and whether serving is impossible.
-    ``app``: the app that a deadline is too short for. ``error``: what was raised."""
+    ``app``: the app that a deadline is too short for, and its ``fit``. ``error``: what was raised."""
 
     subject: str
     text: str
     stops: bool = True
     app: str = ""
     error: Optional[EdgeServeError] = None
+    fit: Optional[AppFit] = None
 
 
 def check_before_loading(
@@ -152,7 +153,7 @@ def check_apps(config: Config, profiles: Sequence[Profile] = ()) -> List[Problem
             continue
         fit = app_fit(state, app, by_policy=True)
         if not fit.fits:
-            found.append(Problem("deadlines", too_slow(fit), False, app.name))
+            found.append(Problem("deadlines", too_slow(fit), False, app.name, fit=fit))
     return found
 
 
