@@ -49,7 +49,9 @@ def test_an_app_whose_request_is_not_the_models_own_has_no_more_inputs(nodes):
 
 
 def test_in_front_of_others_the_options_join_what_is_declared():
-    found = app(node=[{"name": "chat"}, {"name": "fn"}], inputs={"prompt": {"dtype": "text"}, "room": {"dtype": "text"}})
+    found = app(
+        node=[{"name": "chat"}, {"name": "fn"}], inputs={"prompt": {"dtype": "text"}, "room": {"dtype": "text"}}
+    )
     assert list(found.inputs) == ["prompt", "room", *OPTIONS]
 
 
