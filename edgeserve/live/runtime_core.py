@@ -144,6 +144,7 @@ class RuntimeCore:
             sequences=started.sequences,
             sizes=started.sizes,
         )
+        self._tell_usual(self.scheduler, self.validators)
         log_fits(self.scheduler.state, [problem.app for problem in problems])
         self.world = LiveWorld(
             config,
@@ -256,6 +257,7 @@ class RuntimeCore:
             learnt=learnt,
             sizes=started.sizes,
         )
+        self._tell_usual(scheduler, prepared.validators)
         world = LiveWorld(
             config,
             self._lanes,
@@ -271,6 +273,14 @@ class RuntimeCore:
         world.early = self.early
         world.on_device_lost = self.on_device_lost
         return scheduler, world, started
+
+    @staticmethod
+    def _tell_usual(scheduler: Scheduler, validators: Mapping[str, RequestValidator]) -> None:
+        """What is predicted of a usual request of each app whose answers' lengths are."""
+        for name, validator in validators.items():
+            if validator.lengths is not None:
+                lengths = validator.lengths
+                scheduler.state.apps[name].usual = {"steps": lengths.steps({}), "steps_sd": lengths.steps_sd({})}
 
     def _start_predictions(self, world: LiveWorld, validators: Mapping[str, RequestValidator]) -> None:
         if any(validator.predictors is not None for validator in validators.values()):
@@ -564,7 +574,9 @@ class RuntimeCore:
     def _expected(self, app: str) -> Dict[str, Any]:
         state = self.scheduler.state
         known = state.apps[app]
-        return {"policy": known.policy, "policy_reason": known.policy_reason, **app_fit(state, known).table()}
+        answers = known.simple and known.nodes[0].model in state.sequences.models  # a step alone would say nothing
+        fit = app_fit(state, known, by_policy=answers)
+        return {"policy": known.policy, "policy_reason": known.policy_reason, **fit.table()}
 
     def _cached(self, app: str) -> Dict[str, Any]:
         """Which part of the prompts of an app's language models was in memory before they were read."""

@@ -736,10 +736,7 @@ class RequestManager(RequestMoves):
             move_job(job, "fail")
             self._drop_state(job)
         else:
-            if job.state == RUNNING:
-                queued_ns, load_ns, behind_ns, ran_ns = job.breakdown
-                queued_ns += job.launched_ns - job.ready_ns
-                job.breakdown = LatencyBreakdown(queued_ns, load_ns, behind_ns, ran_ns + now - job.launched_ns)
+            job.breakdown = self._spent(job)
             self._take_out(job)
         request.breakdown = job.breakdown
         if request.app.simple:
@@ -752,6 +749,14 @@ class RequestManager(RequestMoves):
             request.done_exits += 1
         self._owe_answer(request)
         self._proceed(request, ready, job.breakdown)
+
+    def _spent(self, job: Job) -> LatencyBreakdown:
+        """Where the time of a job went, with that of the steps of its sequence in the batch that runs."""
+        if job.state != RUNNING or job.node.model not in self._state.sequences.models:
+            return job.breakdown
+        queued_ns, load_ns, behind_ns, ran_ns = job.breakdown
+        ran_ns += self._board.now_ns - job.launched_ns
+        return LatencyBreakdown(queued_ns + job.launched_ns - job.ready_ns, load_ns, behind_ns, ran_ns)
 
     def _owe_answer(self, request: RequestRecord) -> None:
         """What a request's sequences have written is not given up for its deadline: what follows them runs late, where
@@ -820,8 +825,12 @@ class RequestManager(RequestMoves):
         if request.policy is self.trials:
             in_time = what == "complete" and not request.cut and self._board.now_ns <= request.deadline_ns
             self.trials.ended(request, in_time)
+        request.spent = request.breakdown
         if request.jobs:
             jobs = list(request.jobs.values())
+            if what != "complete":  # of several, that whose steps took longest
+                spent = [request.breakdown, *[self._spent(job) for job in jobs if job.steps or job.state == RUNNING]]
+                request.spent = max(spent, key=lambda each: each.execute_ns)
             request.jobs.clear()
             for job in jobs:
                 self._take_out(job)

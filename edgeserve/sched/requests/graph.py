@@ -86,7 +86,8 @@ class App:
     ``nodes`` are in topological order. ``entries`` run first, ``exits`` end the request. ``simple`` marks the app of
     a single plain node, whose requests need no bookkeeping of tokens. ``ensemble`` is what is known of its models as an
     ensemble, if anything. ``policy_reason``: why it has its policy, where it named none. ``history_share``: of so many
-    of its requests the outputs of all models are recorded.
+    of its requests the outputs of all models are recorded. ``usual``: the hints of a usual request, where the world
+    predicts them; what a request of the app is expected to take is told of such a one.
     """
 
     __slots__ = (
@@ -111,6 +112,7 @@ class App:
         "ensemble",
         "hint_bounds",
         "history_share",
+        "usual",
     )
 
     def __init__(self, config: AppConfig, policy: str, policy_reason: str = "") -> None:
@@ -137,6 +139,7 @@ class App:
         if self.simple:
             self.nodes[0].steps_key, self.nodes[0].tokens_key = "steps", "tokens"
         self.hint_bounds = hint_bounds(config)
+        self.usual: Mapping[str, float] = {}
 
     def bounded(self, hints: Mapping[str, float]) -> Mapping[str, float]:
         """The hints, those beyond their bound taken for it: what follows multiplies by them."""

@@ -91,6 +91,7 @@ class RequestRecord:
     answer in part does without, and why. ``fates`` is what became of jobs and nodes that joins wait for. ``quality`` is
     what its policy says an answer would be worth now (None: it said nothing); below ``quality_min`` the client wants
     none.
+    ``spent``: the breakdown of one that has ended, for stories: where it did not complete, with the steps of its jobs.
     ``wrote``: a sequence of it has written something that counts as its answer; ``cut``: why one of them ended before
     it was whole. ``on_late`` of ``partial`` becomes ``answer`` where what was written would be lost otherwise.
     ``share`` is whose share of places and of lane time it uses; ``has_owner``: the server knows whose connection it
@@ -134,6 +135,7 @@ class RequestRecord:
         "quality_min",
         "wrote",
         "cut",
+        "spent",
     )
 
     def __init__(self, request: Request, app: App, policy: Any = None) -> None:
@@ -171,6 +173,7 @@ class RequestRecord:
         self.quality_min = request.quality_min
         self.wrote = False
         self.cut = ""
+        self.spent = NO_BREAKDOWN
         self.log: List[Tuple[Any, ...]] = []
 
     def learn(self, part: Part, hints: Mapping[str, float]) -> None:

@@ -127,7 +127,8 @@ class LanguagePolicy(Policy):
 
     def expected_end(self, request: RequestRecord, job: Job | None, board: Board) -> ExpectedEnd | None:
         """Of an app of one node, by how long the answer is at most with the chance :data:`PROMISED`, in steps that it
-        shares with as many others as run at once."""
+        shares with as many others as run at once. While nothing is known of a model of sequences, by the length that is
+        assumed then."""
         found = super().expected_end(request, job, board)
         if found is None or not request.app.simple:
             return found
@@ -147,11 +148,11 @@ class LanguagePolicy(Policy):
         return found._replace(wait_ns=begins_ns - board.now_ns, alone_ns=alone_ns, deadline_ns_min=begins_ns + alone_ns)
 
     def _promised_steps(self, tasks: ModelTasks, request: RequestRecord, job: Job | None, board: Board) -> float:
-        """0 where the model makes no steps, or nothing is known of their number."""
+        """0 where the model makes no steps, or nothing says that it does."""
         node = request.app.entries[0]
         told = request.hints.get(node.steps_key)
         lengths = self._learnt.of_node(request.app.name, node.name)
-        if not lengths.knows(told):
+        if not lengths.knows(told) and not board.makes_sequences(node.model):
             return 0.0
         if job is None:
             job = next(iter(request.jobs.values()), None)

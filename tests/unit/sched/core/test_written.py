@@ -293,3 +293,22 @@ def test_a_batch_is_not_launched_for_what_has_ended():
     world = begun(slo="100ms")
     world.finish(at=100, status="unfinished", steps=7, state_bytes=170)
     assert not [action for action in world.actions if type(action) is RunBatch]
+
+
+# --- what its story says ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("on_late", ["drop", "partial"])
+def test_a_story_counts_steps_as_running_time(on_late):
+    world = lm(on_late=on_late)
+    world.arrive("chat", hints={"steps": 50, "tokens": 10})
+    if on_late == "partial":
+        world.begin(1, at=20)
+    world.finish(at=120, status="unfinished", steps=10, state_bytes=110)
+    assert world.on_lane, "it goes on at once"
+    world.pass_time(210)
+    if world.on_lane:
+        world.finish(at=210, status="unfinished", steps=8, state_bytes=190)
+    (told,) = [line for line in world.scheduler.story(1) if line.startswith("  time: ")]
+    assert "200ms execute" in told or "210ms execute" in told, told
+    assert any("has begun to write" in line for line in world.scheduler.story(1)) is (on_late == "partial")
