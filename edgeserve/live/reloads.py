@@ -145,12 +145,12 @@ class Reloads:
         self._end(reload, self._failures.reason(reload, load.error))
 
     def unchecked(self, model: str, device: str) -> Optional[ModelConfig]:
-        """The model, where its engine is a new one that no batch has run in: asked when it is loaded, said once."""
-        key = model, device
-        if key not in self._unchecked:
-            return None
-        self._unchecked.discard(key)
-        return self._as_run(model)
+        """The model, where its engine is a new one whose batch sizes no load has looked at."""
+        return self._as_run(model) if (model, device) in self._unchecked else None
+
+    def was_loaded(self, model: str, device: str) -> None:
+        """A load at run time went well, warm-up included."""
+        self._unchecked.discard((model, device))
 
     def _as_run(self, model: str) -> ModelConfig:
         return replace(self._config.models[model], batch=self._sizes_of(model))

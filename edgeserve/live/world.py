@@ -598,7 +598,9 @@ class LiveWorld:
             return
         action: LoadModel = load.mail.work.tag
         failed = ""
-        if load.error is not None:
+        if load.error is None:
+            self.reloads.was_loaded(action.model, self.works.devices[action.lane])
+        else:
             failed = self._failures.reason(action, load.error)
             engine = self._forgotten(action)
             self.works.lanes[action.lane].give(LaneWork(0, 0, START_ANY_TIME_NS, lambda _: engine.unload(), None))

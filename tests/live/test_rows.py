@@ -21,7 +21,7 @@ from edgeserve import cli
 from edgeserve.client import Client
 from edgeserve.config.loading import load_config, parse_config
 from edgeserve.engines.base import Batch, Engine, Footprint, Result
-from edgeserve.errors import EngineError
+from edgeserve.errors import EngineError, RequestError
 from edgeserve.recording.replay import replay
 from edgeserve.recording.trace import build_inputs, read_recording
 from edgeserve.runtime import Runtime
@@ -129,6 +129,23 @@ def test_a_reload_looks_at_what_is_new(tmp_path: Path) -> None:
             assert "must not run in the batches" in failed["cpu"] and "output 'y' differs" in failed["cpu"]
             assert np.array_equal(client.infer("m", {"x": marked(1)[0]})["y"], first), "the old one stays"
             assert client.reload("other", timeout_ms=60_000)["failed"] == {}, "one at a time it may be anything"
+
+
+def test_what_is_reloaded_while_it_is_not_in_memory_is_looked_at_when_it_is_loaded(tmp_path: Path) -> None:
+    saved(tmp_path, one=APART, two=APART, other=MIXED)
+    now = tables(tmp_path, "one", "two", memory="10MiB", expected={"1": "1ms", "2": "1ms", "4": "1ms"})
+    with tempfile.TemporaryDirectory(prefix="es") as folder:
+        now.update(server={"endpoint": f"ipc://{folder}/b"}, device={"cpu": {"memory": "10MiB"}})
+        with Runtime(parse_config(now, directory=str(tmp_path)), serve=True) as runtime, Client(
+            runtime.endpoints[0]
+        ) as client:
+            first = client.infer("one", {"x": marked(1)[0]})["y"]
+            shutil.copy(tmp_path / "other.onnx", tmp_path / "two.onnx")
+            assert client.reload("two", timeout_ms=60_000)["failed"] == {}, "it is not loaded yet"
+            for _ in range(2):
+                with pytest.raises(RequestError, match="must not run in the batches"):
+                    client.infer("two", {"x": marked(1)[0]}, slo_ms=3_000)
+            assert np.array_equal(client.infer("one", {"x": marked(1)[0]})["y"], first)
 
 
 class Counting(Engine):

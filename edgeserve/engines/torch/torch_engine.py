@@ -338,7 +338,8 @@ class TorchEngine(Engine):
     def _array(self, output: torch.Tensor, shared: Set[int]) -> NDArray[Any]:
         """An output as an array that nothing else writes to."""
         array: NDArray[Any] = output.numpy()
-        if self._copies_out or output.untyped_storage().data_ptr() in shared:
+        rows_share = any(not stride and length > 1 for stride, length in zip(output.stride(), output.shape))
+        if rows_share or self._copies_out or output.untyped_storage().data_ptr() in shared:
             return np.array(array, copy=True)
         return array
 

@@ -94,6 +94,13 @@ def test_without_a_batch_axis_a_network_gets_one_item_as_it_is(tmp_path):
     assert result.outputs["output"].shape == (0, 3)
 
 
+def test_rows_that_a_network_lays_in_one_place_are_taken_apart(tmp_path):
+    engine = loaded(tmp_path, function="torch_models:Spread", batch=(1, 2))
+    one, other = (result.outputs["output"] for result in engine.run(Batch(list(ONES.items) * 2, 2)))
+    one[:] = 7
+    assert other.tolist() == [1, 1, 1]
+
+
 def test_a_network_of_lists_is_refused_when_it_is_loaded(tmp_path):
     file = torch_models.scripted(str(tmp_path), torch_models.Lists())
     with pytest.raises(EngineError, match="net"):
