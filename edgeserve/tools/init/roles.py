@@ -140,9 +140,9 @@ def _settings(given: Sequence[Port], description: FileDescription) -> List[str]:
 
 def _check_outputs(roles: Roles, path: str) -> None:
     """Of a batch of one: :class:`NoBatchAxis` where an output evidently has none, such as the samples of a sound."""
-    names = {port.first_axis for port in roles.given}
+    names = {_first_axis(port) for port in roles.given}
     for port in roles.description.outputs if roles.description.engine == "onnx" else ():
-        name = port.first_axis
+        name = _first_axis(port)
         is_other = bool(name) and name not in names and not _SAYS_NOTHING.search(name)
         if port.name not in roles.state.values() and (not port.dims or (port.dims[0] or 1) > 1 or is_other):
             raise NoBatchAxis(f"{path}: output {port.name} {_dims(port.dims)} has no batch axis as its inputs have")
@@ -277,7 +277,7 @@ def _fixed_batch(given: Sequence[Port], description: FileDescription, path: str)
 def _state_axis(state: Port, given: Sequence[Port], fixed: Optional[int], path: str) -> int:
     """The batch axis of a state: the one with the name of the batch, else the first open one, else the first of the
     batch's length. :class:`NoBatchAxis` where there is none."""
-    names = {port.first_axis for port in given if port.first_axis}
+    names = {_first_axis(port) for port in given} - {""}
     named = [axis for axis, name in enumerate(state.axes) if name in names and state.dims[axis] is None]
     lengths = [axis for axis, dim in enumerate(state.dims) if dim == (fixed or 1)]
     opens = [axis for axis, dim in enumerate(state.dims) if dim is None]
@@ -339,6 +339,11 @@ def _check_given(name: str, shape: Shape, dims: Sequence[Optional[int]], path: s
             f"{path}: --shape {name}={','.join(map(str, shape))} does not fit the input, which is "
             f"{_dims(dims)} per item"
         )
+
+
+def _first_axis(port: Port) -> str:
+    """The name that the file gives to a port's first axis, ``""`` where there is none."""
+    return port.axes[0] if port.axes else ""
 
 
 def _dims(dims: Sequence[Optional[int]]) -> str:
