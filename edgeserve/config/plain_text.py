@@ -17,7 +17,7 @@ _UNPRINTABLE = "\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\u
 characters (what a file name holds that is no UTF-8)."""
 
 _IN_A_LINE = re.compile(f"[{_UNPRINTABLE}]")
-_IN_LINES = re.compile(f"(?![\n\t])[{_UNPRINTABLE}]")
+_IN_LINES = re.compile(f"(?!\r?\n|\t)[{_UNPRINTABLE}]")
 _IN_A_STRING = re.compile(f'[{_UNPRINTABLE}"\\\\]')
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+\Z")
 

@@ -60,11 +60,6 @@ class Port(NamedTuple):
         """The same with a batch axis of 1 in front, for a model that has none."""
         return self._replace(dims=(1, *self.dims), axes=("", *self.axes) if self.axes else ())
 
-    @property
-    def first_axis(self) -> str:
-        """The name of the first axis, ``""`` where it has none."""
-        return self.axes[0] if self.axes else ""
-
 
 class Crop(NamedTuple):
     """Cut an output's ``axis`` to the share that an item fills of axis ``of`` of the padded input ``like``."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edgeserve.answers import BREAKDOWN_KEYS, Answer
 from edgeserve.client import Client
+from edgeserve.config.plain_text import one_line
 from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES
 from edgeserve.config.text_files import read_json, write_file
 from edgeserve.errors import REFUSAL_NUMBERS, BadInput, RequestError
@@ -196,7 +197,7 @@ def as_json(answer: Answer) -> Dict[str, Any]:
 
 def as_text(answer: Answer) -> str:
     """The answer for people: outputs, then the time."""
-    lines = [f"{name}: {_shown(value)}" for name, value in sorted(answer.items())]
+    lines = [f"{one_line(name)}: {_shown(value)}" for name, value in sorted(answer.items())]
     late = ", late" if answer.late else ""
     reason = f" ({answer.reason})" if answer.reason else ""
     breakdown = ", ".join(f"{key} {answer.breakdown_ms[key]:.2f}" for key in BREAKDOWN_KEYS)

@@ -268,7 +268,7 @@ def _fixed_batch(given: Sequence[Port], description: FileDescription, path: str)
 def _state_axis(state: Port, given: Sequence[Port], fixed: Optional[int], path: str) -> int:
     """The batch axis of a state: the one with the name of the batch, else the first open one, else the first of the
     batch's length. :class:`NoBatchAxis` where there is none."""
-    names = {port.first_axis for port in given if port.first_axis}
+    names = {_first_axis(port) for port in given} - {""}
     named = [axis for axis, name in enumerate(state.axes) if name in names and state.dims[axis] is None]
     lengths = [axis for axis, dim in enumerate(state.dims) if dim == (fixed or 1)]
     opens = [axis for axis, dim in enumerate(state.dims) if dim is None]
@@ -330,6 +330,11 @@ def _check_given(name: str, shape: Shape, dims: Sequence[Optional[int]], path: s
             f"{path}: --shape {name}={','.join(map(str, shape))} does not fit the input, which is "
             f"{_dims(dims)} per item"
         )
+
+
+def _first_axis(port: Port) -> str:
+    """The name that the file gives to a port's first axis, ``""`` where there is none."""
+    return port.axes[0] if port.axes else ""
 
 
 def _dims(dims: Sequence[Optional[int]]) -> str:
