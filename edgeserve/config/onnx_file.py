@@ -7,6 +7,7 @@ file that is no such message names nothing, and the engine that reads it says wh
 from __future__ import annotations
 
 import mmap
+import os
 from typing import Dict, Iterator, Tuple
 
 _MODEL, _TRAINING, _FUNCTION, _GRAPH, _NODE, _ATTRIBUTE, _SPARSE, _TENSOR, _ENTRY = range(9)
@@ -22,6 +23,9 @@ _INNER: Dict[int, Dict[int, int]] = {
 }
 """Message -> field number -> the message in it, as far as a tensor may lie within (onnx.proto)."""
 
+_MODEL_FIELDS = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25: 2, 26: 2}
+"""Field of the whole message -> how it is written: 0 a number, 2 with its length."""
+
 _EXTERNAL_DATA, _DATA_LOCATION, _EXTERNAL = 13, 14, 1
 """Fields of a tensor, and the location that means another file."""
 
@@ -36,13 +40,17 @@ NODE_BYTES_MAX = 65_536
 """A longer node has weights in it, which are not copied to look at it."""
 
 
+FIELDS_MAX = 20_000_000
+"""Of the messages that are walked: some ten seconds. A graph of 20,000 nodes has 300,000."""
+
+
 class _Damaged(Exception):
     """The bytes are no message."""
 
 
 def named_in(path: str) -> Dict[str, int]:
     """Names of files, as the graph has them, in the order of their first use -> the bytes that each must have at least.
-    ``OSError`` where ``path`` cannot be read."""
+    ``OSError`` where ``path`` cannot be read, ``ValueError`` for more fields than any exporter writes."""
     found: Dict[str, int] = {}
     with open(path, "rb") as file:
         try:
@@ -61,18 +69,41 @@ def named_in(path: str) -> Dict[str, int]:
     return found
 
 
+def ends_within(path: str) -> bool:
+    """Whether a file begins as a graph's message and ends before that is over."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if not size:
+            return False
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            at = 0
+            while at < size:
+                try:
+                    tag, begin = _varint(data, at, size)
+                    if _MODEL_FIELDS.get(tag >> 3) != tag & 7:
+                        return False
+                    length, at = _varint(data, begin, size)
+                except _Damaged:
+                    return at > 0
+                at += length if tag & 7 else 0
+            return at > size
+
+
 def _messages(data: mmap.mmap) -> Iterator[Tuple[int, int, int]]:
     """Every message in which a file may be named: its kind, and where it begins and ends."""
-    waiting = [(_MODEL, 0, len(data))]
+    waiting, left = [(_MODEL, 0, len(data))], FIELDS_MAX
     while waiting:
         kind, start, end = waiting.pop()
         yield kind, start, end
-        inner = _INNER.get(kind)
-        if inner:
-            parts = [
-                (inner[field], at, to) for field, at, to in _fields(data, start, end) if field in inner and to >= at
-            ]
-            waiting += [part for part in reversed(parts) if _may_name(data, *part)]
+        inner = _INNER.get(kind, {})
+        parts = []
+        for field, at, to in _fields(data, start, end) if inner else ():
+            left -= 1
+            if field in inner and to >= at:
+                parts.append((inner[field], at, to))
+            if not left:
+                raise ValueError(f"its graph has more than {FIELDS_MAX} fields; expected a file that an exporter wrote")
+        waiting += [part for part in reversed(parts) if _may_name(data, *part)]
 
 
 def _may_name(data: mmap.mmap, kind: int, start: int, end: int) -> bool:
@@ -125,6 +156,8 @@ def _fields(data: mmap.mmap, start: int, end: int) -> Iterator[Tuple[int, int, i
     while at < end:
         tag, at = _varint(data, at, end)
         kind = tag & 7
+        if tag < 8:
+            raise _Damaged  # no message has a field 0
         if kind == 0:
             value, at = _varint(data, at, end)
             yield tag >> 3, value, -1
