@@ -122,7 +122,7 @@ POLICY_ROOMS = {
 
 # Library -> the only modules that may import it.
 OPTIONAL = {
-    "onnxruntime": {"engines.onnx", "engines.lm"},
+    "onnxruntime": {"engines.onnx", "engines.onnx_settings", "engines.onnx_failures", "engines.lm"},
     "tensorrt": {"engines.tensorrt"},
     "torch": {"engines.torch", "engines.lm"},
     "cuda": {"engines.cuda"},

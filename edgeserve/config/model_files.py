@@ -61,23 +61,27 @@ Stamps = Tuple[Tuple[str, Stamp], ...]
 
 class Part(NamedTuple):
     """A file of a model. ``name`` is as another file has it, relative to that one's folder. ``by``: the file that names
-    it; empty: it may be missing. ``bytes_min``: how long it must be."""
+    it; empty: it may be missing. ``bytes_min``: how long it must be. ``wrong``: why it is not read."""
 
     name: str
     path: str
     by: str = ""
     bytes_min: int = 0
+    wrong: str = ""
 
 
 def graph_parts(path: str) -> List[Part]:
     """An ONNX file, and what its graph names."""
     folder = os.path.dirname(path)
+    named, wrong = {}, ""
     try:
         named = _named(path)
     except OSError:
-        named = {}  # model_path says so
+        pass  # model_path says so
+    except ValueError as error:
+        wrong = str(error)
     beside = [Part(name, os.path.join(folder, name), path, size) for name, size in named.items()]
-    return _in_order([Part(os.path.basename(path), path), *beside])
+    return _in_order([Part(os.path.basename(path), path, wrong=wrong), *beside])
 
 
 _named = Remembered(named_in)
@@ -219,6 +223,8 @@ def model_path(model: ModelConfig, directory: str) -> str:
 
 def fault(part: Part) -> str:
     """What is wrong with a file of a model, and what to do; ``""`` where nothing evidently is."""
+    if part.wrong:
+        return f"{part.path} is not read: {part.wrong}"
     if not part.by:
         wrong = no_model_file(part.path) if os.path.isfile(part.path) else ""
         return f"{part.path} {wrong}" if wrong else ""

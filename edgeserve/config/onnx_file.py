@@ -26,6 +26,9 @@ _INNER: Dict[int, Dict[int, int]] = {
 }
 """Message -> field number -> the message in it, as far as a tensor may lie within (onnx.proto)."""
 
+_MODEL_FIELDS = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25: 2, 26: 2}
+"""Field of the whole message -> how it is written: 0 a number, 2 with its length."""
+
 _EXTERNAL_DATA, _DATA_LOCATION, _EXTERNAL = 13, 14, 1
 """Fields of a tensor, and the location that means another file."""
 
@@ -42,6 +45,9 @@ _MODEL_GRAPH, _OUTPUT, _TYPE, _TENSOR_TYPE = 7, 12, 2, 1
 NODE_BYTES_MAX = 65_536
 """A longer node has weights in it, which are not copied to look at it."""
 
+FIELDS_MAX = 20_000_000
+"""Of the messages that are walked: some ten seconds. A graph of 20,000 nodes has 300,000."""
+
 
 class _Damaged(Exception):
     """The bytes are no message."""
@@ -49,7 +55,7 @@ class _Damaged(Exception):
 
 def named_in(path: str) -> Dict[str, int]:
     """Names of files, as the graph has them, in the order of their first use -> the bytes that each must have at least.
-    ``OSError`` where ``path`` cannot be read."""
+    ``OSError`` where ``path`` cannot be read, ``ValueError`` for more fields than any exporter writes."""
     found: Dict[str, int] = {}
     with _opened(path) as data, contextlib.suppress(_Damaged):  # the engine that reads a damaged graph says so
         for kind, start, end in _messages(data):
@@ -58,6 +64,22 @@ def named_in(path: str) -> Dict[str, int]:
             elif kind == _NODE:
                 _of_node(data, start, end, found)
     return found
+
+
+def ends_within(path: str) -> bool:
+    """Whether a file begins as a graph's message and ends before that is over."""
+    with _opened(path) as data:
+        at, size = 0, len(data)
+        while at < size:
+            try:
+                tag, begin = _varint(data, at, size)
+                if _MODEL_FIELDS.get(tag >> 3) != tag & 7:
+                    return False
+                length, at = _varint(data, begin, size)
+            except _Damaged:
+                return at > 0
+            at += length if tag & 7 else 0
+        return at > size
 
 
 def output_names(path: str) -> List[str]:
@@ -92,16 +114,19 @@ def _parts(data: Data, message: Tuple[int, int], field: int) -> Iterator[Tuple[i
 
 def _messages(data: Data) -> Iterator[Tuple[int, int, int]]:
     """Every message in which a file may be named: its kind, and where it begins and ends."""
-    waiting = [(_MODEL, 0, len(data))]
+    waiting, left = [(_MODEL, 0, len(data))], FIELDS_MAX
     while waiting:
         kind, start, end = waiting.pop()
         yield kind, start, end
-        inner = _INNER.get(kind)
-        if inner:
-            parts = [
-                (inner[field], at, to) for field, at, to in _fields(data, start, end) if field in inner and to >= at
-            ]
-            waiting += [part for part in reversed(parts) if _may_name(data, *part)]
+        inner = _INNER.get(kind, {})
+        parts = []
+        for field, at, to in _fields(data, start, end) if inner else ():
+            left -= 1
+            if field in inner and to >= at:
+                parts.append((inner[field], at, to))
+            if not left:
+                raise ValueError(f"its graph has more than {FIELDS_MAX} fields; expected a file that an exporter wrote")
+        waiting += [part for part in reversed(parts) if _may_name(data, *part)]
 
 
 def _may_name(data: Data, kind: int, start: int, end: int) -> bool:
@@ -154,6 +179,8 @@ def _fields(data: Data, start: int, end: int) -> Iterator[Tuple[int, int, int]]:
     while at < end:
         tag, at = _varint(data, at, end)
         kind = tag & 7
+        if tag < 8:
+            raise _Damaged  # no message has a field 0
         if kind == 0:
             value, at = _varint(data, at, end)
             yield tag >> 3, value, -1

@@ -81,7 +81,9 @@ def identity(model: ModelConfig, directory: str, versions: Mapping[str, str]) ->
 def lane_settings(config: Config, lane: str) -> Dict[str, Any]:
     """What times depend on of a lane, as a profile stores it."""
     settings = config.lanes[lane]
+    unusual = {} if settings.flush_denormals else {"flush_denormals": False}
     return {
+        **unusual,
         "device_kind": config.devices[settings.device].kind,
         "threads": settings.threads,
         "cores": list(settings.cores),

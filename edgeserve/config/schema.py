@@ -90,6 +90,7 @@ class LaneConfig:
     threads: int = entry(integer(1, 1024), 1)  # threads that one work may use
     cores: Tuple[int, ...] = entry(tuple_of(integer(0, 4096)), ())  # pin the lane's threads to these cores
     nice: int = entry(integer(0, 19), 0)  # how far its threads yield the cores to all others; 19 = as far as possible
+    flush_denormals: bool = entry(boolean, True)  # numbers too small to be normal count as 0 on its threads
     priority: int = entry(integer(0, 5), 0)  # of its streams on a GPU: kernels of a higher one begin first
     depth: int = entry(integer(1, 16), 1)  # batches launched and not finished: packing overlaps with execution
     ahead_ns: int = entry(duration, 0, key="ahead")  # ask for the next work this long before the lane is free

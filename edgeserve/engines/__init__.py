@@ -168,4 +168,5 @@ def lane_info(config: Config, lane: str) -> LaneInfo:
         models=models,
         apps=len(config.apps),
         priority=settings.priority,
+        flush=settings.flush_denormals,
     )

@@ -43,7 +43,8 @@ class LaneInfo(NamedTuple):
     batch may use and the cores that they are pinned to (``()`` = any; an engine that makes threads of its own pins
     those), its name, and how many batches it holds launched and not finished. ``nice``: how far its threads yield to
     others, which threads that are made while a session is opened inherit. ``models``: how many models the configuration
-    puts on it (0: not known). ``priority``: of its streams on a GPU, from 0.
+    puts on it (0: not known). ``priority``: of its streams on a GPU, from 0. ``flush``: denormal numbers count as 0 on
+    its threads (:mod:`edgeserve.engines.denormals`).
 
     ``open`` is told two more: the clock that :meth:`Pending.times` is read on (nanoseconds; ``None`` where nobody asks
     for times), and ``common``, where the sessions of one lane, of whatever model, keep what they share by name: a
@@ -63,6 +64,7 @@ class LaneInfo(NamedTuple):
     models: int = 0
     apps: int = 0
     priority: int = 0
+    flush: bool = False
 
 
 class SequenceInfo(NamedTuple):

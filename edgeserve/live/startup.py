@@ -19,6 +19,7 @@ from edgeserve.config.profiles import Profile
 from edgeserve.config.schema import Config, ModelConfig
 from edgeserve.engines import check_streams, lane_info, make_engine
 from edgeserve.engines.base import CONTEXT_BYTES_MAX, Engine, Footprint, OutputType, SequenceInfo
+from edgeserve.engines.denormals import flush_to_zero
 from edgeserve.engines.niceness import yield_to_others
 from edgeserve.engines.row_check import RowCheck, may_need_row_check, row_check_of
 from edgeserve.engines.warm import warm_up
@@ -103,7 +104,8 @@ def make_lane(config: Config, name: str, mailbox: Mailbox, clock_ns: Callable[[]
 
 
 def _pinning(config: Config, lane: str) -> Callable[[], None]:
-    cores, nice = config.lanes[lane].cores, config.lanes[lane].nice
+    settings = config.lanes[lane]
+    cores, nice, flush = settings.cores, settings.nice, settings.flush_denormals
     was_told = not set(cores) <= set(allowed_cores())  # by the checks before loading
 
     def prepare() -> None:
@@ -113,6 +115,9 @@ def _pinning(config: Config, lane: str) -> Callable[[], None]:
         why_not = yield_to_others(nice)
         if why_not:
             log.warning("lane %s does not yield to others: %s", lane, why_not)
+        why_not = flush_to_zero() if flush else ""
+        if why_not:
+            log.info("lane %s: %s", lane, why_not)
 
     return prepare
 

@@ -45,6 +45,7 @@ from edgeserve.engines.base import (
     run_batch,
     with_failures,
 )
+from edgeserve.engines.denormals import flush_to_zero
 from edgeserve.engines.niceness import yield_to_others
 from edgeserve.errors import EdgeServeError, EngineError, ProcessEnded, said
 from edgeserve.interpreter import settle_memory, stays_with_parent
@@ -688,6 +689,8 @@ def _made(path: str, setup: Tuple[Any, ...]) -> Host:
     lane = setup[1][0]
     pin_thread(lane.cores)
     yield_to_others(lane.nice)
+    if lane.flush:
+        flush_to_zero()
     module, _, name = path.partition(":")
     host: Host = getattr(importlib.import_module(module), name)(*setup)
     return host

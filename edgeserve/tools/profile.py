@@ -39,15 +39,16 @@ from edgeserve.config.profiles import (
     read_profile,
     write_profile,
 )
-from edgeserve.config.schema import Config, ModelConfig
+from edgeserve.config.schema import Config, LaneConfig, ModelConfig
 from edgeserve.device.circumstances import circumstances, power_mode
 from edgeserve.device.host import busy_time, clocks_mhz, load_average, others_busy
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Engine, LaneInfo, Session, Values
+from edgeserve.engines.denormals import flush_to_zero
 from edgeserve.engines.versions import engine_versions
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EdgeServeError, ProfileError, nearest
-from edgeserve.offload.pin import pin_thread
+from edgeserve.offload.pin import Pinned, pin_thread
 from edgeserve.sched.policies.language.constants import constants_of
 from edgeserve.tools.alone import entry_nodes, example_items, measure_alone
 from edgeserve.tools.measure import (
@@ -234,7 +235,7 @@ def _profile(
     stopped: Callable[[], bool],
 ) -> ModelOutcome:
     clock_ns = time.perf_counter_ns
-    pinned = pin_thread(config.lanes[lane].cores)
+    pinned = _as_on(config.lanes[lane])
     model = replace(config.models[model_name], batch=tuple(sizes))
     info = lane_info(config, lane)._replace(depth=1, clock_ns=clock_ns, common={})
     engine = make_engine(model, [info], config.directory)
@@ -301,6 +302,13 @@ def _profile(
         return ModelOutcome(model_name, lane, tuple(todo), kept, path=path, alone=tuple(strangers), changed=changed)
     finally:
         engine.unload()
+
+
+def _as_on(lane: LaneConfig) -> Pinned:
+    """Make the calling thread one such as the lane's."""
+    if lane.flush_denormals:
+        flush_to_zero()
+    return pin_thread(lane.cores)
 
 
 def _prompt_token_ns(engine: Engine, session: Session, item: Values, clock_ns: Callable[[], int]) -> int:

@@ -385,3 +385,21 @@ def named_classes(directory: str) -> str:
     model.ir_version = IR_VERSION
     onnx.save(model, os.path.join(directory, "named_classes.onnx"))
     return "named_classes.onnx"
+
+
+def fading(directory: str, size: int) -> str:
+    """A recurrent network whose state fades where its input is 0: ``stateN[B,S] = state * 0.99 + x[B,S]``, and
+    ``y[B,S] = stateN ** 0.9``, which takes several times as long of denormal numbers on processors of all makers."""
+    nodes = [
+        helper.make_node("Mul", ["state", "rest"], ["faded"]),
+        helper.make_node("Add", ["faded", "x"], ["stateN"]),
+        helper.make_node("Pow", ["stateN", "exponent"], ["y"]),
+    ]
+    return save(
+        directory,
+        "fading",
+        nodes,
+        [("x", FLOAT, ["B", size]), ("state", FLOAT, ["B", size])],
+        [("y", FLOAT, ["B", size]), ("stateN", FLOAT, ["B", size])],
+        [("rest", np.float32(0.99)), ("exponent", np.float32(0.9))],
+    )

@@ -85,6 +85,7 @@ class SentenceEngine(Engine):
             raise ConfigError(f"{options.where('pooling')} = {self._pooling!r}{nearest(self._pooling, POOLINGS)}")
         self._normalizes = options.boolean("normalize", True)
         self._threads = options.integer("threads", max([lane.threads for lane in lanes], default=1), 1, 1024)
+        self._flush = any(lane.flush for lane in lanes)
         self._size_max = max(model.batch)
         self.process_by_default = self._is_gguf and any(lane.apps > 1 for lane in lanes)
         self._encoder: Any = None
@@ -108,7 +109,7 @@ class SentenceEngine(Engine):
                 return LlamaEncoder(name, path, tokens, self._size_max, POOLINGS.get(self._pooling, -1), self._threads)
             beside = os.path.join(os.path.dirname(path), "tokenizer.json")
             tokenizer = resolve_path(self._tokenizer, self._directory) if self._tokenizer else beside
-            return OnnxEncoder(name, path, tokenizer, self._pooling or "mean", self._threads)
+            return OnnxEncoder(name, path, tokenizer, self._pooling or "mean", self._threads, self._flush)
         except ImportError as error:
             extra = "lm-llama" if self._is_gguf else "lm"
             raise EngineError(
@@ -168,17 +169,21 @@ class SentenceEngine(Engine):
 class OnnxEncoder:
     """A graph on ONNX Runtime, with the ``tokenizers`` library."""
 
-    def __init__(self, model: str, path: str, tokenizer: str, pooling: str, threads: int) -> None:
+    def __init__(self, model: str, path: str, tokenizer: str, pooling: str, threads: int, flush: bool) -> None:
         import onnxruntime
         import tokenizers
 
-        settings = onnxruntime.SessionOptions()
-        settings.intra_op_num_threads = threads
-        settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        from edgeserve.engines.onnx_failures import not_loaded
+        from edgeserve.engines.onnx_settings import OnnxThreads, making, session_options
+
+        own = OnnxThreads(threads, flush=flush)
         try:
-            self._session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
-        except Exception as error:
-            raise EngineError(f"model {model!r}: ONNX Runtime cannot load {path}: {error}") from error
+            self._session = making(
+                own,
+                lambda: onnxruntime.InferenceSession(path, session_options(own), providers=["CPUExecutionProvider"]),
+            )
+        except Exception as error:  # ONNX Runtime raises types of its own, one per status code
+            raise EngineError(f"model {model!r}: {path} cannot be loaded: {not_loaded(path, error)}") from error
         self._names = [each.name for each in self._session.get_inputs()]
         if "input_ids" not in self._names or not set(self._names) <= {"input_ids", "attention_mask", "token_type_ids"}:
             raise EngineError(

@@ -9,6 +9,7 @@ import random
 import numpy as np
 import pytest
 
+from edgeserve.config import onnx_file
 from edgeserve.config.files import file_sha256
 from edgeserve.config.model_files import content_sha256, graph_parts, model_path, parts_of, weights_size_bytes
 from edgeserve.config.onnx_file import named_in
@@ -146,6 +147,18 @@ def test_what_is_no_graph_names_nothing_and_breaks_nothing(tmp_path):
                 damaged[draw.randrange(len(damaged))] = draw.randrange(256)
         path.write_bytes(bytes(damaged))
         named_in(str(path))
+
+
+def test_a_graph_of_endless_fields_is_not_walked_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx_file, "FIELDS_MAX", 1000)
+    saved(tmp_path / "m.onnx", graph_of([helper.make_node("Relu", ["x"], ["y"])] * 400))
+    assert named_in(str(tmp_path / "m.onnx")) == {}
+    saved(tmp_path / "m.onnx", graph_of([helper.make_node("Relu", ["x"], ["y"])] * 1200))
+    assert "is not read: its graph has more than 1000 fields" in refused(tmp_path)
+    with open(tmp_path / "m.onnx", "wb") as file:  # two gigabytes of nothing
+        file.write(b"\x08\x08\x3a\x80\x80\x80\x80\x08")
+        os.truncate(file.fileno(), 2**31 + 8)
+    assert named_in(str(tmp_path / "m.onnx")) == {}
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

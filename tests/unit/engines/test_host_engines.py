@@ -85,7 +85,7 @@ def test_lane_info_comes_from_the_configuration():
             "lane": {"gpu0": {"device": "gpu", "threads": 2, "cores": [0, 1], "depth": 3}},
         }
     )
-    assert lane_info(config, "gpu0") == LaneInfo("cuda", 1, 2, (0, 1), "gpu0", 3)
+    assert lane_info(config, "gpu0") == LaneInfo("cuda", 1, 2, (0, 1), "gpu0", 3, flush=True)
     models = {
         "everywhere": {"engine": "synthetic", "expected": {"1": "1ms"}},
         "there": {"engine": "synthetic", "expected": {"1": "1ms"}, "lanes": ["b"]},
