@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from edgeserve.answers import BREAKDOWN_KEYS, Answer
 from edgeserve.client import Client
+from edgeserve.config.arrays import array_of_npy
 from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES
 from edgeserve.errors import REFUSAL_NUMBERS, BadInput, RequestError
 from edgeserve.tools.connection import add_connection_arguments, connected, same_connection
@@ -24,6 +25,10 @@ from edgeserve.units import ns_to_ms, parse_duration_ns
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 SHOWN_VALUES_MAX = 8  # of a tensor, on a line
 SHOWN_CHARS_MAX = 2000  # of a text
+
+
+ZIP = b"PK"
+"""What a ``.npz`` file begins with."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -138,12 +143,13 @@ def read_tensor(path: str) -> NDArray[Any]:
     try:
         if is_image(path):
             return read_image(path)
-        value = np.load(path, allow_pickle=False)
+        with open(path, "rb") as file:
+            data = file.read()
+        if data[: len(ZIP)] == ZIP:
+            raise BadInput(f"--in {path}: holds several arrays; give a .npy file with one")
+        return array_of_npy(data)
     except (OSError, ValueError) as error:
         raise BadInput(f"--in {path}: cannot be read ({error}); expected a .npy file or an image") from None
-    if not isinstance(value, np.ndarray):
-        raise BadInput(f"--in {path}: holds several arrays; give a .npy file with one")
-    return value
 
 
 def write_output(answer: Answer, name: str, path: str) -> None:
