@@ -86,7 +86,7 @@ ROOMS = {
     "server": {"live", "runtime", "metrics", "http", "sched", ""} | OUTSIDE,
     "client": {"ipc", ""},
     "http": {"client", "ipc.wire", "ipc.other_end", "recording", ""},
-    "fronts": {"client", "engines.image", "http.images", "http.origins", ""},
+    "fronts": {"client", "engines.image", "http.images", "http.origins", "http.sound", ""},
     "ray": {"async_runtime", "runtime", "live.errors", ""},
     "tools": {"sched", "loop", "sim", "predict", "live", "recording", "metrics", "runtime", "client"}
     | {"http", "fronts", ""}

@@ -105,8 +105,11 @@ class BagReader:
             yield Recorded(at_ns, one.topic, one.msgtype, data)
 
     def message(self, recorded: Recorded) -> Any:
-        """A message from its bytes."""
-        return self._reader.deserialize(recorded.data, recorded.kind)
+        """A message from its bytes. Raises :class:`BadInput`."""
+        try:
+            return self._reader.deserialize(recorded.data, recorded.kind)
+        except Exception as error:
+            raise BadInput(f"a message of {recorded.topic} is no {recorded.kind}: {error}") from error
 
 
 class BagWriter:

@@ -26,6 +26,7 @@ from edgeserve.errors import BadInput, ConfigError, EdgeServeError, nearest
 from edgeserve.fronts.detections import FORMS, MODEL_TYPES, rows_of
 from edgeserve.fronts.image_apps import AppInput, the_input
 from edgeserve.fronts.served_apps import Troubles
+from edgeserve.http.images import ERROR_CHARS
 
 log = logging.getLogger("edgeserve")
 
@@ -33,6 +34,9 @@ ROWS = 20
 MESSAGE_BYTES_MAX = 64 * 1024**2
 TOGETHER_MAX = 64
 """Requests that are open at once; a Frigate has one per detector."""
+
+HEADER_BYTES_MAX = 4096
+"""Frigate's has about 100."""
 
 MARGIN = 0.9
 """The deadline's part of Frigate's time-out: the answer travels, too."""
@@ -154,7 +158,7 @@ class FrigateFront:
 def _model_question(head: bytes) -> str:
     """Which model a header asks for, or brings; empty for an image's."""
     try:
-        header = json.loads(head)
+        header = json.loads(head) if len(head) <= HEADER_BYTES_MAX else {}
     except (ValueError, RecursionError):
         return ""
     asks = isinstance(header, dict) and (header.get("model_request") or header.get("model_data"))
@@ -165,12 +169,23 @@ def header_of(frames: List[bytes]) -> Header:
     """Shape, dtype and model type of a request. Raises :class:`BadInput`."""
     if len(frames) != 2:
         raise BadInput(f"a request of {len(frames)} frames; expected a header and an image")
+    if len(frames[0]) > HEADER_BYTES_MAX:
+        raise BadInput(f"a header of {len(frames[0])} bytes; at most {HEADER_BYTES_MAX} are read")
     try:
         header = json.loads(frames[0])
         shape = tuple(int(length) for length in header["shape"])
-        dtype = np.dtype(str(header["dtype"]))
-    except (ValueError, TypeError, KeyError, SyntaxError, RecursionError) as error:  # numpy parses dtypes as Python
-        raise BadInput(f"the header of a request is none ({error}); expected JSON with shape and dtype") from None
+        dtype = np.dtype(str(header["dtype"]))  # numpy parses it as Python
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        SyntaxError,
+        RecursionError,
+        OverflowError,
+    ) as error:  # numpy parses dtypes
+        raise BadInput(
+            f"the header of a request is none ({str(error)[:ERROR_CHARS]}); expected JSON with shape and dtype"
+        ) from None
     if dtype.hasobject or not 2 <= len(shape) <= 4 or min(shape) < 1:
         raise BadInput(f"an image of {dtype} and shape {shape}; expected two to four axes of numbers")
     if math.prod(shape) * dtype.itemsize != len(frames[1]):

@@ -8,7 +8,6 @@ message of a name such as ``"std_msgs/msg/Header"`` from its fields: the classes
 
 from __future__ import annotations
 
-import io
 from typing import Any, Callable, Dict, Sequence, Tuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from edgeserve.engines.image import ImageForm, to_rgb
 from edgeserve.errors import BadInput
 from edgeserve.fronts.detections import Box
+from edgeserve.http.images import check_pixels, opened
 from edgeserve.units import NS_PER_S, ns_to_ms
 
 IMAGE, COMPRESSED, CLOUD = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/PointCloud2"
@@ -43,6 +43,9 @@ POINT_KINDS = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 8:
 """``sensor_msgs/PointField``'s datatypes -> numpy's."""
 
 AXES = ("x", "y", "z")
+
+FIELDS_MAX = 64
+"""Of a cloud's point: lidars have about ten."""
 
 COMPRESSED_FORMATS = ("JPEG", "PNG")
 
@@ -85,6 +88,8 @@ def pixels(message: Any) -> NDArray[Any]:
     rows = height * 3 // 2 if encoding in PLANAR else height
     least = width * channels * kind.itemsize
     step, data = message.step or least, np.frombuffer(message.data, np.uint8)
+    if width < 1 or height < 1:  # no pixel, yet as many rows or columns as it likes
+        raise BadInput(f"an image of {width} x {height}: expected a pixel at least")
     odd = (encoding in PLANAR or encoding in BAYER) and (height % 2 or width % 2) or encoding in PACKED and width % 2
     if step < least or len(data) < rows * step or odd:
         raise BadInput(
@@ -145,17 +150,14 @@ def _mosaic(lines: NDArray[np.uint8], red: int, blue: int) -> NDArray[np.uint8]:
 
 def decompressed(message: Any) -> NDArray[np.uint8]:
     """``sensor_msgs/CompressedImage`` (JPEG or PNG) as uint8 [height, width, 3]. Raises :class:`BadInput`."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise BadInput("compressed images need Pillow: pip install 'edgeserve-runtime[images]'") from None
     if "compressedDepth" in message.format:
-        raise BadInput(f"format {message.format!r} is not read; expected jpeg or png, or a topic of plain depth images")
-    try:
-        with Image.open(io.BytesIO(bytes(message.data)), formats=COMPRESSED_FORMATS) as image:
-            return np.asarray(image.convert("RGB"))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise BadInput(f"a compressed image of format {message.format!r} cannot be read: {error}") from None
+        raise BadInput(
+            f"format {message.format[:80]!r} is not read; expected jpeg or png, or a topic of plain depth images"
+        )
+    failed = f"a compressed image of format {message.format[:80]!r} cannot be read"
+    with opened(bytes(message.data), COMPRESSED_FORMATS, failed) as image:
+        check_pixels(*image.size)
+        return np.asarray(image.convert("RGB"))
 
 
 def points(message: Any, columns: int = -1) -> NDArray[np.float32]:
@@ -164,6 +166,8 @@ def points(message: Any, columns: int = -1) -> NDArray[np.float32]:
     fields = {field.name: field for field in message.fields}
     names = [*AXES, *(name for name in fields if name not in AXES)]
     names = names[:columns] if columns > 0 else names
+    if len(names) > FIELDS_MAX:  # each may lie at the same bytes of a point
+        raise BadInput(f"a cloud of {len(names)} fields, at most {FIELDS_MAX} are read")
     lacking = [name for name in AXES if name not in fields]
     if lacking or len(names) < columns:
         raise BadInput(

@@ -15,7 +15,8 @@ from typing import Any, Callable, Dict, Iterator, Optional, Protocol, Tuple
 import numpy as np
 from numpy.typing import NDArray
 
-from edgeserve.errors import ConfigError
+from edgeserve.errors import BadInput, ConfigError
+from edgeserve.http.images import PIXELS_MAX, check_pixels
 
 Frames = Iterator[Tuple[float, NDArray[Any]]]
 
@@ -65,6 +66,7 @@ def source_of(text: str, clock_s: Callable[[], float], rate: float, library: str
         if text != TEST and not (height.isdigit() and width.isdigit() and int(height) and int(width)):
             raise ConfigError(f"source {text!r}: expected test, or test:HEIGHTxWIDTH such as test:480x640")
         size = (int(height), int(width)) if height else TEST_SIZE
+        _check(text, *size)
         return Pattern(size, rate or TEST_RATE, clock_s)
     is_pipeline = " ! " in text
     is_live = is_pipeline or text.startswith((DEVICE, *PROTOCOLS))
@@ -84,6 +86,13 @@ def source_of(text: str, clock_s: Callable[[], float], rate: float, library: str
     if importlib.util.find_spec("av") is None:
         raise ConfigError(f"source {text!r} needs GStreamer or PyAV: pip install 'edgeserve-runtime[camera]'")
     return PyAv(text, is_live, clock_s)
+
+
+def _check(name: str, height: int, width: int) -> None:
+    try:
+        check_pixels(width, height)
+    except BadInput as error:
+        raise ConfigError(f"source {shown(name)!r}: {error}") from None
 
 
 class Pattern:
@@ -134,6 +143,7 @@ class PyAv:
             with av.open(self.name, **options) as container:
                 if not container.streams.video:
                     raise ConfigError(f"source {self.name!r} has no video")
+                container.streams.video[0].codec_context.options = {"max_pixels": str(PIXELS_MAX)}
                 yield from self._decoded(container, ending)
         except (av.error.FFmpegError, OSError) as error:
             if not self.is_live:
@@ -149,6 +159,7 @@ class PyAv:
                 first_s, begin_s = time_s, self._clock_s()
             if not self.is_live and ending.wait(max(0.0, begin_s + time_s - first_s - self._clock_s())):
                 return
+            _check(self.name, frame.height, frame.width)
             yield time_s - first_s, frame.to_ndarray(format="rgb24")
             if ending.is_set():
                 return
@@ -211,6 +222,7 @@ class GStreamer:
             silent_s = 0.0
             buffer, shape = sample.get_buffer(), sample.get_caps().get_structure(0)
             height, width = shape.get_value("height"), shape.get_value("width")
+            _check(self.name, height, width)
             first_ns = buffer.pts if first_ns is None else first_ns
             data = np.frombuffer(buffer.extract_dup(0, buffer.get_size()), np.uint8)
             lines = data.reshape(height, -1)[:, : 3 * width]

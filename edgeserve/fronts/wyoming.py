@@ -26,7 +26,7 @@ from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Mapping,
 import numpy as np
 from numpy.typing import NDArray
 from wyoming.asr import Transcribe, Transcript, TranscriptChunk, TranscriptStart, TranscriptStop
-from wyoming.audio import AudioChunk, AudioChunkConverter, AudioStart, AudioStop
+from wyoming.audio import AudioChunk, AudioStart, AudioStop
 from wyoming.error import Error
 from wyoming.event import Event, Eventable, async_read_event, async_write_event
 from wyoming.handle import Handled, HandledChunk, HandledStart, HandledStop, NotHandled
@@ -58,6 +58,7 @@ from edgeserve.errors import BadInput, ConfigError, EdgeServeError
 from edgeserve.fronts.listening import FULL_SCALE, RATE, SILENCE_S, VoiceActivity, WakeWords, as_type
 from edgeserve.fronts.served_apps import ServedApp, Troubles, app_for, of_any, of_text
 from edgeserve.http.origins import user_at
+from edgeserve.http.sound import Converter
 
 log = logging.getLogger("edgeserve")
 
@@ -266,7 +267,7 @@ class Connection:
         self._stream = stream
         self._tasks: Dict[asyncio.Task[None], None] = {}
         self._answering: Optional[asyncio.Task[None]] = None
-        self._converter = AudioChunkConverter(rate=RATE, width=WIDTH, channels=1)
+        self._converter = Converter(SOUND_S_MAX)
         self._mode = ""  # what the sound is for: a role, "" before the first question, "done" after its answer
         self._asked: Dict[str, Any] = {}  # names of wake words, or language and sensitivity
         self._sound: List[NDArray[np.int16]] = []  # of a command
@@ -291,7 +292,7 @@ class Connection:
                 await self._take(event)
         except (asyncio.IncompleteReadError, ConnectionError):
             return
-        except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, RecursionError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             self._front.counts["malformed"] += 1
             await self.send(Error(f"no event of this protocol: {type(error).__name__}: {error}", "malformed"))
         finally:
@@ -397,7 +398,7 @@ class Connection:
             self._listen(self._usual(), {})
         if self._mode == "done":
             return
-        sound = np.frombuffer(self._converter.convert(chunk).audio, np.int16)
+        sound = self._converter.convert(chunk.audio, chunk.rate, chunk.width, chunk.channels)
         self._samples += len(sound)
         now_ms = self._samples * 1000 // RATE if chunk.timestamp is None else int(chunk.timestamp)
         if self._voice is not None:

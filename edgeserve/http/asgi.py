@@ -7,8 +7,21 @@ import contextlib
 import json
 import logging
 import zlib
-from functools import lru_cache
-from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from functools import lru_cache, partial
+from typing import (
+    Any,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from edgeserve.config.addresses import is_loopback
 from edgeserve.errors import EdgeServeError, Malformed, TooLarge
@@ -35,6 +48,11 @@ DISCARDED = 4
 
 JSON_AT_ONCE_MAX = 1024**2
 """Bytes of JSON that the event loop reads itself, such as a conversation: some 20 ms."""
+
+UNPACKED_STEP = 4 * 1024**2
+"""Bytes of a compressed body that are unpacked before it is asked whether there is room for more."""
+
+DIGITS_MAX = 18
 
 JSON_COST = 8
 """Times its size that JSON takes as lists and numbers: ``1.5,`` becomes 32 bytes."""
@@ -88,6 +106,16 @@ class Call:
         self.bounds.bodies.enter(self.origin, nbytes)
         self.held_bytes += nbytes
 
+    @contextlib.contextmanager
+    def holding(self, nbytes: int) -> Iterator[None]:
+        """The same for as long as the block lasts."""
+        self.hold(nbytes)
+        try:
+            yield
+        finally:
+            self.bounds.bodies.leave(self.origin, nbytes)
+            self.held_bytes -= nbytes
+
     def end(self) -> None:
         """The request is over."""
         if self.held_bytes:
@@ -106,8 +134,8 @@ class Call:
         not arrive."""
         bytes_max = self.bounds.body_bytes_max
         length = self.header(b"content-length")
-        if length.isdigit() and int(length) > bytes_max * DISCARDED:
-            raise _too_large(int(length), bytes_max)
+        if whole_of(length) > bytes_max * DISCARDED:
+            raise _too_large(whole_of(length), bytes_max)
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None, "called by a handler"
         overdue: List[bool] = []
@@ -126,10 +154,31 @@ class Call:
         finally:
             timer.cancel()
         encoding = self.header(b"content-encoding")
-        if encoding:
-            data = await loop.run_in_executor(None, _unpacked, data, encoding, bytes_max)
-            self.hold(len(data))
-        return data
+        return await self._unpacked(data, encoding, bytes_max) if encoding else data
+
+    async def _unpacked(self, data: bytes, encoding: str, bytes_max: int) -> bytes:
+        """A body that came compressed, never more than ``bytes_max`` of it, nor more than there is room for."""
+        if encoding == "identity":
+            return data
+        if encoding not in ("gzip", "deflate"):
+            raise NotServed(f"content-encoding {encoding[:40]!r} is not served; send gzip, deflate or none")
+        machine = zlib.decompressobj(zlib.MAX_WBITS + 32)  # both have a header that says which it is
+        parts: List[bytes] = []
+        size = 0
+        while not machine.eof:
+            try:
+                step = partial(machine.decompress, machine.unconsumed_tail if parts else data, UNPACKED_STEP)
+                part = await asyncio.get_running_loop().run_in_executor(None, step)
+            except zlib.error as error:
+                raise Malformed(f"the body is not {encoding}: {error}") from None
+            if not part:
+                raise Malformed(f"the body ends in the middle of its {encoding} data")
+            size += len(part)
+            if size > bytes_max:
+                raise _too_large(size, bytes_max)
+            self.hold(len(part))
+            parts.append(part)
+        return b"".join(parts)
 
     async def _read(self, bytes_max: int) -> bytes:
         parts: List[bytes] = []
@@ -201,6 +250,11 @@ class Call:
         """Send the status and the headers."""
         self.begun = True
         await self.send({"type": "http.response.start", "status": status, "headers": headers})
+
+
+def whole_of(text: str) -> int:
+    """A whole number from 0 in a header or a path; -1 for anything else, and for more digits than a count has."""
+    return int(text) if text.isdecimal() and len(text) <= DIGITS_MAX else -1
 
 
 def to_json(value: Any) -> bytes:
@@ -297,21 +351,3 @@ def _is_own_name(value: bytes, listens_on: str) -> bool:
 
 def _too_large(size: int, bytes_max: int) -> TooLarge:
     return TooLarge(f"the body has {size} bytes or more, at most {bytes_max} are allowed; raise [http] body_max")
-
-
-def _unpacked(data: bytes, encoding: str, bytes_max: int) -> bytes:
-    """A body that came compressed, never more than ``bytes_max`` of it."""
-    if encoding in ("gzip", "deflate"):
-        machine = zlib.decompressobj(zlib.MAX_WBITS + 32)  # both have a header that says which it is
-        try:
-            plain = machine.decompress(data, bytes_max + 1)
-        except zlib.error as error:
-            raise Malformed(f"the body is not {encoding}: {error}") from None
-        if len(plain) > bytes_max:
-            raise _too_large(len(plain), bytes_max)
-        if not machine.eof:
-            raise Malformed(f"the body ends in the middle of its {encoding} data")
-        return plain
-    if encoding == "identity":
-        return data
-    raise NotServed(f"content-encoding {encoding[:40]!r} is not served; send gzip, deflate or none")

@@ -11,7 +11,8 @@ import asyncio
 import io
 import json
 import wave
-from typing import Any, AsyncGenerator, Dict, List, Mapping, NamedTuple, Tuple
+from contextlib import contextmanager
+from typing import Any, AsyncGenerator, Dict, Iterator, List, Mapping, NamedTuple, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +28,13 @@ from edgeserve.http.chat_routes import EVENT_STREAM
 from edgeserve.http.completion import error_body
 from edgeserve.http.forms import form_fields
 from edgeserve.http.origins import Tokens
+from edgeserve.http.sound import RATE_HZ, BadSound, check_form, count_at_16_khz, one_channel, resampled
 
-RATE_HZ = 16_000
 FORMATS = ("json", "text", "verbose_json", "srt", "vtt")
-SAMPLES = {1: "u1", 2: "<i2", 4: "<i4"}
-"""Bytes of a sample in a WAV file -> its dtype."""
 
-DECODED_BYTES = 24
-"""What a byte of a file takes at most while it is read: a sample of 8 bits as floats, three times."""
+SAMPLE_BYTES = 32
+"""What a sample of a file takes at most while it is read, and again each of those at 16 kHz that it becomes: floats of
+8 bytes, as they are, scaled, and as frequencies before and after."""
 
 READ = ("file", "model", "language", "response_format", "stream", "deadline_ms")
 NEUTRAL: Dict[str, Tuple[str, ...]] = {
@@ -85,7 +85,7 @@ class AudioRoutes:
                 f"no app {str(name)[:128]!r} that takes audio is served here{nearest(str(name)[:128], apps)}"
             )
         data = fields.get("file")
-        call.hold(DECODED_BYTES * len(data) if isinstance(data, bytes) else 0)
+        call.hold(bytes_to_read(data) if isinstance(data, bytes) else 0)
         loop = asyncio.get_running_loop()
         asked = await loop.run_in_executor(None, read_fields, name, fields, apps[name]["inputs"])
         if asked.stream:
@@ -149,33 +149,35 @@ def read_fields(name: str, fields: Mapping[str, Any], inputs: Mapping[str, Any])
     return Transcription(name, asked, options, str(form), stream == "true")
 
 
+def bytes_to_read(data: bytes) -> int:
+    """What reading a WAV file will take. Raises :class:`BadField`."""
+    with _opened(data) as file:
+        count = min(file.getnframes(), len(data) // (file.getsampwidth() * file.getnchannels()))
+        return SAMPLE_BYTES * (count + count_at_16_khz(count, file.getframerate()))
+
+
 def sound_of(data: bytes) -> NDArray[Any]:
-    """float32 from -1 to 1, one channel at 16 kHz, of a WAV file with whole numbers of 8, 16 or 32 bits."""
-    try:
-        with wave.open(io.BytesIO(data)) as file:
-            rate, channels, width = file.getframerate(), file.getnchannels(), file.getsampwidth()
-            frames = file.readframes(file.getnframes())
-        if width not in SAMPLES or not channels or not rate:
-            raise BadField("file", f": a WAV file with samples of {8 * width} bits; expected 8, 16 or 32")
-        values = np.frombuffer(frames[: len(frames) // (width * channels) * width * channels], SAMPLES[width])
-    except (wave.Error, EOFError) as error:
-        raise BadField("file", f": no WAV file with plain samples (PCM): {error or 'it is cut off'}") from None
-    sound = values.reshape(-1, channels).mean(axis=1)
-    sound = (sound - 128) / 128 if width == 1 else sound / 2.0 ** (8 * width - 1)
+    """float32 from -1 to 1, one channel at 16 kHz, of a WAV file with whole numbers of 8, 16 or 32 bits. Raises
+    :class:`BadField`."""
+    with _opened(data) as file:
+        rate = file.getframerate()
+        sound = one_channel(file.readframes(file.getnframes()), file.getsampwidth(), file.getnchannels())
     if not len(sound):
         raise BadField("file", ": it has no samples")
     return np.asarray(sound if rate == RATE_HZ else resampled(sound, rate), np.float32)
 
 
-def resampled(sound: NDArray[Any], rate: int) -> NDArray[Any]:
-    """The same sound at 16 kHz: what it has of frequencies that both rates can hold."""
-    count = max(1, round(len(sound) * RATE_HZ / rate))
-    parts = np.fft.rfft(sound)
-    kept = np.zeros(count // 2 + 1, parts.dtype)
-    both = min(len(parts), len(kept))
-    kept[:both] = parts[:both]
-    found: NDArray[Any] = np.fft.irfft(kept, count) * (count / len(sound))
-    return found
+@contextmanager
+def _opened(data: bytes) -> Iterator[wave.Wave_read]:
+    """A WAV file whose head can be true; of its length nothing is believed."""
+    try:
+        with wave.open(io.BytesIO(data)) as file:
+            check_form(file.getframerate(), file.getsampwidth(), file.getnchannels())
+            yield file
+    except BadSound as error:
+        raise BadField("file", f": a WAV file with {error}") from None
+    except (wave.Error, EOFError) as error:
+        raise BadField("file", f": no WAV file with plain samples (PCM): {error or 'it is cut off'}") from None
 
 
 def _as_declared(sound: NDArray[Any], dtype: str) -> NDArray[Any]:

@@ -8,16 +8,17 @@ aspect is not kept. -1 takes the image's own. An app that needs another normalis
 from __future__ import annotations
 
 import io
-import math
-from typing import Any, Mapping, NamedTuple, Optional, Sequence, Tuple
+import warnings
+from contextlib import contextmanager
+from typing import Any, Iterator, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeserve.config.arrays import NPY, array_of_npy
 from edgeserve.errors import BadInput, TooLarge
 from edgeserve.http.failures import NotServed
 
-NPY = b"\x93NUMPY"
 COLOURS = 3
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
 """What Pillow may open: it knows 40 more, some of which start other programs or were written for files of one's own."""
@@ -28,7 +29,13 @@ DECODED_BYTES = 7
 DECODED_PARTS = 4
 """Of the bound of a body, what one image may take meanwhile."""
 
+PIXELS_MAX = 64 * 1024**2
+"""Of a camera's picture: twice an 8K frame, 256 MiB while it is decoded."""
+
 DTYPES = ("uint8", "float16", "float32", "float64")
+
+ERROR_CHARS = 200
+"""Of a library's own words about a file, which may repeat the file."""
 
 
 class Form(NamedTuple):
@@ -75,7 +82,12 @@ def the_image_input(app: str, inputs: Mapping[str, Mapping[str, Any]]) -> str:
 def decode_file(name: str, data: bytes, tensor: Mapping[str, Any], bytes_max: int) -> NDArray[Any]:
     """A file's array: a ``.npy`` file as it is (never a pickle), an image in the input's form."""
     if data[: len(NPY)] == NPY:
-        return _of_npy(name, data)
+        try:
+            return array_of_npy(data)
+        except ValueError as error:
+            raise BadInput(
+                f"input {name!r}: the file is no .npy file without objects: {str(error)[:ERROR_CHARS]}"
+            ) from None
     form = form_of(tensor)
     if form is None:
         raise BadInput(
@@ -85,51 +97,71 @@ def decode_file(name: str, data: bytes, tensor: Mapping[str, Any], bytes_max: in
     return in_form(_pixels(name, data, form, bytes_max), form)
 
 
-def _read_head(file: Any) -> Tuple[Tuple[int, ...], bool, np.dtype[Any]]:
-    forms: Any = np.lib.format
-    version = forms.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"it is of version {version}")
-    head: Any = forms.read_array_header_1_0(file) if version == (1, 0) else forms.read_array_header_2_0(file)
-    return head  # type: ignore[no-any-return]
-
-
-def _of_npy(name: str, data: bytes) -> NDArray[Any]:
-    """The array over a .npy file's bytes: a size that its head claims is never believed."""
-    file = io.BytesIO(data)
-    try:
-        shape, is_fortran, dtype = _read_head(file)
-        left = len(data) - file.tell()
-        if dtype.hasobject or math.prod(shape) * dtype.itemsize != left:
-            raise ValueError(f"it has {left} bytes behind a head that says {dtype} {list(shape)}")
-        return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape, order="F" if is_fortran else "C")
-    except (ValueError, OverflowError, EOFError) as error:
-        raise BadInput(f"input {name!r}: the file is no .npy file without objects: {error}") from None
-
-
 def _pixels(name: str, data: bytes, form: Form, bytes_max: int) -> NDArray[Any]:
     """uint8 [height, width, 3] or [height, width]."""
+    with opened(data, FORMATS, _failed(name)) as image:
+        size = _size(form, *image.size)
+        _check_decoded(name, image.size, form, bytes_max)
+        plain = image.convert("L" if form.grey else "RGB")
+        return np.asarray(plain if size == image.size else plain.resize(size, _pillow().Resampling.BILINEAR))
+
+
+def bytes_to_decode(name: str, data: bytes, tensor: Mapping[str, Any], bytes_max: int) -> int:
+    """What decoding a file will take besides the file, as far as its head says; 0 for one that is copied as it is.
+    Raises what :func:`decode_file` does where that is too much."""
+    form = form_of(tensor)
+    if form is None or data[: len(NPY)] == NPY:
+        return 0
+    with opened(data, FORMATS, _failed(name)) as image:
+        return _check_decoded(name, image.size, form, bytes_max)
+
+
+def _check_decoded(name: str, size: Tuple[int, int], form: Form, bytes_max: int) -> int:
+    width, height = size
+    rows, columns = _size(form, width, height)
+    decoded = width * height * DECODED_BYTES + rows * columns * COLOURS * np.dtype(form.dtype).itemsize
+    if decoded > DECODED_PARTS * bytes_max:
+        raise TooLarge(
+            f"input {name!r}: an image of {width} x {height} takes {decoded} bytes to decode, at most "
+            f"{DECODED_PARTS * bytes_max} are allowed; raise [http] body_max"
+        )
+    return decoded
+
+
+def check_pixels(width: int, height: int) -> None:
+    """Raise :class:`BadInput` for a picture of a camera that is larger than cameras make."""
+    if not 0 < width * height <= PIXELS_MAX:
+        raise BadInput(f"a picture of {width} x {height} pixels, at most {PIXELS_MAX} are read")
+
+
+@contextmanager
+def opened(data: bytes, formats: Sequence[str], failed: str) -> Iterator[Any]:
+    """An image file of which the head alone was read: look at its ``size`` before its pixels are. Raises
+    :class:`BadInput`, which begins with ``failed``."""
+    pillow = _pillow()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", pillow.DecompressionBombWarning)  # the size is looked at
+            image = pillow.open(io.BytesIO(data), formats=formats)
+        with image:
+            yield image
+    except (OSError, ValueError, SyntaxError, OverflowError, pillow.DecompressionBombError) as error:
+        raise BadInput(f"{failed}: {str(error)[:ERROR_CHARS]}") from None
+
+
+def _failed(name: str) -> str:
+    return f"input {name!r}: the file is no image that can be read"
+
+
+def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError:
         raise NotServed(
-            f"input {name!r}: reading images needs pillow where the front runs (pip install "
-            "'edgeserve-runtime[http]'); or send a .npy file"
+            "reading images needs pillow where the front runs (pip install 'edgeserve-runtime[http]'); or send a .npy "
+            "file"
         ) from None
-    try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            width, height = image.size
-            size = _size(form, width, height)
-            decoded = width * height * DECODED_BYTES + size[0] * size[1] * COLOURS * np.dtype(form.dtype).itemsize
-            if decoded > DECODED_PARTS * bytes_max:  # before anything is unpacked
-                raise TooLarge(
-                    f"input {name!r}: an image of {width} x {height} takes {decoded} bytes to decode, at most "
-                    f"{DECODED_PARTS * bytes_max} are allowed; raise [http] body_max"
-                )
-            plain = image.convert("L" if form.grey else "RGB")
-            return np.asarray(plain if size == (width, height) else plain.resize(size, Image.Resampling.BILINEAR))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise BadInput(f"input {name!r}: the file is no image that can be read: {error}") from None
+    return Image
 
 
 def _size(form: Form, width: int, height: int) -> Tuple[int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from edgeserve.errors import Failed, Malformed
-from edgeserve.http.asgi import parse_json, to_json
+from edgeserve.http.asgi import parse_json, to_json, whole_of
 from edgeserve.http.kserve import VERSION, InferResponse, InputTensor
 from edgeserve.http.tensors import to_json as listed
 from edgeserve.http.tensors import to_raw
@@ -15,9 +15,10 @@ def split_body(body: bytes, header_length: str) -> Tuple[Mapping[str, Any], memo
     """The JSON of a request's body, and the binary tensors behind it."""
     view = memoryview(body)
     if header_length:
-        if not header_length.isdigit() or int(header_length) > len(body):
+        length = whole_of(header_length)
+        if not 0 <= length <= len(body):
             raise Malformed(f"inference-header-content-length = {header_length[:20]!r}, the body has {len(body)} bytes")
-        table, rest = parse_json(view[: int(header_length)]), view[int(header_length) :]
+        table, rest = parse_json(view[:length]), view[length:]
     else:
         table, rest = parse_json(view), view[:0]
     if not isinstance(table, dict):

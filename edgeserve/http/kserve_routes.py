@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from edgeserve.errors import BadInput, Malformed
 from edgeserve.http import images
-from edgeserve.http.asgi import JSON, JSON_AT_ONCE_MAX, Bounds, Call, Endpoint
+from edgeserve.http.asgi import JSON, JSON_AT_ONCE_MAX, Bounds, Call, Endpoint, whole_of
 from edgeserve.http.failures import NotServed
 from edgeserve.http.forms import form_fields
 from edgeserve.http.kserve import (
@@ -118,7 +118,7 @@ class KServeRoutes:
             request = await self._of_image(call)
         else:
             body, length = await call.body(), call.header(HEADER_LENGTH)
-            json_bytes = int(length) if length.isdigit() else len(body)
+            json_bytes = whole_of(length) if whole_of(length) >= 0 else len(body)
             call.hold_json(json_bytes, self._bounds.json_bytes_max)
             if LARGE_BYTES <= json_bytes <= len(body):
                 body, json_bytes = await self._large.binary(body, json_bytes)
@@ -197,9 +197,10 @@ class KServeRoutes:
                     f"app {name!r} declares no input {key!r} in [app.{name}.inputs], so what a file would "
                     f"be is not known; declared: {', '.join(inputs) or 'none'}"
                 )
-            value = await asyncio.get_running_loop().run_in_executor(
-                self._decoders, images.decode_file, key, data, inputs[key], self._bounds.body_bytes_max
-            )
+            asked = (key, data, inputs[key], self._bounds.body_bytes_max)
+            run = asyncio.get_running_loop().run_in_executor
+            with call.holding(await run(self._decoders, images.bytes_to_decode, *asked)):
+                value = await run(self._decoders, images.decode_file, *asked)
             call.hold(2 * value.nbytes)  # and as bytes
             little = value.astype(value.dtype.newbyteorder("<"), copy=False)
             tensors.append(InputTensor(key, datatype_of(str(value.dtype)), list(value.shape), {}, to_raw(little)))

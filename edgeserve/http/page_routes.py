@@ -15,7 +15,7 @@ from typing import Any, AsyncGenerator, Deque, Dict, List, Mapping, Tuple
 from starlette.routing import Route
 
 from edgeserve.errors import EdgeServeError, Malformed
-from edgeserve.http.asgi import Bounds, Call, Endpoint, Handler, to_json
+from edgeserve.http.asgi import Bounds, Call, Endpoint, Handler, to_json, whole_of
 from edgeserve.http.backend import Backend
 from edgeserve.http.chat import can_chat
 from edgeserve.http.chat_routes import EVENT_STREAM
@@ -102,11 +102,11 @@ class PageRoutes:
         """What happened to one request."""
         if self._hidden:
             raise Forbidden(self._hidden)
-        number = call.path("id")
-        if not number.isdigit() or len(number) > 18:
-            raise Malformed(f"{number[:40]!r} is no request's id; expected a whole number")
+        number = whole_of(call.path("id"))
+        if number < 0:
+            raise Malformed(f"{call.path('id')[:40]!r} is no request's id; expected a whole number")
         loop = asyncio.get_running_loop()
-        lines = await loop.run_in_executor(None, self._backend.client.story, int(number))
+        lines = await loop.run_in_executor(None, self._backend.client.story, number)
         await call.answer({"story": lines})
 
     async def stream(self, call: Call) -> None:

@@ -23,6 +23,9 @@ _LENGTH = struct.Struct("!Q")
 BUFFER_BYTES = 1 << 20
 """Wished size of the sockets' buffers: fewer changes between the two processes per message (the system may cap it)."""
 
+BLOCKS_MAX = 1 << 20
+"""Arrays of one message: a batch has thousands at most."""
+
 
 class Channel:
     """One end. Not thread-safe: its owner asks and listens by turns. ``is_child``: it is the end that answers."""
@@ -54,6 +57,8 @@ class Channel:
         writable and own their memory."""
         self._socket.settimeout(timeout_s)
         (count,) = _COUNT.unpack(self._exactly(_COUNT.size))
+        if count > BLOCKS_MAX:
+            raise pickle.UnpicklingError(f"{count} blocks, more than {BLOCKS_MAX}")
         lengths = self._exactly(count * _LENGTH.size)
         blocks = [self._exactly(length) for (length,) in _LENGTH.iter_unpack(lengths)]
         loads = pickle.loads if self._is_child else plain_loads
@@ -63,7 +68,10 @@ class Channel:
         self._socket.close()
 
     def _exactly(self, length: int) -> memoryview:
-        block = np.empty(length, np.uint8).data  # unlike a bytearray it is not filled with zeros first
+        try:
+            block = np.empty(length, np.uint8).data  # unlike a bytearray it is not filled with zeros first
+        except (MemoryError, ValueError):  # a size that no memory has
+            raise pickle.UnpicklingError(f"a block of {length} bytes") from None
         filled = 0
         while filled < length:
             read = self._socket.recv_into(block[filled:])

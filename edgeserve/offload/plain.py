@@ -6,8 +6,10 @@ of it runs in the parent. A state that a child leaves for its next call is one b
 
 from __future__ import annotations
 
+import collections
 import io
 import pickle
+from functools import partial
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, Callable, Iterable, List, Tuple
 
@@ -28,9 +30,8 @@ _PLAIN = {
     *_NUMPY,
     ("numpy", "ndarray"),
     ("numpy", "dtype"),
-    *[("builtins", name) for name in ("complex", "set", "frozenset", "bytearray", "slice", "range")],
+    *[("builtins", name) for name in ("complex", "slice", "range")],
     ("collections", "OrderedDict"),
-    ("collections", "deque"),
     *[("datetime", name) for name in ("date", "datetime", "time", "timedelta", "timezone")],
     ("decimal", "Decimal"),
     ("_codecs", "encode"),  # bytes within old protocols of numpy
@@ -41,6 +42,12 @@ _PLAIN = {
     ("edgeserve.engines.lm.backend", "ModelFacts"),
     ("edgeserve.offload.plain", "KeptState"),
 }
+
+_FILLED = {
+    **{("builtins", kind.__name__): kind for kind in (set, frozenset, bytearray)},
+    ("collections", "deque"): collections.deque,
+}
+"""Made of what follows in the pickle: never of a number, or of a range that stands for billions of them."""
 
 
 class KeptState:
@@ -65,7 +72,7 @@ class KeptState:
 
 
 def _is_plain(module: str, name: str) -> bool:
-    if (module, name) in _PLAIN:
+    if (module, name) in _PLAIN or (module, name) in _FILLED:
         return True
     found = getattr(errors, name, None) if module == errors.__name__ else None
     return isinstance(found, type) and issubclass(found, errors.EdgeServeError)
@@ -86,7 +93,14 @@ class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if not _is_plain(module, name):
             raise pickle.UnpicklingError(f"a {module}.{name}")
-        return super().find_class(module, name)
+        kind = _FILLED.get((module, name))
+        return super().find_class(module, name) if kind is None else partial(_filled, kind)
+
+
+def _filled(kind: Callable[..., Any], content: Any = (), *more: Any) -> Any:
+    if not isinstance(content, (list, tuple, bytes, str)):
+        raise pickle.UnpicklingError(f"a {kind.__name__} of a {type(content).__name__}")
+    return kind(content, *more) if content else kind((), *more)
 
 
 def plain_dumps(value: Any, buffer_callback: Callable[[pickle.PickleBuffer], Any]) -> bytes:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeserve.config.arrays import read_npz
 from edgeserve.errors import ConfigError
 
 TASKS = ("classification", "regression")
@@ -103,11 +103,10 @@ class EnsembleHistory:
 def read_arrays(path: str) -> Dict[str, NDArray[Any]]:
     """The arrays of a history's file, not looked at. Raises ``ConfigError`` where the file is none."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
+        return read_npz(path)
     except OSError as error:
         raise ConfigError(f"history {path!r} cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    except ValueError as error:
         raise ConfigError(f"history {path!r} is no .npz file of plain arrays: {error}") from None
 
 

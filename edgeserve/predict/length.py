@@ -15,7 +15,6 @@ import math
 import os
 import re
 import threading
-import zipfile
 from collections import deque
 from functools import lru_cache
 from typing import Any, Dict, NamedTuple
@@ -24,6 +23,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from edgeserve.config.arrays import read_npz
 from edgeserve.config.text_files import write_file
 from edgeserve.errors import ConfigError
 from edgeserve.predict.rules import RuleScorer, Scores
@@ -56,6 +56,10 @@ RESIDUALS = 32
 
 NOISE_MIN = 0.1
 """The least deviation of the residual that is learnt with: shorter histories than it takes may show less."""
+
+
+FILE_BYTES_MAX = 64 * 1024**2
+"""Of a model's arrays: the one that comes with the package has less than one."""
 
 
 class Prediction(NamedTuple):
@@ -250,16 +254,16 @@ def packaged() -> LengthModel:
 def load_length_model(path: str) -> LengthModel:
     """The model of a file. Raises ``ConfigError`` that names the file and what is wrong with it."""
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            header = json.loads(bytes(stored["header"]).decode())
-            if header.get("format") != FORMAT or header.get("version") != VERSION:
-                raise ValueError(
-                    f"it is {header.get('format')!r} version {header.get('version')!r}, "
-                    f"expected {FORMAT!r} version {VERSION}"
-                )
-            arrays = {name: stored[name] for name in ARRAYS}
-            return LengthModel(bias=header["bias"], factor=header["factor"], about=header["about"], **arrays)
+        stored = read_npz(path, FILE_BYTES_MAX)
+        header = json.loads(bytes(stored["header"]).decode())
+        if header.get("format") != FORMAT or header.get("version") != VERSION:
+            raise ValueError(
+                f"it is {header.get('format')!r} version {header.get('version')!r}, "
+                f"expected {FORMAT!r} version {VERSION}"
+            )
+        arrays = {name: stored[name] for name in ARRAYS}
+        return LengthModel(bias=header["bias"], factor=header["factor"], about=header["about"], **arrays)
     except OSError as error:
         raise ConfigError(f"length model {path!r} cannot be read: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"length model {path!r} cannot be used: {error}; 'edgeserve fit' writes a new one") from None

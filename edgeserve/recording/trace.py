@@ -142,6 +142,10 @@ def build_inputs(start: Mapping[str, Any]) -> Dict[str, Any]:
     }
 
 
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
+"""What a line of another form raises."""
+
+
 def read_recording(path: str) -> Recording:
     """Read a whole recording. :class:`TraceError` names the file and the line."""
     steps: List[RecordedStep] = []
@@ -157,10 +161,12 @@ def read_recording(path: str) -> Recording:
                     if table.get("format") != FORMAT:
                         raise TraceError(f"{path}: format {table.get('format')!r}, expected {FORMAT}; record it again")
                     start = table
-                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                except UNREADABLE as error:
                     raise TraceError(f"{path}:{number}: is no step of a recording ({error!r})") from None
     except OSError as error:
         raise TraceError(f"{path}: cannot be read ({error.strerror}); give the path of a recording") from None
+    except UnicodeDecodeError as error:
+        raise TraceError(f"{path}: is no recording: {error}") from None
     if not start:
         raise TraceError(f'{path}: is empty; a recording starts with a line {{"format": {FORMAT}}}')
     return Recording(start, steps)
@@ -177,7 +183,7 @@ def step_of(line: str) -> RecordedStep:
     """A step back from its line. Raises :class:`TraceError`."""
     try:
         return _step(json.loads(line))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except UNREADABLE as error:
         raise TraceError(f"{line[:200]!r}: is no step of a recording ({error!r})") from None
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edgeserve.answers import BREAKDOWN_KEYS, Answer
 from edgeserve.client import Client
+from edgeserve.config.arrays import array_of_npy
 from edgeserve.config.plain_text import one_line
 from edgeserve.config.schema import CLASS_NAMES, ON_LATE_NAMES
 from edgeserve.config.text_files import read_json, write_file
@@ -29,6 +30,10 @@ IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".ti
 EXAMPLE_STREAM = "example"
 SHOWN_VALUES_MAX = 8  # of a tensor, on a line
 SHOWN_CHARS_MAX = 2000  # of a text
+
+
+ZIP = b"PK"
+"""What a ``.npz`` file begins with."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -156,14 +161,15 @@ def read_tensor(path: str) -> NDArray[Any]:
             return read_image(path)
         if path.lower().endswith(".json"):
             return text_array(read_json(path))
-        value = np.load(path, allow_pickle=False)
+        with open(path, "rb") as file:
+            data = file.read()
+        if data[: len(ZIP)] == ZIP:
+            raise BadInput(f"--in {path}: holds several arrays; give a .npy file with one")
+        return array_of_npy(data)
     except (OSError, ValueError) as error:
         raise BadInput(
             f"--in {path}: cannot be read ({error}); expected a .npy file, an image, or texts in a .json file"
         ) from None
-    if not isinstance(value, np.ndarray):
-        raise BadInput(f"--in {path}: holds several arrays; give a .npy file with one")
-    return value
 
 
 def write_output(answer: Answer, name: str, path: str) -> None:

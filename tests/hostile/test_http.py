@@ -260,3 +260,27 @@ def test_a_front_with_a_token_is_asked_by_any_name(server: BusServer, tmp_path: 
     }
     with front_of(server, token_file=str(tmp_path / "token")) as front:
         assert front.ask("GET", "/v2", headers=headers)[0] == 200
+
+
+# --- what a file says of itself ---------------------------------------------------------------------------------------
+
+
+def test_what_a_sound_becomes_has_room_before_it_is_made(server: BusServer) -> None:
+    pytest.importorskip("python_multipart", reason="python-multipart is not installed: forms cannot be read")
+    from declared_sizes import wav
+
+    audio = {"dtype": "float32", "shape": [-1], "optional": False}
+    server.told = {"echo": {"inputs": {"audio": audio}, "outputs": ["text"]}}
+    with front_of(server, bodies_bytes_max=1 << 20) as front:
+
+        def status(file: bytes) -> int:
+            parts = b"".join(
+                b'--b\r\nContent-Disposition: form-data; name="%s"%s\r\n\r\n%s\r\n' % part
+                for part in ((b"model", b"", b"echo"), (b"file", b'; filename="a.wav"', file))
+            )
+            kind = {"Content-Type": "multipart/form-data; boundary=b"}
+            return front.ask_raw("POST", "/v1/audio/transcriptions", parts + b"--b--\r\n", kind)[0]
+
+        assert status(wav(rate=16_000, width=1, count=10_000)) == 200
+        assert status(wav(rate=4_000, width=1, count=10_000)) == 429  # four times as many samples
+        assert status(wav(rate=16_000, width=1, count=10_000)) == 200, "what was refused has left its place"

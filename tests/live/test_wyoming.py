@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -371,7 +372,7 @@ def test_a_voice_detector_says_who_speaks_ends_a_command_and_spares_the_wake_app
     talk(runtime, {**ALL, "vad": "voice"}, conversation)
 
 
-def test_two_satellites_at_once_are_two_origins_and_one_that_goes_leaves_nothing(runtime):
+def test_two_satellites_at_once_are_heard_apart_and_one_that_goes_leaves_nothing(runtime):
     async def satellite(port, address, level):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
         await async_write_event(Detect().event(), writer)
@@ -395,6 +396,11 @@ def test_two_satellites_at_once_are_two_origins_and_one_that_goes_leaves_nothing
     assert asyncio.run(run()) == (["house", "mouse"], {f"uid:{os.getuid()}"})
 
 
+def chunk_of(form, count):
+    """An event of sound, as it is on the wire."""
+    return b'{"type": "audio-chunk", "data": {%s}, "payload_length": %d}\n' % (form.encode(), count) + bytes(count)
+
+
 @pytest.mark.parametrize(
     "raw",
     [
@@ -404,6 +410,13 @@ def test_two_satellites_at_once_are_two_origins_and_one_that_goes_leaves_nothing
         b'{"type": "audio-chunk"}\n',
         b'{"type": "audio-chunk", "data": {"rate": 0, "width": 2, "channels": 1}, "payload_length": 2}\nxx',
         b'{"type": "audio-chunk", "data": {"rate": 16000, "width": 2, "channels": 1}, "payload_length": 1}\nx',
+        chunk_of('"rate": 1, "width": 2, "channels": 1', 40_000),  # 40 kB that become 640 MB
+        chunk_of('"rate": 3999, "width": 2, "channels": 1', 4000),
+        chunk_of('"rate": 384001, "width": 2, "channels": 1', 4000),
+        chunk_of('"rate": 16000, "width": 1073741824, "channels": 1', 4000),
+        chunk_of('"rate": 16000, "width": 2, "channels": 1000000000', 4000),
+        chunk_of('"rate": 4000, "width": 1, "channels": 1', 1 << 20),  # four minutes in one event
+        chunk_of('"rate": 16000, "width": 2, "channels": 1, "timestamp": 1e999', 4000),
         b'{"type": "describe", "payload_length": 99999999999}\n',
         b'{"type": "transcript", "data_length": -5}\n',
         b"[" * 50_000 + b"\n",
@@ -414,8 +427,12 @@ def test_what_is_no_event_ends_its_connection_alone(runtime, raw):
         async with fronted(runtime, ALL) as (_, port):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(raw)
-            while await asyncio.wait_for(reader.read(1000), 10):
-                pass
+            async with AsyncTcpClient("127.0.0.1", port) as client:  # others are answered meanwhile
+                await client.write_event(Describe().event())
+                assert Info.is_type((await asyncio.wait_for(client.read_event(), 3)).type)
+            with contextlib.suppress(ConnectionResetError):
+                while await asyncio.wait_for(reader.read(1000), 10):
+                    pass
             writer.close()
             async with AsyncTcpClient("127.0.0.1", port) as client:
                 await client.write_event(Event("unknown-event"))

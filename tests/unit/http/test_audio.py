@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
 
 from edgeserve.errors import BadInput
-from edgeserve.http.audio_routes import answer_body, can_transcribe, read_fields, sound_of
+from edgeserve.http.audio_routes import answer_body, bytes_to_read, can_transcribe, read_fields, sound_of
+from edgeserve.http.sound import Converter
 
 DECLARED = {"audio": {"dtype": "float32", "shape": [-1]}, "language": {"dtype": "text", "shape": []}}
 
@@ -45,6 +46,43 @@ def test_channels_are_mixed_and_what_16_khz_cannot_hold_is_left_out():
     left, right = np.round(tone(16_000) * 32767).astype("<i2"), np.zeros(8_000, "<i2")
     np.testing.assert_allclose(sound_of(wav(np.stack([left, right], 1), channels=2)), tone(16_000) / 2, atol=1e-3)
     assert np.abs(sound_of(wav(np.round(tone(48_000, 12_000) * 32767).astype("<i2"), 48_000))[400:-400]).max() < 0.01
+
+
+@pytest.mark.parametrize(("rate", "count"), [(4_000, 4000), (384_000, 42)])
+def test_the_slowest_and_the_fastest_sound_that_is_taken(rate, count):
+    assert len(sound_of(wav(np.zeros(1000, "<i2"), rate))) == count
+
+
+@pytest.mark.parametrize("rate", [1, 3_999, 384_001, 2**31 - 1])
+@pytest.mark.parametrize("read", [sound_of, bytes_to_read])
+def test_a_rate_that_is_none_is_refused_before_anything_is_made_of_it(rate, read):
+    with pytest.raises(BadInput, match=f"{rate} samples a second, expected 4000 to 384000"):
+        read(wav(np.zeros(1000, "<i2"), rate))
+
+
+def test_what_resampling_takes_is_known_beforehand():
+    fast, slow = (bytes_to_read(wav(np.zeros(1000, "u1"), rate)) for rate in (16_000, 4_000))
+    assert slow > 2 * fast
+
+
+@pytest.mark.parametrize("rate", [4_000, 8_000, 22_050, 44_100, 48_000, 384_000])
+@pytest.mark.parametrize("dtype", ["u1", "<i2", "<i4"])
+def test_a_tone_in_chunks_is_the_same_tone_at_16_khz(rate, dtype):
+    scale = {"u1": 127.0, "<i2": 32767.0, "<i4": 2147483647.0}[dtype]
+    given = np.round(tone(rate, 200.0) * scale + (128 if dtype == "u1" else 0)).astype(dtype)
+    converter = Converter(60)
+    parts = [
+        converter.convert(given[at : at + 333].tobytes(), rate, given.dtype.itemsize, 1)
+        for at in range(0, len(given), 333)
+    ]
+    sound = np.concatenate(parts) / 32768
+    assert abs(len(sound) - 8_000) <= 5
+    np.testing.assert_allclose(sound, tone(16_000, 200.0, 1.0)[: len(sound)], atol=0.02)
+
+
+def test_channels_of_chunks_are_mixed():
+    both = np.array([[16384, 0], [0, -8192]], "<i2")
+    assert Converter(60).convert(both.tobytes(), 16_000, 2, 2).tolist() == [8192, -4096]
 
 
 @pytest.mark.parametrize("data", [b"", b"RIFF", b"ID3 an mp3", wav(np.zeros(0, "<i2")), wav(np.zeros(9, "<i2"))[:30]])
