@@ -24,7 +24,6 @@ SERVED = [
     for number, kind in enumerate(model_kinds.KINDS)
     if kind.about != model_kinds.NO_MODELS and not any(words in kind.name for words in NOT_SERVED)
 ]
-ROWS = ("one list for the whole batch", "images and texts")
 
 
 def test_the_page_is_up_to_date():
@@ -75,9 +74,7 @@ def alone(path: str, model: Any, item: Dict[str, Any], state: Dict[str, Any]) ->
 
 
 @pytest.mark.parametrize(("number", "kind"), SERVED, ids=[kind.name for _, kind in SERVED])
-def test_what_is_served_answers_as_the_model_does(number, kind, tmp_path, request):
-    if any(words in kind.name for words in ROWS):
-        request.applymarker(pytest.mark.xfail(reason="rows are not verified yet", strict=False))
+def test_what_is_served_answers_as_the_model_does(number, kind, tmp_path):
     path = model_kinds.write(kind, str(tmp_path), number)
     out = str(tmp_path / "edge.toml")
     assert cli.main(["init", path, "--out", out, "--cpu", "--slo", "60s"]) == 0
