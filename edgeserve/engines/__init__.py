@@ -97,6 +97,7 @@ def _made(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engi
         return engine
     remote: Engine = process.make(inner, lanes, directory, timeout_ns, restarts_max)
     remote.variants = engine.variants
+    remote.check = engine.check  # type: ignore[method-assign]  # it runs with the same libraries
     return remote
 
 

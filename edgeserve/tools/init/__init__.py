@@ -11,6 +11,7 @@ import os
 import sys
 from typing import Dict, List, Optional, Sequence, Tuple
 
+from edgeserve.config.model_files import is_later_part
 from edgeserve.engines.describe import READERS, check_file, describe
 from edgeserve.errors import ConfigError, EdgeServeError
 from edgeserve.tools.init.batch_axis import find_roles
@@ -98,7 +99,9 @@ def model_files(names: Sequence[str]) -> List[str]:
             paths.append(name)
             continue
         inside = sorted(
-            os.path.join(name, item) for item in os.listdir(name) if os.path.splitext(item)[1].lower() in READERS
+            os.path.join(name, item)
+            for item in os.listdir(name)
+            if os.path.splitext(item)[1].lower() in READERS and not is_later_part(item)
         )
         if not inside:
             raise ConfigError(

@@ -67,6 +67,7 @@ def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) ->
     :class:`EngineError` when it does not run with any lengths that were tried."""
     own = roles.description.engine
     if own == "lm":
+        make_engine(model_config(name, os.path.abspath(path), roles, {}, (1,)), [LaneInfo()], "/").check()
         return Trial(own, CPU)
     ways = [(own, GPU), (own, CPU)] if gpu is not False and _can_use_gpu(path) else [(own, CPU)]
     if own == "onnx" and gpu is not False and not roles.is_open and roles.batch_axis and tensorrt_answers():
