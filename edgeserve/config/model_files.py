@@ -124,6 +124,12 @@ def gguf_parts(path: str) -> List[Part]:
     return [Part(name, os.path.join(os.path.dirname(path), name), path) for name in names]
 
 
+def is_later_part(name: str) -> bool:
+    """Whether a file's name is that of a part behind the first: with the first one it is a model."""
+    named = GGUF_PART.fullmatch(name)
+    return named is not None and int(named["part"]) > 1
+
+
 def _beside(model: ModelConfig, path: str, directory: str) -> List[Part]:
     """What the engine reads beside a model's own files."""
     folder, name = os.path.split(path)

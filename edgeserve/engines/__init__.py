@@ -98,6 +98,7 @@ def _made(model: ModelConfig, lanes: Sequence[LaneInfo], directory: str) -> Engi
     remote: Engine = process.make(inner, lanes, directory, timeout_ns, restarts_max)
     remote.variants = engine.variants
     remote.output_names = engine.output_names  # type: ignore[method-assign]  # what is known before load, on this side
+    remote.check = engine.check  # type: ignore[method-assign]  # it runs with the same libraries
     return remote
 
 

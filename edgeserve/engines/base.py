@@ -429,6 +429,10 @@ class Engine:
         where nothing is known. Asked from any thread, at any time; returns at once."""
         return ""
 
+    def check(self) -> None:
+        """Raise ``EngineError`` where :meth:`load` would fail for a reason that can be known at once: a library that is
+        not installed, a file of another kind. Loads nothing. ``edgeserve doctor`` and a server ask before they load."""
+
     def load(self) -> Footprint:
         """Make the model ready to run and say what it occupies, in bytes."""
         raise NotImplementedError

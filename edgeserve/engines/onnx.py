@@ -48,7 +48,7 @@ from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.cuda.status import of_model
 from edgeserve.engines.describe import FileDescription
 from edgeserve.engines.host_session import HostSession
-from edgeserve.engines.image import ImageForm, frame_shape, prepared_model, read_image
+from edgeserve.engines.image import ImageForm, frame_shape, image_library, prepared_model, read_image
 from edgeserve.engines.onnx_binding import BoundModel, BoundSession
 from edgeserve.engines.onnx_cache import is_place, machine, placed, tensorrt_cache
 from edgeserve.engines.onnx_failures import failed_on, not_loaded
@@ -135,6 +135,11 @@ class OnnxEngine(Engine):
         self._ports: Ports | None = None
         self._whole: ModelConfig | None = None  # the model without its batch axis, where a run has shown that
         self._footprint = Footprint(0)
+
+    def check(self) -> None:
+        self._check_providers()
+        if self._image is not None:
+            image_library(f"model {self._name!r}")
 
     def load(self) -> Footprint:
         """Create the sessions, verify their providers and check the model's inputs against the configuration."""

@@ -24,7 +24,7 @@ from edgeserve.sched.policies import POLICIES
 from edgeserve.sched.policy_api.policy import Policy
 from edgeserve.units import NS_PER_MS, counted
 
-FILE_ENGINES = ("onnx", "tensorrt", "torch", "combine")
+FILE_ENGINES = ("onnx", "tensorrt", "torch", "combine", "lm", "sentence", "whisper")
 """Engines whose ``file`` is one file; what an engine of somebody's own makes of the key is not known."""
 
 
@@ -120,6 +120,9 @@ def _check_model(config: Config, model: ModelConfig, engines: Dict[Tuple[str, st
             engines[model.name, device] = engine
     if model.engine in FILE_ENGINES and (model.file or model.engine == "onnx"):
         model_path(model, config.directory)
+    for (name, _), engine in engines.items():
+        if name == model.name:
+            engine.check()
     for key, spec in (("function", model.function), ("options.example", model.options.get("example", ""))):
         if isinstance(spec, str) and spec:
             import_function(spec, config.directory, f"[model.{model.name}] {key}")

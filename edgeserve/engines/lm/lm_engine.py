@@ -30,6 +30,7 @@ from typing import Any, List, Optional, Sequence, Set, Tuple
 from edgeserve.config.model_files import model_path, parts_of, stamps
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines.base import Batch, Engine, Finished, Footprint, LaneInfo, Pending, SequenceInfo, Session, Values
+from edgeserve.engines.gguf import WRITES, check_kind
 from edgeserve.engines.lm.backend import Encoder, LmBackend, ModelFacts, Tokenizer
 from edgeserve.engines.lm.constraint import Grammars
 from edgeserve.engines.lm.forms import Form, FormTrial
@@ -159,6 +160,23 @@ class LmEngine(Engine):
         self._facts: Optional[ModelFacts] = None
         self._grammars: Optional[Grammars] = None
         self._open: List[Slots] = []
+
+    def check(self) -> None:
+        path = model_path(self._model, self._directory)
+        backend = self.backend()
+        if self._backend_name == ABORTS:
+            check_kind(path, WRITES, self._name)
+        else:
+            backend.tokenizer()
+        try:
+            if self._chat:
+                importlib.import_module("jinja2")
+        except ImportError as error:
+            extra = BACKENDS[self._backend_name][1]
+            raise EngineError(
+                f"model {self._name!r}: options.chat needs a library that cannot be imported ({error}); "
+                f"pip install 'edgeserve-runtime[{extra}]'"
+            ) from None
 
     def load(self) -> Footprint:
         facts = self._facts

@@ -10,6 +10,7 @@ a text's vector from those of its tokens; left out: the mean, and of a GGUF file
 
 from __future__ import annotations
 
+import importlib
 import os
 from typing import Any, Dict, List, Mapping, Protocol, Sequence
 
@@ -31,6 +32,7 @@ from edgeserve.engines.base import (
     own_failure,
     with_failures,
 )
+from edgeserve.engines.gguf import CAUSAL, EMBEDS, POOLING, check_kind, read_header
 from edgeserve.engines.options import Options
 from edgeserve.errors import ConfigError, EngineError, WrongInput, nearest
 
@@ -39,7 +41,9 @@ TOKENS_MAX = 512
 """What most sentence models were trained with."""
 
 POOLINGS = {"mean": 1, "cls": 2, "last": 3}
-"""Name -> llama.cpp's ``llama_pooling_type``; -1 there means as the file says."""
+"""Name -> llama.cpp's ``llama_pooling_type``."""
+
+AS_THE_FILE = -1
 
 EXAMPLE = "The scheduler decides which model runs next on the device, and when."
 
@@ -91,6 +95,23 @@ class SentenceEngine(Engine):
         self._encoder: Any = None
         self._size = 0
 
+    def check(self) -> None:
+        path = model_path(self._model, self._directory)
+        if self._is_gguf:
+            check_kind(path, EMBEDS, self._model.name)
+        for name in ("llama_cpp",) if self._is_gguf else ("onnxruntime", "tokenizers"):
+            try:
+                importlib.import_module(name)
+            except ImportError as error:
+                raise self._lacks(error) from None
+
+    def _lacks(self, error: ImportError) -> EngineError:
+        extra = "lm-llama" if self._is_gguf else "lm"
+        return EngineError(
+            f"model {self._model.name!r}: its library cannot be imported ({error}); "
+            f"pip install 'edgeserve-runtime[{extra}]'"
+        )
+
     def load(self) -> Footprint:
         path = model_path(self._model, self._directory)
         if self._encoder is None:
@@ -105,16 +126,21 @@ class SentenceEngine(Engine):
             if self._is_gguf:
                 from edgeserve.engines.lm.llama_sentences import LlamaEncoder
 
+                check_kind(path, EMBEDS, name)
                 tokens = self._tokens_max * self._size_max
-                return LlamaEncoder(name, path, tokens, self._size_max, POOLINGS.get(self._pooling, -1), self._threads)
+                return LlamaEncoder(name, path, tokens, self._size_max, self._llama_pooling(path), self._threads)
             beside = os.path.join(os.path.dirname(path), "tokenizer.json")
             tokenizer = resolve_path(self._tokenizer, self._directory) if self._tokenizer else beside
             return OnnxEncoder(name, path, tokenizer, self._pooling or "mean", self._threads, self._flush)
         except ImportError as error:
-            extra = "lm-llama" if self._is_gguf else "lm"
-            raise EngineError(
-                f"model {name!r}: its library cannot be imported ({error}); pip install 'edgeserve-runtime[{extra}]'"
-            ) from None
+            raise self._lacks(error) from None
+
+    def _llama_pooling(self, path: str) -> int:
+        """As the configuration says, else as the file does; of an encoder that does not say it the mean."""
+        header = read_header(path)
+        architecture = header.get("general.architecture")
+        says = f"{architecture}.{POOLING}" in header or header.get(f"{architecture}.{CAUSAL}") is not False
+        return POOLINGS[self._pooling] if self._pooling else AS_THE_FILE if says else POOLINGS["mean"]
 
     def unload(self) -> None:
         encoder, self._encoder = self._encoder, None

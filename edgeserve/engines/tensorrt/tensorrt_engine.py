@@ -44,7 +44,7 @@ from edgeserve.engines.tensorrt.building import (
 )
 from edgeserve.engines.tensorrt.construct import FP16_MEND
 from edgeserve.engines.tensorrt.io_tensors import Tensor, check_profiles, tensors_of
-from edgeserve.engines.tensorrt.library import Library, open_library
+from edgeserve.engines.tensorrt.library import Library, check_installed, open_library
 from edgeserve.engines.tensorrt.plan_file import (
     check_options,
     choose,
@@ -92,6 +92,12 @@ class TensorrtEngine(Engine):
         self._opening = threading.Lock()  # lanes open on their own threads, and two captures at once gain nothing
 
     # --- life ---
+
+    def check(self) -> None:
+        try:
+            check_installed(self._settings.library)
+        except EngineError as error:
+            raise of_model(self._name, error) from None
 
     def load(self) -> Footprint:
         """Find or build the plan, and bring it to the device."""

@@ -107,6 +107,9 @@ class TorchEngine(Engine):
 
     # --- life ---
 
+    def check(self) -> None:
+        self._check_machine()
+
     def load(self) -> Footprint:
         """Read the network, check what it takes against the configuration, and call it once where an example of its
         inputs is known."""

@@ -13,6 +13,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from edgeserve.config.files import CACHE_PREFIX
 from edgeserve.config.loading import parse_config, parse_toml
+from edgeserve.config.model_files import is_later_part
 from edgeserve.config.plain_text import one_line
 from edgeserve.config.text_files import write_file
 from edgeserve.engines.describe import READERS, check_file, describe
@@ -101,7 +102,9 @@ def model_files(names: Sequence[str]) -> List[str]:
             paths.append(name)
             continue
         inside = sorted(
-            os.path.join(name, item) for item in os.listdir(name) if os.path.splitext(item)[1].lower() in READERS
+            os.path.join(name, item)
+            for item in os.listdir(name)
+            if os.path.splitext(item)[1].lower() in READERS and not is_later_part(item)
         )
         if not inside:
             raise ConfigError(

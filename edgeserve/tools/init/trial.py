@@ -75,6 +75,7 @@ def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) ->
     not a row for each item."""
     own = roles.description.engine
     if own == "lm":
+        make_engine(model_config(name, os.path.abspath(path), roles, {}, (1,)), [LaneInfo()], "/").check()
         return Trial(own, CPU)
     ways = [(own, GPU), (own, CPU)] if gpu is not False and _can_use_gpu(path) else [(own, CPU)]
     if (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 
+import llama_double
 import numpy as np
 import pytest
 
@@ -374,12 +375,13 @@ def test_a_folder_without_models_and_a_file_named_twice_are_refused(tmp_path):
 # --- a language model ---
 
 
-def gguf_file(path, entries):
-    """A GGUF header with (name, type, packed value) entries."""
+def gguf_file(path, entries, tensors=0):
+    """A GGUF header with (name, type, packed value) entries, and small tensors behind it."""
     body = b"".join(
         struct.pack("<Q", len(name)) + name + struct.pack("<I", kind) + value for name, kind, value in entries
     )
-    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(entries)) + body)
+    body += b"".join(text(b"t%d" % index) + struct.pack("<IQIQ", 1, 8, 0, 32 * index) for index in range(tensors))
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, tensors, len(entries)) + body + b"\0" * 64 * tensors)
     return str(path)
 
 
@@ -387,17 +389,25 @@ def text(value):
     return struct.pack("<Q", len(value)) + value
 
 
-def test_a_gguf_file_becomes_a_language_model(tmp_path):
+@pytest.fixture
+def llama(tmp_path_factory, monkeypatch):
+    """A double of llama.cpp."""
+    yield from llama_double.installed(tmp_path_factory.mktemp("llama"), monkeypatch)
+
+
+def test_a_gguf_file_becomes_a_language_model(tmp_path, llama):
     tokens = struct.pack("<IQ", 8, 2) + text(b"a") + text(b"bc")
     path = gguf_file(
         tmp_path / "tiny.gguf",
         [
             (b"general.architecture", 8, text(b"llama")),
+            (b"tokenizer.ggml.model", 8, text(b"gpt2")),
             (b"tokenizer.ggml.tokens", 9, tokens),
             (b"general.name", 8, text(b"Tiny")),
             (b"llama.context_length", 4, struct.pack("<I", 2048)),
             (b"llama.rope.freq_base", 6, struct.pack("<f", 1e4)),
         ],
+        tensors=1,
     )
     assert describe(path).facts == {
         "architecture": "llama",
@@ -412,15 +422,6 @@ def test_a_gguf_file_becomes_a_language_model(tmp_path):
     assert config.models["tiny"].slots == max(config.models["tiny"].batch) == 2
     assert not set(options) - set(KNOWN_OPTIONS)  # the engine refuses what it does not know
     assert config.apps["tiny"].inputs["prompt"].dtype == "text"
-
-
-@pytest.mark.parametrize(
-    ("architecture", "entries"), [(b"t5", []), (b"t5encoder", []), (b"bert", [(b"bert.attention.causal", 7, b"\0")])]
-)
-def test_a_gguf_file_of_a_model_with_an_encoder_is_refused(tmp_path, architecture, entries):
-    path = gguf_file(tmp_path / "a.gguf", [(b"general.architecture", 8, text(architecture)), *entries])
-    with pytest.raises(EngineError, match=f"a.gguf is of architecture '{architecture.decode()}'.*a decoder alone"):
-        describe(path)
 
 
 @pytest.mark.parametrize(
@@ -606,3 +607,41 @@ def test_rates_name_apps_that_are_there():
         read_rates(["aa=3"], ["aab"])
     with pytest.raises(ConfigError, match="requests per second above 0"):
         read_rates(["a=-1"], ["a"])
+
+
+class Lengths:
+    """Stands for llama.cpp where it makes vectors: of a text its length."""
+
+    def __init__(self, *about):
+        pass
+
+    def tokens_of(self, text):
+        return [1] * len(text)
+
+    def vectors(self, rows):
+        return np.array([[len(row), 1.0] for row in rows], np.float32)
+
+    def close(self):
+        pass
+
+
+def test_a_gguf_file_that_makes_vectors_becomes_a_sentence_model(tmp_path, llama, monkeypatch):
+    from edgeserve.engines.lm import llama_sentences
+
+    monkeypatch.setattr(llama_sentences, "LlamaEncoder", Lengths)
+    path = gguf_file(
+        tmp_path / "small.gguf",
+        [
+            (b"general.architecture", 8, text(b"bert")),
+            (b"tokenizer.ggml.model", 8, text(b"bert")),
+            (b"bert.pooling_type", 4, struct.pack("<I", 1)),
+            (b"bert.attention.causal", 7, b"\0"),
+        ],
+        tensors=1,
+    )
+    config = written(tmp_path, path)
+    assert (config.models["small"].engine, config.models["small"].options) == ("sentence", {})
+    assert {name: entry.dtype for name, entry in config.apps["small"].inputs.items()} == {"text": "text"}
+    with Runtime(config) as runtime:
+        answer = runtime.infer("small", {"text": "four"})
+        assert answer["prompt_tokens"] == 4 and np.linalg.norm(answer["embedding"]) == pytest.approx(1)
