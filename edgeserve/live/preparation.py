@@ -1,7 +1,8 @@
 """What engines work out of requests before these are accepted: an answer's form is compiled here, on no lane.
 
 One thread works for all clients, in turns by the time that each has taken: who asks for much waits for itself. What
-it took is charged to its owner's share of the lanes besides (``Request.charged_ns``).
+it took is charged to its owner's share of the lanes besides (``Request.charged_ns``), with its next request where this
+one came to nothing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ WAITING_MAX = 256
 
 WAITING_OF_ONE_MAX = 64
 """And of one user."""
+
+OWING_MAX = 1024
+"""Owners whose preparations that led to no request are remembered until their next one."""
 
 FindEngine = Callable[[str], Optional[Engine]]
 """An engine of a model, ``None`` where it has none now."""
@@ -89,10 +93,12 @@ class Preparation:
 
 class PreparationWorker:
     """One thread that prepares, the client that has had the least of it first. Everything but the thread itself belongs
-    to the loop's thread. ``waiting``: by the identity of the request, oldest first."""
+    to the loop's thread. ``waiting``: by the identity of the request, oldest first.
+    ``owing``: what preparations took that led to no request, by owner."""
 
     def __init__(self, post: Callable[[Preparation], None], clock_ns: Callable[[], int], engine_of: FindEngine) -> None:
         self.waiting: Dict[int, Preparation] = {}
+        self.owing: Dict[str, int] = {}
         self._post = post
         self._clock_ns = clock_ns
         self._engine_of = engine_of
@@ -131,6 +137,10 @@ class PreparationWorker:
         self._running = None
         if not preparation.abandoned:
             del self.waiting[id(preparation.request)]
+        if preparation.abandoned or preparation.error is not None:
+            self.owing[preparation.owner] = self.owing.pop(preparation.owner, 0) + preparation.took_ns
+            if len(self.owing) > OWING_MAX:
+                del self.owing[next(iter(self.owing))]
         self._feed()
         return not preparation.abandoned
 

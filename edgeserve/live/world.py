@@ -375,6 +375,8 @@ class LiveWorld:
         assert klass is not None and value is not None and on_late is not None, "resolved when it was checked"
         if on_late == "drop" and request.pieces and app in self._writing:
             on_late = request.on_late = "partial"  # what was sent cannot be taken back
+        owing = self.preparations.owing
+        owed_ns = owing.pop(self.values.owner_of(request), 0) if owing else 0
         events.append(
             RequestArrived(
                 Request(
@@ -390,7 +392,7 @@ class LiveWorld:
                     request.hints,
                     request.quality_min or 0.0,
                     request.deadline_ns - planned_ns,
-                    request.charged_ns,
+                    request.charged_ns + owed_ns,
                 )
             )
         )

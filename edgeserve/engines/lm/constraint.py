@@ -1,8 +1,8 @@
 """Constrained decoding: which tokens may follow, so that an answer is JSON, fits a schema, an expression or a grammar.
 
 The library ``llguidance`` compiles what is asked for and says before each token which ones may come. Compiling has
-bounds and happens before a request is accepted (``forms.py``); an answer's state is made again from its tokens wherever
-it goes on.
+bounds and happens before a request is accepted (``form_trial.py``); an answer's state is made again from its tokens
+wherever it goes on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgeserve.engines.lm.backend import Tokenizer
-from edgeserve.engines.lm.forms import Form, Forms
+from edgeserve.engines.lm.kept_forms import Form, Forms
 from edgeserve.errors import EngineError, WrongInput, told
 
 SOURCE_CHARS_MAX = 65_536
@@ -25,6 +25,11 @@ SOURCE_CHARS_MAX = 65_536
 
 JSON_OPTIONS = {"whitespace_pattern": r"( |\n[ \t]{0,16})?"}
 """White space between the parts of JSON. Without a bound a small model may write spaces until its answer is full."""
+
+LIMITS = {"step_max_items": 10_000, "max_items_in_row": 400, "step_lexer_fuel": 100_000, "max_lexer_states": 16_384}
+"""What the library may compute for one token, and keep of one answer: about 20 ms and 32 MiB. Its own limits are 2.5 s
+(of the grammar ``e: e e | e e e | /./``) and 500 MB. Tools with 300 schemas, and objects of 1,000 properties, need 300
+items in a row and 5,000 in a step."""
 
 TYPES = ("text", "json_object", "json_schema", "regex", "grammar")
 
@@ -95,8 +100,8 @@ def _grammar(make: Callable[[Any], str]) -> str:
 
 class Grammars:
     """What is compiled for one model, whose vocabulary ``of`` identifies. Any thread. ``attempt`` makes the trial of
-    forms (:class:`~edgeserve.engines.lm.forms.FormTrial`) from the vocabulary, when the first is asked for; without it,
-    forms are compiled however long that takes."""
+    forms (:class:`~edgeserve.engines.lm.form_trial.FormTrial`) from the vocabulary, when the first is asked for;
+    without it, forms are compiled however long that takes."""
 
     def __init__(
         self,
@@ -168,13 +173,19 @@ class Grammars:
             form = self.form(grammar, owner or "")
         matcher = form.matcher()
         if answer and not matcher.consume_tokens(list(answer)):
-            raise EngineError(f"the answer so far does not fit what was asked for: {_reason(matcher)}")
-        return Constraint(matcher)
+            raise EngineError(
+                f"model {self._model!r}: the answer so far does not fit what was asked for: {_reason(matcher)}"
+            )
+        return Constraint(self._model, matcher)
 
 
 def compiled(where: str, tokens: Any, grammar: str) -> Any:
-    """The matcher of a grammar. Raises :class:`WrongInput` with the library's reason."""
-    made = _library().LLMatcher(tokens, grammar, log_level=0)
+    """The matcher of a grammar, which can say what an answer begins with. Raises :class:`WrongInput` with the library's
+    reason."""
+    library = _library()
+    made = library.LLMatcher(tokens, grammar, log_level=0, limits=library.LLParserLimits(**LIMITS))
+    if not made.is_error():
+        made.compute_bitmask()
     if made.is_error():
         raise WrongInput(f"{where}no answer can be held to what was asked for: {_reason(made)}")
     return made
@@ -183,23 +194,31 @@ def compiled(where: str, tokens: Any, grammar: str) -> Any:
 class Constraint:
     """What one answer may say next."""
 
-    __slots__ = ("_matcher",)
+    __slots__ = ("_model", "_matcher")
 
-    def __init__(self, matcher: Any) -> None:
+    def __init__(self, model: str, matcher: Any) -> None:
+        self._model = model
         self._matcher = matcher
 
     def allowed(self, scores: NDArray[Any]) -> NDArray[Any]:
         """The scores, with those of tokens that may not follow at minus infinity."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        if self._matcher.is_error():
-            raise EngineError(f"the answer cannot be held any longer to what was asked for: {_reason(self._matcher)}")
+        self._check()
         may = np.unpackbits(bits, count=len(scores), bitorder="little").view(bool)
         return np.where(may, scores, -np.inf)
 
     def took(self, token: int) -> bool:
         """The answer has another token; whether it is complete, so that nothing may follow."""
         self._matcher.consume_token(token)
+        self._check()
         return bool(self._matcher.is_stopped())
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise EngineError(
+                f"model {self._model!r}: the answer cannot be held any longer to what was asked for: "
+                f"{_reason(self._matcher)}"
+            )
 
 
 class _Vocabulary:

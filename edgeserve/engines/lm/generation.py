@@ -15,7 +15,7 @@ from edgeserve.engines.base import PREPARED, Values
 from edgeserve.engines.lm.backend import Encoder, Tokenizer
 from edgeserve.engines.lm.chat import conversation_tokens
 from edgeserve.engines.lm.constraint import grammar_of
-from edgeserve.engines.lm.forms import Form
+from edgeserve.engines.lm.kept_forms import Form
 from edgeserve.engines.lm.sampling import Sampling
 from edgeserve.engines.lm.tools import NO_TOOLS, Tools, grammar_for, tools_of
 from edgeserve.errors import WrongInput

@@ -33,8 +33,9 @@ from edgeserve.engines.base import Batch, Engine, Finished, Footprint, LaneInfo,
 from edgeserve.engines.gguf import WRITES, check_kind
 from edgeserve.engines.lm.backend import Encoder, LmBackend, ModelFacts, Tokenizer
 from edgeserve.engines.lm.constraint import Grammars
-from edgeserve.engines.lm.forms import Form, FormTrial
+from edgeserve.engines.lm.form_trial import FormTrial
 from edgeserve.engines.lm.generation import SAMPLING_BOUNDS, Generation, Reader
+from edgeserve.engines.lm.kept_forms import Form
 from edgeserve.engines.lm.prefixes import PREFIX_CACHE_BYTES, Prefixes
 from edgeserve.engines.lm.remote import HOST, TRIAL, RemoteBackend, StartProcess
 from edgeserve.engines.lm.sampling import Sampling

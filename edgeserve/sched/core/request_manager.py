@@ -135,13 +135,13 @@ class RequestManager(RequestMoves):
                 return
         if request.has_owner:
             within = True
+            charged_ns = arrived.charged_ns // len(request.app.nodes)
             for shared, kept_ns in zip(state.lane_shares[app.name][request.klass], costs.kept_ns):
-                use = shared.asks(request, kept_ns * steps, now)
-                request.uses.append((use, kept_ns * steps))
+                lane_ns = kept_ns * steps + charged_ns
+                use = shared.asks(request, lane_ns, now)
+                request.uses.append((use, lane_ns))
                 if len(shared.uses) > 1:
-                    if arrived.charged_ns:
-                        shared.had(use, arrived.charged_ns // len(request.app.nodes), app.weights, now)
-                    within = shared.is_within(use, kept_ns * steps, now) and within
+                    within = shared.is_within(use, lane_ns, now) and within
             if not within and not self._replaces(request):
                 self._reject(request, OVER_SHARE)
                 return

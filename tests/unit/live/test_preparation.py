@@ -120,6 +120,16 @@ def test_what_is_raised_is_its_own_requests_end(world, raised, kind, says):
     assert good.error is None and good.took_ns == 5
 
 
+def test_what_led_to_no_request_is_owed_by_its_owner(world):
+    gone = Request(7, "gone")
+    for request, owner in ((gone, "a"), (Request(5, "good"), "a"), (Request(9, "late", 50), "b")):
+        world.take(request, owner)
+    world.worker.forget(gone)
+    world.worker.expire(60)
+    world.finish(2)
+    assert world.worker.owing == {"a": 7}, "one that did not begin took nothing"
+
+
 def test_what_waits_is_bounded_for_all_and_for_one(world):
     refused = [world.take(Request(1), "a") for _ in range(WAITING_OF_ONE_MAX + 1)]
     assert [each is None for each in refused] == [True] * WAITING_OF_ONE_MAX + [False]

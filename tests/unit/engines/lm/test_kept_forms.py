@@ -14,8 +14,8 @@ import pytest
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import PREPARED, Batch, LaneInfo
-from edgeserve.engines.lm import forms
-from edgeserve.engines.lm.forms import Cost, Forms
+from edgeserve.engines.lm import kept_forms
+from edgeserve.engines.lm.kept_forms import Cost, Forms
 from edgeserve.errors import Rejected, WrongInput
 
 MB = 1 << 20
@@ -60,7 +60,7 @@ def test_what_is_kept_is_bounded_in_bytes_and_the_greediest_makes_room():
     for number in range(5):
         library.form(kept, f"x{number}", "a")
         gc.collect()
-    assert sum(kept.kept_bytes().values()) <= forms.KEPT_BYTES_MAX
+    assert sum(kept.kept_bytes().values()) <= kept_forms.KEPT_BYTES_MAX
     library.form(kept, "modest", "b")
     assert library.compiled.count("modest") == 1, "what another asks for has not cost this owner its own"
 
