@@ -435,13 +435,7 @@ class EngineConformance:
         expected = [self._single(engine, item) for item in good]
         for why, item in self.wrong_items().items():
             for place in range(len(good) + 1):
-                results = self._mixed(engine, [*good[:place], item, *good[place:]], size, why)
-                assert len(results) == len(good) + 1, why
-                failed = results.pop(place)
-                assert isinstance(failed.error, EngineError), f"{why}: {_shown(failed)}"
-                assert self.name in str(failed.error), f"{why}: the message does not name the model: {failed.error}"
-                for result, want in zip(results, expected):
-                    self._assert_alike(result, want)
+                self._fails_alone(engine, good, expected, item, place, why)
 
     def test_a_poisoned_item_fails_alone(self, engine: Engine) -> None:
         """Whatever is raised while one item is worked on is that item's."""
@@ -449,14 +443,7 @@ class EngineConformance:
         good = self.items(min(size, 3) - 1)
         expected = [self._single(engine, item) for item in good]
         for number, (why, item) in enumerate(self.poisoned_items().items()):
-            place = number % (len(good) + 1)
-            results = self._mixed(engine, [*good[:place], item, *good[place:]], size, why)
-            assert len(results) == len(good) + 1, why
-            failed = results.pop(place)
-            assert isinstance(failed.error, EngineError), f"{why}: {failed.error!r}"
-            assert self.name in str(failed.error), f"{why}: the message does not name the model: {failed.error}"
-            for result, want in zip(results, expected):
-                self._assert_alike(result, want)
+            self._fails_alone(engine, good, expected, item, number % (len(good) + 1), why)
 
     def test_a_batch_of_wrong_items_has_an_error_each(self, engine: Engine) -> None:
         size = max(self.sizes)
@@ -666,6 +653,19 @@ class EngineConformance:
                 f"{why}: the item failed its whole batch ({error!r}); expected Result({{}}, error=...) "
                 "in its place, and the others' results"
             ) from error
+
+    def _fails_alone(
+        self, engine: Engine, good: Sequence[Values], expected: Sequence[Result], item: Values, place: int, why: str
+    ) -> None:
+        """``item`` has an error that names the model, and the good ones beside it have what is ``expected``."""
+        size = max(self.sizes)
+        results = self._mixed(engine, [*good[:place], item, *good[place:]], size, why)
+        assert len(results) == len(good) + 1, why
+        failed = results.pop(place)
+        assert isinstance(failed.error, EngineError), f"{why}: {_shown(failed)}"
+        assert self.name in str(failed.error), f"{why}: the message does not name the model: {failed.error}"
+        for result, want in zip(results, expected):
+            self._assert_alike(result, want)
 
     def _single(self, engine: Engine, item: Values) -> Result:
         return self._run(engine, Batch([item], min(self.sizes)))[0]
