@@ -8,6 +8,7 @@ thread that is pinned as the lane is. What was measured for the same model file,
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import datetime
 import functools
@@ -19,7 +20,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Sequence, Tuple
 
 import numpy as np
 import psutil
@@ -44,11 +45,11 @@ from edgeserve.device.circumstances import circumstances, power_mode
 from edgeserve.device.host import busy_time, clocks_mhz, load_average, others_busy
 from edgeserve.engines import lane_info, make_engine
 from edgeserve.engines.base import Engine, LaneInfo, Session, Values
-from edgeserve.engines.denormals import flush_to_zero
+from edgeserve.engines.denormals import flushing
 from edgeserve.engines.versions import engine_versions
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import ConfigError, EdgeServeError, ProfileError, nearest
-from edgeserve.offload.pin import Pinned, pin_thread
+from edgeserve.offload.pin import Pinned, allowed_cores, pin_thread
 from edgeserve.sched.policies.language.constants import constants_of
 from edgeserve.tools.alone import entry_nodes, example_items, measure_alone
 from edgeserve.tools.measure import (
@@ -214,10 +215,11 @@ def profile_model(
 ) -> ModelOutcome:
     """Pin the calling thread as the lane is, measure ``sizes`` of one model on it, and write its profile after every
     size: that of power ``mode``, where the device has some. A model that cannot be measured is an outcome that says
-    why, never an exception."""
+    why, never an exception. Afterwards the thread runs where it ran before."""
     path = profile_path(out, device, model_name, mode)
     try:
-        return _profile(config, model_name, lane, sizes, path, device, rule, force, progress, stopped)
+        with _as_on(config.lanes[lane]) as pinned:
+            return _profile(config, model_name, lane, sizes, path, device, rule, force, progress, stopped, pinned)
     except EdgeServeError as error:
         return ModelOutcome(model_name, lane, why=str(error), path=path)
 
@@ -233,9 +235,9 @@ def _profile(
     force: bool,
     progress: Progress,
     stopped: Callable[[], bool],
+    pinned: Pinned,
 ) -> ModelOutcome:
     clock_ns = time.perf_counter_ns
-    pinned = _as_on(config.lanes[lane])
     model = replace(config.models[model_name], batch=tuple(sizes))
     info = lane_info(config, lane)._replace(depth=1, clock_ns=clock_ns, common={})
     engine = make_engine(model, [info], config.directory)
@@ -304,11 +306,16 @@ def _profile(
         engine.unload()
 
 
-def _as_on(lane: LaneConfig) -> Pinned:
-    """Make the calling thread one such as the lane's."""
-    if lane.flush_denormals:
-        flush_to_zero()
-    return pin_thread(lane.cores)
+@contextlib.contextmanager
+def _as_on(lane: LaneConfig) -> Iterator[Pinned]:
+    """The calling thread is one such as the lane's within, and what it was before afterwards: the next lane's settings
+    may be others."""
+    before = allowed_cores()
+    with flushing(lane.flush_denormals):
+        try:
+            yield pin_thread(lane.cores)
+        finally:
+            pin_thread(before)
 
 
 def _prompt_token_ns(engine: Engine, session: Session, item: Values, clock_ns: Callable[[], int]) -> int:

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -27,8 +28,10 @@ from edgeserve.config.profiles import (
 )
 from edgeserve.device.host import BusyTime, busy_time, clocks_mhz, load_average, others_busy
 from edgeserve.engines.base import BlockingSession, Engine, Footprint, Result
+from edgeserve.engines.denormals import is_flushing
 from edgeserve.engines.versions import engine_versions
 from edgeserve.errors import ConfigError
+from edgeserve.offload.pin import allowed_cores
 from edgeserve.tools import profile as command
 from edgeserve.tools.alone import PASSES, measure_alone
 from edgeserve.tools.measure import (
@@ -343,6 +346,21 @@ def test_ctrl_c_keeps_what_was_measured(config, monkeypatch):
     assert outcome.measured == (1,)
     assert "interrupted" in outcome.why
     assert list(read_profile(path_of(config, "steady")).lanes["cpu1"].timings) == [1]
+
+
+@pytest.mark.parametrize("model", ["steady", "broken"])
+def test_what_a_lane_asks_of_its_thread_is_not_handed_on_to_the_next_lane(config, model):
+    known = load_config(config)
+    assert known.lanes["cpu0"].cores and known.lanes["cpu0"].flush_denormals
+
+    def profile():
+        before = allowed_cores(), is_flushing()
+        command.profile_model(known, model, "cpu0", (1,), os.path.dirname(config), "here", StopRule(time_ns_max=1))
+        return before, (allowed_cores(), is_flushing())
+
+    with ThreadPoolExecutor(1) as thread:
+        before, after = thread.submit(profile).result()
+    assert before == after
 
 
 @pytest.mark.nightly
