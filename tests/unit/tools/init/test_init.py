@@ -511,9 +511,6 @@ def test_a_single_number_is_a_setting_and_a_rate_a_constant_also_with_an_axis():
         ([("a", (4,)), ("b", (6, 2))], [("y", (4,))]),  # nothing says which would be the batch
         ([("a", ()), ("b", ())], [("y", ())]),
         ([("x", (4, 8)), ("gain", ())], [("y", (4, 2))]),
-        ([("tokens", (1, None)), ("speed", (1,))], [("audio", (None,), ("samples",))]),
-        ([("x", (1, 4))], [("boxes", (300, 4))]),
-        ([("x", (1, 4))], [("score", ())]),
         ([("x", (None, 4)), ("state", (2, 3))], [("y", (None, 4)), ("stateN", (2, 3))]),
     ],
 )
