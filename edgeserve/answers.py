@@ -10,7 +10,7 @@ from __future__ import annotations
 import queue
 from concurrent.futures import CancelledError, Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import TYPE_CHECKING, Any, Dict, Iterator, Mapping, Optional, Protocol, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, Mapping, Optional, Protocol, Sequence
 
 from edgeserve.errors import Cancelled, RequestError, UnknownOutput, did_you_mean
 from edgeserve.errors import TimedOut as TimedOut  # where it was first
@@ -116,6 +116,11 @@ class PendingAnswer(_AnyFuture):
 
     stream: TakesPieces | None = None
 
+    def end_early(self) -> None:
+        """Have it end now: the answer is what a language model has written of it, else the error that it is
+        cancelled."""
+        raise NotImplementedError
+
     def result(self, timeout: float | None = None) -> Any:
         """See :class:`concurrent.futures.Future`."""
         self._check_may_wait()
@@ -137,6 +142,55 @@ class PendingAnswer(_AnyFuture):
     def _check_may_wait(self) -> None:
         if not may_wait() and not self.done():
             check_may_wait("the result of a request")
+
+
+LAST_S = 0.1
+"""How long who waits no longer waits for what was written until then, or to hear that it was nothing."""
+
+
+def answer_within(pending: PendingAnswer, timeout_s: float, timed_out: Callable[[], TimedOut]) -> Any:
+    """The answer, within so long; else what was written of it by then. Raises ``timed_out`` where that is nothing."""
+    try:
+        try:
+            return pending.result(timeout_s)
+        except FutureTimeout:
+            if pending.done() and not pending.cancelled():
+                return pending.result()  # the reply came (or was itself a time-out) at the last moment
+        pending.end_early()
+        try:
+            return pending.result(LAST_S)
+        except (FutureTimeout, Cancelled) as error:
+            if isinstance(error, TimedOut):
+                raise
+    except BaseException:
+        pending.cancel()  # also Ctrl-C while waiting: the answer is not wanted any more
+        raise
+    pending.cancel()
+    raise timed_out()
+
+
+async def answer_awaited(pending: PendingAnswer, timeout_s: Optional[float], timed_out: Callable[[], TimedOut]) -> Any:
+    """As :func:`answer_within`. Cancelling the task that waits cancels the request."""
+    import asyncio
+
+    future = asyncio.wrap_future(pending)
+    try:
+        done, _ = await asyncio.wait({future}, timeout=timeout_s)
+        if done:
+            return future.result()
+        pending.end_early()
+        done, _ = await asyncio.wait({future}, timeout=LAST_S)
+    except asyncio.CancelledError:
+        pending.cancel()
+        raise
+    if done:
+        try:
+            return future.result()
+        except Cancelled as error:
+            if isinstance(error, TimedOut):
+                raise
+    pending.cancel()
+    raise timed_out()
 
 
 class AnswerStream(Iterator[Dict[str, Any]]):

@@ -269,9 +269,9 @@ class Runtime:
         if self._closed:  # the loop may have ended before it saw this
             self._core.sweep(self._why_closed())
 
-    def _cancel(self, future: RequestFuture) -> None:
+    def _cancel(self, future: RequestFuture, keeps: bool) -> None:
         if self._core is not None:
-            self._core.mailbox.post(CancelAsked(future.request))
+            self._core.mailbox.post(CancelAsked(future.request, keeps))
 
     def reload(self, source: ConfigSource = "") -> None:
         """Serve another configuration from now on: a file (``""``: the one it was made from, read again) or a

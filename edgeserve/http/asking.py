@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, AsyncGenerator, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, AsyncGenerator, Callable, Dict, List, Mapping, Sequence, Tuple, Union
 
 from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, EdgeServeError, Malformed, RequestError, TooLarge, UnknownApp
@@ -24,42 +24,38 @@ MISTAKES = (Malformed, TooLarge, BadInput, UnknownApp)
 """Errors of one choice that end them all: the request itself is wrong."""
 
 
-async def answers_to(backend: Backend, call: Call, request: ChatRequest) -> List[Answer]:
-    """The answers, one per choice. A client that goes cancels them, and so does the first error."""
+async def answers_to(backend: Backend, call: Call, request: ChatRequest, keeps: bool = False) -> List[Answer]:
+    """The answers, one per choice. A client that goes cancels them, and so does the first error; with ``keeps`` a
+    choice that ends without an answer is empty, where others have one."""
     asks, options, name = request.asks, request.options, request.model
     if len(asks) == 1:
         return [await backend.infer(name, asks[0], options, call.gone, call.origin)]
     room = asyncio.Semaphore(TOGETHER_MAX)
 
-    async def answer(inputs: Any) -> Answer:
+    async def answer(inputs: Any) -> Union[Answer, RequestError]:
         async with room:
-            return await backend.infer(name, inputs, options, None, call.origin)
+            try:
+                return await backend.infer(name, inputs, options, None, call.origin)
+            except RequestError as error:
+                if not keeps or isinstance(error, MISTAKES):
+                    raise
+                return error
 
     tasks = [asyncio.ensure_future(answer(inputs)) for inputs in asks]
     try:
         async with call.until_gone():
-            return list(await asyncio.gather(*tasks))
+            found = await asyncio.gather(*tasks)
+            if isinstance(found[0], RequestError) and not any(isinstance(each, Answer) for each in found):
+                raise found[0]
+            return [each if isinstance(each, Answer) else Written().ended(each) for each in found]
     finally:
         await _end(tasks)
     raise ClientGone("the client went away")
 
 
 async def texts_to(backend: Backend, call: Call, app: Mapping[str, Any], request: ChatRequest) -> List[Answer]:
-    """The answers to a request for texts, one per choice. They come in pieces from the server, so that what was written
-    before an error is told, unless all or nothing is wanted (``on_late``). A client that goes cancels them."""
-    if request.options.get("on_late", app.get("on_late")) == "drop":
-        return await answers_to(backend, call, request)
-    answers: Dict[int, Answer] = {}
-    async with call.until_gone():
-        pieces = pieces_of(backend, request, call.origin)
-        try:
-            async for index, piece in pieces:
-                if isinstance(piece, Answer):
-                    answers[index] = piece
-        finally:
-            await pieces.aclose()
-        return [answers[index] for index in range(len(request.asks))]
-    raise ClientGone("the client went away")
+    """The answers to a request for texts. Each choice keeps what it has, unless all or nothing is wanted."""
+    return await answers_to(backend, call, request, request.options.get("on_late", app.get("on_late")) != "drop")
 
 
 async def pieces_of(backend: Backend, request: ChatRequest, origin: str) -> AsyncGenerator[Tuple[int, Any], None]:

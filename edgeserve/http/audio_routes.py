@@ -21,9 +21,9 @@ from starlette.routing import Route
 from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, UnknownApp, nearest
 from edgeserve.http.asgi import Bounds, Call, Endpoint, to_json
-from edgeserve.http.asking import kept, send_stream, texts_to
+from edgeserve.http.asking import kept, send_stream
 from edgeserve.http.backend import Backend
-from edgeserve.http.chat import BadField, ChatRequest
+from edgeserve.http.chat import BadField
 from edgeserve.http.chat_routes import EVENT_STREAM
 from edgeserve.http.completion import error_body
 from edgeserve.http.forms import form_fields
@@ -93,8 +93,7 @@ class AudioRoutes:
                 call, EVENT_STREAM, self._events(asked, call.origin), lambda error: _event(error_body(error))
             )
             return
-        request = ChatRequest(name, [asked.inputs], asked.options)
-        (answer,) = await texts_to(self._backend, call, apps[name], request)
+        answer = await self._backend.infer(name, asked.inputs, asked.options, call.gone, call.origin)
         body, content = answer_body(answer.outputs, asked.form)
         await call.answer(body, 200, [(b"content-type", content)])
 

@@ -9,9 +9,9 @@ import asyncio
 from contextvars import ContextVar
 from typing import Any, AsyncGenerator, Awaitable, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
-from edgeserve.answers import Answer, TimedOut
+from edgeserve.answers import LAST_S, Answer, TimedOut
 from edgeserve.client import AsyncClient, Client
-from edgeserve.errors import Rejected, UnknownApp, nearest
+from edgeserve.errors import Cancelled, Rejected, UnknownApp, nearest
 from edgeserve.http.failures import ClientGone
 from edgeserve.http.tensors import described
 from edgeserve.request_options import TRACEPARENT
@@ -155,11 +155,12 @@ class Backend:
         future = _ended(pending, loop)
         why: List[str] = []
 
-        def give_up() -> None:
+        def give_up(pending: Any) -> None:
             why.append("timed out")
-            future.cancel()
+            pending.end_early()
+            watch.append(loop.call_later(LAST_S, future.cancel))
 
-        watch: List[Any] = [loop.call_later(self._timeout_ms / 1000, give_up)]
+        watch: List[Any] = [loop.call_later(self._timeout_ms / 1000, give_up, pending)]
         if gone is not None:
             watch.append(loop.call_later(LOOK_AFTER_S, lambda: watch.append(loop.create_task(leave()))))
 
@@ -173,13 +174,13 @@ class Backend:
             await future
             answer: Answer = pending.result()
             return answer
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, Cancelled):
             pending.cancel()
             if why == ["timed out"]:
                 raise TimedOut(
                     f"app {app!r}: no answer within {self._timeout_ms:g} ms ([http] timeout); the request was cancelled"
                 ) from None
-            if why:
+            if "gone" in why:
                 raise ClientGone(f"app {app!r}: the client went away") from None
             raise
         finally:

@@ -54,15 +54,11 @@ class Scripted:
 
     def __init__(self, choices):
         self.choices = choices
-        self.asked = 0
-        self.kinds = []
 
     def stream(self, app, inputs, options, origin):
-        self.kinds.append("stream")
         return self._come(self.choices[inputs["place"]])
 
     async def infer(self, app, inputs, options, gone, origin):
-        self.kinds.append("infer")
         return [piece async for piece in self._come(self.choices[inputs["place"]])][-1]
 
     async def _come(self, pieces):
@@ -86,14 +82,14 @@ ERRORS = [
 
 
 def sent_by(choices, stream, **request):
-    """The messages that a front sends for a conversation with these choices, and what it asked of the server."""
+    """What a front sends for a conversation with these choices."""
     pytest.importorskip("starlette", reason="starlette is not installed: there is no HTTP front")
     from edgeserve.http.asgi import Bounds, Call
     from edgeserve.http.chat import ChatRequest
     from edgeserve.http.chat_routes import ChatRoutes
     from edgeserve.http.completion import Completion
 
-    sent, backend = [], Scripted(choices)
+    sent = []
 
     async def send(message):
         sent.append(message)
@@ -105,10 +101,10 @@ def sent_by(choices, stream, **request):
     call = Call({"method": "POST", "path": "/", "headers": [], "client": ("::1", 1)}, receive, send, bounds)
     asks, n = [{"place": place} for place in range(len(choices))], len(choices)
     asked = ChatRequest("m", asks, request.pop("options", {}), stream, n=n)
-    routes = ChatRoutes(backend, bounds, Tokens(), lambda: 0.0)
+    routes = ChatRoutes(Scripted(choices), bounds, Tokens(), lambda: 0.0)
     app = {"on_late": "partial", **request}
     asyncio.run(asyncio.wait_for(routes._answer(call, app, asked, Completion("id", "m", 0, n)), 30))
-    return b"".join(message.get("body", b"") for message in sent), backend
+    return b"".join(message.get("body", b"") for message in sent)
 
 
 def told(body, stream):
@@ -128,14 +124,13 @@ def told(body, stream):
     return found
 
 
-@pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-def test_an_error_behind_a_text_ends_it_as_it_is(error, stream):
-    body, _ = sent_by([[TOKEN, TOKEN, error]], stream)
-    ((text, finish, about),) = told(body, stream).values()
+def test_an_error_behind_a_text_ends_it_as_it_is(error):
+    body = sent_by([[TOKEN, TOKEN, error]], True)
+    ((text, finish, about),) = told(body, True).values()
     assert text == "word word " and finish == "length" and b'"error"' not in body
     assert about["late"] and about["reason"] == f"ended early, after 2 tokens: {error}"
-    assert body.count(b"data: [DONE]") == stream
+    assert body.count(b"data: [DONE]") == 1
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -143,10 +138,13 @@ def test_an_error_behind_a_text_ends_it_as_it_is(error, stream):
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_choice_that_is_refused_takes_nothing_from_the_others(error, stream, place):
     choices = [[TOKEN, TOKEN, WHOLE], [TOKEN, Dropped("no more", "expired")]]
-    body, _ = sent_by([*choices[:place], [error], *choices[place:]], stream)
+    body = sent_by([*choices[:place], [error], *choices[place:]], stream)
     found = told(body, stream)
     assert found.pop(place)[:2] == ("", "length") and b'"error"' not in body
-    assert [each[:2] for _, each in sorted(found.items())] == [("word word ", "stop"), ("word ", "length")]
+    assert [each[:2] for _, each in sorted(found.items())] == [
+        ("word word ", "stop"),
+        ("word " if stream else "", "length"),
+    ]
     assert str(error) in body.decode()
 
 
@@ -166,9 +164,9 @@ def test_an_error_is_told_where_nothing_was_written_or_the_request_is_wrong(choi
 
 
 @pytest.mark.parametrize(("own", "asked"), [("drop", {}), ("partial", {"on_late": "drop"})])
-def test_who_wants_all_or_nothing_in_one_piece_asks_for_that(own, asked):
-    body, backend = sent_by([[TOKEN, TOKEN, WHOLE]], False, on_late=own, options=asked)
-    assert backend.kinds == ["infer"] and told(body, False)[0][:2] == ("word word ", "stop")
+def test_who_wants_all_or_nothing_in_one_piece_gets_that(own, asked):
+    with pytest.raises(Rejected):
+        sent_by([[TOKEN, TOKEN, WHOLE], [ERRORS[4]]], False, on_late=own, options=asked)
 
 
 def test_ollamas_lines_end_with_what_was_written():
