@@ -155,7 +155,7 @@ class Client:
         """Ask an app for an answer in pieces, as its model works them out (a language model's words): an
         :class:`~edgeserve.answers.AnswerStream`. An app without such a model brings none, only the answer.
         ``timeout_ms`` (default: the client's) bounds the wait for each piece. ``origin``: see :meth:`submit`."""
-        pieces = AnswerStream((self.timeout_ms if timeout_ms is None else timeout_ms) / 1000)
+        pieces = AnswerStream(self.timeout_ms if timeout_ms is None else timeout_ms)
         return pieces.follow(self._ask(app, inputs, options, True, pieces, origin))
 
     def buffer(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> NDArray[Any]:
@@ -244,7 +244,7 @@ class Client:
 
     def _wait(self, pending: Pending, timeout_ms: float | None, what: str) -> Any:
         wait_ms = self.timeout_ms if timeout_ms is None else timeout_ms
-        return answer_within(pending, wait_ms / 1000, lambda: _timed_out(what, wait_ms, pending))
+        return answer_within(pending, wait_ms, what)
 
     def ask(self, kind: str, timeout_ms: float | None = None) -> Dict[str, Any]:
         """A question about the server: one of ``wire.CONTROL_KINDS``."""
@@ -314,12 +314,6 @@ class Client:
         self.close()
 
 
-def _timed_out(what: str, wait_ms: float, pending: Pending) -> TimedOut:
-    error = TimedOut(f"{what}: no answer within {wait_ms:g} ms; the request was cancelled")
-    error.id = pending.id
-    return error
-
-
 class AsyncClient:
     """The asyncio twin of :class:`Client`: the same arguments, awaited. Cancelling the task that waits cancels the
     request on the server. It runs on the same I/O thread as a :class:`Client`, so there is one client to trust."""
@@ -365,12 +359,12 @@ class AsyncClient:
     ) -> AsyncAnswerStream:
         """See :meth:`Client.stream`. To be called while the event loop runs; iterate over it with ``async for``."""
         client = self._client
-        pieces = AsyncAnswerStream((client.timeout_ms if timeout_ms is None else timeout_ms) / 1000)
+        pieces = AsyncAnswerStream(client.timeout_ms if timeout_ms is None else timeout_ms)
         return pieces.follow(client._ask(app, inputs, options, True, pieces, origin))
 
     async def _wait(self, pending: Pending, timeout_ms: float | None, what: str) -> Any:
         wait_ms = self._client.timeout_ms if timeout_ms is None else timeout_ms
-        return await answer_awaited(pending, wait_ms / 1000, lambda: _timed_out(what, wait_ms, pending))
+        return await answer_awaited(pending, wait_ms, what)
 
     async def ask(self, kind: str, timeout_ms: float | None = None) -> Dict[str, Any]:
         """See :meth:`Client.ask`."""
