@@ -385,10 +385,14 @@ class AsyncAnswerStream:
             raise Cancelled(BY_CALLER)
         raise _timed_out(PIECES, self._timeout_ms, self._pending)
 
+    def end_early(self) -> None:
+        """Have it end now, with what is written."""
+        _end_early(self._pending)
+
     def _give_up(self) -> None:
         if not self._has_given_up:
             self._has_given_up = True
-            _end_early(self._pending)
+            self.end_early()
 
     def cancel(self) -> None:
         """Nobody wants the rest. Does nothing when the request has ended."""

@@ -269,6 +269,21 @@ def test_a_client_that_waits_no_longer_gets_what_is_written(model, ask):
         runtime.check()
 
 
+@pytest.mark.parametrize("way", ["http", "http stream", "ollama", "ollama stream"])
+def test_a_front_that_stops_sends_what_is_written(model, way):
+    table = tables(model, on_late="answer")
+    table["app"]["chat"]["slo"] = "60s"
+    heard = Heard(way)
+    with served(table) as (runtime, client):
+        with FrontThread(runtime.endpoints[0], HttpConfig(listen="127.0.0.1:0", drain_ns=ms_to_ns(WAITS_MS))) as front:
+            asking = threading.Thread(target=heard.ask, args=(runtime, client, front, ENDLESS), daemon=True)
+            asking.start()
+            wait_until(lambda: any(lane["in_flight"] for lane in runtime.stats()["lanes"].values()))
+        asking.join(30)
+        assert heard.text and heard.finish == "length" and heard.error is None
+        assert runtime.stats()["apps"]["chat"]["outcomes"]["completed"] == 1
+
+
 def test_so_does_a_task_of_this_process(model):
     async def ask():
         table = tables(model, on_late="answer")
