@@ -116,6 +116,11 @@ class PendingAnswer(_AnyFuture):
 
     stream: TakesPieces | None = None
 
+    def end_early(self) -> None:
+        """Have it end now: the answer is what a language model has written of it, else the error that it is
+        cancelled."""
+        raise NotImplementedError
+
     def result(self, timeout: float | None = None) -> Any:
         """See :class:`concurrent.futures.Future`."""
         self._check_may_wait()
@@ -139,16 +144,88 @@ class PendingAnswer(_AnyFuture):
             check_may_wait("the result of a request")
 
 
+PIECES = "an answer in pieces"
+BY_CALLER = "the request was cancelled by its caller"
+LAST_S = 0.1
+"""How long who waits no longer waits for what was written until then, or to hear that it was nothing."""
+
+
+def _end_early(pending: Future[Any]) -> None:
+    """Ask for what is written; of an answer that can only be whole, for nothing more."""
+    if isinstance(pending, PendingAnswer):
+        pending.end_early()
+    else:
+        pending.cancel()
+
+
+def _seconds(timeout_ms: Optional[float]) -> Optional[float]:
+    return None if timeout_ms is None else timeout_ms / 1000
+
+
+def _timed_out(what: str, timeout_ms: Optional[float], pending: Future[Any]) -> TimedOut:
+    error = TimedOut(f"{what}: no answer within {timeout_ms or 0:g} ms; the request was cancelled")
+    error.id = getattr(pending, "id", 0)
+    return error
+
+
+def answer_within(pending: Future[Any], timeout_ms: Optional[float], what: str) -> Any:
+    """The answer, within so long; else what was written of it by then. Raises :class:`TimedOut` where that is
+    nothing. ``what`` was asked, for its text."""
+    try:
+        try:
+            return pending.result(_seconds(timeout_ms))
+        except FutureTimeout:
+            if pending.done() and not pending.cancelled():
+                return pending.result()  # the reply came (or was itself a time-out) at the last moment
+        _end_early(pending)
+        try:
+            return pending.result(LAST_S)
+        except (FutureTimeout, Cancelled, CancelledError) as error:
+            if isinstance(error, TimedOut):
+                raise
+    except BaseException:
+        pending.cancel()  # also Ctrl-C while waiting: the answer is not wanted any more
+        raise
+    pending.cancel()
+    raise _timed_out(what, timeout_ms, pending)
+
+
+async def answer_awaited(pending: Future[Any], timeout_ms: Optional[float], what: str) -> Any:
+    """As :func:`answer_within`. Cancelling the task that waits cancels the request."""
+    import asyncio
+
+    future = asyncio.wrap_future(pending)
+    try:
+        done, _ = await asyncio.wait({future}, timeout=_seconds(timeout_ms))
+        if done:
+            return future.result()
+        _end_early(pending)
+        done, _ = await asyncio.wait({future}, timeout=LAST_S)
+    except asyncio.CancelledError:
+        pending.cancel()
+        raise
+    if done and not future.cancelled():
+        try:
+            return future.result()
+        except Cancelled as error:
+            if isinstance(error, TimedOut):
+                raise
+    pending.cancel()
+    raise _timed_out(what, timeout_ms, pending)
+
+
 class AnswerStream(Iterator[Dict[str, Any]]):
     """An answer that comes in pieces: iterating yields each as a dict of named values, until the request has ended; a
     request that did not complete then raises its :class:`~edgeserve.errors.RequestError`. :meth:`answer` is the whole.
 
-    A wait for the next piece takes ``timeout_s`` at most (None: no bound). Use it as a context manager, or call
-    :meth:`cancel`: what nobody reads any more is not worked out any more. One thread reads it.
+    A wait for the next piece takes ``timeout_ms`` at most (None: no bound); then the answer ends with what is written.
+    Use it as a context manager, or call :meth:`cancel`: what nobody reads any more is not worked out any more. One
+    thread reads it.
     """
 
-    def __init__(self, timeout_s: float | None = None) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self, timeout_ms: float | None = None) -> None:
+        self._timeout_ms = timeout_ms
+        self._has_given_up = False
         self._pieces: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._over = False
         self._future: Future[Answer]
@@ -178,27 +255,36 @@ class AnswerStream(Iterator[Dict[str, Any]]):
             if self._pieces.empty():
                 check_may_wait("the next piece of an answer")
             try:
-                piece = self._pieces.get(timeout=self._timeout_s)
+                piece = self._pieces.get(timeout=_seconds(self._timeout_ms))
             except queue.Empty:
-                self.cancel()
-                raise TimedOut(
-                    f"no piece of the answer within {self._timeout_s:g} s; the request was cancelled"
-                ) from None
+                piece = self._last_piece()
             if piece is not _End:
                 return dict(piece)
             self._over = True
             self.answer()  # raises what kept the request from completing
         raise StopIteration
 
+    def _last_piece(self) -> Any:
+        if not self._has_given_up:
+            self._has_given_up = True
+            _end_early(self._future)
+        try:
+            return self._pieces.get(timeout=LAST_S)
+        except queue.Empty:
+            self.cancel()
+            raise _timed_out(PIECES, self._timeout_ms, self._future) from None
+
     def answer(self) -> Answer:
         """The whole answer, when the request has ended. Pieces that were not read may be read afterwards."""
         try:
-            return self._future.result(self._timeout_s)
-        except FutureTimeout:
-            self.cancel()
-            raise TimedOut(f"no answer within {self._timeout_s:g} s; the request was cancelled") from None
-        except CancelledError:
-            raise Cancelled("the request was cancelled by its caller") from None
+            answer: Answer = answer_within(self._future, self._timeout_ms, PIECES)
+            return answer
+        except (Cancelled, CancelledError) as error:
+            if self._has_given_up:
+                raise _timed_out(PIECES, self._timeout_ms, self._future) from None
+            if isinstance(error, Cancelled):
+                raise
+            raise Cancelled(BY_CALLER) from None
 
     def cancel(self) -> None:
         """Nobody wants the rest. Does nothing when the request has ended."""
@@ -215,10 +301,11 @@ class AsyncAnswerStream:
     """The asyncio twin of :class:`AnswerStream`: ``async for piece in stream``, ``await
     stream.answer()``, ``async with``."""
 
-    def __init__(self, timeout_s: float | None = None) -> None:
+    def __init__(self, timeout_ms: float | None = None) -> None:
         import asyncio  # 3 MB that a program of threads does without
 
-        self._timeout_s = timeout_s
+        self._timeout_ms = timeout_ms
+        self._has_given_up = False
         self._loop = asyncio.get_running_loop()
         self._pieces: asyncio.Queue[Any] = asyncio.Queue()
         self._put = self._taken = 0  # each is counted by one thread alone
@@ -257,12 +344,9 @@ class AsyncAnswerStream:
 
         if not self._over:
             try:
-                piece: Optional[Dict[str, Any]] = await asyncio.wait_for(self._pieces.get(), self._timeout_s)
+                piece: Optional[Dict[str, Any]] = await asyncio.wait_for(self._pieces.get(), _seconds(self._timeout_ms))
             except asyncio.TimeoutError:
-                self.cancel()
-                raise TimedOut(
-                    f"no piece of the answer within {self._timeout_s:g} s; the request was cancelled"
-                ) from None
+                piece = await self._last_piece()
             if piece is not None:
                 self._taken += 1
                 return piece
@@ -270,18 +354,45 @@ class AsyncAnswerStream:
             await self.answer()  # raises what kept the request from completing
         raise StopAsyncIteration
 
+    async def _last_piece(self) -> Optional[Dict[str, Any]]:
+        import asyncio
+
+        self._give_up()
+        try:
+            return await asyncio.wait_for(self._pieces.get(), LAST_S)
+        except asyncio.TimeoutError:
+            self.cancel()
+            raise _timed_out(PIECES, self._timeout_ms, self._pending) from None
+
     async def answer(self) -> Answer:
         """The whole answer, when the request has ended."""
         import asyncio
 
-        if self._pending.cancelled():
-            raise Cancelled("the request was cancelled by its caller")
-        try:
-            answer: Answer = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._pending)), self._timeout_s)
-        except asyncio.TimeoutError:
-            self.cancel()
-            raise TimedOut(f"no answer within {self._timeout_s:g} s; the request was cancelled") from None
-        return answer
+        for wait_s in (_seconds(self._timeout_ms), LAST_S):
+            if self._pending.cancelled():
+                break
+            try:
+                answer: Answer = await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._pending)), wait_s)
+                return answer
+            except asyncio.TimeoutError:
+                self._give_up()
+            except Cancelled:
+                if self._has_given_up:
+                    break
+                raise
+        self.cancel()
+        if not self._has_given_up:
+            raise Cancelled(BY_CALLER)
+        raise _timed_out(PIECES, self._timeout_ms, self._pending)
+
+    def end_early(self) -> None:
+        """Have it end now, with what is written."""
+        _end_early(self._pending)
+
+    def _give_up(self) -> None:
+        if not self._has_given_up:
+            self._has_given_up = True
+            self.end_early()
 
     def cancel(self) -> None:
         """Nobody wants the rest. Does nothing when the request has ended."""

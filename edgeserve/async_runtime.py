@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, TypeVar
 
-from edgeserve.answers import Answer, AsyncAnswerStream
-from edgeserve.errors import TimedOut
+from edgeserve.answers import Answer, AsyncAnswerStream, answer_awaited
 from edgeserve.request_options import RequestOptions
 from edgeserve.runtime import ConfigSource, Runtime
 
@@ -41,24 +40,14 @@ class AsyncRuntime:
     ) -> Answer:
         """See :meth:`Runtime.infer`."""
         pending = self.runtime.submit(app, inputs, **options)
-        future = asyncio.wrap_future(pending)
-        try:
-            done, _ = await asyncio.wait({future}, timeout=None if timeout_ms is None else timeout_ms / 1000)
-        except asyncio.CancelledError:
-            pending.cancel()
-            raise
-        if done or not pending.cancel():
-            answer: Answer = await future  # it may have ended while we gave up
-            return answer
-        error = TimedOut(f"app {app!r}: no answer within timeout_ms = {timeout_ms}; the request was cancelled")
-        error.id = pending.id
-        raise error
+        answer: Answer = await answer_awaited(pending, timeout_ms, f"app {app!r}")
+        return answer
 
     def stream(
         self, app: str, inputs: Mapping[str, Any], *, timeout_ms: float | None = None, **options: Unpack[RequestOptions]
     ) -> AsyncAnswerStream:
         """See :meth:`Runtime.stream`. To be called while the event loop runs; iterate with ``async for``."""
-        pieces = AsyncAnswerStream(None if timeout_ms is None else timeout_ms / 1000)
+        pieces = AsyncAnswerStream(timeout_ms)
         return pieces.follow(self.runtime.submit_pieces(pieces, app, inputs, **options))
 
     async def start(self) -> AsyncRuntime:

@@ -11,8 +11,7 @@ import math
 import os
 import time
 import weakref
-from concurrent.futures import Future, wait
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
@@ -20,7 +19,15 @@ import numpy as np
 import zmq
 from numpy.typing import NDArray
 
-from edgeserve.answers import Answer, AnswerStream, AsyncAnswerStream, TakesPieces, TimedOut
+from edgeserve.answers import (
+    Answer,
+    AnswerStream,
+    AsyncAnswerStream,
+    TakesPieces,
+    TimedOut,
+    answer_awaited,
+    answer_within,
+)
 from edgeserve.errors import BadInput, Cancelled, ConfigError, Rejected, RequestError
 from edgeserve.interpreter import check_may_wait, check_process, may_wait
 from edgeserve.ipc import wire
@@ -39,7 +46,6 @@ __all__ = ["Answer", "AnswerStream", "AsyncAnswerStream", "AsyncClient", "Client
 
 IN_FLIGHT_MAX = 4096  # requests of one client without a reply, the server's own bound per connection
 CONNECT_MS = 2000.0  # a server that is starting gets this long to listen
-NUMBER_S = 0.1  # for how long a time-out waits for the number of its request
 SILENCE_NS = 10 * NS_PER_S  # a server answers heartbeats between decisions: this long without is a hang
 
 
@@ -110,7 +116,8 @@ class Client:
 
         ``slo_ms`` counts from now; ``klass``, ``value``, ``on_late`` default to the app's own. ``quality_min`` (0 to 1)
         is the least quality of an ensemble's answer that is of use. A request that does not complete raises a
-        :class:`edgeserve.errors.RequestError`; :class:`TimedOut` after ``timeout_ms``. Large arrays
+        :class:`edgeserve.errors.RequestError`; :class:`TimedOut` after ``timeout_ms``, unless a language model has
+        written something by then, which is the answer. Large arrays
         are not copied: they must not change until this returns. ``origin``: see :meth:`submit`.
         """
         check_may_wait("infer()")
@@ -148,7 +155,7 @@ class Client:
         """Ask an app for an answer in pieces, as its model works them out (a language model's words): an
         :class:`~edgeserve.answers.AnswerStream`. An app without such a model brings none, only the answer.
         ``timeout_ms`` (default: the client's) bounds the wait for each piece. ``origin``: see :meth:`submit`."""
-        pieces = AnswerStream((self.timeout_ms if timeout_ms is None else timeout_ms) / 1000)
+        pieces = AnswerStream(self.timeout_ms if timeout_ms is None else timeout_ms)
         return pieces.follow(self._ask(app, inputs, options, True, pieces, origin))
 
     def buffer(self, shape: Union[int, Sequence[int]], dtype: Any = "float32") -> NDArray[Any]:
@@ -237,17 +244,7 @@ class Client:
 
     def _wait(self, pending: Pending, timeout_ms: float | None, what: str) -> Any:
         wait_ms = self.timeout_ms if timeout_ms is None else timeout_ms
-        try:
-            return pending.result(wait_ms / 1000)
-        except FutureTimeoutError:
-            if pending.done() and not pending.cancelled():
-                return pending.result()  # the reply came (or was itself a time-out) at the last moment
-            number = pending.give_up()
-            wait((number,), NUMBER_S)
-            raise _timed_out(what, wait_ms, pending) from None
-        except BaseException:
-            pending.cancel()  # Ctrl-C while waiting: nobody wants the answer any more
-            raise
+        return answer_within(pending, wait_ms, what)
 
     def ask(self, kind: str, timeout_ms: float | None = None) -> Dict[str, Any]:
         """A question about the server: one of ``wire.CONTROL_KINDS``."""
@@ -317,12 +314,6 @@ class Client:
         self.close()
 
 
-def _timed_out(what: str, wait_ms: float, pending: Pending) -> TimedOut:
-    error = TimedOut(f"{what}: no answer within {wait_ms:g} ms; the request was cancelled")
-    error.id = pending.id
-    return error
-
-
 class AsyncClient:
     """The asyncio twin of :class:`Client`: the same arguments, awaited. Cancelling the task that waits cancels the
     request on the server. It runs on the same I/O thread as a :class:`Client`, so there is one client to trust."""
@@ -368,21 +359,12 @@ class AsyncClient:
     ) -> AsyncAnswerStream:
         """See :meth:`Client.stream`. To be called while the event loop runs; iterate over it with ``async for``."""
         client = self._client
-        pieces = AsyncAnswerStream((client.timeout_ms if timeout_ms is None else timeout_ms) / 1000)
+        pieces = AsyncAnswerStream(client.timeout_ms if timeout_ms is None else timeout_ms)
         return pieces.follow(client._ask(app, inputs, options, True, pieces, origin))
 
     async def _wait(self, pending: Pending, timeout_ms: float | None, what: str) -> Any:
         wait_ms = self._client.timeout_ms if timeout_ms is None else timeout_ms
-        future = asyncio.wrap_future(pending)
-        try:
-            done, _ = await asyncio.wait({future}, timeout=wait_ms / 1000)
-        except asyncio.CancelledError:
-            pending.cancel()
-            raise
-        if done:
-            return future.result()
-        await asyncio.wait({asyncio.wrap_future(pending.give_up())}, timeout=NUMBER_S)
-        raise _timed_out(what, wait_ms, pending)
+        return await answer_awaited(pending, wait_ms, what)
 
     async def ask(self, kind: str, timeout_ms: float | None = None) -> Dict[str, Any]:
         """See :meth:`Client.ask`."""

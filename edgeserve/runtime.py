@@ -10,13 +10,12 @@ import logging
 import os
 import queue
 import threading
-from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, TypeVar, Union
 
-from edgeserve.answers import Answer, AnswerStream, TakesPieces
+from edgeserve.answers import Answer, AnswerStream, TakesPieces, answer_within
 from edgeserve.config.loading import config_of
 from edgeserve.config.schema import Config
-from edgeserve.errors import DeadlineExpired, EdgeServeError, Failed, Rejected, RequestError, TimedOut
+from edgeserve.errors import DeadlineExpired, EdgeServeError, Failed, Rejected, RequestError
 from edgeserve.interpreter import check_may_wait, check_process, gives_answers, may_wait, settle_memory, unsettle_memory
 from edgeserve.live.loop_io import clock_ns
 from edgeserve.live.request import LiveRequest, request_of_call, request_validators, unknown_app
@@ -197,17 +196,11 @@ class Runtime:
     ) -> Answer:
         """Ask ``app`` and wait for its :class:`~edgeserve.answers.Answer`. Raises a
         :class:`~edgeserve.errors.RequestError` when there is none. After ``timeout_ms`` (no bound by default: the
-        deadline is one) the request is cancelled."""
+        deadline is one) the request is cancelled; what a language model has written by then is the answer."""
         check_may_wait("infer()")
         future = self.submit(app, inputs, **options)
-        try:
-            return future.result(None if timeout_ms is None else timeout_ms / 1000)
-        except FutureTimeout:
-            if not future.cancel():
-                return future.result()  # it ended while we gave up
-            error = TimedOut(f"app {app!r}: no answer within timeout_ms = {timeout_ms}; the request was cancelled")
-            error.id = future.id
-            raise error from None
+        answer: Answer = answer_within(future, timeout_ms, f"app {app!r}")
+        return answer
 
     def submit(self, app: str, inputs: Mapping[str, Any], **options: Unpack[RequestOptions]) -> RequestFuture:
         """Ask ``app`` without waiting: a future whose ``cancel()`` takes the request out of the queue, and whose ``id``
@@ -224,7 +217,7 @@ class Runtime:
         """Ask ``app`` for an answer in pieces, as its model works them out (a language model's words): an
         :class:`~edgeserve.answers.AnswerStream`. An app without such a model brings none, only the answer.
         ``timeout_ms`` bounds the wait for each piece."""
-        pieces = AnswerStream(None if timeout_ms is None else timeout_ms / 1000)
+        pieces = AnswerStream(timeout_ms)
         return pieces.follow(self.submit_pieces(pieces, app, inputs, **options))
 
     def submit_pieces(
@@ -269,9 +262,9 @@ class Runtime:
         if self._closed:  # the loop may have ended before it saw this
             self._core.sweep(self._why_closed())
 
-    def _cancel(self, future: RequestFuture) -> None:
+    def _cancel(self, future: RequestFuture, keeps: bool) -> None:
         if self._core is not None:
-            self._core.mailbox.post(CancelAsked(future.request))
+            self._core.mailbox.post(CancelAsked(future.request, keeps))
 
     def reload(self, source: ConfigSource = "") -> None:
         """Serve another configuration from now on: a file (``""``: the one it was made from, read again) or a

@@ -679,6 +679,7 @@ class Client {
     std::vector<std::shared_ptr<const void>> held;     // inputs that lie in the memory themselves
   };
   static constexpr std::int64_t kBeatMs = 1000, kSilenceMs = 10000;
+  static constexpr int kLastMs = 100;  // behind a time-out, for what a language model has written by then
   static constexpr std::size_t kFramesMax = 66;
 
   std::string endpoint_;
@@ -764,10 +765,14 @@ class Client {
     writer.text(kind);
     return writer.out;
   }
-  static std::string plain(const std::string& kind, std::uint64_t id) {
+  static std::string plain(const std::string& kind, std::uint64_t id, bool keeps = false) {
     msgpack::Writer writer;
     writer.out = "\x01";
-    writer.map(2);
+    writer.map(keeps ? 3 : 2);
+    if (keeps) {
+      writer.text("keeps");
+      writer.boolean(true);
+    }
     writer.text("kind");
     writer.text(kind);
     writer.text("id");
@@ -1082,22 +1087,12 @@ class Client {
     send(plain("beat"), {});
   }
 
+  // The end of a request, within so long; else what a language model has written of it by then.
   Event wait_for(std::uint64_t id, int timeout_ms, const std::string& what) {
-    const std::int64_t until_ns = detail::now_ns() + std::int64_t{1000000} * timeout_ms;
-    std::deque<Event> others;
     Event event;
-    bool found = false;
-    for (;;) {
-      const std::int64_t left_ms = std::max<std::int64_t>(0, (until_ns - detail::now_ns() + 999999) / 1000000);
-      if (!poll(&event, static_cast<int>(left_ms))) break;
-      if (event.id == id) {
-        found = true;
-        break;
-      }
-      others.push_back(std::move(event));
-    }
-    for (; !others.empty(); others.pop_back()) events_.push_front(std::move(others.back()));
-    if (found) return event;
+    if (comes(id, timeout_ms, &event)) return event;
+    if (socket_ && waiting_.count(id)) send(plain("cancel", id, true), {});
+    if (comes(id, kLastMs, &event) && !(event.error && event.error->code == "cancelled")) return event;
     cancel(id);
     waiting_.erase(id);
     Event late;
@@ -1105,6 +1100,24 @@ class Client {
     late.error = std::make_shared<Error>("timed_out", what + ": no answer within " + std::to_string(timeout_ms) +
                                                           " ms; the request was cancelled");
     return late;
+  }
+
+  // Whether the next event of a request comes within so long. Those of others wait.
+  bool comes(std::uint64_t id, int timeout_ms, Event* event) {
+    const std::int64_t until_ns = detail::now_ns() + std::int64_t{1000000} * timeout_ms;
+    std::deque<Event> others;
+    bool found = false;
+    for (;;) {
+      const std::int64_t left_ms = std::max<std::int64_t>(0, (until_ns - detail::now_ns() + 999999) / 1000000);
+      if (!poll(event, static_cast<int>(left_ms))) break;
+      if (event->id == id) {
+        found = true;
+        break;
+      }
+      others.push_back(std::move(*event));
+    }
+    for (; !others.empty(); others.pop_back()) events_.push_front(std::move(others.back()));
+    return found;
   }
 };
 

@@ -21,6 +21,7 @@ const OPTIONS = {
 };
 const LINGER_MS = 200; // how long a goodbye may take
 const SILENCE_MS = 10000; // of the server, while requests are in flight
+const LAST_MS = 100; // behind a time-out, for what a language model has written by then
 
 /** A request that had no answer. `code` is one of the codes of docs/reference/protocol.md, `client_closed`, `timed_out` or
  * `server_gone`. */
@@ -165,7 +166,7 @@ class Client {
     return new Promise((resolve, reject) => {
       const waiting = { resolve, reject };
       const patience = options.timeoutMs === undefined ? this.timeoutMs : options.timeoutMs;
-      if (patience) waiting.timer = setTimeout(() => this._giveUp(id, `no answer within ${patience} ms`, 'timed_out'), patience);
+      if (patience) waiting.timer = setTimeout(() => this._endEarly(id, `no answer within ${patience} ms`), patience);
       if (options.signal) {
         if (options.signal.aborted) { clearTimeout(waiting.timer); reject(new EdgeServeError('cancelled before it was sent', 'cancelled')); return; }
         waiting.signal = options.signal;
@@ -213,7 +214,8 @@ class Client {
     if (fields.kind === 'beat') { this._silenceMs = fields.silence_ms || this._silenceMs; return; }
     const waiting = this._take(fields.id);
     if (!waiting) return;
-    if (fields.kind === 'error') waiting.reject(new EdgeServeError(fields.message, fields.code, fields));
+    if (fields.code === 'cancelled' && waiting.timedOut) waiting.reject(new EdgeServeError(waiting.timedOut, 'timed_out', fields));
+    else if (fields.kind === 'error') waiting.reject(new EdgeServeError(fields.message, fields.code, fields));
     else if (fields.kind === 'info') waiting.resolve(fields.info);
     else waiting.resolve(answerOf(fields, frames));
   }
@@ -225,6 +227,15 @@ class Client {
     clearTimeout(waiting.timer);
     if (waiting.signal) waiting.signal.removeEventListener('abort', waiting.onAbort);
     return waiting;
+  }
+
+  /** Time is up: what a language model has written by now is the answer, where that is anything. */
+  _endEarly(id, message) {
+    const waiting = this._waiting.get(id);
+    if (!waiting) return;
+    waiting.timedOut = message;
+    this._send({ kind: 'cancel', id, keeps: true });
+    waiting.timer = setTimeout(() => this._giveUp(id, message, 'timed_out'), LAST_MS);
   }
 
   _giveUp(id, message, code) {

@@ -26,6 +26,7 @@ OPTIONS = (
     "frequency_penalty",
     "presence_penalty",
     "repeat_penalty",
+    "repeat_last_n",
     "logit_bias",
     "seed",
     "stop",

@@ -239,7 +239,7 @@ class HttpConfig:
     grpc_receive_max: int = entry(integer(1), 32)  # streams of gRPC, and messages of its other calls on their way
     grpc_message_max: int = entry(size, 16 * 1024**2)  # of one message of gRPC, in place of body_max
     grpc_bytes_max: int = entry(size, 512 * 1024**2)  # of requests and unread answers of gRPC; more are refused
-    timeout_ns: int = entry(duration, 60 * 10**9, key="timeout")  # an answer that takes longer: status 504
+    timeout_ns: int = entry(duration, 60 * 10**9, key="timeout")  # an answer, or a piece of one, that takes longer: 504
     drain_ns: int = entry(duration, 5 * 10**9, key="drain")  # how long requests may take to end when it stops
 
 

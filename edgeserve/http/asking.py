@@ -5,43 +5,64 @@ of pieces is sent. What the pieces look like is the protocol's.
 from __future__ import annotations
 
 import asyncio
-from typing import Any, AsyncGenerator, Callable, List, Sequence, Tuple
+import json
+from typing import Any, AsyncGenerator, Callable, Dict, List, Mapping, Sequence, Tuple, Union
 
 from edgeserve.answers import Answer
-from edgeserve.errors import EdgeServeError
+from edgeserve.errors import BadInput, EdgeServeError, Malformed, RequestError, TooLarge, UnknownApp
 from edgeserve.http.asgi import Call, Headers
 from edgeserve.http.backend import Backend
 from edgeserve.http.chat import ChatRequest
+from edgeserve.http.completion import count_of, text_of
 from edgeserve.http.failures import ClientGone
+from edgeserve.units import counted
 
 TOGETHER_MAX = 16
 """Requests of one call that the server has at a time: a list of texts to embed leaves room for other clients."""
 
+MISTAKES = (Malformed, TooLarge, BadInput, UnknownApp)
+"""Errors of one choice that end them all: the request itself is wrong."""
 
-async def answers_to(backend: Backend, call: Call, request: ChatRequest) -> List[Answer]:
-    """The answers, one per choice. A client that goes cancels them, and so does the first error."""
+
+async def answers_to(backend: Backend, call: Call, request: ChatRequest, keeps: bool = False) -> List[Answer]:
+    """The answers, one per choice. A client that goes cancels them, and so does the first error; with ``keeps`` a
+    choice that ends without an answer is empty, where others have one."""
     asks, options, name = request.asks, request.options, request.model
     if len(asks) == 1:
         return [await backend.infer(name, asks[0], options, call.gone, call.origin)]
     room = asyncio.Semaphore(TOGETHER_MAX)
 
-    async def answer(inputs: Any) -> Answer:
+    async def answer(inputs: Any) -> Union[Answer, RequestError]:
         async with room:
-            return await backend.infer(name, inputs, options, None, call.origin)
+            try:
+                return await backend.infer(name, inputs, options, None, call.origin)
+            except RequestError as error:
+                if not keeps or isinstance(error, MISTAKES):
+                    raise
+                return error
 
     tasks = [asyncio.ensure_future(answer(inputs)) for inputs in asks]
     try:
         async with call.until_gone():
-            return list(await asyncio.gather(*tasks))
+            found = await asyncio.gather(*tasks)
+            if isinstance(found[0], RequestError) and not any(isinstance(each, Answer) for each in found):
+                raise found[0]
+            return [each if isinstance(each, Answer) else Written().ended(each) for each in found]
     finally:
         await _end(tasks)
     raise ClientGone("the client went away")
 
 
+async def texts_to(backend: Backend, call: Call, app: Mapping[str, Any], request: ChatRequest) -> List[Answer]:
+    """The answers to a request for texts. Each choice keeps what it has, unless all or nothing is wanted."""
+    return await answers_to(backend, call, request, request.options.get("on_late", app.get("on_late")) != "drop")
+
+
 async def pieces_of(backend: Backend, request: ChatRequest, origin: str) -> AsyncGenerator[Tuple[int, Any], None]:
     """The choices' pieces as they come: the choice's number with a table of values, and last with its
-    :class:`Answer`. Closing the iterator cancels what is open."""
-    streams = [backend.stream(request.model, inputs, request.options, origin) for inputs in request.asks]
+    :class:`Answer`. An error ends a choice with what was written of it; it is raised where no choice has anything to
+    tell. Closing the iterator cancels what is open."""
+    streams = [kept(backend.stream(request.model, inputs, request.options, origin)) for inputs in request.asks]
     if len(streams) == 1:
         try:
             async for piece in streams[0]:
@@ -51,16 +72,65 @@ async def pieces_of(backend: Backend, request: ChatRequest, origin: str) -> Asyn
         return
     coming: asyncio.Queue[Tuple[int, Any]] = asyncio.Queue(1)
     tasks = [asyncio.ensure_future(_follow(index, stream, coming)) for index, stream in enumerate(streams)]
-    left = len(tasks)
+    lost: Dict[int, RequestError] = {}
+    left, has_answered = len(tasks), False
     try:
         while left:
             index, piece = await coming.get()
+            if isinstance(piece, RequestError) and not isinstance(piece, MISTAKES):
+                lost[index] = piece
+                left -= 1
+                continue
             if isinstance(piece, Exception):
                 raise piece
-            left -= isinstance(piece, Answer)
+            is_over = isinstance(piece, Answer)
+            left, has_answered = left - is_over, has_answered or is_over
             yield index, piece
+        for index, error in sorted(lost.items()):
+            if not has_answered:
+                raise error
+            yield index, Written().ended(error)
     finally:
         await _end(tasks)
+
+
+class Written:
+    """What has come of one text."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.tokens = 0
+        self.chances: List[Any] = []
+
+    def add(self, piece: Mapping[str, Any]) -> None:
+        """Another piece has come."""
+        self.text += text_of(piece)
+        self.tokens += count_of(piece.get("tokens"))
+        if isinstance(piece.get("logprobs"), str):
+            self.chances += json.loads(piece["logprobs"])
+
+    def ended(self, error: EdgeServeError) -> Answer:
+        """The answer that it is, since nothing more comes because of ``error``."""
+        outputs: Dict[str, Any] = {"text": self.text, "completion_tokens": self.tokens, "finish_reason": "length"}
+        if self.chances:
+            outputs["logprobs"] = json.dumps(self.chances, ensure_ascii=False)
+        return Answer(outputs, late=True, reason=f"ended early, after {counted(self.tokens, 'token')}: {error}")
+
+
+async def kept(stream: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
+    """The pieces of one text, and its answer; an error behind the first of them ends it with what was written."""
+    written = Written()
+    try:
+        async for piece in stream:
+            if not isinstance(piece, Answer):
+                written.add(piece)
+            yield piece
+    except EdgeServeError as error:
+        if not (written.text or written.tokens):
+            raise
+        yield written.ended(error)
+    finally:
+        await stream.aclose()
 
 
 async def _follow(index: int, stream: AsyncGenerator[Any, None], coming: asyncio.Queue[Tuple[int, Any]]) -> None:

@@ -21,7 +21,7 @@ from starlette.routing import Route
 from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, UnknownApp, nearest
 from edgeserve.http.asgi import Bounds, Call, Endpoint, to_json
-from edgeserve.http.asking import send_stream
+from edgeserve.http.asking import kept, send_stream
 from edgeserve.http.backend import Backend
 from edgeserve.http.chat import BadField
 from edgeserve.http.chat_routes import EVENT_STREAM
@@ -98,7 +98,7 @@ class AudioRoutes:
         await call.answer(body, 200, [(b"content-type", content)])
 
     async def _events(self, asked: Transcription, origin: str) -> AsyncGenerator[bytes, None]:
-        pieces = self._backend.stream(asked.model, asked.inputs, asked.options, origin)
+        pieces = kept(self._backend.stream(asked.model, asked.inputs, asked.options, origin))
         sent = ""
         try:
             async for piece in pieces:

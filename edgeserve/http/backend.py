@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from contextvars import ContextVar
-from typing import Any, AsyncGenerator, Awaitable, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, AsyncGenerator, Awaitable, Callable, Dict, Iterable, List, Mapping, Optional, Set, Tuple
 
-from edgeserve.answers import Answer, TimedOut
+from edgeserve.answers import LAST_S, Answer, TimedOut
 from edgeserve.client import AsyncClient, Client
-from edgeserve.errors import Rejected, UnknownApp, nearest
+from edgeserve.errors import Cancelled, Rejected, UnknownApp, nearest
 from edgeserve.http.failures import ClientGone
 from edgeserve.http.tensors import described
 from edgeserve.request_options import TRACEPARENT
@@ -103,6 +103,7 @@ class Backend:
         self._streams = streams
         self.places = Places(in_flight_max)
         self.seen: Dict[str, Shown] = {}
+        self._open: Set[Any] = set()  # requests without an answer
         self._timeout_ms = timeout_ms
         self._apps: Dict[str, Any] = {}
         self._apps_until_s = 0.0
@@ -142,9 +143,13 @@ class Backend:
                 app, inputs, timeout_ms=self._timeout_ms, origin=origin, traceparent=_PARENT.get(), **options
             )
             async with stream:
-                async for piece in stream:
-                    yield piece
-                answer = await stream.answer()
+                self._open.add(stream)
+                try:
+                    async for piece in stream:
+                        yield piece
+                    answer = await stream.answer()
+                finally:
+                    self._open.discard(stream)
         finally:
             self.places.leave(origin)
         self._learn(app, answer)
@@ -155,11 +160,12 @@ class Backend:
         future = _ended(pending, loop)
         why: List[str] = []
 
-        def give_up() -> None:
+        def give_up(pending: Any) -> None:
             why.append("timed out")
-            future.cancel()
+            pending.end_early()
+            watch.append(loop.call_later(LAST_S, future.cancel))
 
-        watch: List[Any] = [loop.call_later(self._timeout_ms / 1000, give_up)]
+        watch: List[Any] = [loop.call_later(self._timeout_ms / 1000, give_up, pending)]
         if gone is not None:
             watch.append(loop.call_later(LOOK_AFTER_S, lambda: watch.append(loop.create_task(leave()))))
 
@@ -169,23 +175,30 @@ class Backend:
             why.append("gone")
             future.cancel()
 
+        self._open.add(pending)
         try:
             await future
             answer: Answer = pending.result()
             return answer
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, Cancelled):
             pending.cancel()
             if why == ["timed out"]:
                 raise TimedOut(
                     f"app {app!r}: no answer within {self._timeout_ms:g} ms ([http] timeout); the request was cancelled"
                 ) from None
-            if why:
+            if "gone" in why:
                 raise ClientGone(f"app {app!r}: the client went away") from None
             raise
         finally:
+            self._open.discard(pending)
             for item in watch:
                 item.cancel()
             del pending  # it holds the error, whose traceback holds this frame: such a cycle keeps the inputs for long
+
+    def end_early(self) -> None:
+        """Have all requests end now, with what is written of their answers: the front stops."""
+        for each in list(self._open):
+            each.end_early()
 
     def _learn(self, app: str, answer: Answer) -> None:
         """Which outputs an app gives: the configuration names them at most."""

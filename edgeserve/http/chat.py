@@ -29,12 +29,22 @@ NUMBERS = {
     "frequency_penalty": np.float32,
     "presence_penalty": np.float32,
     "repeat_penalty": np.float32,
+    "repeat_last_n": np.int32,
     "logprobs": np.int32,
 }
 """Options of a request that become inputs, with the dtype where the app declares none."""
 
-WHOLE = {"max_tokens": 1, "seed": -(2**31), "top_k": 0, "n": 1, "logprobs": 0, "top_logprobs": 0}
-"""Fields that are whole numbers, and the smallest."""
+INT32 = 2**31 - 1
+WHOLE = {
+    "max_tokens": (1, INT32),
+    "seed": (-(2**63), 2**63 - 1),
+    "top_k": (0, INT32),
+    "repeat_last_n": (-1, INT32),
+    "n": (1, INT32),
+    "logprobs": (0, INT32),
+    "top_logprobs": (0, INT32),
+}
+"""Fields that are whole numbers, the smallest and the largest."""
 
 CHOICES_MAX = 16
 """Answers of one request, prompts times ``n``: each is a request to the server."""
@@ -84,8 +94,8 @@ NEUTRAL: Dict[str, Tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "audio": (),
-    "reasoning_effort": (),
-    "verbosity": (),
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
     "web_search_options": (),
     "grammar": (),
 }
@@ -154,15 +164,27 @@ def read_request(body: Any, inputs: Mapping[str, Any]) -> ChatRequest:
 
 
 def read_prompts(body: Any, inputs: Mapping[str, Any]) -> ChatRequest:
-    """The body of ``/v1/completions``: texts to continue, one or several."""
+    """The body of ``/v1/completions``: texts to continue or their tokens, one or several."""
     given = _given(body, READ_OF_PROMPTS)
     prompt = given.get("prompt")
-    prompts = [prompt] if isinstance(prompt, str) else prompt
-    if not isinstance(prompts, list) or not prompts or not all(isinstance(text, str) for text in prompts):
-        raise BadField("prompt", ": expected a text, or a list of texts; numbers of tokens are not served")
-    if inputs and "prompt" not in inputs:
-        raise BadField("prompt", ": the app declares no input of that name; ask it at /v1/chat/completions")
-    return _request(given, inputs, [{"prompt": text} for text in prompts])
+    prompts = [prompt] if isinstance(prompt, str) or _is_tokens(prompt) else prompt
+    if not isinstance(prompts, list) or not prompts or not all(isinstance(p, str) or _is_tokens(p) for p in prompts):
+        raise BadField("prompt", ": expected a text, the numbers of its tokens, or a list of such")
+    asked: List[Dict[str, Any]] = [
+        {"prompt": each} if isinstance(each, str) else {"tokens": np.array(each, np.int32)} for each in prompts
+    ]
+    for name in [name for each in asked for name in each if inputs and name not in inputs]:
+        raise BadField("prompt", f": the app declares no input {name}; ask it at /v1/chat/completions")
+    return _request(given, inputs, asked)
+
+
+def _is_tokens(value: Any) -> bool:
+    """Whether it is a list of numbers of tokens."""
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(each, int) and not isinstance(each, bool) and 0 <= each <= INT32 for each in value)
+    )
 
 
 def read_texts(body: Any, inputs: Mapping[str, Any]) -> Tuple[ChatRequest, bool]:
@@ -217,7 +239,7 @@ def _request(given: Mapping[str, Any], inputs: Mapping[str, Any], asked: List[Di
     for name, dtype in NUMBERS.items():
         if name in given and _taken(name, given[name], inputs):
             declared = inputs[name]["dtype"] if name in inputs else "any"
-            values[name] = np.asarray(_number(name, given[name]), dtype if declared in OBJECTS else declared)
+            values[name] = _array(name, _number(name, given[name]), dtype if declared in OBJECTS else declared)
     for name, read in zip(STRUCTURED, (_stops, _biases, _object, _tools, _choice)):
         if name in given:
             value = read(name, given[name])
@@ -231,8 +253,11 @@ def _request(given: Mapping[str, Any], inputs: Mapping[str, Any], asked: List[Di
 
 
 def _own_seed(values: Mapping[str, Any], place: int) -> Dict[str, Any]:
-    """Of several choices each draws for itself: the seed and those that follow it."""
-    return {"seed": values["seed"] + np.asarray(place, values["seed"].dtype)} if place and "seed" in values else {}
+    """Of several choices each draws for itself: the seed and those that follow it, the smallest after the largest."""
+    if not place or "seed" not in values:
+        return {}
+    with np.errstate(over="ignore"):
+        return {"seed": values["seed"] + np.asarray(place, values["seed"].dtype)}
 
 
 def _refuse_unserved(given: Mapping[str, Any], read: Set[str]) -> None:
@@ -299,19 +324,23 @@ def _message(where: str, message: Any) -> Dict[str, Any]:
     if not isinstance(calls, list) or (calls and message["role"] != "assistant"):
         raise BadField(f"{where}.tool_calls", ": expected a list, in a message of the assistant")
     content = message.get("content")
-    if content is None and calls:
-        content = ""
+    if content is None and message["role"] == "assistant":
+        content = message.get("refusal") or ""
     if isinstance(content, list):
-        if not all(
-            isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
-            for part in content
-        ):
+        texts = [_part(part) for part in content]
+        if not all(isinstance(text, str) for text in texts):
             raise BadField(f"{where}.content", ": only parts of type text are served")
-        content = "".join([part["text"] for part in content])
+        content = "".join(texts)
     if not isinstance(content, str):
         raise BadField(f"{where}.content", ": expected a text")
     plain = {"role": "system" if message["role"] == "developer" else message["role"], "content": content}
     return {**plain, "tool_calls": [_call(where, call) for call in calls]} if calls else plain
+
+
+def _part(part: Any) -> Any:
+    """The text of a part of a message; what is no text where it has none."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    return part.get(kind) if kind in ("text", "refusal") else None
 
 
 def _call(where: str, call: Any) -> Dict[str, Any]:
@@ -325,10 +354,19 @@ def _call(where: str, call: Any) -> Dict[str, Any]:
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, NUMBER) or not math.isfinite(value):
         raise BadField(name, f" = {_brief(value)}: expected a number")
-    if name in WHOLE and not (isinstance(value, int) and WHOLE[name] <= value < 2**31):
-        raise BadField(name, f" = {_brief(value)}: expected a whole number from {WHOLE[name]} to 2^31 - 1")
+    low, high = WHOLE.get(name, (0, 0))
+    if name in WHOLE and not (isinstance(value, int) and low <= value <= high):
+        raise BadField(name, f" = {_brief(value)}: expected a whole number from {low} to {high}")
     number: float = value
     return number
+
+
+def _array(name: str, number: float, dtype: Any) -> Any:
+    """The number as the app takes it."""
+    dtype = np.dtype(dtype)
+    if dtype.kind in "iu" and not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
+        raise BadField(name, f" = {_brief(number)}: the app takes it as {dtype}")
+    return np.asarray(number, dtype)
 
 
 def _stops(name: str, stop: Any) -> List[str]:

@@ -14,7 +14,7 @@ from starlette.routing import Route
 from edgeserve.answers import Answer
 from edgeserve.errors import BadInput, EdgeServeError, Malformed, UnknownApp, nearest
 from edgeserve.http.asgi import Bounds, Call, Endpoint, to_json
-from edgeserve.http.asking import answers_to, pieces_of, send_stream
+from edgeserve.http.asking import answers_to, pieces_of, send_stream, texts_to
 from edgeserve.http.backend import Backend
 from edgeserve.http.chat import ChatRequest, can_chat, can_embed, read_prompts, read_request, read_texts
 from edgeserve.http.completion import Completion, count_of, error_body
@@ -66,24 +66,24 @@ class ChatRoutes:
         body = await _body(call)
         app = app_of(await self._backend.apps(), body.get("model"), can_chat)
         request = read_request(body, app["inputs"])
-        await self._answer(call, request, Completion(*self._head("chatcmpl", request), request.n))
+        await self._answer(call, app, request, Completion(*self._head("chatcmpl", request), request.n))
 
     async def complete(self, call: Call) -> None:
         """Texts that go on with prompts."""
         body = await _body(call)
         app = app_of(await self._backend.apps(), body.get("model"), can_chat)
         request = read_prompts(body, app["inputs"])
-        await self._answer(call, request, Completion(*self._head("cmpl", request), request.n, chat=False))
+        await self._answer(call, app, request, Completion(*self._head("cmpl", request), request.n, chat=False))
 
     def _head(self, kind: str, request: ChatRequest) -> Tuple[str, str, int]:
         return f"{kind}-{uuid.uuid4().hex}", request.model, int(self._clock_s())
 
-    async def _answer(self, call: Call, request: ChatRequest, completion: Completion) -> None:
+    async def _answer(self, call: Call, app: Mapping[str, Any], request: ChatRequest, completion: Completion) -> None:
         if request.stream:
             events = self._events(request, completion, call.origin)
             await send_stream(call, EVENT_STREAM, events, lambda error: _event(error_body(error)))
             return
-        await call.answer(completion.whole(await answers_to(self._backend, call, request)))
+        await call.answer(completion.whole(await texts_to(self._backend, call, app, request)))
 
     async def _events(self, request: ChatRequest, completion: Completion, origin: str) -> AsyncGenerator[bytes, None]:
         pieces = pieces_of(self._backend, request, origin)

@@ -123,7 +123,7 @@ class Front:
         grpc_server = None
         try:
             grpc_server, places = await self._start_grpc()
-            ending = asyncio.ensure_future(_end(stopped, server))
+            ending = asyncio.ensure_future(self._end(stopped, server))
             ready([f"http://{place_of(listener)}", *places])
             try:
                 await server.serve(sockets=[listener])
@@ -133,7 +133,16 @@ class Front:
             listener.close()
             await self._large.close()
             if grpc_server is not None:
-                await grpc_server.stop(ns_to_s(config.drain_ns))
+                drain_s = ns_to_s(config.drain_ns)
+                ending_calls = asyncio.get_running_loop().call_later(drain_s, self._backend.end_early)
+                await grpc_server.stop(drain_s + 1)
+                ending_calls.cancel()
+
+    async def _end(self, stopped: asyncio.Event, server: Any) -> None:
+        await stopped.wait()
+        server.should_exit = True
+        await asyncio.sleep(ns_to_s(self.config.drain_ns))
+        self._backend.end_early()
 
     async def _start_grpc(self) -> Tuple[Any, List[str]]:
         if not self.config.grpc:
@@ -142,11 +151,6 @@ class Front:
 
         server, port = await start_grpc(self._service, self.config, self._tokens)
         return server, [f"grpc://{self.config.grpc.rpartition(':')[0]}:{port}"]
-
-
-async def _end(stopped: asyncio.Event, server: Any) -> None:
-    await stopped.wait()
-    server.should_exit = True
 
 
 def bind(key: str, place: str) -> socket.socket:

@@ -21,7 +21,7 @@ TAG = ":latest"
 OPTIONS = {
     "num_predict": "max_tokens",
     **{name: name for name in ("temperature", "top_p", "top_k", "min_p", "seed", "stop")},
-    **{name: name for name in ("repeat_penalty", "frequency_penalty", "presence_penalty")},
+    **{name: name for name in ("repeat_penalty", "repeat_last_n", "frequency_penalty", "presence_penalty")},
 }
 """Key of ``options`` -> field of OpenAI's protocol."""
 
@@ -35,11 +35,23 @@ OF_THE_SERVER = {
     "use_mmap",
     "use_mlock",
     "numa",
+    "num_gqa",
+    "low_vram",
+    "f16_kv",
+    "vocab_only",
+    "logits_all",
+    "embedding_only",
+    "rope_frequency_base",
+    "rope_frequency_scale",
+    "draft_num_predict",
 }
 """Keys of ``options`` that say how Ollama loads a model: the configuration says that here, so they are passed over."""
 
-NEUTRAL = {"mirostat": 0, "tfs_z": 1, "typical_p": 1}
+NEUTRAL = {"mirostat": 0, "tfs_z": 1, "typical_p": 1, "penalize_newline": True}
 """Keys of ``options`` that are not served -> the value with which they change nothing."""
+
+OF_MIROSTAT = {"mirostat_tau", "mirostat_eta"}
+"""Keys of ``options`` that change nothing without mirostat, which is not served."""
 
 SAME = {"tools", "logprobs", "top_logprobs", *EXTENSIONS}
 PASSED = {"keep_alive", "truncate", "shift"}
@@ -117,10 +129,15 @@ def _options(options: Any) -> Dict[str, Any]:
     made = {}
     for key, value in (options or {}).items():
         if key in OPTIONS:
-            if key != "num_predict" or value not in (-1, -2):  # as many as the model's configuration allows
-                made[OPTIONS[key]] = value
-        elif key not in OF_THE_SERVER and (key not in NEUTRAL or value != NEUTRAL[key]):
-            known = {*OPTIONS, *OF_THE_SERVER, *NEUTRAL}
+            made[OPTIONS[key]] = value
+            if key == "num_predict" and isinstance(value, int) and value <= 0:
+                del made["max_tokens"]  # as many as the model's configuration allows
+        elif key in NEUTRAL:
+            if value is not None and value != NEUTRAL[key]:
+                neutral = json.dumps(NEUTRAL[key])
+                raise BadField(f"options.{key}", f" is not served here; leave it out, or send {neutral}")
+        elif key not in OF_THE_SERVER and key not in OF_MIROSTAT:
+            known = {*OPTIONS, *OF_THE_SERVER, *NEUTRAL, *OF_MIROSTAT}
             raise BadField(f"options.{key}", f" is not served here{did_you_mean(key[:64], known)} Leave it out")
     return made
 

@@ -4,7 +4,7 @@ OpenAI's; only its form and that of the answer differ.
 
 from __future__ import annotations
 
-from typing import Any, AsyncGenerator, Callable, Dict, List, Tuple
+from typing import Any, AsyncGenerator, Callable, Dict, List, Mapping, Tuple
 
 from starlette.routing import Route
 
@@ -12,7 +12,7 @@ from edgeserve import __version__
 from edgeserve.answers import Answer
 from edgeserve.errors import Malformed
 from edgeserve.http.asgi import Bounds, Call, Endpoint, Handler, error_body, to_json
-from edgeserve.http.asking import answers_to, pieces_of, send_stream
+from edgeserve.http.asking import answers_to, pieces_of, send_stream, texts_to
 from edgeserve.http.backend import Backend
 from edgeserve.http.chat import ChatRequest, can_chat, can_embed, read_prompts, read_request, read_texts
 from edgeserve.http.chat_routes import EMBEDS, app_of, vector_of
@@ -104,7 +104,7 @@ class OllamaRoutes:
         if not body.get("messages"):
             await call.answer(lines.loaded(self._clock_s()))
             return
-        await self._answer(call, read_request(chat_body(body), app["inputs"]), lines)
+        await self._answer(call, app, read_request(chat_body(body), app["inputs"]), lines)
 
     async def generate(self, call: Call) -> None:
         """An answer to a prompt."""
@@ -116,14 +116,14 @@ class OllamaRoutes:
             return
         asked = generate_body(body)
         read = read_prompts if "prompt" in asked else read_request
-        await self._answer(call, read(asked, app["inputs"]), lines)
+        await self._answer(call, app, read(asked, app["inputs"]), lines)
 
-    async def _answer(self, call: Call, request: ChatRequest, lines: Lines) -> None:
+    async def _answer(self, call: Call, app: Mapping[str, Any], request: ChatRequest, lines: Lines) -> None:
         if request.stream:
             parts = self._parts(request, lines, call.origin)
             await send_stream(call, NDJSON, parts, lambda error: _line(error_body(error)))
             return
-        (answer,) = await answers_to(self._backend, call, request)
+        (answer,) = await texts_to(self._backend, call, app, request)
         await call.answer(lines.last(answer, self._clock_s()))
 
     async def _parts(self, request: ChatRequest, lines: Lines, origin: str) -> AsyncGenerator[bytes, None]:

@@ -90,12 +90,14 @@ _POLLIN = int(zmq.POLLIN)
 
 
 class Cancel:
-    """A client no longer wants the answer to one request in flight. The request still gets its one reply."""
+    """A client no longer wants the answer to one request in flight, or (``keeps``) only what is written of it. The
+    request still gets its one reply."""
 
-    __slots__ = ("ask",)
+    __slots__ = ("ask", "keeps")
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Ask, keeps: bool = False) -> None:
         self.ask = ask
+        self.keeps = keeps
 
 
 class Control:
@@ -551,6 +553,7 @@ class Bus:
         number = wire.take_request_id(fields) if kind == "story" else wire.take_after(fields) if kind == "trace" else 0
         name = wire.take_model(fields) if kind == "reload" else ""
         token = wire.take_token(fields) if kind == "memory" else b""
+        keeps = wire.take_keeps(fields) if kind == "cancel" else False
         wire.refuse_rest(fields, ("kind", "id"), f"a {kind} header")
         if self._surplus is not None:
             raise _too_many_frames()
@@ -577,7 +580,7 @@ class Bus:
         elif kind == "cancel":
             ask = peer.open.get(key)
             if isinstance(ask, Ask):
-                news.append(Cancel(ask))
+                news.append(Cancel(ask, keeps))
         elif kind == "memory":
             self._send(peer, is_req, (wire.encode_info(key, wire.pack_info({"bytes": self._claim(peer, token)})),))
         else:

@@ -9,8 +9,7 @@ import os
 import select
 import threading
 import time
-from collections import OrderedDict, deque
-from concurrent.futures import Future
+from collections import deque
 from typing import Any, Callable, Deque, Dict, Mapping, Optional, Tuple
 
 import zmq
@@ -26,15 +25,13 @@ from edgeserve.ipc.wire import Reply
 from edgeserve.units import NS_PER_MS, ns_to_ms
 
 APPS_MAX = 1024  # whose answers' sizes a client remembers
-LEFT_MAX = 256  # cancelled requests whose number may still come
 MEMORY_S = 2.5  # a buffer waits so long at most for the connection and its shared memory
 STAND_S = 0.25  # the first request waits so long at most for the connection, before its time begins
 
 
 class Pending(PendingAnswer):
     """The reply to come. ``cancel()`` also cancels on the server. ``id`` is the server's number of the request, 0 until
-    the reply is there; a cancelled one is numbered when the server confirms. ``lease``: what it has of shared
-    memory."""
+    the reply is there. ``lease``: what it has of shared memory."""
 
     def __init__(self, courier: Courier, key: int, app: str = "", lease: Optional[Lease] = None) -> None:
         super().__init__()
@@ -43,7 +40,6 @@ class Pending(PendingAnswer):
         self.key = key
         self.app = app
         self.lease = lease
-        self.numbered: Optional[Future[int]] = None
 
     def cancel(self) -> bool:
         if not super().cancel():
@@ -52,12 +48,8 @@ class Pending(PendingAnswer):
             self.set_running_or_notify_cancel()  # those who wait for several futures learn it only this way
         return True
 
-    def give_up(self) -> Future[int]:
-        """Cancel; the future gets the request's number when the server confirms."""
-        self.numbered = Future()
-        if not self.cancel():
-            self.numbered.set_result(self.id)
-        return self.numbered
+    def end_early(self) -> None:
+        self.courier.post((wire.encode_cancel(self.key, keeps=True),), None)
 
 
 class Courier:
@@ -77,7 +69,6 @@ class Courier:
         self.slab: Optional[Slab] = None  # the link's memory, for the callers
         self._wants_memory = False
         self._knows_memory = threading.Event()  # it is there, or none will come
-        self._left: OrderedDict[int, Pending] = OrderedDict()  # cancelled, not confirmed yet
         self._answer_bytes: Dict[str, int] = {}  # by app, what its last answer needed of shared memory
         self._make_link = make_link
         self._context = context
@@ -137,11 +128,7 @@ class Courier:
         """The caller no longer wants this reply: tell the server. ``False`` when the reply was already being given."""
         if self.waiting.pop(pending.key, None) is None:
             return False
-        if pending.numbered is not None:
-            self._left[pending.key] = pending
-            if len(self._left) > LEFT_MAX:
-                self._left.popitem(last=False)
-        self.post((wire.encode_plain("cancel", pending.key),), None)
+        self.post((wire.encode_cancel(pending.key),), None)
         return True
 
     def stop(self) -> None:
@@ -329,15 +316,11 @@ class Courier:
         if pending is None or pending.stream is None or pending.stream.put(reply.outputs):
             return
         self.end(pending.key, Cancelled(UNREAD), None)
-        self.post((wire.encode_plain("cancel", pending.key),), None)
+        self.post((wire.encode_cancel(pending.key),), None)
 
     def end(self, key: Any, error: Optional[BaseException], value: Any) -> None:
         """Give a request its one end, unless it has it already."""
         pending = self.waiting.pop(key, None)
-        left = self._left.pop(key, None) if pending is None and self._left else None
-        if left is not None and left.numbered is not None:
-            left.id = error.id if isinstance(error, RequestError) else getattr(value, "request_id", 0)
-            left.numbered.set_result(left.id)
         if pending is None or not pending.set_running_or_notify_cancel():
             return
         if error is not None:

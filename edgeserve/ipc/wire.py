@@ -662,6 +662,19 @@ def encode_memory(key: Key, token: bytes) -> bytes:
     return pack_header({"kind": "memory", "id": key, "token": token})
 
 
+def encode_cancel(key: Key, keeps: bool = False) -> bytes:
+    """An answer is not wanted any more; with ``keeps`` what is written of it is."""
+    return pack_header({"kind": "cancel", "id": key, **({"keeps": True} if keeps else {})})
+
+
+def take_keeps(fields: Dict[str, Any]) -> bool:
+    """Whether what is written is wanted, removed from the fields of a ``cancel`` header."""
+    keeps = fields.pop("keeps", False)
+    if type(keeps) is not bool:
+        raise Malformed(f"keeps = {show(keeps)}: expected true or false")
+    return keeps
+
+
 def take_after(fields: Dict[str, Any]) -> int:
     """The number of a step, removed from the fields of a ``trace`` header; 0 when it is left out."""
     after = fields.pop("after", 0)
@@ -679,7 +692,7 @@ def take_request_id(fields: Dict[str, Any]) -> int:
 
 
 def encode_plain(kind: str, key: Key | None = None) -> bytes:
-    """A message that is only a header: ``cancel``, ``beat``, ``bye`` and the control questions."""
+    """A message that is only a header: ``beat``, ``bye`` and the control questions."""
     return pack_header({"kind": kind} if key is None else {"kind": kind, "id": key})
 
 

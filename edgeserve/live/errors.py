@@ -47,15 +47,16 @@ HINTS: Dict[str, str] = {
 }
 """Reason -> what a person may want to know. A reason that is not here speaks for itself."""
 
+CANCELLED = "cancelled by its client"
+"""The reason of a request whose caller changed its mind."""
+
 ENDED_EARLY: Dict[str, str] = {
     "expired": "its deadline passed",
     "cannot_make_deadline": "nothing more can be written by its deadline",
     "over_share": "this client has more than its share, and others were waiting",
+    CANCELLED: "its client waited no longer",
 }
 """Reason -> why an answer that had begun ends, for people. A reason that is not here speaks for itself."""
-
-CANCELLED = "cancelled by its client"
-"""The reason of a request whose caller changed its mind."""
 
 CLIENT_GONE = "its client is gone: "
 """How the reason of a request begins whose client vanished."""

@@ -151,7 +151,7 @@ class Gateway:
             self._gone(message, events)
         elif type(message) is Cancel:
             assert isinstance(message.ask, LiveRequest), "the bus was told to make these"
-            self._world.cancel(message.ask, events)
+            self._world.cancel(message.ask, events, keeps=message.keeps)
 
     @staticmethod
     def _stream_of(request: LiveRequest) -> str:

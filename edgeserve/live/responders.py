@@ -47,7 +47,7 @@ class RequestFuture(PendingAnswer):
 
         def result(self, timeout: float | None = None) -> Answer: ...
 
-    def __init__(self, on_cancel: Callable[[RequestFuture], None]) -> None:
+    def __init__(self, on_cancel: Callable[[RequestFuture, bool], None]) -> None:
         super().__init__()
         self._on_cancel = on_cancel
         self.unanswered: Set[RequestFuture] = set()
@@ -63,8 +63,11 @@ class RequestFuture(PendingAnswer):
         cancelled = super().cancel()
         if cancelled and not already:
             self.unanswered.discard(self)
-            self._on_cancel(self)
+            self._on_cancel(self, False)
         return cancelled
+
+    def end_early(self) -> None:
+        self._on_cancel(self, True)
 
     def answer(
         self,

@@ -70,12 +70,13 @@ away."""
 
 
 class CancelAsked:
-    """A caller in this process no longer wants its answer."""
+    """A caller in this process no longer wants its answer, or (``keeps``) only what is written of it."""
 
-    __slots__ = ("request",)
+    __slots__ = ("request", "keeps")
 
-    def __init__(self, request: LiveRequest) -> None:
+    def __init__(self, request: LiveRequest, keeps: bool = False) -> None:
         self.request = request
+        self.keeps = keeps
 
 
 class StopAsked:
@@ -438,8 +439,8 @@ class LiveWorld:
             self.early.add(request.app, error)
         request.responder.refuse(request, error)
 
-    def cancel(self, request: LiveRequest, events: List[Event], reason: str = CANCELLED) -> None:
-        """Nobody wants the answer to a request any more."""
+    def cancel(self, request: LiveRequest, events: List[Event], reason: str = CANCELLED, keeps: bool = False) -> None:
+        """The answer to a request is not wanted any more; with ``keeps`` what is written of it is."""
         if self.held is not None and request in self.held:
             self.held.remove(request)
             self._refuse_early(request, refusal(request.app, Outcome.CANCELLED, reason, request.id))
@@ -447,12 +448,12 @@ class LiveWorld:
             self.count_refused(request.app, Outcome.CANCELLED, reason)
             self._refuse_early(request, refusal(request.app, Outcome.CANCELLED, reason, request.id))
         elif not request.ended:
-            events.append(RequestCancelled(request.id, reason))
+            events.append(RequestCancelled(request.id, reason, keeps))
 
     # --- mail ---------------------------------------------------------------------------------------------------------
 
     def _cancel_asked(self, mail: CancelAsked, events: List[Event]) -> None:
-        self.cancel(mail.request, events)
+        self.cancel(mail.request, events, keeps=mail.keeps)
 
     def _stop_asked(self, mail: StopAsked, events: List[Event]) -> None:
         """The first asks to drain; a later one can only shorten the time."""

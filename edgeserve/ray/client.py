@@ -65,7 +65,7 @@ class ClusterClient:
         is tried elsewhere as long as no piece has come."""
         call = call_of(app, inputs, options)
         coming = _Coming(self._handle.options(stream=True).stream.remote(call))
-        pieces = AnswerStream(None if timeout_ms is None else timeout_ms / 1000).follow(coming)
+        pieces = AnswerStream(timeout_ms).follow(coming)
         threading.Thread(target=self._read, args=(coming, pieces, call), name="edgeserve-pieces", daemon=True).start()
         return pieces
 
@@ -83,7 +83,7 @@ class ClusterClient:
         """The same for other deployments: to be called while the event loop runs, iterated with ``async for``."""
         call = call_of(app, inputs, options)
         coming = _Coming(self._handle.options(stream=True).stream.remote(call))
-        pieces = AsyncAnswerStream(None if timeout_ms is None else timeout_ms / 1000).follow(coming)
+        pieces = AsyncAnswerStream(timeout_ms).follow(coming)
         coming.reader = asyncio.ensure_future(self._read_async(coming, pieces, call))
         return pieces
 

@@ -3,6 +3,7 @@ the bus and over HTTP."""
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import threading
@@ -13,6 +14,9 @@ import numpy as np
 import pytest
 from serving import LIB, served, wait_until
 
+from edgeserve.answers import Answer
+from edgeserve.async_runtime import AsyncRuntime
+from edgeserve.client import AsyncClient
 from edgeserve.config.loading import parse_config
 from edgeserve.config.schema import HttpConfig
 from edgeserve.errors import Dropped, RequestError
@@ -20,6 +24,7 @@ from edgeserve.recording.trace import read_recording
 from edgeserve.runtime import Runtime
 from edgeserve.sched.protocol.actions import FinishRequest
 from edgeserve.sched.protocol.events import BatchProgress
+from edgeserve.units import ms_to_ns
 
 pytest.importorskip("onnx", reason="the onnx package makes the test model; pip install -e '.[test]'")
 pytest.importorskip("onnxruntime", reason="pip install -e '.[onnx]'")
@@ -37,6 +42,7 @@ ENDLESS = 20_000
 """Tokens of an answer that no machine writes in that time."""
 
 SECONDS = 1.5
+HELLO = [{"role": "user", "content": "once"}]
 ASK = {"prompt": "once upon a time", "ignore_eos": True}
 WAYS = ("embedded", "embedded stream", "bus", "bus stream", "http", "http stream", "ollama", "ollama stream")
 
@@ -181,6 +187,7 @@ def test_no_request_that_wrote_ends_without_it_at_any_load(model, tmp_path):
                 counts["whole" if heard.text is not None else "refused"] += 1
                 assert heard.text is not None or not heard.pieces, f"{heard.way} broke after {heard.pieces!r}"
                 assert not (heard.text is not None and heard.error), f"{heard.way}: {heard.error} after text"
+                assert heard.text is None or heard.finish in ("stop", "length"), f"{heard.way}: {heard.finish}"
         runtime.check()
         assert runtime.stats()["apps"]["chat"]["outcomes"]["failed"] == 0
     assert counts["whole"]
@@ -190,7 +197,7 @@ def test_no_request_that_wrote_ends_without_it_at_any_load(model, tmp_path):
 @pytest.mark.parametrize("ways", [WAYS[:4], WAYS[4:]], ids=["here", "http"])
 def test_an_answer_that_cannot_be_whole_ends_at_its_deadline_with_its_text(model, tmp_path, ways):
     record = str(tmp_path / "run.jsonl")
-    with served(tables(model, record)) as (runtime, client), FrontThread(
+    with served(tables(model, record, slo="2s")) as (runtime, client), FrontThread(
         runtime.endpoints[0], HttpConfig(listen="127.0.0.1:0")
     ) as front:
         for heard in asked_together(runtime, client, front, [(way, ENDLESS) for way in ways]):
@@ -205,6 +212,88 @@ def test_an_answer_that_cannot_be_whole_ends_at_its_deadline_with_its_text(model
         assert stats["late"] == stats["outcomes"]["completed"] == len(ways)
         runtime.check()
     assert kept_all(record) == (len(ways), len(ways))
+
+
+WAITS_MS = 700.0
+"""Of a client that waits for no more: some tokens are written by then, on a busy machine too."""
+
+
+async def awaited(asker):
+    try:
+        return await asker.infer("chat", ASK, timeout_ms=WAITS_MS)
+    finally:
+        if isinstance(asker, AsyncClient):
+            await asker.close()
+
+
+def of_bus(runtime, client, front):
+    return client.infer("chat", ASK, timeout_ms=WAITS_MS)
+
+
+def of_async_bus(runtime, client, front):
+    return asyncio.run(awaited(AsyncClient(runtime.endpoints[0])))
+
+
+def of_openai(runtime, client, front):
+    status, told = front.ask("POST", "/v1/chat/completions", {"model": "chat", "messages": HELLO})
+    assert status == 200, told
+    choice = told["choices"][0]
+    outputs = {"text": choice["message"]["content"], "finish_reason": choice["finish_reason"]}
+    return Answer(outputs, late=told["edgeserve"]["late"], reason=told["edgeserve"]["reason"])
+
+
+def of_ollama(runtime, client, front):
+    status, told = front.ask("POST", "/api/generate", {"model": "chat", "prompt": "once", "stream": False})
+    assert status == 200, told
+    return Answer({"text": told["response"], "finish_reason": told["done_reason"]}, late=True)
+
+
+def of_kserve(runtime, client, front):
+    asked = {"name": "prompt", "shape": [1], "datatype": "BYTES", "data": ["once"]}
+    status, told = front.ask("POST", "/v2/models/chat/infer", {"inputs": [asked]})
+    assert status == 200, told
+    return Answer({output["name"]: output["data"][0] for output in told["outputs"]}, late=True)
+
+
+@pytest.mark.parametrize("ask", [of_bus, of_async_bus, of_openai, of_ollama, of_kserve], ids=lambda ask: ask.__name__)
+def test_a_client_that_waits_no_longer_gets_what_is_written(model, ask):
+    table = tables(model, on_late="answer")
+    table["app"]["chat"]["slo"] = "60s"
+    config = HttpConfig(listen="127.0.0.1:0", timeout_ns=ms_to_ns(WAITS_MS))
+    with served(table) as (runtime, client), FrontThread(runtime.endpoints[0], config) as front:
+        answer = ask(runtime, client, front)
+        assert answer["text"] and answer["finish_reason"] == "length" and answer.late
+        assert not answer.reason or answer.reason.endswith("tokens: its client waited no longer")
+        wait_until(lambda: not any(lane["in_flight"] for lane in runtime.stats()["lanes"].values()))
+        assert runtime.stats()["apps"]["chat"]["outcomes"]["completed"] == 1
+        runtime.check()
+
+
+@pytest.mark.parametrize("way", ["http", "http stream", "ollama", "ollama stream"])
+def test_a_front_that_stops_sends_what_is_written(model, way):
+    table = tables(model, on_late="answer")
+    table["app"]["chat"]["slo"] = "60s"
+    heard = Heard(way)
+    with served(table) as (runtime, client):
+        with FrontThread(runtime.endpoints[0], HttpConfig(listen="127.0.0.1:0", drain_ns=ms_to_ns(WAITS_MS))) as front:
+            asking = threading.Thread(target=heard.ask, args=(runtime, client, front, ENDLESS), daemon=True)
+            asking.start()
+            wait_until(lambda: any(lane["in_flight"] for lane in runtime.stats()["lanes"].values()))
+        asking.join(30)
+        assert heard.text and heard.finish == "length" and heard.error is None
+        assert runtime.stats()["apps"]["chat"]["outcomes"]["completed"] == 1
+
+
+def test_so_does_a_task_of_this_process(model):
+    async def ask():
+        table = tables(model, on_late="answer")
+        table["app"]["chat"]["slo"] = "60s"
+        async with AsyncRuntime(parse_config(table, directory=LIB)) as runtime:
+            return await awaited(runtime)
+
+    answer = asyncio.run(ask())
+    assert answer["text"] and answer["finish_reason"] == "length"
+    assert answer.late and answer.reason.endswith("tokens: its client waited no longer")
 
 
 # --- what else ends an answer -----------------------------------------------------------------------------------------

@@ -119,6 +119,7 @@ class Reader:
         defaults = self._defaults
         sampling = Sampling(
             top_k=self._whole(item, "top_k", defaults.sampling.top_k, 0),
+            repeat_last_n=self._whole(item, "repeat_last_n", defaults.sampling.repeat_last_n, -1),
             biases=self._biases(item),
             **{
                 name: self._number(item, name, getattr(defaults.sampling, name), low, high)
@@ -211,10 +212,9 @@ class Reader:
         return [self._message(message) for message in value]
 
     def _message(self, message: Any) -> Mapping[str, Any]:
-        calls = message.get("tool_calls") if isinstance(message, dict) else None
-        if not isinstance(message, dict) or not all(
-            isinstance(text, str) for text in (message.get("role"), message.get("content") or ("" if calls else None))
-        ):
+        about = message if isinstance(message, dict) else {}
+        calls, content = about.get("tool_calls") or None, about.get("content")
+        if not all(isinstance(text, str) for text in (about.get("role"), "" if calls and content is None else content)):
             raise self._refuse(
                 f"input 'messages' has {_brief(message)}; expected the keys role and content, both strings"
             )
@@ -226,7 +226,7 @@ class Reader:
                 f"input 'messages' has the tool_calls {_brief(calls)}; expected a list of "
                 '{"type": "function", "function": {"name": ..., "arguments": ...}}'
             )
-        return {**message, "content": message.get("content") or ""}
+        return {**about, "content": content or ""}
 
     def _tools(self, item: Values) -> Tools:
         if not _given(item, "tools"):

@@ -4,7 +4,7 @@ Options: ``backend`` (``"onnx"``, ``"onnx-encoder"``, ``"llama.cpp"`` or ``"torc
 ``context`` (tokens of the longest sequence, prompt and answer, of a model with an encoder each of the two; left out: as
 the model says), ``max_tokens`` (of an answer: the default, and
 the most that a request may ask for), ``temperature``, ``top_p``, ``top_k``, ``min_p``, ``frequency_penalty``,
-``presence_penalty``, ``repeat_penalty``, ``stop``, ``seed`` (defaults of requests),
+``presence_penalty``, ``repeat_penalty``, ``repeat_last_n``, ``stop``, ``seed`` (defaults of requests),
 ``chat`` (``prompt`` is what a user says, not a text to continue), ``threads`` (of one run; default: the lane's),
 ``prefill_tokens`` (of prompts that one turn reads at most; left out: 512 where no other model is on its lanes, else as
 many as fit into ``turn``, by what the first lane measures when it opens the model), ``turn`` (how long a turn of
@@ -52,6 +52,7 @@ KNOWN_OPTIONS = (
     "max_tokens",
     *SAMPLING_BOUNDS,
     "top_k",
+    "repeat_last_n",
     "stop",
     "seed",
     "chat",
@@ -133,6 +134,7 @@ class LmEngine(Engine):
             (),
             Sampling(
                 top_k=options.integer("top_k", 0, 0),
+                repeat_last_n=options.integer("repeat_last_n", -1, -1),
                 biases=(),
                 **{
                     name: options.number(name, getattr(Sampling(), name), low, high)

@@ -24,8 +24,9 @@ class Sampling(NamedTuple):
     probabilities sum up to ``top_p`` at least.
 
     Before, ``frequency_penalty`` (for each time that the answer has the token) and ``presence_penalty`` (once) are
-    taken off, as in OpenAI's API, a token of the prompt or the answer has its score divided by ``repeat_penalty``
-    (multiplied, where it is negative; Keskar et al., 2019), and each token of ``biases`` has its number added."""
+    taken off, as in OpenAI's API, a token among the last ``repeat_last_n`` of prompt and answer (-1: of all) has its
+    score divided by ``repeat_penalty`` (multiplied, where it is negative; Keskar et al., 2019), and each token of
+    ``biases`` has its number added."""
 
     temperature: float = 0.0
     top_p: float = 1.0
@@ -34,18 +35,21 @@ class Sampling(NamedTuple):
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     repeat_penalty: float = 1.0
+    repeat_last_n: int = -1
     biases: Tuple[Tuple[int, float], ...] = ()
 
 
 def weighed(scores: NDArray[Any], sampling: Sampling, prompt: Sequence[int], answer: Sequence[int]) -> NDArray[Any]:
     """The scores with penalties and biases; the same array where there are none."""
     said = sampling.frequency_penalty or sampling.presence_penalty
-    repeats = sampling.repeat_penalty != 1.0
+    repeats = sampling.repeat_penalty != 1.0 and sampling.repeat_last_n != 0
     if not (said or repeats or sampling.biases):
         return scores
     scores = np.array(scores)
     if repeats:
-        seen = np.unique(np.array([*prompt, *answer], np.int64))
+        last = [*prompt, *answer]
+        last = last if sampling.repeat_last_n < 0 else last[-sampling.repeat_last_n :]
+        seen = np.unique(np.array(last, np.int64))
         found = scores[seen]
         scores[seen] = np.where(found > 0, found / sampling.repeat_penalty, found * sampling.repeat_penalty)
     if said and answer:

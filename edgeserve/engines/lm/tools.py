@@ -57,7 +57,7 @@ def tools_of(tools: Any, choice: Any) -> Tools:
     """``tools`` and ``tool_choice`` of OpenAI's API. Raises :class:`WrongInput` naming the field."""
     if not isinstance(tools, (list, tuple)) or len(tools) > TOOLS_MAX:
         raise WrongInput(f"tools: expected a list of at most {TOOLS_MAX} functions")
-    functions = []
+    functions: List[Message] = []
     for place, tool in enumerate(tools):
         function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
@@ -65,6 +65,8 @@ def tools_of(tools: Any, choice: Any) -> Tools:
         if not isinstance(function.get("parameters", {}), dict):
             raise WrongInput(f"tools[{place}].function.parameters: expected a JSON schema")
         functions.append(function)
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        functions, choice = _allowed(functions, choice.get("allowed_tools"))
     if isinstance(choice, dict):
         named = choice.get("function")
         choice = named.get("name") if isinstance(named, dict) else None
@@ -79,6 +81,21 @@ def tools_of(tools: Any, choice: Any) -> Tools:
     if choice == "required" and not functions:
         raise WrongInput("tool_choice is 'required', and there are no tools")
     return Tools(tuple(functions), str(choice))
+
+
+def _allowed(functions: Sequence[Message], about: Any) -> Tuple[List[Message], Any]:
+    """Those of the functions that ``allowed_tools`` of a ``tool_choice`` names, and its mode."""
+    about = about if isinstance(about, dict) else {}
+    listed = about["tools"] if isinstance(about.get("tools"), list) else [None]
+    named = [each.get("function") if isinstance(each, dict) else None for each in listed]
+    names = [each.get("name") if isinstance(each, dict) else None for each in named]
+    known = [each["name"] for each in functions]
+    if about.get("mode") not in ("auto", "required") or not all(name in known for name in names):
+        raise WrongInput(
+            'tool_choice.allowed_tools: expected a mode, "auto" or "required", and tools, a list of '
+            '{"type": "function", "function": {"name": ...}} of some of the tools'
+        )
+    return [each for each in functions if each["name"] in names], about["mode"]
 
 
 # --- the conversation -------------------------------------------------------------------------------------------------

@@ -147,6 +147,8 @@ def _app(item: FoundModel, slo: Slo) -> List[str]:
         _commented(f'slo = "{format_duration(slo.slo_ns)}"', slo.why),
     ]
     roles = item.roles
+    if roles.description.engine == "lm":
+        lines.append(_commented('on_late = "answer"', "finished, however late; without it: what is written by then"))
     if roles.state:
         lines.append(_commented('stream = "in_order"', "requests name their stream: each keeps a state of its own"))
     lines.append("")
@@ -163,8 +165,7 @@ def _app(item: FoundModel, slo: Slo) -> List[str]:
         lines += [
             "# A request has prompt"
             + (" or messages" if item.roles.description.facts.get("chat") else "")
-            + ", and what clients of OpenAI's and Ollama's APIs send besides. An answer that has",
-            '# begun ends at its deadline with what it has written; with on_late = "answer" it goes on to its end.',
+            + ", and what clients of OpenAI's and Ollama's APIs send besides.",
         ]
     if item.tried.outputs:
         lines.append(f"# It returns {', '.join(f'{name} ({form})' for name, form in item.tried.outputs)}.")

@@ -156,6 +156,7 @@ def test_extensions_are_options_of_the_request():
         ({"seed": 1.5}, "seed", "whole number"),
         ({"max_tokens": 2.5}, "max_tokens", "whole number"),
         ({"seed": 10**30}, "seed", "whole number"),
+        ({"seed": 2**63}, "seed", "whole number"),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_its_name(fields, param, says):
@@ -166,6 +167,11 @@ def test_what_cannot_be_served_is_refused_by_its_name(fields, param, says):
         chat.read_request(body(**fields), inputs)
     assert str(caught.value).startswith(param) and says in str(caught.value)
     assert completion.error_body(caught.value)["error"]["param"] == param
+
+
+def test_a_number_that_the_apps_type_cannot_hold_is_refused():
+    with pytest.raises(BadInput, match="takes it as int32"):
+        chat.read_request(body(seed=2**31), {"messages": TEXT, "seed": {"dtype": "int32", "shape": []}})
 
 
 def deltas(chunks):

@@ -46,6 +46,51 @@ def test_messages_may_come_as_json_and_a_prompt_may_be_what_a_user_says():
     assert reader(chat=True).read({"prompt": "hé"}).prompt == wanted
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "assistant", "content": ""},
+        {"role": "user", "content": ""},
+        {"role": "assistant", "content": "", "tool_calls": []},
+        {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "lamp", "arguments": "{}"}}]},
+    ],
+)
+def test_a_conversation_goes_on_after_an_empty_message(message):
+    said = {"role": "user", "content": "hello"}
+    assert reader().tokens_of({"messages": [said, message, said]})
+
+
+ALLOWED = {"mode": "auto", "tools": [{"type": "function", "function": {"name": "lamp"}}]}
+ASKED = {"prompt": "x", "tools": [{"type": "function", "function": {"name": name}} for name in ("lamp", "heater")]}
+
+
+def test_of_the_tools_only_those_that_are_allowed_may_be_called():
+    pytest.importorskip("llguidance", reason="llguidance has no wheel for this Python")
+    choice = {"type": "allowed_tools", "allowed_tools": ALLOWED}
+    assert reader().read({**ASKED, "tool_choice": choice}).calls == ("lamp",)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        [],
+        {},
+        {**ALLOWED, "mode": "none"},
+        {**ALLOWED, "mode": ["auto"]},
+        {"mode": "auto"},
+        *[
+            {**ALLOWED, "tools": tools}
+            for tools in (5, "lamp", {}, [5], [{"function": 5}], [{"function": {"name": []}}])
+        ],
+        {**ALLOWED, "tools": [{"function": {"name": "door"}}]},
+    ],
+)
+def test_allowed_tools_are_some_of_the_tools(wrong):
+    with pytest.raises(WrongInput, match="allowed_tools"):
+        reader().read({**ASKED, "tool_choice": {"type": "allowed_tools", "allowed_tools": wrong}})
+
+
 def test_numbers_of_the_bus_count_like_numbers_of_python():
     asked = reader().read(
         {
@@ -64,7 +109,7 @@ def test_numbers_of_the_bus_count_like_numbers_of_python():
             "logit_bias": np.array('{"3": -100, "0": 0.5}'),
         }
     )
-    sampling = Sampling(0.5, 0.5, 3, 0.25, -1.0, 0.5, 1.5, ((3, -100.0), (0, 0.5)))
+    sampling = Sampling(0.5, 0.5, 3, 0.25, -1.0, 0.5, 1.5, -1, ((3, -100.0), (0, 0.5)))
     assert asked == Generation((1, 2), sampling, 7, ("a", "b"), True, 9)
     assert reader().read({"prompt": "x", "logit_bias": {3: -100}}).sampling.biases == ((3, -100.0),)
 

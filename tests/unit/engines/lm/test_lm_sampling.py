@@ -69,6 +69,9 @@ def test_min_p_keeps_what_is_nearly_as_likely_as_the_best(min_p, kept):
         ({"presence_penalty": 0.5}, [0.5, 2.5, -1.5, 3.0, 2.0]),
         ({"frequency_penalty": -1.0, "presence_penalty": 0.5}, [0.5, 4.5, -0.5, 3.0, 2.0]),
         ({"repeat_penalty": 2.0}, [0.5, 1.5, -2.0, 3.0, 1.0]),
+        ({"repeat_penalty": 2.0, "repeat_last_n": 4}, [0.5, 1.5, -2.0, 3.0, 1.0]),
+        ({"repeat_penalty": 2.0, "repeat_last_n": 2}, [0.5, 1.5, -2.0, 3.0, 2.0]),
+        ({"repeat_penalty": 2.0, "repeat_last_n": 0}, [0.5, 3.0, -1.0, 3.0, 2.0]),
         ({"biases": ((0, 100.0), (3, -1.0))}, [100.5, 3.0, -1.0, 2.0, 2.0]),
     ],
 )

@@ -421,7 +421,8 @@ def test_a_gguf_file_becomes_a_language_model(tmp_path, llama):
     assert options["context"] == 2048 and "chat" not in options
     assert config.models["tiny"].slots == max(config.models["tiny"].batch) == 2
     assert not set(options) - set(KNOWN_OPTIONS)  # the engine refuses what it does not know
-    assert config.apps["tiny"].inputs["prompt"].dtype == "text"
+    app = config.apps["tiny"]
+    assert app.inputs["prompt"].dtype == "text" and app.on_late == "answer"
 
 
 @pytest.mark.parametrize(
