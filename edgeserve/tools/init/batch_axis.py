@@ -50,8 +50,13 @@ def try_roles(
             return whole, try_model(name, path, whole, gpu)
         except EngineError:
             raise error from None
-    if may_be_whole and tried.mixing >= MIXES and not roles.state and all(map(_is_series, roles.given)):
-        whole = _whole(description, shapes, path, "one item of a batch would change the answers of the others")
+    why = ""
+    if tried.mixing >= MIXES and all(map(_is_series, roles.given)):
+        why = "one item of a batch would change the answers of the others"
+    elif tried.other_rows and not any(map(is_image, roles.given)):
+        why = "an output has not a row for each item of a batch"
+    if may_be_whole and why and not roles.state:
+        whole = _whole(description, shapes, path, why)
         return whole, try_model(name, path, whole, gpu)
     if tried.ended:
         roles.notes.append(f"no larger batches: {' '.join(tried.ended.split())}")
@@ -71,11 +76,14 @@ def find_roles(
         return roles_of(description, shapes, path, batch_axis=False)
     states = set(roles.state.values())
     answers = [port for port in description.outputs if port.name not in states]
-    why = length_of_another(roles.given, answers) or batch_elsewhere(roles.given)
-    if why and not states:
+    elsewhere = batch_elsewhere(roles.given)
+    why = length_of_another(roles.given, answers) or elsewhere
+    if elsewhere or (why and not states):
         return _whole(description, shapes, path, why)
     if roles.fixed_batch is None or roles.fixed_batch == 1:
         return roles
+    if any(map(_is_frame, roles.given)):
+        return _whole(description, shapes, path, "bytes of three axes, the last of them colours, are one image")
     if _is_one_item(name, path, roles, roles.fixed_batch):
         return roles_of(description, shapes, path, batch_axis=False)
     if all(len(port.dims) == 1 for port in roles.given):
@@ -107,6 +115,12 @@ def _is_one_item(name: str, path: str, roles: Roles, size: int) -> bool:
     except EngineError:
         return True
     return check.mixing > 0.0 or check.wrong_rows is not None
+
+
+def _is_frame(port: Port) -> bool:
+    """Whether an input is one image of bytes, its colours last, and no batch."""
+    lengths = [dim or 0 for dim in port.dims]
+    return np.dtype(port.dtype) == np.uint8 and len(lengths) == 3 and lengths[2] in (1, 3, 4) and min(lengths[:2]) > 4
 
 
 def _is_series(port: Port) -> bool:
