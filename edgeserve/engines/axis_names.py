@@ -13,6 +13,9 @@ BATCH_NAMES = re.compile(r"batch|sample|^(n|b|bs|bsz|rows?|examples?)$", re.IGNO
 IMAGE_NAMES = re.compile(r"height|channel|^(h|c)$", re.IGNORECASE)
 """What the first axis of a single image is called."""
 
+SERIES_NAMES = re.compile(r"sample|time|length", re.IGNORECASE)
+"""What the only axis of a sound or a series is called."""
+
 VALUES_NAME = re.compile(r"u\d+")
 """What torch calls a length that depends on values."""
 
@@ -36,7 +39,7 @@ def batch_elsewhere(inputs: Sequence[Named]) -> str:
     for port in inputs:
         if any(map(_is_batch, port.axes[1:])) and not _is_batch(_first(port)):
             return f"the batch is not the first axis of input {port.name!r}, but one behind it"
-        if IMAGE_NAMES.search(_first(port)) and len(port.dims) > 1:
+        if SERIES_NAMES.search(_first(port)) if len(port.dims) == 1 else IMAGE_NAMES.search(_first(port)):
             return f"the first axis of input {port.name!r} is {_first(port)!r}"
     told = {_first(port) for port in inputs if _was_chosen(_first(port))}
     lengths = {str(port.dims[0]) for port in inputs if port.dims and port.dims[0] is not None}

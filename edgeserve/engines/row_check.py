@@ -69,20 +69,26 @@ DEVICE_TROUBLE = (DeviceLost, OutOfMemory)
 """Says nothing about rows: it is raised."""
 
 
+MARKS_MAX = 2
+"""Most vocabularies have what fills up, begins and ends a text at 0 to 2: a strange item is made of those."""
+
+
 class Bounds(NamedTuple):
     """What counts as a difference: more than a ``share`` of a float's value, or more than the user's ``tolerance`` of
     anything. ``small``: the share of an output's largest value that smaller values are compared with. Not ``in_order``:
-    the same values in another order are no difference."""
+    the same values in another order are no difference. ``flips``: as which share of many whole numbers may be
+    others."""
 
     share: float
     small: float
     tolerance: float = 0.0
     in_order: bool = True
+    flips: float = FLIPS_MAX
 
     def limit(self, kind: str, values: int) -> float:
         """For so many values of a kind (:class:`Difference`)."""
         if kind == "count":
-            return max(FLIPS_MAX if values * FLIPS_MAX >= 1 else 0.0, self.tolerance)
+            return max(self.flips if values * self.flips >= 1 else 0.0, self.tolerance)
         return max(self.share, STRICT_HALF if kind == "half" else 0.0, self.tolerance)
 
 
@@ -158,7 +164,7 @@ class RowCheck:
         self._sizes = tuple(sorted(sizes))
         self._facts = facts
         self._cuts = CUTS[:drawn]
-        self._strict = Bounds(STRICT, SMALL, tolerance)
+        self._strict = Bounds(STRICT, SMALL, tolerance, flips=0.0)
         self._rounding = Bounds(facts.rounding, 1.0, tolerance)
         self._ends: Dict[int, str] = {}
         self._reason = ""  # why no size will do
@@ -293,9 +299,7 @@ class RowCheck:
             pass
 
     def _run_strange(self, item: Values) -> Optional[Values]:
-        """The item, where it has floats and the model runs it alone."""
-        if not any(isinstance(value, np.ndarray) and value.dtype.kind == "f" for value in item.values()):
-            return None
+        """The item, where the model runs it alone."""
         try:
             self._alone(item, None)
         except DEVICE_TROUBLE:
@@ -361,9 +365,7 @@ class RowCheck:
             beside = self._beside_strange(whole[: max(1, half)], size)
             found = max(self._from_alone(self._cases[place].alone, result) for place, result in zip(whole, beside))
             if found.over > 1.0:
-                return (
-                    f"{found.text} in a batch of {size} beside an item of values that are no numbers{self._padding()}"
-                )
+                return f"{found.text} in a batch of {size} beside an item of strange values{self._padding()}"
         for results, places in ((first, whole), (fewer, whole[:half]), (other, changed), *more):
             for place, result in zip(places, results):
                 found = self._from_alone(self._cases[place].alone, result)
@@ -451,6 +453,9 @@ def _drawn(value: Any, manner: int, numbers_max: int, draw: Any) -> Any:
         several = known.size > 0 and bool((known != known[0]).any())
         largest = 1 if kind == "b" or manner == 1 else min(max(1, numbers_max), int(np.iinfo(value.dtype).max))
         numbers = draw.choice(known, shape) if several else draw.randint(0, largest + 1, shape)
+        if manner in (4, STRANGE) and not several and kind != "b":  # some marks, or nothing else
+            is_mark = draw.uniform(0.0, 1.0, shape) < (0.4 if manner == 4 else 1.0)
+            numbers = np.where(is_mark, draw.randint(0, min(largest, MARKS_MAX) + 1, shape), numbers)
     else:
         bounds = np.iinfo(value.dtype)
         numbers = draw.randint(bounds.min, bounds.max + 1, shape)

@@ -83,7 +83,7 @@ def find_roles(
     if roles.fixed_batch is None or roles.fixed_batch == 1:
         return roles
     if any(map(_is_frame, roles.given)):
-        return _whole(description, shapes, path, "bytes of three axes, the last of them colours, are one image")
+        return _whole(description, shapes, path, "three axes, one of them colours, are one image")
     if _is_one_item(name, path, roles, roles.fixed_batch):
         return roles_of(description, shapes, path, batch_axis=False)
     if all(len(port.dims) == 1 for port in roles.given):
@@ -118,9 +118,12 @@ def _is_one_item(name: str, path: str, roles: Roles, size: int) -> bool:
 
 
 def _is_frame(port: Port) -> bool:
-    """Whether an input is one image of bytes, its colours last, and no batch."""
-    lengths = [dim or 0 for dim in port.dims]
-    return np.dtype(port.dtype) == np.uint8 and len(lengths) == 3 and lengths[2] in (1, 3, 4) and min(lengths[:2]) > 4
+    """Whether an input is one image and no batch: bytes with their colours last, or three colours first."""
+    if len(port.dims) != 3:
+        return False
+    first, second, last = (dim or 0 for dim in port.dims)
+    is_bytes = np.dtype(port.dtype) == np.uint8 and last in (1, 3, 4) and min(first, second) > 4
+    return is_bytes or (first == 3 and min(second, last) > 4)
 
 
 def _is_series(port: Port) -> bool:

@@ -221,7 +221,7 @@ def _states(inputs: Sequence[Port], outputs: Sequence[Port]) -> Dict[str, str]:
     brings the request."""
     found: Dict[str, str] = {}
     for port in inputs:
-        if not _STATE_WORDS.search(port.name):
+        if not _STATE_WORDS.search(port.name) or _is_one_of_two(port, inputs):
             continue
         fitting = [
             output
@@ -238,7 +238,18 @@ def _states(inputs: Sequence[Port], outputs: Sequence[Port]) -> Dict[str, str]:
         )
         if best is not None:
             found[port.name] = best.name
+    for port in inputs if found else ():  # beside states a position or a count is known by its name alone
+        if port.name not in found and np.dtype(port.dtype).kind in "iu":
+            after = {f"{side}{mark}{port.name}" for side in ("new", "next", "updated") for mark in ("_", ".", "")}
+            for output in outputs:
+                if output.name in after and output.dtype == port.dtype and _may_be_equal(output.dims, port.dims):
+                    found[port.name] = output.name
     return found if len(found) < len(inputs) else {}
+
+
+def _is_one_of_two(port: Port, inputs: Sequence[Port]) -> bool:
+    """Whether another input has the same words, as the frames before and after one that is made."""
+    return any(other is not port and _words(other.name) == _words(port.name) for other in inputs)
 
 
 def _are_alike(name: str, output: str) -> bool:

@@ -250,6 +250,8 @@ AS_THE_FILE_SAYS = {
         {"x": [-1, -1, 3]},
     ),
     "a frame of fixed size": ("g (uint8[48,64,3] x) => (float[48,64,3] y) { y = Cast<to=1>(x) }", {"x": [48, 64, 3]}),
+    "colours first": ("g (float[3,48,64] x) => (float[3,48,64] y) { y = Tanh(x) }", {"x": [3, 48, 64]}),
+    "a sound": ("g (float[num_samples] x) => (float[num_samples] y) { y = Tanh(x) }", {"x": [-1]}),
     "time first, with a state": (
         """g (float[time,batch,4] x, float[1,batch,4] h0) => (float[time,batch,4] y, float[1,batch,4] hn)
         { m = ReduceMean<axes=[0]>(x) hn = Add(h0, m) y = Add(x, hn) }""",
@@ -616,6 +618,7 @@ def test_each_state_has_the_axis_with_the_batchs_name_or_length():
         ("cell_image", "denoised", False),
         ("memory_mask", "logits", False),
         ("past_actions", "scores", False),
+        ("prev_x", "x_between", False),
     ],
 )
 def test_a_state_and_what_replaces_it_have_one_name(name, output, is_state):
@@ -624,6 +627,15 @@ def test_a_state_and_what_replaces_it_have_one_name(name, output, is_state):
         [Port("y", F32, (None, 2)), Port(output, F32, (None, 4))],
     )
     assert found.state == ({name: output} if is_state else {})
+
+
+def test_a_position_beside_states_is_one_and_one_of_two_frames_is_none():
+    inputs = [Port("x", F32, (None, 4)), Port("cache", F32, (None, 4)), Port("lens", I64, (None,))]
+    outputs = [Port("y", F32, (None, 4)), Port("new_cache", F32, (None, 4)), Port("new_lens", I64, (None,))]
+    assert roles(inputs, outputs).state == {"cache": "new_cache", "lens": "new_lens"}
+    assert roles([inputs[0], inputs[2]], outputs).state == {}
+    frames = [Port(f"{side}_frame", F32, (1, 3, 8, 8)) for side in ("prev", "next")]
+    assert roles(frames, [Port("frame", F32, (1, 3, 8, 8))]).state == {}
 
 
 def test_a_model_without_a_batch_axis_is_refused():
