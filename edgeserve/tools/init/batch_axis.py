@@ -41,7 +41,7 @@ def try_roles(
     roles = find_roles(name, path, description, shapes, said)
     may_be_whole = said is None and roles.batch_axis and _can_be_whole(description)
     try:
-        tried = try_model(name, path, roles, gpu)
+        tried = _try_types(name, path, roles, gpu)
     except WrongRows as error:
         if not may_be_whole:
             raise
@@ -61,6 +61,28 @@ def try_roles(
     if tried.ended:
         roles.notes.append(f"no larger batches: {' '.join(tried.ended.split())}")
     return roles, tried
+
+
+def _try_types(name: str, path: str, roles: Roles, gpu: Optional[bool]) -> Trial:
+    """Where the file says no types, floats are tried, and then whole numbers: what is told is why floats do not run."""
+    try:
+        return try_model(name, path, roles, gpu)
+    except WrongRows:
+        raise
+    except EngineError as error:
+        if not roles.description.opaque:
+            raise
+        floats, roles.given = roles.given, [port._replace(dtype=np.dtype(np.int64)) for port in roles.given]
+        try:
+            tried = try_model(name, path, roles, gpu)
+        except EngineError:
+            roles.given = floats
+            raise EngineError(
+                f"{error}. TorchScript does not say types: float32 and int64 were tried; for others write "
+                "options.inputs with a dtype for each by hand"
+            ) from None
+        roles.notes.append("int64 is written as the type of its inputs: with float32 it does not run")
+        return tried
 
 
 def find_roles(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import numpy as np
 import pytest
 
+from edgeserve import cli
+from edgeserve.config.loading import load_config
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo, run_batch
@@ -386,3 +389,22 @@ def test_a_build_without_code_for_the_device_says_so():
 )
 def test_the_bytes_asked_are_read(text, asked):
     assert asked_bytes(text) == asked
+
+
+class Words(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(70, 4)
+
+    def forward(self, x):
+        return self.table(x).sum(1)
+
+
+def test_a_script_of_whole_numbers_is_served_by_init_and_says_why_floats_fail(tmp_path):
+    file = os.path.join(str(tmp_path), torch_models.scripted(str(tmp_path), Words()))
+    out = str(tmp_path / "edge.toml")
+    assert cli.main(["init", file, "--shape", "x=6", "--out", out, "--cpu", "--slo", "1s"]) == 0
+    (model,) = load_config(out).models.values()
+    assert model.options["inputs"]["x"] == {"dtype": "int64", "shape": [6]} and model.batch[-1] > 1
+    with pytest.raises(EngineError, match="scalar types: Long, Int"):
+        loaded(tmp_path, file=file, shapes={"x": (6,)})
