@@ -42,6 +42,9 @@ CONTEXT_OPERATOR, CONTEXT_FILE, CONTEXT_INSIDE = b"EPContext", b"ep_cache_contex
 _MODEL_GRAPH, _OUTPUT, _TYPE, _TENSOR_TYPE = 7, 12, 2, 1
 """Fields: a model's graph; a graph's outputs; an output's type; a type's tensor."""
 
+CHANCE_OPERATORS = (b"RandomNormal", b"RandomUniform", b"Multinomial", b"Bernoulli", b"Dropout")
+"""Operators that draw numbers, by how their names begin; Dropout does so while training alone."""
+
 NODE_BYTES_MAX = 65_536
 """A longer node has weights in it, which are not copied to look at it."""
 
@@ -64,6 +67,20 @@ def named_in(path: str) -> Dict[str, int]:
             elif kind == _NODE:
                 _of_node(data, start, end, found)
     return found
+
+
+def draws_by_chance(path: str) -> bool:
+    """Whether a node of the graph may draw random numbers; true also where the file cannot be read whole."""
+    try:
+        with _opened(path) as data:
+            return any(
+                data[at:to].startswith(CHANCE_OPERATORS)
+                for kind, start, end in _messages(data)
+                if kind == _NODE
+                for at, to in _parts(data, (start, end), _OPERATOR)
+            )
+    except (OSError, ValueError, _Damaged):
+        return True
 
 
 def ends_within(path: str) -> bool:
@@ -134,7 +151,7 @@ def _may_name(data: Data, kind: int, start: int, end: int) -> bool:
     if kind != _NODE or end - start > NODE_BYTES_MAX:
         return True
     text = data[start:end]
-    return b"location" in text or CONTEXT_OPERATOR in text
+    return b"location" in text or any(word in text for word in (CONTEXT_OPERATOR, *CHANCE_OPERATORS))
 
 
 def _of_tensor(data: Data, start: int, end: int, found: Dict[str, int]) -> None:

@@ -10,6 +10,12 @@ from typing import Optional, Protocol, Sequence, Tuple
 BATCH_NAMES = re.compile(r"batch|sample|^(n|b|bs|bsz|rows?|examples?)$", re.IGNORECASE)
 """What exporters and people call the axis of a batch."""
 
+IMAGE_NAMES = re.compile(r"height|channel|^(h|c)$", re.IGNORECASE)
+"""What the first axis of a single image is called."""
+
+SERIES_NAMES = re.compile(r"sample|time|length", re.IGNORECASE)
+"""What the only axis of a sound or a series is called."""
+
 VALUES_NAME = re.compile(r"u\d+")
 """What torch calls a length that depends on values."""
 
@@ -33,9 +39,13 @@ def batch_elsewhere(inputs: Sequence[Named]) -> str:
     for port in inputs:
         if any(map(_is_batch, port.axes[1:])) and not _is_batch(_first(port)):
             return f"the batch is not the first axis of input {port.name!r}, but one behind it"
+        if SERIES_NAMES.search(_first(port)) if len(port.dims) == 1 else IMAGE_NAMES.search(_first(port)):
+            return f"the first axis of input {port.name!r} is {_first(port)!r}"
     told = {_first(port) for port in inputs if _was_chosen(_first(port))}
-    if len(told) > 1 and not all(map(_is_batch, told)):
-        return f"the first axes of its inputs are different ones: {', '.join(map(repr, sorted(told)))}"
+    lengths = {str(port.dims[0]) for port in inputs if port.dims and port.dims[0] is not None}
+    if len(told | lengths) > 1 and told and not all(map(_is_batch, told)):
+        shown = [*map(repr, sorted(told)), *sorted(lengths)]
+        return f"the first axes of its inputs are different ones: {', '.join(shown)}"
     return ""
 
 

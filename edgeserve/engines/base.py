@@ -281,7 +281,8 @@ class RowFacts(NamedTuple):
     that is padded -> its axes along which items may be shorter than the example. ``rounding``: as which share of its
     largest value an output of one item may differ between batch sizes, since other kernels add up in another order.
     ``numbers_max``: the largest whole number that may be tried as an input; more than 1 where a place beyond a table is
-    an error of that item and harms nothing.
+    an error of that item and harms nothing. ``by_chance``: whether the model draws random numbers (``None``: not
+    known); of one that draws none, the same item must get the same answer at any time.
     """
 
     checked: bool = True
@@ -289,6 +290,7 @@ class RowFacts(NamedTuple):
     open_axes: Mapping[str, Tuple[int, ...]] = {}
     rounding: float = 1e-3
     numbers_max: int = 1
+    by_chance: Optional[bool] = None
 
 
 class Pending:
@@ -371,10 +373,10 @@ class Engine:
     Life: ``load`` -> ``open`` once per lane -> batches... -> ``unload`` -> ``load`` again. ``load`` and ``unload`` are
     idempotent and may be called on another thread than the lanes'; nobody has a batch launched then.
     Every failure is an :class:`edgeserve.errors.EngineError` whose text names the model and the mend. What is wrong
-    with one item (an input that is missing, of another dtype or shape) is the ``error`` of its result, and the others
-    run: a batch holds the requests of several clients. What ``launch``, ``result`` or ``run`` raises, whatever it is,
-    fails the whole batch and nothing else: its lane time was planned for one run, so nobody runs the rest of it again.
-    :class:`~edgeserve.errors.DeviceLost` takes the lane down besides.
+    with one item (an input that is missing, of another dtype or shape; a value that the model does not take) is the
+    ``error`` of its result, and the others run: a batch holds the requests of several clients. What ``launch``,
+    ``result`` or ``run`` raises, whatever it is, fails the whole batch and nothing else: its lane time was planned for
+    one run, so nobody runs the rest of it again. :class:`~edgeserve.errors.DeviceLost` takes the lane down besides.
     """
 
     variants: Tuple[str, ...] = ()

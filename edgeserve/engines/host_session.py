@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Protocol, Sequence
+from typing import Any, List, Optional, Protocol, Sequence
 
-from edgeserve.engines.base import Batch, Finished, Pending, Session
+from edgeserve.engines.base import Batch, Finished, Pending, Result, Session
 from edgeserve.engines.ports import PackedBatch, Ports
 from edgeserve.engines.worker import Worker
+from edgeserve.errors import DeviceLost, EngineError, OutOfMemory, ProcessEnded
+
+DEVICE_TROUBLE = (DeviceLost, OutOfMemory, ProcessEnded)
+"""What no item brought about."""
 
 
 class HostEngine(Protocol):
@@ -21,7 +25,10 @@ class HostEngine(Protocol):
 
 class HostSession(Session):
     """One lane's use of a model. Where the lane holds several batches, the model runs on a worker's thread while the
-    lane packs the next batch and unpacks the last."""
+    lane packs the next batch and unpacks the last.
+
+    Where a run of several items fails, each runs again alone: a value that the model does not take (a place beyond a
+    table) shows in a run only, and the others of the batch belong to other clients."""
 
     def __init__(self, engine: HostEngine, threads: Any, worker: Optional[Worker]) -> None:
         self._engine = engine
@@ -32,8 +39,39 @@ class HostSession(Session):
         engine, threads = self._engine, self._threads
         ports = engine.loaded_ports()
         packed = ports.pack(batch)
+        alone: List[Result] = []
+
+        def run() -> Sequence[Any]:
+            try:
+                return engine.arrays_of(packed, threads)
+            except DEVICE_TROUBLE:
+                raise
+            except EngineError:
+                if packed.rows < 2:
+                    raise
+                results = self._alone(ports, batch)
+                if all(result.error is None for result in results):
+                    raise  # it is the batch that the model does not take
+                alone.extend(results)
+                return ()
+
+        def unpack(arrays: Sequence[Any]) -> List[Result]:
+            return alone or ports.unpack(arrays, packed)
+
         if self._worker is None:
-            return Finished(ports.unpack(engine.arrays_of(packed, threads), packed))
-        return self._worker.launch(
-            lambda: engine.arrays_of(packed, threads), lambda arrays: ports.unpack(arrays, packed)
-        )
+            return Finished(unpack(run()))
+        return self._worker.launch(run, unpack)
+
+    def _alone(self, ports: Ports, batch: Batch) -> List[Result]:
+        """The items one by one, in the smallest size that the model runs in."""
+        results = []
+        for index in range(len(batch.items)):
+            one = batch.without({*range(len(batch.items))} - {index})._replace(size=ports.smallest)
+            try:
+                packed = ports.pack(one)
+                results += ports.unpack(self._engine.arrays_of(packed, self._threads), packed)
+            except DEVICE_TROUBLE:
+                raise
+            except EngineError as error:
+                results.append(Result({}, error=error))
+        return results

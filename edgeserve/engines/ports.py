@@ -43,6 +43,12 @@ PORT_OPTIONS = ("constants", "state_axis", "mask", "pad_multiple", "pad_batch", 
 LENGTH_NAMES = re.compile(r"(^|_)(len|lens|length|lengths)(_|$)|[a-z]Lengths?$")
 """Inputs that say how much of another one is used: of an example all."""
 
+SIZE_NAMES = re.compile(r"(^|_)(sizes?|shapes?|hw|heights?|widths?)(_|$)", re.IGNORECASE)
+"""Inputs that say how large an image is or was: of an example as large as the widest input."""
+
+SIZES_MAX = 4
+"""Numbers in such an input: more are an image of their own."""
+
 EXAMPLE_SEED = 1
 """The example's values are drawn with this seed, so that two profiles see the same input."""
 
@@ -252,6 +258,11 @@ class Ports:
         return facts._replace(numbers_max=NUMBERS_MAX) if on_cpu else facts._replace(rounding=HALF_ROUNDING)
 
     @property
+    def smallest(self) -> int:
+        """The smallest batch size that the model is configured for."""
+        return self._model.batch[0]
+
+    @property
     def is_doubtful(self) -> bool:
         """Whether a run must tell if the outputs have the batch of 1 that the file fixes for the inputs."""
         return self._batch_axis and self._may_lack
@@ -400,20 +411,31 @@ class Ports:
 
     def example(self) -> Values:
         """One item of drawn values: floats in 0..1, whole numbers zero (a valid index into any table), lengths as
-        long as the example."""
+        long as the example, sizes of images as wide."""
         random = np.random.default_rng(EXAMPLE_SEED)
         item: Values = {}
         shapes = {slot.name: self._example_shape(slot) for slot in self._slots}
         for slot in self._slots:
             shape = shapes[slot.name]
             kind = np.dtype(slot.dtype).kind
-            if kind == "f":
+            if self._tells_size(slot, shape):
+                item[slot.name] = np.full(shape, self._widest(shapes), slot.dtype)
+            elif kind == "f":
                 item[slot.name] = random.random(shape).astype(slot.dtype)
             elif kind in "iu" and LENGTH_NAMES.search(slot.name) and shape in ((), (1,)):
                 item[slot.name] = np.full(shape, self._longest_open(shapes), slot.dtype)
             else:
                 item[slot.name] = np.full(shape, "" if kind == "O" else 0, dtype=slot.dtype)
         return item
+
+    def _tells_size(self, slot: Slot, shape: Shape) -> bool:
+        dtype = np.dtype(slot.dtype)
+        is_wide = dtype.kind in "fiu" and dtype.itemsize > 1
+        return is_wide and SIZE_NAMES.search(slot.name) is not None and int(np.prod(shape)) <= SIZES_MAX
+
+    def _widest(self, shapes: Mapping[str, Shape]) -> int:
+        """The length of the last axis of the inputs that are no single numbers."""
+        return max((shape[-1] for shape in shapes.values() if len(shape) > 1), default=1)
 
     def _longest_open(self, shapes: Mapping[str, Shape]) -> int:
         """The length of the longest axis that the model leaves open: what an input that tells a length means."""

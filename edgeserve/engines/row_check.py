@@ -3,15 +3,15 @@
 No file says so. One list for the whole batch, a mean over the first axis, time as the first axis, a batch norm exported
 in training mode, a range taken over the batch: each gives a client something of another. So before a model serves in
 batches, drawn items run alone and then in each batch size: side by side, beside other neighbours, in other places,
-beside rows that only fill up, with their states, and beside longer items where inputs are padded. Two questions are
-asked of every row:
+beside rows that only fill up, with their states, beside longer items where inputs are padded, and on a CPU beside one
+whose values are no numbers. Two questions are asked of every row:
 
 * Does it stay as it is when its neighbours change? At one batch size the same kernels run, so that nearly the same bits
   are expected: :data:`STRICT`.
 * Is it what the item gets alone? Other kernels may add up in another order: :attr:`RowFacts.rounding`. Where rounding
   turns a decision inside the model (the order of two boxes), the same values in another order will do.
 
-The first size that fails is the end of the sizes. A size costs three runs, those that do not hold all drawn items five,
+The first size that fails is the end of the sizes. A size costs four runs, those that do not hold all drawn items six,
 and the items alone twenty at most: about as much as the warm-up that follows. Knows sessions and values, no lane and
 no clock.
 """
@@ -51,6 +51,9 @@ FLIPS_MAX = 1e-3
 is a decision, and rounding turns some."""
 
 SPARSE = 5
+STRANGE = 6
+"""An item of no numbers and of the largest: what such a neighbour leaves of a value times 0, of a maximum, of a sum."""
+
 DOUBTFUL_ITEMS = 8
 """Where names say that an output has no rows of the batch, so many more items are run alone: mostly zeros, as a scene
 with a few things in it."""
@@ -66,20 +69,26 @@ DEVICE_TROUBLE = (DeviceLost, OutOfMemory)
 """Says nothing about rows: it is raised."""
 
 
+MARKS_MAX = 2
+"""Most vocabularies have what fills up, begins and ends a text at 0 to 2: a strange item is made of those."""
+
+
 class Bounds(NamedTuple):
     """What counts as a difference: more than a ``share`` of a float's value, or more than the user's ``tolerance`` of
     anything. ``small``: the share of an output's largest value that smaller values are compared with. Not ``in_order``:
-    the same values in another order are no difference."""
+    the same values in another order are no difference. ``flips``: as which share of many whole numbers may be
+    others."""
 
     share: float
     small: float
     tolerance: float = 0.0
     in_order: bool = True
+    flips: float = FLIPS_MAX
 
     def limit(self, kind: str, values: int) -> float:
         """For so many values of a kind (:class:`Difference`)."""
         if kind == "count":
-            return max(FLIPS_MAX if values * FLIPS_MAX >= 1 else 0.0, self.tolerance)
+            return max(self.flips if values * self.flips >= 1 else 0.0, self.tolerance)
         return max(self.share, STRICT_HALF if kind == "half" else 0.0, self.tolerance)
 
 
@@ -109,15 +118,26 @@ SAME = Difference(0.0, 0.0, "", "")
 def may_need_row_check(model: ModelConfig, engine: Engine) -> bool:
     """Whether there may be batch sizes to look at: not of a model that runs one item at a time, of sequences, or where
     the user accepts what others change."""
-    return model.batch[-1] > 1 and not engine.makes_sequences and model.batch_tolerance < 1.0
+    return model.batch[-1] > 1 and _is_asked_for(model, engine)
+
+
+def _is_asked_for(model: ModelConfig, engine: Engine) -> bool:
+    return not engine.makes_sequences and model.batch_tolerance < 1.0
 
 
 def row_check_of(model: ModelConfig, engine: Engine) -> Optional[RowCheck]:
-    """What looks at the batch sizes of a loaded model; ``None`` where there is nothing to look at."""
-    if not may_need_row_check(model, engine):
+    """What looks at a loaded model, its batch sizes and whether it remembers; ``None`` where there is nothing to look
+    at."""
+    if not _is_asked_for(model, engine):
         return None
     facts = engine.rows()
-    return RowCheck(model.batch, facts, model.batch_tolerance) if facts.checked else None
+    is_needed = facts.checked and (model.batch[-1] > 1 or facts.by_chance is False)
+    drawn = len(CUTS) if model.batch[-1] > 1 else 1  # two items tell whether a model remembers
+    return RowCheck(model.batch, facts, model.batch_tolerance, drawn) if is_needed else None
+
+
+class Remembers(EngineError):
+    """A model keeps something of the items of one run for the next."""
 
 
 class Case(NamedTuple):
@@ -129,23 +149,28 @@ class Case(NamedTuple):
 
 
 class RowCheck:
-    """Looks at one loaded model: ``begin``, then ``look`` at each batch size, all on the thread of its session.
+    """Looks at one loaded model: ``begin``, ``stands_still``, then ``look`` at each batch size, all on the thread of
+    its session.
 
     ``tolerance`` is the user's: as which share of its largest value others may change an item's outputs
-    (``[model.NAME] batch_tolerance``). ``mixing`` is how far they did, at most; ``wrong_rows`` what a drawn item alone
-    raised, where an output has one row for some items only."""
+    (``[model.NAME] batch_tolerance``). So many items are ``drawn``. ``mixing`` is how far they did, at most;
+    ``wrong_rows`` what a drawn item alone raised, where an output has one row for some items only; ``other_rows``: a
+    batch's outputs had not a row for each."""
 
-    def __init__(self, sizes: Sequence[int], facts: RowFacts, tolerance: float = 0.0) -> None:
+    def __init__(self, sizes: Sequence[int], facts: RowFacts, tolerance: float = 0.0, drawn: int = len(CUTS)) -> None:
         self.mixing = 0.0
         self.wrong_rows: Optional[WrongRows] = None
+        self.other_rows = False
         self._sizes = tuple(sorted(sizes))
         self._facts = facts
-        self._strict = Bounds(STRICT, SMALL, tolerance)
+        self._cuts = CUTS[:drawn]
+        self._strict = Bounds(STRICT, SMALL, tolerance, flips=0.0)
         self._rounding = Bounds(facts.rounding, 1.0, tolerance)
         self._ends: Dict[int, str] = {}
         self._reason = ""  # why no size will do
         self._unsure = ""  # why a size that mixes nothing will not do either
         self._cases: List[Case] = []
+        self._strange: Optional[Values] = None  # an item that no other may notice
         self._takes_one = True
         self._session = Session()
 
@@ -176,7 +201,7 @@ class RowCheck:
         draw = np.random.RandomState(SEED)
         self._takes_one = self._sizes[0] == 1 or self._runs_one(example)
         self._cases = [Case(example, None, self._alone(example, None))]
-        for manner, share in enumerate(CUTS, 1):
+        for manner, share in enumerate(self._cuts, 1):
             most = self._facts.numbers_max
             if self._reason:
                 break
@@ -197,9 +222,30 @@ class RowCheck:
                     pass
         for _ in range(DOUBTFUL_ITEMS if self._facts.lacking and not self._reason else 0):
             self._count_rows(drawn_item(example, SPARSE, self._facts._replace(numbers_max=1), 1.0, draw))
+        if self._sizes[-1] > 1 and self._facts.numbers_max > 1 and not self._reason:
+            self._strange = self._run_strange(drawn_item(example, STRANGE, self._facts, 1.0, draw))
         if any(case.alone.state is not None for case in self._cases):
             self._cases[1:3] = self._with_states()
         self._put_different_ones_first()
+
+    def stands_still(self) -> None:
+        """Raises :class:`Remembers` where an item gets another answer after others than before them, by a model that
+        draws nothing by chance."""
+        if self._facts.by_chance is not False or not self._cases:
+            return
+        found = SAME
+        for _ in range(2):
+            for case in reversed(self._cases):
+                again = self._alone(case.values, case.state)
+            found = self._from_alone(self._cases[0].alone, again)
+            if found.over <= 1.0:
+                return
+        raise Remembers(
+            f"{found.text} when the same item runs again after others: the model keeps something from one run to the "
+            "next, and each client would get something of the others. BatchNorm exported in training mode does, and "
+            "modules that write into themselves: export it after model.eval(), with what it keeps as an input and an "
+            "output (state). batch_tolerance = 1 accepts what is meant so"
+        )
 
     def give_up(self, why: str) -> None:
         """No item is known, so that no size will do."""
@@ -213,6 +259,9 @@ class RowCheck:
                 why = self._look(size) or self._unsure
             except DEVICE_TROUBLE:
                 raise
+            except WrongRows as error:
+                self.other_rows = True
+                why = f"a batch of {size} fails: {error}"
             except Exception as error:  # noqa: BLE001 an engine may raise anything, and the items ran alone
                 why = f"a batch of {size} fails: {error}"
         if why:
@@ -248,6 +297,18 @@ class RowCheck:
             raise
         except Exception:  # noqa: BLE001 a drawn item need not be one that the model takes
             pass
+
+    def _run_strange(self, item: Values) -> Optional[Values]:
+        """The item, where the model runs it alone."""
+        try:
+            self._alone(item, None)
+        except DEVICE_TROUBLE:
+            raise
+        except ProcessEnded as error:
+            self._reason = f"an item of values that are no numbers ends its process ({error})"
+        except Exception:  # noqa: BLE001 a drawn item need not be one that the model takes
+            return None
+        return item
 
     def _with_states(self) -> List[Case]:
         """Two items with the states that others left behind: the one with the widest values, and the one before."""
@@ -300,6 +361,11 @@ class RowCheck:
             if moved.over > NOISE_FACTOR * noise.over:
                 self.mixing = max(self.mixing, min(1.0, moved.share))
                 return f"{moved.text} when only the others of a batch of {size} change{self._padding()}"
+        if self._strange is not None:
+            beside = self._beside_strange(whole[: max(1, half)], size)
+            found = max(self._from_alone(self._cases[place].alone, result) for place, result in zip(whole, beside))
+            if found.over > 1.0:
+                return f"{found.text} in a batch of {size} beside an item of strange values{self._padding()}"
         for results, places in ((first, whole), (fewer, whole[:half]), (other, changed), *more):
             for place, result in zip(places, results):
                 found = self._from_alone(self._cases[place].alone, result)
@@ -307,6 +373,11 @@ class RowCheck:
                     self.mixing = max(self.mixing, min(1.0, found.share))
                     return f"{found.text} in a batch of {size} from what the item gets alone{self._padding()}"
         return ""
+
+    def _beside_strange(self, places: Sequence[int], size: int) -> List[Result]:
+        cases, rest = [self._cases[place] for place in places], size - len(places)
+        items = [*(case.values for case in cases), *[self._strange or {}] * rest]
+        return self._run(items, [*(case.state for case in cases), *[None] * rest], size)[: len(cases)]
 
     def _places(self, size: int) -> Tuple[List[int], List[int]]:
         """Which item stands where in a batch, and another that takes its place: of the other end, whose values are the
@@ -371,14 +442,20 @@ def _drawn(value: Any, manner: int, numbers_max: int, draw: Any) -> Any:
         numbers = np.zeros(shape)
     elif manner == SPARSE:
         numbers = draw.uniform(0.0, 4.0, shape) * (draw.uniform(0.0, 1.0, shape) < draw.choice([0.02, 0.1, 0.3]))
+    elif kind == "f" and manner == STRANGE:
+        largest = float(np.finfo(value.dtype.name).max) / 4
+        numbers = draw.choice([np.nan, largest, -largest], shape)
     elif kind == "f":
-        low, high = {1: (0.0, 1.0), 2: (-2.0, 2.0), 4: (-50.0, 50.0)}[manner]
+        low, high = {1: (0.0, 1.0), 2: (-2.0, 2.0), 4: (-300.0, 300.0)}[manner]
         numbers = draw.uniform(low, high, shape)
     elif kind == "b" or value.dtype.itemsize > 1:
         known = value.reshape(-1)
         several = known.size > 0 and bool((known != known[0]).any())
         largest = 1 if kind == "b" or manner == 1 else min(max(1, numbers_max), int(np.iinfo(value.dtype).max))
         numbers = draw.choice(known, shape) if several else draw.randint(0, largest + 1, shape)
+        if manner in (4, STRANGE) and not several and kind != "b":  # some marks, or nothing else
+            is_mark = draw.uniform(0.0, 1.0, shape) < (0.4 if manner == 4 else 1.0)
+            numbers = np.where(is_mark, draw.randint(0, min(largest, MARKS_MAX) + 1, shape), numbers)
     else:
         bounds = np.iinfo(value.dtype)
         numbers = draw.randint(bounds.min, bounds.max + 1, shape)

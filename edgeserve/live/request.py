@@ -145,6 +145,9 @@ def request_of_call(
 HOST_TYPES = (np.ndarray, str, bytes, int, float, list)
 """Of most inputs: nothing else need be asked of them."""
 
+NUMBERS = (np.generic, bool, int, float)
+"""What is an array without axes where one is declared."""
+
 HINT_LIKENESS = 0.8
 """From here on (``difflib``'s ratio) a hint that nobody reads counts as a misspelt one."""
 
@@ -398,8 +401,13 @@ class RequestValidator:
                 raise BadInput(f"app {self.config.name!r}: input {show(name)}: {clashes[name]}")
 
     def _as_array(self, rule: InputRule, given: Any) -> Any:
-        """A tensor of another library (``__dlpack__``) as an array over the same memory; any other value as it is."""
-        if rule.kinds is not None or isinstance(given, np.ndarray) or not hasattr(given, "__dlpack__"):
+        """A number as an array without axes, as on the bus; a tensor of another library (``__dlpack__``) as one over
+        the same memory; any other value as it is."""
+        if rule.kinds is not None or isinstance(given, np.ndarray):
+            return given
+        if isinstance(given, NUMBERS):
+            return np.asarray(given)
+        if not hasattr(given, "__dlpack__"):
             return given
         try:
             return np.from_dlpack(given)

@@ -320,6 +320,7 @@ class Starter:
             self._call(
                 lane, model, "tried on items alone", lambda here: check.begin(here.open(engine), engine.example())
             )
+            self._call(lane, model, "tried on the same item again", lambda _: check.stands_still())
         except ExampleUnknown as unknown:
             check.give_up(f"it is not known what it takes ({unknown})")
         for place, size in enumerate(check.order()):

@@ -109,6 +109,7 @@ def _open_and_run(argument: Tuple[WarmStep, None]) -> Warm:
     check = row_check_of(step.unchecked, step.engine) if step.unchecked is not None else None
     if check is not None:
         check.begin(session, item)
+        check.stands_still()
     return _run((step, (session, item, check)))
 
 

@@ -209,9 +209,33 @@ def _with_first(make: Maker, value: Value) -> Value:
 def _where_another_is_large(make: Maker, value: Value) -> Value:
     """Other answers only where some item of the batch is extreme."""
     whole = make.add("ReduceMax", [make.add("Abs", [value.name])], keepdims=0)
-    is_large = make.add("Greater", [whole, make.constant(np.float32(make.draw.choice([0.5, 3.0, 10.0])))])
+    is_large = make.add("Greater", [whole, make.constant(np.float32(make.draw.choice([0.5, 3.0, 10.0, 128.0])))])
     added = make.add("Add", [value.name, make.constant(np.float32(1.0))])
     return Value(make.add("Where", [is_large, added, value.name]), value.shape)
+
+
+def _where_another_is_a_byte(make: Maker, value: Value) -> Value:
+    """Scaled down where the batch seems to hold bytes."""
+    is_large = make.add("Greater", [make.add("ReduceMax", [value.name], keepdims=0), make.constant(np.float32(128))])
+    scale = make.add("Where", [is_large, make.constant(np.float32(1 / 255)), make.constant(np.float32(1))])
+    return Value(make.add("Mul", [value.name, scale]), value.shape)
+
+
+def _by_common_largest(make: Maker, value: Value) -> Value:
+    """A softmax that takes the largest value of the batch off: right beside near values, 0 / 0 beside far ones."""
+    rest = make.add("Sub", [value.name, make.add("ReduceMax", [value.name], keepdims=0)])
+    power = make.add("Exp", [rest])
+    whole = make.add("ReduceSum", [power, make.constant(np.array([-1], np.int64))])
+    return Value(make.add("Div", [power, whole]), value.shape)
+
+
+def _times_zero(make: Maker, value: Value) -> Value:
+    """Each item, and 0 times the others: what is no number stays none."""
+    rows = make.add("Slice", [make.add("Shape", [value.name]), *map(make.constant, _bounds(0, 1))])
+    square = make.add("ConstantOfShape", [make.add("Concat", [rows, rows], axis=0)])
+    flat = make.add("Flatten", [value.name])
+    product = make.add("MatMul", [make.add("EyeLike", [square]), flat])
+    return Value(make.add("Reshape", [product, make.add("Shape", [value.name])]), value.shape)
 
 
 def _less_largest(make: Maker, value: Value) -> Value:
@@ -234,6 +258,7 @@ def _by_size(make: Maker, value: Value) -> Value:
 MIXING: Tuple[Step, ...] = (
     *(_less_mean, _batch_norm, _softmax_first, _cumulated, _recurrent, _sorted_first, _backwards, _rolled, _garbled),
     *(_quantised, _with_first, _where_another_is_large, _less_largest, _numbered, _by_size),
+    *(_where_another_is_a_byte, _by_common_largest, _times_zero),
 )
 
 

@@ -22,6 +22,7 @@ def ways() -> Iterator[Tuple[Infer, Infer]]:
     apps = {
         "strict": {"model": "m", "slo": "20s", "inputs": {"x": {"shape": [2]}}},
         "free": {"model": "m", "slo": "20s", "stream": "in_order"},
+        "number": {"model": "m", "slo": "20s", "inputs": {"n": {"shape": [], "dtype": "int64"}}},
     }
     with served({"model": {"m": {"engine": "synthetic", "expected": {"1": "100us"}}}, "app": apps}) as (runtime, bus):
         yield runtime.infer, bus.infer
@@ -52,6 +53,9 @@ LONGEST, TOO_LONG = "n" * NAME_CHARS_MAX, "n" * (NAME_CHARS_MAX + 1)
         ("free", X, {"slo_ms": SLO_MS_MAX}),
         ("free", X, {"slo_ms": np.float64(5000)}),
         ("free", X, {"slo_ms": 0.001, "on_late": "answer"}),
+        ("number", {"n": 3}, {}),
+        ("number", {"n": np.int64(3)}, {}),
+        ("number", {"n": np.array(3)}, {}),
     ],
 )
 def test_both_ways_accept_the_same(ways: Tuple[Infer, Infer], app: str, inputs: Any, options: Dict[str, Any]) -> None:
@@ -72,6 +76,9 @@ NAN, INFINITE = float("nan"), float("inf")
         ("strict", {"x": np.zeros(3, np.float32)}, {}, BadInput),
         ("strict", {"x": np.zeros(2)}, {}, BadInput),
         ("strict", {"x": "text"}, {}, BadInput),
+        ("number", {"n": 3.5}, {}, BadInput),
+        ("number", {"n": 10**30}, {}, BadInput),
+        ("number", {"n": [3]}, {}, BadInput),
         ("strict", X, {"stream": "s"}, BadInput),
         ("free", {f"i{index}": "text" if index % 2 else 1 for index in range(INPUTS_MAX + 1)}, {}, BadInput),
         ("free", X, {"klass": "urgent"}, BadInput),

@@ -25,7 +25,9 @@ def failure_of(model: str, error: Exception, feeds: Dict[str, NDArray[Any]], dev
     text = str(error).strip() or type(error).__name__
     if is_out_of_memory(error, text):
         return _no_room(model, text, device)
-    first = text.split("\n")[0]
+    lines = [line for line in text.split("\n") if line.strip()]
+    # The interpreter of TorchScript tells where first, and why in its last line.
+    first = lines[-1 if "TorchScript interpreter" in lines[0] else 0].strip()
     status = status_of(text.partition("CUDA error: ")[2])
     if status is not None:
         return of_model(model, error_of("a CUDA call of torch", status, first))

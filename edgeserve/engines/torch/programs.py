@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import warnings
 from dataclasses import replace
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
@@ -53,13 +54,17 @@ NO_BOUND = 1 << 40
 NUMBERS = {"int": int, "float": float, "bool": bool}
 """Types of arguments that are no tensors: constants of the configuration can be given to them."""
 
+CHANCE = re.compile(r"aten(?:::|\.)(?:rand|normal|bernoulli|multinomial|poisson|exponential|native_dropout)")
+"""Operators that draw numbers, as graphs write them. A module that is not training drops nothing out."""
+
 Dims = Tuple[Optional[int], ...]
 
 
 class Program:
     """A network, ready to be called. ``inputs`` are in the order of :meth:`call`'s arrays, ``outputs`` name what it
     returns. ``numbers`` are inputs that take a Python number: give them as tensors on the host. ``sizes`` bounds the
-    batch, where the program does. ``holders``: what has the weights, where that is nobody else's."""
+    batch, where the program does. ``holders``: what has the weights, where that is nobody else's. ``by_chance``:
+    whether it draws random numbers, ``None`` where its graph is not known."""
 
     def __init__(
         self,
@@ -71,8 +76,10 @@ class Program:
         sizes: Tuple[int, Optional[int]] = (1, None),
         tensors: Sequence[torch.Tensor] = (),
         holders: Sequence[Any] = (),
+        by_chance: Optional[bool] = None,
     ) -> None:
         self._holders = holders
+        self.by_chance = by_chance
         self.function = function
         self.inputs = list(inputs)
         self.outputs = list(outputs)
@@ -221,7 +228,7 @@ def _from_script(
     if precision is not None:
         module = module.to(dtype=precision)
     arguments = module.forward.schema.arguments[1:]  # the first is the module
-    return _declared(
+    program = _declared(
         model,
         options,
         module,
@@ -230,6 +237,8 @@ def _from_script(
         [argument.name for argument in arguments if str(argument.type) in NUMBERS],
         _tensors_of(module),
     )
+    program.by_chance = CHANCE.search(str(module.inlined_graph)) is not None
+    return program
 
 
 def _declared(
@@ -329,6 +338,7 @@ def _from_export(
         sizes=sizes,
         tensors=_tensors_of(program),
         holders=(module, program, program.graph_module),
+        by_chance=any(CHANCE.match(str(node.target)) for node in program.graph.nodes),
     )
 
 

@@ -168,6 +168,7 @@ class TorchEngine(Engine):
 
     def rows(self) -> RowFacts:
         facts = self.loaded_ports().rows(self._lanes[0].device_kind)
+        facts = facts._replace(by_chance=self._program.by_chance if self._program is not None else None)
         return facts if self._precision in (None, torch.float32) else facts._replace(rounding=HALF_ROUNDING)
 
     def misfits(self, declared: Mapping[str, Optional[OutputType]]) -> List[str]:

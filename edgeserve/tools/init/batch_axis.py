@@ -41,7 +41,7 @@ def try_roles(
     roles = find_roles(name, path, description, shapes, said)
     may_be_whole = said is None and roles.batch_axis and _can_be_whole(description)
     try:
-        tried = try_model(name, path, roles, gpu)
+        tried = _try_types(name, path, roles, gpu)
     except WrongRows as error:
         if not may_be_whole:
             raise
@@ -50,12 +50,39 @@ def try_roles(
             return whole, try_model(name, path, whole, gpu)
         except EngineError:
             raise error from None
-    if may_be_whole and tried.mixing >= MIXES and not roles.state and all(map(_is_series, roles.given)):
-        whole = _whole(description, shapes, path, "one item of a batch would change the answers of the others")
+    why = ""
+    if tried.mixing >= MIXES and all(map(_is_series, roles.given)):
+        why = "one item of a batch would change the answers of the others"
+    elif tried.other_rows and not any(map(is_image, roles.given)):
+        why = "an output has not a row for each item of a batch"
+    if may_be_whole and why and not roles.state:
+        whole = _whole(description, shapes, path, why)
         return whole, try_model(name, path, whole, gpu)
     if tried.ended:
         roles.notes.append(f"no larger batches: {' '.join(tried.ended.split())}")
     return roles, tried
+
+
+def _try_types(name: str, path: str, roles: Roles, gpu: Optional[bool]) -> Trial:
+    """Where the file says no types, floats are tried, and then whole numbers: what is told is why floats do not run."""
+    try:
+        return try_model(name, path, roles, gpu)
+    except WrongRows:
+        raise
+    except EngineError as error:
+        if not roles.description.opaque:
+            raise
+        floats, roles.given = roles.given, [port._replace(dtype=np.dtype(np.int64)) for port in roles.given]
+        try:
+            tried = try_model(name, path, roles, gpu)
+        except EngineError:
+            roles.given = floats
+            raise EngineError(
+                f"{error}. TorchScript does not say types: float32 and int64 were tried; for others write "
+                "options.inputs with a dtype for each by hand"
+            ) from None
+        roles.notes.append("int64 is written as the type of its inputs: with float32 it does not run")
+        return tried
 
 
 def find_roles(
@@ -71,11 +98,14 @@ def find_roles(
         return roles_of(description, shapes, path, batch_axis=False)
     states = set(roles.state.values())
     answers = [port for port in description.outputs if port.name not in states]
-    why = length_of_another(roles.given, answers) or batch_elsewhere(roles.given)
-    if why and not states:
+    elsewhere = batch_elsewhere(roles.given)
+    why = length_of_another(roles.given, answers) or elsewhere
+    if elsewhere or (why and not states):
         return _whole(description, shapes, path, why)
     if roles.fixed_batch is None or roles.fixed_batch == 1:
         return roles
+    if any(map(_is_frame, roles.given)):
+        return _whole(description, shapes, path, "three axes, one of them colours, are one image")
     if _is_one_item(name, path, roles, roles.fixed_batch):
         return roles_of(description, shapes, path, batch_axis=False)
     if all(len(port.dims) == 1 for port in roles.given):
@@ -107,6 +137,15 @@ def _is_one_item(name: str, path: str, roles: Roles, size: int) -> bool:
     except EngineError:
         return True
     return check.mixing > 0.0 or check.wrong_rows is not None
+
+
+def _is_frame(port: Port) -> bool:
+    """Whether an input is one image and no batch: bytes with their colours last, or three colours first."""
+    if len(port.dims) != 3:
+        return False
+    first, second, last = (dim or 0 for dim in port.dims)
+    is_bytes = np.dtype(port.dtype) == np.uint8 and last in (1, 3, 4) and min(first, second) > 4
+    return is_bytes or (first == 3 and min(second, last) > 4)
 
 
 def _is_series(port: Port) -> bool:

@@ -6,6 +6,7 @@ can say so.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from dataclasses import dataclass, field
@@ -29,12 +30,18 @@ IMAGE_LENGTHS = (640, 224, 320, 512, 256, 32)
 OTHER_LENGTHS = (128, 512, 16_000, 64, 16, 1)
 """Lengths that are tried, in this order, for open axes of images and of anything else."""
 
+GUESS_BYTES_MAX = 64 << 20
+"""An input of guessed lengths is not larger: 16,000 along each of two axes would be a gigabyte."""
+
 NAME_LENGTH = 64
 """Characters of a file's name that become the app's: it is typed, and a name of the bus has at most 128."""
 
 _STATE_WORDS = re.compile(
     r"(state|hidden|cell|cache|memory|mems|past|prev|\b[hc]_?(\d*|x|t|n|in|last)\b|h_in|c_in)", re.IGNORECASE
 )
+_BATCH_WITHIN = re.compile(r"batch|^bs?$", re.IGNORECASE)
+"""The axis of a batch behind another one, as time is: of one request it has a length of 1."""
+
 _SIDES = frozenset(
     ("in", "out", "input", "output", "new", "next", "prev", "previous", "past", "present", "old", "updated")
     + ("init", "initial", "final", "last", "cur", "current", "n")
@@ -74,8 +81,16 @@ class Roles:
 
     def item_dims(self, port: Port) -> Tuple[Optional[int], ...]:
         """The axes of one item: without the batch's."""
-        axis = of_name(self.state_axis, port.name) if port.name in self.state else 0
+        axis = self._batch_axis_of(port)
         return (*port.dims[:axis], *port.dims[axis + 1 :])
+
+    def item_axes(self, port: Port) -> Tuple[str, ...]:
+        """The names of the axes of one item, ``""`` for those without."""
+        axis, names = self._batch_axis_of(port), port.axes or ("",) * len(port.dims)
+        return (*names[:axis], *names[axis + 1 :])
+
+    def _batch_axis_of(self, port: Port) -> int:
+        return of_name(self.state_axis, port.name) if port.name in self.state else 0
 
 
 class NoBatchAxis(EngineError):
@@ -101,6 +116,9 @@ def roles_of(description: FileDescription, shapes: Mapping[str, Shape], path: st
     roles.state = _states([port for port in inputs if port.dims], description.outputs)
     given = [port for port in inputs if port.name not in roles.state]
     roles.settings = _settings(given, description)
+    odd = [port for port in given if port.name in roles.settings and None in port.dims]
+    if odd and batch_axis:
+        raise NoBatchAxis(f"{path}: {odd[0].name} {_dims(odd[0].dims)} has no batch axis, and a length of each request")
     batched = [port for port in given if port.name not in roles.settings]
     if not batched:
         shown = ", ".join(f"{port.name} {_dims(port.dims)}" for port in description.inputs)
@@ -203,7 +221,7 @@ def _states(inputs: Sequence[Port], outputs: Sequence[Port]) -> Dict[str, str]:
     brings the request."""
     found: Dict[str, str] = {}
     for port in inputs:
-        if not _STATE_WORDS.search(port.name):
+        if not _STATE_WORDS.search(port.name) or _is_one_of_two(port, inputs):
             continue
         fitting = [
             output
@@ -220,7 +238,18 @@ def _states(inputs: Sequence[Port], outputs: Sequence[Port]) -> Dict[str, str]:
         )
         if best is not None:
             found[port.name] = best.name
+    for port in inputs if found else ():  # beside states a position or a count is known by its name alone
+        if port.name not in found and np.dtype(port.dtype).kind in "iu":
+            after = {f"{side}{mark}{port.name}" for side in ("new", "next", "updated") for mark in ("_", ".", "")}
+            for output in outputs:
+                if output.name in after and output.dtype == port.dtype and _may_be_equal(output.dims, port.dims):
+                    found[port.name] = output.name
     return found if len(found) < len(inputs) else {}
+
+
+def _is_one_of_two(port: Port, inputs: Sequence[Port]) -> bool:
+    """Whether another input has the same words, as the frames before and after one that is made."""
+    return any(other is not port and _words(other.name) == _words(port.name) for other in inputs)
 
 
 def _are_alike(name: str, output: str) -> bool:
@@ -298,14 +327,22 @@ def _find_lengths(roles: Roles, states: Sequence[Port], shapes: Mapping[str, Sha
         guess = dict(known)
         for port in open_ports:
             guess[port.name] = tuple(
-                _length(port, index, dim, length) for index, dim in enumerate(roles.item_dims(port))
+                _length(port, index, dim, name, length)
+                for index, (dim, name) in enumerate(zip(roles.item_dims(port), roles.item_axes(port)))
             )
-        roles.candidates.append(guess)
+        if all(_size_bytes(port, guess[port.name]) <= GUESS_BYTES_MAX for port in open_ports):
+            roles.candidates.append(guess)
 
 
-def _length(port: Port, index: int, dim: Optional[int], length: int) -> int:
+def _size_bytes(port: Port, shape: Shape) -> int:
+    return math.prod(shape) * np.dtype(port.dtype).itemsize
+
+
+def _length(port: Port, index: int, dim: Optional[int], name: str, length: int) -> int:
     if dim is not None:
         return dim
+    if _BATCH_WITHIN.search(name):
+        return 1
     return 3 if is_image(port) and index == 0 and port.dims[-1] is None else length
 
 

@@ -18,7 +18,7 @@ from edgeserve.engines.cuda.device import CudaDevice
 from edgeserve.engines.cuda.driver import open_driver
 from edgeserve.engines.describe import READERS
 from edgeserve.engines.ports import GrowingState
-from edgeserve.engines.row_check import RowCheck
+from edgeserve.engines.row_check import Remembers, RowCheck
 from edgeserve.engines.tensorrt.library import open_library
 from edgeserve.engines.warm import warm_up
 from edgeserve.errors import EngineError, WrongRows
@@ -44,7 +44,8 @@ SPEND_NS = 60 * NS_PER_MS
 class Trial(NamedTuple):
     """``times_ns`` is the typical time of each batch size that is worth writing; empty where the model was not run.
     ``shapes`` are those of one item that it ran with. ``why`` says what was tried in vain before, ``ended`` why there
-    are not more batch sizes, and ``mixing`` how far one item changed the answers of others."""
+    are not more batch sizes, ``mixing`` how far one item changed the answers of others, and ``other_rows`` whether
+    outputs had not a row for each."""
 
     engine: str
     device: str
@@ -55,6 +56,7 @@ class Trial(NamedTuple):
     why: str = ""
     ended: str = ""
     mixing: float = 0.0
+    other_rows: bool = False
 
 
 class FoundModel(NamedTuple):
@@ -103,7 +105,7 @@ def try_model(name: str, path: str, roles: Roles, gpu: Optional[bool] = None) ->
                 )
             except WrongRows:
                 raise  # with other lengths too
-            except GrowingState as error:
+            except (GrowingState, Remembers) as error:
                 raise EngineError(f"{path}: {error}") from None  # with other lengths too
             except EngineError as error:
                 first = first or error
@@ -181,10 +183,11 @@ def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], kind: str
         _go_on(session, example, roles)
         check = RowCheck(looked_at, engine.rows())
         times = {sizes[0]: _typical_ns(session, example, sizes[0])}
-        if roles.batch_axis and times[sizes[0]] <= SLOW_NS:
+        if times[sizes[0]] <= SLOW_NS:
             check.begin(session, example)
             if check.wrong_rows is not None:
                 raise check.wrong_rows
+            check.stands_still()
             for size in looked_at[1:]:
                 if check.look(size) or max(times.values()) > SLOW_NS:
                     break
@@ -193,7 +196,10 @@ def _run(name: str, path: str, roles: Roles, shapes: Dict[str, Shape], kind: str
         # Of TensorRT all sizes are written: then the plan that was just built is the one that is served.
         kept = times if kind == "tensorrt" else worthwhile(times)
         ended = check.why if len(sizes) > 1 else ""
-        return Trial(kind, device, kept, shapes, example, _outputs(session, example), ended=ended, mixing=check.mixing)
+        outputs = _outputs(session, example)
+        return Trial(
+            kind, device, kept, shapes, example, outputs, "", ended, mixing=check.mixing, other_rows=check.other_rows
+        )
 
 
 def _typical_ns(session: Session, example: Values, size: int) -> int:

@@ -167,7 +167,7 @@ def difference(known: Sequence[Dict[str, Any]], step: int, result: Result, where
         return [f"{where}: it was answered, and alone it has no answer"]
     for name, right in known[step].items():
         got = np.asarray(result.outputs[name])
-        largest = float(np.abs(right).max()) if np.size(right) else 0.0
+        largest = float(np.max(np.abs(right), initial=0.0, where=np.isfinite(right)))
         if got.shape != np.shape(right) or not np.allclose(got, right, CLOSE, CLOSE * largest, equal_nan=True):
             return [f"{where}, step {step}: {name} is {got.tolist()}, and alone {np.asarray(right).tolist()}"]
     return []
@@ -233,4 +233,4 @@ def test_it_finds_what_nobody_looks_for(tmp_path: Any, monkeypatch: pytest.Monke
     """Without the look at the batch sizes there are wrong answers, and these tests see them."""
     monkeypatch.setattr(RowCheck, "look", lambda self, size: "")
     with pytest.raises(AssertionError, match=r"graph \d+ .* and alone"):
-        run(range(QUICK), [by_hand], str(tmp_path))
+        run(range(5, QUICK), [by_hand], str(tmp_path))

@@ -9,7 +9,7 @@ import pytest
 
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
-from edgeserve.engines.base import Batch, LaneInfo, run_whole
+from edgeserve.engines.base import Batch, LaneInfo, run_batch, run_whole
 from edgeserve.errors import ConfigError, EngineError, WrongInput
 
 pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
@@ -340,3 +340,40 @@ def test_footprint_counts_the_weights_that_the_graph_names(tmp_path, weights):
     file = onnx_models.scaled(str(tmp_path), [1.0] * 1000, weights)
     (tmp_path / "m.onnx_data").write_bytes(b"\0" * 1000)  # of another model
     assert loaded(tmp_path, file).load().weights_bytes == os.path.getsize(tmp_path / file) + 4000
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_value_that_the_model_does_not_take_fails_its_own_item(depth, tmp_path):
+    """A place beyond a table shows in the run of the whole batch, whose other items belong to other clients."""
+    import onnx
+
+    graph = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (int64[N] x) => (float[N] y) <float[3] table = {5.0, 6.0, 7.0}> { y = Gather(table, x) }""")
+    onnx.save(graph, str(tmp_path / "m.onnx"))
+    lane = LaneInfo(name="gpu", depth=depth, clock_ns=iter(range(1000)).__next__, common={})
+    engine = built(tmp_path, "m.onnx", lane, batch=(1, 4))
+    engine.load()
+    session = engine.open(lane)
+    places = [2, 9, 0, -8]
+    results, _ = run_batch(session, Batch([{"x": np.array(place)} for place in places], 4))
+    assert [result.outputs.get("y") for result in results] == [7.0, None, 5.0, None]
+    for result, place in zip(results, places):
+        assert (result.error is None) == (0 <= place < 3)
+        if result.error is not None:
+            assert isinstance(result.error, WrongInput) and f"the index {place}," in str(result.error)
+    for shared in lane.common.values():
+        shared.close()
+
+
+def test_a_size_that_the_model_does_not_take_fails_the_batch(tmp_path):
+    """It is no item's fault: each runs alone."""
+    import onnx
+
+    graph = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[N,4] x) => (float[N,4] y) <int64[2] shape = {1, 4}> { y = Reshape(x, shape) }""")
+    onnx.save(graph, str(tmp_path / "m.onnx"))
+    engine = loaded(tmp_path, "m.onnx", batch=(1, 2))
+    with pytest.raises(EngineError, match=r"fixed shape \[1,4\]"):
+        run_batch(engine.open(LaneInfo()), Batch([{"x": X}, {"x": X}], 2))

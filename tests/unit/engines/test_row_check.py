@@ -14,7 +14,7 @@ from edgeserve.engines import make_engine
 from edgeserve.engines.axis_names import batch_elsewhere, length_of_another, name_of_another
 from edgeserve.engines.base import Batch, Engine, Footprint, LaneInfo, Result, RowFacts
 from edgeserve.engines.ports import Port
-from edgeserve.engines.row_check import RowCheck, row_check_of
+from edgeserve.engines.row_check import Remembers, RowCheck, row_check_of
 from edgeserve.errors import DeviceLost, EngineError, ExampleUnknown, WrongInput, WrongRows
 
 pytest.importorskip("onnx", reason="the onnx package makes the test models; pip install -e '.[test]'")
@@ -434,6 +434,9 @@ def told(inputs: List[Port], outputs: List[Port]) -> str:
         ([("s0", 4)], [("u0", 4)]),
         ([("T", "batch", 4)], [("T", "batch", 4)]),
         ([("batch", 3), ("num_points", 2)], [("batch", 2)]),
+        ([(1, 4, 16, 16), ("num_rois", 4)], [("num_rois", 4)]),
+        ([("num_nodes", 6), (2, "num_edges")], [("num_nodes", 3)]),
+        ([("height", "width", 3)], [("height", "width")]),
     ],
     ids=str,
 )
@@ -453,8 +456,106 @@ def test_names_and_lengths_that_tell_of_no_row_for_each_item(inputs: Any, output
         ([("image_batch", 3), ("text_batch", 5)], [("image_batch", "text_batch")]),
         ([("sequence", 4)], [("sequence", 2)]),
         ([(4, 6)], [(4, 2)]),
+        ([(1, 6), ("batch", 2)], [("batch", 2)]),
+        ([(1, 6), (None, 2)], [(None, 2)]),
     ],
     ids=str,
 )
 def test_names_that_tell_nothing(inputs: Any, outputs: Any) -> None:
     assert told(ports(*inputs), ports(*outputs)) == ""
+
+
+# --- what a model keeps, and values that are no numbers ---------------------------------------------------------------
+
+
+class Keeps(Own):
+    """Adds what the items before it were."""
+
+    by_chance: Any = False
+    total = 0.0
+
+    def rows(self) -> RowFacts:
+        return RowFacts(by_chance=self.by_chance)
+
+    def answer(self, item: Dict[str, Any], batch: Batch) -> Dict[str, Any]:
+        self.total += float(np.sum(item["x"])) + 1.0
+        return {"y": item["x"] + self.total}
+
+
+@pytest.mark.parametrize("sizes", [(1,), SIZES])
+def test_a_model_that_remembers_items_is_refused(sizes: Tuple[int, ...]) -> None:
+    engine = Keeps()
+    check = row_check_of(ModelConfig("m", "own:Own", batch=sizes), engine)
+    assert check is not None
+    check.begin(engine.open(LANE), engine.example())
+    with pytest.raises(Remembers, match=r"keeps something.*each client.*state.*batch_tolerance = 1"):
+        check.stands_still()
+    assert row_check_of(ModelConfig("m", "own:Own", batch=sizes, batch_tolerance=1.0), engine) is None
+
+
+@pytest.mark.parametrize("by_chance", [True, None])
+def test_a_model_that_may_draw_by_chance_is_not_said_to_remember(by_chance: Any) -> None:
+    engine = Keeps()
+    engine.by_chance = by_chance
+    check = row_check_of(ModelConfig("m", "own:Own", batch=SIZES), engine)
+    assert check is not None
+    check.begin(engine.open(LANE), engine.example())
+    check.stands_still()
+
+
+STEPS = {**named(APART), **named(MIXING)}
+
+
+@pytest.mark.parametrize("step", [*sorted(STEPS), "random"])
+def test_no_graph_without_a_memory_is_said_to_have_one(step: str, tmp_path: Any) -> None:
+    steps = {**STEPS, "random": drawn_graphs._random}
+    onnx.save(of_steps("vector", steps[step]), str(tmp_path / "m.onnx"))
+    model = ModelConfig("m", "onnx", "m.onnx", batch=(1,))
+    engine = make_engine(model, [LANE], str(tmp_path))
+    engine.load()
+    check = row_check_of(model, engine)
+    assert (check is None) == (step == "random")
+    if check is not None:
+        check.begin(engine.open(LANE), engine.example())
+        check.stands_still()
+    engine.unload()
+
+
+def test_batch_norm_in_training_mode_remembers(tmp_path: Any) -> None:
+    """ONNX Runtime adds each batch to the mean that the file brought, and answers by that."""
+    graph = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["" : 17]>
+        g (float[N,3,4,4] x) => (float[N,3,4,4] y)
+        <float[3] scale = {1.0, 1.0, 1.0}, float[3] zero = {0.0, 0.0, 0.0}, float[3] mean = {0.0, 0.0, 0.0},
+         float[3] var = {1.0, 1.0, 1.0}>
+        { y, new_mean, new_var = BatchNormalization<training_mode=1>(x, scale, zero, mean, var) }""")
+    onnx.save(graph, str(tmp_path / "m.onnx"))
+    model = ModelConfig("m", "onnx", "m.onnx", batch=(1,))
+    engine = make_engine(model, [LANE], str(tmp_path))
+    engine.load()
+    check = row_check_of(model, engine)
+    assert check is not None
+    check.begin(engine.open(LANE), engine.example())
+    with pytest.raises(Remembers):
+        check.stands_still()
+    engine.unload()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """g (int64[N,6] x) => (int64[N,L] y) <int64 zero = {0}, int64[1] one = {1}, int64[1] first = {0}>
+        { ends = Equal(x, zero) ones = Cast<to=7>(ends) at = ArgMax<axis=1, keepdims=0>(ones)
+          last = ReduceMax<keepdims=0>(at) flat = Reshape(last, one) to = Add(flat, one)
+          y = Slice(x, first, to, one) }""",
+        """g (float[N,2000] x) => (int64[N,2000] y)
+        <int64[1] zero = {0}, int64[1] one = {1}, int64[1] most = {1999}, int64[1] big = {2000}>
+        { s = Sign(x) i = Cast<to=7>(s) head = Slice(i, zero, most, one) m = ReduceMax<keepdims=1>(x)
+          own = Slice(i, most, big, one) none = Sub(own, own) last = Cast<to=7>(m) tail = Add(none, last)
+          y = Concat<axis=1>(head, tail) }""",
+    ],
+    ids=["cut behind the longest text", "one number of 2000"],
+)
+def test_small_signs_of_others_are_seen(text: str, tmp_path: Any) -> None:
+    graph = onnx.parser.parse_model('<ir_version: 8, opset_import: ["" : 17]>' + text)
+    assert of_file(tmp_path, graph)[0] == (1,)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import numpy as np
 import pytest
 
+from edgeserve import cli
+from edgeserve.config.loading import load_config
 from edgeserve.config.schema import ModelConfig
 from edgeserve.engines import make_engine
 from edgeserve.engines.base import Batch, LaneInfo, run_batch
-from edgeserve.engines.row_check import row_check_of
+from edgeserve.engines.row_check import Remembers, row_check_of
 from edgeserve.errors import ConfigError, DeviceLost, DeviceMissing, EngineError, OutOfMemory, WrongRows
 
 pytest.importorskip("torch", reason="torch is not installed; make test-torch")
@@ -69,6 +72,39 @@ def test_a_network_runs_in_the_batches_that_keep_items_apart(network, sizes, scr
     function = "" if scripted else f"torch_models:{network}"
     engine = loaded(tmp_path, function=function, file=file, batch=(1, 2, 4))
     assert looked_at(engine) == sizes
+
+
+class Streams(torch.nn.Module):
+    """A voice detector that keeps its state in itself, as silero-vad's TorchScript does."""
+
+    def __init__(self):
+        super().__init__()
+        self.state = torch.zeros(1)
+
+    def forward(self, x):
+        self.state = 0.5 * self.state + x.mean()
+        return x + self.state
+
+
+class Noisy(torch.nn.Module):
+    def forward(self, x):
+        return x + torch.randn_like(x)
+
+
+@pytest.mark.parametrize(("network", "remembers"), [(Streams, True), (Noisy, False), (torch_models.Deep, False)])
+@pytest.mark.parametrize("batch", [(1,), (1, 2)])
+def test_a_module_that_writes_into_itself_is_found(network, remembers, batch, tmp_path):
+    engine = loaded(tmp_path, file=torch_models.scripted(str(tmp_path), network()), batch=batch)
+    check = row_check_of(ModelConfig("net", "torch", batch=batch), engine)
+    if check is None:
+        assert network is Noisy and batch == (1,)
+        return
+    check.begin(engine.open(LaneInfo()), engine.example())
+    if remembers:
+        with pytest.raises(Remembers, match="keeps something"):
+            check.stands_still()
+    else:
+        check.stands_still()
 
 
 @pytest.mark.parametrize("precision", ["float16", "bfloat16"])
@@ -353,3 +389,22 @@ def test_a_build_without_code_for_the_device_says_so():
 )
 def test_the_bytes_asked_are_read(text, asked):
     assert asked_bytes(text) == asked
+
+
+class Words(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(70, 4)
+
+    def forward(self, x):
+        return self.table(x).sum(1)
+
+
+def test_a_script_of_whole_numbers_is_served_by_init_and_says_why_floats_fail(tmp_path):
+    file = os.path.join(str(tmp_path), torch_models.scripted(str(tmp_path), Words()))
+    out = str(tmp_path / "edge.toml")
+    assert cli.main(["init", file, "--shape", "x=6", "--out", out, "--cpu", "--slo", "1s"]) == 0
+    (model,) = load_config(out).models.values()
+    assert model.options["inputs"]["x"] == {"dtype": "int64", "shape": [6]} and model.batch[-1] > 1
+    with pytest.raises(EngineError, match="scalar types: Long, Int"):
+        loaded(tmp_path, file=file, shapes={"x": (6,)})

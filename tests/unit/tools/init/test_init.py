@@ -19,7 +19,7 @@ from edgeserve.engines.tensorrt import tensorrt_engine as engine_module
 from edgeserve.errors import ConfigError, EngineError
 from edgeserve.runtime import Runtime
 from edgeserve.tools.init import model_files, read_shapes, trial
-from edgeserve.tools.init.roles import NoBatchAxis, model_names, roles_of
+from edgeserve.tools.init.roles import GUESS_BYTES_MAX, NoBatchAxis, model_names, roles_of
 from edgeserve.tools.init.slo import choose_slo, read_rates, round_up
 from edgeserve.tools.init.trial import worthwhile
 from edgeserve.units import NS_PER_MS
@@ -227,6 +227,76 @@ def test_each_kind_of_model_is_served_so_that_row_i_is_item_i(kind, tmp_path, mo
         got = np.asarray(beside[3].result(60)["y"])
     np.testing.assert_allclose(got, alone if whole else alone[0], rtol=1e-5, atol=1e-6)
     assert got.shape == (alone if whole else alone[0]).shape
+
+
+AS_THE_FILE_SAYS = {
+    "a graph: nodes and edges": (
+        """g (float[?,6] x, int64[2,?] edges) => (float[?,6] y) <int64 zero = {0}>
+        { row = Gather(edges, zero) at = Gather(x, row) most = ReduceMax<keepdims=0>(at) y = Add(x, most) }""",
+        {"x": [-1, 6], "edges": [2, -1]},
+    ),
+    "boxes of one image": (
+        """g (float[1,4,8,8] map, float[boxes,4] rois, int64[boxes] of) => (float[boxes,4,3,3] y)
+        { y = RoiAlign<output_height=3, output_width=3>(map, rois, of) }""",
+        {"map": [1, 4, 8, 8], "rois": [-1, 4], "of": [-1]},
+    ),
+    "points, one answer": (
+        """g (float[?,4] points, int32[?] kinds) => (float[1,4] y)
+        { k = Cast<to=1>(kinds) s = ReduceSum(k) m = ReduceMax<axes=[0]>(points) y = Add(m, s) }""",
+        {"points": [-1, 4], "kinds": [-1]},
+    ),
+    "a frame, row by row": (
+        "g (uint8[height,width,3] x) => (float[height,width,3] y) { y = Cast<to=1>(x) }",
+        {"x": [-1, -1, 3]},
+    ),
+    "a frame of fixed size": ("g (uint8[48,64,3] x) => (float[48,64,3] y) { y = Cast<to=1>(x) }", {"x": [48, 64, 3]}),
+    "colours first": ("g (float[3,48,64] x) => (float[3,48,64] y) { y = Tanh(x) }", {"x": [3, 48, 64]}),
+    "a sound": ("g (float[num_samples] x) => (float[num_samples] y) { y = Tanh(x) }", {"x": [-1]}),
+    "time first, with a state": (
+        """g (float[time,batch,4] x, float[1,batch,4] h0) => (float[time,batch,4] y, float[1,batch,4] hn)
+        { m = ReduceMean<axes=[0]>(x) hn = Add(h0, m) y = Add(x, hn) }""",
+        {"x": [-1, -1, 4]},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", sorted(AS_THE_FILE_SAYS))
+def test_what_is_one_request_as_a_whole_is_served_so(kind, tmp_path):
+    text, inputs = AS_THE_FILE_SAYS[kind]
+    config = written(tmp_path, saved(tmp_path, text))
+    assert config.models["m"].options["batch_axis"] is False
+    assert {name: list(found.shape) for name, found in config.apps["m"].inputs.items()} == inputs
+
+
+def saved(tmp_path, text):
+    import onnx
+
+    header = '<ir_version: 8, opset_import: ["" : 16]>'
+    onnx.save(onnx.parser.parse_model(header + text), str(tmp_path / "m.onnx"))
+    return str(tmp_path / "m.onnx")
+
+
+def test_an_example_tells_a_size_that_an_image_can_have(tmp_path):
+    """As SAM's decoder takes it: a size of 0 fails in it."""
+    text = """g (float[1,1,8,8] masks, float[2] orig_im_size) => (float[1,1,h,w] y) <int64[2] ones = {1, 1}>
+    { size = Cast<to=7>(orig_im_size) all = Concat<axis=0>(ones, size)
+      y = Resize<mode="nearest">(masks, , , all) }"""
+    config = written(tmp_path, saved(tmp_path, text))
+    assert config.models["m"].options["settings"] == ["orig_im_size"]
+
+
+def test_what_a_model_remembers_is_refused(tmp_path, capsys):
+    text = """g (float[N,2] x) => (float[N,2] y)
+    <float[2] scale = {1.0, 1.0}, float[2] zero = {0.0, 0.0}, float[2] mean = {0.0, 0.0}, float[2] var = {1.0, 1.0}>
+    { y, new_mean, new_var = BatchNormalization<training_mode=1>(x, scale, zero, mean, var) }"""
+    assert cli.main(["init", saved(tmp_path, text), "--out", str(tmp_path / "edge.toml"), "--cpu"]) == 2
+    assert "keeps something from one run to the next" in capsys.readouterr().err
+
+
+def test_guessed_lengths_make_no_huge_input():
+    port = Port("x", F32, (None,) * 5, ("batch", "a", "b", "c", "d"))
+    found = roles([port])
+    assert found.candidates and all(np.prod(guess["x"]) * 4 <= GUESS_BYTES_MAX for guess in found.candidates)
 
 
 def test_a_batch_of_one_whose_outputs_lack_it_is_none_also_where_nobody_says_so(tmp_path):
@@ -513,6 +583,7 @@ def test_a_single_number_is_a_setting_and_a_rate_a_constant_also_with_an_axis():
         ([("a", ()), ("b", ())], [("y", ())]),
         ([("x", (4, 8)), ("gain", ())], [("y", (4, 2))]),
         ([("x", (None, 4)), ("state", (2, 3))], [("y", (None, 4)), ("stateN", (2, 3))]),
+        ([("x", (None, 6)), ("edge_index", (2, None))], [("y", (None, 3))]),
     ],
 )
 def test_where_inputs_outputs_or_states_have_no_batch_axis_that_is_said(inputs, outputs):
@@ -548,6 +619,7 @@ def test_each_state_has_the_axis_with_the_batchs_name_or_length():
         ("cell_image", "denoised", False),
         ("memory_mask", "logits", False),
         ("past_actions", "scores", False),
+        ("prev_x", "x_between", False),
     ],
 )
 def test_a_state_and_what_replaces_it_have_one_name(name, output, is_state):
@@ -556,6 +628,15 @@ def test_a_state_and_what_replaces_it_have_one_name(name, output, is_state):
         [Port("y", F32, (None, 2)), Port(output, F32, (None, 4))],
     )
     assert found.state == ({name: output} if is_state else {})
+
+
+def test_a_position_beside_states_is_one_and_one_of_two_frames_is_none():
+    inputs = [Port("x", F32, (None, 4)), Port("cache", F32, (None, 4)), Port("lens", I64, (None,))]
+    outputs = [Port("y", F32, (None, 4)), Port("new_cache", F32, (None, 4)), Port("new_lens", I64, (None,))]
+    assert roles(inputs, outputs).state == {"cache": "new_cache", "lens": "new_lens"}
+    assert roles([inputs[0], inputs[2]], outputs).state == {}
+    frames = [Port(f"{side}_frame", F32, (1, 3, 8, 8)) for side in ("prev", "next")]
+    assert roles(frames, [Port("frame", F32, (1, 3, 8, 8))]).state == {}
 
 
 def test_a_model_without_a_batch_axis_is_refused():
